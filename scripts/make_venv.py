@@ -1,0 +1,216 @@
+"""Makes .venv: tunefa (editable), its tools, and a torch and Triton that belong together.
+
+Run by `make` with the Python to build on. A torch that this Python already has is kept at exactly
+its version; otherwise the pair in constraints.txt is installed. Needs the standard library only.
+"""
+
+# No `from __future__ import annotations`: Python 3.6 must get as far as the sentence below.
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+if sys.version_info < (3, 10):  # noqa: UP036
+    sys.exit(
+        f"tunefa needs Python 3.10 or newer and {sys.executable} is {sys.version.split()[0]}:"
+        " name a newer one, as in: make PYTHON=/path/to/python3.12"
+    )
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+READY = VENV / "ready"
+"""Written last; holds the folder that the environment was made for."""
+
+OLDEST_TORCH = (2, 8)
+OLDEST_TRITON, NEWEST_TRITON = (3, 6), (3, 9)
+"""As in pyproject.toml."""
+
+PROBE = """
+import importlib.metadata, json, os, torch
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+requires = importlib.metadata.requires("torch") or []
+folder = os.path.dirname(os.path.dirname(torch.__file__))
+print(json.dumps([importlib.metadata.version("torch"), version("triton"), requires, folder]))
+"""
+
+REPORT = """
+import platform, torch
+try:
+    from triton import __version__ as triton
+except ImportError:
+    triton = "missing"
+print(f"Python {platform.python_version()}, torch {torch.__version__}, triton {triton}")
+"""
+
+TROUBLES = {
+    r"Retrying \(Retry|Max retries exceeded|ProxyError|ConnectionError|[Tt]imed out": (
+        "the package index could not be reached: connect this machine to the network (HTTPS_PROXY"
+        " names a proxy, PIP_INDEX_URL a mirror) and run make again"
+    ),
+    r"No space left on device": (
+        f"the disk of {ROOT} or of the temporary folder is full: make room (torch with CUDA takes"
+        " several GB) and run make again"
+    ),
+}
+"""What pip writes when it fails, and what that means."""
+
+
+class Torch(NamedTuple):
+    """The torch of the Python that runs this."""
+
+    version: str
+    triton: str
+    """The version of Triton installed beside it, or nothing."""
+    requires: list[str]
+    folder: str
+    """The site-packages that it lies in."""
+
+
+def say(text: str) -> None:
+    """One line of progress; standard output belongs to what make runs next."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def release(version: str) -> tuple[int, int]:
+    """(2, 8) of "2.8.0+cpu"; a pre-release of x.y.0 comes before x.y, as it does for pip."""
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(a|b|rc|\.dev)?", version)
+    if not found:
+        return (0, 0)
+    early = found[4] is not None and int(found[3] or 0) == 0
+    return int(found[1]), int(found[2]) - early
+
+
+def serves(triton: str) -> bool:
+    """Whether tunefa runs on this version of Triton."""
+    return OLDEST_TRITON <= release(triton) <= NEWEST_TRITON
+
+
+def probe() -> Torch | None:
+    """The torch that this Python imports, if any."""
+    if find_spec("torch") is None:
+        return None
+    # In a process of its own, which a torch built for another machine may end.
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        say(f"not reusing the torch of {sys.executable}: it does not import ({reason})")
+        return None
+    return Torch(*json.loads(done.stdout.splitlines()[-1]))
+
+
+def unfit(torch: Torch) -> str:
+    """Why tunefa cannot run on this torch; nothing if it can."""
+    if release(torch.version) < OLDEST_TORCH:
+        return f"it is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
+    for requirement in torch.requires:
+        exact = re.match(r"triton\s*\(?==\s*([^\s;,)]+)", requirement)
+        if exact and not serves(exact[1]):
+            return f"it requires triton {exact[1]}, and tunefa 3.6 to 3.9"
+    return ""
+
+
+def constraints(torch: Torch | None) -> str:
+    """constraints.txt, with the versions of `torch` in place of its torch and triton."""
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    if torch is None:
+        return text
+    lines = [f"torch=={torch.version}"]
+    if serves(torch.triton):
+        lines.append(f"triton=={torch.triton}")
+        if release(torch.triton) < (3, 7):
+            lines.append("numpy<2.4")  # newer ones break the interpreter of Triton 3.6
+    lines += [line for line in text.splitlines() if not re.match(r"(torch|triton)==|#", line)]
+    return "\n".join(lines) + "\n"
+
+
+def stale() -> bool:
+    """Whether .venv was made for another folder or by another Python, and cannot be updated."""
+    if READY.is_file() and READY.read_text(encoding="utf-8") != os.getcwd():
+        return True
+    made = VENV / "pyvenv.cfg"
+    home = os.path.dirname(sys._base_executable)  # type: ignore[attr-defined]  # as venv writes it
+    return made.is_file() and f"home = {home}\n" not in made.read_text(encoding="utf-8")
+
+
+def create(torch: Torch | None) -> None:
+    """The environment in .venv, in which `torch` can be imported."""
+    try:
+        import ensurepip  # noqa: F401
+        import venv
+    except ImportError:
+        sys.exit(
+            f"{sys.executable} cannot make virtual environments: install its venv module"
+            " (Debian, Ubuntu: apt install python3-venv) and run make again"
+        )
+    builder = venv.EnvBuilder(
+        system_site_packages=torch is not None, clear=stale(), symlinks=True, with_pip=True
+    )
+    try:
+        builder.create(VENV)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"{VENV} could not be made with {sys.executable}: {error}")
+    if torch is not None and sys.prefix != sys.base_prefix:
+        # This Python is a virtual environment itself, which the new one does not see.
+        asked = [str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        folder = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+        Path(folder, "outer_venv.pth").write_text(torch.folder + "\n", encoding="utf-8")
+
+
+def install(limits: Path) -> None:
+    """tunefa and its tools into .venv; ends the program with one sentence if pip fails."""
+    command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install"]
+    command += ["--constraint", str(limits), "--editable", f"{ROOT}[dev]"]
+    # A machine that installs to the user's folder by default cannot do so from here.
+    env = {**os.environ, "PIP_USER": "0"}
+    said = []
+    with subprocess.Popen(
+        command, env=env, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as pip:
+        for line in pip.stderr or ():
+            sys.stderr.write(line)
+            said.append(line)
+    if pip.returncode:
+        for sign, meaning in TROUBLES.items():
+            if re.search(sign, "".join(said)):
+                sys.exit(meaning)
+        sys.exit("pip could not install what tunefa needs: its last lines above say why")
+
+
+def main() -> None:
+    """Makes or updates .venv."""
+    if Path(sys.prefix).resolve() == VENV.resolve():
+        # .venv is activated in this shell: build on the Python that .venv was built on.
+        base = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
+        os.execv(base, [str(base), *sys.argv])
+    torch = probe()
+    why = unfit(torch) if torch else ""
+    if torch and why:
+        say(f"not reusing torch {torch.version} of {sys.executable}: {why}")
+        torch = None
+    source = f"torch {torch.version} of {torch.folder}" if torch else "the pair in constraints.txt"
+    say(f"making {VENV} with {sys.executable} and {source}")
+    create(torch)
+    limits = VENV / "constraints.txt"
+    limits.write_text(constraints(torch), encoding="utf-8")
+    install(limits)
+    done = subprocess.run([PYTHON, "-c", REPORT], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stderr}torch was installed in {VENV} but does not import: see above")
+    READY.write_text(os.getcwd(), encoding="utf-8")
+    say(f"{VENV} is ready: {done.stdout.strip()}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

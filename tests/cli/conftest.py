@@ -1,0 +1,40 @@
+"""Every test of the command line has a home of its own and a machine without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tunefa.cli import devices, main
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """TUNEFA_HOME; the current folder is another new one, and the terminal has 80 columns."""
+    folder = tmp_path / "home"
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("TUNEFA_HOME", str(folder))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(devices, "seen", lambda: [])
+    return folder
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs `tunefa` with some arguments; what escapes it is a bug and fails the test."""
+
+    def invoke(*arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(main, arguments, prog_name="tunefa")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.stderr or result.stdout
+        return result
+
+    return invoke

@@ -1,0 +1,81 @@
+"""tunefa doctor."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.sample_records import measured, predicted
+from tunefa import store
+from tunefa._version import __version__
+from tunefa.cli import devices
+from tunefa.cli.devices import Seen
+
+
+def test_everything_is_there(run: Run, home: Path) -> None:
+    report = json.loads(run("doctor", "--arch", "h200", "--json").stdout)
+    assert report["versions"]["tunefa"] == __version__
+    assert {"python", "torch", "triton", "ptxas", "cuda", "driver", "optuna"} <= set(
+        report["versions"]
+    )
+    assert report["target"]["features"] == {"tma": True, "wgmma": True, "fp8": True}
+    assert report["places"]["results"]["path"] == str(home / "results")
+    assert report["places"]["journals"]["writable"]
+    assert report["devices"] == []
+
+
+def test_records_that_serve_the_device_are_counted(run: Run, home: Path) -> None:
+    others = [
+        measured(device="NVIDIA H100 PCIe"),
+        predicted(),
+        measured(arch="sm80", device="A100"),
+    ]
+    for record in [measured(), *others]:
+        store.default_store().add(record)
+    out = run("doctor", "--arch", "h200").stdout
+    assert "3 of 4 serve NVIDIA H200:" in out
+    counts = json.loads(run("doctor", "--arch", "h200", "--json").stdout)["records"]
+    assert counts == {
+        "total": 4,
+        "serving": 3,
+        "measured_on_it": 1,
+        "measured_on_others": 1,
+        "predicted": 1,
+    }
+
+
+def test_broken_files_are_named(run: Run, home: Path) -> None:
+    path = home / "results" / "bad.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text("records: [")
+    result = run("doctor", "--arch", "sm90")
+    assert f"Problem: results file left out: {path}:2: " in result.stdout
+    assert result.stderr == ""
+
+
+def test_no_compiler_is_a_problem_not_a_crash(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    (problem,) = json.loads(run("doctor", "--arch", "sm90", "--json").stdout)["problems"]
+    assert "no compiler found: Triton cannot be imported" in problem
+
+
+def test_devices_are_described(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [Seen("NVIDIA H200", (9, 0), 132, 150_000_000_000), Seen("NVIDIA V100", (7, 0), 80, 0)]
+    monkeypatch.setattr(devices, "seen", lambda: seen)
+    out = run("doctor").stdout
+    assert "NVIDIA H200: 132 SMs, 140 GiB" in out
+    assert "sm90, TMA yes, WGMMA yes, fp8 yes" in out
+    assert "NVIDIA V100 is sm70, which tunefa does not know" in out
+    assert "predicting for" not in out
+
+
+def test_a_place_that_cannot_be_written_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TUNEFA_HOME", str(tmp_path / "file"))
+    assert "results, cannot be made: not writable:" in run("doctor", "--arch", "sm90").stdout

@@ -1,0 +1,92 @@
+"""tunefa explain: which config it is about, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.sample_records import predicted
+from tunefa import arch as archs
+from tunefa import kernel as kernels
+from tunefa import store
+from tunefa.workload import Workload
+
+ON_SM90 = ("explain", "--arch", "sm90", "--seqlen", "8192")
+
+
+def default() -> dict[str, object]:
+    kernel = kernels.load("attention_fwd_triton")
+    return kernel.default(Workload.of(seqlen_q=8192), archs.load("sm90"))
+
+
+def test_the_rest_of_a_config_is_the_default(run: Run) -> None:
+    result = run(*ON_SM90, "-c", "BLOCK_M=128, num_warps=8", "--no-compile", "--json")
+    found = json.loads(result.stdout)
+    assert found["config"] == {**default(), "BLOCK_M": 128, "num_warps": 8}
+    assert list(found["config"]) == list(default())
+    assert found["origin"].endswith(" from the default")
+    assert found["resources_from"] == "lower bounds"
+
+
+def test_without_a_config_it_is_what_the_runtime_would_choose(run: Run) -> None:
+    found = json.loads(run(*ON_SM90, "--no-compile", "--json").stdout)
+    assert found["config"] == default()
+    assert found["origin"].startswith("default: ")
+    config = {**default(), "num_warps": 8, "BLOCK_M": 128}
+    store.default_store().add(predicted("q8192", config=config))
+    found = json.loads(run(*ON_SM90, "--no-compile", "--json").stdout)
+    assert found["config"] == config
+    assert found["origin"].startswith("predicted: the model's pick on sm90")
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        (
+            "BLOKC_M=128",
+            "unknown parameter of attention_fwd_triton 'BLOKC_M': did you mean BLOCK_M?",
+        ),
+        ("BLOCK_M", "config 'BLOCK_M' is not NAME=VALUE, such as BLOCK_M=128"),
+        ("BLOCK_M=100", "unknown value of BLOCK_M '100'"),
+        ("LOADS=tam", "unknown value of LOADS 'tam': did you mean tma? (known: pointer, tma)"),
+        ("BLOCK_M=64,BLOCK_M=64", "config gives BLOCK_M twice: leave one out"),
+    ],
+)
+def test_mistakes_in_a_config(run: Run, config: str, error: str) -> None:
+    assert error in run(*ON_SM90, "-c", config, code=1).stderr
+
+
+def test_refusing_rules_are_named(run: Run) -> None:
+    config = "BLOCK_M=16,num_warps=8"
+    found = json.loads(run(*ON_SM90, "-c", config, "--no-compile", "--json").stdout)
+    assert "a warp needs at least 16 query rows" in found["refused_by"]
+    out = run(*ON_SM90, "-c", config, "--no-compile").stdout
+    assert "refused: a warp needs at least 16 query rows" in out
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_report_fits_the_terminal(run: Run, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = run(*ON_SM90, "--no-compile").stdout
+    report = out[: out.index("Next: ")]
+    assert max(map(len, report.splitlines())) <= int(columns)
+    for words in ("shared memory", "An SM holds", "tensor", "exp2", "issue", "smem", "Predicted"):
+        assert words in report
+
+
+def test_next_command_compiles_the_same_config(run: Run) -> None:
+    out = run(*ON_SM90, "--no-compile").stdout
+    words = out.splitlines()[-1].split()
+    assert words[:2] == ["tunefa", "explain"]
+    found = json.loads(run(*words[1:], "--json").stdout)
+    assert found["config"] == default()
+    assert found["resources_from"] == "compiler"
+    assert found["resources"]["registers"] > 0
+    assert found["compile_failure"] is None
+
+
+def test_no_config_needs_a_kernel_that_serves(run: Run) -> None:
+    error = run("explain", "--arch", "sm90", "-w", "q64_w128", code=1).stderr
+    assert "no kernel serves fwd_b1_h32_kv8_q64_k64_d128_bf16_causal_w128 on sm90 (" in error

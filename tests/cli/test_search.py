@@ -1,0 +1,283 @@
+"""tunefa search: the report, the exit codes, and the whole of it on a chip that is not here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.sample_records import measured, predicted
+from tunefa import arch as archs
+from tunefa import exports, search, store
+from tunefa.cli import devices
+from tunefa.cli.devices import Seen, Target
+from tunefa.search import Finished, Progress, Request, Result
+from tunefa.space import Feasible
+from tunefa.store import Store
+from tunefa.trial import Resources, Trial
+
+TREE = Path(__file__).resolve().parents[2]
+SMALL = ("search", "--arch", "sm90", "--seqlen", "4096")
+CONFIG: dict[str, Any] = {
+    "BLOCK_M": 128,
+    "BLOCK_N": 64,
+    "num_warps": 8,
+    "num_stages": 2,
+    "LOADS": "tma",
+    "maxnreg": 0,
+    "SECTION_HEADS": 1,
+    "PACK_GQA": 0,
+}
+Searching = Callable[..., Result]
+
+
+def trials() -> list[Trial]:
+    """Six that are fine and three that are not."""
+    resources = Resources(98336, 168, 0, 0)
+    fine = [
+        Trial({**CONFIG, "num_stages": n % 5 + 1, "PACK_GQA": n // 5}, "ok", resources=resources)
+        for n in range(6)
+    ]
+    return [
+        *(replace(trial, predicted_us=300.0 + n) for n, trial in enumerate(fine)),
+        Trial({**CONFIG, "BLOCK_M": 256}, "compile_failed", "error: out of registers"),
+        Trial({**CONFIG, "BLOCK_N": 256}, "compile_failed", "error: out of registers"),
+        Trial({**CONFIG, "maxnreg": 96}, "timeout", "compiling took over 60 s"),
+    ]
+
+
+@pytest.fixture
+def canned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Request]]:
+    """Replaces the search by one that finds the given things; returns the requests it gets."""
+
+    def prepare(**found: Any) -> list[Request]:
+        requests: list[Request] = []
+
+        def canned_search(
+            request: Request, store: Store, on_progress: Callable[[Progress], None]
+        ) -> Result:
+            requests.append(request)
+            best = found.get("finished", trials())[0]
+            on_progress(Progress("attention_fwd_triton", 3, 1, best, 2.0, 0.25, "search"))
+            on_progress(Progress("attention_fwd_triton", 3, 1, best, 3.0, 0.25, "check"))
+            return Result(
+                request=request,
+                record=found.get("record"),
+                finished=tuple(
+                    Finished("attention_fwd_triton", trial)
+                    for trial in found.get("finished", trials())
+                ),
+                feasible={"attention_fwd_triton": Feasible((CONFIG,), {"a rule": 7, "idle": 0})},
+                elapsed_s=12.0,
+                journal=tmp_path / "journal.jsonl",
+                stored=tmp_path / "stored.yaml" if found.get("record") else None,
+                interrupted=found.get("interrupted", False),
+            )
+
+        monkeypatch.setattr(search, "search", canned_search)
+        return requests
+
+    return prepare
+
+
+def test_report_has_everything(run: Run, canned: Searching, tmp_path: Path) -> None:
+    canned(record=predicted(config=CONFIG))
+    result = run(*SMALL, "--out", "best.yaml")
+    out = result.stdout
+    for words in (
+        "PREDICTED by the model for a chip that is not here: nothing was measured",
+        "9 trials in 12 s",
+        "1  300.0",
+        "5  304.0",
+        "96.0",
+        "2  compile_failed  error: out of registers",
+        "1  timeout         compiling took over 60 s",
+        "the rules leave 1 of 8 configs",
+        "7  a rule",
+        "Record, predicted",
+        "412.5 us, 533.2 TFLOP/s (predicted, not measured)",
+        f"stored     {tmp_path / 'stored.yaml'}",
+        "written    best.yaml",
+        f"journal    {tmp_path / 'journal.jsonl'}",
+        "  tunefa import best.yaml",
+    ):
+        assert words in out
+    assert "305.0" not in out  # the sixth
+    assert "idle" not in out
+    assert "MEASURED" not in out
+    assert store.read(Path("best.yaml")) == [predicted(config=CONFIG)]
+    assert "search: 3 done, 1 failed, best 300.0 us (25%, about 6 s left)" in result.stderr
+    assert "check: 3 done" in result.stderr
+
+
+def test_measured_results_say_so(
+    run: Run, canned: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "seen", lambda: [Seen("NVIDIA H200", (9, 0), 132, 10**11)])
+    requests: Any = canned(record=measured())
+    out = run("search", "--seqlen", "4096").stdout
+    assert "MEASURED on this machine's device" in out
+    assert "redicted" not in out.replace("REDICTED", "redicted")
+    assert requests[0].measured
+    assert requests[0].device.name == "NVIDIA H200"
+    words = "tunefa export best.yaml --arch sm90 -w fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal"
+    assert words in out
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_report_fits_the_terminal(
+    run: Run, canned: Searching, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    canned(record=predicted(config=CONFIG))
+    lines = run(*SMALL).stdout.splitlines()
+    paths = ("stored", "journal", "  tunefa")
+    assert max(len(line) for line in lines if not line.startswith(paths)) <= int(columns)
+
+
+def test_json_is_the_whole_report(run: Run, canned: Searching) -> None:
+    canned(record=predicted(config=CONFIG))
+    said = json.loads(run(*SMALL, "--json", "--out", "best.json").stdout)
+    assert said["objective"] == "predicted"
+    assert said["record"] == predicted(config=CONFIG).to_dict()
+    assert [row["median_us"] for row in said["top"]] == [300, 301, 302, 303, 304]
+    assert said["top"][0]["blocks_per_sm"] == 1
+    assert said["failures"] == {"compile_failed": 2, "timeout": 1}
+    assert said["refused"] == {"attention_fwd_triton": {"a rule": 7, "idle": 0}}
+    assert said["out"] == "best.json"
+    assert exports.readable("json").load(Path("best.json").read_text(), "best.json")
+
+
+def test_nothing_valid_ends_with_3(run: Run, canned: Searching) -> None:
+    canned(finished=trials()[6:])
+    out = run(*SMALL, "--out", "best.yaml", code=3).stdout
+    assert "No record: nothing valid was found." in out
+    assert "tunefa explain --arch sm90 -w fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal -c " in out
+    assert not Path("best.yaml").exists()
+
+
+def test_interrupted_search_prints_the_best_and_ends_with_130(run: Run, canned: Searching) -> None:
+    canned(record=predicted(config=CONFIG), interrupted=True)
+    out = run(*SMALL, code=130).stdout
+    assert out.startswith("Interrupted: this is the best so far.\n")
+    assert "Record, predicted" in out
+
+
+def test_options_reach_the_search(run: Run, canned: Searching) -> None:
+    requests: Any = canned()
+    kernel = "attention_fwd_triton"
+    options = f"--budget 2m --kernel {kernel} --seed 7 --workers 1 --strategy auto"
+    run(*SMALL, *options.split(), code=3)
+    (request,) = requests
+    assert request.budget.seconds == 120
+    assert [each.name for each in request.kernels] == [kernel]
+    assert (request.seed, request.workers, request.strategy) == (7, 1, "auto")
+    assert not request.measured
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("--budget soon", "budget 'soon' is neither a time nor a number of trials"),
+        ("--budget 0", "budget '0' is neither"),
+        ("--strategy autp", "unknown strategy 'autp': did you mean auto?"),
+        ("--kernel attention", "unknown kernel 'attention'"),
+        ("--out best.txt", "the name 'best.txt' does not say which format it is"),
+        ("--out no/best.yaml", "there is no folder no"),
+        ("--out broken.yaml", "broken.yaml:2: while parsing"),
+        ("--out .", "the name '.' does not say which"),
+    ],
+)
+def test_mistakes_are_found_before_the_search(
+    run: Run, canned: Searching, arguments: str, error: str
+) -> None:
+    requests: Any = canned()
+    Path("broken.yaml").write_text("records: [")
+    assert error in run(*SMALL, *arguments.split(), code=1).stderr
+    assert requests == []
+
+
+def test_space_whose_every_config_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = replace(archs.load("sm90"), smem_per_block_bytes=64)
+    monkeypatch.setattr(devices, "choose", lambda *_: Target(tiny, tiny.device(), False))
+    error = run(*SMALL, code=1).stderr
+    assert "every config for fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal on sm90 is ref" in error
+    assert "shared memory is over the limit of one block (" in error
+    assert "a warp needs at least 16 query rows (15000)" in error
+
+
+def environment(home: Path, *folders: Path) -> dict[str, str]:
+    path = os.pathsep.join(map(str, [*folders, TREE]))
+    return {**os.environ, "TUNEFA_HOME": str(home), "PYTHONPATH": path}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [SMALL, ("explain", "--arch", "sm90", "--seqlen", "4096")],
+    ids=["search", "explain"],
+)
+def test_no_compiler(arguments: tuple[str, ...], tmp_path: Path, home: Path) -> None:
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text("raise ImportError('it is not for you')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "tunefa", *arguments],
+        env=environment(home, tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "it is not for you" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("Error: ")
+    assert "install" in done.stderr
+
+
+@pytest.mark.slow
+def test_search_record_export_import(run: Run, home: Path) -> None:
+    result = run(*SMALL, "--budget", "6", "--json", "--out", "best.yaml")
+    said = json.loads(result.stdout)
+    assert said["objective"] == "predicted"
+    assert 1 <= len(said["top"]) <= 5
+    assert said["record"]["workload"] == said["workload"]
+    assert said["trials"] >= 6
+    assert Path(said["journal"]).is_relative_to(home)
+    assert [record.to_dict() for record in store.read(Path("best.yaml"))] == [said["record"]]
+    shown = json.loads(run("show", "--json").stdout)["records"]
+    assert shown == [said["record"]]
+    assert "best.yaml: 1 record, 0 of them new" in run("import", "best.yaml").stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_best_so_far(home: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tunefa", *SMALL, "--budget", "300s"],
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    while "best" not in (line := process.stderr.readline()):
+        assert line, "the search ended by itself"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: workers get it too
+    try:
+        out, error = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert out.startswith("Interrupted: this is the best so far.\n")
+    assert "Record, predicted" in out
+    assert "Traceback" not in error
+    assert len(list(home.glob("journals/*.jsonl"))) == 1
+    assert len(list(home.glob("results/**/*.yaml"))) == 1

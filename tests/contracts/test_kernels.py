@@ -1,0 +1,249 @@
+"""What every kernel in `kernels/` and every space in `search_spaces/` must hold."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts import interpreter
+from tunefa import arch as archs
+from tunefa import assets, compile_pool, languages
+from tunefa import kernel as kernels
+from tunefa import space as spaces
+from tunefa.arch import Arch
+from tunefa.errors import TunefaError
+from tunefa.kernel import Kernel
+from tunefa.occupancy import occupancy
+from tunefa.trial import Resources
+from tunefa.workload import Workload
+
+TREE = Path(__file__).resolve().parent.parent.parent
+KERNELS = [kernels.load(name) for name in kernels.names()]
+every = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+
+
+def test_each_kernel_has_a_space_and_each_space_a_kernel() -> None:
+    sources = {path.stem for path in assets.root("kernels").glob("*.py")}
+    assert sources == set(spaces.names()) == set(kernels.names()) and sources
+    beside = {path.stem for path in assets.root("kernels").iterdir() if path.suffix == ".cu"}
+    assert beside <= sources, "a .cu lies beside the .py of its name"
+
+
+@every
+def test_a_kernel_begins_with_a_document(kernel: Kernel) -> None:
+    text = ast.get_docstring(ast.parse(kernel.source.read_text(encoding="utf-8"))) or ""
+    assert len(text.splitlines()) > 10, "algorithm, paper, who owns which tile, the parameters"
+    for parameter in kernel.space.parameters:
+        assert parameter.name in text, f"its document does not say what {parameter.name} trades"
+        assert parameter.doc
+
+
+@every
+def test_a_kernel_knows_nothing_of_searching(kernel: Kernel) -> None:
+    tree = ast.parse(kernel.source.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        assert not [name for name in names if name.split(".")[0] == "tunefa"]
+
+
+@every
+def test_its_language_is_there(kernel: Kernel) -> None:
+    assert kernel.language in languages.names()
+    for needed in ("arguments", "is_aligned"):
+        assert callable(getattr(kernel.module, needed))
+
+
+WORKLOADS = [
+    Workload.parse(f"{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{mask}")
+    for heads, (seqlen_q, seqlen_k), head_dim, dtype, mask in itertools.product(
+        ("h32_kv8", "h8", "h8_kv1_b4", "h1"),
+        ((1, 1), (1, 16384), (17, 100), (100, 17), (1024, 1024), (4096, 15360), (16384, 16384)),
+        (16, 17, 40, 64, 72, 80, 96, 128, 160, 256),
+        ("bf16", "fp16", "fp32"),
+        ("causal", "full"),
+    )
+]
+
+
+@every
+@pytest.mark.parametrize("arch", archs.names())
+def test_its_default_is_feasible_wherever_it_serves(kernel: Kernel, arch: str) -> None:
+    chip = archs.load(arch)
+    served = [each for each in WORKLOADS if kernel.why_not(each, chip) is None]
+    for workload in served:
+        config = kernel.default(workload, chip)  # raises where there is none
+        assert kernel.refusal(config, workload, chip) is None
+    for workload in random.Random(0).sample(served, min(5, len(served))):
+        assert kernel.default(workload, chip) in kernel.space.feasible(workload, chip).configs
+
+
+@every
+def test_it_serves_something_somewhere_and_says_why_not_elsewhere(kernel: Kernel) -> None:
+    reasons = [kernel.why_not(w, archs.load(a)) for a in archs.names() for w in WORKLOADS]
+    assert None in reasons
+    assert all(reason is None or len(reason) > 5 for reason in reasons)
+
+
+# ------------------------------------------------------------------------------------- numerics
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> list[dict[str, Any]]:
+    """What became of each case of tests/contracts/interpreter.py, in their order."""
+    for kernel in KERNELS:
+        if reason := languages.load(kernel.language).why_no_interpreter():
+            pytest.skip(reason)
+    command = [sys.executable, "-m", "tests.contracts.interpreter"]
+    done = subprocess.run(
+        command,
+        cwd=TREE,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+def test_numbers_are_right_on_awkward_shapes(interpreted: list[dict[str, Any]]) -> None:
+    wrong = [case for case in interpreted if not case["passed"]]
+    assert not wrong, f"{len(wrong)} of {len(interpreted)}, first {wrong[0]}"
+
+
+@pytest.mark.slow
+def test_every_value_of_every_parameter_was_interpreted(
+    interpreted: list[dict[str, Any]],
+) -> None:
+    for kernel in KERNELS:
+        configs = [case["config"] for case in interpreted if case["kernel"] == kernel.name]
+        for parameter in kernel.space.parameters:
+            assert {config[parameter.name] for config in configs} == set(parameter.values)
+    assert len(interpreted) == len(list(interpreter.cases()))
+
+
+# ------------------------------------------------------------------------------------- resources
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A config, what the space says of it and what the compiler says."""
+
+    workload: Workload
+    arch: Arch
+    config: dict[str, Any]
+    estimate: dict[str, float]
+    resources: Resources | None
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.config} for {self.workload} on {self.arch.name}: {self.resources}"
+
+
+def _sample(kernel: Kernel) -> list[tuple[Workload, Arch, dict[str, Any]]]:
+    """Always the same: two configs and the default of 5 workloads on 3 archs."""
+    chance, sample = random.Random(0), []
+    for arch in map(archs.load, ("sm80", "sm90", "sm120")):
+        for sizes in ("d128_bf16_causal", "d64_bf16_full", "d80_bf16_causal", "d256_bf16_full",
+                      "d64_fp32_causal"):  # fmt: skip
+            workload = Workload.parse(f"h32_kv8_q4096_{sizes}")
+            if kernel.why_not(workload, arch) is None:
+                configs = kernel.space.feasible(workload, arch).configs
+                chosen = [kernel.default(workload, arch), *chance.sample(configs, 2)]
+                sample += [(workload, arch, config) for config in chosen]
+    return sample
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, list[Compiled]]:
+    """By kernel. Compiled in two processes, as a search does it."""
+    context = multiprocessing.get_context("spawn")
+    found: dict[str, list[Compiled]] = {}
+    with ProcessPoolExecutor(2, context) as pool:
+        for kernel in KERNELS:
+            sample = _sample(kernel)
+            # The arguments of compile_pool._compile, one list for each.
+            arguments = [(kernel.name, str(w), a.name, config) for w, a, config in sample]
+            made = pool.map(compile_pool._compile, *zip(*arguments, strict=True))
+            found[kernel.name] = [
+                Compiled(w, a, config, kernel.space.estimate(config, w, a), resources, reason)
+                for (w, a, config), (resources, _, reason) in zip(sample, made, strict=True)
+            ]
+    return found
+
+
+@pytest.mark.slow
+@every
+def test_what_the_rules_leave_compiles(kernel: Kernel, compiled: dict[str, list[Compiled]]) -> None:
+    failed = [each for each in compiled[kernel.name] if each.resources is None]
+    assert not failed, f"{len(failed)}: {failed[0].reason}: {failed[0]}"
+
+
+@pytest.mark.slow
+@every
+def test_resource_formulas_are_lower_bounds_and_tight(
+    kernel: Kernel, compiled: dict[str, list[Compiled]]
+) -> None:
+    tight = []
+    for each in compiled[kernel.name]:
+        assert each.resources is not None
+        smem, registers = each.resources.smem_bytes, each.resources.registers
+        assert smem is not None and registers is not None
+        if "smem_bytes" in each.estimate:
+            assert each.estimate["smem_bytes"] <= smem, each
+            if each.workload.dtype == "bf16":
+                # TMA's barriers, and what aligns its blocks, take up to 1 KiB more.
+                tight.append(each.estimate["smem_bytes"] >= smem - 1056)
+        if "registers" in each.estimate and not each.resources.spill_bytes:
+            assert each.estimate["registers"] <= registers, each
+    assert sum(tight) >= len(tight) / 2, f"a bound met by {sum(tight)} of {len(tight)} is trivial"
+
+
+@pytest.mark.slow
+@every
+def test_defaults_fit_an_sm(kernel: Kernel, compiled: dict[str, list[Compiled]]) -> None:
+    for each in compiled[kernel.name]:
+        if each.config == kernel.default(each.workload, each.arch):
+            made = each.resources
+            assert made is not None and made.registers is not None and made.smem_bytes is not None
+            threads = 32 * each.config.get("num_warps", 4)
+            fits = occupancy(each.arch, made.registers, made.smem_bytes, threads)
+            assert fits.blocks_per_sm >= 1, each
+
+
+def test_an_arch_that_no_kernel_serves_is_refused_in_words() -> None:
+    with pytest.raises(TunefaError, match="no kernel serves"):
+        kernels.serving(Workload.parse("q8_w4"), archs.load("sm90"))
+
+
+@pytest.mark.slow
+@every
+@pytest.mark.parametrize("arch_name", ["sm80", "sm89", "sm90"])
+def test_compiled_defaults_fit_a_block(kernel: Kernel, arch_name: str) -> None:
+    """A default is what runs when nothing is known, so the compiler must agree that it can run."""
+    arch = archs.load(arch_name)
+    for dtype in ("bf16", "fp32"):
+        for head_dim in (64, 80, 128, 256):
+            workload = Workload.parse(f"q8192_d{head_dim}_{dtype}_causal")
+            if kernel.why_not(workload, arch) is None:
+                config = kernel.default(workload, arch)
+                compiled = languages.load(kernel.language).compile(kernel, workload, config, arch)
+                assert compiled.resources.smem_bytes <= arch.smem_per_block_bytes, (
+                    workload,
+                    config,
+                )

@@ -1,0 +1,97 @@
+"""What every file in `results/` must hold: the runtime loads them on users' machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sample_records import measured, predicted
+from tunefa import arch as archs
+from tunefa import assets, store
+from tunefa import kernel as kernels
+from tunefa.errors import TunefaError
+from tunefa.record import Record
+
+
+def problems(folder: Path) -> Iterator[str]:
+    """Everything that is wrong with the results in a folder."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir() or path.name == "README.md":
+            continue
+        if path.suffix != ".yaml":
+            yield f"{path} is neither a folder, a README.md nor a .yaml file"
+            continue
+        try:
+            records = store.read(path)
+        except TunefaError as error:
+            yield str(error)
+            continue
+        yield from (f"{path}: {why}" for record in records if (why := wrong(record)))
+
+
+def wrong(record: Record) -> str | None:
+    """Why a record cannot be shipped, or None."""
+    if record.objective != "measured" or record.device is None:
+        return "shipped results are measured"
+    if record.kernel not in kernels.names():
+        return f"there is no kernel {record.kernel}"
+    try:
+        arch = archs.load(record.arch)
+        arch.device(record.device)
+    except TunefaError as error:
+        return str(error)
+    if record.tflops * 1e12 > arch.device(record.device).tensor_flops_per_s("fp16"):
+        return f"{record.tflops} TFLOP/s is above the peak of {record.device}"
+    kernel = kernels.load(record.kernel)
+    return kernel.why_not(record.workload, arch) or kernel.refusal(
+        record.config, record.workload, arch
+    )
+
+
+def test_every_result_can_be_used() -> None:
+    assert list(problems(assets.root("results"))) == []
+
+
+def sound() -> Record:
+    kernel = kernels.load(kernels.names()[0])
+    record = measured("fwd_q4096")
+    return measured(
+        "fwd_q4096",
+        kernel=kernel.name,
+        config=kernel.default(record.workload, archs.load("sm90")),
+    )
+
+
+def test_a_sound_record_is_taken(tmp_path: Path) -> None:
+    store.write(tmp_path / "h200.yaml", [sound()])
+    (tmp_path / "README.md").touch()
+    assert list(problems(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"kernel": "gone"}, "there is no kernel gone"),
+        ({"arch": "sm91"}, "unknown arch"),
+        ({"device": "NVIDIA A100"}, "unknown sm90 device"),
+        ({"device": None, "objective": "predicted"}, "shipped results are measured"),
+        ({"tflops": 5000.0}, "above the peak"),
+        ({"config": {"BLOCK_M": 64}}, "is missing"),
+    ],
+)
+def test_a_record_that_cannot_be_used_is_found(
+    tmp_path: Path, changes: dict[str, object], problem: str
+) -> None:
+    plain = {name: getattr(sound(), name) for name in ("kernel", "config")}
+    store.write(tmp_path / "h200.yaml", [measured("fwd_q4096", **{**plain, **changes})])
+    (found,) = problems(tmp_path)
+    assert problem in found
+
+
+def test_a_broken_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "h200.yaml").write_text("tunefa_schema: 1\nrecords: [")
+    (tmp_path / "notes.txt").touch()
+    store.write(tmp_path / "more.yaml", [predicted()])
+    assert len(list(problems(tmp_path))) == 3

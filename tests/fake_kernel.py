@@ -1,0 +1,100 @@
+"""A kernel and its language for tests without a GPU: `launch` computes the reference."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from tunefa import arch as archs
+from tunefa import languages, reference
+from tunefa.arch import Arch
+from tunefa.languages import Compiled, CompileError
+from tunefa.plan import Chip
+from tunefa.trial import Config, Resources
+from tunefa.workload import Workload
+
+SM90 = archs.load("sm90")
+H200 = Chip("NVIDIA H200", SM90)
+DEFAULT = {"BLOCK_M": 16, "LOADS": "pointer"}
+
+
+def is_aligned(tensors: Any) -> bool:
+    """As the Triton kernel has it."""
+    return all(
+        tensor.data_ptr() % 16 == 0 and all(step % 16 == 0 for step in tensor.stride()[:3])
+        for tensor in tensors[:4]
+    )
+
+
+@dataclass
+class FakeKernel:
+    """What a runtime asks of a kernel. Refuses the values of BLOCK_M it is told to."""
+
+    name: str = "attention_fwd_triton"
+    language: str = "fake"
+    default_config: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT))
+    refused_block_m: frozenset[int] = frozenset()
+    module: Any = field(default_factory=lambda: SimpleNamespace(is_aligned=is_aligned))
+
+    def why_not(self, workload: Workload, arch: Arch) -> str | None:
+        return None
+
+    def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
+        return "BLOCK_M" if config["BLOCK_M"] in self.refused_block_m else None
+
+    def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
+        return dict(self.default_config)
+
+
+@dataclass
+class FakeLanguage:
+    """Remembers what it compiled; configs with a BLOCK_M of `broken` do not compile."""
+
+    compiled: list[tuple[dict[str, Any], bool]] = field(default_factory=list)
+    launched: list[dict[str, Any]] = field(default_factory=list)
+    broken: frozenset[int] = frozenset()
+
+    def compile(
+        self, kernel: Any, workload: Workload, config: Config, arch: Arch, aligned: bool
+    ) -> Compiled:
+        if config["BLOCK_M"] in self.broken:
+            raise CompileError("ptxas says no")
+        self.compiled.append((dict(config), aligned))
+        return Compiled(len(self.compiled), Resources, 0.0)
+
+    def launch(
+        self,
+        kernel: Any,
+        compiled: Compiled,
+        tensors: Any,
+        workload: Workload,
+        config: Config,
+        scale: float,
+    ) -> None:
+        q, k, v, out, lse = tensors
+        assert all(tensor.stride(3) == 1 for tensor in (q, k, v, out))
+        assert q.shape == (
+            workload.batch,
+            workload.heads,
+            workload.seqlen_q,
+            workload.head_dim,
+        )
+        right, right_lse = reference.attention(q, k, v, workload.causal, scale)
+        out.copy_(right)
+        lse.copy_(right_lse)
+        self.launched.append(dict(config))
+
+
+@contextlib.contextmanager
+def on_cpu(monkeypatch: Any, **options: Any) -> Iterator[FakeLanguage]:
+    """CPU tensors pass for a device's: plans made inside are launched by the fake language."""
+    language = FakeLanguage(**options)
+    with monkeypatch.context() as patch:
+        patch.setattr(languages, "load", lambda name: language)
+        patch.setattr(torch.cuda, "current_device", lambda: torch.ones(1).get_device())
+        yield language

@@ -1,0 +1,37 @@
+"""The text of a small search space, right in every part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TINY = """\
+schema: 1
+kernel: tiny
+op: fwd
+language: triton
+parameters:
+  BLOCK:
+    values: [16, 32, 64]
+    doc: rows
+  STAGES: {values: [1, 2], doc: buffers}
+serves:
+  it knows no window: window == None
+define:
+  bytes: BLOCK * head_dim * dtype_bytes
+resources:
+  smem_bytes: bytes * STAGES
+rules:
+  too much shared memory: smem_bytes <= smem_per_block_bytes
+  one stage is for short blocks: STAGES == 2 or BLOCK <= 32
+defaults:
+  - when: head_dim <= 64
+    config: {BLOCK: 64, STAGES: 2}
+  - config: {BLOCK: 16, STAGES: 1}
+"""
+
+
+def written(folder: Path, text: str = TINY) -> Path:
+    """The file of the space, in `folder`."""
+    path = folder / "tiny.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path

@@ -1,0 +1,56 @@
+"""tunefa/budget.py: what a budget may be, and how much of it is used."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunefa.budget import Budget
+from tunefa.errors import TunefaError
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("60s", Budget(seconds=60.0)),
+        ("1.5s", Budget(seconds=1.5)),
+        ("2m", Budget(seconds=120.0)),
+        ("0.5min", Budget(seconds=30.0)),
+        ("200", Budget(trials=200)),
+        (" 7 ", Budget(trials=7)),
+    ],
+)
+def test_times_and_trials(text: str, budget: Budget) -> None:
+    assert Budget.parse(text) == budget
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "0s", "-1", "-5s", "1.5", "60 s", "1h", "s", "1e3", "inf", "nan", "60s60s", "²",
+     "9" * 400 + "s", "1_000", "٣s"],
+)  # fmt: skip
+def test_anything_else_is_one_sentence_with_examples(text: str) -> None:
+    with pytest.raises(TunefaError, match="is neither a time nor a number of trials: write 60s"):
+        Budget.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("budget", "elapsed_s", "done", "fraction"),
+    [
+        (Budget(seconds=60.0), 0.0, 100, 0.0),
+        (Budget(seconds=60.0), 15.0, 100, 0.25),
+        (Budget(seconds=60.0), 90.0, 0, 1.0),
+        (Budget(trials=200), 1e9, 0, 0.0),
+        (Budget(trials=200), 0.0, 50, 0.25),
+        (Budget(trials=200), 0.0, 300, 1.0),
+        (Budget(trials=1), 0.0, 1, 1.0),
+    ],
+)
+def test_how_much_is_used(budget: Budget, elapsed_s: float, done: int, fraction: float) -> None:
+    assert budget.fraction(elapsed_s, done) == fraction
+
+
+@given(st.integers(1, 10**9), st.integers(0, 2 * 10**9))
+def test_trials_are_used_up_exactly_when_all_are_done(trials: int, done: int) -> None:
+    assert (Budget.parse(str(trials)).fraction(0.0, done) >= 1.0) is (done >= trials)

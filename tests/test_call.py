@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tunefa.call import Call, heads_first
+from tunefa.errors import TunefaError
+from tunefa.workload import Workload
+
+
+def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16, device: str = "cpu") -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+Q = tensor(2, 8, 32, 64)
+KV = tensor(2, 16, 8, 64)
+GOOD: dict[str, Any] = {
+    "q": Q,
+    "k": KV,
+    "v": KV,
+    "causal": True,
+    "scale": None,
+    "layout": "bshd",
+}
+
+
+def call(**changes: Any) -> Call:
+    return Call.of(**{**GOOD, **changes})
+
+
+def test_views_shapes_and_workload() -> None:
+    made = call(v=tensor(2, 16, 8, 96))
+    assert made.q.shape == (2, 32, 8, 64) and made.q.data_ptr() == Q.data_ptr()
+    assert (made.out_shape, made.group, made.scale) == ((2, 32, 8, 96), 4, 0.125)
+    assert made.new_out().shape == (2, 8, 32, 96) and made.new_out().is_contiguous()
+    assert (made.new_lse().shape, made.new_lse().dtype) == ((2, 32, 8), torch.float32)
+    assert made.workload() == Workload.parse("b2_h32_kv8_q8_k16_d64_dv96_bf16_causal")
+
+
+def test_layouts_name_the_same_problem() -> None:
+    heads = {"q": Q.transpose(1, 2), "k": KV.transpose(1, 2), "v": KV.transpose(1, 2)}
+    other = call(layout="bhsd", causal=False, scale=2, **heads)
+    assert other.workload() == call(causal=False).workload()
+    assert other.new_out().shape == (2, 32, 8, 64)
+    assert other.scale == 2.0 and type(other.scale) is float
+    assert heads_first(heads_first(Q, "bshd"), "bshd").stride() == Q.stride()
+
+
+def test_fp64_has_its_lse_in_fp64() -> None:
+    made = call(q=Q.double(), k=KV.double(), v=KV.double())
+    assert made.new_lse().dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("changes", "empty"),
+    [
+        ({}, False),
+        ({"q": tensor(2, 0, 32, 64)}, True),
+        ({"k": tensor(2, 0, 8, 64), "v": tensor(2, 0, 8, 64)}, True),
+        ({"q": Q[:0], "k": KV[:0], "v": KV[:0]}, True),
+        ({"q": Q[:, :, :0]}, True),
+    ],
+)
+def test_what_is_empty(changes: dict[str, Any], empty: bool) -> None:
+    assert call(**changes).empty == empty
+
+
+AXES = "layout 'bshd' is (batch, seqlen, heads, head_dim)"
+ERRORS: list[tuple[dict[str, Any], str]] = [
+    ({"layout": "bshdx"}, "unknown layout 'bshdx': did you mean bshd? (known: bshd, bhsd)"),
+    ({"layout": None}, "unknown layout 'None'"),
+    ({"causal": "yes"}, "causal is 'yes': give True or False"),
+    ({"k": [1.0]}, "k is a list: give a torch.Tensor, (batch, seqlen, heads, head_dim)"),
+    ({"v": KV[0]}, "v has 3 axes, (16, 8, 64): give 4, (batch, seqlen, heads, head_dim)"),
+    ({"q": Q.long()}, "unknown dtype of q, 'torch.int64'"),
+    ({"k": KV.half()}, "k is torch.float16 and q is torch.bfloat16: convert one, such as k.to"),
+    ({"v": KV.to("meta")}, "v is on meta and q is on cpu: move one, such as v.to(q.device)"),
+    ({"q": Q[:1]}, f"batch of q is 1 and of k 2: make them equal ({AXES})"),
+    ({"v": KV[:1]}, "batch of k is 2 and of v 1"),
+    ({"v": KV[:, :, :4]}, "heads of k is 8 and of v 4"),
+    ({"v": KV[:, :4]}, "seqlen of k is 16 and of v 4"),
+    ({"k": KV[..., :32]}, "head_dim of q is 64 and of k 32"),
+    (
+        {"q": Q[:, :, :20]},
+        "q has 20 heads, which is not a multiple of the 8 of k and v: each KV head serves equally "
+        f"many query heads ({AXES})",
+    ),
+    ({"k": KV[:, :, :0], "v": KV[:, :, :0]}, "q has 32 heads, which is not a multiple of the 0"),
+    (
+        {"q": tensor(2, 8, 32, 300), "k": tensor(2, 16, 8, 300)},
+        "head_dim of q is 300: give 1 to 256, the largest tunefa's kernels serve",
+    ),
+    ({"v": tensor(2, 16, 8, 257)}, "head_dim of v is 257: give 1 to 256"),
+    ({"q": Q[..., :0], "k": KV[..., :0]}, "head_dim of q is 0: give 1 to 256"),
+    ({"scale": "0.1"}, "scale is '0.1': give a finite number, or None for head_dim ** -0.5"),
+    ({"scale": float("nan")}, "scale is nan: give a finite number"),
+    ({"scale": float("inf")}, "scale is inf: give a finite number"),
+    ({"scale": torch.ones(())}, "scale is tensor(1.): give a finite number"),
+]
+
+
+@pytest.mark.parametrize(("changes", "says"), ERRORS, ids=lambda each: str(each)[:40])
+def test_one_sentence_says_what_does_not_fit(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(TunefaError) as error:
+        call(**changes)
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)
+
+
+def test_the_other_layout_is_named_where_it_is_used() -> None:
+    with pytest.raises(TunefaError, match=r"'bhsd' is \(batch, heads, seqlen, head_dim\)"):
+        call(layout="bhsd", q=Q[:1])
+
+
+def test_a_head_dim_below_the_kernels_is_a_call_but_no_workload() -> None:
+    small = call(q=Q[..., :8], k=KV[..., :8], v=KV[..., :8])
+    with pytest.raises(TunefaError, match="head_dim 8 is below 16"):
+        small.workload()

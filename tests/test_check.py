@@ -1,0 +1,207 @@
+"""tunefa/check.py: right kernels pass, and each way of being wrong that kernels have does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.own_kernels import OwnKernels
+from tunefa import arch as archs
+from tunefa import check, reference
+from tunefa import kernel as kernels
+from tunefa.check import TOLERANCE
+from tunefa.workload import DTYPES, Workload
+
+SM90 = archs.load("sm90")
+KERNEL = kernels.load("attention_fwd_triton")
+SMALL = Workload.parse("b2_h4_kv2_q7_k13_d32_dv48_fp32_causal")
+CONFIG: dict[str, Any] = {
+    "BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 1, "num_stages": 1,
+    "LOADS": "pointer", "maxnreg": 0, "SECTION_HEADS": 1, "PACK_GQA": 0,
+}  # fmt: skip
+
+
+def solved(workload: Workload = SMALL) -> tuple[Any, ...]:
+    """Tensors in which a perfect kernel has written its outputs."""
+    made = check.tensors(workload, "cpu", seed=0)
+    q, k, v, out, lse = made
+    right, right_lse = reference.attention(q, k, v, workload.causal, 0.2, dtype=torch.float64)
+    out.copy_(right)
+    lse.copy_(right_lse)
+    return made
+
+
+def verdict(made: tuple[Any, ...], workload: Workload = SMALL) -> check.Verdict:
+    return check.compare(workload, made, 0.2, torch.float64)
+
+
+def test_tensors_have_the_shapes_of_the_workload() -> None:
+    q, k, v, out, lse = check.tensors(SMALL, "cpu")
+    assert q.shape == (2, 4, 7, 32)
+    assert k.shape == (2, 2, 13, 32)
+    assert v.shape == (2, 2, 13, 48)
+    assert out.shape == (2, 4, 7, 48)
+    assert lse.shape == (2, 4, 7) and lse.is_contiguous() and lse.dtype == torch.float32
+    # Stored BSHD, and nothing in the outputs yet.
+    assert all(tensor.transpose(1, 2).is_contiguous() for tensor in (q, k, v, out))
+    assert out.isnan().all() and lse.isnan().all()
+    assert abs(q.std().item() - 1) < 0.2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_have_the_dtype_of_the_workload(dtype: str) -> None:
+    made = check.tensors(replace(SMALL, dtype=dtype), "cpu")
+    assert {tensor.dtype.itemsize for tensor in made[:4]} == {DTYPES[dtype]}
+
+
+def test_a_seed_makes_the_same_tensors_and_none_makes_others() -> None:
+    first, again, other = (check.tensors(SMALL, "cpu", seed=seed)[0] for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert not torch.equal(check.tensors(SMALL, "cpu")[0], check.tensors(SMALL, "cpu")[0])
+
+
+def test_making_tensors_leaves_the_callers_randomness_alone() -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    check.tensors(SMALL, "cpu")
+    check.tensors(SMALL, "cpu", seed=3)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", ["q7_k13", "q13_k7", "q1_k1", "q64_k64", "q5_k1"])
+def test_a_perfect_kernel_passes(sizes: str, dtype: str) -> None:
+    workload = Workload.parse(f"h4_kv2_{sizes}_d32_{dtype}_causal")
+    found = verdict(solved(workload), workload)
+    assert found.passed and found.workload == workload
+    assert found.error < TOLERANCE[dtype] / 2 and found.lse_error < 1e-6
+
+
+def break_nothing_written(out: Any, lse: Any) -> None:
+    out.fill_(float("nan"))
+    lse.fill_(float("nan"))
+
+
+def break_one_output(out: Any, lse: Any) -> None:
+    out[0, 0, 0, 0] = float("nan")
+
+
+def break_one_lse(out: Any, lse: Any) -> None:
+    lse[0, 0, -1] = float("nan")
+
+
+def break_scale(out: Any, lse: Any) -> None:
+    out.mul_(1.001)
+
+
+def break_lse(out: Any, lse: Any) -> None:
+    lse[1, 3, -1] += 0.002
+
+
+def break_infinite_output(out: Any, lse: Any) -> None:
+    out[0, 0, 0, 0] = float("inf")
+
+
+def break_empty_row(out: Any, lse: Any) -> None:
+    lse[0, 0, -1] = float("-inf")
+
+
+def break_head_order(out: Any, lse: Any) -> None:
+    out.copy_(out.flip(1).clone())
+
+
+BREAKS = [value for name, value in list(globals().items()) if name.startswith("break_")]
+
+
+@pytest.mark.parametrize("break_it", BREAKS)
+def test_a_wrong_kernel_does_not_pass(break_it: Any) -> None:
+    made = solved()
+    break_it(*made[3:])
+    found = verdict(made)
+    assert not found.passed
+    assert str(SMALL) in found.reason and "limit" in found.reason
+
+
+def test_rows_without_a_key() -> None:
+    """Rows 0..5 of 13 see none of 7 keys: out is 0, lse -inf, and nothing else passes."""
+    workload = Workload.parse("h4_kv2_q13_k7_d32_fp32_causal")
+    made = solved(workload)
+    out, lse = made[3:]
+    assert torch.isneginf(lse[:, :, :6]).all() and (out[:, :, :6] == 0).all()
+    assert verdict(made, workload).passed
+    for wrong_lse in (float("inf"), 0.0, float("nan")):
+        lse[0, 0, 0] = wrong_lse
+        assert not verdict(made, workload).passed
+    lse[0, 0, 0] = float("-inf")
+    for wrong in (float("nan"), 1.0):
+        out[0, 0, 0, 0] = wrong
+        assert not verdict(made, workload).passed
+
+
+def test_only_empty_rows() -> None:
+    # Full attention always has a key; causal with one key and many queries nearly never.
+    workload = Workload.parse("h1_kv1_q64_k1_d16_fp32_causal")
+    assert verdict(solved(workload), workload).passed
+
+
+@pytest.mark.parametrize("block_m", [16, 64, 256])
+@pytest.mark.parametrize("block_n", [16, 256])
+def test_awkward_shapes_divide_no_tile(block_m: int, block_n: int) -> None:
+    workload = Workload.parse("b4_h32_kv8_q8192_d80_dv96_fp16_full")
+    shape = check.awkward(workload, {"BLOCK_M": block_m, "BLOCK_N": block_n})
+    same = ("op", "group", "head_dim", "head_dim_v", "dtype", "causal", "window")
+    assert all(getattr(shape, name) == getattr(workload, name) for name in same)
+    assert shape.heads_kv == 2
+    assert shape.seqlen_q % block_m and shape.seqlen_k % block_n and shape.seqlen_q > block_m
+    assert shape.seqlen_k > shape.seqlen_q and shape.seqlen_k > 2 * block_n
+    packed_rows = shape.seqlen_q * shape.group
+    assert packed_rows % block_m
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes"),
+    [
+        ("q8192_d64_fp16_causal", {}),
+        ("q8192_h4_d72_dv40_fp32_full", {"BLOCK_N": 32}),
+        ("q8192_h8_kv2_d64_bf16_causal", {"LOADS": "tma", "PACK_GQA": 1, "SECTION_HEADS": 4}),
+    ],
+)
+def test_the_interpreter_passes_what_is_right(workload: str, changes: dict[str, Any]) -> None:
+    found = check.in_interpreter(KERNEL, Workload.parse(workload), {**CONFIG, **changes})
+    assert found.passed, found.reason
+    # Its rounding of bf16 is not ours to judge, so fp16 stands in for it.
+    assert found.workload.dtype == ("fp32" if "fp32" in workload else "fp16")
+
+
+WRONG = {
+    "never_rescaled": ("acc = acc * decay[:, None]", "acc = acc"),
+    "top_left_mask": ("offset = seqlen_k - seqlen_q", "offset = 0"),
+    "tail_not_masked": ("keys[None, :] <= last_key[:, None]", "keys[None, :] <= seqlen_k + 99"),
+    "wrong_kv_head": ("head_kv = head // GROUP", "head_kv = head * 0"),
+    "lse_in_base_2": ("row_max * LN_2 + tl.log(row_sum)", "row_max + tl.log2(row_sum)"),
+    "row_not_written": ("lse_rows = ", "real = real & (queries != 5)\n    lse_rows = "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_interpreter_finds_what_is_wrong(own_kernels: OwnKernels, name: str) -> None:
+    old, new = WRONG[name]
+
+    def change(source: str) -> str:
+        assert old in source
+        return source.replace(old, new)
+
+    kernel = own_kernels.add_attention(name, change)
+    found = check.in_interpreter(kernel, Workload.parse("q8192_h4_kv2_d32_fp16"), CONFIG)
+    assert not found.passed
+    assert "logsumexp" in found.reason
+
+
+def test_what_a_kernel_raises_in_the_interpreter_comes_out(own_kernels: OwnKernels) -> None:
+    kernel = own_kernels.add_attention("raises", lambda source: source.replace(
+        "tile, head_index = _owned_tile(", "tile, head_index = undefined("))  # fmt: skip
+    with pytest.raises(Exception, match="undefined"):
+        check.in_interpreter(kernel, Workload.parse("q8192_h4_kv2_d32_fp16"), CONFIG)

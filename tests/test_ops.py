@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import tunefa
+from tunefa import ops, reference
+from tunefa.call import Call
+from tunefa.errors import TunefaError
+
+TREE = Path(__file__).resolve().parent.parent
+FORWARD = torch.ops.tunefa.flash_attention.default
+BACKWARD = torch.ops.tunefa.flash_attention_backward.default
+
+SHAPES = [  # heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v
+    (4, 4, 9, 9, 8, 8),
+    (4, 2, 7, 12, 8, 16),
+    (4, 1, 12, 7, 8, 8),
+]
+
+
+def inputs(
+    shape: tuple[int, ...], layout: str = "bshd", dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor]:
+    heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v = shape
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(heads: int, seqlen: int, dim: int) -> Tensor:
+        x = torch.randn(2, seqlen, heads, dim, generator=generator, dtype=dtype)
+        return (x if layout == "bshd" else x.transpose(1, 2)).requires_grad_()
+
+    q = normal(heads, seqlen_q, head_dim)
+    return q, normal(heads_kv, seqlen_k, head_dim), normal(heads_kv, seqlen_k, head_dim_v)
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """PyTorch's own, of BSHD tensors; a row that sees no key, NaN there, is 0 here."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+    if causal:
+        seen = seen.tril(k.shape[2] - q.shape[2])
+    some = seen.any(1)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | ~some[:, None], enable_gqa=True)
+    return (out * some[:, None]).transpose(1, 2)
+
+
+def close(made: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> None:
+    for mine, theirs in zip(made, right, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_are_sdpa_s(shape: tuple[int, ...], causal: bool) -> None:
+    q, k, v = inputs(shape)
+    out = tunefa.flash_attention(q, k, v, causal=causal)
+    right = sdpa(q, k, v, causal)
+    torch.testing.assert_close(out, right)
+    grad = torch.randn_like(out)
+    made = torch.autograd.grad(out, (q, k, v), grad)
+    close(made, torch.autograd.grad(right, (q, k, v), grad))
+    assert [x.stride() for x in made] == [x.stride() for x in (q, k, v)]
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_gradcheck_of_out_and_lse(layout: str) -> None:
+    q, k, v = inputs((4, 2, 3, 5, 4, 6), layout, torch.float64)
+
+    def both(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return ops.flash_attention(q, k, v, True, None, layout)
+
+    assert torch.autograd.gradcheck(both, (q, k, v))
+
+
+def test_the_gradient_of_lse_alone() -> None:
+    q, k, v = inputs((4, 2, 3, 5, 8, 8))
+    _, lse = tunefa.flash_attention(q, k, v, return_lse=True)
+    made = torch.autograd.grad(lse.sum(), (q, k), allow_unused=True)
+    scores = q.transpose(1, 2) @ k.transpose(1, 2).repeat_interleave(2, 1).transpose(2, 3) * 8**-0.5
+    close(made, torch.autograd.grad(scores.logsumexp(-1).sum(), (q, k)))
+
+
+def test_low_precision_gradients_keep_their_dtype() -> None:
+    q, k, v = (x.detach().bfloat16().requires_grad_() for x in inputs(SHAPES[1]))
+    grads = torch.autograd.grad(tunefa.flash_attention(q, k, v, causal=True).sum(), (q, k, v))
+    assert {grad.dtype for grad in grads} == {torch.bfloat16}
+
+
+def test_only_what_needs_a_gradient_goes_through_the_dispatcher() -> None:
+    q, k, v = inputs(SHAPES[0])
+    assert tunefa.flash_attention(q.detach(), k.detach(), v).requires_grad
+    with torch.no_grad():
+        assert not tunefa.flash_attention(q, k, v).requires_grad
+    with torch.inference_mode():
+        assert tunefa.flash_attention(q, k, v).is_inference()
+
+
+def test_a_gradient_of_the_gradient_is_refused() -> None:
+    q, k, v = inputs(SHAPES[0])
+    (grad,) = torch.autograd.grad(tunefa.flash_attention(q, k, v).sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        torch.autograd.grad(grad.sum(), q)
+
+
+@pytest.mark.parametrize(("causal", "scale"), [(True, None), (False, 0.2)])
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ops_keep_pytorch_s_rules(
+    shape: tuple[int, ...], layout: str, causal: bool, scale: float | None
+) -> None:
+    options = (causal, scale, layout)
+    q, k, v = inputs(shape, layout)
+    torch.library.opcheck(FORWARD, (q, k, v, *options))
+    q, k, v = (x.detach() for x in (q, k, v))
+    out, lse = FORWARD(q, k, v, *options)
+    for grad_lse in (None, torch.randn_like(lse)):
+        arguments = (torch.randn_like(out), grad_lse, q, k, v, out, lse, *options)
+        torch.library.opcheck(BACKWARD, arguments)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_compiles_into_one_graph(dynamic: bool, return_lse: bool) -> None:
+    def block(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        if not return_lse:
+            return tunefa.flash_attention(q * 2, k, v, causal=True) + 1
+        out, lse = tunefa.flash_attention(q * 2, k, v, causal=True, return_lse=True)
+        return out + lse.mT[..., None]
+
+    torch._dynamo.reset()  # the other cases compiled the same code
+    compiled = torch.compile(block, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for shape in SHAPES[:2]:
+        q, k, v = inputs(shape)
+        out, right = compiled(q, k, v), block(q, k, v)
+        torch.testing.assert_close(out, right)
+        grad = torch.randn_like(out)
+        made = torch.autograd.grad(out, (q, k, v), grad)
+        close(made, torch.autograd.grad(right, (q, k, v), grad))
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(q, k, v), right)
+
+
+def test_the_first_call_may_be_inside_a_compiled_function() -> None:
+    code = """
+import torch, tunefa
+def block(q):
+    return tunefa.flash_attention(q, q, q, causal=True)
+q = torch.randn(1, 5, 2, 16, requires_grad=True)
+out = torch.compile(block, fullgraph=True, backend="aot_eager")(q)
+out.sum().backward()
+assert torch.equal(out, block(q)) and q.grad.shape == q.shape
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=TREE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_mistakes_are_named_under_compile_too() -> None:
+    compiled = torch.compile(tunefa.flash_attention, fullgraph=True, backend="eager")
+    q, k, v = inputs(SHAPES[0])
+    with pytest.raises(Exception, match="q has 4 heads, which is not a multiple of the 3"):
+        compiled(q, k[:, :, :3], v[:, :, :3])
+    with pytest.raises(TunefaError, match="q has 4 heads, which is not a multiple of the 3"):
+        FORWARD(q, k[:, :, :3], v[:, :, :3], False, None, "bshd")
+
+
+# --------------------------------------------------------- through PyTorch's FlashAttention
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("shape", [(4, 2, 16, 16, 64, 64), (4, 1, 24, 16, 64, 64)])
+def test_flash_gradients_call_pytorch_s_op_as_it_is(shape: tuple[int, ...], layout: str) -> None:
+    """On meta tensors: the arguments fit the installed PyTorch, the shapes come out right."""
+    q, k, v = (x.detach().bfloat16().to("meta") for x in inputs(shape, layout))
+    call = Call.of(q, k, v, True, None, layout)
+    out = torch.empty(call.out_shape, device="meta", dtype=torch.bfloat16)
+    grads = ops._flash_gradients(call, out, call.new_lse(), torch.empty_like(out))
+    assert [x.shape for x in grads] == [x.shape for x in (call.q, call.k, call.v)]
+
+
+def test_flash_gradients_leave_rows_without_a_key_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formula stands in for PyTorch's op, and must not see an lse of -inf."""
+    q, k, v = (x.detach() for x in inputs((4, 2, 12, 7, 8, 8)))
+    call = Call.of(q, k, v, True, None, "bshd")
+    out, lse = FORWARD(q, k, v, True, None, "bshd")
+    grad = torch.randn_like(out)
+
+    def instead(
+        grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any,
+        scale: float,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        assert bool(lse.isfinite().all()) and lse.is_contiguous()
+        assert rest[:6] == (None, None, 7, 7, 0.0, True)
+        inner = Call.of(q, k, v, True, scale, "bshd")
+        made = reference.gradients(inner, out.transpose(1, 2), lse, grad_out.transpose(1, 2))
+        return tuple(x.transpose(1, 2) for x in made)
+
+    class Packet:
+        default = staticmethod(instead)
+
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", Packet)
+    made = ops._flash_gradients(call, out.transpose(1, 2), lse, grad.transpose(1, 2))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    right = torch.autograd.grad(sdpa(q, k, v, True), (q, k, v), grad)
+    close(tuple(x.transpose(1, 2) for x in made), right)

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.fake_kernel import DEFAULT, H200, SM90, FakeKernel, FakeLanguage, on_cpu
+from tests.sample_records import measured
+from tunefa import kernel as kernels
+from tunefa import languages, plan
+from tunefa.call import Call, heads_first
+from tunefa.errors import TunefaError
+from tunefa.lookup import Choice
+from tunefa.plan import Chip, Chosen, KernelPlan, Plan, PyTorchPlan
+from tunefa.record import Record
+from tunefa.store import Store
+from tunefa.workload import Workload
+
+WORKLOAD = Workload.parse("b2_h8_kv2_q16_k16_d64_bf16_causal")
+TMA = {"BLOCK_M": 128, "LOADS": "tma"}
+POINTER = {"BLOCK_M": 128, "LOADS": "pointer"}
+
+
+class Fixed(Store):
+    """A store that holds these records."""
+
+    def __init__(self, *records: Record) -> None:
+        super().__init__([])
+        self.fixed = list(records)
+
+    def records(self) -> list[Record]:
+        return self.fixed
+
+
+def call(layout: str = "bshd", dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Call:
+    q = torch.randn(2, 16, 8, 64, dtype=dtype)
+    kv = torch.randn(2, 16, 2, 64, dtype=dtype)
+    made = {"q": q, "k": kv, "v": kv, "causal": True, "scale": None, "layout": "bshd", **changes}
+    if layout == "bhsd":
+        made |= {name: made[name].transpose(1, 2) for name in "qkv"} | {"layout": "bhsd"}
+    return Call.of(**made)
+
+
+def plan_of(
+    call: Call,
+    language: FakeLanguage,
+    *records: Record,
+    kernel: FakeKernel | None = None,
+    chip: Chip = H200,
+) -> Plan:
+    fake: Any = kernel or FakeKernel()
+    return plan.of(call, chip, Fixed(*records), [fake], language.compile)
+
+
+def record(config: dict[str, Any], workload: str = str(WORKLOAD), **changes: Any) -> Record:
+    return measured(workload, config=config, **changes)
+
+
+@pytest.mark.parametrize(
+    ("records", "how", "config"),
+    [
+        ([record(TMA)], "exact", TMA),
+        ([record(TMA, "b2_h8_kv2_q64_d64_bf16_causal")], "nearest", TMA),
+        ([record(TMA, device="NVIDIA H100")], "other-device", TMA),
+        ([record(TMA, device=None, objective="predicted")], "predicted", TMA),
+        ([record(TMA, "b2_h8_kv2_q16_d64_fp16_causal")], "default", DEFAULT),
+    ],
+)
+def test_says_what_lookup_found(
+    monkeypatch: pytest.MonkeyPatch, records: list[Record], how: str, config: dict[str, Any]
+) -> None:
+    with on_cpu(monkeypatch) as language:
+        chosen = plan_of(call(), language, *records).chosen
+    assert (chosen.kernel, chosen.how, chosen.config) == ("attention_fwd_triton", how, config)
+    assert chosen.workload == WORKLOAD and chosen.why.startswith(f"{how}: ")
+    assert language.compiled == [(config, True)]
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    made = call(layout)
+    q, k, v = (heads_first(x, layout) for x in (made.q, made.k, made.v))
+    with on_cpu(monkeypatch) as language:
+        runs = plan_of(made, language, record(TMA))
+        assert isinstance(runs, KernelPlan)
+        out, lse = runs.run(q, k, v, None)
+        scaled, _ = runs.run(q, k, v, 0.5)
+    right, right_lse = PyTorchPlan.because(made, "").run(q, k, v, None)
+    assert out.shape == q.shape and out.is_contiguous()
+    assert torch.equal(out, right) and torch.equal(lse, right_lse)
+    assert torch.equal(scaled, PyTorchPlan.because(made, "").run(q, k, v, 0.5)[0])
+    assert language.launched == [TMA, TMA]
+
+
+def test_rows_that_are_not_contiguous_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = call()
+    strided = torch.randn(2, 16, 64, 8, dtype=torch.bfloat16).transpose(2, 3)
+    made = call(q=strided, k=strided[:, :, :2], v=strided[:, :, 2:4])
+    with on_cpu(monkeypatch) as language:
+        runs = plan_of(made, language)
+        out, _ = runs.run(strided, strided[:, :, :2], strided[:, :, 2:4], None)
+    right, _ = PyTorchPlan.because(made, "").run(
+        strided, strided[:, :, :2], strided[:, :, 2:4], None
+    )
+    assert torch.equal(out, right)
+
+
+def unaligned(kind: str) -> Call:
+    """A call whose q, k or v TMA cannot read."""
+    long = torch.randn(2 * 16 * 8 * 64 + 1, dtype=torch.bfloat16)
+    return {
+        "base": lambda: call(q=long[1:].view(2, 16, 8, 64)),
+        "strides": lambda: call(v=torch.randn(2, 16, 2, 72, dtype=torch.bfloat16)),
+        "expanded": lambda: call(
+            k=torch.randn(2, 16, 1, 64, dtype=torch.bfloat16).expand(-1, -1, 2, -1)
+        ),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["base", "strides", "expanded"])
+def test_tensors_that_tma_cannot_read(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    made = unaligned(kind)
+    with on_cpu(monkeypatch) as language:
+        chosen = plan_of(made, language, record(TMA, str(made.workload()))).chosen
+        assert (chosen.config, chosen.how) == (POINTER, "exact")
+        assert chosen.why.endswith("LOADS is pointer, not tma: the tensors are not 16-byte aligned")
+        assert language.compiled == [(POINTER, False)]
+
+
+def options(found: dict[str, Any], kernel: FakeKernel, aligned: bool = True) -> list[Chosen]:
+    choice = Choice("attention_fwd_triton", found, "exact", record(found))
+    fake: Any = kernel
+    return list(plan.options(choice, fake, WORKLOAD, SM90, aligned))
+
+
+def test_options_are_what_was_found_then_the_default() -> None:
+    first, second = options(TMA, FakeKernel())
+    assert (first.config, first.how) == (TMA, "exact")
+    assert (second.config, second.how) == (DEFAULT, "default")
+    assert second.why.startswith("default: what was found cannot run here (exact: measured on")
+
+
+def test_what_the_space_refuses_with_pointers_gives_way_to_the_default() -> None:
+    kernel = FakeKernel(refused_block_m=frozenset({128}), default_config={**TMA, "BLOCK_M": 64})
+    (only,) = options(TMA, kernel, aligned=False)
+    assert (only.config, only.how) == ({"BLOCK_M": 64, "LOADS": "pointer"}, "default")
+
+
+def test_a_config_that_does_not_compile_gives_way_to_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        on_cpu(monkeypatch, broken=frozenset({128})) as language,
+        pytest.warns(UserWarning, match=r"'BLOCK_M': 128.* is not used: ptxas says no"),
+    ):
+        chosen = plan_of(call(), language, record(TMA)).chosen
+    assert (chosen.how, chosen.config) == ("default", DEFAULT)
+
+
+@pytest.mark.filterwarnings("ignore:.*is not used")
+def test_pytorch_computes_what_compiles_with_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        on_cpu(monkeypatch, broken=frozenset({16, 128})) as language,
+        pytest.warns(UserWarning, match=r"attention runs in PyTorch: no config of attention_fwd"),
+    ):
+        made = plan_of(call(), language, record(TMA))
+    assert isinstance(made, PyTorchPlan) and made.chosen.workload == WORKLOAD
+
+
+def test_pytorch_computes_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*arguments: Any) -> Any:
+        raise TunefaError("no compiler found: pip install triton")
+
+    fake: Any = FakeKernel()
+    with pytest.warns(UserWarning, match="attention runs in PyTorch: no compiler found"):
+        made = plan.of(call(), H200, Fixed(), [fake], no_compiler)
+    assert made.chosen.why == "pytorch: no compiler found: pip install triton"
+
+
+SMALL = torch.empty(2, 16, 8, 8).bfloat16()
+ONE = torch.empty(2, 1, 8, 64).bfloat16()
+LONG = ONE.as_strided(ONE.shape, (512, 2**31, 64, 1))  # one query a head
+
+
+@pytest.mark.parametrize(
+    ("made", "chip", "why"),
+    [
+        (call(), Chip("GeForce GTX", None, "there is no arch sm75"), "there is no arch sm75"),
+        (call(dtype=torch.float64), H200, "no kernel takes torch.float64"),
+        (call(q=torch.empty(2, 0, 8, 64).bfloat16()), H200, "a tensor is empty"),
+        (
+            call(q=LONG, k=ONE, v=ONE),
+            H200,
+            r"q has strides \(512, 64, 2147483648, 1\), and kernels take 32 bits",
+        ),
+        (call(q=SMALL, k=SMALL, v=SMALL), H200, "head_dim 8 is below 16"),
+    ],
+)
+def test_pytorch_computes_what_no_kernel_serves(made: Call, chip: Chip, why: str) -> None:
+    chosen = plan_of(made, FakeLanguage(), chip=chip).chosen
+    assert (chosen.kernel, chosen.how, chosen.config) == ("pytorch", "pytorch", {})
+    assert chosen.why.startswith("pytorch: ")
+    with pytest.raises(TunefaError, match=why):
+        raise TunefaError(chosen.why)
+
+
+def cuda(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> Chip:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    return Chip.of(torch.device("cuda", 0))
+
+
+def test_chips(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda(monkeypatch, "NVIDIA H200", (9, 0)) == H200
+    turing = cuda(monkeypatch, "Tesla T4", (7, 5))
+    assert turing.arch is None
+    assert turing.why_not.startswith("there is no arch sm75 for Tesla T4 (known: sm80, ")
+    cpu = Chip.of(torch.device("cpu"))
+    assert cpu.why_not == "q is on cpu, and kernels run on CUDA devices"
+    monkeypatch.setattr(torch.version, "hip", "6.4")  # an MI250's capability is 9.0 too
+    amd = cuda(monkeypatch, "AMD Instinct MI250", (9, 0))
+    assert amd.arch is None and "AMD Instinct MI250 is an AMD device" in amd.why_not
+
+
+@pytest.mark.parametrize(("head_dim", "aligned"), [(64, True), (72, False)])
+def test_the_real_kernel_compiles_its_default(head_dim: int, aligned: bool) -> None:
+    kernel = kernels.load("attention_fwd_triton")
+    compiled = []
+
+    def compile(*arguments: Any) -> Any:
+        made = languages.load("triton").compile(*arguments)
+        compiled.append((made.resources, arguments[-1]))
+        return made
+
+    shape = torch.randn(1, 64, 4, head_dim, dtype=torch.bfloat16)
+    made = plan.of(call(q=shape, k=shape, v=shape), H200, Fixed(), [kernel], compile)
+    assert isinstance(made, KernelPlan) and made.chosen.how == "default"
+    assert (made.chosen.config["LOADS"] == "tma") <= aligned
+    ((resources, was_aligned),) = compiled
+    assert resources.registers > 0 and was_aligned == aligned

@@ -1,0 +1,179 @@
+"""tunefa/search.py: what is proposed, kept and reported, and when a search ends.
+
+The objective is a fake here; tests/test_search_whole.py has the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.fake_objective import KERNEL, SM90, WORKLOAD, Fake, Seen, by_tile, request, user_store
+from tests.own_kernels import OwnKernels
+from tunefa import journal, search, store
+from tunefa.budget import Budget
+from tunefa.errors import TunefaError
+from tunefa.store import Store
+from tunefa.trial import Config, Outcome
+
+
+def test_the_best_becomes_a_record(fake: type[Fake]) -> None:
+    fake.judge = staticmethod(by_tile)
+    result = search.search(request(budget=Budget(trials=400)), user_store())
+    record = result.record
+    assert record is not None and result.stored is not None
+    assert (record.objective, record.device, record.arch) == ("predicted", None, "sm90")
+    assert record.workload == WORKLOAD and record.kernel == KERNEL.name
+    best = min(f.trial.predicted_us or 0.0 for f in result.finished)
+    assert record.median_us == best == result.top(1)[0].trial.median_us
+    assert record.tflops == pytest.approx(WORKLOAD.flops / best / 1e6)
+    assert store.read(result.stored) == [record] == user_store().records()
+    made = record.provenance
+    assert made["source_hash"] == KERNEL.source_hash and made["trials"] == 400
+    assert made["check"] == "relative error 1.0e-04 against fp64 in the interpreter"
+    assert {"tunefa", "triton", "torch", "compiler", "driver", "date", "strategy"} <= made.keys()
+
+
+def test_every_trial_is_in_the_journal(fake: type[Fake]) -> None:
+    fake.judge = staticmethod(lambda c: "timeout" if c["num_warps"] == 8 else by_tile(c))
+    result = search.search(request(budget=Budget(trials=50)), user_store())
+    header = json.loads(result.journal.read_text().splitlines()[0])
+    assert header["workload"] == str(WORKLOAD) and header["arch"] == "sm90"
+    assert header["strategy"] == "auto" and header["seed"] == 0
+    assert header["provenance"][KERNEL.name]["source_hash"] == KERNEL.source_hash
+    last = {repr(t.config): t for _, t in journal.read(result.journal)}
+    assert last == {repr(f.trial.config): f.trial for f in result.finished}
+    assert len(last) == 50 and {t.outcome for t in last.values()} == {"ok", "timeout"}
+
+
+def test_progress(fake: type[Fake]) -> None:
+    fake.judge = staticmethod(lambda c: "crashed" if c["num_warps"] == 8 else by_tile(c))
+    seen = Seen()
+    result = search.search(request(budget=Budget(trials=30)), user_store(), seen)
+    searched = [r for r in seen.reports if r.stage == "search"]
+    assert [r.done for r in searched] == list(range(1, 31))
+    assert [r.fraction for r in searched] == [n / 30 for n in range(1, 31)]
+    assert {r.stage for r in seen.reports} == {"search", "check"}
+    assert all(r.kernel == KERNEL.name and r.elapsed_s >= 0 for r in seen.reports)
+    last = seen.reports[-1]
+    failed = sum(f.trial.outcome == "crashed" for f in result.finished)
+    assert (last.done, last.failed, last.fraction) == (30, failed, 1.0)
+    assert last.best is not None and result.record is not None
+    assert last.best.config == result.record.config
+    bests = [r.best.median_us for r in seen.reports if r.best]
+    assert bests == sorted(bests, key=lambda us: -(us or 0))
+
+
+def test_top_holds_what_is_right_best_first(fake: type[Fake]) -> None:
+    fake.judge = staticmethod(lambda c: "crashed" if c["BLOCK_M"] == 128 else by_tile(c))
+    result = search.search(request(budget=Budget(trials=100)), user_store())
+    times = [f.trial.median_us for f in result.top(5)]
+    assert len(times) == 5 and times == sorted(times, key=lambda us: us or 0)
+    assert all(f.trial.outcome == "ok" for f in result.top(1000))
+
+
+@pytest.mark.parametrize("outcome", ["compile_failed", "timeout", "crashed", "refused", "wrong"])
+def test_nothing_right_is_no_record(fake: type[Fake], outcome: Outcome) -> None:
+    fake.judge = staticmethod(lambda config: outcome)
+    result = search.search(request(), user_store())
+    assert result.record is None and result.stored is None and not result.interrupted
+    assert result.top(5) == [] and len(result.finished) == 6
+    assert user_store().records() == []
+
+
+def test_a_kernel_found_wrong_is_no_record(fake: type[Fake]) -> None:
+    fake.wrong = frozenset({KERNEL.name})
+    result = search.search(request(), user_store())
+    assert result.record is None and user_store().records() == []
+    assert {f.trial.outcome for f in result.finished} == {"wrong"}
+
+
+def test_the_default_is_always_tried(fake: type[Fake]) -> None:
+    result = search.search(request(budget=Budget(trials=1)), user_store())
+    assert [f.trial.config for f in result.finished] == [KERNEL.default(WORKLOAD, SM90)]
+
+
+def test_what_the_store_knows_is_tried_first(fake: type[Fake]) -> None:
+    some = search.search(request(budget=Budget(trials=30)), user_store())
+    neighbour = some.finished[17].trial.config
+    assert some.record is not None
+    far = replace(WORKLOAD, seqlen_q=4096, seqlen_k=4096)
+    known = replace(some.record, workload=far, config=dict(neighbour), median_us=0.5)
+    held = Store([store.user_root().parent / "other"])
+    held.add(known)
+    result = search.search(request(budget=Budget(trials=1)), held)
+    assert result.finished[0].trial.config == neighbour
+
+
+def test_two_kernels_share_the_budget(fake: type[Fake], own_kernels: OwnKernels) -> None:
+    first = own_kernels.add_attention("shares_one")
+    second = own_kernels.add_attention("shares_two")
+    for budget in (10, 11):
+        result = search.search(request(first, second, budget=Budget(trials=budget)), user_store())
+        names = [f.kernel for f in result.finished]
+        assert len(names) == budget
+        assert abs(names.count("shares_one") - names.count("shares_two")) <= 1
+
+
+def test_a_right_kernel_wins_over_a_faster_wrong_one(
+    fake: type[Fake], own_kernels: OwnKernels
+) -> None:
+    right, wrong = own_kernels.add_attention("right"), own_kernels.add_attention("wrong")
+    fake.wrong = frozenset({"wrong"})
+    result = search.search(request(wrong, right, budget=Budget(trials=20)), user_store())
+    assert result.record is not None and result.record.kernel == "right"
+
+
+def test_a_space_that_is_used_up_ends_the_search(fake: type[Fake]) -> None:
+    one = tuple(replace(p, values=(KERNEL.default(WORKLOAD, SM90)[p.name],))
+                for p in KERNEL.space.parameters)  # fmt: skip
+    kernel = replace(KERNEL, space=replace(KERNEL.space, parameters=one))
+    for budget in (Budget(trials=50), Budget(seconds=600)):
+        result = search.search(request(kernel, budget=budget), user_store())
+        assert len(result.finished) == len(result.feasible[KERNEL.name].configs) == 1
+
+
+def test_a_search_by_seconds_ends_on_a_plateau(fake: type[Fake]) -> None:
+    start = time.monotonic()
+    result = search.search(request(budget=Budget(seconds=600)), user_store())
+    assert time.monotonic() - start < 60
+    assert 60 < len(result.finished) < 75  # the first was the best, and 60 more were no better
+    assert result.record is not None and not result.interrupted
+
+
+def test_a_search_by_trials_does_not_end_on_a_plateau(fake: type[Fake]) -> None:
+    result = search.search(request(budget=Budget(trials=100)), user_store())
+    assert len(result.finished) == 100
+
+
+def test_a_search_ends_when_its_seconds_are_used(fake: type[Fake]) -> None:
+    counter = iter(range(10**6))
+    fake.judge = staticmethod(lambda config: 1e6 * 0.9 ** next(counter))  # always a gain
+    fake.pause_s = 0.02
+    start = time.monotonic()
+    result = search.search(request(budget=Budget(seconds=0.5)), user_store())
+    assert 0.5 <= time.monotonic() - start < 3
+    assert 5 < len(result.finished) < 30
+
+
+@pytest.mark.parametrize("strategy", ["grid", "random", "tpe", "auto"])
+def test_any_strategy_can_be_named(fake: type[Fake], strategy: str) -> None:
+    result = search.search(request(strategy=strategy), user_store())
+    assert len(result.finished) == 6 and result.record is not None
+    assert result.record.provenance["strategy"] == strategy
+
+
+def test_an_unknown_strategy_is_one_sentence(fake: type[Fake]) -> None:
+    with pytest.raises(TunefaError, match="unknown strategy 'rando': did you mean random"):
+        search.search(request(strategy="rando"), user_store())
+
+
+def test_the_seed_decides(fake: type[Fake]) -> None:
+    def configs(seed: int) -> list[Config]:
+        asked = request(strategy="random", seed=seed)
+        return [f.trial.config for f in search.search(asked, user_store()).finished]
+
+    assert configs(1) == configs(1) != configs(2)

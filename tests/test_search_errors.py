@@ -1,0 +1,107 @@
+"""tunefa/search.py: Ctrl-C, spaces with nothing in them, disks that cannot be written.
+
+The objective is a fake here; tests/test_search_whole.py has the real one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_objective import KERNEL, SM90, WORKLOAD, Fake, Seen, by_tile, request, user_store
+from tests.own_kernels import OwnKernels
+from tests.sample_records import measured as measured_record
+from tunefa import journal, search, store
+from tunefa.budget import Budget
+from tunefa.errors import TunefaError
+from tunefa.expr import Expr
+from tunefa.store import Store
+from tunefa.trial import Trial
+
+
+def test_a_space_whose_every_config_is_refused_says_why(fake: type[Fake]) -> None:
+    rules = {
+        "no long tiles": Expr("BLOCK_M < 64"),
+        "no short tiles": Expr("BLOCK_M > 64"),
+        "never asked": Expr("1 == 1"),
+    }
+    kernel = replace(KERNEL, space=replace(KERNEL.space, rules=rules))
+    total = math.prod(len(p.values) for p in KERNEL.space.parameters)
+    with pytest.raises(TunefaError) as caught:
+        search.search(request(kernel), user_store())
+    message = str(caught.value)
+    assert f"every config for {WORKLOAD} on sm90 is refused" in message
+    assert f"no long tiles ({total * 3 // 5})" in message
+    assert f"no short tiles ({total * 2 // 5})" in message
+    assert "never asked" not in message
+    assert not journal.folder().exists(), "nothing was tried, so there is no journal"
+
+
+def test_ctrl_c_keeps_the_best_so_far(fake: type[Fake]) -> None:
+    fake.judge = staticmethod(by_tile)
+    result = search.search(request(budget=Budget(trials=50)), user_store(), Seen(3))
+    assert result.interrupted and len(result.finished) == 3
+    assert result.record is not None and result.stored is not None
+    assert result.record.median_us == min(f.trial.median_us or 0 for f in result.finished)
+    assert store.read(result.stored) == [result.record]
+    assert len({repr(t.config) for _, t in journal.read(result.journal)}) == 3
+
+
+def test_ctrl_c_again_while_the_best_is_checked(fake: type[Fake]) -> None:
+    seen = Seen(3, times=99)
+    result = search.search(request(budget=Budget(trials=50)), user_store(), seen)
+    assert result.interrupted and result.record is not None
+    assert len(list(journal.read(result.journal))) >= 3
+
+
+def test_ctrl_c_before_anything_is_done(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(self: Any) -> Trial:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fake, "next", interrupt)
+    result = search.search(request(), user_store())
+    assert result.interrupted and result.record is None and result.finished == ()
+    assert list(journal.read(result.journal)) == []
+
+
+def test_ctrl_c_in_the_first_kernel_leaves_out_the_second(
+    fake: type[Fake], own_kernels: OwnKernels
+) -> None:
+    first, second = own_kernels.add_attention("stopped"), own_kernels.add_attention("not_begun")
+    result = search.search(request(first, second), user_store(), Seen(2))
+    assert result.interrupted and {f.kernel for f in result.finished} == {"stopped"}
+    assert result.record is not None and result.record.kernel == "stopped"
+
+
+def test_a_journal_that_cannot_be_written_ends_the_search_before_it_begins(
+    fake: type[Fake], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TUNEFA_HOME", str(tmp_path / "file"))
+    seen = Seen()
+    with pytest.raises(TunefaError, match=r"journal .* cannot be written"):
+        search.search(request(), user_store(), seen)
+    assert seen.reports == []
+
+
+def test_a_store_that_cannot_be_written_leaves_the_journal(
+    fake: type[Fake], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TunefaError, match="cannot write"):
+        search.search(request(), Store([tmp_path / "file" / "store"]))
+    (path,) = journal.folder().iterdir()
+    assert len({repr(t.config) for _, t in journal.read(path)}) == 6
+
+
+def test_a_better_record_of_another_search_stays(fake: type[Fake]) -> None:
+    other = measured_record(str(WORKLOAD), config=KERNEL.default(WORKLOAD, SM90))
+    user_store().add(other)
+    result = search.search(request(), user_store())
+    assert result.record is not None
+    assert sorted(r.objective for r in user_store().records()) == ["measured", "predicted"]
+    assert user_store().best()[-1].objective == "measured" or len(user_store().best()) == 2

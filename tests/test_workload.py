@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunefa.errors import TunefaError
+from tunefa.expr import Expr
+from tunefa.workload import DTYPES, Workload, parse_size
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    heads_kv, seqlens = draw(st.integers(1, 16)), st.integers(1, 1 << 20)
+    return Workload(
+        batch=draw(st.integers(1, 512)),
+        heads=heads_kv * draw(st.integers(1, 16)),
+        heads_kv=heads_kv,
+        seqlen_q=draw(seqlens),
+        seqlen_k=draw(seqlens),
+        head_dim=draw(st.integers(16, 256)),
+        head_dim_v=draw(st.integers(16, 256)),
+        dtype=draw(st.sampled_from(sorted(DTYPES))),
+        causal=draw(st.booleans()),
+        window=draw(st.none() | seqlens),
+    )
+
+
+@given(workloads())
+def test_text_round_trips(workload: Workload) -> None:
+    assert Workload.parse(str(workload)) == workload
+
+
+@given(workloads(), st.randoms())
+def test_parts_come_in_any_order(workload: Workload, shuffled: random.Random) -> None:
+    parts = str(workload).split("_")
+    shuffled.shuffle(parts)
+    assert Workload.parse("_".join(parts)) == workload
+
+
+@given(st.text() | st.text(alphabet="qkbhdvw_0123456789-fulcas"))
+def test_any_text_parses_or_is_one_tunefa_error(text: str) -> None:
+    try:
+        workload = Workload.parse(text)
+    except TunefaError as error:
+        assert repr(text) in str(error)
+    else:
+        assert Workload.parse(str(workload)) == workload
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("q4096", "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal"),
+        ("q8k_k16K", "fwd_b1_h32_kv8_q8192_k16384_d128_bf16_causal"),
+        ("h16_q1", "fwd_b1_h16_kv16_q1_k1_d128_bf16_causal"),
+        ("kv4_q1", "fwd_b1_h32_kv4_q1_k1_d128_bf16_causal"),
+        ("d64_q1", "fwd_b1_h32_kv8_q1_k1_d64_bf16_causal"),
+        ("d192_dv128_q1", "fwd_b1_h32_kv8_q1_k1_d192_dv128_bf16_causal"),
+        ("dv64_q1", "fwd_b1_h32_kv8_q1_k1_d128_dv64_bf16_causal"),
+        ("full_fp16_q1_fwd", "fwd_b1_h32_kv8_q1_k1_d128_fp16_full"),
+        (" q9_w4\n", "fwd_b1_h32_kv8_q9_k9_d128_bf16_causal_w4"),
+    ],
+)
+def test_parts_left_out_default(text: str, canonical: str) -> None:
+    assert str(Workload.parse(text)) == canonical
+
+
+def test_of_defaults_what_is_none() -> None:
+    workload = Workload.of(seqlen_q=7, heads=4, heads_kv=None, head_dim=64, dtype=None)
+    assert workload == Workload.parse("q7_h4_d64")
+
+
+def attended_pairs(workload: Workload) -> int:
+    """The definition of the mask, pair by pair."""
+    diagonal = workload.seqlen_k - workload.seqlen_q
+    return sum(
+        (not workload.causal or j <= i + diagonal)
+        and (workload.window is None or j > i + diagonal - workload.window)
+        for i in range(workload.seqlen_q)
+        for j in range(workload.seqlen_k)
+    )
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_pairs_are_counted_exactly(causal: bool) -> None:
+    windows = (None, 1, 2, 5, 8, 20)
+    for seqlen_q, seqlen_k, window in itertools.product(range(1, 12), range(1, 12), windows):
+        workload = Workload.of(seqlen_q=seqlen_q, seqlen_k=seqlen_k, causal=causal, window=window)
+        assert workload.pairs == attended_pairs(workload), str(workload)
+
+
+@given(workloads())
+def test_pairs_are_within_the_rectangle(workload: Workload) -> None:
+    assert 0 <= workload.pairs <= workload.seqlen_q * workload.seqlen_k
+
+
+def test_pairs_at_the_corners() -> None:
+    assert Workload.parse("q1_k8192").pairs == 8192  # decoding sees every key
+    assert Workload.parse("q4_k1").pairs == 1  # three queries see nothing
+    assert Workload.parse("q4_k4").pairs == 10
+
+
+def test_flops_do_not_take_seqlen_k_for_seqlen_q() -> None:
+    full = Workload.parse("b1_h32_kv8_q4096_k15360_d128_bf16_full")
+    assert full.flops == 4 * 32 * 4096 * 15360 * 128 == 1_030_792_151_040
+    assert full.flops / Workload.parse("b1_h32_kv8_q4096_d128_bf16_full").flops == 3.75
+    causal = Workload.parse("b1_h32_kv8_q4096_k15360_d128_bf16_causal")
+    assert causal.pairs == 4096 * (15360 - 4096) + 4096 * 4097 // 2
+    assert causal.flops == 4 * 32 * causal.pairs * 128
+
+
+def test_work_with_another_head_dim_v() -> None:
+    workload = Workload.parse("b2_h6_kv3_q10_k20_d64_dv32_fp16_full")
+    assert workload.group == 2
+    assert workload.exp2_count == 2 * 6 * 10 * 20
+    assert workload.flops == 2 * 2 * 6 * 10 * 20 * (64 + 32)
+    q, k, v, out = 2 * 6 * 10 * 64, 2 * 3 * 20 * 64, 2 * 3 * 20 * 32, 2 * 6 * 10 * 32
+    assert workload.io_bytes == 2 * (q + k + v + out) + 4 * 2 * 6 * 10
+
+
+def test_expressions_read_its_fields() -> None:
+    env = Workload.parse("b2_h6_kv3_q10_fp32").env()
+    fields = {field.name for field in dataclasses.fields(Workload)} - {"op"}
+    assert env.keys() == fields | {"group", "dtype_bytes"}
+    assert Expr("batch * group * dtype_bytes if causal and window == None else 0")(env) == 16
+
+
+@pytest.mark.parametrize(("text", "size"), [("8192", 8192), ("8k", 8192), ("8K", 8192), ("1", 1)])
+def test_parse_size(text: str, size: int) -> None:
+    assert parse_size(text, "--seqlen") == size
+
+
+BAD_SIZES = ["0", "-1", "8k1", "", "k", "0k", "08", "1e3", "8.0", "8_192", " 8", "8kk", "8m", "٣"]
+
+
+@pytest.mark.parametrize("text", [*BAD_SIZES, "9" * 5000])
+def test_parse_size_refuses_the_rest(text: str) -> None:
+    with pytest.raises(TunefaError) as caught:
+        parse_size(text, "--seqlen")
+    assert str(caught.value) == (
+        f"--seqlen is {text!r}: give a whole number from 1, such as 8192 or 8k (8192)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "unknown part '' (known: fwd, b<batch>, h<heads>, kv<heads_kv>, q<seqlen_q>"),
+        ("fwd_b4", "seqlen_q is missing: give the number of query rows, such as 8192"),
+        ("q0", "seqlen_q is '0': give a whole number from 1"),
+        ("q-1", "seqlen_q is '-1': give a whole number from 1"),
+        ("q8k1", "seqlen_q is '8k1': give a whole number from 1"),
+        ("q1_w0", "window is '0': give a whole number from 1"),
+        ("q1_x3", "unknown part 'x3' (known: fwd, "),
+        ("q1_bf15", "unknown part 'bf15': did you mean bf16? (known: fwd, "),
+        ("q1_casual", "unknown part 'casual': did you mean causal?"),
+        ("q1_q2", "'q2' gives seqlen_q a second time: leave one out"),
+        ("q1_causal_full", "'full' gives causal a second time: leave one out"),
+        ("q1_h3_kv2", "heads 3 is not a multiple of heads_kv 2"),
+        ("q1_kv5", "heads 32 is not a multiple of heads_kv 5: each KV head serves equally many"),
+        ("q1_d300", "head_dim 300 is above 256, the largest tunefa's kernels serve: use 256 or"),
+        ("q1_dv300", "head_dim_v 300 is above 256, the largest tunefa's kernels serve"),
+        ("q1_d8", "head_dim 8 is below 16, the smallest tunefa's kernels serve: pad it"),
+    ],
+)
+def test_parse_quotes_the_text_and_says_what_to_do(text: str, problem: str) -> None:
+    with pytest.raises(TunefaError) as caught:
+        Workload.parse(text)
+    assert str(caught.value).startswith(f"workload {text!r}: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("batch", 0, "batch is 0: give a whole number from 1, such as 8192 or 8k (8192)"),
+        ("heads", -1, "heads is -1: give a whole number from 1, such as 8192 or 8k (8192)"),
+        ("seqlen_k", 4.0, "seqlen_k is 4.0: give a whole number from 1, such as 8192 or 8k (8192)"),
+        ("batch", True, "batch is True: give a whole number from 1, such as 8192 or 8k (8192)"),
+        ("window", 0, "window is 0: give a whole number from 1, such as 8192 or 8k (8192)"),
+        ("dtype", "fp61", "unknown dtype 'fp61': did you mean fp16? (known: bf16, fp16, fp32)"),
+        ("op", "fdw", "unknown op 'fdw': did you mean fwd? (known: fwd)"),
+    ],
+)
+def test_fields_are_checked(field: str, value: object, message: str) -> None:
+    with pytest.raises(TunefaError) as caught:
+        Workload.of(**{"seqlen_q": 1, field: value})
+    assert str(caught.value) == message
+
+
+def test_seqlen_q_has_no_default() -> None:
+    with pytest.raises(TunefaError, match="seqlen_q is missing"):
+        Workload.of(batch=1)

@@ -1,0 +1,32 @@
+"""Finds, records and serves the fastest attention kernel for a shape and a GPU.
+
+    out = tunefa.flash_attention(q, k, v, causal=True)
+
+Importing this loads no PyTorch: what needs it is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from tunefa._version import __version__
+
+TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
+if TYPE_CHECKING:
+    from tunefa.runtime import flash_attention, last_choice, load
+    from tunefa.workload import Workload
+
+__all__ = ["Workload", "__version__", "flash_attention", "last_choice", "load"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    home = "tunefa.workload" if name == "Workload" else "tunefa.runtime"
+    value: object = getattr(importlib.import_module(home), name)
+    globals()[name] = value  # so that the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "annotations"})

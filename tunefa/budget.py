@@ -1,0 +1,33 @@
+"""How long a search may take."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tunefa.errors import TunefaError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a search may take: seconds or trials."""
+
+    seconds: float | None = None
+    trials: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """`60s` or `2m` for a time, `200` for trials. Raises TunefaError for anything else."""
+        found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)(s|m|min)?", text.strip())
+        if found is None or float(found[1]) <= 0 or (not found[2] and "." in found[1]):
+            raise TunefaError(
+                f"budget {text!r} is neither a time nor a number of trials: write 60s, 2m or 200"
+            )
+        if not found[2]:
+            return cls(trials=int(found[1]))
+        return cls(seconds=float(found[1]) * (1 if found[2] == "s" else 60))
+
+    def fraction(self, elapsed_s: float, done: int) -> float:
+        """How much of it is used, 0 to 1."""
+        used = elapsed_s / self.seconds if self.seconds else done / max(1, self.trials or 1)
+        return min(1.0, used)

@@ -1,0 +1,152 @@
+"""One call of `flash_attention`: its arguments, checked, and the shapes that follow from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tunefa.errors import TunefaError, unknown
+from tunefa.reference import Problem
+from tunefa.workload import MAX_HEAD_DIM, Workload
+
+LAYOUTS: Mapping[str, str] = {
+    "bshd": "(batch, seqlen, heads, head_dim)",
+    "bhsd": "(batch, heads, seqlen, head_dim)",
+}
+"""Orders of the axes of q, k, v and out."""
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+}
+"""What q, k and v may be, by our names."""
+
+
+@dataclass(frozen=True)
+class Call(Problem):
+    """A problem that came in some layout; q, k and v are views of what the caller passed."""
+
+    layout: str
+
+    @classmethod
+    def of(
+        cls, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+    ) -> Call:
+        """The call with these arguments, as `flash_attention` takes them.
+
+        Raises TunefaError for the first argument that does not fit, saying which and why.
+        """
+        if layout not in LAYOUTS:
+            raise unknown("layout", str(layout), LAYOUTS)
+        if not isinstance(causal, bool):
+            raise TunefaError(f"causal is {causal!r}: give True or False")
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            _check_tensor(name, tensor, layout)
+        for name, tensor in (("k", k), ("v", v)):
+            _check_like_q(name, tensor, q)
+        q, k, v = (heads_first(tensor, layout) for tensor in (q, k, v))
+        _check_sizes(q, k, v, layout)
+        return cls(q, k, v, causal, _scale(scale, q.shape[3]), layout)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute: no row, or no key for any row."""
+        return 0 in self.out_shape or self.k.shape[2] == 0
+
+    def new_out(self) -> Tensor:
+        """Uninitialised memory for `out`, contiguous in the call's layout."""
+        batch, heads, seqlen_q, head_dim_v = self.out_shape
+        if self.layout == "bhsd":
+            return self.q.new_empty((batch, heads, seqlen_q, head_dim_v))
+        return self.q.new_empty((batch, seqlen_q, heads, head_dim_v))
+
+    def new_lse(self) -> Tensor:
+        """Uninitialised memory for lse, (batch, heads, seqlen_q)."""
+        return self.q.new_empty(self.out_shape[:3], dtype=self.dtype)
+
+    def workload(self) -> Workload:
+        """What lookup knows it as. Raises TunefaError where no kernel could serve it."""
+        return Workload(
+            batch=self.q.shape[0],
+            heads=self.q.shape[1],
+            heads_kv=self.k.shape[1],
+            seqlen_q=self.q.shape[2],
+            seqlen_k=self.k.shape[2],
+            head_dim=self.q.shape[3],
+            head_dim_v=self.v.shape[3],
+            dtype=DTYPES[self.q.dtype],
+            causal=self.causal,
+        )
+
+
+def heads_first(tensor: Tensor, layout: str) -> Tensor:
+    """A tensor of `layout` as a (batch, heads, seqlen, head_dim) view; its own inverse."""
+    return tensor.transpose(1, 2) if layout == "bshd" else tensor
+
+
+def _check_tensor(name: str, tensor: Any, layout: str) -> None:
+    axes = f"{LAYOUTS[layout]} for layout {layout!r}"
+    if not isinstance(tensor, Tensor):
+        raise TunefaError(f"{name} is a {type(tensor).__name__}: give a torch.Tensor, {axes}")
+    if tensor.dim() != 4:
+        shape = tuple(tensor.shape)
+        raise TunefaError(f"{name} has {tensor.dim()} axes, {shape}: give 4, {axes}")
+    if tensor.dtype not in DTYPES:
+        raise unknown(f"dtype of {name},", str(tensor.dtype), [str(dtype) for dtype in DTYPES])
+
+
+def _check_like_q(name: str, tensor: Tensor, q: Tensor) -> None:
+    if tensor.dtype != q.dtype:
+        raise TunefaError(
+            f"{name} is {tensor.dtype} and q is {q.dtype}: convert one, such as {name}.to(q.dtype)"
+        )
+    if tensor.device != q.device:
+        raise TunefaError(
+            f"{name} is on {tensor.device} and q is on {q.device}: move one, such as "
+            f"{name}.to(q.device)"
+        )
+
+
+def _check_sizes(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+    """Sizes of (batch, heads, seqlen, head_dim) views; the messages say the caller's layout."""
+    axes = f"layout {layout!r} is {LAYOUTS[layout]}"
+    sizes = (
+        ("batch", "q", q.shape[0], "k", k.shape[0]),
+        ("batch", "k", k.shape[0], "v", v.shape[0]),
+        ("heads", "k", k.shape[1], "v", v.shape[1]),
+        ("seqlen", "k", k.shape[2], "v", v.shape[2]),
+        ("head_dim", "q", q.shape[3], "k", k.shape[3]),
+    )
+    for size, one, here, other, there in sizes:
+        if here != there:
+            raise TunefaError(
+                f"{size} of {one} is {here} and of {other} {there}: make them equal ({axes})"
+            )
+    heads, heads_kv = q.shape[1], k.shape[1]
+    if heads_kv == 0 or heads % heads_kv:
+        raise TunefaError(
+            f"q has {heads} heads, which is not a multiple of the {heads_kv} of k and v: each KV "
+            f"head serves equally many query heads ({axes})"
+        )
+    for name, head_dim in (("q", q.shape[3]), ("v", v.shape[3])):
+        if not 1 <= head_dim <= MAX_HEAD_DIM:
+            raise TunefaError(
+                f"head_dim of {name} is {head_dim}: give 1 to {MAX_HEAD_DIM}, the largest tunefa's "
+                f"kernels serve ({axes})"
+            )
+
+
+def _scale(scale: Any, head_dim: int) -> float:
+    if scale is None:
+        return float(head_dim**-0.5)
+    if not isinstance(scale, Real) or not math.isfinite(scale):
+        raise TunefaError(f"scale is {scale!r}: give a finite number, or None for head_dim ** -0.5")
+    return float(scale)

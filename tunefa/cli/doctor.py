@@ -1,0 +1,154 @@
+"""`tunefa doctor`: what this machine has, and what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import warnings
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tunefa import assets, journal, provenance, store
+from tunefa import kernel as kernels
+from tunefa._version import __version__
+from tunefa.arch import Arch, Device
+from tunefa.cli import devices
+from tunefa.cli.workload_options import Selection, chip_options
+from tunefa.errors import TunefaError
+from tunefa.record import Record
+from tunefa.reports import doctor as reports
+from tunefa.reports import text
+
+_FEATURES = ("tma", "wgmma", "fp8")
+
+
+@click.command()
+@chip_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(selection: Selection, as_json: bool) -> None:
+    """Check devices and their features, versions of the toolchain, where stores and journals are,
+    and how many records serve this device (or the one named).
+
+    Needs no GPU.
+    """
+    target = selection.target
+    versions, problems = _versions()
+    records, broken = _records()
+    report = {
+        "versions": versions,
+        "devices": [_device(each) for each in devices.seen()],
+        "no_device_because": _why_no_device(),
+        "target": _chip(target.arch, target.device) | {"present": target.present},
+        "places": _places(),
+        "records": _serving(records, target.arch, target.device),
+        "problems": [*problems, *broken],
+    }
+    if as_json:
+        text.emit_json(report)
+        return
+    out = text.console()
+    reports.show(report, out)
+    line = text.command("tunefa", "search", *selection.chip_words, "--seqlen", "8192")
+    text.print_command(out, "Next: search, such as", line)
+
+
+def _versions() -> tuple[dict[str, str | None], list[str]]:
+    """Versions by name (None: not there), and what is wrong with them."""
+    versions: dict[str, str | None] = {"tunefa": __version__, "python": platform.python_version()}
+    for package in ("torch", "triton", "optuna"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    made: dict[str, Any] = {}
+    problems = []
+    try:
+        made = provenance.of(kernels.load(kernels.names()[0]))
+    except TunefaError as error:
+        problems.append(str(error))
+    ptxas = str(made["compiler"]).removeprefix("ptxas ") if "compiler" in made else None
+    versions |= {"ptxas": ptxas, "cuda": _cuda(), "driver": made.get("driver")}
+    return versions, problems
+
+
+def _cuda() -> str | None:
+    """The CUDA that torch was built with."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    cuda: str | None = torch.version.cuda
+    return cuda
+
+
+def _why_no_device() -> str | None:
+    if devices.seen():
+        return None
+    if not devices.driver_is_there():
+        return "no NVIDIA driver on this machine"
+    if find_spec("torch") is None:
+        return "torch is not installed: pip install torch"
+    if _cuda() is None:
+        return "this torch is a CPU build: install one with CUDA"
+    return "the driver shows no device to torch: see nvidia-smi and CUDA_VISIBLE_DEVICES"
+
+
+def _device(seen: devices.Seen) -> dict[str, Any]:
+    capability = "{}.{}".format(*seen.compute_capability)
+    device = {"name": seen.name, "compute_capability": capability, "sms": seen.sms}
+    device |= {"memory_bytes": seen.memory_bytes}
+    try:
+        arch, described = devices.described(seen)
+    except TunefaError as error:
+        return {**device, "problem": str(error)}
+    return {**device, **_chip(arch, described)}
+
+
+def _chip(arch: Arch, device: Device) -> dict[str, Any]:
+    features = {each: each in arch.features for each in _FEATURES}
+    return {"arch": arch.name, "device": device.name, "features": features}
+
+
+def _places() -> dict[str, dict[str, Any]]:
+    """Where results and journals are, and whether they can be written."""
+    folders = {
+        "results": store.user_root(),
+        "shipped results": assets.root("results"),
+        "journals": journal.folder(),
+    }
+    return {
+        name: {"path": str(path), "exists": path.is_dir(), "writable": _is_writable(path)}
+        for name, path in folders.items()
+    }
+
+
+def _is_writable(path: Path) -> bool:
+    """Whether files can be made in a folder, or it in the nearest one that is there."""
+    there = next(each for each in (path, *path.parents) if each.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def _records() -> tuple[list[Record], list[str]]:
+    """All records, and a sentence for each file that cannot be read."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        records = store.default_store().records()
+    return records, [str(each.message) for each in caught]
+
+
+def _serving(records: list[Record], arch: Arch, device: Device) -> dict[str, int]:
+    """How many records there are, and how many the runtime may use on the device."""
+    of_arch = [record for record in records if record.arch == arch.name]
+    here = [record for record in of_arch if devices.same(record.device, device)]
+    predicted = [record for record in of_arch if record.device is None]
+    return {
+        "total": len(records),
+        "serving": len(of_arch),
+        "measured_on_it": len(here),
+        "measured_on_others": len(of_arch) - len(here) - len(predicted),
+        "predicted": len(predicted),
+    }

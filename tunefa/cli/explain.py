@@ -1,0 +1,123 @@
+"""`tunefa explain`: what limits a config, with the arithmetic shown."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from tunefa import kernel as kernels
+from tunefa import lookup, store
+from tunefa.cli.devices import Target
+from tunefa.cli.workload_options import Selection, workload_options
+from tunefa.errors import TunefaError, unknown
+from tunefa.kernel import Kernel
+from tunefa.reports import explanation as reports
+from tunefa.reports import text
+from tunefa.reports.explanation import Explanation
+from tunefa.space import Parameter
+from tunefa.trial import Config, Trial
+from tunefa.workload import Workload
+
+
+@click.command()
+@workload_options
+@click.option("-c", "--config", "chosen", metavar="CONFIG", help=(
+    "Such as BLOCK_M=128,num_warps=8; the rest is the default's.  "
+    "[default: what the runtime would choose]"))  # fmt: skip
+@click.option("--kernel", "name", metavar="NAME", help="Whose config it is.")
+@click.option("--no-compile", is_flag=True, help=(
+    "Use the space's lower bounds of registers and shared memory: fast, less exact."))  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(
+    selection: Selection, chosen: str | None, name: str | None, no_compile: bool, as_json: bool
+) -> None:
+    """Show what limits a config: blocks per SM by threads, registers and shared memory, cycles of
+    each pipe, and which of them binds.
+
+    Compiles the config for the chip, which takes seconds. Needs no GPU.
+    """
+    workload, target = selection.workload, selection.target
+    serving = kernels.serving(workload, target.arch, [name] if name else ())
+    kernel, config, origin = _choose(serving, chosen, workload, target)
+    trial = None if no_compile else _compile(kernel, workload, config, target)
+    explanation = reports.explain(kernel, workload, config, (target.arch, target.device), trial)
+    if as_json:
+        text.emit_json({"origin": origin, **explanation.to_data()})
+        return
+    out = text.console()
+    reports.show(explanation, origin, out)
+    text.print_command(out, *_next(explanation, selection))
+
+
+def _choose(
+    serving: Sequence[Kernel], chosen: str | None, workload: Workload, target: Target
+) -> tuple[Kernel, dict[str, Any], str]:
+    """(kernel, whole config, where it is from)."""
+    device = target.device.name if target.present else None
+    if chosen is None:
+        choice = lookup.lookup(store.default_store(), workload, target.arch, device, serving)
+        return kernels.load(choice.kernel), choice.config, choice.why
+    kernel = serving[0]
+    given = parse_config(chosen, kernel)
+    names = [parameter.name for parameter in kernel.space.parameters]
+    rest = [each for each in names if each not in given]
+    if not rest:
+        return kernel, {each: given[each] for each in names}, "all of it given"
+    default = kernel.default(workload, target.arch)
+    return kernel, {**default, **given}, f"{', '.join(rest)} from the default"
+
+
+def parse_config(chosen: str, kernel: Kernel) -> dict[str, Any]:
+    """The parameters in `BLOCK_M=128,num_warps=8`.
+
+    Raises TunefaError for a part that is no `NAME=VALUE`, a name twice, a parameter that the kernel
+    does not have and a value that its space does not list.
+    """
+    parameters = {parameter.name: parameter for parameter in kernel.space.parameters}
+    config: dict[str, Any] = {}
+    for part in filter(None, (each.strip() for each in chosen.replace(" ", ",").split(","))):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise TunefaError(f"config {part!r} is not NAME=VALUE, such as BLOCK_M=128")
+        if name not in parameters:
+            raise unknown(f"parameter of {kernel.name}", name, parameters)
+        if name in config:
+            raise TunefaError(f"config gives {name} twice: leave one out")
+        config[name] = _value(parameters[name], value)
+    return config
+
+
+def _value(parameter: Parameter, spelled: str) -> Any:
+    for value in parameter.values:
+        if str(value) == spelled:
+            return value
+    raise unknown(f"value of {parameter.name}", spelled, map(str, parameter.values))
+
+
+def _compile(kernel: Kernel, workload: Workload, config: Config, target: Target) -> Trial:
+    """In a process of its own: a compiler that crashes must not take the explanation with it."""
+    from tunefa.compile_pool import CompilePool
+
+    with _waiting("Compiling"), CompilePool(kernel, workload, target.arch, 1) as pool:
+        return pool.submit(config).trial()
+
+
+@contextlib.contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    """A sign of life on a terminal's standard error; nobody knows how long a compiler takes."""
+    with text.console(stderr=True).status(f"{what} (seconds, rarely a minute)"):
+        yield
+
+
+def _next(explanation: Explanation, selection: Selection) -> tuple[str, str]:
+    """(what for, the exact command) to go on with."""
+    words = [*selection.chip_words, "-w", str(explanation.workload)]
+    if explanation.compiled or explanation.failure:
+        line = text.command("tunefa", "search", *words)
+        return "Next: find the best config", line
+    config = text.config_text(explanation.config, ",")
+    line = text.command("tunefa", "explain", *words, "-c", config)
+    return "Next: let the compiler say what it needs", line

@@ -1,0 +1,123 @@
+"""`tunefa search`: the fastest config for a workload."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tunefa import exports, store, strategies
+from tunefa import kernel as kernels
+from tunefa.budget import Budget
+from tunefa.cli import INTERRUPTED, files
+from tunefa.cli.workload_options import Selection, workload_options
+from tunefa.errors import unknown
+from tunefa.reports import text
+
+if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
+    from tunefa.search import Request, Result
+
+NOTHING_VALID = 3
+"""Exit status of a search that ran and found no config that works."""
+DEFAULT_BUDGET = "40s"
+"""With start-up and the check of the winner, under a minute on two cores."""
+
+
+@click.command()
+@workload_options
+@click.option("--budget", default=DEFAULT_BUDGET, show_default=True, metavar="B",
+              help="Time (60s, 2m) or number of trials (200).")  # fmt: skip
+@click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
+@click.option("--strategy", default="auto", show_default=True, metavar="NAME",
+              help="What proposes configs.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
+              help="Also write the record to a file, in the format of its suffix.")  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N",
+              help="Same seed, same proposals.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1), metavar="N",
+              help="Processes that compile.  [default: one per core]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+def command(selection: Selection, out: Path | None, as_json: bool, **how: Any) -> None:
+    """Find the fastest config for a workload and keep it as a record.
+
+    On the GPU of this machine candidates are checked and timed. For another chip, or where there is
+    no GPU, they are compiled for it, the winner's results are checked in an interpreter, and the
+    times are a model's: such a record says `predicted`.
+
+    Needs no GPU, but measures only with one. Ctrl-C ends it early and keeps the best so far.
+    """
+    if out is not None:
+        files.check(out, exports.for_path(out))
+    request = _request(selection, **how)
+    result = _run(request)
+    if out is not None and result.record is not None:
+        content = exports.get(exports.for_path(out)).dump([result.record])
+        files.write(out, content, exports.for_path(out))
+    _report(result, selection, out, as_json)
+    if result.interrupted:
+        sys.exit(INTERRUPTED)
+    if result.record is None:
+        sys.exit(NOTHING_VALID)
+
+
+def _request(
+    selection: Selection,
+    budget: str,
+    names: tuple[str, ...],
+    strategy: str,
+    **rest: Any,
+) -> Request:
+    """Everything that can be wrong about the question is found here, before anything starts."""
+    workload, limit = selection.workload, Budget.parse(budget)
+    if strategy not in strategies.names():
+        raise unknown("strategy", strategy, strategies.names())
+    target = selection.target
+    serving = tuple(kernels.serving(workload, target.arch, names))
+    from tunefa.search import Request
+
+    return Request(
+        workload=workload,
+        arch=target.arch,
+        device=target.device,
+        measured=target.present,
+        kernels=serving,
+        budget=limit,
+        strategy=strategy,
+        **rest,
+    )
+
+
+def _run(request: Request) -> Result:
+    from tunefa import search
+    from tunefa.reports.progress import Reporter
+
+    with Reporter() as reporter:
+        return search.search(request, store.default_store(), reporter)
+
+
+def _report(result: Result, selection: Selection, out: Path | None, as_json: bool) -> None:
+    from tunefa.reports import search as reports
+
+    if as_json:
+        text.emit_json(reports.to_data(result, out))
+        return
+    console = text.console()
+    reports.show(result, out if result.record else None, console)
+    text.print_command(console, *_next(result, selection, out))
+
+
+def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, str]:
+    """(what for, the exact command) to go on with."""
+    problem = [*selection.chip_words, "-w", str(result.request.workload)]
+    if result.record is None:
+        if not result.finished:
+            return "Next: see what the rules leave", text.command("tunefa", "space", *problem)
+        config = text.config_text(result.finished[0].trial.config, ",")
+        line = text.command("tunefa", "explain", *problem, "-c", config)
+        return "Next: see what is wrong with the first config", line
+    if out is not None and hasattr(exports.get(exports.for_path(out)), "load"):
+        return "Next: on the machine it is for", text.command("tunefa", "import", str(out))
+    line = text.command("tunefa", "export", "best.yaml", *problem)
+    return "Next: take it to the machine it is for", line

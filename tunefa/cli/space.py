@@ -1,0 +1,52 @@
+"""`tunefa space`: what a kernel's search space holds, and what its rules leave for a workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tunefa import kernel as kernels
+from tunefa.cli.workload_options import Selection, workload_options
+from tunefa.errors import TunefaError
+from tunefa.kernel import Kernel
+from tunefa.reports import space as reports
+from tunefa.reports import text
+
+
+@click.command()
+@workload_options
+@click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(selection: Selection, names: tuple[str, ...], as_json: bool) -> None:
+    """Show a kernel's parameters, how many configs its rules leave for a workload, how many each
+    rule refuses, and the default config.
+
+    Needs no GPU and compiles nothing.
+    """
+    workload, arch = selection.workload, selection.target.arch
+    serving = kernels.serving(workload, arch, names)
+    found = [
+        reports.Counted(kernel, workload, arch, *_count(kernel, selection)) for kernel in serving
+    ]
+    if as_json:
+        spaces = [counted.to_data() for counted in found]
+        text.emit_json({"workload": str(workload), "arch": arch.name, "spaces": spaces})
+        return
+    out = text.console()
+    for counted in found:
+        reports.show(counted, out)
+    first = next((each for each in found if each.feasible.configs), None)
+    if first is not None:
+        words = ("tunefa", "search", *selection.chip_words, "-w", str(workload))
+        text.print_command(out, "Next: search it", text.command(*words))
+
+
+def _count(kernel: Kernel, selection: Selection) -> tuple[Any, dict[str, Any] | None, str]:
+    """(what the rules leave, the default config or None, why there is none)."""
+    workload, arch = selection.workload, selection.target.arch
+    feasible = kernel.space.feasible(workload, arch)
+    try:
+        return feasible, kernel.default(workload, arch), ""
+    except TunefaError as error:
+        return feasible, None, str(error)

@@ -1,0 +1,180 @@
+"""The options that name a workload and a chip: the same words for every command.
+
+A command that works on one workload asks the selection for its `workload` and `target`; one that
+lists records asks which `among` them it chooses; an option that was not given chooses all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import click
+
+from tunefa import models
+from tunefa.cli import devices
+from tunefa.cli.devices import Target
+from tunefa.record import Record
+from tunefa.workload import DTYPES, Workload, parse_size
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a user said about the workload and the chip."""
+
+    text: str | None = None
+    """`-w`."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of Workload that were given one by one, `--model`'s included."""
+    arch: str | None = None
+    device: str | None = None
+    last: bool = False
+    """Of the records that it chooses, only the newest."""
+
+    @property
+    def workload(self) -> Workload:
+        """The workload, what is left out by its defaults. Raises TunefaError if it is not valid."""
+        if self.text is not None:
+            return Workload.parse(self.text)
+        if "seqlen_q" not in self.fields:
+            raise click.UsageError(
+                "no workload: give --seqlen (query rows, such as --seqlen 8192) or -w WORKLOAD"
+            )
+        return Workload.of(**self.fields)
+
+    @functools.cached_property
+    def target(self) -> Target:
+        """The chip; see `devices.choose`."""
+        return devices.choose(self.arch, self.device)
+
+    @property
+    def chip_words(self) -> list[str]:
+        """The options that name this chip again, for a command line to copy."""
+        words = ["--arch", self.target.arch.name if self.arch is None else self.arch]
+        return [*words, "--device", self.device] if self.device is not None else words
+
+    def among(self, records: Sequence[Record]) -> list[Record]:
+        """The records that it chooses, in their order. Raises TunefaError for unknown names."""
+        chosen = [record for record in records if self.chooses(record)]
+        if self.last and chosen:
+            return [min(chosen, key=lambda record: record.rank[2])]
+        return chosen
+
+    def chooses(self, record: Record) -> bool:
+        """Whether a record has everything that was given. Raises TunefaError for unknown names."""
+        if self.text is not None and record.workload != Workload.parse(self.text):
+            return False
+        fields = dict(self.fields)
+        if "seqlen_q" in fields and "seqlen_k" not in fields:
+            fields["seqlen_k"] = fields["seqlen_q"]
+        if any(getattr(record.workload, name) != value for name, value in fields.items()):
+            return False
+        return self._chip_chooses(record)
+
+    def _chip_chooses(self, record: Record) -> bool:
+        if self.arch is None and self.device is None:
+            return True
+        arch, device, named = devices.named(self.arch, self.device)
+        if record.arch != arch.name:
+            return False
+        return not named or devices.same(record.device, device)
+
+
+def _size(ctx: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    """The number behind an option: `8192` or `8k`."""
+    return None if value is None else parse_size(value, option.opts[0])
+
+
+_SIZE_OPTIONS = {
+    "batch": ("--batch", "Sequences at a time.  [default: 1]"),
+    "heads": ("--heads", "Query heads; given alone, also the KV heads.  [default: 32]"),
+    "heads_kv": ("--kv-heads", "Key and value heads.  [default: 8]"),
+    "seqlen_q": ("--seqlen", "Query rows, such as 8192 or 8k; given alone, also the keys."),
+    "seqlen_k": ("--seqlen-k", "Keys, where they are not as many as query rows."),
+    "head_dim": ("--head-dim", "Elements of one head, 16 to 256.  [default: 128]"),
+}
+
+
+_CHIP_OPTIONS = (
+    click.option("--arch", metavar="NAME", help=(
+        "Chip family (sm90) or device (h200).  [default: this machine's GPU, else sm90]")),
+    click.option("--device", metavar="NAME", help="Device of the arch, such as h200."),
+)  # fmt: skip
+
+_WORKLOAD_OPTIONS = (
+    click.option("--model", metavar="NAME", help=(
+        "Heads and head_dim of a model, such as llama3-8b.")),
+    *(
+        click.option(flag, name, callback=_size, metavar="N", help=text)
+        for name, (flag, text) in _SIZE_OPTIONS.items()
+    ),
+    click.option("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)}.  [default: bf16]"),
+    click.option("--causal/--full", "causal", default=None, help=(
+        "Mask, aligned to the bottom right, or none.  [default: causal]")),
+    click.option("-w", "--workload", "text", metavar="WORKLOAD", help=(
+        "All of it as one word, such as b4_h32_kv8_q4096_d128_bf16_causal.")),
+)  # fmt: skip
+
+
+def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command all options; it receives them as one argument, `selection`."""
+    return _with_selection(command, (*_CHIP_OPTIONS, *_WORKLOAD_OPTIONS))
+
+
+def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command that lists records all options, and `--last`."""
+    last = click.option("--last", is_flag=True, help="Only the newest of them.")
+    return _with_selection(command, (*_CHIP_OPTIONS, *_WORKLOAD_OPTIONS, last))
+
+
+def chip_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command `--arch` and `--device` only, as a `selection` too."""
+    return _with_selection(command, _CHIP_OPTIONS)
+
+
+def _with_selection(
+    command: Callable[..., Any], options: Sequence[Callable[[Any], Any]]
+) -> Callable[..., Any]:
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        names = ("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "text")
+        selection = _select({name: values.pop(name, None) for name in names})
+        selection = replace(selection, last=values.pop("last", False))
+        return command(selection=selection, **values)
+
+    for option in reversed(options):
+        run = option(run)
+    return run
+
+
+def _select(given: dict[str, Any]) -> Selection:
+    """One selection out of the options, each checked by itself.
+
+    Raises click.UsageError for two that say the same thing and TunefaError for unknown names.
+    """
+    arch, device, model, text = (given.pop(name) for name in ("arch", "device", "model", "text"))
+    fields = {name: value for name, value in given.items() if value is not None}
+    if text is not None and (fields or model):
+        extra = ", ".join([*(["--model"] if model else []), *map(_flag, fields)])
+        raise click.UsageError(f"-w names the whole workload: leave out {extra}, or -w")
+    if text is not None:
+        Workload.parse(text)
+    if arch is not None or device is not None:
+        devices.named(arch, device)
+    if model is not None:
+        shape = models.load(model)
+        for name in ("heads", "heads_kv", "head_dim"):
+            if name in fields:
+                raise click.UsageError(
+                    f"--model {shape.name} has {name} {getattr(shape, name)}: "
+                    f"leave out {_flag(name)}, or --model"
+                )
+            fields[name] = getattr(shape, name)
+    return Selection(text, fields, arch, device)
+
+
+def _flag(name: str) -> str:
+    """The option that gives a field."""
+    return {"dtype": "--dtype", "causal": "--causal/--full"}.get(name) or _SIZE_OPTIONS[name][0]

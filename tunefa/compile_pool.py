@@ -1,0 +1,162 @@
+"""Compiles candidates in processes of their own: a compiler that crashes takes one config with it.
+
+Pebble's pool kills a task that outlasts its limit and replaces a worker that died. Workers are
+spawned, so that none inherits a CUDA context.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, TimeoutError
+from dataclasses import dataclass
+from types import TracebackType
+
+from pebble import ProcessExpired, ProcessPool
+
+from tunefa import arch as archs
+from tunefa import kernel as kernels
+from tunefa import languages
+from tunefa.arch import Arch
+from tunefa.kernel import Kernel
+from tunefa.trial import Config, Resources, Trial
+from tunefa.workload import Workload
+
+COMPILE_LIMIT_S = 60.0
+"""Helion lowered its limit from 60 s to 15 s without losing a winner; ptxas alone may take 10 s."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A config on its way through the compiler."""
+
+    config: Config
+    future: Future[tuple[Resources | None, float, str]]
+
+    def trial(self) -> Trial:
+        """Waits for it: `ok` with resources, or why it failed."""
+        try:
+            resources, seconds, reason = self.future.result()
+        except TimeoutError:
+            return Trial(self.config, "timeout", f"compiling took over {COMPILE_LIMIT_S:.0f} s")
+        except ProcessExpired as error:
+            reason = f"the compiler died with exit code {error.exitcode}"
+            return Trial(self.config, "crashed", reason)
+        if resources is None:
+            return Trial(self.config, "compile_failed", reason, compile_s=seconds)
+        return Trial(self.config, "ok", resources=resources, compile_s=seconds)
+
+
+class CompilePool:
+    """A context manager; leaving it stops the workers at once."""
+
+    def __init__(self, kernel: Kernel, workload: Workload, arch: Arch, workers: int | None = None):
+        self.workers = workers or os.cpu_count() or 1
+        self._task = (kernel.name, str(workload), arch.name)
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPool(self.workers, initializer=_die_with_children, context=context)
+
+    def __enter__(self) -> CompilePool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with _ctrl_c_later():
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+
+    def submit(self, config: Config) -> Pending:
+        """Starts compiling; `Pending.trial` waits for the result."""
+        with _ctrl_c_later():
+            future = self._pool.schedule(
+                _compile, args=(*self._task, dict(config)), timeout=COMPILE_LIMIT_S
+            )
+        return Pending(config, future)
+
+
+def _die_with_children() -> None:
+    """In a worker: being stopped, which begins with SIGTERM, also ends the ptxas it waits for.
+
+    The group of its own keeps Ctrl-C in a terminal, which is the search's to answer, from workers.
+    """
+    os.setpgrp()
+    signal.signal(signal.SIGTERM, lambda number, frame: os.killpg(0, signal.SIGKILL))
+
+
+def _compile(
+    kernel_name: str, workload: str, arch_name: str, config: Config
+) -> tuple[Resources | None, float, str]:
+    """In a worker: (resources, seconds, "") or (None, 0, why not)."""
+    kernel, problem = kernels.load(kernel_name), Workload.parse(workload)
+    language = languages.load(kernel.language)
+    # As contiguous tensors have it: the heads of each row lie head_dim elements apart.
+    aligned = problem.head_dim % 16 == 0 and problem.head_dim_v % 16 == 0
+    with _captured() as log:
+        try:
+            compiled = language.compile(kernel, problem, config, archs.load(arch_name), aligned)
+            return compiled.resources, compiled.seconds, ""
+        except languages.CompileError as error:
+            failure = str(error)
+    return None, 0.0, _cause(failure, log.getvalue())
+
+
+_CAUSE = re.compile(r"error: (?!Failures have been detected)|fatal\s|Assertion|LLVM ERROR")
+
+
+def _cause(failure: str, log: str) -> str:
+    """The compiler's own first complaint, which its exception often leaves to standard error."""
+    complaint = next((line for line in log.splitlines() if _CAUSE.search(line)), None)
+    return " ".join(complaint.split())[:300] if complaint else failure
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Ctrl-C inside takes effect at the end.
+
+    KeyboardInterrupt in the middle of `queue.put` leaves a stale waiter in the queue's condition:
+    the next put wakes nobody, and joining the pool waits for ever (seen in 1 of 10 interrupts).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    missed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: missed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if missed:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _captured() -> Iterator[io.StringIO]:
+    """Collects what compilers print: Python's stdout, and descriptor 2, where MLIR writes.
+
+    The text is there when the context is left.
+    """
+    text = io.StringIO()
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            with contextlib.redirect_stdout(text):
+                yield text
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            text.write(file.read().decode(errors="replace"))

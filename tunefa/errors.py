@@ -1,0 +1,28 @@
+"""What a user did wrong, said in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TunefaError(Exception):
+    """A mistake the user can mend: what is wrong, the value, where, and what to do.
+
+    Anything else that escapes tunefa is a bug and keeps its traceback.
+    """
+
+    exit_code = 1
+    """Status of the process that ends with this error."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> TunefaError:
+    """The error for a `name` that is not among the `known` ones, suggesting the nearest.
+
+    Returned, not raised, so that the caller's `raise` is where the control flow shows.
+    """
+    names = sorted(known) if isinstance(known, set | frozenset) else list(known)
+    spellings = {each.lower(): each for each in names}
+    nearest = get_close_matches(name.lower(), spellings, n=1)
+    hint = f": did you mean {spellings[nearest[0]]}?" if nearest else ""
+    return TunefaError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names) or 'none'})")

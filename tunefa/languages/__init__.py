@@ -1,0 +1,55 @@
+"""Languages compile a kernel's config for a target with no device present, and launch it on one.
+
+A language is a module here, found by its file name, with
+
+* `compile(kernel, workload, config, arch, aligned=True) -> Compiled`: raises CompileError;
+* `launch(compiled, tensors, workload, config, scale)`: on the current device and stream;
+* `interpret(kernel, tensors, workload, config, scale)`: on the CPU, for checking numerics, unless
+  `why_no_interpreter() -> str | None` has a reason;
+* `versions() -> dict[str, str]`: of its toolchain, for provenance.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+from tunefa.errors import unknown
+from tunefa.trial import Resources
+
+
+class CompileError(Exception):
+    """A config that does not compile: expected in a search, and data there."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One config, compiled for one target."""
+
+    binary: Any
+    """What the language launches."""
+    inspect: Callable[[], Resources]
+    seconds: float
+    """What compiling took; next to nothing when the language's cache had it."""
+
+    @cached_property
+    def resources(self) -> Resources:
+        """What one program needs, read from the binary: tens of ms, so only when asked for."""
+        return self.inspect()
+
+
+def names() -> list[str]:
+    """All languages: the modules in this folder."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> ModuleType:
+    """The language of that name. Raises TunefaError for an unknown one."""
+    if name not in names():
+        raise unknown("language", name, names())
+    return importlib.import_module(f"{__name__}.{name}")

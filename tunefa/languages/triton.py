@@ -1,0 +1,173 @@
+"""Triton: cross-compiles for any NVIDIA target without a driver; its wheel carries ptxas.
+
+A kernel file in this language defines
+
+* `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
+  (names of the arguments that are multiples of 16) and `options`;
+* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, in the signature's order;
+* `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
+
+Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
+and a call neither hashes its arguments nor compiles again.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tunefa.arch import Arch
+from tunefa.errors import TunefaError
+from tunefa.kernel import Kernel
+from tunefa.languages import Compiled, CompileError
+from tunefa.trial import Config, Resources
+from tunefa.workload import Workload
+
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
+# "PTXAS error: Internal Triton PTX codegen error" stands above what ptxas itself says.
+_TELLING = re.compile(r"\bfatal\b|(?<!PTXAS )\berror\s*:")
+_SPILL_STORE = re.compile(r"\bSTL(?:\.(\d+))?\b")
+
+
+def compile(
+    kernel: Kernel, workload: Workload, config: Config, arch: Arch, aligned: bool = True
+) -> Compiled:
+    """The config as a cubin for `arch`, with the registers, spills and shared memory it got.
+
+    Raises CompileError when the compiler refuses it, with the compiler's own words, and TunefaError
+    when there is no compiler.
+    """
+    triton = _triton()
+    module = kernel.module
+    variant = module.variant(workload, config, aligned)
+    function = variant["function"]
+    places = {name: (index,) for index, name in enumerate(function.arg_names)}
+    source = triton.compiler.ASTSource(
+        fn=function,
+        signature=variant["signature"],
+        constexprs=variant["constants"],
+        attrs={places[name]: [["tt.divisibility", 16]] for name in variant["aligned"]},
+    )
+    target = triton.backends.compiler.GPUTarget("cuda", arch.target, 32)
+    start = time.perf_counter()
+    try:
+        binary = triton.compile(source, target=target, options=variant["options"])
+    except Exception as error:  # the compiler's failures have no common class
+        raise CompileError(_first_words(error)) from error
+    seconds = time.perf_counter() - start
+    return Compiled(binary, partial(_resources, binary), seconds)
+
+
+def launch(
+    kernel: Kernel,
+    compiled: Compiled,
+    tensors: Any,
+    workload: Workload,
+    config: Config,
+    scale: float,
+) -> None:
+    """Runs it on `tensors` (see the kernel's `arguments`), on the current device and stream."""
+    grid, arguments = kernel.module.arguments(tensors, workload, config, scale)
+    compiled.binary[grid](*arguments)
+
+
+def interpret(
+    kernel: Kernel, tensors: Any, workload: Workload, config: Config, scale: float
+) -> None:
+    """Runs it in Triton's interpreter, on CPU tensors.
+
+    Triton decides when a kernel is imported: the process must have had TRITON_INTERPRET=1 then.
+    Raises RuntimeError when the kernel fails there.
+    """
+    module = kernel.module
+    variant = module.variant(workload, config)
+    grid, arguments = module.arguments(tensors, workload, config, scale)
+    try:
+        variant["function"][grid](*arguments)
+    except _triton().runtime.errors.InterpreterError as error:
+        raise RuntimeError(f"the interpreter says {error}") from error
+
+
+def why_no_interpreter() -> str | None:
+    """Why `interpret` does not run with what is installed, and what to do; None if it does."""
+    import numpy
+
+    triton_release, numpy_release = map(_release, (_triton().__version__, numpy.__version__))
+    if triton_release < (3, 7) and numpy_release >= (2, 4):
+        return (
+            f"the interpreter of Triton {_triton().__version__} breaks with numpy "
+            f"{numpy.__version__}: pip install 'triton>=3.7,<3.10' or 'numpy<2.4'"
+        )
+    return None
+
+
+def versions() -> dict[str, str]:
+    """`triton` and `compiler`, the ptxas inside its wheel."""
+    triton = _triton()
+    output = _tool("ptxas", "--version")
+    release = re.search(r"V(\d+\.\d+\.\d+)", output)
+    return {"triton": triton.__version__, "compiler": f"ptxas {release[1] if release else '?'}"}
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """(3, 7) of "3.7.1+git"."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _triton() -> Any:
+    try:
+        import triton
+        import triton.backends.compiler
+        import triton.compiler
+    except ImportError as error:
+        raise TunefaError(
+            f"no compiler found: Triton cannot be imported ({error}): "
+            f"pip install 'triton>=3.6,<3.10' (Linux)"
+        ) from error
+    return triton
+
+
+def _tool(name: str, *arguments: str) -> str:
+    """Standard output of a program in Triton's wheel. Raises TunefaError where it is missing."""
+    path = Path(_triton().__file__).parent / "backends" / "nvidia" / "bin" / name
+    try:
+        return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise TunefaError(
+            f"no compiler found: {path} does not run ({error}): reinstall triton from its wheel"
+        ) from error
+
+
+def _resources(binary: Any) -> Resources:
+    """Shared memory as Triton allocated it, the rest as cuobjdump reads it from the cubin."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.asm["cubin"])
+        file.flush()
+        usage = _USAGE.search(_tool("cuobjdump", "--dump-resource-usage", file.name))
+        if usage is None:
+            raise CompileError("cuobjdump prints no resource usage for this cubin")
+        registers, stack_bytes = int(usage[1]), int(usage[2])
+        spill_bytes = 0
+        if stack_bytes:  # disassembling takes longer than all the rest: only where it can matter
+            sass = _tool("cuobjdump", "--dump-sass", file.name)
+            spill_bytes = sum(int(width or 32) // 8 for width in _SPILL_STORE.findall(sass))
+    return Resources(binary.metadata.shared, registers, spill_bytes, stack_bytes)
+
+
+def _first_words(error: Exception) -> str:
+    """One line that says why: the line of ptxas' or MLIR's error where there is one.
+
+    Triton's own errors begin with the place, show the source and end with the reason, or were
+    raised from it.
+    """
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    lines = [line for line in str(cause).splitlines() if line.strip("^ ")] or [""]
+    telling = [line for line in lines if _TELLING.search(line)]
+    return " ".join(f"{type(cause).__name__}: {[*telling, lines[-1]][0]}".split())[:300]

@@ -1,0 +1,150 @@
+"""Which config to run for a workload on a chip: the best record that applies, else the default.
+
+From the most to the least trusted: a measurement of this workload on this device; of the nearest
+workload on this device; on another device of the arch; the model's prediction for the arch; the
+default of the first kernel that serves the workload.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from tunefa.arch import Arch
+from tunefa.errors import TunefaError
+from tunefa.record import Record
+from tunefa.store import Store
+from tunefa.trial import Config
+from tunefa.workload import Workload
+
+How = Literal["exact", "nearest", "other-device", "predicted", "default"]
+
+
+class KernelLike(Protocol):
+    """What lookup asks of a kernel."""
+
+    @property
+    def name(self) -> str:
+        """The stem of its file."""
+
+    def why_not(self, workload: Workload, arch: Arch) -> str | None:
+        """Why it does not serve this workload there, in words; None if it does."""
+
+    def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
+        """The rule that refuses a config there; None if it can run. Missing names refuse too."""
+
+    def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
+        """The config to run when nothing is known."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The config to run, and why this one."""
+
+    kernel: str
+    config: dict[str, Any]
+    how: How
+    record: Record | None
+    """The record the config is from; None for a default."""
+    octaves: float = 0.0
+    """`distance` from the record's workload to the one that was asked for."""
+
+    @property
+    def why(self) -> str:
+        """One sentence for people."""
+        if self.record is None:
+            return f"default: no result applies, so {self.kernel} runs with its default config"
+        source = f"measured on {self.record.device}"
+        if self.record.device is None:
+            source = f"the model's pick on {self.record.arch}"
+        far = "" if self.how == "exact" else f", {self.octaves:.1f} octaves away"
+        return f"{self.how}: {source} for {self.record.workload}{far}"
+
+
+def lookup(
+    store: Store,
+    workload: Workload,
+    arch: Arch,
+    device_name: str | None,
+    kernels: Sequence[KernelLike],
+) -> Choice:
+    """The config to run for `workload` on a chip of `arch` whose driver calls it `device_name`.
+
+    Passed over are records of kernels that are not in `kernels` or do not serve the workload, and
+    configs that cannot run for it. `device_name` None: no device there, so none is this device.
+
+    Raises `TunefaError` when no kernel serves the workload.
+    """
+    reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
+    serving = {kernel.name: kernel for kernel in kernels if reasons[kernel.name] is None}
+    if not serving:
+        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise TunefaError(f"no kernel serves {workload} on {arch.name} ({why or 'no kernels'})")
+    for record in _candidates(store.records(), workload, arch, device_name):
+        kernel = serving.get(record.kernel)
+        if kernel is not None and kernel.refusal(record.config, workload, arch) is None:
+            how = _how(record, workload, device_name)
+            octaves = distance(record.workload, workload)
+            return Choice(kernel.name, dict(record.config), how, record, octaves)
+    first = next(iter(serving.values()))
+    return Choice(first.name, first.default(workload, arch), "default", None)
+
+
+def distance(a: Workload, b: Workload) -> float:
+    """How far apart two workloads of one family are for a config, in octaves (factors of two).
+
+    Euclidean in log2, for block sizes and pipelines pay off by ratios of lengths, not differences.
+    The two lengths count fully: they set how many tiles there are and how long each one's loop is.
+    batch x heads counts half, because it only repeats the same programs (it decides how full the
+    last wave is), and so does the group, which only changes how often K and V are read again.
+    """
+    return math.hypot(
+        0.5 * math.log2((a.batch * a.heads) / (b.batch * b.heads)),
+        math.log2(a.seqlen_q / b.seqlen_q),
+        math.log2(a.seqlen_k / b.seqlen_k),
+        0.5 * math.log2(a.group / b.group),
+    )
+
+
+def _candidates(
+    records: Sequence[Record], workload: Workload, arch: Arch, device_name: str | None
+) -> list[Record]:
+    """Records of this arch and the workload's family, the most trusted first.
+
+    Records of equal trust come by distance; ties by the lower median, then the newest, then the
+    order of the store.
+    """
+    trust: tuple[How, ...] = ("exact", "nearest", "other-device", "predicted")
+
+    def order(record: Record) -> tuple[Any, ...]:
+        how = _how(record, workload, device_name)
+        # At distance 0 another workload may stand: batch 2 of 32 heads, batch 4 of 16.
+        octaves = round(distance(record.workload, workload), 6)  # half and double are equally far
+        return (trust.index(how), record.workload != workload, octaves, record.rank)
+
+    family = _family(workload)
+    same = [r for r in records if r.arch == arch.name and _family(r.workload) == family]
+    return sorted(same, key=order)
+
+
+def _how(record: Record, workload: Workload, device_name: str | None) -> How:
+    if record.device is None:
+        return "predicted"
+    # The driver's names as they are: part of a chip (MIG) and its PCIe board are other devices.
+    if record.device != device_name:
+        return "other-device"
+    return "exact" if record.workload == workload else "nearest"
+
+
+def _family(workload: Workload) -> tuple[object, ...]:
+    """What must agree for a config to carry over: it decides which code is compiled."""
+    return (
+        workload.op,
+        workload.dtype,
+        workload.head_dim,
+        workload.head_dim_v,
+        workload.causal,
+        workload.window,
+    )

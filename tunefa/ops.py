@@ -1,0 +1,167 @@
+"""`tunefa::flash_attention` as PyTorch's dispatcher knows it: for autograd and torch.compile.
+
+The backward pass is an op of its own, so that AOTAutograd never traces into it. Until tunefa has
+a backward kernel, gradients come from the FlashAttention-2 inside PyTorch where it serves the
+call, else from the closed formula in `reference`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tunefa import reference, runtime
+from tunefa.call import Call, heads_first
+
+_FORWARD = "(Tensor q, Tensor k, Tensor v, bool causal, float? scale, str layout)"
+_BACKWARD = (
+    "(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    "bool causal, float? scale, str layout)"
+)
+
+
+def flash_attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+) -> tuple[Tensor, Tensor]:
+    """(out, lse) through the dispatcher; arguments as in `tunefa.flash_attention`."""
+    out, lse = torch.ops.tunefa.flash_attention.default(q, k, v, causal, scale, layout)
+    return out, lse
+
+
+def _forward_fake(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+) -> tuple[Tensor, Tensor]:
+    # The default scale of a symbolic head_dim would be symbolic too; no shape depends on it.
+    call = Call.of(q, k, v, causal, 1.0 if scale is None else scale, layout)
+    return call.new_out(), call.new_lse()
+
+
+def _backward(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float | None,
+    layout: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv), with the dtypes and strides that `torch.empty_like` gives for q, k and v."""
+    call = Call.of(q, k, v, causal, scale, layout)
+    grad_out, out = heads_first(grad_out, layout), heads_first(out, layout)
+    if grad_lse is None and _flash_serves(call):
+        grads = _flash_gradients(call, out, lse, grad_out)
+    else:
+        grads = reference.gradients(call, out, lse, grad_out, grad_lse)
+    dq, dk, dv = (
+        _like(heads_first(grad, layout), tensor)
+        for grad, tensor in zip(grads, (q, k, v), strict=True)
+    )
+    return dq, dk, dv
+
+
+def _backward_fake(
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float | None,
+    layout: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, ctx.causal, ctx.scale, ctx.layout = inputs
+    ctx.save_for_backward(q, k, v, *output)
+    ctx.set_materialize_grads(False)  # whether lse has a gradient decides which formula serves
+
+
+def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    if grad_out is None and grad_lse is None:
+        return (None,) * 6
+    q, k, v, out, lse = ctx.saved_tensors
+    grads = torch.ops.tunefa.flash_attention_backward.default(
+        torch.zeros_like(out) if grad_out is None else grad_out,
+        grad_lse,
+        *(q, k, v, out, lse),
+        *(ctx.causal, ctx.scale, ctx.layout),
+    )
+    return (*grads, None, None, None)
+
+
+def _flash_serves(call: Call) -> bool:
+    """Whether PyTorch's FlashAttention-2 computes this call's gradients."""
+    head_dim = call.q.shape[3]
+    if not (
+        call.q.is_cuda
+        and call.q.dtype in (torch.bfloat16, torch.float16)
+        and head_dim == call.v.shape[3]
+        and head_dim % 8 == 0
+        and call.scale > 0
+        and not call.empty
+        and torch.backends.cuda.is_flash_attention_available()
+    ):
+        return False
+    capability = torch.cuda.get_device_capability(call.q.device)
+    # Its backward for head_dim > 192 needs more shared memory than sm86, sm89 and sm120 have.
+    return capability >= (8, 0) and (head_dim <= 192 or (capability[1] == 0 and capability[0] < 12))
+
+
+def _flash_gradients(
+    call: Call, out: Tensor, lse: Tensor, grad_out: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Through aten::_flash_attention_backward, which takes (batch, seqlen, heads, head_dim) and
+    means the same by causal. All tensors here have heads first.
+
+    Rows that see no key, with an lse of -inf, would give NaN there: they stay outside.
+    """
+    first = call.first_row
+    q, out, grad_out = (x[:, :, first:].transpose(1, 2) for x in (call.q, out, grad_out))
+    k, v = call.k.transpose(1, 2), call.v.transpose(1, 2)
+    q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
+    no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device)
+    grads = torch.ops.aten._flash_attention_backward.default(
+        *(grad_out, q, k, v, out, lse[:, :, first:].contiguous()),
+        *(None, None, q.shape[1], k.shape[1]),  # no packed sequences; the longest of each
+        *(0.0, call.causal, no_dropout, no_dropout.new_empty(0)),
+        scale=call.scale,
+    )
+    dq, dk, dv = (grad.transpose(1, 2) for grad in grads)
+    if first:
+        dq = torch.cat([dq.new_zeros((*dq.shape[:2], first, dq.shape[3])), dq], dim=2)
+    return dq, dk, dv
+
+
+def _like(grad: Tensor, tensor: Tensor) -> Tensor:
+    """`grad` with dtype and strides of `torch.empty_like(tensor)`, as the fake op promises."""
+    made = torch.empty_like(tensor)
+    if (grad.dtype, grad.stride()) == (made.dtype, made.stride()):
+        return grad
+    return made.copy_(grad)
+
+
+_forward_op = torch.library.custom_op(
+    "tunefa::flash_attention",
+    runtime.attend,
+    mutates_args=(),
+    schema=f"{_FORWARD} -> (Tensor, Tensor)",
+)
+_forward_op.register_fake(_forward_fake)
+_forward_op.register_autograd(_autograd, setup_context=_setup_context)
+
+_backward_op = torch.library.custom_op(
+    "tunefa::flash_attention_backward",
+    _backward,
+    mutates_args=(),
+    schema=f"{_BACKWARD} -> (Tensor, Tensor, Tensor)",
+)
+_backward_op.register_fake(_backward_fake)

@@ -1,0 +1,173 @@
+"""Attention in plain PyTorch, on any device: what kernels are compared with, and the way out where
+none runs.
+
+    out = softmax(scale * q @ k^T) @ v,     lse = log(sum(exp(scale * q @ k^T)))
+
+Rows are computed in blocks, so that no seqlen_q x seqlen_k matrix of all heads ever exists. The
+query heads of one KV head are stacked below each other: K and V are neither repeated nor copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_BLOCK_ELEMENTS = 2**25
+"""Scores that exist at once: 128 MiB in fp32, and two or three temporaries of the same size."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The inputs of one attention.
+
+    q is (batch, heads, seqlen_q, head_dim), k (batch, heads_kv, seqlen_k, head_dim) and v
+    (batch, heads_kv, seqlen_k, head_dim_v), of any strides. Causal means aligned to the bottom
+    right, as in FlashAttention from 2.1 on: row i sees keys j <= i + seqlen_k - seqlen_q.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    causal: bool
+    scale: float
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def first_row(self) -> int:
+        """The rows before this one see no key."""
+        seqlen_q, seqlen_k = self.q.shape[2], self.k.shape[2]
+        if seqlen_k == 0:
+            return seqlen_q
+        return max(0, seqlen_q - seqlen_k) if self.causal else 0
+
+    @property
+    def out_shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, seqlen_q, head_dim_v)."""
+        batch, heads, seqlen_q, _ = self.q.shape
+        return batch, heads, seqlen_q, self.v.shape[3]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it is computed in: fp32 for bf16, fp16 and fp32, fp64 for fp64."""
+        return torch.promote_types(self.q.dtype, torch.float32)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Consecutive query rows of all heads, and how many keys the last of them sees."""
+
+    rows: slice
+    keys: int
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(out, lse) of shapes (batch, heads, seqlen_q, head_dim_v) and (batch, heads, seqlen_q).
+
+    Shapes of q, k and v as in `Problem`; heads must be a multiple of heads_kv. A row that sees no
+    key gives out = 0 and lse = -inf. Differentiable by autograd.
+
+    With `dtype` everything is computed and returned in it. Without, it is computed in fp32 (fp64
+    for fp64 inputs) and `out` is rounded to q's dtype.
+    """
+    problem = Problem(q, k, v, causal, scale)
+    made = dtype or problem.dtype
+    batch, heads, _, head_dim_v = problem.out_shape
+    unseen = problem.first_row
+    outs = [q.new_zeros((batch, heads, unseen, head_dim_v), dtype=made)]
+    lses = [q.new_full((batch, heads, unseen), float("-inf"), dtype=made)]
+    with _without_autocast(q.device):
+        keys, values = k.to(made), v.to(made)
+        for block in _blocks(problem):
+            rows = _grouped(q[:, :, block.rows].to(made) * scale, problem.group)
+            scores = _scores(problem, block, rows, keys)
+            lse = scores.logsumexp(-1, keepdim=True)
+            out = (scores - lse).exp() @ values[:, :, : block.keys]
+            outs.append(_ungrouped(out, problem.group))
+            lses.append(_ungrouped(lse, problem.group).squeeze(-1))
+    out = torch.cat(outs, dim=2)
+    return out if dtype else out.to(q.dtype), torch.cat(lses, dim=2)
+
+
+def gradients(
+    problem: Problem, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv), shaped as q, k and v and in `problem.dtype`, from what `attention` returned.
+
+    With P = exp(scale * q @ k^T - lse): dv = P^T @ grad_out and dS = P * (grad_out @ v^T - delta),
+    where delta = rowsum(grad_out * out) - grad_lse (arXiv:2307.08691, algorithm 2; that lse has a
+    gradient of its own only shifts delta, for d lse / dS = P).
+    """
+    made, group, scale = problem.dtype, problem.group, problem.scale
+    dq, dk, dv = (torch.zeros_like(x, dtype=made) for x in (problem.q, problem.k, problem.v))
+    with _without_autocast(problem.q.device):
+        k, v = problem.k.to(made), problem.v.to(made)
+        for block in _blocks(problem):
+            rows, keys = block.rows, block.keys
+            grad = _grouped(grad_out[:, :, rows].to(made), group)
+            delta = grad.mul(_grouped(out[:, :, rows].to(made), group)).sum(-1, keepdim=True)
+            if grad_lse is not None:
+                delta -= _grouped(grad_lse[:, :, rows, None].to(made), group)
+            q = _grouped(problem.q[:, :, rows].to(made) * scale, group)
+            p = _scores(problem, block, q, k)
+            p = p.sub_(_grouped(lse[:, :, rows, None].to(made), group)).exp_()
+            dv[:, :, :keys] += p.transpose(2, 3) @ grad
+            ds = (grad @ v[:, :, :keys].transpose(2, 3)).sub_(delta).mul_(p)
+            dq[:, :, rows] = _ungrouped(ds @ k[:, :, :keys], group) * scale
+            dk[:, :, :keys] += ds.transpose(2, 3) @ q
+    return dq, dk, dv
+
+
+def _blocks(problem: Problem) -> Iterator[_Block]:
+    """The rows that see a key, so many at a time that their scores stay within the limit."""
+    batch, heads, seqlen_q, _ = problem.q.shape
+    seqlen_k = problem.k.shape[2]
+    step = max(1, _BLOCK_ELEMENTS // max(1, batch * heads * seqlen_k))
+    for start in range(problem.first_row, seqlen_q, step):
+        stop = min(start + step, seqlen_q)
+        keys = stop + seqlen_k - seqlen_q if problem.causal else seqlen_k
+        yield _Block(slice(start, stop), keys)
+
+
+def _scores(problem: Problem, block: _Block, rows: Tensor, keys: Tensor) -> Tensor:
+    """Masked scores, (batch, heads_kv, group * rows, keys), of rows grouped and scaled already."""
+    scores = rows @ keys[:, :, : block.keys].transpose(2, 3)
+    if not problem.causal:
+        return scores
+    device, diagonal = rows.device, problem.k.shape[2] - problem.q.shape[2]
+    last_key = torch.arange(block.rows.start, block.rows.stop, device=device) + diagonal
+    hidden = torch.arange(block.keys, device=device) > last_key.repeat(problem.group)[:, None]
+    return scores.masked_fill(hidden, float("-inf"))
+
+
+def _grouped(x: Tensor, group: int) -> Tensor:
+    """(batch, heads, rows, dim) as (batch, heads_kv, group * rows, dim)."""
+    batch, heads, rows, dim = x.shape
+    return x.reshape(batch, heads // group, group * rows, dim)
+
+
+def _ungrouped(x: Tensor, group: int) -> Tensor:
+    """(batch, heads_kv, group * rows, dim) as (batch, heads, rows, dim)."""
+    batch, heads_kv, rows, dim = x.shape
+    return x.reshape(batch, heads_kv * group, rows // group, dim)
+
+
+def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Autocast would round the matrix products to its own dtype, whatever is asked for here."""
+    if torch.amp.is_autocast_available(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return contextlib.nullcontext()

@@ -1,0 +1,230 @@
+"""The report of `tunefa explain`: what one config needs, what its chip gives, which of it binds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from tunefa import model
+from tunefa.arch import Arch, Device
+from tunefa.kernel import Kernel
+from tunefa.model import Prediction
+from tunefa.reports import arithmetic, text
+from tunefa.trial import Resources, Trial
+from tunefa.workload import Workload
+
+_LIMIT_NAMES = {
+    "threads": "threads",
+    "registers": "registers",
+    "smem": "shared memory",
+    "blocks": "blocks",
+}
+_LOWER_BOUNDS = "lower bounds of the space, not compiled: the compiler will need more"
+_BINDING = {
+    "tensor": "the tensor cores bind",
+    "exp2": "the exponentials bind (special-function units)",
+    "issue": "issuing instructions binds (scale, maximum, sum, masks)",
+    "smem": "shared-memory bandwidth binds",
+    "spills": "spilled registers bind: fewer of them need a smaller tile or more warps",
+    "latency": "waiting binds: too few independent warps or stages to hide it",
+    "L2": "reading from the L2 cache binds",
+    "HBM": "device memory binds",
+    "occupancy": "it cannot run: one block does not fit an SM",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One config on one chip."""
+
+    kernel: str
+    workload: Workload
+    arch: Arch
+    device: Device
+    config: Mapping[str, Any]
+    refused_by: tuple[str, ...]
+    """Every rule that refuses it."""
+    resources: Resources
+    compiled: bool
+    """Whether `resources` are the compiler's; else they are lower bounds."""
+    failure: str
+    """Why it did not compile; empty if it did or was not asked to."""
+    prediction: Prediction
+
+    @property
+    def threads(self) -> int:
+        """Of one block."""
+        return 32 * int(self.config["num_warps"])
+
+    @property
+    def occupancy_lines(self) -> dict[str, str]:
+        """The arithmetic of each limit."""
+        return arithmetic.occupancy_lines(
+            self.arch, self.resources, self.threads, self.prediction.occupancy
+        )
+
+    @property
+    def cycle_lines(self) -> dict[str, tuple[str, str]]:
+        """Formula and numbers of each pipe."""
+        rates = self.device.tensor_flops_per_clock_per_sm
+        chip = replace(self.arch, tensor_flops_per_clock_per_sm=rates)
+        return arithmetic.cycle_lines(
+            self.workload, chip, self.config, self.resources, self.prediction
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """For `--json`."""
+        found = self.prediction
+        lines = self.cycle_lines
+        return {
+            "kernel": self.kernel,
+            "workload": str(self.workload),
+            "arch": self.arch.name,
+            "device": self.device.name,
+            "config": dict(self.config),
+            "refused_by": list(self.refused_by),
+            "resources_from": "compiler" if self.compiled else "lower bounds",
+            "compile_failure": self.failure or None,
+            "threads": self.threads,
+            "resources": asdict(self.resources),
+            "blocks_per_sm": found.occupancy.blocks_per_sm,
+            "blocks_limiter": found.occupancy.limiter,
+            "blocks_by_limit": dict(found.occupancy.limits),
+            "blocks_arithmetic": self.occupancy_lines,
+            "cycles_per_step": {
+                pipe: {"cycles": cycles, "formula": lines[pipe][0], "numbers": lines[pipe][1]}
+                for pipe, cycles in found.cycles_per_step.items()
+            },
+            "limiter": found.limiter,
+            "predicted_us": found.time_us,
+            "predicted_tflops": self.workload.flops / found.time_us / 1e6,
+            "steps": found.steps,
+            "compute_us": found.compute_us,
+            "l2_us": found.l2_us,
+            "hbm_us": found.hbm_us,
+        }
+
+
+def explain(
+    kernel: Kernel,
+    workload: Workload,
+    config: Mapping[str, Any],
+    chip: tuple[Arch, Device],
+    trial: Trial | None,
+) -> Explanation:
+    """Explains a config; `trial` is how it compiled, None if it was not asked to.
+
+    Where it did not compile, the space's lower bounds stand in for the compiler's figures.
+    """
+    arch, device = chip
+    resources = trial.resources if trial is not None else None
+    bounds = kernel.space.estimate(config, workload, arch)
+    used = resources or Resources(int(bounds["smem_bytes"]), int(bounds["registers"]))
+    return Explanation(
+        kernel=kernel.name,
+        workload=workload,
+        arch=arch,
+        device=device,
+        config=config,
+        refused_by=_refusing_rules(kernel, workload, config, arch),
+        resources=used,
+        compiled=resources is not None,
+        failure=f"{trial.outcome}: {trial.reason}" if trial and trial.outcome != "ok" else "",
+        prediction=model.predict(workload, arch, device, config, used),
+    )
+
+
+def _refusing_rules(
+    kernel: Kernel, workload: Workload, config: Mapping[str, Any], arch: Arch
+) -> tuple[str, ...]:
+    """All of them; a search stops at the first."""
+    space = kernel.space
+    names = {**workload.env(), **arch.env(), **config}
+    for name, expression in {**space.define, **space.resources}.items():
+        names[name] = expression(names)
+    return tuple(name for name, holds in space.rules.items() if not holds(names))
+
+
+def show(explanation: Explanation, origin: str, out: Console) -> None:
+    """The whole report, but the next command."""
+    device, arch = explanation.device, explanation.arch
+    out.print(text.heading(f"{explanation.workload} on {device.name} ({arch.name})"))
+    rules = explanation.refused_by
+    facts = {
+        "kernel": explanation.kernel,
+        "config": text.config_text(explanation.config),
+        "from": origin,
+        "rules": "refused: " + "; ".join(rules) if rules else "none refuses it",
+        "figures": "the compiler's" if explanation.compiled else _LOWER_BOUNDS,
+    }
+    if explanation.failure:
+        facts["compiling"] = explanation.failure
+    out.print(text.facts(facts))
+    _show_resources(explanation, out)
+    _show_occupancy(explanation, out)
+    _show_cycles(explanation, out)
+    _show_time(explanation, out)
+
+
+def _show_resources(explanation: Explanation, out: Console) -> None:
+    least = "" if explanation.compiled else "at least "
+    resources = explanation.resources
+    facts = {
+        "threads": f"{explanation.threads:,}",
+        "registers": f"{least}{text.number(resources.registers)} per thread",
+        "shared memory": f"{least}{text.number(resources.smem_bytes)} B",
+    }
+    if resources.spill_bytes is not None:
+        facts["spilled"] = f"{resources.spill_bytes:,} B per thread"
+    out.print()
+    out.print(text.heading("One block needs"))
+    out.print(text.facts(facts, indent=2))
+
+
+def _show_occupancy(explanation: Explanation, out: Console) -> None:
+    found = explanation.prediction.occupancy
+    lines = explanation.occupancy_lines
+    most = "" if explanation.compiled else " at most"
+    out.print()
+    count = text.plural(found.blocks_per_sm, "block")
+    binding = [
+        _LIMIT_NAMES[k] for k, blocks in found.limits.items() if blocks == found.blocks_per_sm
+    ]
+    out.print(text.heading(f"An SM holds {count}{most}, limited by {' and '.join(binding)}"))
+    width = out.width - 17
+    rows = {_LIMIT_NAMES[each]: text.broken(line, width) for each, line in lines.items()}
+    out.print(text.facts(rows, indent=2))
+
+
+def _show_cycles(explanation: Explanation, out: Console) -> None:
+    lines = explanation.cycle_lines
+    pipes = explanation.prediction.cycles_per_step
+    rows = text.table("  pipe", "cycles", "formula, then numbers", right=("cycles",))
+    for pipe, cycles in sorted(pipes.items(), key=lambda each: -each[1]):
+        if not cycles:
+            continue
+        formula, numbers = lines[pipe]
+        rows.add_row(f"  {pipe}", text.number(cycles, 1), f"{formula}\n= {numbers}")
+    out.print()
+    out.print(text.heading("One step, BLOCK_M queries by BLOCK_N keys, asks of the pipes"))
+    out.print(rows)
+
+
+def _show_time(explanation: Explanation, out: Console) -> None:
+    found = explanation.prediction
+    out.print()
+    if found.occupancy.blocks_per_sm == 0:
+        out.print(text.heading(f"No time: {_BINDING['occupancy']}"))
+        return
+    tflops = explanation.workload.flops / found.time_us / 1e6
+    figures = f"{found.time_us:,.1f} us, {tflops:,.1f} TFLOP/s"
+    out.print(text.heading(f"Predicted {figures}"))
+    out.print(_BINDING.get(found.limiter, f"{found.limiter} binds"))
+    rows = text.table("  part", "us", "from", right=("us",))
+    parts = arithmetic.time_lines(found, explanation.device.boost_mhz)
+    for part, (part_us, origin) in parts.items():
+        rows.add_row(f"  {part}", text.number(part_us, 1), text.broken(origin, out.width - 19))
+    out.print(rows)

@@ -1,0 +1,70 @@
+"""A search's progress on standard error: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from tunefa.reports import text
+from tunefa.search import Progress
+
+_LINE_EVERY_S = 10.0
+
+
+class Reporter:
+    """Shows each `Progress` that it is called with. A context manager."""
+
+    def __init__(self) -> None:
+        self._console = text.console(stderr=True)
+        self._bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            transient=True,
+            expand=True,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("compiling", total=1.0)
+        self._next_line_s = 0.0
+        self._stage = ""
+
+    def __enter__(self) -> Reporter:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows where the search stands."""
+        words = _in_words(progress)
+        searching = progress.stage == "search"  # what comes after it is short, whatever is left
+        done = progress.fraction if searching else 1.0
+        self._bar.update(self._task, completed=done, description=words)
+        due = progress.elapsed_s >= self._next_line_s or progress.stage != self._stage
+        if due and not self._console.is_terminal:
+            if searching and done > 0:
+                left_s = progress.elapsed_s * (1 - done) / done
+                words += f" ({done:.0%}, about {left_s:.0f} s left)"
+            self._console.print(words, soft_wrap=True)
+            self._next_line_s = progress.elapsed_s + _LINE_EVERY_S
+            self._stage = progress.stage
+
+
+def _in_words(progress: Progress) -> str:
+    parts = [f"{progress.stage}: {progress.done} done"]
+    if progress.failed:
+        parts.append(f"{progress.failed} failed")
+    if progress.best is not None:
+        parts.append(f"best {text.number(progress.best.median_us, 1)} us")
+    return ", ".join(parts)

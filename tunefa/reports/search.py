@@ -1,0 +1,187 @@
+"""The report of a search: the best five, what failed, what was refused, and the record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from tunefa import model
+from tunefa.record import Record
+from tunefa.reports import text
+from tunefa.reports.space import show_refusals
+from tunefa.search import Finished, Result
+from tunefa.trial import OUTCOMES
+
+_TOP = 5
+_LABELS = {
+    "measured": "MEASURED on this machine's device",
+    "predicted": "PREDICTED by the model for a chip that is not here: nothing was measured",
+}
+_REASON_CHARACTERS = 160
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A trial with what the model says about it."""
+
+    finished: Finished
+    median_us: float
+    tflops: float
+    blocks_per_sm: int | None
+    limiter: str | None
+
+    def to_data(self) -> dict[str, Any]:
+        trial = self.finished.trial
+        return {
+            "kernel": self.finished.kernel,
+            "config": dict(trial.config),
+            "median_us": self.median_us,
+            "tflops": self.tflops,
+            "resources": asdict(trial.resources) if trial.resources else None,
+            "blocks_per_sm": self.blocks_per_sm,
+            "limiter": self.limiter,
+        }
+
+
+def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
+    """For `--json`: everything that `show` prints, as plain data."""
+    request = result.request
+    return {
+        "workload": str(request.workload),
+        "arch": request.arch.name,
+        "device": request.device.name,
+        "objective": _objective(result),
+        "interrupted": result.interrupted,
+        "record": result.record.to_dict() if result.record else None,
+        "top": [row.to_data() for row in _rows(result)],
+        "trials": len(result.finished),
+        "failures": dict(_failures(result)),
+        "refused": {name: dict(found.refused) for name, found in result.feasible.items()},
+        "feasible": {name: len(found.configs) for name, found in result.feasible.items()},
+        "elapsed_s": result.elapsed_s,
+        "journal": str(result.journal),
+        "stored": str(result.stored) if result.stored else None,
+        "out": str(out_path) if out_path else None,
+    }
+
+
+def show(result: Result, out_path: Path | None, out: Console) -> None:
+    """Everything but the next command."""
+    request = result.request
+    if result.interrupted:
+        out.print(text.heading("Interrupted: this is the best so far."))
+    out.print(text.heading(f"{request.workload} on {request.device.name} ({request.arch.name})"))
+    out.print(_LABELS[_objective(result)])
+    out.print(f"{text.plural(len(result.finished), 'trial')} in {result.elapsed_s:.0f} s")
+    rows = _rows(result)
+    if rows:
+        out.print()
+        _show_top(rows, out)
+    _show_failures(result, out)
+    for name, found in result.feasible.items():
+        out.print()
+        out.print(f"{name}: the rules leave {len(found.configs):,} of {found.total:,} configs")
+        show_refusals(found.refused, out)
+    out.print()
+    _show_record(result, out_path, out)
+
+
+def _objective(result: Result) -> str:
+    return "measured" if result.request.measured else "predicted"
+
+
+def _rows(result: Result) -> list[_Row]:
+    rows = []
+    for finished in result.top(_TOP):
+        trial, request = finished.trial, result.request
+        median_us = trial.median_us or float("inf")
+        blocks, limiter = None, None
+        if trial.resources is not None:
+            prediction = model.predict(
+                request.workload, request.arch, request.device, trial.config, trial.resources
+            )
+            blocks, limiter = prediction.occupancy.blocks_per_sm, prediction.limiter
+        tflops = request.workload.flops / median_us / 1e6
+        rows.append(_Row(finished, median_us, tflops, blocks, limiter))
+    return rows
+
+
+def _show_top(rows: list[_Row], out: Console) -> None:
+    """The config's column holds what differs; what all rows share stands below, once."""
+    kernels = {row.finished.kernel for row in rows}
+    configs = [row.finished.trial.config for row in rows]
+    shared = {
+        name: value
+        for name, value in configs[0].items()
+        if len(rows) > 1 and all(config.get(name) == value for config in configs)
+    }
+    figures = ("us", "TFLOP/s", "regs", "smem\nKiB", "blocks\nper SM")
+    top = text.table("", *figures, "limiter", "config", right=("", *figures))
+    for place, row in enumerate(rows, start=1):
+        resources = row.finished.trial.resources
+        own = {k: v for k, v in row.finished.trial.config.items() if k not in shared}
+        kernel = f"{row.finished.kernel} " if len(kernels) > 1 else ""
+        top.add_row(
+            str(place),
+            text.number(row.median_us, 1),
+            text.number(row.tflops, 1),
+            text.number(resources.registers if resources else None),
+            text.kib(resources.smem_bytes if resources else None),
+            text.number(row.blocks_per_sm),
+            row.limiter or text.NO_VALUE,
+            kernel + text.config_text(own),
+        )
+    out.print(top)
+    if shared:
+        out.print(text.facts({"all of them": text.config_text(shared)}))
+
+
+def _failures(result: Result) -> Counter[str]:
+    """How many trials ended in which way, the fine ones left out, in the order of OUTCOMES."""
+    counts: Counter[str] = Counter(finished.trial.outcome for finished in result.finished)
+    return Counter({kind: counts[kind] for kind in OUTCOMES if kind != "ok" and counts[kind]})
+
+
+def _show_failures(result: Result, out: Console) -> None:
+    failures = _failures(result)
+    if not failures:
+        return
+    made = text.table("failed", "how", "for example", right=("failed",))
+    for kind, count in failures.items():
+        reasons = Counter(f.trial.reason for f in result.finished if f.trial.outcome == kind)
+        reason = reasons.most_common(1)[0][0]
+        short = reason if len(reason) <= _REASON_CHARACTERS else reason[:_REASON_CHARACTERS] + "..."
+        made.add_row(text.number(count), kind, short)
+    out.print()
+    out.print(made)
+
+
+def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
+    record = result.record
+    if record is None:
+        out.print(text.heading("No record: nothing valid was found."))
+    else:
+        out.print(text.heading(f"Record, {record.objective}"))
+        out.print(text.facts(_record_facts(record)))
+    places = {"stored": result.stored, "written": out_path, "journal": result.journal}
+    for name, path in places.items():
+        if path is not None:  # never broken by us, so that it can be copied
+            out.print(Text.assemble((f"{name:<11}", "dim"), str(path)), soft_wrap=True)
+
+
+def _record_facts(record: Record) -> dict[str, str]:
+    clock = f"{text.number(record.median_us, 1)} us, {text.number(record.tflops, 1)} TFLOP/s"
+    note = "" if record.device else " (predicted, not measured)"
+    resources = asdict(record.resources) if record.resources else {}
+    return {
+        "kernel": record.kernel,
+        "config": text.config_text(record.config),
+        "time": clock + note,
+        "resources": ", ".join(f"{k} {v:,}" for k, v in resources.items() if v is not None),
+        "check": str(record.provenance.get("check", text.NO_VALUE)),
+    }

@@ -1,0 +1,281 @@
+"""`flash_attention`: the first call of a shape decides what runs, later calls run it.
+
+Deciding is checking the arguments, lookup, reading YAML and compiling. It leaves a plan under
+everything it depended on, so that a later call is one dictionary lookup and a launch.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from tunefa import kernel as kernels
+from tunefa import languages, store
+from tunefa import plan as plans
+from tunefa.arch import Arch
+from tunefa.call import Call
+from tunefa.kernel import Kernel
+from tunefa.languages import Compiled
+from tunefa.plan import Chip, Chosen, Plan, PyTorchPlan
+from tunefa.recent import Recent
+from tunefa.record import Record
+from tunefa.store import Store
+from tunefa.trial import Config
+from tunefa.workload import Workload
+
+MAX_PLANS = 4096
+"""A plan is about a kilobyte; a server that decodes makes one for each length."""
+MAX_COMPILED = 512
+
+Layout = Literal["bshd", "bhsd"]
+
+
+class _Records(Store):
+    """The records that were loaded into this process, then those on disk."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        super().__init__(roots)
+        self.loaded: list[Record] = []
+
+    def records(self) -> list[Record]:
+        return [*self.loaded, *super().records()]
+
+
+class Compiler:
+    """A language's `compile` for one device, which remembers what it compiled.
+
+    Another batch or length takes the same binary: kernels get these as arguments. A binary is
+    loaded into one device's context, so every device has a compiler of its own.
+    """
+
+    def __init__(self) -> None:
+        self._compiled: Recent[Compiled] = Recent(MAX_COMPILED)
+
+    def __call__(
+        self, kernel: Kernel, workload: Workload, config: Config, arch: Arch, aligned: bool
+    ) -> Compiled:
+        """As `compile` of the kernel's language; raises what that raises."""
+        kind = replace(workload, batch=1, seqlen_q=1, seqlen_k=1)
+        key = (kernel.name, tuple(sorted(config.items())), kind, arch.name, aligned)
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            language = languages.load(kernel.language)
+            compiled = language.compile(kernel, workload, config, arch, aligned)
+            self._compiled.add(key, compiled)
+        return compiled
+
+
+class Runtime:
+    """Plans, compiled configs and records of one process. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._plans: Recent[Plan] = Recent(MAX_PLANS)
+        self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
+        self._records: _Records | None = None
+        self._kernels: tuple[Kernel, ...] | None = None
+        self._last = threading.local()
+
+    @property
+    def last(self) -> Chosen | None:
+        """What ran this thread's last call; None before the first."""
+        chosen: Chosen | None = getattr(self._last, "chosen", None)
+        # The plan launches with its config, which is nobody else's to change.
+        return chosen and replace(chosen, config=dict(chosen.config))
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+    ) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call with the arguments of `flash_attention`, without autograd."""
+        if q.is_cuda and (scale is None or (type(scale) is float and 0.0 < scale < math.inf)):
+            plan = self.plan(q, k, v, causal, layout)
+        else:
+            call = Call.of(q, k, v, causal, scale, layout)
+            scale = call.scale
+            if q.is_cuda and scale > 0:
+                plan = self.plan(q, k, v, causal, layout)
+            else:
+                plan = _without_kernel(call)
+        self._last.chosen = plan.chosen
+        return plan.run(q, k, v, scale)
+
+    def plan(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, layout: str) -> Plan:
+        """The plan for calls of this shape with a positive scale; made if there is none yet."""
+        key = (
+            *(q.shape, q.stride(), q.dtype, q.get_device()),
+            *(k.shape, k.stride(), k.dtype, k.get_device()),
+            *(v.shape, v.stride(), v.dtype, v.get_device()),
+            (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0,
+            causal,
+            layout,
+        )
+        return self._plans.get(key) or self._add(key, Call.of(q, k, v, causal, None, layout))
+
+    def load(self, path: Path) -> None:
+        """Adds the records of a file; shapes that have a plan are decided again."""
+        records = store.read(path)
+        with self._lock:
+            stored = self._stored()
+            stored.loaded = [*records, *stored.loaded]
+            self._plans.clear()
+
+    def _add(self, key: Hashable, call: Call) -> Plan:
+        with self._lock:
+            plan = self._plans.get(key)  # made by a thread that held the lock before
+            if plan is None:
+                if self._kernels is None:
+                    self._kernels = tuple(kernels.load(name) for name in kernels.names())
+                device = call.q.device
+                if device not in self._devices:
+                    self._devices[device] = (Chip.of(device), Compiler())
+                chip, compiler = self._devices[device]
+                plan = plans.of(call, chip, self._stored(), self._kernels, compiler)
+                self._plans.add(key, plan)
+            return plan
+
+    def _stored(self) -> _Records:
+        if self._records is None:
+            self._records = _Records(store.default_store().roots)
+        return self._records
+
+
+def _without_kernel(call: Call) -> Plan:
+    """The plan for a call that is off CUDA or has a scale that kernels do not take."""
+    why = Chip.of(call.q.device).why_not
+    if not why:
+        why = f"scale {call.scale} is not positive, and kernels scale a row's maximum with it"
+    return PyTorchPlan.because(call, why)
+
+
+_RUNTIME = Runtime()
+
+
+@overload
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    scale: float | None = ...,
+    layout: Layout = ...,
+    return_lse: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    scale: float | None = ...,
+    layout: Layout = ...,
+    return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = ...,
+    scale: float | None = ...,
+    layout: Layout = ...,
+    return_lse: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
+def flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    layout: Layout = "bshd",
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale * q @ k^T) @ v, by the fastest kernel known for the shape and the device.
+
+    q is (batch, seqlen_q, heads, head_dim), k (batch, seqlen_k, heads_kv, head_dim) and v
+    (batch, seqlen_k, heads_kv, head_dim_v); in layout "bhsd", heads come before seqlen. Strides are
+    free. Consecutive query heads share a KV head. `out` has q's dtype and layout, and head_dim_v.
+
+    causal: query i sees keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from 2.1 on; a row
+    that sees none gives 0. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse), lse =
+    log(sum(exp(scale * q @ k^T))) as (batch, heads, seqlen_q) in fp32 (fp64 for fp64 inputs).
+
+    Works under autograd, torch.compile and, from a shape's second call on, CUDA graph capture.
+    Where no kernel serves the call (a CPU tensor, fp64, another chip) PyTorch computes it;
+    `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
+    """
+    if torch.compiler.is_compiling():
+        out, lse = _through_op(q, k, v, causal, scale, layout)
+    elif _is_plain(q, k, v):
+        out, lse = _RUNTIME.attend(q, k, v, causal, scale, layout)
+    else:
+        Call.of(q, k, v, causal, scale, layout)  # says what is wrong before the dispatcher does
+        out, lse = _through_op(q, k, v, causal, scale, layout)
+    return (out, lse) if return_lse else out
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+) -> tuple[Tensor, Tensor]:
+    """(out, lse), always here and now: what `flash_attention` is to PyTorch's dispatcher."""
+    return _RUNTIME.attend(q, k, v, causal, scale, layout)
+
+
+def last_choice() -> Chosen | None:
+    """What ran the last call of `flash_attention` in this thread, and why; None before the first.
+
+    A replayed CUDA graph is no call.
+    """
+    return _RUNTIME.last
+
+
+def load(path: str | PathLike[str]) -> None:
+    """Adds the records of a YAML file, as `tunefa search --out` writes it, for this process.
+
+    They stand before those of the user's store and of tunefa itself, the last file first.
+
+    Raises TunefaError, with file and line, for a file that cannot be read as results.
+    """
+    _RUNTIME.load(Path(path))
+
+
+def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether nothing but the kernel has to happen, so that the dispatcher's tens of us are saved.
+
+    Autograd, tensor subclasses, fake and meta tensors and dispatch modes need it.
+    """
+    return (
+        type(q) is Tensor
+        and type(k) is Tensor
+        and type(v) is Tensor
+        and not (
+            torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        )
+        and not q.is_meta
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
+
+
+def _through_op(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+) -> tuple[Tensor, Tensor]:
+    from tunefa import ops  # registers the op; a process that only infers never needs it
+
+    return ops.flash_attention(q, k, v, causal, scale, layout)

@@ -1,0 +1,303 @@
+"""The search: propose, compile, check, time, keep.
+
+For each kernel that serves the workload: the rules leave feasible configs, a strategy proposes
+among them, an objective makes trials of them, every trial goes to the journal, the finalists race,
+and the winner becomes a record in the user's store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunefa import lookup, model, provenance, strategies
+from tunefa.arch import Arch, Device
+from tunefa.budget import Budget
+from tunefa.errors import TunefaError
+from tunefa.evaluate import Measured, Objective, Predicted
+from tunefa.journal import Journal
+from tunefa.kernel import Kernel
+from tunefa.record import Record
+from tunefa.space import Feasible
+from tunefa.store import Store
+from tunefa.strategies import Problem, Strategy
+from tunefa.trial import Config, Resources, Trial
+from tunefa.workload import Workload
+
+FINALISTS = 8
+_PLATEAU_TRIALS = 60
+"""A search by seconds ends early after so many trials (and a third of all) without a 0.5 % gain."""
+_GAIN = 0.995
+_REGISTERS_BEYOND_ACCUMULATORS = 40
+"""Addresses, row statistics and masks: the median difference over 391 compiled configs."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to search, and how."""
+
+    workload: Workload
+    arch: Arch
+    device: Device
+    measured: bool
+    kernels: tuple[Kernel, ...]
+    budget: Budget
+    strategy: str = "auto"
+    seed: int = 0
+    workers: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search stands."""
+
+    kernel: str
+    done: int
+    failed: int
+    best: Trial | None
+    elapsed_s: float
+    fraction: float
+    stage: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trial and the kernel it belongs to."""
+
+    kernel: str
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a search found."""
+
+    request: Request
+    record: Record | None
+    """The winner; None when nothing valid was found."""
+    finished: tuple[Finished, ...]
+    feasible: dict[str, Feasible]
+    elapsed_s: float
+    journal: Path
+    stored: Path | None
+    interrupted: bool
+
+    def top(self, n: int) -> list[Finished]:
+        """The n best that are right, best first; those that raced before those that did not."""
+        right = [f for f in self.finished if f.trial.outcome == "ok" and f.trial.median_us]
+        return sorted(right, key=_standing)[:n]
+
+
+@dataclass
+class _State:
+    """What a search holds while it runs."""
+
+    request: Request
+    report: Callable[[Progress], None]
+    journal: Journal
+    start: float = field(default_factory=time.monotonic)
+    finished: dict[tuple[str, tuple[object, ...]], Finished] = field(default_factory=dict)
+    stage: str = "search"
+    interrupted: bool = False
+
+    def keep(self, kernel: str, trial: Trial) -> None:
+        """Writes a trial to the journal; a later one of the same config replaces the earlier."""
+        self.journal.append(kernel, trial)
+        self.finished[kernel, strategies.identity(trial.config)] = Finished(kernel, trial)
+        trials = [f.trial for f in self.finished.values()]
+        right = [t for t in trials if t.outcome == "ok"]
+        elapsed = time.monotonic() - self.start
+        self.report(
+            Progress(
+                kernel=kernel,
+                done=len(trials),
+                failed=len(trials) - len(right),
+                best=min(right, key=lambda t: t.median_us or math.inf, default=None),
+                elapsed_s=elapsed,
+                fraction=self.request.budget.fraction(elapsed, len(trials)),
+                stage=self.stage,
+            )
+        )
+
+
+def search(
+    request: Request, store: Store, on_progress: Callable[[Progress], None] = lambda _: None
+) -> Result:
+    """Searches until the budget is used, the space is exhausted or nothing gets better.
+
+    The winner is stored. After Ctrl-C the result holds what was found by then, `interrupted`.
+    Raises TunefaError when the rules refuse every config of every kernel, and when the journal or
+    the store cannot be written.
+    """
+    feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
+    _some_feasible(feasible, request)
+    header = {
+        "workload": str(request.workload),
+        "arch": request.arch.name,
+        "device": request.device.name,
+        "strategy": request.strategy,
+        "seed": request.seed,
+        "provenance": {k.name: provenance.of(k) for k in request.kernels},
+    }
+    with Journal(f"{request.arch.name}-{request.workload}", header) as journal:
+        state = _State(request, on_progress, journal)
+        searched = [k for k in request.kernels if feasible[k.name].configs]
+        try:
+            for place, kernel in enumerate(searched, start=1):
+                _search_kernel(state, kernel, feasible[kernel.name], store, place / len(searched))
+        except KeyboardInterrupt:  # a second one, while the first one's best was being checked
+            state.interrupted = True
+        record = _record(state)
+        stored = store.add(record) if record else None
+    finished = tuple(state.finished.values())
+    elapsed = time.monotonic() - state.start
+    return Result(
+        request, record, finished, feasible, elapsed, journal.path, stored, state.interrupted
+    )
+
+
+def _some_feasible(feasible: dict[str, Feasible], request: Request) -> None:
+    if any(found.configs for found in feasible.values()):
+        return
+    refusals = "; ".join(
+        f"{name}: "
+        + ", ".join(f"{rule} ({count})" for rule, count in found.refused.items() if count)
+        for name, found in feasible.items()
+    )
+    raise TunefaError(
+        f"every config for {request.workload} on {request.arch.name} is refused ({refusals})"
+    )
+
+
+def _search_kernel(
+    state: _State, kernel: Kernel, feasible: Feasible, store: Store, share: float
+) -> None:
+    """Searches one kernel until `share` of the budget is used, then races its finalists."""
+    if state.interrupted:
+        return
+    request = state.request
+    known = _known_configs(request, kernel, store)
+    problem = _problem(request, kernel, feasible, known)
+    strategy = strategies.create(request.strategy, problem)
+    objective: type[Predicted] = Measured if request.measured else Predicted
+    with objective(
+        kernel, request.workload, request.arch, request.device, request.workers
+    ) as evaluator:
+        try:
+            for trial in _loop(state, strategy, evaluator, share):
+                state.keep(kernel.name, trial)
+                strategy.tell(trial)
+        except KeyboardInterrupt:
+            state.interrupted = True
+        state.stage = "race" if request.measured else "check"
+        for trial in evaluator.race(_finalists(state, kernel, known)):
+            state.keep(kernel.name, trial)
+
+
+def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:
+    """The best so far, and the known configs they must beat; only the best after Ctrl-C."""
+    own = [f.trial for f in state.finished.values() if f.kernel == kernel.name]
+    right = sorted((t for t in own if t.outcome == "ok"), key=lambda t: t.median_us or math.inf)
+    if state.interrupted:
+        return right[:1]
+    return right[:FINALISTS] + [t for t in right[FINALISTS:] if t.config in known]
+
+
+def _loop(state: _State, strategy: Strategy, evaluator: Objective, share: float) -> Iterator[Trial]:
+    """Keeps the evaluator busy; yields trials as they finish."""
+    underway, started = 0, len(state.finished)  # by the kernels before this one
+    best, since_best, done = math.inf, 0, 0
+    exhausted = False
+    while True:
+        while not exhausted and underway < evaluator.width:
+            elapsed = time.monotonic() - state.start
+            stale = since_best > max(_PLATEAU_TRIALS, done // 3)
+            by_time = state.request.budget.seconds is not None
+            if state.request.budget.fraction(elapsed, started) >= share or (by_time and stale):
+                exhausted = True
+                break
+            config = strategy.ask()
+            if config is None:
+                exhausted = True
+                break
+            evaluator.submit(config)
+            underway, started = underway + 1, started + 1
+        if underway == 0:
+            return
+        trial = evaluator.next()
+        underway, done, since_best = underway - 1, done + 1, since_best + 1
+        if trial.outcome == "ok" and (trial.median_us or math.inf) < best * _GAIN:
+            best, since_best = trial.median_us or math.inf, 0
+        yield trial
+
+
+def _problem(request: Request, kernel: Kernel, feasible: Feasible, known: list[Config]) -> Problem:
+    expected = [_expected_us(request, kernel, config) for config in feasible.configs]
+    return Problem(
+        parameters=kernel.space.parameters,
+        configs=feasible.configs,
+        expected_us=expected,
+        first=known,
+        trials=request.budget.trials,
+        seed=request.seed,
+    )
+
+
+def _expected_us(request: Request, kernel: Kernel, config: Config) -> float:
+    """The model's time from the space's lower bounds, before any compiler has seen the config."""
+    estimate = kernel.space.estimate(config, request.workload, request.arch)
+    registers = int(estimate.get("registers", 0)) + _REGISTERS_BEYOND_ACCUMULATORS
+    cap = int(config.get("maxnreg") or request.arch.max_registers_per_thread)
+    resources = Resources(int(estimate.get("smem_bytes", 0)), min(registers, cap))
+    return model.predict(request.workload, request.arch, request.device, config, resources).time_us
+
+
+def _known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config]:
+    """What the store holds for the nearest workload, and the kernel's default, if there are any."""
+    device = request.device.name if request.measured else None
+    known: list[Config] = []
+    with contextlib.suppress(TunefaError):
+        choice = lookup.lookup(store, request.workload, request.arch, device, [kernel])
+        known.append(choice.config)
+        known.append(kernel.default(request.workload, request.arch))
+    return known
+
+
+def _record(state: _State) -> Record | None:
+    """The winner of all kernels as a record."""
+    request = state.request
+    raced = [f for f in state.finished.values() if f.trial.outcome == "ok" and f.trial.median_us]
+    checked = [f for f in raced if f.trial.error is not None]
+    winner = min(checked, key=_standing, default=None)
+    if winner is None or winner.trial.median_us is None:
+        return None
+    kernel = next(k for k in request.kernels if k.name == winner.kernel)
+    trial, median_us = winner.trial, winner.trial.median_us
+    made: dict[str, Any] = provenance.of(kernel)
+    made |= {"trials": len(state.finished), "strategy": request.strategy}
+    made["check"] = f"relative error {trial.error:.1e} against " + (
+        "fp32 on the device" if request.measured else "fp64 in the interpreter"
+    )
+    return Record(
+        kernel=kernel.name,
+        arch=request.arch.name,
+        device=request.device.name if request.measured else None,
+        workload=request.workload,
+        config=dict(trial.config),
+        objective="measured" if request.measured else "predicted",
+        median_us=median_us,
+        tflops=request.workload.flops / median_us / 1e6,
+        resources=trial.resources,
+        certificate=None,
+        provenance=made,
+    )
+
+
+def _standing(finished: Finished) -> tuple[int, float]:
+    """Sort key: trials that raced (more samples) first, then the time."""
+    return -len(finished.trial.samples_us), finished.trial.median_us or math.inf

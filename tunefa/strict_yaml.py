@@ -1,0 +1,254 @@
+"""YAML that means what it says: plain data, text keys, no key twice, every error with its line.
+
+The resolver is YAML 1.1's, with two of its surprises removed: `1e12` is a number, and a date is
+text.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from yaml.constructor import ConstructorError
+from yaml.reader import Reader
+
+from tunefa.errors import TunefaError, unknown
+
+if TYPE_CHECKING:
+    from yaml import SafeDumper as _BaseDumper
+    from yaml import SafeLoader as _BaseLoader
+else:  # ten times faster, but only there when PyYAML was built with libyaml
+    _BaseLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    _BaseDumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+REQUIRED: Any = object()
+"""Default of a key that must be there."""
+
+_TAG = "tag:yaml.org,2002:"
+_EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
+_MAX_DEPTH = 100  # libyaml's composer recurses in C: 100,000 opening brackets kill the process
+_WORDS: dict[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a finite number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+    type(None): "null",
+}
+
+
+class Located(dict[str, Any]):
+    """A mapping read from a file, with the line (from 1) each of its keys stands on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: dict[str, int] = {}
+
+
+class _Loader(_BaseLoader):
+    """Builds JSON's types only: other tags, merge keys and aliases are errors."""
+
+    depth = 0
+
+    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise _error(current_node, f"nested more than {_MAX_DEPTH} levels deep")
+        super().descend_resolver(current_node, current_index)
+
+    def ascend_resolver(self) -> None:
+        self.depth -= 1
+        super().ascend_resolver()
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node in self.constructed_objects:  # a few lines of aliases can stand for gigabytes
+            raise _error(node, "this is used again through an alias: write it out in each place")
+        try:
+            return super().construct_object(node, deep=True)
+        except (ValueError, LookupError):  # `0x_`, `!!bool maybe`, an integer of 5,000 digits
+            raise _error(node, f"cannot read this as {node.tag.removeprefix(_TAG)}") from None
+
+    def construct_located(self, node: yaml.Node) -> Located:
+        if not isinstance(node, yaml.MappingNode):
+            raise _error(node, "expected a mapping")
+        located = Located()
+        for key_node, value_node in node.value:
+            if problem := _problem_with_key(key_node, located):
+                raise _error(key_node, problem)
+            located.lines[key_node.value] = key_node.start_mark.line + 1
+            located[key_node.value] = self.construct_object(value_node)
+        return located
+
+    def construct_refused(self, node: yaml.Node) -> None:
+        raise _error(node, f"only plain data is read, not {node.tag.replace(_TAG, '!!')}")
+
+
+def _error(node: yaml.Node, problem: str) -> ConstructorError:
+    return ConstructorError(None, None, problem, node.start_mark)
+
+
+def _problem_with_key(node: yaml.Node, located: Located) -> str:
+    """Why the key at `node` cannot be the next one of `located`; empty if it can."""
+    if not isinstance(node, yaml.ScalarNode):
+        return "a mapping key must be text, not a list or a mapping"
+    if node.tag != _TAG + "str":
+        return f"mapping key {node.value!r} is not text: put it in quotes"
+    if node.value in located:
+        first = located.lines[node.value]
+        return f"key {node.value!r} is already on line {first}: remove one of the two"
+    return ""
+
+
+class _Dumper(_BaseDumper):
+    """Writes JSON's types only, and a value that is shared in full each time."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_plain(self, data: dict[str, Any]) -> yaml.MappingNode:
+        for key in data:
+            if not isinstance(key, str):
+                raise TypeError(f"mapping key {key!r} is not a str")
+        return self.represent_dict(data)
+
+
+_READERS: dict[Any, Any] = {
+    tag: yaml.SafeLoader.yaml_constructors[tag]
+    for tag in (_TAG + name for name in ("null", "bool", "int", "float", "str", "seq"))
+}
+_READERS[_TAG + "map"] = _Loader.construct_located
+_READERS[_TAG + "timestamp"] = _READERS[_TAG + "str"]
+_READERS[None] = _Loader.construct_refused
+_Loader.yaml_constructors = _READERS
+
+_WRITERS: dict[Any, Any] = {
+    kind: write
+    for kind, write in yaml.SafeDumper.yaml_representers.items()
+    if kind in (type(None), bool, int, float, str, list, tuple, None)
+}
+_WRITERS[dict] = _WRITERS[Located] = _Dumper.represent_plain
+_Dumper.yaml_representers = _WRITERS
+
+for _each in (_Loader, _Dumper):  # the dumper too, so that it quotes the *text* "1e12"
+    _each.add_implicit_resolver(_TAG + "float", _EXPONENT, list("-+.0123456789"))
+
+
+def load(text: str, where: str) -> Any:
+    """The one document in `text`; None if it is empty. Mappings come back as `Located`.
+
+    Raises TunefaError, beginning with `where:line: `, for anything but well-formed plain data.
+    """
+    if odd := Reader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, odd.start()) + 1
+        raise TunefaError(
+            f"{where}:{line}: YAML does not allow the character {odd[0]!r}: remove it"
+        )
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{where}:{mark.line + 1}" if mark else where
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+        raise TunefaError(f"{place}: {problem}") from None
+    finally:
+        loader.dispose()
+
+
+def load_file(path: Path) -> Any:
+    """The one document in the file at `path`.
+
+    Raises TunefaError naming the path if the file is missing, unreadable, not UTF-8, empty or not
+    what `load` accepts.
+    """
+    try:
+        data = load(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise TunefaError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TunefaError(
+            f"{path}: not UTF-8 text (byte {error.start}): save it as UTF-8"
+        ) from None
+    if data is None:
+        raise TunefaError(f"{path}: the file is empty: delete it or restore its content")
+    return data
+
+
+def dump(data: Any) -> str:
+    """The document that `load` reads back as `data`, which is JSON's types (tuples become lists).
+
+    Raises TypeError for a key that is not a str, yaml.YAMLError for any other type: both are bugs.
+    """
+    text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    return str(text)
+
+
+class Fields:
+    """Reads one mapping strictly: every key is taken, with its type, or it is an error."""
+
+    def __init__(self, data: Any, where: str) -> None:
+        """`where` begins each message; a line number follows it if `load` made `data`.
+
+        Raises TunefaError if `data` is not a mapping.
+        """
+        if not isinstance(data, Mapping):
+            raise TunefaError(f"{where}: expected a mapping of keys to values, not {_shown(data)}")
+        self._data: Mapping[str, Any] = data
+        self._where = where
+        self._taken: dict[str, None] = {}
+
+    def at(self, key: str) -> str:
+        """Where `key` stands: `file:line`, or just the file if the line is not known."""
+        line = self._data.lines.get(key) if isinstance(self._data, Located) else None
+        return f"{self._where}:{line}" if line else self._where
+
+    def take(self, key: str, kind: type | tuple[type, ...], default: Any = REQUIRED) -> Any:
+        """The value of `key`, or `default` if the key is not there.
+
+        `kind` is one of bool, int, float, str, list, dict and NoneType, or several. A bool is no
+        int; an int will do for a float, and is converted; a float is finite. Raises TunefaError if
+        the key is missing without a default, or its value is of another kind.
+        """
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        self._taken[key] = None
+        if key not in self._data:
+            if default is REQUIRED:
+                raise TunefaError(
+                    f"{self._where}: key {key!r} is missing: add it ({_words(kinds)})"
+                )
+            return default
+        value = self._data[key]
+        if type(value) is int and int not in kinds and float in kinds and _finite(value):
+            return float(value)
+        fits = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        if not fits or (isinstance(value, float) and not _finite(value)):
+            raise TunefaError(
+                f"{self.at(key)}: {key!r} must be {_words(kinds)}, not {_shown(value)}"
+            )
+        return value
+
+    def done(self) -> None:
+        """Raises TunefaError naming each key that was not taken, and the nearest that was."""
+        extra = [key for key in self._data if key not in self._taken]
+        if extra:
+            errors = (f"{self.at(key)}: {unknown('key', key, self._taken)}" for key in extra)
+            raise TunefaError("; ".join(errors))
+
+
+def _finite(value: float) -> bool:
+    return abs(value) <= sys.float_info.max
+
+
+def _words(kinds: Iterable[type]) -> str:
+    return " or ".join(_WORDS.get(kind, kind.__name__) for kind in kinds)
+
+
+def _shown(value: Any) -> str:
+    """`value` as a message shows it: itself if that is short, else its kind."""
+    text = repr(value)
+    return text if len(text) <= 60 else _WORDS.get(type(value), "a mapping")

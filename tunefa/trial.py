@@ -1,0 +1,72 @@
+"""What happened to one config: the outcome as data, never as an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+Config = Mapping[str, Any]
+"""One choice for every parameter of a space, in the order of its file."""
+
+Outcome = Literal["ok", "refused", "compile_failed", "timeout", "crashed", "wrong", "unstable"]
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler says one program needs; None where it did not say."""
+
+    smem_bytes: int | None = None
+    registers: int | None = None
+    """Registers per thread."""
+    spill_bytes: int | None = None
+    """Bytes of local memory stored by spill instructions, per thread."""
+    stack_bytes: int | None = None
+    """Stack frame per thread."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One config on its way through compile, check and time."""
+
+    config: Config
+    outcome: Outcome
+    reason: str = ""
+    """Why it is not `ok`, in words a user can act on."""
+    resources: Resources | None = None
+    predicted_us: float | None = None
+    samples_us: tuple[float, ...] = field(default=())
+    """Measured latencies, one per launch."""
+    error: float | None = None
+    """Relative error against the reference, ||out - ref|| / ||ref||."""
+    compile_s: float | None = None
+
+    @property
+    def median_us(self) -> float | None:
+        """The figure that ranks this trial: the measured median, else the prediction."""
+        if not self.samples_us:
+            return self.predicted_us
+        ordered = sorted(self.samples_us)
+        middle = len(ordered) // 2
+        if len(ordered) % 2:
+            return ordered[middle]
+        return (ordered[middle - 1] + ordered[middle]) / 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for the journal."""
+        return {**asdict(self), "config": dict(self.config), "samples_us": list(self.samples_us)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Trial:
+        """The trial that `to_dict` wrote. Raises ValueError, TypeError or KeyError if none did."""
+        if data["outcome"] not in OUTCOMES:
+            raise ValueError(f"unknown outcome {data['outcome']!r}")
+        resources = data.get("resources")
+        return cls(
+            **{
+                **data,
+                "resources": Resources(**resources) if resources else None,
+                "samples_us": tuple(data.get("samples_us", ())),
+            }
+        )

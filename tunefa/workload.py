@@ -1,0 +1,204 @@
+"""One attention problem: its sizes, the text that names it, and the work there is to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tunefa.errors import TunefaError, unknown
+
+OPS = ("fwd",)
+DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
+"""Bytes of one element of each dtype."""
+
+MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
+_SIZES = {
+    "b": "batch",
+    "h": "heads",
+    "kv": "heads_kv",
+    "q": "seqlen_q",
+    "k": "seqlen_k",
+    "d": "head_dim",
+    "dv": "head_dim_v",
+    "w": "window",
+}
+_MASKS = {"causal": True, "full": False}
+_PART = re.compile(r"([a-z]+)(-?[0-9].*)")
+_SIZE = re.compile(r"([1-9][0-9]{0,14})([kK]?)")
+
+
+def parse_size(text: str, name: str) -> int:
+    """The size that a user wrote as `8192` or `8k`; TunefaError if `text` is anything else."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise _bad_size(name, text)
+    return int(match[1]) * (1024 if match[2] else 1)
+
+
+def _bad_size(name: str, value: object) -> TunefaError:
+    return TunefaError(
+        f"{name} is {value!r}: give a whole number from 1, such as 8192 or 8k (8192)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One attention forward problem; `Workload.of` fills in what is left out.
+
+    q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim) and v is
+    (batch, heads_kv, seqlen_k, head_dim_v). A causal mask is aligned to the bottom right, as in
+    FlashAttention from 2.1 on: query i attends key j where j <= i + seqlen_k - seqlen_q. A window
+    leaves each query the last `window` of the keys up to that diagonal, the diagonal included.
+    """
+
+    op: str = "fwd"
+    batch: int = 1
+    heads: int = 32
+    heads_kv: int = 8
+    seqlen_q: int
+    seqlen_k: int
+    head_dim: int = 128
+    head_dim_v: int = 128
+    dtype: str = "bf16"
+    causal: bool = True
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises TunefaError for the first field with a value that no kernel could serve."""
+        if self.op not in OPS:
+            raise unknown("op", str(self.op), OPS)
+        if self.dtype not in DTYPES:
+            raise unknown("dtype", str(self.dtype), DTYPES)
+        for name in _SIZES.values():
+            value = getattr(self, name)
+            if not (type(value) is int and value >= 1) and (name, value) != ("window", None):
+                raise _bad_size(name, value)
+        if self.heads % self.heads_kv:
+            raise TunefaError(
+                f"heads {self.heads} is not a multiple of heads_kv {self.heads_kv}: each KV head "
+                f"serves equally many query heads, so heads_kv must divide {self.heads}"
+            )
+        for name in ("head_dim", "head_dim_v"):
+            value = getattr(self, name)
+            if value < MIN_HEAD_DIM:
+                raise TunefaError(
+                    f"{name} {value} is below {MIN_HEAD_DIM}, the smallest tunefa's kernels serve: "
+                    f"pad it with zeros to {MIN_HEAD_DIM} and keep the scale"
+                )
+            if value > MAX_HEAD_DIM:
+                raise TunefaError(
+                    f"{name} {value} is above {MAX_HEAD_DIM}, the largest tunefa's kernels serve: "
+                    f"use {MAX_HEAD_DIM} or less"
+                )
+
+    @classmethod
+    def of(cls, **parts: Any) -> Workload:
+        """A workload from some of its fields; those missing or None take their defaults.
+
+        Given alone, `heads` is also `heads_kv`, `seqlen_q` also `seqlen_k`, `head_dim` also
+        `head_dim_v`. Raises TunefaError if `seqlen_q` is missing or a value is not valid.
+        """
+        given = {name: value for name, value in parts.items() if value is not None}
+        if "seqlen_q" not in given:
+            raise TunefaError("seqlen_q is missing: give the number of query rows, such as 8192")
+        pairs = (("heads", "heads_kv"), ("seqlen_q", "seqlen_k"), ("head_dim", "head_dim_v"))
+        for name, follower in pairs:
+            if name in given:
+                given.setdefault(follower, given[name])
+        return cls(**given)
+
+    @classmethod
+    def parse(cls, text: str) -> Workload:
+        """The workload that `text` names, such as `q4096`, `b4_h32_kv8_q1_k8k_d64_fp16_full`.
+
+        Parts come in any order; those left out default as in `of`. Raises TunefaError quoting
+        `text` for a part that is unknown, not valid or there twice, or if there is no `q`.
+        """
+        parts: dict[str, Any] = {}
+        try:
+            for part in text.strip().split("_"):
+                name, value = _parse_part(part)
+                if name in parts:
+                    raise TunefaError(f"{part!r} gives {name} a second time: leave one out")
+                parts[name] = value
+            return cls.of(**parts)
+        except TunefaError as error:
+            raise TunefaError(f"workload {text!r}: {error}") from None
+
+    def __str__(self) -> str:
+        """The canonical text, `fwd_b4_h32_kv8_q4096_k4096_d128_bf16_causal`, that `parse` reads."""
+        parts = [self.op]
+        parts += [f"{key}{getattr(self, _SIZES[key])}" for key in ("b", "h", "kv", "q", "k", "d")]
+        if self.head_dim_v != self.head_dim:
+            parts.append(f"dv{self.head_dim_v}")
+        parts += [self.dtype, "causal" if self.causal else "full"]
+        if self.window is not None:
+            parts.append(f"w{self.window}")
+        return "_".join(parts)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.heads // self.heads_kv
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs that one head attends, exactly."""
+        diagonal = self.seqlen_k - self.seqlen_q
+        pairs = self.seqlen_q * self.seqlen_k
+        if self.causal:
+            pairs = self._keys_before(diagonal + 1)
+        if self.window is not None:
+            pairs -= self._keys_before(diagonal + 1 - self.window)
+        return pairs
+
+    def _keys_before(self, start: int) -> int:
+        """Pairs of a query i and a key j < start + i, of one head, in closed form."""
+
+        def total(rows: int) -> int:  # min(0, seqlen_k) + ... + min(rows - 1, seqlen_k)
+            ramp = min(max(rows, 0), self.seqlen_k)
+            return ramp * (ramp - 1) // 2 + max(rows - ramp, 0) * self.seqlen_k
+
+        return total(start + self.seqlen_q) - total(start)
+
+    @property
+    def exp2_count(self) -> int:
+        """Elements of the softmax, each one exp2."""
+        return self.batch * self.heads * self.pairs
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the two matrix products, over attended pairs only."""
+        return 2 * self.exp2_count * (self.head_dim + self.head_dim_v)
+
+    @property
+    def io_bytes(self) -> int:
+        """Bytes of q, k, v, the output and the fp32 logsumexp, each moved once."""
+        rows = self.batch * self.heads * self.seqlen_q
+        rows_kv = self.batch * self.heads_kv * self.seqlen_k
+        elements = (rows + rows_kv) * (self.head_dim + self.head_dim_v)
+        return elements * DTYPES[self.dtype] + 4 * rows
+
+    def env(self) -> dict[str, Any]:
+        """The names that an expression may read: every field but op, `group`, `dtype_bytes`."""
+        env = dict(self.__dict__)
+        del env["op"]
+        return env | {"group": self.group, "dtype_bytes": DTYPES[self.dtype]}
+
+
+def _parse_part(part: str) -> tuple[str, Any]:
+    """The field that one part of a workload's text gives, and its value."""
+    if part in OPS:
+        return "op", part
+    if part in DTYPES:
+        return "dtype", part
+    if part in _MASKS:
+        return "causal", _MASKS[part]
+    match = _PART.fullmatch(part)
+    if match and match[1] in _SIZES:
+        name = _SIZES[match[1]]
+        return name, parse_size(match[2], name)
+    sizes = (f"{key}<{name}>" for key, name in _SIZES.items())
+    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS])
