@@ -21,6 +21,7 @@ def home_of_its_own(
     In this process no results are shipped either: what there are changes with every release.
     """
     monkeypatch.setenv("TUNEFA_HOME", str(tmp_path_factory.mktemp("tunefa_home")))
+    monkeypatch.delenv("TUNEFA_FROZEN", raising=False)
     folders = {"results": tmp_path_factory.mktemp("shipped")}
     monkeypatch.setattr(
         store,

@@ -37,6 +37,8 @@ class FakeKernel:
 
     name: str = "attention_fwd_triton"
     language: str = "fake"
+    source_hash: str = "0123abcd"
+    """That of `tests.sample_records`."""
     default_config: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT))
     refused_block_m: frozenset[int] = frozenset()
     module: Any = field(default_factory=lambda: SimpleNamespace(is_aligned=is_aligned))
@@ -58,6 +60,10 @@ class FakeLanguage:
     compiled: list[tuple[dict[str, Any], bool]] = field(default_factory=list)
     launched: list[dict[str, Any]] = field(default_factory=list)
     broken: frozenset[int] = frozenset()
+    triton: str = "3.7.1"
+
+    def versions(self) -> dict[str, str]:
+        return {"triton": self.triton, "compiler": "ptxas 13.0.1"}
 
     def compile(
         self, kernel: Any, workload: Workload, config: Config, arch: Arch, aligned: bool

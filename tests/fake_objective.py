@@ -12,6 +12,7 @@ from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa import store
 from tunefa.budget import Budget
+from tunefa.evaluate import Raced
 from tunefa.kernel import Kernel
 from tunefa.search import Progress, Request
 from tunefa.store import Store
@@ -87,13 +88,14 @@ class Fake:
         outcome: Outcome = says
         return Trial(config, outcome, "because")
 
-    def race(self, trials: Any) -> list[Trial]:
+    def race(self, trials: Any, default: Config | None) -> Raced:
         first, *rest = sorted(trials, key=lambda t: t.median_us) or [None]
         if first is None:
-            return []
+            return Raced([])
         if self.kernel.name in self.wrong:
-            return [replace(t, outcome="wrong", reason="nonsense") for t in (first, *rest)]
-        return [replace(first, error=1e-4), *rest]
+            return Raced([replace(t, outcome="wrong", reason="nonsense") for t in (first, *rest)])
+        right = replace(first, error=1e-4)
+        return Raced([right, *rest], right)
 
 
 def by_tile(config: Config) -> float:

@@ -19,7 +19,7 @@ import pytest
 
 from tests.own_kernels import FAULTY_SOURCE, FAULTY_SPACE, OwnKernels
 from tunefa import arch as archs
-from tunefa import compile_pool, languages
+from tunefa import compile_pool, languages, workers
 from tunefa import kernel as kernels
 from tunefa.compile_pool import CompilePool
 from tunefa.errors import TunefaError
@@ -153,14 +153,14 @@ def test_two_workers_compile_at_the_same_time(faulty: Kernel) -> None:
 
 def test_ctrl_c_waits_for_the_end_of_what_it_would_break(faulty: Kernel, family: str) -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), compile_pool._ctrl_c_later():
+    with pytest.raises(KeyboardInterrupt), workers._ctrl_c_later():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)
         reached.append(1)
     assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with compile_pool._ctrl_c_later():
+    with workers._ctrl_c_later():
         pass
-    with pytest.raises(KeyError), compile_pool._ctrl_c_later():
+    with pytest.raises(KeyError), workers._ctrl_c_later():
         raise KeyError
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

@@ -16,11 +16,34 @@ PACKAGE = TREE / "tunefa"
 LAYERS = (
     {"_version", "errors", "assets", "budget", "expr", "strict_yaml", "workload", "trial"}
     | {"arch", "arch_file", "models", "recent"},
-    {"occupancy", "space", "kernel", "record", "document", "store", "lookup", "journal"}
+    {"occupancy", "space", "kernel", "record", "document", "store", "lookup", "journal", "ledger"}
     | {"strategies"},
-    {"languages", "model", "check", "timing", "compile_pool", "provenance", "exports"}
-    | {"reference", "call"},
-    {"evaluate", "search", "plan", "runtime", "ops"},
+    {
+        "languages",
+        "model",
+        "check",
+        "timing",
+        "compile_pool",
+        "workers",
+        "monitor",
+        "race",
+        "provenance",
+        "exports",
+    }
+    | {"reference", "call", "frozen"},
+    {
+        "evaluate",
+        "bench",
+        "measured",
+        "verify",
+        "winner",
+        "problem",
+        "resume",
+        "search",
+        "plan",
+        "runtime",
+        "ops",
+    },
     {"__init__", "__main__", "cli", "reports"},
 )
 """Modules and subpackages of tunefa by layer: each imports from its own and from those before."""

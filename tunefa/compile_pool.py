@@ -1,26 +1,19 @@
-"""Compiles candidates in processes of their own: a compiler that crashes takes one config with it.
-
-Pebble's pool kills a task that outlasts its limit and replaces a worker that died. Workers are
-spawned, so that none inherits a CUDA context.
-"""
+"""Compiles candidates in processes of their own: a compiler that crashes costs one config."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import multiprocessing
 import os
 import re
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass
 from types import TracebackType
 
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired
 
 from tunefa import arch as archs
 from tunefa import kernel as kernels
@@ -28,6 +21,7 @@ from tunefa import languages
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.trial import Config, Resources, Trial
+from tunefa.workers import Workers
 from tunefa.workload import Workload
 
 COMPILE_LIMIT_S = 60.0
@@ -61,8 +55,7 @@ class CompilePool:
     def __init__(self, kernel: Kernel, workload: Workload, arch: Arch, workers: int | None = None):
         self.workers = workers or os.cpu_count() or 1
         self._task = (kernel.name, str(workload), arch.name)
-        context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPool(self.workers, initializer=_die_with_children, context=context)
+        self._processes = Workers(self.workers)
 
     def __enter__(self) -> CompilePool:
         return self
@@ -73,26 +66,12 @@ class CompilePool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with _ctrl_c_later():
-            self._pool.stop()  # type: ignore[no-untyped-call]
-            self._pool.join()
+        self._processes.stop()
 
     def submit(self, config: Config) -> Pending:
         """Starts compiling; `Pending.trial` waits for the result."""
-        with _ctrl_c_later():
-            future = self._pool.schedule(
-                _compile, args=(*self._task, dict(config)), timeout=COMPILE_LIMIT_S
-            )
+        future = self._processes.submit(_compile, (*self._task, dict(config)), COMPILE_LIMIT_S)
         return Pending(config, future)
-
-
-def _die_with_children() -> None:
-    """In a worker: being stopped, which begins with SIGTERM, also ends the ptxas it waits for.
-
-    The group of its own keeps Ctrl-C in a terminal, which is the search's to answer, from workers.
-    """
-    os.setpgrp()
-    signal.signal(signal.SIGTERM, lambda number, frame: os.killpg(0, signal.SIGKILL))
 
 
 def _compile(
@@ -119,26 +98,6 @@ def _cause(failure: str, log: str) -> str:
     """The compiler's own first complaint, which its exception often leaves to standard error."""
     complaint = next((line for line in log.splitlines() if _CAUSE.search(line)), None)
     return " ".join(complaint.split())[:300] if complaint else failure
-
-
-@contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Ctrl-C inside takes effect at the end.
-
-    KeyboardInterrupt in the middle of `queue.put` leaves a stale waiter in the queue's condition:
-    the next put wakes nobody, and joining the pool waits for ever (seen in 1 of 10 interrupts).
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    missed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: missed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if missed:
-        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

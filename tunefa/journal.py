@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -17,6 +18,7 @@ from tunefa.errors import TunefaError
 from tunefa.trial import Trial
 
 SCHEMA = 1
+_STAMP = len("20261120T165639")
 
 
 def folder() -> Path:
@@ -28,7 +30,8 @@ class Journal:
     """Appends trials to a file of its own. A context manager.
 
     The first line holds the search's header (what was asked, with which tools), every later one a
-    kernel's name and a trial.
+    kernel's name and a trial. The file is locked while it is open, and no longer than that: the
+    system takes the lock from a process that dies.
     """
 
     def __init__(self, name: str, header: Mapping[str, Any]):
@@ -40,7 +43,51 @@ class Journal:
             self._file = open(self.path, "x", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
         except OSError as error:
             raise self._cannot_write(error) from error
+        self._lock()
         self._append({"tunefa_journal": SCHEMA, **header})
+
+    @classmethod
+    def reopened(cls, path: Path) -> Journal:
+        """The journal at `path`, to append to; a torn last line is cut off.
+
+        Raises TunefaError as `read` does, and when another search is still writing the file.
+        """
+        journal = cls.__new__(cls)
+        journal.path = path
+        try:
+            journal._file = open(path, "r+", encoding="utf-8", newline="\n")  # noqa: SIM115
+        except OSError as error:
+            raise journal._cannot_write(error) from error
+        try:
+            journal._lock()
+            journal._cut()
+        except OSError as error:
+            journal._file.close()
+            raise journal._cannot_write(error) from error
+        except TunefaError:
+            journal._file.close()
+            raise
+        return journal
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise TunefaError(
+                f"a search that still runs writes the journal {self.path}: wait for it, or end it"
+            ) from error
+        except OSError:  # a file system without locks
+            return
+
+    def _cut(self) -> None:
+        """Leaves only whole lines."""
+        end = max((end for end, _ in _entries(self.path)), default=0)
+        if end == 0:
+            raise TunefaError(f"{self.path} has no whole first line: nothing can be continued")
+        self._file.truncate(end)
+        self._file.seek(end - 1)
+        if self._file.read() != "\n":  # the line is whole, only its end was not written
+            self._file.write("\n")
 
     def __enter__(self) -> Journal:
         return self
@@ -74,6 +121,27 @@ class Journal:
         )
 
 
+def paths() -> list[Path]:
+    """This user's journals, the newest first."""
+    found = [(path.name[:_STAMP], _changed(path), path) for path in folder().glob("*.jsonl")]
+    return [path for *_, path in sorted(found, reverse=True)]
+
+
+def _changed(path: Path) -> int:
+    """Tells apart those that began in the same second; 0 for one that was just deleted."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime_ns
+    return 0
+
+
+def header(path: Path) -> dict[str, Any]:
+    """What a journal says of its search; empty where a crash has torn it. Raises as `read` does."""
+    for _, entry in _entries(path):
+        found: dict[str, Any] = entry
+        return found
+    return {}
+
+
 def read(path: Path) -> Iterator[tuple[str, Trial]]:
     """(kernel, trial) of every trial in a journal.
 
@@ -81,23 +149,34 @@ def read(path: Path) -> Iterator[tuple[str, Trial]]:
     for a missing file, one that is no journal or a newer tunefa's, and for a line in the middle
     that does not hold.
     """
+    entries = _entries(path)
+    next(entries, None)
+    for _, entry in entries:
+        yield entry
+
+
+def _entries(path: Path) -> Iterator[tuple[int, Any]]:
+    """(where its line ends, what it holds) of every whole line: a header, then (kernel, trial)."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise TunefaError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TunefaError(f"{path} is no journal: it is not UTF-8 text") from error
+    end = 0
     for number, line in enumerate(lines, start=1):
+        end += len(line)
         try:
-            entry = json.loads(line)
+            entry = json.loads(line.decode())
             if number > 1:
-                yield entry.pop("kernel"), Trial.from_dict(entry)
+                entry = entry.pop("kernel"), Trial.from_dict(entry)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if number == 1 and isinstance(error, UnicodeDecodeError):
+                raise TunefaError(f"{path} is no journal: it is not UTF-8 text") from error
             if number == len(lines):
                 return
             raise TunefaError(f"{path}:{number}: this line is no trial: {error}") from error
         if number == 1:
             _check_header(entry, path)
+        yield end, entry
 
 
 def _check_header(entry: Any, path: Path) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, Protocol
 
 from tunefa.arch import Arch
 from tunefa.errors import TunefaError
 from tunefa.record import Record
-from tunefa.store import Store
+from tunefa.store import Store, current
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
@@ -82,12 +83,19 @@ def lookup(
     if not serving:
         why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         raise TunefaError(f"no kernel serves {workload} on {arch.name} ({why or 'no kernels'})")
-    for record in _candidates(store.records(), workload, arch, device_name):
+
+    def runs(record: Record) -> bool:
         kernel = serving.get(record.kernel)
-        if kernel is not None and kernel.refusal(record.config, workload, arch) is None:
-            how = _how(record, workload, device_name)
+        return kernel is not None and kernel.refusal(record.config, workload, arch) is None
+
+    ranked = candidates(store.records(), workload, arch, device_name)
+    for _, equals in groupby(ranked, lambda record: (record.device, record.workload)):
+        found = current([record for record in equals if runs(record)])
+        if found:
+            record = min(found, key=lambda record: record.rank)
             octaves = distance(record.workload, workload)
-            return Choice(kernel.name, dict(record.config), how, record, octaves)
+            how = _how(record, workload, device_name)
+            return Choice(record.kernel, dict(record.config), how, record, octaves)
     first = next(iter(serving.values()))
     return Choice(first.name, first.default(workload, arch), "default", None)
 
@@ -108,7 +116,7 @@ def distance(a: Workload, b: Workload) -> float:
     )
 
 
-def _candidates(
+def candidates(
     records: Sequence[Record], workload: Workload, arch: Arch, device_name: str | None
 ) -> list[Record]:
     """Records of this arch and the workload's family, the most trusted first.

@@ -17,6 +17,7 @@ from tunefa import languages, reference
 from tunefa.arch import Arch
 from tunefa.call import DTYPES, Call, heads_first
 from tunefa.errors import TunefaError
+from tunefa.frozen import Frozen, Installed
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled, CompileError
 from tunefa.lookup import Choice, How, lookup
@@ -183,6 +184,31 @@ def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile:
         why = str(error)
     warnings.warn(f"attention runs in PyTorch: {why}", stacklevel=2)
     return PyTorchPlan.because(call, why, workload)
+
+
+def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: Compile) -> Plan:
+    """The plan for a call on a chip: the record of a lock file as it stands.
+
+    Raises TunefaError where there is none, or where it cannot run so.
+    """
+    try:
+        workload, arch = _served(call, chip)
+    except TunefaError as error:
+        what = f"call with q {tuple(call.q.shape)}, k {tuple(call.k.shape)}, {call.q.dtype}"
+        raise lock.serves_no(f"{what} on {chip.name}", str(error)) from None
+    record = lock.exact(workload, arch, chip.name)
+    kernel = lock.kernel(record, arch, installed)
+    why = f"exact: frozen to {lock.path}, measured on {record.device} for {workload}"
+    found = Chosen(kernel.name, dict(record.config), "exact", why, workload)
+    try:
+        aligned = _is_aligned(call, kernel)
+        if not aligned and found.config.get("LOADS") == "tma":
+            raise TunefaError("LOADS is tma, and the tensors are not 16-byte aligned: copy them")
+        compiled = compile(kernel, workload, found.config, arch, aligned)
+    except (CompileError, TunefaError) as error:
+        raise lock.cannot(record, str(error)) from error
+    language, device = languages.load(kernel.language), call.q.get_device()
+    return KernelPlan(found, kernel, language, compiled, workload, call.layout, device)
 
 
 def options(

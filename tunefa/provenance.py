@@ -9,6 +9,7 @@ from typing import Any
 from tunefa import languages
 from tunefa._version import __version__
 from tunefa.kernel import Kernel
+from tunefa.record import Record
 
 
 def of(kernel: Kernel) -> dict[str, Any]:
@@ -21,6 +22,25 @@ def of(kernel: Kernel) -> dict[str, Any]:
         "source_hash": kernel.source_hash,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def drift(record: Record, kernel: Kernel) -> list[str]:
+    """What is not as it was when the record was made, in words; empty if nothing changed.
+
+    Only what can change a compiled kernel or its time: source, Triton, its compiler, the driver (of
+    a measured record).
+    """
+    now = of(kernel)
+    keys = ["triton", "compiler", *(["driver"] if record.device else [])]
+    then = record.provenance
+    changed = [
+        f"{key} was {then[key]}, now {now[key]}"
+        for key in keys
+        if then.get(key) is not None and now[key] is not None and then[key] != now[key]
+    ]
+    if then["source_hash"] != now["source_hash"]:
+        changed.insert(0, f"the source of {kernel.name} changed")
+    return changed
 
 
 def _installed(package: str) -> str | None:

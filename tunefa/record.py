@@ -87,10 +87,14 @@ class Record:
             raise TunefaError(f"device {self.device!r} of a record must be printable text")
 
     @property
+    def timestamp(self) -> float:
+        """When it was made, in seconds since 1970."""
+        return _timestamp(self.provenance["date"])
+
+    @property
     def rank(self) -> tuple[bool, float, float]:
         """Sort key, best first: measured before predicted, then lowest median, then newest."""
-        newest_first = -_timestamp(self.provenance["date"])
-        return self.objective != "measured", self.median_us, newest_first
+        return self.objective != "measured", self.median_us, -self.timestamp
 
     @property
     def summary(self) -> str:

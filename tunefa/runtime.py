@@ -22,6 +22,7 @@ from tunefa import languages, store
 from tunefa import plan as plans
 from tunefa.arch import Arch
 from tunefa.call import Call
+from tunefa.frozen import Freeze, Frozen, Installed
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled
 from tunefa.plan import Chip, Chosen, Plan, PyTorchPlan
@@ -82,6 +83,8 @@ class Runtime:
         self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self._records: _Records | None = None
         self._kernels: tuple[Kernel, ...] | None = None
+        self._installed: Installed | None = None
+        self._freeze = Freeze()
         self._last = threading.local()
 
     @property
@@ -103,7 +106,7 @@ class Runtime:
             if q.is_cuda and scale > 0:
                 plan = self.plan(q, k, v, causal, layout)
             else:
-                plan = _without_kernel(call)
+                plan = _without_kernel(call, self._freeze.file)
         self._last.chosen = plan.chosen
         return plan.run(q, k, v, scale)
 
@@ -119,12 +122,15 @@ class Runtime:
         )
         return self._plans.get(key) or self._add(key, Call.of(q, k, v, causal, None, layout))
 
-    def load(self, path: Path) -> None:
-        """Adds the records of a file; shapes that have a plan are decided again."""
-        records = store.read(path)
+    def load(self, path: Path, frozen: bool = False) -> None:
+        """Adds the records of a file, or freezes to it; known shapes are decided again."""
         with self._lock:
-            stored = self._stored()
-            stored.loaded = [*records, *stored.loaded]
+            if frozen:
+                self._freeze.to(path)
+            else:
+                self._freeze.admit(path)
+                stored = self._stored()
+                stored.loaded = [*store.read(path), *stored.loaded]
             self._plans.clear()
 
     def _add(self, key: Hashable, call: Call) -> Plan:
@@ -137,7 +143,12 @@ class Runtime:
                 if device not in self._devices:
                     self._devices[device] = (Chip.of(device), Compiler())
                 chip, compiler = self._devices[device]
-                plan = plans.of(call, chip, self._stored(), self._kernels, compiler)
+                lock = self._freeze.file
+                if lock is None:
+                    plan = plans.of(call, chip, self._stored(), self._kernels, compiler)
+                else:
+                    self._installed = self._installed or Installed(self._kernels)
+                    plan = plans.frozen(call, chip, lock, self._installed, compiler)
                 self._plans.add(key, plan)
             return plan
 
@@ -147,11 +158,14 @@ class Runtime:
         return self._records
 
 
-def _without_kernel(call: Call) -> Plan:
+def _without_kernel(call: Call, lock: Frozen | None) -> Plan:
     """The plan for a call that is off CUDA or has a scale that kernels do not take."""
-    why = Chip.of(call.q.device).why_not
+    chip = Chip.of(call.q.device)
+    why = chip.why_not
     if not why:
         why = f"scale {call.scale} is not positive, and kernels scale a row's maximum with it"
+    if lock is not None and call.q.is_cuda:
+        raise lock.serves_no(f"call with q {tuple(call.q.shape)} on {chip.name}", why)
     return PyTorchPlan.because(call, why)
 
 
@@ -246,14 +260,15 @@ def last_choice() -> Chosen | None:
     return _RUNTIME.last
 
 
-def load(path: str | PathLike[str]) -> None:
+def load(path: str | PathLike[str], *, frozen: bool = False) -> None:
     """Adds the records of a YAML file, as `tunefa search --out` writes it, for this process.
 
-    They stand before those of the user's store and of tunefa itself, the last file first.
+    They stand before those of the user's store and of tunefa itself, the last file first. `frozen`:
+    CUDA calls use the exact records of this file or raise, as with TUNEFA_FROZEN.
 
     Raises TunefaError, with file and line, for a file that cannot be read as results.
     """
-    _RUNTIME.load(Path(path))
+    _RUNTIME.load(Path(path), frozen)
 
 
 def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -13,28 +13,27 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tunefa import lookup, model, provenance, strategies
+from tunefa import problem, race, resume, strategies
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
-from tunefa.evaluate import Measured, Objective, Predicted
+from tunefa.evaluate import Objective, Predicted
 from tunefa.journal import Journal
 from tunefa.kernel import Kernel
+from tunefa.measured import Measured
 from tunefa.record import Record
 from tunefa.space import Feasible
 from tunefa.store import Store
-from tunefa.strategies import Problem, Strategy
-from tunefa.trial import Config, Resources, Trial
+from tunefa.strategies import Strategy
+from tunefa.trial import Config, Trial
+from tunefa.winner import Winner
 from tunefa.workload import Workload
 
 FINALISTS = 8
 _PLATEAU_TRIALS = 60
 """A search by seconds ends early after so many trials (and a third of all) without a 0.5 % gain."""
 _GAIN = 0.995
-_REGISTERS_BEYOND_ACCUMULATORS = 40
-"""Addresses, row statistics and masks: the median difference over 391 compiled configs."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,8 @@ class Request:
     strategy: str = "auto"
     seed: int = 0
     workers: int | None = None
+    resume: Path | None = None
+    """The journal to go on with, see `tunefa.resume`."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,17 @@ class _State:
     finished: dict[tuple[str, tuple[object, ...]], Finished] = field(default_factory=dict)
     stage: str = "search"
     interrupted: bool = False
+    winners: list[Winner] = field(default_factory=list)
+    """One for each kernel that had a right finalist."""
+
+    def take(self, kernel: str, trial: Trial) -> None:
+        """Counts a trial that the journal holds."""
+        self.finished[kernel, strategies.identity(trial.config)] = Finished(kernel, trial)
 
     def keep(self, kernel: str, trial: Trial) -> None:
         """Writes a trial to the journal; a later one of the same config replaces the earlier."""
         self.journal.append(kernel, trial)
-        self.finished[kernel, strategies.identity(trial.config)] = Finished(kernel, trial)
+        self.take(kernel, trial)
         trials = [f.trial for f in self.finished.values()]
         right = [t for t in trials if t.outcome == "ok"]
         elapsed = time.monotonic() - self.start
@@ -135,16 +142,8 @@ def search(
     the store cannot be written.
     """
     feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
-    _some_feasible(feasible, request)
-    header = {
-        "workload": str(request.workload),
-        "arch": request.arch.name,
-        "device": request.device.name,
-        "strategy": request.strategy,
-        "seed": request.seed,
-        "provenance": {k.name: provenance.of(k) for k in request.kernels},
-    }
-    with Journal(f"{request.arch.name}-{request.workload}", header) as journal:
+    problem.check_feasible(request, feasible)
+    with resume.opened(request) as journal:
         state = _State(request, on_progress, journal)
         searched = [k for k in request.kernels if feasible[k.name].configs]
         try:
@@ -161,29 +160,19 @@ def search(
     )
 
 
-def _some_feasible(feasible: dict[str, Feasible], request: Request) -> None:
-    if any(found.configs for found in feasible.values()):
-        return
-    refusals = "; ".join(
-        f"{name}: "
-        + ", ".join(f"{rule} ({count})" for rule, count in found.refused.items() if count)
-        for name, found in feasible.items()
-    )
-    raise TunefaError(
-        f"every config for {request.workload} on {request.arch.name} is refused ({refusals})"
-    )
-
-
 def _search_kernel(
     state: _State, kernel: Kernel, feasible: Feasible, store: Store, share: float
 ) -> None:
     """Searches one kernel until `share` of the budget is used, then races its finalists."""
+    request = state.request
+    earlier = resume.trials(request.resume, kernel.name, feasible)
+    for trial in earlier:
+        state.take(kernel.name, trial)
     if state.interrupted:
         return
-    request = state.request
-    known = _known_configs(request, kernel, store)
-    problem = _problem(request, kernel, feasible, known)
-    strategy = strategies.create(request.strategy, problem)
+    known = problem.known_configs(request, kernel, store)
+    fresh = strategies.create(request.strategy, problem.of(request, kernel, feasible, known))
+    strategy = resume.Continued(fresh, earlier)
     objective: type[Predicted] = Measured if request.measured else Predicted
     with objective(
         kernel, request.workload, request.arch, request.device, request.workers
@@ -195,8 +184,11 @@ def _search_kernel(
         except KeyboardInterrupt:
             state.interrupted = True
         state.stage = "race" if request.measured else "check"
-        for trial in evaluator.race(_finalists(state, kernel, known)):
+        raced = evaluator.race(_finalists(state, kernel, known), _default(request, kernel))
+        for trial in raced.trials:
             state.keep(kernel.name, trial)
+        if raced.winner is not None:
+            state.winners.append(Winner(kernel, raced.winner, raced.certificate))
 
 
 def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:
@@ -236,68 +228,33 @@ def _loop(state: _State, strategy: Strategy, evaluator: Objective, share: float)
         yield trial
 
 
-def _problem(request: Request, kernel: Kernel, feasible: Feasible, known: list[Config]) -> Problem:
-    expected = [_expected_us(request, kernel, config) for config in feasible.configs]
-    return Problem(
-        parameters=kernel.space.parameters,
-        configs=feasible.configs,
-        expected_us=expected,
-        first=known,
-        trials=request.budget.trials,
-        seed=request.seed,
-    )
-
-
-def _expected_us(request: Request, kernel: Kernel, config: Config) -> float:
-    """The model's time from the space's lower bounds, before any compiler has seen the config."""
-    estimate = kernel.space.estimate(config, request.workload, request.arch)
-    registers = int(estimate.get("registers", 0)) + _REGISTERS_BEYOND_ACCUMULATORS
-    cap = int(config.get("maxnreg") or request.arch.max_registers_per_thread)
-    resources = Resources(int(estimate.get("smem_bytes", 0)), min(registers, cap))
-    return model.predict(request.workload, request.arch, request.device, config, resources).time_us
-
-
-def _known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config]:
-    """What the store holds for the nearest workload, and the kernel's default, if there are any."""
-    device = request.device.name if request.measured else None
-    known: list[Config] = []
-    with contextlib.suppress(TunefaError):
-        choice = lookup.lookup(store, request.workload, request.arch, device, [kernel])
-        known.append(choice.config)
-        known.append(kernel.default(request.workload, request.arch))
-    return known
-
-
 def _record(state: _State) -> Record | None:
-    """The winner of all kernels as a record."""
+    """The best winner as a record; after Ctrl-C in a race, the best that was found right."""
     request = state.request
-    raced = [f for f in state.finished.values() if f.trial.outcome == "ok" and f.trial.median_us]
-    checked = [f for f in raced if f.trial.error is not None]
-    winner = min(checked, key=_standing, default=None)
-    if winner is None or winner.trial.median_us is None:
+    best = min(state.winners or _found_right(state), key=lambda won: won.median_us, default=None)
+    if best is None or math.isinf(best.median_us):
         return None
-    kernel = next(k for k in request.kernels if k.name == winner.kernel)
-    trial, median_us = winner.trial, winner.trial.median_us
-    made: dict[str, Any] = provenance.of(kernel)
-    made |= {"trials": len(state.finished), "strategy": request.strategy}
-    made["check"] = f"relative error {trial.error:.1e} against " + (
-        "fp32 on the device" if request.measured else "fp64 in the interpreter"
-    )
-    return Record(
-        kernel=kernel.name,
-        arch=request.arch.name,
-        device=request.device.name if request.measured else None,
-        workload=request.workload,
-        config=dict(trial.config),
-        objective="measured" if request.measured else "predicted",
-        median_us=median_us,
-        tflops=request.workload.flops / median_us / 1e6,
-        resources=trial.resources,
-        certificate=None,
-        provenance=made,
-    )
+    notes = {"trials": len(state.finished), "strategy": request.strategy}
+    device_name = request.device.name if request.measured else None
+    return best.record(request.workload, request.arch, device_name, notes)
 
 
-def _standing(finished: Finished) -> tuple[int, float]:
-    """Sort key: trials that raced (more samples) first, then the time."""
-    return -len(finished.trial.samples_us), finished.trial.median_us or math.inf
+def _found_right(state: _State) -> list[Winner]:
+    kernels = {kernel.name: kernel for kernel in state.request.kernels}
+    return [
+        Winner(kernels[f.kernel], f.trial, None)
+        for f in state.finished.values()
+        if f.trial.outcome == "ok" and f.trial.error is not None
+    ]
+
+
+def _default(request: Request, kernel: Kernel) -> Config | None:
+    with contextlib.suppress(TunefaError):
+        return kernel.default(request.workload, request.arch)
+    return None
+
+
+def _standing(finished: Finished) -> tuple[bool, float]:
+    """Sort key: trials that raced first (a screening takes fewer samples), then the time."""
+    screened = len(finished.trial.samples_us) < race.LOOK_EVERY
+    return screened, finished.trial.median_us or math.inf

@@ -101,6 +101,24 @@ def _cannot_write(path: Path, error: OSError) -> TunefaError:
     )
 
 
+def current(records: Sequence[Record]) -> list[Record]:
+    """Those that no later one of the same kernel, chip and workload supersedes, in their order.
+
+    A search and `verify` race what is stored, so the newest knows most; an older one may say a
+    lower time that today's driver or compiler does not reach.
+    """
+
+    def key(record: Record) -> tuple[object, ...]:
+        return (record.arch, record.device, record.workload, record.kernel, record.objective)
+
+    newest: dict[tuple[object, ...], Record] = {}
+    for record in records:
+        held = newest.setdefault(key(record), record)
+        if record.timestamp > held.timestamp:
+            newest[key(record)] = record
+    return [record for record in records if newest[key(record)] is record]
+
+
 class Store:
     """Records in folders of YAML files, or in single files; of two equals the earlier root wins.
 
@@ -121,9 +139,9 @@ class Store:
         return [record for path in self._files() for record in self._read_cached(path)]
 
     def best(self) -> list[Record]:
-        """The best record of each (arch, device, workload), sorted by these three."""
+        """The best current record of each (arch, device, workload), sorted by these three."""
         best: dict[tuple[str, str, str], Record] = {}
-        for record in self.records():
+        for record in current(self.records()):
             key = (record.arch, record.device or "", str(record.workload))
             if key not in best or record.rank < best[key].rank:
                 best[key] = record

@@ -30,6 +30,10 @@ class Stopwatch:
             launch()
         return self._time([launch] * count)
 
+    def once_us(self, launches: Sequence[Callable[[], Any]]) -> list[float]:
+        """One latency of each launch in us, in their order; nothing warms up."""
+        return self._time(launches)
+
     def rounds_us(self, launches: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
         """Latencies of each launch over interleaved rounds, each round beginning one further on.
 

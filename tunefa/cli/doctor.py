@@ -19,6 +19,7 @@ from tunefa.arch import Arch, Device
 from tunefa.cli import devices
 from tunefa.cli.workload_options import Selection, chip_options
 from tunefa.errors import TunefaError
+from tunefa.frozen import VARIABLE, Frozen, Installed, measured_on
 from tunefa.record import Record
 from tunefa.reports import doctor as reports
 from tunefa.reports import text
@@ -31,13 +32,14 @@ _FEATURES = ("tma", "wgmma", "fp8")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(selection: Selection, as_json: bool) -> None:
     """Check devices and their features, versions of the toolchain, where stores and journals are,
-    and how many records serve this device (or the one named).
+    how many records serve this device (or the one named), and what TUNEFA_FROZEN serves.
 
     Needs no GPU.
     """
     target = selection.target
     versions, problems = _versions()
     records, broken = _records()
+    frozen, not_served = _frozen(target)
     report = {
         "versions": versions,
         "devices": [_device(each) for each in devices.seen()],
@@ -45,7 +47,8 @@ def command(selection: Selection, as_json: bool) -> None:
         "target": _chip(target.arch, target.device) | {"present": target.present},
         "places": _places(),
         "records": _serving(records, target.arch, target.device),
-        "problems": [*problems, *broken],
+        "frozen": frozen,
+        "problems": [*problems, *broken, *not_served],
     }
     if as_json:
         text.emit_json(report)
@@ -152,3 +155,30 @@ def _serving(records: list[Record], arch: Arch, device: Device) -> dict[str, int
         "measured_on_others": len(of_arch) - len(here) - len(predicted),
         "predicted": len(predicted),
     }
+
+
+def _frozen(target: devices.Target) -> tuple[dict[str, Any] | None, list[str]]:
+    """What the lock file of TUNEFA_FROZEN serves on the device (None: unset), and its problems."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        return None, []
+    # The runtime goes by the driver's very name, which only a device that is there tells.
+    device = devices.seen()[0].name if target.present else target.device.name
+    served: list[str] = []
+    refused: dict[str, str] = {}
+    report = {"path": path, "device": device, "records": 0, "workloads": served}
+    report["refused"] = refused
+    try:
+        lock = Frozen.read(Path(path))
+        installed = Installed([kernels.load(name) for name in kernels.names()])
+    except TunefaError as error:
+        return report, [f"{VARIABLE}: {error}"]
+    for workload in dict.fromkeys(
+        record.workload for record in measured_on(lock.records, target.arch, device)
+    ):
+        try:
+            lock.kernel(lock.exact(workload, target.arch, device), target.arch, installed)
+            served.append(str(workload))
+        except TunefaError as error:
+            refused[str(workload)] = str(error)
+    return report | {"records": len(lock.records)}, list(refused.values())[:1]  # much alike

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from tunefa import exports, store
+from tunefa import kernel as kernels
 from tunefa.cli import files
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.errors import TunefaError
+from tunefa.frozen import VARIABLE, Installed, lockable
 from tunefa.record import Record
 from tunefa.reports import text
 
@@ -23,27 +26,32 @@ from tunefa.reports import text
 @record_options
 @click.option("--from", "origin", metavar="FILE", type=click.Path(path_type=Path),
               help="Take the records of a YAML or JSON file instead of the store's.")  # fmt: skip
+@click.option("--frozen", is_flag=True, help=(
+    "Write a lock file: only what was measured, the same bytes for the same store."))  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Say what was written as one JSON document.")
 def command(
     destination: str,
     name: str | None,
     selection: Selection,
-    origin: Path | None,
     as_json: bool,
+    **source: Any,
 ) -> None:
     """Write the best record of each workload and chip to the file DEST, or to standard output
     where DEST is -.
 
     Options for workload and chip narrow them: records must have everything that is given.
 
+    With --frozen, DEST (tunefa.lock.yaml, say) is for every rank of a job: where TUNEFA_FROZEN
+    names it, or the program calls tunefa.load(DEST, frozen=True), attention on the GPU runs exactly
+    the configs in it, and any other workload, device, kernel source or Triton is an error.
+
     Needs no GPU.
     """
     to_stdout = destination == "-"
     if to_stdout and as_json and name != "json":
         raise click.UsageError("- prints the export itself: write --format json instead of --json")
-    format_name = name or ("yaml" if to_stdout else exports.for_path(destination))
-    written = exports.get(format_name)
-    records = _chosen(selection, origin)
+    format_name = _format_name(destination, name, source["frozen"])
+    written, records = exports.get(format_name), _chosen(selection, **source)
     content = written.dump(records)
     if to_stdout:
         sys.stdout.write(content)
@@ -55,20 +63,48 @@ def command(
         return
     out = text.console()
     out.print(f"Wrote {text.plural(len(records), 'record')} as {format_name} to {path}.")
-    if hasattr(written, "load"):
-        text.print_command(
-            out, "Next: on another machine", text.command("tunefa", "import", str(path))
-        )
+    if source["frozen"]:
+        line = text.command("env", f"{VARIABLE}={path.resolve()}", "python", "train.py")
+        text.print_command(out, "Next: on every rank", line)
+    elif hasattr(written, "load"):
+        line = text.command("tunefa", "import", str(path))
+        text.print_command(out, "Next: on another machine", line)
 
 
-def _chosen(selection: Selection, origin: Path | None) -> Sequence[Record]:
+def _format_name(destination: str, name: str | None, frozen: bool) -> str:
+    format_name = name or ("yaml" if destination == "-" else exports.for_path(destination))
+    if frozen and format_name != "yaml":
+        raise click.UsageError("--frozen writes YAML: end DEST in .yaml, and leave out --format")
+    return format_name
+
+
+def _chosen(selection: Selection, origin: Path | None, frozen: bool) -> Sequence[Record]:
     """The records to write. Raises TunefaError when there are none."""
-    known = files.read(origin) if origin is not None else store.default_store().best()
+    home = store.default_store()
+    stored = home.records if frozen else home.best
+    known = stored() if origin is None else files.read(origin)
     records = selection.among(known)
+    if frozen:
+        records = _locked(records)
     if not records:
         where = f"in {origin}" if origin is not None else "in the store"
+        fits = "fits and was measured" if frozen else "fits"
         raise TunefaError(
-            f"none of {text.plural(len(known), 'record')} {where} fits: look with 'tunefa show', "
+            f"none of {text.plural(len(known), 'record')} {where} {fits}: look with 'tunefa show', "
             "search with 'tunefa search'"
         )
     return records
+
+
+def _locked(records: Sequence[Record]) -> list[Record]:
+    """Those of a lock file; says on standard error what cannot be served here."""
+    installed = Installed([kernels.load(name) for name in kernels.names()])
+    locked = lockable(records, installed)
+    refused: dict[str, list[Record]] = {}
+    for record in locked:
+        if why := installed.why_not(record):
+            refused.setdefault(why, []).append(record)
+    for why, them in refused.items():
+        which = f"{text.plural(len(them), 'record')} ({them[0].workload} on {them[0].device} first)"
+        click.echo(f"Warning: what is here cannot serve {which}: {why}", err=True)
+    return locked

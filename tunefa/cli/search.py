@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,19 +39,27 @@ DEFAULT_BUDGET = "40s"
               help="Same seed, same proposals.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), metavar="N",
               help="Processes that compile.  [default: one per core]")  # fmt: skip
+@click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
+              help="Go on with the newest search of the same question, or the one of a journal: "
+              "its trials are not repeated, and count for a budget of trials.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
-def command(selection: Selection, out: Path | None, as_json: bool, **how: Any) -> None:
+def command(
+    selection: Selection, out: Path | None, resume: str | None, as_json: bool, **how: Any
+) -> None:
     """Find the fastest config for a workload and keep it as a record.
 
     On the GPU of this machine candidates are checked and timed. For another chip, or where there is
     no GPU, they are compiled for it, the winner's results are checked in an interpreter, and the
     times are a model's: such a record says `predicted`.
 
-    Needs no GPU, but measures only with one. Ctrl-C ends it early and keeps the best so far.
+    Needs no GPU, but measures only with one. Ctrl-C ends it early and keeps the best so far;
+    --resume goes on from there, and from a crash.
     """
     if out is not None:
         files.check(out, exports.for_path(out))
     request = _request(selection, **how)
+    if resume is not None:
+        request = _continuing(request, Path(resume) if resume else None)
     result = _run(request)
     if out is not None and result.record is not None:
         content = exports.get(exports.for_path(out)).dump([result.record])
@@ -87,6 +96,15 @@ def _request(
         strategy=strategy,
         **rest,
     )
+
+
+def _continuing(request: Request, named: Path | None) -> Request:
+    """The request with the journal that it goes on with, if one fits; says which on stderr."""
+    from tunefa import resume
+
+    found = resume.find(request, named)
+    click.echo(found.said, err=True)
+    return replace(request, resume=found.path)
 
 
 def _run(request: Request) -> Result:

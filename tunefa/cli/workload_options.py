@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
@@ -18,6 +18,19 @@ from tunefa.cli import devices
 from tunefa.cli.devices import Target
 from tunefa.record import Record
 from tunefa.workload import DTYPES, Workload, parse_size
+
+
+class Placed(Protocol):
+    """What is of one workload and one chip: a record, a failure."""
+
+    @property
+    def workload(self) -> Workload: ...
+
+    @property
+    def arch(self) -> str: ...
+
+    @property
+    def device(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -62,8 +75,11 @@ class Selection:
             return [min(chosen, key=lambda record: record.rank[2])]
         return chosen
 
-    def chooses(self, record: Record) -> bool:
-        """Whether a record has everything that was given. Raises TunefaError for unknown names."""
+    def chooses(self, record: Placed) -> bool:
+        """Whether a record, or a failure, has everything that was given.
+
+        Raises TunefaError for unknown names.
+        """
         if self.text is not None and record.workload != Workload.parse(self.text):
             return False
         fields = dict(self.fields)
@@ -73,7 +89,7 @@ class Selection:
             return False
         return self._chip_chooses(record)
 
-    def _chip_chooses(self, record: Record) -> bool:
+    def _chip_chooses(self, record: Placed) -> bool:
         if self.arch is None and self.device is None:
             return True
         arch, device, named = devices.named(self.arch, self.device)

@@ -29,6 +29,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     out.print()
     out.print(text.heading("Records"))
     _show_records(report, out)
+    _show_frozen(report, out)
     for problem in report["problems"]:
         out.print()
         out.print(f"Problem: {problem}", soft_wrap=True)  # paths are there to be copied
@@ -64,3 +65,19 @@ def _show_records(report: Mapping[str, Any], out: Console) -> None:
         "predicted": counts["predicted"],
     }
     out.print(text.facts({name: f"{count:,}" for name, count in facts.items()}, indent=4))
+
+
+def _show_frozen(report: Mapping[str, Any], out: Console) -> None:
+    frozen = report["frozen"]
+    out.print()
+    out.print(text.heading("Frozen"))
+    if frozen is None:
+        out.print("  no: TUNEFA_FROZEN is not set")
+        return
+    out.print(f"  by TUNEFA_FROZEN to {frozen['path']}", soft_wrap=True)
+    records = text.plural(frozen["records"], "record")
+    served = text.plural(len(frozen["workloads"]), "workload")
+    refused = f", {len(frozen['refused'])} refused" if frozen["refused"] else ""
+    out.print(f"  {records}; {served} served on {frozen['device']}{refused}:")
+    for workload in frozen["workloads"]:
+        out.print(f"    {workload}", soft_wrap=True)

@@ -184,4 +184,32 @@ def _record_facts(record: Record) -> dict[str, str]:
         "time": clock + note,
         "resources": ", ".join(f"{k} {v:,}" for k, v in resources.items() if v is not None),
         "check": str(record.provenance.get("check", text.NO_VALUE)),
+        **_certificate_facts(record.certificate),
     }
+
+
+def _certificate_facts(certificate: dict[str, Any] | None) -> dict[str, str]:
+    """What the race says, in words: the gain, what it was measured against, and the device."""
+    if certificate is None:
+        return {}
+    gain, floor = certificate["gain_over_default"], certificate["noise_floor"]
+    facts = {"decision": str(certificate["decision"])}
+    if gain is not None:
+        facts["gain"] = (
+            f"{gain['estimate']:.1%} over the default ({gain['low']:.1%} to {gain['high']:.1%})"
+        )
+    facts["noise"] = (
+        f"{floor:.1%} between two runs of one config, {certificate['rounds']} rounds, "
+        f"{certificate['racers']} racers"
+    )
+    device = certificate["device"]
+    if device["watched"]:
+        capped = ", at its power limit" if device["power_capped"] else ""
+        low, high = device["sm_mhz"]
+        facts["device"] = (
+            f"{low} to {high} MHz, up to {device['power_w'][1]} W{capped}, "
+            f"{device['temperature_c'][1]} C"
+        )
+    else:
+        facts["device"] = "not watched: NVML did not answer"
+    return facts

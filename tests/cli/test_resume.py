@@ -1,0 +1,141 @@
+"""tunefa search --resume: after Ctrl-C, kill -9, and where there is nothing to go on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.cli.test_search import SMALL, TREE, environment
+from tests.fake_objective import Fake
+from tunefa import journal
+from tunefa.strategies import identity
+from tunefa.trial import Config
+
+KILLED = """
+import sys
+sys.path[:0] = {path!r}
+from tests.fake_objective import Fake
+from tunefa import search
+from tunefa.cli import devices, main
+
+class Slow(Fake):
+    pause_s = 0.02
+
+if __name__ == "__main__":
+    search.Predicted = Slow
+    devices.seen = lambda: []
+    main()
+"""
+
+
+def lines_in(home: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in home.glob("journals/*.jsonl"))
+
+
+def killed(command: list[str], home: Path, trials: int) -> Path:
+    """Starts a search, kills it -9 once it has so many trials; returns its journal."""
+    process = subprocess.Popen(
+        command,
+        env=environment(home),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + 120
+        while lines_in(home) < trials + 1:
+            assert process.poll() is None, "the search ended by itself"
+            assert time.monotonic() < until
+            time.sleep(0.005)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    (path,) = home.glob("journals/*.jsonl")
+    return path
+
+
+def identities(path: Path) -> Counter[tuple[object, ...]]:
+    """How often each config is in a journal, a line of the final check not counted."""
+    return Counter(identity(t.config) for _, t in journal.read(path) if t.error is None)
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"kernel": "attention_fwd_tri', bytes(100)])
+def test_killed_search_goes_on(
+    run: Run, fake: type[Fake], home: Path, tmp_path: Path, torn: bytes
+) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED.format(path=[str(TREE), *sys.path]))
+    command = [sys.executable, str(script), *SMALL, "--budget", "100000"]
+    path = killed(command, home, 12)
+    before = identities(path)
+    assert len(before) >= 12 and not list(home.glob("results/**/*.yaml"))
+    with path.open("ab") as file:
+        file.write(torn)
+    tried: list[tuple[object, ...]] = []
+
+    def judge(config: Config) -> float:
+        tried.append(identity(config))
+        return 100.0
+
+    fake.judge = staticmethod(judge)
+    budget = len(before) + 9
+    result = run(*SMALL, "--resume", "--budget", str(budget), "--json")
+    assert f"Continuing {path}: {len(before)} trials will not be repeated." in result.stderr
+    said = json.loads(result.stdout)
+    assert said["trials"] == budget == said["record"]["provenance"]["trials"]
+    assert said["journal"] == str(path) and len(list(home.glob("journals/*.jsonl"))) == 1
+    assert len(tried) == len(set(tried)) == 9 and not set(tried) & set(before)
+    assert len({identity(t.config) for _, t in journal.read(path)}) == budget
+
+
+@pytest.mark.slow
+def test_killed_search_with_the_real_compiler_goes_on(run: Run, home: Path) -> None:
+    path = killed([sys.executable, "-m", "tunefa", *SMALL, "--budget", "200"], home, 3)
+    before = set(identities(path))
+    budget = max(8, len(before) + 2)
+    said = json.loads(run(*SMALL, "--resume", str(path), "--budget", str(budget), "--json").stdout)
+    assert said["trials"] == budget and said["record"] is not None
+    assert len({identity(t.config) for _, t in journal.read(path)}) == budget
+    lines = path.read_bytes().splitlines()
+    assert all(json.loads(line) for line in lines)
+    searched = [identity(t.config) for _, t in list(journal.read(path))[:budget]]
+    assert len(set(searched)) == budget, "the lines after these are the final check's"
+
+
+def test_nothing_to_go_on_with(run: Run, fake: type[Fake], home: Path) -> None:
+    result = run(*SMALL, "--budget", "5", "--resume")
+    assert f"No journal of this workload, arch, device and kernels in {home}" in result.stderr
+    assert ": searching anew.\n" in result.stderr
+    assert "5 trials in " in result.stdout
+    other = ("search", "--resume", "--arch", "sm90", "--seqlen", "2048", "--budget", "5")
+    assert "searching anew" in run(*other).stderr
+    assert len(list(home.glob("journals/*.jsonl"))) == 2
+
+
+def test_another_searchs_journal_is_left_alone(run: Run, fake: type[Fake], home: Path) -> None:
+    run("search", "--arch", "sm90", "--seqlen", "2048", "--budget", "5")
+    (path,) = home.glob("journals/*.jsonl")
+    before = path.read_bytes()
+    error = run(*SMALL, "--budget", "5", "--resume", str(path)).stderr
+    assert f"{path} is not continued and its trials are not reused: its workload is " in error
+    assert path.read_bytes() == before and len(list(home.glob("journals/*.jsonl"))) == 2
+
+
+def test_mistakes_are_found_before_the_search(run: Run, fake: type[Fake], home: Path) -> None:
+    error = run(*SMALL, "--resume", "gone.jsonl", code=1).stderr
+    assert "Error: gone.jsonl cannot be read: No such file or directory" in error
+    run(*SMALL, "--budget", "5")
+    (path,) = home.glob("journals/*.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"outcome"', b'"out', 1))
+    for resume in (["--resume"], ["--resume", str(path)]):
+        error = run(*SMALL, *resume, code=1).stderr
+        assert f"Error: {path}:2: this line is no trial" in error

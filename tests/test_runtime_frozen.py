@@ -1,0 +1,212 @@
+"""`plan.frozen` and a frozen runtime: the records of a lock file, or an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tunefa
+from tests.fake_kernel import DEFAULT, H200, FakeKernel, FakeLanguage, on_cpu
+from tests.sample_records import measured
+from tests.test_plan import POINTER, TMA, UNSERVED, WORKLOAD, call, record, unaligned
+from tunefa import plan, runtime, store
+from tunefa.call import Call, heads_first
+from tunefa.errors import TunefaError
+from tunefa.frozen import Frozen, Installed
+from tunefa.plan import Chip, Plan
+from tunefa.record import Record
+from tunefa.runtime import Compiler, Runtime
+from tunefa.store import Store
+
+TREE = Path(__file__).resolve().parent.parent
+SMALL = "b2_h4_kv2_q16_k24_d32_fp32_causal"
+
+
+def tensors(seqlen_k: int = 24) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of SMALL."""
+    return torch.ones(2, 16, 4, 32), *torch.ones(2, 2, seqlen_k, 2, 32)
+
+
+def frozen_of(
+    made: Call, language: FakeLanguage, *records: Record, chip: Chip = H200, **changes: Any
+) -> Plan:
+    fake: Any = FakeKernel(**changes)
+    lock = Frozen(Path("tunefa.lock.yaml"), records)
+    return plan.frozen(made, chip, lock, Installed([fake]), language.compile)
+
+
+def test_frozen_runs_the_exact_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = call()
+    q, k, v = (heads_first(x, "bshd") for x in (made.q, made.k, made.v))
+    with on_cpu(monkeypatch) as language:
+        runs = frozen_of(made, language, record(TMA))
+        out, _ = runs.run(q, k, v, None)
+    chosen = runs.chosen
+    assert (chosen.kernel, chosen.how, chosen.config) == ("attention_fwd_triton", "exact", TMA)
+    assert chosen.why == (
+        f"exact: frozen to tunefa.lock.yaml, measured on NVIDIA H200 for {WORKLOAD}"
+    )
+    assert chosen.workload == WORKLOAD and language.launched == [TMA]
+    assert torch.equal(out, plan.PyTorchPlan.because(made, "").run(q, k, v, None)[0])
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [record(TMA, "b2_h8_kv2_q64_d64_bf16_causal")],
+        [record(TMA, device="NVIDIA H100")],
+        [record(TMA, device=None, objective="predicted")],
+        [],
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_frozen_serves_nothing_less(monkeypatch: pytest.MonkeyPatch, held: list[Record]) -> None:
+    with (
+        on_cpu(monkeypatch) as language,
+        pytest.raises(TunefaError, match=f"no record measured for {WORKLOAD} on NVIDIA H200: "),
+    ):
+        frozen_of(call(), language, *held)
+    assert language.compiled == []
+
+
+@pytest.mark.parametrize("kind", ["base", "strides", "expanded"])
+def test_frozen_changes_no_config_for_its_tensors(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    made = unaligned(kind)
+    with on_cpu(monkeypatch) as language:
+        with pytest.raises(TunefaError, match="LOADS is tma, and the tensors are not 16-byte"):
+            frozen_of(made, language, record(TMA, str(made.workload())))
+        exact = frozen_of(made, language, record(POINTER, str(made.workload())))
+    assert exact.chosen.config == POINTER and language.compiled == [(POINTER, False)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_frozen_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_cpu(monkeypatch, broken=frozenset({128})) as language:
+        with pytest.raises(TunefaError, match="that cannot be used: ptxas says no; install"):
+            frozen_of(call(), language, record(TMA))
+        with pytest.raises(TunefaError, match="refuses its config"):
+            frozen_of(call(), language, record(TMA), refused_block_m=frozenset({128}))
+        with pytest.raises(TunefaError, match="source_hash 0123abcd, and here is ffff"):
+            frozen_of(call(), language, record(TMA), source_hash="ffff")
+    assert language.compiled == []
+
+
+@pytest.mark.parametrize(("made", "chip", "why"), UNSERVED)
+def test_frozen_refuses_what_no_kernel_serves(made: Call, chip: Chip, why: str) -> None:
+    with pytest.raises(TunefaError, match=f"{why}.*, and nothing else may run it") as caught:
+        frozen_of(made, FakeLanguage(), record(TMA), chip=chip)
+    said = str(caught.value)
+    assert said.startswith("tunefa.lock.yaml, which this process is frozen to, serves no call with")
+    assert f"{made.q.dtype} on {chip.name}: " in said
+
+
+# ------------------------------------------------------------------------------ the runtime
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
+    """A runtime of its own behind the public functions, and a user's store of its own."""
+    monkeypatch.setenv("TUNEFA_HOME", str(tmp_path))
+    made = Runtime()
+    monkeypatch.setattr(runtime, "_RUNTIME", made)
+    return made
+
+
+@pytest.fixture
+def language(fresh: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLanguage]:
+    """CPU tensors pass for those of an H200 with one fake kernel, in `fresh.plan`."""
+    fake: Any = FakeKernel()
+    fresh._devices[torch.device("cpu")] = (H200, Compiler())
+    fresh._kernels = (fake,)
+    with on_cpu(monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    """A lock file of one record."""
+    path = tmp_path / "tunefa.lock.yaml"
+    store.write(path, [measured(SMALL, config=TMA)])
+    return path
+
+
+@pytest.mark.parametrize("by_environment", [True, False])
+def test_frozen_serves_the_file_and_nothing_else(
+    fresh: Runtime,
+    language: FakeLanguage,
+    lock: Path,
+    by_environment: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Store([lock.parent / "results"]).add(measured(SMALL, config=DEFAULT, median_us=1.0))
+    if by_environment:
+        monkeypatch.setenv("TUNEFA_FROZEN", str(lock))
+    else:
+        assert fresh.plan(*tensors(), True, "bshd").chosen.config == DEFAULT
+        tunefa.load(lock, frozen=True)
+    chosen = fresh.plan(*tensors(), True, "bshd").chosen
+    assert (chosen.how, chosen.config) == ("exact", TMA) and "frozen to" in chosen.why
+    for _ in range(2):
+        with pytest.raises(TunefaError, match=f"its nearest is for fwd_{SMALL} on NVIDIA H200"):
+            fresh.plan(*tensors(48), True, "bshd")
+    with pytest.raises(TunefaError, match="is all that it may use"):
+        tunefa.load(lock)
+    assert fresh.plan(*tensors(), True, "bshd").chosen.config == TMA
+    tunefa.flash_attention(*tensors())  # on the CPU there is no config to choose
+    last = tunefa.last_choice()
+    assert last is not None and last.how == "pytorch"
+
+
+def test_a_scale_that_no_kernel_takes_is_an_error_when_frozen(
+    lock: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Chip, "of", lambda device: H200)
+    q: Any = SimpleNamespace(shape=(2, 4, 16, 32), device="cuda", is_cuda=True)
+    call: Any = SimpleNamespace(q=q, scale=-1.0, causal=True, layout="bshd")
+    assert runtime._without_kernel(call, None).chosen.how == "pytorch"
+    with pytest.raises(TunefaError, match=r"NVIDIA H200: scale -1\.0 is not positive"):
+        runtime._without_kernel(call, Frozen.read(lock))
+
+
+CHILD = """
+import torch, tunefa
+from tunefa import runtime
+from tests.fake_kernel import H200, FakeKernel, FakeLanguage
+from tunefa import languages
+languages.load = lambda name, made=FakeLanguage(): made
+q, k = torch.randn(2, 16, 4, 32), torch.randn(2, 24, 2, 32)
+tunefa.flash_attention(q, k, k)
+made = runtime._RUNTIME
+made._devices[q.device], made._kernels = (H200, runtime.Compiler()), (FakeKernel(),)
+print(made.plan(q, k, k, True, "bshd").chosen.config)
+made.plan(q, k, k, False, "bshd")
+"""
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_environment_variable_is_honoured(lock: Path, broken: bool) -> None:
+    if broken:
+        lock.write_text("tunefa_schema: 1\nrecords: [\n", encoding="utf-8")
+    environment = {**os.environ, "TUNEFA_FROZEN": str(lock)}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], cwd=TREE, env=environment, capture_output=True, text=True
+    )
+    error = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert done.stdout == ("" if broken else f"{TMA}\n")
+    if broken:
+        assert error.startswith(f"tunefa.errors.TunefaError: TUNEFA_FROZEN: {lock}:3: ")
+    else:
+        assert f"{lock}, which this process is frozen to, has no record measured" in error
+        assert "_d32_fp32_full on NVIDIA H200: " in error

@@ -1,0 +1,137 @@
+"""tunefa/verify.py: what becomes of stored winners, on a device that is a table of latencies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.sample_records import measured
+from tunefa import arch as archs
+from tunefa import kernel as kernels
+from tunefa import provenance, verify
+from tunefa.errors import TunefaError
+from tunefa.evaluate import Raced
+from tunefa.record import Record
+from tunefa.store import Store
+from tunefa.trial import Config, Outcome, Resources, Trial
+from tunefa.workload import Workload
+
+SM90 = archs.load("sm90")
+H200 = SM90.device("h200")
+KERNEL = kernels.load("attention_fwd_triton")
+WORKLOAD = Workload.parse("q8192_d128_bf16_causal")
+DEFAULT = KERNEL.default(WORKLOAD, SM90)
+STORED = {**DEFAULT, "SECTION_HEADS": 16}
+SECOND = {**DEFAULT, "SECTION_HEADS": 4}
+
+
+class Device:
+    """Races by table: SECTION_HEADS -> us, or an outcome. The noise floor is 1 %."""
+
+    kind = "measured"
+    width = 3
+
+    def __init__(self, us: dict[int, float | Outcome]) -> None:
+        self.us = us
+        self.pending: list[Config] = []
+
+    def __call__(self, *_: Any) -> Any:
+        return self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def submit(self, config: Config) -> None:
+        self.pending.insert(0, config)  # comes back in another order
+
+    def next(self) -> Trial:
+        config = self.pending.pop(0)
+        says: Any = self.us[config["SECTION_HEADS"]]
+        if isinstance(says, str):
+            outcome: Any = says
+            return Trial(config, outcome, "because")
+        return Trial(config, "ok", resources=Resources(1, 1, 0, 0), samples_us=(says,), error=1e-3)
+
+    def race(self, trials: Any, default: Config | None) -> Raced:
+        best = min(trials, key=lambda trial: trial.median_us)
+        certificate = {"noise_floor": 0.01, "gain_over_default": None}
+        return Raced(list(trials), best, certificate)
+
+
+def record(**parts: Any) -> Record:
+    certificate = {"runner_up": {"config": SECOND}}
+    return replace(
+        measured(device=H200.name),
+        workload=WORKLOAD,
+        config=STORED,
+        certificate=certificate,
+        **parts,
+    )
+
+
+def verified(us: dict[int, float | Outcome], of: Record | None = None) -> verify.Verified:
+    return verify.verify(of or record(), KERNEL, (SM90, H200), 1, Device(us))
+
+
+def test_a_winner_that_still_wins_is_kept() -> None:
+    found = verified({16: 100.0, 1: 106.0, 4: 101.0})
+    assert (found.outcome, found.instead, found.regressed) == ("kept", None, False)
+
+
+def test_a_loss_within_the_noise_floor_is_none() -> None:
+    assert verified({16: 100.9, 1: 106.0, 4: 100.0}).outcome == "kept"
+
+
+@pytest.mark.parametrize(("us", "winner"), [({16: 120.0, 1: 100.0, 4: 110.0}, DEFAULT),
+                                            ({16: 120.0, 1: 115.0, 4: 110.0}, SECOND)])  # fmt: skip
+def test_a_loser_gives_way(us: dict[int, float | Outcome], winner: Config) -> None:
+    found = verified(us)
+    assert found.outcome == "swapped" and found.regressed
+    assert found.instead is not None
+    assert found.instead.config == winner and found.instead.device == H200.name
+    assert found.instead.provenance["source_hash"] == KERNEL.source_hash
+    assert "slower than another" in found.why
+
+
+@pytest.mark.parametrize("outcome", ["wrong", "crashed", "compile_failed", "unstable"])
+def test_one_that_fails_is_flagged(outcome: Outcome) -> None:
+    found = verified({16: outcome, 1: 100.0, 4: 100.0})
+    assert found.outcome == "failed" and found.why == f"{outcome}: because" and found.regressed
+
+
+def test_one_that_the_rules_refuse_today_is_flagged_without_a_run() -> None:
+    config = {**STORED, "BLOCK_M": 7}
+    found = verified({}, replace(record(), config=config))
+    assert found.outcome == "failed" and "BLOCK_M=7 is not in the space" in found.why
+
+
+def test_a_workload_that_is_not_served_is_an_error() -> None:
+    with pytest.raises(TunefaError, match="does not serve"):
+        verified({}, replace(record(), workload=replace(WORKLOAD, window=128)))
+
+
+def test_drift_names_what_changed() -> None:
+    now = provenance.of(KERNEL)
+    same = replace(record(), provenance={**now})
+    assert provenance.drift(same, KERNEL) == []
+    changed = {**now, "triton": "3.5.0", "source_hash": "0" * 16, "torch": "1.0"}
+    assert provenance.drift(replace(same, provenance=changed), KERNEL) == [
+        "the source of attention_fwd_triton changed",
+        f"triton was 3.5.0, now {now['triton']}",
+    ]
+
+
+def test_the_newest_record_of_a_kernel_supersedes_a_faster_older_one(tmp_path: Any) -> None:
+    store = Store([tmp_path])
+    old = replace(record(), median_us=90.0)
+    found = verified({16: 120.0, 1: 100.0, 4: 110.0}, old)
+    assert found.instead is not None
+    store.add(old)
+    store.add(found.instead)
+    assert len(store.records()) == 2
+    assert store.best() == [found.instead]

@@ -1,0 +1,156 @@
+"""The bench: checks and times configs on the current CUDA device, one by one.
+
+A correctness gate first, then a screening, and for finalists a race. A kernel that was not found
+right is never timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from tunefa import check, languages, race, timing
+from tunefa.arch import Arch
+from tunefa.evaluate import Raced
+from tunefa.kernel import Kernel
+from tunefa.languages import CompileError
+from tunefa.monitor import Monitor
+from tunefa.race import Decision, Interval, Race
+from tunefa.trial import Config, Trial
+from tunefa.workload import Workload
+
+SCREEN_SAMPLES = 5
+HOPELESS = 2.0
+"""A first sample this many times the best so far ends a screening."""
+TRIES = 2
+"""Races that are run before a disturbed device is given up on."""
+
+
+class Bench:
+    """One kernel and workload on the device: tensors, gate and stopwatch."""
+
+    def __init__(self, kernel: Kernel, workload: Workload, arch: Arch) -> None:
+        self.kernel, self.workload, self.arch = kernel, workload, arch
+        self._language = languages.load(kernel.language)
+        self._scale = workload.head_dim**-0.5
+        self._stopwatch = timing.Stopwatch()
+        self._tensors = check.tensors(workload, "cuda")
+        self._gate = check.Gate("cuda")
+
+    def judge(self, trial: Trial, best_us: float) -> Trial:
+        """A compiled trial with its error and a few samples; `best_us` is what it has to beat."""
+        trial = self._right(trial, check.awkward(self.workload, trial.config))
+        if trial.outcome != "ok":
+            return trial
+        return replace(trial, samples_us=tuple(self._screen(trial.config, best_us)))
+
+    def race(self, trials: Iterable[Trial], default: Config | None) -> Raced:
+        """Checks finalists on the real shape, then races those that are right in rounds."""
+        judged = [self._right(trial, self.workload) for trial in trials]
+        right = [trial for trial in judged if trial.outcome == "ok"]
+        wrong = [trial for trial in judged if trial.outcome != "ok"]
+        if not right:
+            return Raced(wrong)
+        for _ in range(TRIES):
+            run, watch = self._run_race(right, default)
+            if watch.disturbance is None:
+                break
+        raced = [replace(t, samples_us=_column(run, i)) for i, t in enumerate(right)]
+        return _judged(raced, wrong, run, watch, default)
+
+    def _run_race(self, right: list[Trial], default: Config | None) -> tuple[Race, Monitor]:
+        """The race of `right`, its first racer a second time as the last, and what was seen."""
+        launches = [self._launch(t.config, self.workload, self._tensors) for t in right]
+        launches.append(self._launch(right[0].config, self.workload, self._tensors))
+        pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
+        with Monitor() as watch:
+
+            def time_us(order: Sequence[int]) -> list[float]:
+                samples = self._stopwatch.once_us([launches[racer] for racer in order])
+                watch.read()
+                return samples
+
+            time_us(range(len(launches)))  # warms up: not a round
+            return race.run(len(launches), pinned, time_us), watch
+
+    def _screen(self, config: Config, best_us: float) -> list[float]:
+        """A few samples; only one where that is enough to see that it is hopeless."""
+        launch = self._launch(config, self.workload, self._tensors)
+        samples = self._stopwatch.samples_us(launch, 1)
+        if samples[0] < HOPELESS * best_us:
+            samples = self._stopwatch.samples_us(launch, SCREEN_SAMPLES)
+        return samples
+
+    def _right(self, trial: Trial, shape: Workload) -> Trial:
+        """The trial with its error on `shape`, or why it is not right there."""
+        made = check.tensors(shape, "cuda")
+        try:
+            verdict = self._gate.verdict(self._launch(trial.config, shape, made), shape, made)
+        except CompileError as error:
+            return replace(trial, outcome="compile_failed", reason=str(error))
+        if verdict.repeatable and verdict.passed:
+            return replace(trial, error=verdict.error)
+        outcome: Literal["wrong", "unstable"] = "wrong" if verdict.repeatable else "unstable"
+        return replace(trial, outcome=outcome, reason=verdict.reason, error=verdict.error)
+
+    def _launch(self, config: Config, workload: Workload, tensors: Any) -> Callable[[], None]:
+        """A function that launches the config; the pool has put its binary in the cache."""
+        aligned = self.kernel.module.is_aligned(tensors)
+        compiled = self._language.compile(self.kernel, workload, config, self.arch, aligned)
+
+        def launch() -> None:
+            self._language.launch(self.kernel, compiled, tensors, workload, config, self._scale)
+
+        return launch
+
+
+def _column(run: Race, racer: int) -> tuple[float, ...]:
+    return tuple(row[racer] for row in run.samples_us if not math.isnan(row[racer]))
+
+
+def _judged(
+    raced: list[Trial], wrong: list[Trial], run: Race, watch: Monitor, default: Config | None
+) -> Raced:
+    """The race's decision; the default's where the device was disturbed each time."""
+    place = next((i for i, trial in enumerate(raced) if trial.config == default), None)
+
+    def footprint(racer: int) -> tuple[int, ...]:
+        used = raced[racer].resources
+        return (used.smem_bytes or 0, used.registers or 0, racer) if used else (0, 0, racer)
+
+    decision = race.decide(run, place, footprint)
+    winner, why = decision.winner, decision.why
+    if watch.disturbance is not None and place is not None:
+        winner, why = place, f"the default is kept: {watch.disturbance} in {TRIES} races"
+    certificate = _certificate(raced, run, decision) | {
+        "decision": why,
+        "device": watch.summary(),
+    }
+    order = [winner, *sorted((i for i in range(len(raced)) if i != winner), key=run.median_us)]
+    return Raced([*(raced[i] for i in order), *wrong], raced[winner], certificate)
+
+
+def _certificate(raced: list[Trial], run: Race, decision: Decision) -> dict[str, Any]:
+    """The statistics of a race as plain data; relative differences, 95 % bootstrap intervals."""
+    certificate: dict[str, Any] = {
+        "gain_over_default": _plain(decision.gain),
+        "noise_floor": round(decision.noise_floor, 5),
+        "rounds": len(run.samples_us),
+        "racers": run.racers - 1,
+        "dropped": len(run.dropped),
+    }
+    second = decision.runner_up
+    if second is not None:
+        certificate["runner_up"] = {
+            "config": dict(raced[second].config),
+            "slower_by": _plain(run.difference(second, decision.winner)),
+        }
+    return certificate
+
+
+def _plain(interval: Interval | None) -> dict[str, float] | None:
+    if interval is None:
+        return None
+    return {name: round(value, 5) for name, value in vars(interval).items()}

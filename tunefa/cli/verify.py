@@ -1,0 +1,90 @@
+"""`tunefa verify`: re-times stored winners on the GPU of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from tunefa import kernel as kernels
+from tunefa import store
+from tunefa.arch import Arch, Device
+from tunefa.cli import devices, files
+from tunefa.errors import TunefaError
+from tunefa.record import Record
+from tunefa.reports import text
+
+if TYPE_CHECKING:
+    from tunefa.verify import Verified
+
+REGRESSED = 3
+"""Exit status when a stored config is no longer the best, or no longer runs."""
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path))
+@click.option("--workers", type=click.IntRange(1), metavar="N",
+              help="Processes that compile.  [default: one per core]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(paths: tuple[Path, ...], workers: int | None, as_json: bool) -> None:
+    """Re-time stored winners: run it after an upgrade of Triton, CUDA or the driver.
+
+    Each best record of this device, of the store or of FILEs, races against the kernel's default
+    and its stored runner-up. A record that lost gives way to a new one in your store. Exit status 3
+    when any record lost, does not run, or is wrong.
+
+    Needs a GPU.
+    """
+    seen = devices.seen()
+    if not seen:
+        raise TunefaError("verify measures, and there is no GPU here: run it where there is one")
+    name, chip = seen[0].name, devices.described(seen[0])
+    known = [r for path in paths for r in files.read(path)] or store.default_store().best()
+    records = [r for r in known if r.device == name and r.kernel in kernels.names()]
+    if not records:
+        raise TunefaError(f"none of {len(known)} records was measured on {name}: search first")
+    _verify(records, chip, workers, as_json)
+
+
+def _verify(
+    records: list[Record], chip: tuple[Arch, Device], workers: int | None, as_json: bool
+) -> None:
+    from tunefa.verify import verify
+
+    home = store.default_store()
+    out = text.console()
+    done: list[Verified] = []
+    for record in records:
+        found = verify(record, kernels.load(record.kernel), chip, workers)
+        done.append(found)
+        if found.instead is not None:
+            home.add(found.instead)
+        if not as_json:
+            _show(found, out)
+    if as_json:
+        text.emit_json({"verified": [_plain(found) for found in done]})
+    if any(found.regressed for found in done):
+        sys.exit(REGRESSED)
+
+
+def _show(found: Verified, out: Console) -> None:
+    """One record: what became of it, why, and what had changed."""
+    out.print(f"{found.outcome:<8} {found.record.workload}")
+    out.print(f"         {found.why}", style="dim")
+    for change in found.drift:
+        out.print(f"         {change}", style="dim")
+    if found.instead is not None:
+        out.print(f"         now: {text.config_text(found.instead.config)}")
+
+
+def _plain(found: Verified) -> dict[str, Any]:
+    return {
+        "workload": str(found.record.workload),
+        "outcome": found.outcome,
+        "why": found.why,
+        "drift": found.drift,
+        "instead": found.instead.to_dict() if found.instead else None,
+    }

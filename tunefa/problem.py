@@ -1,0 +1,67 @@
+"""What a strategy is told of a kernel's space before the first trial."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tunefa import lookup, model
+from tunefa.errors import TunefaError
+from tunefa.kernel import Kernel
+from tunefa.space import Feasible
+from tunefa.store import Store
+from tunefa.strategies import Problem
+from tunefa.trial import Config, Resources
+
+if TYPE_CHECKING:  # it imports this module
+    from tunefa.search import Request
+
+_REGISTERS_BEYOND_ACCUMULATORS = 40
+"""Addresses, row statistics and masks: the median difference over 391 compiled configs."""
+
+
+def check_feasible(request: Request, feasible: Mapping[str, Feasible]) -> None:
+    """Raises TunefaError with each rule's refusals where no kernel has a feasible config."""
+    if any(found.configs for found in feasible.values()):
+        return
+    refusals = "; ".join(
+        f"{name}: "
+        + ", ".join(f"{rule} ({count})" for rule, count in found.refused.items() if count)
+        for name, found in feasible.items()
+    )
+    raise TunefaError(
+        f"every config for {request.workload} on {request.arch.name} is refused ({refusals})"
+    )
+
+
+def of(request: Request, kernel: Kernel, feasible: Feasible, known: Sequence[Config]) -> Problem:
+    """The feasible configs with the model's expectations; `known` ones are worth trying first."""
+    return Problem(
+        parameters=kernel.space.parameters,
+        configs=feasible.configs,
+        expected_us=[_expected_us(request, kernel, config) for config in feasible.configs],
+        first=known,
+        trials=request.budget.trials,
+        seed=request.seed,
+    )
+
+
+def known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config]:
+    """What the store holds for the nearest workload, and the kernel's default, if there are any."""
+    device = request.device.name if request.measured else None
+    known: list[Config] = []
+    with contextlib.suppress(TunefaError):
+        choice = lookup.lookup(store, request.workload, request.arch, device, [kernel])
+        known.append(choice.config)
+        known.append(kernel.default(request.workload, request.arch))
+    return known
+
+
+def _expected_us(request: Request, kernel: Kernel, config: Config) -> float:
+    """The model's time from the space's lower bounds, before any compiler has seen the config."""
+    estimate = kernel.space.estimate(config, request.workload, request.arch)
+    registers = int(estimate.get("registers", 0)) + _REGISTERS_BEYOND_ACCUMULATORS
+    cap = int(config.get("maxnreg") or request.arch.max_registers_per_thread)
+    resources = Resources(int(estimate.get("smem_bytes", 0)), min(registers, cap))
+    return model.predict(request.workload, request.arch, request.device, config, resources).time_us

@@ -1,0 +1,54 @@
+"""The winner of a race, and the record that it becomes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tunefa import provenance
+from tunefa.arch import Arch
+from tunefa.kernel import Kernel
+from tunefa.record import Record
+from tunefa.trial import Trial
+from tunefa.workload import Workload
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best trial of one kernel."""
+
+    kernel: Kernel
+    trial: Trial
+    certificate: dict[str, Any] | None
+
+    @property
+    def median_us(self) -> float:
+        """What it is compared by with other kernels' winners."""
+        return self.trial.median_us or math.inf
+
+    def record(
+        self, workload: Workload, arch: Arch, device_name: str | None, notes: dict[str, Any]
+    ) -> Record:
+        """The record of it; `device_name` None where the time is the model's.
+
+        `notes` go into its provenance beside the versions and the check.
+        """
+        against = "fp64 in the interpreter" if device_name is None else "fp32 on the device"
+        return Record(
+            kernel=self.kernel.name,
+            arch=arch.name,
+            device=device_name,
+            workload=workload,
+            config=dict(self.trial.config),
+            objective="predicted" if device_name is None else "measured",
+            median_us=self.median_us,
+            tflops=workload.flops / self.median_us / 1e6,
+            resources=self.trial.resources,
+            certificate=self.certificate,
+            provenance={
+                **provenance.of(self.kernel),
+                **notes,
+                "check": f"relative error {self.trial.error:.1e} against {against}",
+            },
+        )
