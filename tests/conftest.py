@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
+from tests.fake_kernel import H200, FakeKernel, FakeLanguage, on_cpu
 from tests.fake_objective import Fake
 from tests.own_kernels import OwnKernels
-from tunefa import assets, search, store
+from tunefa import assets, runtime, search, store
+from tunefa.runtime import Compiler, Runtime
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +52,26 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     return OwnFake
 
 
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
+    """A runtime of its own behind the public functions, and a user's store of its own."""
+    monkeypatch.setenv("TUNEFA_HOME", str(tmp_path))
+    made = Runtime()
+    monkeypatch.setattr(runtime, "_RUNTIME", made)
+    return made
+
+
+@pytest.fixture
+def language(fresh: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLanguage]:
+    """CPU tensors pass for those of an H200 with one fake kernel, in `fresh.plan`."""
+    fake: Any = FakeKernel()
+    fresh._devices[torch.device("cpu")] = (H200, Compiler())
+    fresh._kernels = (fake,)
+    with on_cpu(monkeypatch) as made:
+        yield made
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what needs a GPU where there is none."""
-    if item.get_closest_marker("gpu"):
-        import torch
-
-        if not torch.cuda.is_available():
-            pytest.skip("needs an NVIDIA GPU, and torch.cuda sees none")
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU, and torch.cuda sees none")

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tunefa
-from tests.fake_kernel import DEFAULT, H200, FakeKernel, FakeLanguage, on_cpu
+from tests.fake_kernel import DEFAULT, FakeLanguage
 from tests.sample_records import measured
-from tunefa import plan, runtime, store
+from tunefa import plan, store
 from tunefa.errors import TunefaError
 from tunefa.plan import Chosen, Plan
-from tunefa.runtime import Compiler, Runtime
+from tunefa.runtime import Runtime
 from tunefa.store import Store
 from tunefa.workload import Workload
 
+pytestmark = pytest.mark.usefixtures("fresh")
 TMA = {"BLOCK_M": 128, "LOADS": "tma"}
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
-    """A runtime of its own behind the public functions, and a user's store of its own."""
-    monkeypatch.setenv("TUNEFA_HOME", str(tmp_path))
-    made = Runtime()
-    monkeypatch.setattr(runtime, "_RUNTIME", made)
-    return made
-
-
-@pytest.fixture
-def language(fresh: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLanguage]:
-    """CPU tensors pass for those of an H200 with one fake kernel, in `fresh.plan`."""
-    fake: Any = FakeKernel()
-    fresh._devices[torch.device("cpu")] = (H200, Compiler())
-    fresh._kernels = (fake,)
-    with on_cpu(monkeypatch) as language:
-        yield language
 
 
 def tensors(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +23,7 @@ from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
 from tunefa.plan import Chip, Plan
 from tunefa.record import Record
-from tunefa.runtime import Compiler, Runtime
+from tunefa.runtime import Runtime
 from tunefa.store import Store
 
 TREE = Path(__file__).resolve().parent.parent
@@ -112,25 +111,6 @@ def test_frozen_refuses_what_no_kernel_serves(made: Call, chip: Chip, why: str) 
 
 
 # ------------------------------------------------------------------------------ the runtime
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
-    """A runtime of its own behind the public functions, and a user's store of its own."""
-    monkeypatch.setenv("TUNEFA_HOME", str(tmp_path))
-    made = Runtime()
-    monkeypatch.setattr(runtime, "_RUNTIME", made)
-    return made
-
-
-@pytest.fixture
-def language(fresh: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLanguage]:
-    """CPU tensors pass for those of an H200 with one fake kernel, in `fresh.plan`."""
-    fake: Any = FakeKernel()
-    fresh._devices[torch.device("cpu")] = (H200, Compiler())
-    fresh._kernels = (fake,)
-    with on_cpu(monkeypatch) as made:
-        yield made
 
 
 @pytest.fixture
