@@ -30,7 +30,6 @@ from tunefa.trial import Config, Trial
 from tunefa.winner import Winner
 from tunefa.workload import Workload
 
-FINALISTS = 8
 _PLATEAU_TRIALS = 60
 """A search by seconds ends early after so many trials (and a third of all) without a 0.5 % gain."""
 _GAIN = 0.995
@@ -49,6 +48,8 @@ class Request:
     strategy: str = "auto"
     seed: int = 0
     workers: int | None = None
+    finalists: int = 8
+    """How many race for the win, beside those they must beat."""
     resume: Path | None = None
     """The journal to go on with, see `tunefa.resume`."""
 
@@ -197,7 +198,8 @@ def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial
     right = sorted((t for t in own if t.outcome == "ok"), key=lambda t: t.median_us or math.inf)
     if state.interrupted:
         return right[:1]
-    return right[:FINALISTS] + [t for t in right[FINALISTS:] if t.config in known]
+    count = state.request.finalists
+    return right[:count] + [t for t in right[count:] if t.config in known]
 
 
 def _loop(state: _State, strategy: Strategy, evaluator: Objective, share: float) -> Iterator[Trial]:

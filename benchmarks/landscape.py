@@ -1,0 +1,61 @@
+"""Records landscapes: every feasible config of a kernel, checked and screened, the best 16 raced.
+
+    python benchmarks/landscape.py fwd_b4_h16_q4096_k4096_d128_bf16_full [WORKLOAD ...]
+
+Needs the GPU. Each landscape is the compressed journal of one search of everything, under
+benchmarks/landscapes/: what `tunefa search --replay FILE` and `make bench-search` read. A run that
+was interrupted goes on where it was when it is started again.
+"""
+
+from __future__ import annotations
+
+import lzma
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from tunefa import arch, kernel, resume, search
+from tunefa.budget import Budget
+from tunefa.store import Store
+from tunefa.workload import Workload
+
+KERNEL = "attention_fwd_triton"
+FOLDER = Path(__file__).resolve().parent / "landscapes"
+
+
+def record(workload: Workload, folder: Path) -> Path:
+    """Measures everything; returns the file that holds it."""
+    chip, device = arch.find(torch.cuda.get_device_name())
+    made = kernel.load(KERNEL)
+    everything = len(made.space.feasible(workload, chip).configs)
+    # At random: neighbours in the list share a binary, and would all compile it at the same time.
+    budget = Budget(trials=everything)
+    request = search.Request(
+        workload, chip, device, True, (made,), budget, strategy="random", finalists=16
+    )
+    request = replace(request, resume=resume.find(request).path)
+    start = time.monotonic()
+
+    def report(progress: search.Progress) -> None:
+        if progress.done % 200 == 0:
+            elapsed = time.monotonic() - start
+            print(f"{workload} {progress.done}/{everything} {elapsed:.0f} s", flush=True)
+
+    with tempfile.TemporaryDirectory() as store:
+        result = search.search(request, Store([Path(store)]), report)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    name = f"{device.name.lower().replace(' ', '-')}--{workload}.jsonl.xz"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(lzma.compress(result.journal.read_bytes(), preset=9))
+    print(f"{workload} done in {time.monotonic() - start:.0f} s", flush=True)
+    return folder / name
+
+
+if __name__ == "__main__":
+    for text in sys.argv[1:]:
+        print(record(Workload.parse(text), FOLDER))
