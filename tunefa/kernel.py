@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from tunefa.errors import TunefaError, unknown
 from tunefa.space import Space
 from tunefa.trial import Config
 from tunefa.workload import Workload
+
+_PACKAGE = "tunefa.kernels"
+_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.(\w+) import", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -41,19 +45,28 @@ class Kernel:
 
     @cached_property
     def source_hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of its source files, in the order of their names."""
+        """First 16 hex digits of the SHA-256 of its source files, in the order of their names.
+
+        They are those of its name, and the modules beside it that they import.
+        """
+        folder, names, sources = self.source.parent, [self.name], dict[Path, bytes]()
+        while names:
+            found = [path for path in folder.glob(f"{names.pop()}.*") if path.is_file()]
+            for path in sorted(set(found) - set(sources)):
+                sources[path] = path.read_bytes()
+                names += re.findall(_IMPORT, sources[path].decode(errors="replace"))
         digest = hashlib.sha256()
-        for path in sorted(self.source.parent.glob(f"{self.name}.*")):
-            if path.is_file():
-                digest.update(path.read_bytes())
+        for path in sorted(sources):
+            digest.update(sources[path])
         return digest.hexdigest()[:16]
 
     @cached_property
     def module(self) -> ModuleType:
         """The imported source; this imports the kernel's language (Triton, say)."""
-        qualified = f"tunefa.kernels.{self.name}"
+        qualified = f"{_PACKAGE}.{self.name}"
         if qualified in sys.modules:
             return sys.modules[qualified]
+        _open_folder(self.source.parent)
         spec = importlib.util.spec_from_file_location(qualified, self.source)
         assert spec is not None and spec.loader is not None  # a .py file that `load` has seen
         module = importlib.util.module_from_spec(spec)
@@ -81,6 +94,12 @@ class Kernel:
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
         """The config that is sound without a search. Raises TunefaError when there is none."""
         return self.space.default(workload, arch)
+
+
+def _open_folder(folder: Path) -> None:
+    """Lets kernels import what they share from `tunefa.kernels`: their folder is no package."""
+    package = sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
+    package.__path__ = [str(folder)]
 
 
 def names() -> list[str]:

@@ -42,12 +42,19 @@ def compile(
     Raises CompileError when the compiler refuses it, with the compiler's own words, and TunefaError
     when there is no compiler.
     """
+    variant = kernel.module.variant(workload, config, aligned)
+    return build(_triton().compiler.ASTSource, variant, arch)
+
+
+def build(source_type: Any, variant: dict[str, Any], arch: Arch) -> Compiled:
+    """A kernel's `variant` through Triton's pipeline, from the kind of source it begins with.
+
+    Raises as `compile`.
+    """
     triton = _triton()
-    module = kernel.module
-    variant = module.variant(workload, config, aligned)
     function = variant["function"]
     places = {name: (index,) for index, name in enumerate(function.arg_names)}
-    source = triton.compiler.ASTSource(
+    source = source_type(
         fn=function,
         signature=variant["signature"],
         constexprs=variant["constants"],

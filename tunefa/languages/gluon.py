@@ -1,0 +1,40 @@
+"""Gluon, the layer of Triton in which a kernel places registers, barriers and copies itself.
+
+Compiled and launched like Triton (see there for what a kernel file defines), from another kind of
+source. Gluon has no interpreter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefa.arch import Arch
+from tunefa.kernel import Kernel
+from tunefa.languages import Compiled, triton
+from tunefa.languages.triton import launch, versions
+from tunefa.trial import Config
+from tunefa.workload import Workload
+
+__all__ = ["compile", "interpret", "launch", "versions", "why_no_interpreter"]
+
+
+def compile(
+    kernel: Kernel, workload: Workload, config: Config, arch: Arch, aligned: bool = True
+) -> Compiled:
+    """The config as a cubin for `arch`; see the same function of Triton."""
+    variant = kernel.module.variant(workload, config, aligned)
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return triton.build(GluonASTSource, variant, arch)
+
+
+def interpret(
+    kernel: Kernel, tensors: Any, workload: Workload, config: Config, scale: float
+) -> None:
+    """There is none. Raises RuntimeError."""
+    raise RuntimeError(why_no_interpreter())
+
+
+def why_no_interpreter() -> str | None:
+    """Why `interpret` does not run."""
+    return "Gluon has no interpreter: its kernels are checked on the device they are made for"
