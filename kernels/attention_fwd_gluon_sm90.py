@@ -36,6 +36,7 @@ import functools
 import heapq
 import math
 
+import numpy as np
 import torch
 import triton
 from triton.experimental import gluon
@@ -73,39 +74,32 @@ class Attention:
     """One launch: sizes, known when it runs, and the tile, known when it is compiled."""
 
     heads: gl.tensor
-    group: gl.tensor
     seqlen_q: gl.tensor
     seqlen_k: gl.tensor
     window: gl.tensor
-    tiles: gl.tensor
     scale_log2: gl.tensor
     WARPGROUPS: gl.constexpr
     BLOCK_N: gl.constexpr
     Q_STAGES: gl.constexpr
     O_PARTS: gl.constexpr
+    LANE_SUM: gl.constexpr
+    HALF_DIAGONAL: gl.constexpr
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
-    LANE_SUM: gl.constexpr
+    RAGGED: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, CAUSAL, WINDOWED, LANE_SUM):
-        self.heads, self.group, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2], sizes[3]
-        self.window, self.tiles, self.scale_log2 = sizes[4], sizes[5], sizes[6]
-        self.WARPGROUPS = gl.constexpr(WARPGROUPS)
-        self.BLOCK_N = gl.constexpr(BLOCK_N)
-        self.Q_STAGES = gl.constexpr(Q_STAGES)
-        self.O_PARTS = gl.constexpr(O_PARTS)
-        self.CAUSAL = gl.constexpr(CAUSAL)
-        self.WINDOWED = gl.constexpr(WINDOWED)
-        self.LANE_SUM = gl.constexpr(LANE_SUM)
-
-    @gluon.jit
-    def place(self, tile):
-        """(batch, query head, first query row) of a tile of the schedule."""
-        head = tile // self.tiles
-        row = (tile - head * self.tiles) * (64 * self.WARPGROUPS)
-        batch = head // self.heads
-        return batch, head - batch * self.heads, row
+    def __init__(
+        self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
+        CAUSAL, WINDOWED, RAGGED,
+    ):  # fmt: skip
+        self.heads, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2]
+        self.window, self.scale_log2 = sizes[3], sizes[4]
+        self.WARPGROUPS, self.BLOCK_N = gl.constexpr(WARPGROUPS), gl.constexpr(BLOCK_N)
+        self.Q_STAGES, self.O_PARTS = gl.constexpr(Q_STAGES), gl.constexpr(O_PARTS)
+        self.LANE_SUM, self.HALF_DIAGONAL = gl.constexpr(LANE_SUM), gl.constexpr(HALF_DIAGONAL)
+        self.CAUSAL, self.WINDOWED = gl.constexpr(CAUSAL), gl.constexpr(WINDOWED)
+        self.RAGGED = gl.constexpr(RAGGED)
 
     @gluon.jit
     def blocks(self, row, ROWS: gl.constexpr):
@@ -161,10 +155,27 @@ class Pipes:
     v: Ring
     turns: Turns
     schedule: gl.tensor
+    tiles: gl.tensor
 
     @gluon.constexpr_function
-    def __init__(self, q, k, v, turns, schedule):
-        self.q, self.k, self.v, self.turns, self.schedule = q, k, v, turns, schedule
+    def __init__(self, q, k, v, turns, schedule, tiles):
+        self.q, self.k, self.v, self.turns = q, k, v, turns
+        self.schedule, self.tiles = schedule, tiles
+
+
+@gluon.jit
+def first_and_count(schedule):
+    """Where the tiles of this program begin in the schedule, and how many there are."""
+    program = gl.program_id(0)
+    first = gl.load(schedule + program)
+    return first, gl.load(schedule + program + 1) - first
+
+
+@gluon.jit
+def scheduled(schedule, i):
+    """(batch, query head, KV head, first query row) of tile number i: no division on the device."""
+    entry = schedule + i * 4
+    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
 
 
 # ----------------------------------------------------------------------------------- the producer
@@ -175,16 +186,12 @@ def producer(attention, pipes, q_desc, k_desc, v_desc):
     """One warp: Q of each tile, then K and V of its blocks from the last to the first."""
     q, k, v = pipes.q, pipes.k, pipes.v
     WARPGROUPS: gl.constexpr = attention.WARPGROUPS
-    program = gl.program_id(0)
-    first = gl.load(pipes.schedule + program)
-    count = gl.load(pipes.schedule + program + 1) - first
-    tile = gl.load(pipes.schedule + first)
+    first, count = first_and_count(pipes.schedule)
+    tile = scheduled(pipes.tiles, first)
     loaded = 0
     for turn in range(0, count):
-        after = gl.load(pipes.schedule + first + turn + 1)  # long before it is needed
-        batch, head, row = attention.place(tile)
-        tile = after
-        head_kv = head // attention.group
+        batch, head, head_kv, row = tile
+        tile = scheduled(pipes.tiles, first + turn + 1)  # long before it is needed
         begin, end = attention.blocks(row, 64 * WARPGROUPS)
         stage = turn % attention.Q_STAGES
         for me in gl.static_range(WARPGROUPS):
@@ -226,8 +233,56 @@ def as_operand(p, v):
 
 
 @gluon.jit
+def first_block(a, pipes, q_tile, block, row, key_block, ME: gl.constexpr):
+    """Scores and softmax of a tile's first block: (p, row_max, row_sum)."""
+    N: gl.constexpr = a.BLOCK_N
+    if a.CAUSAL and a.HALF_DIAGONAL:
+        seen = row + 64 + a.seqlen_k - a.seqlen_q
+        if seen <= key_block * N + N // 2:  # the rest of the block is above the diagonal
+            p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N // 2, ME)
+            p = widened(p, N)
+            row_max = gl.convert_layout(row_max, row_layout(N), assert_trivial=True)
+            if not a.LANE_SUM:
+                row_sum = gl.convert_layout(row_sum, row_layout(N), assert_trivial=True)
+        else:
+            p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N, ME)
+    else:
+        p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N, ME)
+    return p, row_max, row_sum
+
+
+@gluon.jit
+def masked_start(a, pipes, q_tile, block, row, key_block, N: gl.constexpr, ME: gl.constexpr):
+    """`first_block` of the first N keys of it."""
+    k = pipes.k
+    GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
+    k_tile = k.matrix(block % k.SLOTS).slice(0, N)
+    zeros = gl.zeros([64, N], gl.float32, wgmma_layout(N))
+    s_token = warpgroup_mma(q_tile, k_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    pipes.turns.give(ME)
+    s = warpgroup_mma_wait(0, [s_token])
+    k.free(block % k.SLOTS)
+    if a.CAUSAL or a.RAGGED:
+        s = a.masked(s, row, key_block * a.BLOCK_N)
+    row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
+    row_sum = no_row_sum(N, a.LANE_SUM)
+    p, row_max, row_sum, _ = online_softmax(
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM
+    )
+    return p, row_max, row_sum
+
+
+@gluon.jit
+def widened(p, N: gl.constexpr):
+    """(64, N // 2) as (64, N) with zeros on the right, which moves no register."""
+    wide = gl.join(p, gl.zeros_like(p)).permute((0, 2, 1)).reshape([64, N])
+    return gl.convert_layout(wide, wgmma_layout(N), assert_trivial=True)
+
+
+@gluon.jit
 def step(a, pipes, q_tile, state, block, row, key_block, ME: gl.constexpr):
     """Scores and softmax of a block, number `block` of all, and p @ v of the one before."""
+    GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
     acc, p, row_max, row_sum = state
     k, v, turns = pipes.k, pipes.v, pipes.turns
     k.wait(block % k.SLOTS, block // k.SLOTS)
@@ -239,11 +294,11 @@ def step(a, pipes, q_tile, state, block, row, key_block, ME: gl.constexpr):
     turns.give(ME)
     s = warpgroup_mma_wait(1, [s_token])
     k.free(block % k.SLOTS)
-    if a.CAUSAL:
+    if GUARD:
         if a.crosses(row, key_block):
             s = a.masked(s, row, key_block * a.BLOCK_N)
     p32, row_max, row_sum, decay = online_softmax(
-        s, row_max, row_sum, a.scale_log2, a.CAUSAL, a.LANE_SUM
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM
     )
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
     acc = warpgroup_mma_wait(0, [acc_token])
@@ -274,38 +329,24 @@ def consumer(attention, pipes, o_desc, o_tiles, lse_ptr, ME: gl.constexpr):
     a, q, k, v, turns = attention, pipes.q, pipes.k, pipes.v, pipes.turns
     N: gl.constexpr = a.BLOCK_N
     D_V: gl.constexpr = v.tiles.shape[4]
-    program = gl.program_id(0)
-    first = gl.load(pipes.schedule + program)
-    count = gl.load(pipes.schedule + program + 1) - first
-    tile = gl.load(pipes.schedule + first)
+    first, count = first_and_count(pipes.schedule)
+    tile = scheduled(pipes.tiles, first)
     block = 0  # counts those that went through the rings, over all tiles
     for turn in range(0, count):
-        after = gl.load(pipes.schedule + first + turn + 1)
-        batch, head, tile_row = a.place(tile)
-        tile = after
+        batch, head, head_kv, tile_row = tile
+        tile = scheduled(pipes.tiles, first + turn + 1)
         row = tile_row + 64 * ME
         tile_begin, tile_end = a.blocks(tile_row, 64 * a.WARPGROUPS)
         begin, end = a.blocks(row, 64)
-        if row >= a.seqlen_q:  # nothing but padding
-            begin = tile_begin
-            end = tile_begin + 1
-        block = skip(pipes, block, tile_end - end, ME)
+        if a.CAUSAL:
+            block = skip(pipes, block, tile_end - end, ME)
 
         slot = (turn % a.Q_STAGES) * a.WARPGROUPS + ME
         q_tile = q.matrix(slot)
         q.wait(slot, turn // a.Q_STAGES)
         k.wait(block % k.SLOTS, block // k.SLOTS)
         turns.wait(block, ME)
-        s_token = scores(q_tile, k, block)
-        turns.give(ME)
-        s = warpgroup_mma_wait(0, [s_token])
-        k.free(block % k.SLOTS)
-        if a.crosses(row, end - 1):
-            s = a.masked(s, row, (end - 1) * N)
-        row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
-        p32, row_max, row_sum, _ = online_softmax(
-            s, row_max, no_row_sum(N, a.LANE_SUM), a.scale_log2, a.CAUSAL, a.LANE_SUM
-        )
+        p32, row_max, row_sum = first_block(a, pipes, q_tile, block, row, end - 1, ME)
         p = as_operand(p32, v)
         acc = gl.zeros([64, D_V], gl.float32, wgmma_layout(D_V))
         if a.O_PARTS == 0 and a.Q_STAGES > 1:
@@ -327,7 +368,8 @@ def consumer(attention, pipes, o_desc, o_tiles, lse_ptr, ME: gl.constexpr):
         acc = warpgroup_mma(p, v.matrix(before % v.SLOTS), acc, is_async=True)
         acc = warpgroup_mma_wait(0, [acc])
         v.free(before % v.SLOTS)
-        block = skip(pipes, block, begin - tile_begin, ME)
+        if a.WINDOWED:
+            block = skip(pipes, block, begin - tile_begin, ME)
 
         row_sum = whole_row_sum(row_sum, N, a.LANE_SUM)
         rows = row + gl.arange(0, 64, row_layout(N))
@@ -376,16 +418,20 @@ def send_part(part, o_desc, tile, batch, head, row, column):
 
 @gluon.jit
 def attention_fwd(
-    q_desc, k_desc, v_desc, o_desc, lse_ptr, schedule_ptr,
-    heads, group, seqlen_q, seqlen_k, window, tiles, scale_log2,
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, schedule_ptr, tiles_ptr,
+    heads, seqlen_q, seqlen_k, window, scale_log2,
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
-    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr,
+    HALF_DIAGONAL: gl.constexpr,
+    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Works through the tiles that the schedule gives to this program."""
-    sizes = (heads, group, seqlen_q, seqlen_k, window, tiles, scale_log2)
-    a = Attention(sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, CAUSAL, WINDOWED, LANE_SUM)
+    sizes = (heads, seqlen_q, seqlen_k, window, scale_log2)
+    a = Attention(
+        sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
+        CAUSAL, WINDOWED, RAGGED,
+    )  # fmt: skip
     q = new_ring(q_desc, Q_STAGES * WARPGROUPS, 1)
     k = new_ring(k_desc, STAGES, WARPGROUPS)
     v = new_ring(v_desc, STAGES, WARPGROUPS)
@@ -395,7 +441,7 @@ def attention_fwd(
     else:
         o_tiles = q.tiles
     turns = Turns(new_barriers(WARPGROUPS, 1), WARPGROUPS, PING_PONG)
-    pipes = Pipes(q, k, v, turns, schedule_ptr)
+    pipes = Pipes(q, k, v, turns, schedule_ptr, tiles_ptr)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
     if WARPGROUPS == 1:
@@ -454,14 +500,24 @@ def _layout(dtype, rows, columns):
 
 def _constants(workload, config):
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS"]]
-    names = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "PING_PONG", "LANE_SUM")
+    names = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "PING_PONG", "LANE_SUM",
+             "HALF_DIAGONAL")  # fmt: skip
     return {
         **{name: config[name] for name in names},
         "CAUSAL": workload.causal,
         "WINDOWED": workload.window is not None,
+        "RAGGED": _is_ragged(workload, config),
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
     }
+
+
+def _is_ragged(workload, config):
+    """Whether more than a tile's first block may need a mask, or a row may see no key."""
+    if not workload.causal:
+        return workload.seqlen_k % config["BLOCK_N"] != 0
+    offset = workload.seqlen_k - workload.seqlen_q
+    return workload.window is not None or offset < 0 or offset % 64 != 0
 
 
 def variant(workload, config, aligned=True):
@@ -471,7 +527,8 @@ def variant(workload, config, aligned=True):
     """
     constants = _constants(workload, config)
     kind = workload.dtype
-    types = {"lse_ptr": "*fp32", "schedule_ptr": "*i32", "scale_log2": "fp32"}
+    types = {"lse_ptr": "*fp32", "scale_log2": "fp32"}
+    types |= {"schedule_ptr": "*i32", "tiles_ptr": "*i32"}
     for name, (rows, columns) in zip("qkvo", _blocks(workload, config), strict=True):
         layout = _layout(kind, rows, columns)
         types[f"{name}_desc"] = f"tensordesc<{kind}[1, 1, {rows}, {columns}],{layout!r}>"
@@ -480,7 +537,7 @@ def variant(workload, config, aligned=True):
         "function": attention_fwd,
         "signature": {name: types.get(name, "i32") for name in attention_fwd.arg_names},
         "constants": constants,
-        "aligned": ["lse_ptr", "schedule_ptr"],
+        "aligned": ["lse_ptr", "schedule_ptr", "tiles_ptr"],
         "options": {"num_warps": 4, "maxnreg": _REGISTERS[config["WARPGROUPS"]][2]},
     }
 
@@ -507,26 +564,29 @@ def arguments(tensors, workload, config, scale):
         layout = _layout(workload.dtype, rows, columns)
         block = [1, 1, rows, columns]
         descriptors.append(TensorDescriptor(tensor, tensor.shape, tensor.stride(), block, layout))
-    lse = tensors[4]
-    programs, table = _schedule(workload, tuple(sorted(config.items())), lse.device)
-    w = workload
-    tiles = triton.cdiv(w.seqlen_q, 64 * config["WARPGROUPS"])
-    sizes = [w.heads, w.group, w.seqlen_q, w.seqlen_k, w.window or 0, tiles, scale * LOG2_E]
-    constants = _constants(workload, config).values()
-    return (programs, 1, 1), [*descriptors, lse, table, *sizes, *constants]
+    lse, w = tensors[4], workload
+    schedule, tiles = _tables(w, tuple(sorted(config.items())), lse.device)
+    sizes = [w.heads, w.seqlen_q, w.seqlen_k, w.window or 0, scale * LOG2_E]
+    constants = _constants(w, config).values()
+    return (len(schedule) - 1, 1, 1), [*descriptors, lse, schedule, tiles, *sizes, *constants]
 
 
 @functools.lru_cache(maxsize=1024)
-def _schedule(workload, config_items, device):
-    """(programs, table): tiles of program i are table[table[i]:table[i + 1]]; one entry more ends it."""
+def _tables(workload, config_items, device):
+    """(schedule, tiles): the tiles of program i are rows schedule[i] to schedule[i + 1] of `tiles`,
+    each (batch, query head, KV head, first query row); one row more is read, and not used."""
     config = dict(config_items)
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     lists = schedule(workload, config, sms)
-    ends = [len(lists) + 1]
-    for tiles in lists:
-        ends.append(ends[-1] + len(tiles))
-    entries = [*ends, *(tile for tiles in lists for tile in tiles), 0]
-    return len(lists), torch.tensor(entries, dtype=torch.int32, device=device)
+    ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
+    order = np.array([tile for tiles in lists for tile in tiles] + [0])
+    head, tile = np.divmod(order, triton.cdiv(workload.seqlen_q, 64 * config["WARPGROUPS"]))
+    batch, head = np.divmod(head, workload.heads)
+    rows = np.stack([batch, head, head // workload.group, tile * 64 * config["WARPGROUPS"]], axis=1)
+    return (
+        torch.from_numpy(ends).to(device),
+        torch.from_numpy(rows.astype(np.int32)).to(device),
+    )
 
 
 def schedule(workload, config, sms):
