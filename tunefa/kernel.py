@@ -22,7 +22,7 @@ from tunefa.trial import Config
 from tunefa.workload import Workload
 
 _PACKAGE = "tunefa.kernels"
-_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.(\w+) import", re.MULTILINE)
+_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.([\w.]+) import", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class Kernel:
         """
         folder, names, sources = self.source.parent, [self.name], dict[Path, bytes]()
         while names:
-            found = [path for path in folder.glob(f"{names.pop()}.*") if path.is_file()]
+            stem = names.pop().replace(".", "/")
+            found = [path for path in folder.glob(f"{stem}.*") if path.is_file()]
             for path in sorted(set(found) - set(sources)):
                 sources[path] = path.read_bytes()
                 names += re.findall(_IMPORT, sources[path].decode(errors="replace"))

@@ -8,7 +8,7 @@ which only compute. They meet at mbarriers in shared memory: a `Ring` of tiles p
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
-from tunefa.kernels.gluon_api import aggregate, copy_in
+from tunefa.kernels.gluon.api import aggregate, copy_in
 
 WARPGROUP_ROWS = 64
 """Rows of one WGMMA; a consumer warpgroup owns as many."""
@@ -16,7 +16,7 @@ WARPGROUP_ROWS = 64
 
 @gluon.constexpr_function
 def wgmma_layout(columns):
-    """Registers of a WGMMA accumulator of 64 x columns, one warpgroup (PTX ISA, wgmma.mma_async)."""
+    """Registers of a WGMMA accumulator of 64 x columns (PTX ISA, wgmma.mma_async)."""
     shape = [16, columns, 16]
     return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=shape)
 
@@ -91,10 +91,15 @@ class Ring:
 @gluon.jit
 def new_ring(desc, SLOTS: gl.constexpr, READERS: gl.constexpr):
     """A ring for the tiles of a descriptor (1, 1, rows, columns)."""
-    tiles = gl.allocate_shared_memory(desc.dtype, [SLOTS] + desc.block_type.shape, desc.layout)
-    filled = new_barriers(SLOTS, 1)
-    freed = new_barriers(SLOTS, READERS)
-    return Ring(tiles, filled, freed, SLOTS)
+    tiles = new_tiles(desc, SLOTS)
+    return Ring(tiles, new_barriers(SLOTS, 1), new_barriers(SLOTS, READERS), SLOTS)
+
+
+@gluon.jit
+def new_tiles(desc, COUNT: gl.constexpr):
+    """Shared memory for COUNT tiles of a descriptor."""
+    shape: gl.constexpr = [COUNT] + desc.block_type.shape  # noqa: RUF005 - Gluon has no star
+    return gl.allocate_shared_memory(desc.dtype, shape, desc.layout)
 
 
 @gluon.jit

@@ -1,0 +1,290 @@
+"""Steps of an attention forward for Hopper in Gluon: which keys a row sees, one block of scores and
+of output, and the way out of the finished rows."""
+
+import math
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from tunefa.kernels.gluon.api import aggregate, barrier, copy_out
+from tunefa.kernels.gluon.hopper import (
+    Ring,
+    Turns,
+    no_row_sum,
+    online_softmax,
+    operand_layout,
+    row_layout,
+    wgmma_layout,
+    whole_row_sum,
+)
+
+LN_2 = gl.constexpr(math.log(2.0))
+
+
+@aggregate
+class Attention:
+    """One launch: sizes, known when it runs, and the tile, known when it is compiled."""
+
+    heads: gl.tensor
+    seqlen_q: gl.tensor
+    seqlen_k: gl.tensor
+    window: gl.tensor
+    scale_log2: gl.tensor
+    WARPGROUPS: gl.constexpr
+    BLOCK_N: gl.constexpr
+    Q_STAGES: gl.constexpr
+    O_PARTS: gl.constexpr
+    LANE_SUM: gl.constexpr
+    HALF_DIAGONAL: gl.constexpr
+    CAUSAL: gl.constexpr
+    WINDOWED: gl.constexpr
+    RAGGED: gl.constexpr
+
+    @gluon.constexpr_function
+    def __init__(
+        self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
+        CAUSAL, WINDOWED, RAGGED,
+    ):  # fmt: skip
+        self.heads, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2]
+        self.window, self.scale_log2 = sizes[3], sizes[4]
+        self.WARPGROUPS, self.BLOCK_N = gl.constexpr(WARPGROUPS), gl.constexpr(BLOCK_N)
+        self.Q_STAGES, self.O_PARTS = gl.constexpr(Q_STAGES), gl.constexpr(O_PARTS)
+        self.LANE_SUM, self.HALF_DIAGONAL = gl.constexpr(LANE_SUM), gl.constexpr(HALF_DIAGONAL)
+        self.CAUSAL, self.WINDOWED = gl.constexpr(CAUSAL), gl.constexpr(WINDOWED)
+        self.RAGGED = gl.constexpr(RAGGED)
+
+    @gluon.jit
+    def blocks(self, row, ROWS: gl.constexpr):
+        """[begin, end) of the key blocks that query rows [row, row + ROWS) see, at least one."""
+        BLOCK_N: gl.constexpr = self.BLOCK_N
+        end = (self.seqlen_k + BLOCK_N - 1) // BLOCK_N
+        offset = self.seqlen_k - self.seqlen_q
+        if self.CAUSAL:
+            seen = gl.minimum(row + ROWS, self.seqlen_q) + offset
+            end = gl.maximum((seen + BLOCK_N - 1) // BLOCK_N, 1)
+        begin = 0
+        if self.WINDOWED:
+            first = gl.maximum(row + offset - self.window + 1, 0)
+            begin = gl.minimum(first // BLOCK_N, end - 1)
+        return begin, end
+
+    @gluon.jit
+    def crosses(self, row, key_block):
+        """Whether some of 64 rows do not see some key of a block."""
+        key = key_block * self.BLOCK_N
+        last = self.seqlen_k - 1
+        if self.CAUSAL:
+            last = gl.minimum(last, row + self.seqlen_k - self.seqlen_q)
+        crosses = key + self.BLOCK_N - 1 > last
+        if self.WINDOWED:
+            crosses = crosses | (key <= row + 63 + self.seqlen_k - self.seqlen_q - self.window)
+        return crosses
+
+    @gluon.jit
+    def masked(self, s, row, key):
+        """Scores of 64 rows from `row` and keys from `key`, -inf where a row does not see a key."""
+        layout: gl.constexpr = s.type.layout
+        keys = key + gl.arange(0, s.shape[1], gl.SliceLayout(0, layout))
+        if self.CAUSAL:
+            rows = row + gl.arange(0, 64, gl.SliceLayout(1, layout))
+            diagonal = rows + (self.seqlen_k - self.seqlen_q)
+            last = gl.minimum(diagonal, self.seqlen_k - 1)
+            seen = keys[None, :] <= last[:, None]
+            if self.WINDOWED:
+                seen = seen & (keys[None, :] > (diagonal - self.window)[:, None])
+            s = gl.where(seen, s, -float("inf"))
+        else:
+            s = gl.where(keys[None, :] < self.seqlen_k, s, -float("inf"))
+        return s
+
+
+@aggregate
+class Pipes:
+    """What the producer and the consumers share."""
+
+    q: Ring
+    k: Ring
+    v: Ring
+    turns: Turns
+    schedule: gl.tensor
+    tiles: gl.tensor
+
+    @gluon.constexpr_function
+    def __init__(self, q, k, v, turns, schedule, tiles):
+        self.q, self.k, self.v, self.turns = q, k, v, turns
+        self.schedule, self.tiles = schedule, tiles
+
+
+@gluon.jit
+def first_and_count(schedule):
+    """Where the tiles of this program begin in the schedule, and how many there are."""
+    program = gl.program_id(0)
+    first = gl.load(schedule + program)
+    return first, gl.load(schedule + program + 1) - first
+
+
+@gluon.jit
+def scheduled(schedule, i):
+    """(batch, query head, KV head, first query row) of tile number i: no division on the device."""
+    entry = schedule + i * 4
+    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
+
+
+# --------------------------------------------------------------------------------- blocks of keys
+
+
+@gluon.jit
+def scores(q_tile, k, block):
+    """Starts q @ k^T for a block that has arrived."""
+    k_tile = k.matrix(block % k.SLOTS)
+    N: gl.constexpr = k_tile.shape[0]
+    zeros = gl.zeros([64, N], gl.float32, wgmma_layout(N))
+    return warpgroup_mma(q_tile, k_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def as_operand(p, v):
+    """Probabilities in the registers and the dtype in which they enter p @ v."""
+    columns: gl.constexpr = v.tiles.shape[4]
+    dtype: gl.constexpr = v.tiles.dtype
+    layout: gl.constexpr = operand_layout(columns, dtype.primitive_bitwidth)
+    return gl.convert_layout(p.to(dtype), layout)
+
+
+@gluon.jit
+def first_block(a, pipes, q_tile, block, row, key_block, ME: gl.constexpr):
+    """Scores and softmax of a tile's first block: (p, row_max, row_sum)."""
+    N: gl.constexpr = a.BLOCK_N
+    if a.CAUSAL and a.HALF_DIAGONAL:
+        seen = row + 64 + a.seqlen_k - a.seqlen_q
+        if seen <= key_block * N + N // 2:  # the rest of the block is above the diagonal
+            p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N // 2, ME)
+            p = widened(p, N)
+            row_max = gl.convert_layout(row_max, row_layout(N), assert_trivial=True)
+            if not a.LANE_SUM:
+                row_sum = gl.convert_layout(row_sum, row_layout(N), assert_trivial=True)
+        else:
+            p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N, ME)
+    else:
+        p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N, ME)
+    return p, row_max, row_sum
+
+
+@gluon.jit
+def masked_start(a, pipes, q_tile, block, row, key_block, N: gl.constexpr, ME: gl.constexpr):
+    """`first_block` of the first N keys of it."""
+    k = pipes.k
+    GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
+    k_tile = k.matrix(block % k.SLOTS).slice(0, N)
+    zeros = gl.zeros([64, N], gl.float32, wgmma_layout(N))
+    s_token = warpgroup_mma(q_tile, k_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    pipes.turns.give(ME)
+    s = warpgroup_mma_wait(0, [s_token])
+    k.free(block % k.SLOTS)
+    if a.CAUSAL or a.RAGGED:
+        s = a.masked(s, row, key_block * a.BLOCK_N)
+    row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
+    row_sum = no_row_sum(N, a.LANE_SUM)
+    p, row_max, row_sum, _ = online_softmax(s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM)
+    return p, row_max, row_sum
+
+
+@gluon.jit
+def widened(p, N: gl.constexpr):
+    """(64, N // 2) as (64, N) with zeros on the right, which moves no register."""
+    wide = gl.join(p, gl.zeros_like(p)).permute((0, 2, 1)).reshape([64, N])
+    return gl.convert_layout(wide, wgmma_layout(N), assert_trivial=True)
+
+
+@gluon.jit
+def step(a, pipes, q_tile, state, block, row, key_block, ME: gl.constexpr):
+    """Scores and softmax of a block, number `block` of all, and p @ v of the one before."""
+    GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
+    acc, p, row_max, row_sum = state
+    k, v, turns = pipes.k, pipes.v, pipes.turns
+    k.wait(block % k.SLOTS, block // k.SLOTS)
+    turns.wait(block, ME)
+    s_token = scores(q_tile, k, block)
+    before = block - 1
+    v.wait(before % v.SLOTS, before // v.SLOTS)
+    acc_token = warpgroup_mma(p, v.matrix(before % v.SLOTS), acc, is_async=True)
+    turns.give(ME)
+    s = warpgroup_mma_wait(1, [s_token])
+    k.free(block % k.SLOTS)
+    if GUARD:
+        if a.crosses(row, key_block):
+            s = a.masked(s, row, key_block * a.BLOCK_N)
+    p32, row_max, row_sum, decay = online_softmax(
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM
+    )
+    # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
+    acc = warpgroup_mma_wait(0, [acc_token])
+    v.free(before % v.SLOTS)
+    p = as_operand(p32, v)
+    acc = acc * gl.convert_layout(decay, row_layout(acc.shape[1]))[:, None]
+    return acc, p, row_max, row_sum
+
+
+@gluon.jit
+def skip(pipes, block, count, ME: gl.constexpr):
+    """Hands back blocks that other warpgroups of the tile need, and this one does not."""
+    k, v, turns = pipes.k, pipes.v, pipes.turns
+    for _ in range(0, count):
+        turns.wait(block, ME)
+        turns.give(ME)
+        k.wait(block % k.SLOTS, block // k.SLOTS)
+        k.free(block % k.SLOTS)
+        v.wait(block % v.SLOTS, block // v.SLOTS)
+        v.free(block % v.SLOTS)
+        block += 1
+    return block
+
+
+# ------------------------------------------------------------------------------------- the output
+
+
+@gluon.jit
+def write_lse(a, lse_ptr, row, row_max, row_sum):
+    """Writes logsumexp of 64 rows; returns 1 / row_sum, 0 for a row that saw no key."""
+    row_sum = whole_row_sum(row_sum, a.BLOCK_N, a.LANE_SUM)
+    seen = row_sum > 0.0
+    rows = row + gl.arange(0, 64, row_layout(a.BLOCK_N))
+    lse = gl.where(seen, (row_max + gl.log2(row_sum)) * LN_2, -float("inf"))
+    gl.store(lse_ptr + rows, lse, mask=rows < a.seqlen_q)
+    return gl.where(seen, 1.0 / row_sum, 0.0)
+
+
+@gluon.jit
+def write_out(a, out, q, slot, o_desc, o_tiles, batch, head, row, ME: gl.constexpr):
+    """Sends 64 finished rows to memory by TMA, which leaves out the rows beyond seqlen_q."""
+    D_V: gl.constexpr = out.shape[1]
+    if a.O_PARTS == 0:
+        q.matrix(slot).store(out)
+        fence_async_shared()
+        copy_out(o_desc, [batch, head, row, 0], q.tiles.index(slot))
+        if a.Q_STAGES == 1:
+            tma.store_wait(0)
+            q.free(slot)
+    elif a.O_PARTS == 1:
+        send_part(out, o_desc, o_tiles.index(ME), batch, head, row, 0)
+    else:
+        half: gl.constexpr = wgmma_layout(D_V // 2)
+        left, right = out.reshape([64, 2, D_V // 2]).permute((0, 2, 1)).split()
+        tile = o_tiles.index(ME)
+        send_part(gl.convert_layout(left, half), o_desc, tile, batch, head, row, 0)
+        send_part(gl.convert_layout(right, half), o_desc, tile, batch, head, row, D_V // 2)
+
+
+@gluon.jit
+def send_part(part, o_desc, tile, batch, head, row, column):
+    """Sends columns of the output through a buffer, once what it held before has left."""
+    tma.store_wait(0)
+    barrier()
+    tile.reshape([part.shape[0], part.shape[1]]).store(part)
+    fence_async_shared()
+    copy_out(o_desc, [batch, head, row, column], tile)
