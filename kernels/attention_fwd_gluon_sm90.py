@@ -35,20 +35,13 @@ What each parameter trades:
 
 import math
 
-import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from tunefa.kernels.gluon import tile_table
+from triton.experimental.gluon.language.nvidia.hopper import tma
+from tunefa.kernels.gluon import tile_table, tma_blocks
 from tunefa.kernels.gluon.forward import (
     Attention,
     Pipes,
-    as_operand,
     first_and_count,
     first_block,
     scheduled,
@@ -57,23 +50,18 @@ from tunefa.kernels.gluon.forward import (
     write_lse,
     write_out,
 )
-from tunefa.kernels.gluon.hopper import (
-    Turns,
-    new_barriers,
-    new_ring,
-    new_tiles,
-    row_layout,
-    wgmma_layout,
-)
+from tunefa.kernels.gluon.hopper import Turns, new_barriers, new_ring, new_tiles
+from tunefa.kernels.gluon.products import arrived, as_operand, no_output, outputs, scaled
 
 LOG2_E = math.log2(math.e)
+is_aligned = tma_blocks.is_aligned
 
 
 # ----------------------------------------------------------------------------------- the producer
 
 
 @gluon.jit
-def producer(attention, pipes, q_desc, k_desc, v_desc):
+def producer(attention, pipes, q_descs, k_descs, v_descs):
     """One warp: Q of each tile, then K and V of its blocks from the last to the first."""
     q, k, v = pipes.q, pipes.k, pipes.v
     WARPGROUPS: gl.constexpr = attention.WARPGROUPS
@@ -87,18 +75,18 @@ def producer(attention, pipes, q_desc, k_desc, v_desc):
         stage = turn % attention.Q_STAGES
         for me in gl.static_range(WARPGROUPS):
             slot = stage * WARPGROUPS + me
-            q.fill(slot, turn // attention.Q_STAGES, q_desc, batch, head, row + 64 * me)
+            q.fill(slot, turn // attention.Q_STAGES, q_descs, batch, head, row + 64 * me)
             if me == 0:  # the first scores need no more than this
                 key = (end - 1) * attention.BLOCK_N
-                k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_desc, batch, head_kv, key)
+                k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, batch, head_kv, key)
         for block in range(1, end - begin):
             key = (end - 1 - block) * attention.BLOCK_N
             before = key + attention.BLOCK_N
-            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_desc, batch, head_kv, before)
+            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, batch, head_kv, before)
             loaded += 1
-            k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_desc, batch, head_kv, key)
+            k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, batch, head_kv, key)
         key = begin * attention.BLOCK_N
-        v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_desc, batch, head_kv, key)
+        v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, batch, head_kv, key)
         loaded += 1
 
 
@@ -106,7 +94,7 @@ def producer(attention, pipes, q_desc, k_desc, v_desc):
 
 
 @gluon.jit
-def consumer(attention, pipes, o_desc, o_tiles, lse_ptr, ME: gl.constexpr):
+def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, ME: gl.constexpr):
     """One warpgroup: 64 rows of each tile."""
     a, q = attention, pipes.q
     first, count = first_and_count(pipes.schedule)
@@ -127,8 +115,8 @@ def consumer(attention, pipes, o_desc, o_tiles, lse_ptr, ME: gl.constexpr):
             block = skip(pipes, block, begin - tile_begin, ME)
         rows_before = (batch * a.heads + head).to(gl.int64) * a.seqlen_q
         share = write_lse(a, lse_ptr + rows_before, row, row_max, row_sum)
-        out = acc * gl.convert_layout(share, row_layout(acc.shape[1]))[:, None]
-        write_out(a, out.to(o_desc.dtype), q, slot, o_desc, o_tiles, batch, head, row, ME)
+        out = scaled(acc, share, pipes.v)
+        write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME)
     tma.store_wait(0)
 
 
@@ -136,13 +124,11 @@ def consumer(attention, pipes, o_desc, o_tiles, lse_ptr, ME: gl.constexpr):
 def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
     """64 rows past the key blocks [begin, end): (sum of p @ v, row_max, row_sum, next block)."""
     q, k, v = pipes.q, pipes.k, pipes.v
-    D_V: gl.constexpr = v.tiles.shape[4]
-    q_tile = q.matrix(slot)
     k.wait(block % k.SLOTS, block // k.SLOTS)
     pipes.turns.wait(block, ME)
-    p32, row_max, row_sum = first_block(a, pipes, q_tile, block, row, end - 1, ME)
+    p32, row_max, row_sum = first_block(a, pipes, slot, block, row, end - 1, ME)
     p = as_operand(p32, v)
-    acc = gl.zeros([64, D_V], gl.float32, wgmma_layout(D_V))
+    acc = no_output(v)
     if a.O_PARTS == 0 and a.Q_STAGES > 1:
         if turn > 0:  # the output of the tile before has left its buffer
             tma.store_wait(0)
@@ -150,15 +136,14 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
     block += 1
     state = (acc, p, row_max, row_sum)
     for j in range(0, end - 1 - begin):
-        state = step(a, pipes, q_tile, state, block, row, end - 2 - j, ME)
+        state = step(a, pipes, slot, state, block, row, end - 2 - j, ME)
         block += 1
     acc, p, row_max, row_sum = state
     if a.O_PARTS > 0:
         q.free(slot)
     before = block - 1
     v.wait(before % v.SLOTS, before // v.SLOTS)
-    acc = warpgroup_mma(p, v.matrix(before % v.SLOTS), acc, is_async=True)
-    acc = warpgroup_mma_wait(0, [acc])
+    acc = arrived(outputs(p, v, before % v.SLOTS, acc), v)
     v.free(before % v.SLOTS)
     return acc, row_max, row_sum, block
 
@@ -168,12 +153,14 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
 
 @gluon.jit
 def attention_fwd(
-    q_desc, k_desc, v_desc, o_desc, lse_ptr, schedule_ptr, tiles_ptr,
+    q_desc, k_desc, v_desc, o_desc, q_rest_desc, k_rest_desc, v_rest_desc, o_rest_desc,
+    lse_ptr, schedule_ptr, tiles_ptr,
     heads, seqlen_q, seqlen_k, window, scale_log2,
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
     HALF_DIAGONAL: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr,
+    REST: gl.constexpr, REST_V: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Works through the tiles that the schedule gives to this program."""
@@ -182,42 +169,47 @@ def attention_fwd(
         sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
         CAUSAL, WINDOWED, RAGGED,
     )  # fmt: skip
-    q = new_ring(q_desc, Q_STAGES * WARPGROUPS, 1)
-    k = new_ring(k_desc, STAGES, WARPGROUPS)
-    v = new_ring(v_desc, STAGES, WARPGROUPS)
+    q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
+    o_descs = (o_desc, o_rest_desc)
+    q = new_ring(q_descs, REST, Q_STAGES * WARPGROUPS, 1)
+    k = new_ring(k_descs, REST, STAGES, WARPGROUPS)
+    v = new_ring(v_descs, REST_V, STAGES, WARPGROUPS)
+    o_tiles = (q.tiles, q.tiles)
     if O_PARTS > 0:
-        o_tiles = new_tiles(o_desc, WARPGROUPS)
-    else:
-        o_tiles = q.tiles
+        o_tile = new_tiles(o_desc, WARPGROUPS)
+        o_rest_tile = o_tile
+        if REST_V:
+            o_rest_tile = new_tiles(o_rest_desc, WARPGROUPS)
+        o_tiles = (o_tile, o_rest_tile)
     turns = Turns(new_barriers(WARPGROUPS, 1), WARPGROUPS, PING_PONG)
     pipes = Pipes(q, k, v, turns, schedule_ptr, tiles_ptr)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
     if WARPGROUPS == 1:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 0)),
-            (producer, (a, pipes, q_desc, k_desc, v_desc)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
+            (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [1], [P])  # fmt: skip
     elif WARPGROUPS == 2:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 1)),
-            (producer, (a, pipes, q_desc, k_desc, v_desc)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
+            (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 1], [R, P])  # fmt: skip
     elif WARPGROUPS == 3:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 1)),
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 2)),
-            (producer, (a, pipes, q_desc, k_desc, v_desc)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 2)),
+            (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 4, 1], [R, R, P])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 1)),
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 2)),
-            (consumer, (a, pipes, o_desc, o_tiles, lse_ptr, 3)),
-            (producer, (a, pipes, q_desc, k_desc, v_desc)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 2)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 3)),
+            (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 4, 4, 1], [R, R, R, P])  # fmt: skip
 
 
@@ -226,20 +218,15 @@ def attention_fwd(
 _REGISTERS = {1: (240, 24, 255), 2: (240, 24, 168), 3: (160, 32, 128), 4: (112, 24, 96)}
 """By WARPGROUPS: registers per thread of a consumer, of the producer, and of the launch before
 setmaxnreg moves them between the two: 65,536 in all."""
-_GLUON_TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
 
 def _blocks(workload, config):
-    """(rows, columns) of the tiles of q, k, v and out."""
-    pad_d = max(64, triton.next_power_of_2(workload.head_dim))
-    pad_dv = max(64, triton.next_power_of_2(workload.head_dim_v))
-    o_columns = pad_dv // max(1, config["O_PARTS"])
+    """(rows, columns, rest) of the tiles of q, k, v and out."""
+    columns, rest = tma_blocks.split(workload.head_dim)
+    columns_v, rest_v = tma_blocks.split(workload.head_dim_v)
+    o_columns = columns_v // max(1, config["O_PARTS"])
     n = config["BLOCK_N"]
-    return (64, pad_d), (n, pad_d), (n, pad_dv), (64, o_columns)
-
-
-def _layout(dtype, rows, columns):
-    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, columns], _GLUON_TYPES[dtype])
+    return (64, columns, rest), (n, columns, rest), (n, columns_v, rest_v), (64, o_columns, rest_v)
 
 
 def _constants(workload, config):
@@ -251,6 +238,8 @@ def _constants(workload, config):
         "CAUSAL": workload.causal,
         "WINDOWED": workload.window is not None,
         "RAGGED": _is_ragged(workload, config),
+        "REST": tma_blocks.split(workload.head_dim)[1],
+        "REST_V": tma_blocks.split(workload.head_dim_v)[1],
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
     }
@@ -273,9 +262,7 @@ def variant(workload, config, aligned=True):
     kind = workload.dtype
     types = {"lse_ptr": "*fp32", "scale_log2": "fp32"}
     types |= {"schedule_ptr": "*i32", "tiles_ptr": "*i32"}
-    for name, (rows, columns) in zip("qkvo", _blocks(workload, config), strict=True):
-        layout = _layout(kind, rows, columns)
-        types[f"{name}_desc"] = f"tensordesc<{kind}[1, 1, {rows}, {columns}],{layout!r}>"
+    types |= tma_blocks.types("qkvo", kind, _blocks(workload, config))
     types |= dict.fromkeys(constants, "constexpr")
     return {
         "function": attention_fwd,
@@ -286,16 +273,6 @@ def variant(workload, config, aligned=True):
     }
 
 
-def is_aligned(tensors):
-    """Whether TMA may read these tensors: 16-byte multiples (CUDA C++ Programming Guide, "Tensor
-    Map")."""
-    return all(
-        tensor.data_ptr() % 16 == 0
-        and all(step * tensor.element_size() % 16 == 0 for step in tensor.stride()[:3])
-        for tensor in tensors[:4]
-    )
-
-
 def arguments(tensors, workload, config, scale):
     """The grid and the kernel's arguments, in the order of its signature.
 
@@ -303,11 +280,7 @@ def arguments(tensors, workload, config, scale):
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
     seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
     """
-    descriptors = []
-    for tensor, (rows, columns) in zip(tensors[:4], _blocks(workload, config), strict=True):
-        layout = _layout(workload.dtype, rows, columns)
-        block = [1, 1, rows, columns]
-        descriptors.append(TensorDescriptor(tensor, tensor.shape, tensor.stride(), block, layout))
+    descriptors = tma_blocks.descriptors(tensors[:4], workload.dtype, _blocks(workload, config))
     lse, w = tensors[4], workload
     schedule, tiles = tile_table.tables(w, tuple(sorted(config.items())), lse.device)
     sizes = [w.heads, w.seqlen_q, w.seqlen_k, w.window or 0, scale * LOG2_E]

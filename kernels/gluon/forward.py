@@ -8,19 +8,26 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     tma,
-    warpgroup_mma,
     warpgroup_mma_wait,
 )
 from tunefa.kernels.gluon.api import aggregate, barrier, copy_out
 from tunefa.kernels.gluon.hopper import (
     Ring,
     Turns,
+    as_matrix,
     no_row_sum,
     online_softmax,
-    operand_layout,
     row_layout,
     wgmma_layout,
     whole_row_sum,
+)
+from tunefa.kernels.gluon.products import (
+    arrived,
+    as_operand,
+    outputs,
+    scaled,
+    scores,
+    scores_arrived,
 )
 
 LN_2 = gl.constexpr(math.log(2.0))
@@ -139,50 +146,30 @@ def scheduled(schedule, i):
 
 
 @gluon.jit
-def scores(q_tile, k, block):
-    """Starts q @ k^T for a block that has arrived."""
-    k_tile = k.matrix(block % k.SLOTS)
-    N: gl.constexpr = k_tile.shape[0]
-    zeros = gl.zeros([64, N], gl.float32, wgmma_layout(N))
-    return warpgroup_mma(q_tile, k_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
-
-
-@gluon.jit
-def as_operand(p, v):
-    """Probabilities in the registers and the dtype in which they enter p @ v."""
-    columns: gl.constexpr = v.tiles.shape[4]
-    dtype: gl.constexpr = v.tiles.dtype
-    layout: gl.constexpr = operand_layout(columns, dtype.primitive_bitwidth)
-    return gl.convert_layout(p.to(dtype), layout)
-
-
-@gluon.jit
-def first_block(a, pipes, q_tile, block, row, key_block, ME: gl.constexpr):
+def first_block(a, pipes, q_slot, block, row, key_block, ME: gl.constexpr):
     """Scores and softmax of a tile's first block: (p, row_max, row_sum)."""
     N: gl.constexpr = a.BLOCK_N
     if a.CAUSAL and a.HALF_DIAGONAL:
         seen = row + 64 + a.seqlen_k - a.seqlen_q
         if seen <= key_block * N + N // 2:  # the rest of the block is above the diagonal
-            p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N // 2, ME)
+            p, row_max, row_sum = masked_start(a, pipes, q_slot, block, row, key_block, N // 2, ME)
             p = widened(p, N)
             row_max = gl.convert_layout(row_max, row_layout(N), assert_trivial=True)
             if not a.LANE_SUM:
                 row_sum = gl.convert_layout(row_sum, row_layout(N), assert_trivial=True)
         else:
-            p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N, ME)
+            p, row_max, row_sum = masked_start(a, pipes, q_slot, block, row, key_block, N, ME)
     else:
-        p, row_max, row_sum = masked_start(a, pipes, q_tile, block, row, key_block, N, ME)
+        p, row_max, row_sum = masked_start(a, pipes, q_slot, block, row, key_block, N, ME)
     return p, row_max, row_sum
 
 
 @gluon.jit
-def masked_start(a, pipes, q_tile, block, row, key_block, N: gl.constexpr, ME: gl.constexpr):
+def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: gl.constexpr):
     """`first_block` of the first N keys of it."""
     k = pipes.k
     GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
-    k_tile = k.matrix(block % k.SLOTS).slice(0, N)
-    zeros = gl.zeros([64, N], gl.float32, wgmma_layout(N))
-    s_token = warpgroup_mma(q_tile, k_tile.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    s_token = scores(pipes.q, q_slot, k, block % k.SLOTS, N)
     pipes.turns.give(ME)
     s = warpgroup_mma_wait(0, [s_token])
     k.free(block % k.SLOTS)
@@ -202,19 +189,19 @@ def widened(p, N: gl.constexpr):
 
 
 @gluon.jit
-def step(a, pipes, q_tile, state, block, row, key_block, ME: gl.constexpr):
+def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
     """Scores and softmax of a block, number `block` of all, and p @ v of the one before."""
     GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
     acc, p, row_max, row_sum = state
     k, v, turns = pipes.k, pipes.v, pipes.turns
     k.wait(block % k.SLOTS, block // k.SLOTS)
     turns.wait(block, ME)
-    s_token = scores(q_tile, k, block)
+    s = scores(pipes.q, q_slot, k, block % k.SLOTS, a.BLOCK_N)
     before = block - 1
     v.wait(before % v.SLOTS, before // v.SLOTS)
-    acc_token = warpgroup_mma(p, v.matrix(before % v.SLOTS), acc, is_async=True)
+    acc = outputs(p, v, before % v.SLOTS, acc)
     turns.give(ME)
-    s = warpgroup_mma_wait(1, [s_token])
+    s = scores_arrived(s, v)
     k.free(block % k.SLOTS)
     if GUARD:
         if a.crosses(row, key_block):
@@ -223,11 +210,10 @@ def step(a, pipes, q_tile, state, block, row, key_block, ME: gl.constexpr):
         s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM
     )
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
-    acc = warpgroup_mma_wait(0, [acc_token])
+    acc = arrived(acc, v)
     v.free(before % v.SLOTS)
     p = as_operand(p32, v)
-    acc = acc * gl.convert_layout(decay, row_layout(acc.shape[1]))[:, None]
-    return acc, p, row_max, row_sum
+    return scaled(acc, decay, v), p, row_max, row_sum
 
 
 @gluon.jit
@@ -260,24 +246,36 @@ def write_lse(a, lse_ptr, row, row_max, row_sum):
 
 
 @gluon.jit
-def write_out(a, out, q, slot, o_desc, o_tiles, batch, head, row, ME: gl.constexpr):
+def write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME: gl.constexpr):
     """Sends 64 finished rows to memory by TMA, which leaves out the rows beyond seqlen_q."""
-    D_V: gl.constexpr = out.shape[1]
+    out, rest = out
+    q, v = pipes.q, pipes.v
+    o_desc, o_rest_desc = o_descs
+    dtype: gl.constexpr = o_desc.dtype
+    COLUMNS: gl.constexpr = out.shape[1]
     if a.O_PARTS == 0:
-        q.matrix(slot).store(out)
+        q.matrix(slot).store(out.to(dtype))
+        if v.REST:
+            q.rest(slot).store(rest.to(dtype))
         fence_async_shared()
         copy_out(o_desc, [batch, head, row, 0], q.tiles.index(slot))
+        if v.REST:
+            copy_out(o_rest_desc, [batch, head, row, COLUMNS], q.rests.index(slot))
         if a.Q_STAGES == 1:
             tma.store_wait(0)
             q.free(slot)
     elif a.O_PARTS == 1:
-        send_part(out, o_desc, o_tiles.index(ME), batch, head, row, 0)
+        tile, rest_tile = o_tiles
+        send_part(out.to(dtype), o_desc, tile.index(ME), batch, head, row, 0)
+        if v.REST:
+            send_part(rest.to(dtype), o_rest_desc, rest_tile.index(ME), batch, head, row, COLUMNS)
     else:
-        half: gl.constexpr = wgmma_layout(D_V // 2)
-        left, right = out.reshape([64, 2, D_V // 2]).permute((0, 2, 1)).split()
-        tile = o_tiles.index(ME)
-        send_part(gl.convert_layout(left, half), o_desc, tile, batch, head, row, 0)
-        send_part(gl.convert_layout(right, half), o_desc, tile, batch, head, row, D_V // 2)
+        half: gl.constexpr = wgmma_layout(COLUMNS // 2)
+        left, right = out.to(dtype).reshape([64, 2, COLUMNS // 2]).permute((0, 2, 1)).split()
+        tile, _ = o_tiles
+        send_part(gl.convert_layout(left, half), o_desc, tile.index(ME), batch, head, row, 0)
+        right = gl.convert_layout(right, half)
+        send_part(right, o_desc, tile.index(ME), batch, head, row, COLUMNS // 2)
 
 
 @gluon.jit
@@ -285,6 +283,6 @@ def send_part(part, o_desc, tile, batch, head, row, column):
     """Sends columns of the output through a buffer, once what it held before has left."""
     tma.store_wait(0)
     barrier()
-    tile.reshape([part.shape[0], part.shape[1]]).store(part)
+    as_matrix(tile).store(part)
     fence_async_shared()
     copy_out(o_desc, [batch, head, row, column], tile)

@@ -47,29 +47,37 @@ def row_layout(columns):
 class Ring:
     """SLOTS tiles in shared memory that one producer fills by TMA and READERS consumers free.
 
-    The producer and each consumer count the tiles that went through a slot; the parity of the count
-    is the phase its barriers are at.
+    A tile has a power of two of columns, and REST more in a second piece: head dimensions between
+    two powers of two cost little more than they must. The producer and each consumer count the
+    tiles that went through a slot; the parity of the count is the phase its barriers are at.
     """
 
     tiles: gl.shared_memory_descriptor
+    rests: gl.shared_memory_descriptor
     filled: gl.shared_memory_descriptor
     freed: gl.shared_memory_descriptor
     SLOTS: gl.constexpr
+    REST: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, tiles, filled, freed, SLOTS):
-        self.tiles = tiles
-        self.filled = filled
-        self.freed = freed
-        self.SLOTS = gl.constexpr(SLOTS)
+    def __init__(self, tiles, rests, filled, freed, SLOTS, REST):
+        self.tiles, self.rests, self.filled, self.freed = tiles, rests, filled, freed
+        self.SLOTS, self.REST = gl.constexpr(SLOTS), gl.constexpr(REST)
 
     @gluon.jit
-    def fill(self, slot, uses, desc, batch, head, row):
+    def fill(self, slot, uses, descs, batch, head, row):
         """Producer: waits until the slot is free, then starts the copy of a tile into it."""
+        desc, rest_desc = descs
+        tile = self.tiles.index(slot)
         mbarrier.wait(self.freed.index(slot), (uses & 1) ^ 1)
         filled = self.filled.index(slot)
-        mbarrier.expect(filled, desc.block_type.nbytes)
-        copy_in(desc, [batch, head, row, 0], filled, self.tiles.index(slot))
+        if self.REST:
+            mbarrier.expect(filled, desc.block_type.nbytes + rest_desc.block_type.nbytes)
+            rest = self.rests.index(slot)
+            copy_in(rest_desc, [batch, head, row, tile.shape[3]], filled, rest)
+        else:
+            mbarrier.expect(filled, desc.block_type.nbytes)
+        copy_in(desc, [batch, head, row, 0], filled, tile)
 
     @gluon.jit
     def wait(self, slot, uses):
@@ -83,16 +91,30 @@ class Ring:
 
     @gluon.jit
     def matrix(self, slot):
-        """The tile as (rows, columns)."""
-        shape: gl.constexpr = self.tiles.shape
-        return self.tiles.index(slot).reshape([shape[3], shape[4]])
+        """The tile as (rows, columns), without its rest."""
+        return as_matrix(self.tiles.index(slot))
+
+    @gluon.jit
+    def rest(self, slot):
+        """The rest of the tile as (rows, REST)."""
+        return as_matrix(self.rests.index(slot))
 
 
 @gluon.jit
-def new_ring(desc, SLOTS: gl.constexpr, READERS: gl.constexpr):
-    """A ring for the tiles of a descriptor (1, 1, rows, columns)."""
+def as_matrix(tile):
+    """(1, 1, rows, columns) in shared memory as (rows, columns)."""
+    return tile.reshape([tile.shape[2], tile.shape[3]])
+
+
+@gluon.jit
+def new_ring(descs, REST: gl.constexpr, SLOTS: gl.constexpr, READERS: gl.constexpr):
+    """A ring for the tiles of two descriptors (1, 1, rows, columns), the second for the rest."""
+    desc, rest_desc = descs
     tiles = new_tiles(desc, SLOTS)
-    return Ring(tiles, new_barriers(SLOTS, 1), new_barriers(SLOTS, READERS), SLOTS)
+    rests = tiles
+    if REST:
+        rests = new_tiles(rest_desc, SLOTS)
+    return Ring(tiles, rests, new_barriers(SLOTS, 1), new_barriers(SLOTS, READERS), SLOTS, REST)
 
 
 @gluon.jit
