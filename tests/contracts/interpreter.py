@@ -41,10 +41,15 @@ WORKLOADS = [
 ARCH = "sm90"
 
 
+def names() -> list[str]:
+    """The kernels whose language has an interpreter."""
+    return [name for name in kernels.names() if kernels.load(name).language == "triton"]
+
+
 def cases() -> Iterator[tuple[Kernel, Workload, dict[str, Any]]]:
     """For each workload, configs in which every value of every parameter that can be there is."""
     arch = archs.load(ARCH)
-    for kernel in map(kernels.load, kernels.names()):
+    for kernel in map(kernels.load, names()):
         for workload in map(Workload.parse, WORKLOADS):
             if kernel.why_not(workload, arch) is None:
                 for config in _covering(kernel, workload):

@@ -1,0 +1,48 @@
+"""Gluon changes with every Triton: its kernels compile with the oldest and the newest supported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parent.parent.parent
+PROGRAM = """
+import triton
+from tunefa import arch, kernel, languages
+from tunefa.workload import Workload
+
+chip = arch.load("sm90")
+for name in kernel.names():
+    made = kernel.load(name)
+    if made.language == "gluon":
+        for text in ("q8192_d128_causal", "q500_k700_d80_full"):
+            workload = Workload.parse(text)
+            config = made.default(workload, chip)
+            compiled = languages.load("gluon").compile(made, workload, config, chip)
+            resources = compiled.resources
+            assert resources.smem_bytes <= chip.smem_per_block_bytes, resources
+            print(triton.__version__, name, text, resources)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.6.0", "3.9.0"])
+def test_gluon_kernels_compile_with(version: str, tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, "--target", folder, f"triton=={version}"], check=True)
+    paths = os.pathsep.join([str(folder), str(TREE)])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": paths, "TRITON_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert len(lines) >= 2 and all(line.startswith(version) for line in lines), done.stdout

@@ -1,0 +1,60 @@
+"""Which program works on which tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tunefa import arch as archs
+from tunefa import kernel as kernels
+from tunefa.workload import Workload
+
+KERNEL = kernels.load("attention_fwd_gluon_sm90")
+SMS = 132
+
+
+@pytest.fixture(scope="module")
+def schedule() -> Callable[[Workload, dict[str, Any], int], list[list[int]]]:
+    made: Callable[[Workload, dict[str, Any], int], list[list[int]]]
+    made = KERNEL.module.tile_table.schedule
+    return made
+
+
+def _config(workload: Workload) -> dict[str, Any]:
+    return KERNEL.default(workload, archs.load("sm90"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["q1_k1", "q8192", "b4_h16_q4096_full", "b32_h16_q512", "h6_kv2_q700_k900", "h2_q999_k77"],
+)
+def test_every_tile_is_somebodys_once(text: str, schedule: Any) -> None:
+    workload = Workload.parse(text)
+    config = _config(workload)
+    tiles = -(-workload.seqlen_q // (64 * config["WARPGROUPS"]))
+    lists = schedule(workload, config, SMS)
+    assert sorted(sum(lists, [])) == list(range(tiles * workload.batch * workload.heads))
+    assert len(lists) <= SMS and all(lists)
+
+
+def test_causal_programs_end_together(schedule: Any) -> None:
+    workload = Workload.parse("b4_h16_q4096_causal")
+    config = _config(workload)
+    rows = 64 * config["WARPGROUPS"]
+    tiles = -(-workload.seqlen_q // rows)
+    work = [
+        sum(0.5 + (tile % tiles + 1) * rows / config["BLOCK_N"] for tile in program)
+        for program in schedule(workload, config, SMS)
+    ]
+    longest = tiles * rows / config["BLOCK_N"]
+    assert max(work) - min(work) <= longest / 4
+    assert max(work) <= 1.03 * sum(work) / SMS
+
+
+def test_full_programs_have_as_many_tiles_on_the_fewest_sms(schedule: Any) -> None:
+    workload = Workload.parse("b1_h9_q2048_full")
+    config = {**_config(workload), "WARPGROUPS": 2}
+    lists = schedule(workload, config, SMS)  # 144 tiles: two rounds need 72 programs
+    assert {len(program) for program in lists} == {2} and len(lists) == 72
