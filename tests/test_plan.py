@@ -11,8 +11,9 @@ from tunefa import kernel as kernels
 from tunefa import languages, plan
 from tunefa.call import Call, heads_first
 from tunefa.errors import TunefaError
+from tunefa.kernel_plan import KernelPlan
 from tunefa.lookup import Choice
-from tunefa.plan import Chip, Chosen, KernelPlan, Plan, PyTorchPlan
+from tunefa.plan import Chip, Chosen, Plan, PyTorchPlan
 from tunefa.record import Record
 from tunefa.store import Store
 from tunefa.workload import Workload
