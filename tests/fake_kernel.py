@@ -60,6 +60,7 @@ class FakeLaunch:
 
     start: Callable[..., None]
     device_bytes: int
+    config: Config
 
     def __call__(self, *tensors: Any) -> None:
         self.start(*tensors)
@@ -105,7 +106,7 @@ class FakeLanguage:
             seen = [x.as_strided(*view) for x, view in zip(given, views, strict=True)]
             self.launch(kernel, compiled, seen, workload, config, scale)
 
-        return FakeLaunch(start, self.device_bytes)
+        return FakeLaunch(start, self.device_bytes, config)
 
     def launch(
         self,

@@ -1,17 +1,27 @@
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import torch
 
-from tests.fake_kernel import DEFAULT, H200, SM90, FakeKernel, FakeLanguage, on_cpu
+from tests.fake_kernel import (
+    DEFAULT,
+    H200,
+    SM90,
+    FakeKernel,
+    FakeLanguage,
+    FakeLaunch,
+    on_cpu,
+)
 from tests.sample_records import measured
 from tunefa import kernel as kernels
 from tunefa import languages, plan
 from tunefa.call import Call, heads_first
 from tunefa.errors import TunefaError
 from tunefa.kernel_plan import KernelPlan
+from tunefa.languages import CompileError
 from tunefa.lookup import Choice
 from tunefa.plan import Chip, Chosen, Plan, PyTorchPlan
 from tunefa.record import Record
@@ -129,6 +139,80 @@ def test_tensors_that_tma_cannot_read(monkeypatch: pytest.MonkeyPatch, kind: str
         assert language.compiled == [(POINTER, False)]
 
 
+BLIND = FakeKernel("blind", unaligned="it reads whole 16 bytes")
+
+
+def test_a_kernel_that_cannot_read_the_tensors_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels: Any = [BLIND, FakeKernel()]
+    for made, runs in ((call(), "blind"), (unaligned("base"), "attention_fwd_triton")):
+        known = [record(TMA, kernel="blind"), record(TMA, median_us=999.0)]
+        with on_cpu(monkeypatch) as language:
+            chosen = plan.of(made, H200, Fixed(*known), kernels, language.compile).chosen
+        assert (chosen.kernel, chosen.how) == (runs, "exact")
+
+
+def test_pytorch_computes_where_no_kernel_reads_the_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels: Any = [BLIND]
+    with on_cpu(monkeypatch) as language:
+        chosen = plan.of(unaligned("base"), H200, Fixed(), kernels, language.compile).chosen
+    assert chosen.kernel == "pytorch" and chosen.why.endswith("(blind: it reads whole 16 bytes)")
+
+
+def test_launches_by_scale_are_kept_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = call()
+    q, k, v = (heads_first(x, "bshd") for x in (made.q, made.k, made.v))
+    with on_cpu(monkeypatch) as language:
+        runs = plan_of(made, language)
+        for _ in range(2):
+            for scale in (None, 64**-0.5, 0.5, 0.25):
+                runs.run(q, k, v, scale)
+        assert language.prepared == [64**-0.5, 0.5, 0.25]
+        for scale in range(2, 11):
+            runs.run(q, k, v, float(scale))
+        runs.run(q, k, v, 0.5)  # dropped since
+        assert len(language.prepared) == 3 + 9 + 1
+
+
+def test_threads_prepare_a_scale_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = call()
+    q, k, v = (heads_first(x, "bshd") for x in (made.q, made.k, made.v))
+    start = threading.Barrier(4)
+    with on_cpu(monkeypatch) as language:
+        runs = plan_of(made, language)
+
+        def run() -> None:
+            start.wait()
+            runs.run(q, k, v, 0.5)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert language.prepared == [64**-0.5, 0.5] and len(language.launched) == 4
+
+
+def test_what_the_device_has_too_little_for_gives_way_to_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with on_cpu(monkeypatch) as language:
+        prepare = language.prepare
+
+        def scarce(*arguments: Any) -> Any:
+            if arguments[4]["BLOCK_M"] == 128:
+                raise CompileError("out of resource: shared memory")
+            return prepare(*arguments)
+
+        monkeypatch.setattr(language, "prepare", scarce)
+        with pytest.warns(UserWarning, match="is not used: out of resource: shared memory"):
+            chosen = plan_of(call(), language, record(TMA)).chosen
+    assert (chosen.how, chosen.config) == ("default", DEFAULT)
+
+
 def options(found: dict[str, Any], kernel: FakeKernel, aligned: bool = True) -> list[Chosen]:
     choice = Choice("attention_fwd_triton", found, "exact", record(found))
     fake: Any = kernel
@@ -225,7 +309,9 @@ def test_chips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("head_dim", "aligned"), [(64, True), (72, False)])
-def test_the_real_kernel_compiles_its_default(head_dim: int, aligned: bool) -> None:
+def test_the_real_kernel_compiles_its_default(
+    monkeypatch: pytest.MonkeyPatch, head_dim: int, aligned: bool
+) -> None:
     kernel = kernels.load("attention_fwd_triton")
     compiled = []
 
@@ -235,6 +321,8 @@ def test_the_real_kernel_compiles_its_default(head_dim: int, aligned: bool) -> N
         return made
 
     shape = torch.randn(1, 64, 4, head_dim, dtype=torch.bfloat16)
+    launch = FakeLaunch(lambda *tensors: None, 0, {})  # only a device loads what was compiled
+    monkeypatch.setattr(languages.load("triton"), "prepare", lambda *arguments: launch)
     made = plan.of(call(q=shape, k=shape, v=shape), H200, Fixed(), [kernel], compile)
     assert isinstance(made, KernelPlan) and made.chosen.how == "default"
     assert (made.chosen.config["LOADS"] == "tma") <= aligned

@@ -91,12 +91,12 @@ class KernelPlan:
             with self._lock:
                 launch = self._scales.get(scale)  # made by a thread that held the lock before
                 if launch is None:
-                    launch = self.prepare(_as_kernels_take_them(self.layout, *tensors), scale)
+                    launch = self.prepare(as_kernels_take_them(self.layout, *tensors), scale)
                     self._scales.add(scale, launch)
         return launch
 
 
-def _as_kernels_take_them(
+def as_kernels_take_them(
     layout: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, ...]:
     """Heads first, of tensors in `layout` whose rows are contiguous."""

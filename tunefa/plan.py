@@ -17,7 +17,7 @@ from tunefa.call import DTYPES, Call, heads_first
 from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
 from tunefa.kernel import Kernel
-from tunefa.kernel_plan import KernelPlan, rows_contiguous
+from tunefa.kernel_plan import KernelPlan, as_kernels_take_them, rows_contiguous
 from tunefa.languages import Compiled, CompileError, Launch
 from tunefa.lookup import Choice, How, lookup
 from tunefa.store import Store
@@ -157,8 +157,9 @@ def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: 
     found = Chosen(kernel.name, dict(record.config), "exact", why, workload)
     try:
         aligned = _is_aligned(call, kernel)
-        if not aligned and (misfit := _unaligned_misfit(found.config, kernel)):
-            raise TunefaError(f"{misfit}, and the tensors are not 16-byte aligned: copy them")
+        if not aligned and (needed := _needed(found.config, kernel)):
+            parts = ", ".join(f"{name} is {found.config[name]}" for name in needed)
+            raise TunefaError(f"{parts}, and the tensors are not 16-byte aligned: copy them")
         compiled = compile(kernel, workload, found.config, arch, aligned)
         return _prepared(call, found, kernel, compiled)
     except (CompileError, TunefaError) as error:
@@ -205,25 +206,26 @@ def options(
 
 
 def _feasible(chosen: Chosen, kernel: Kernel, arch: Arch, aligned: bool) -> Iterator[Chosen]:
-    if not aligned and (misfit := _unaligned_misfit(chosen.config, kernel)):
-        assert not isinstance(kernel.unaligned, str)  # `of` leaves such a kernel out
-        changed = {**chosen.config, **kernel.unaligned}
-        why = f"{chosen.why}; not {misfit}: the tensors are not 16-byte aligned"
-        chosen = replace(chosen, config=changed, why=why)
+    config = chosen.config
+    if not aligned and (needed := _needed(config, kernel)):
+        changes = ", ".join(f"{name} is {needed[name]}, not {config[name]}" for name in needed)
+        why = f"{chosen.why}; {changes}: the tensors are not 16-byte aligned"
+        chosen = replace(chosen, config={**config, **needed}, why=why)
     assert chosen.workload is not None
     if kernel.refusal(chosen.config, chosen.workload, arch) is None:
         yield chosen
 
 
-def _unaligned_misfit(config: Config, kernel: Kernel) -> str:
-    """What keeps the config from reading unaligned tensors, in words; "" if nothing does."""
+def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
+    """The parameters that must be others, with what they must be, for tensors that are not aligned.
+
+    Raises TunefaError where the kernel cannot read such tensors.
+    """
     if isinstance(kernel.unaligned, str):
-        return kernel.unaligned
-    return ", ".join(
-        f"{name} {config[name]}"
-        for name, value in kernel.unaligned.items()
-        if config.get(name, value) != value
-    )
+        raise TunefaError(kernel.unaligned)
+    return {
+        name: value for name, value in kernel.unaligned.items() if config.get(name, value) != value
+    }
 
 
 def _readable(
@@ -276,6 +278,7 @@ def _is_aligned(call: Call, kernel: Kernel) -> bool:
 
 
 def _tensors(call: Call) -> tuple[Tensor, ...]:
-    """The call's tensors and new ones for what it returns, as kernels take them."""
-    q, k, v = rows_contiguous(call.q, call.k, call.v)
-    return q, k, v, heads_first(call.new_out(), call.layout), call.new_lse()
+    """The call's tensors and new ones for what it returns, as its plan hands them to a kernel."""
+    q, k, v = (heads_first(tensor, call.layout) for tensor in (call.q, call.k, call.v))
+    q, k, v = rows_contiguous(q, k, v)
+    return as_kernels_take_them(call.layout, q, k, v, call.new_out(), call.new_lse())
