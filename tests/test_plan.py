@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from tests.fake_kernel import (
 from tests.sample_records import measured
 from tunefa import kernel as kernels
 from tunefa import languages, plan
-from tunefa.call import Call, heads_first
+from tunefa.call import Call
 from tunefa.errors import TunefaError
 from tunefa.kernel_plan import KernelPlan
 from tunefa.languages import CompileError
@@ -88,35 +87,6 @@ def test_says_what_lookup_found(
     assert language.compiled == [(config, True)]
 
 
-@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    made = call(layout)
-    q, k, v = (heads_first(x, layout) for x in (made.q, made.k, made.v))
-    with on_cpu(monkeypatch) as language:
-        runs = plan_of(made, language, record(TMA))
-        assert isinstance(runs, KernelPlan)
-        out, lse = runs.run(q, k, v, None)
-        scaled, _ = runs.run(q, k, v, 0.5)
-    right, right_lse = PyTorchPlan.because(made, "").run(q, k, v, None)
-    assert out.shape == q.shape and out.is_contiguous()
-    assert torch.equal(out, right) and torch.equal(lse, right_lse)
-    assert torch.equal(scaled, PyTorchPlan.because(made, "").run(q, k, v, 0.5)[0])
-    assert language.launched == [TMA, TMA]
-
-
-def test_rows_that_are_not_contiguous_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = call()
-    strided = torch.randn(2, 16, 64, 8, dtype=torch.bfloat16).transpose(2, 3)
-    made = call(q=strided, k=strided[:, :, :2], v=strided[:, :, 2:4])
-    with on_cpu(monkeypatch) as language:
-        runs = plan_of(made, language)
-        out, _ = runs.run(strided, strided[:, :, :2], strided[:, :, 2:4], None)
-    right, _ = PyTorchPlan.because(made, "").run(
-        strided, strided[:, :, :2], strided[:, :, 2:4], None
-    )
-    assert torch.equal(out, right)
-
-
 def unaligned(kind: str) -> Call:
     """A call whose q, k or v TMA cannot read."""
     long = torch.randn(2 * 16 * 8 * 64 + 1, dtype=torch.bfloat16)
@@ -160,40 +130,6 @@ def test_pytorch_computes_where_no_kernel_reads_the_tensors(
     with on_cpu(monkeypatch) as language:
         chosen = plan.of(unaligned("base"), H200, Fixed(), kernels, language.compile).chosen
     assert chosen.kernel == "pytorch" and chosen.why.endswith("(blind: it reads whole 16 bytes)")
-
-
-def test_launches_by_scale_are_kept_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = call()
-    q, k, v = (heads_first(x, "bshd") for x in (made.q, made.k, made.v))
-    with on_cpu(monkeypatch) as language:
-        runs = plan_of(made, language)
-        for _ in range(2):
-            for scale in (None, 64**-0.5, 0.5, 0.25):
-                runs.run(q, k, v, scale)
-        assert language.prepared == [64**-0.5, 0.5, 0.25]
-        for scale in range(2, 11):
-            runs.run(q, k, v, float(scale))
-        runs.run(q, k, v, 0.5)  # dropped since
-        assert len(language.prepared) == 3 + 9 + 1
-
-
-def test_threads_prepare_a_scale_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = call()
-    q, k, v = (heads_first(x, "bshd") for x in (made.q, made.k, made.v))
-    start = threading.Barrier(4)
-    with on_cpu(monkeypatch) as language:
-        runs = plan_of(made, language)
-
-        def run() -> None:
-            start.wait()
-            runs.run(q, k, v, 0.5)
-
-        threads = [threading.Thread(target=run) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert language.prepared == [64**-0.5, 0.5] and len(language.launched) == 4
 
 
 def test_what_the_device_has_too_little_for_gives_way_to_the_default(

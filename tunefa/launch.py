@@ -82,7 +82,8 @@ class Entry:
 class PreparedLaunch:
     """Starts one kernel on (q, k, v, out, lse) that lie in memory as those it was prepared for.
 
-    Only their addresses count, not how they are viewed. Threads and streams may share it.
+    Only their addresses count, not how they are viewed. Threads and streams may share it. Once a
+    CUDA graph has captured it, it lives as long as the process.
     """
 
     def __init__(
@@ -95,12 +96,8 @@ class PreparedLaunch:
     ) -> None:
         """`parameters` are all of the kernel's; `tables` are tensors that some `Value` points to,
         `binary` is what owns the function: both live as long as the launch."""
-        self._driver, self._device, self._tables, self._binary = (
-            driver,
-            entry.device,
-            tables,
-            binary,
-        )
+        self._driver, self._device = driver, entry.device
+        self._tables, self._binary = tables, binary
         self._lock = threading.Lock()
         self._streams: set[int] = set()
         self._immortal = False

@@ -34,7 +34,7 @@ from tunefa.workload import Workload
 
 MAX_PLANS = 4096
 """A server that decodes makes one for each length. One counts once more for every 16 KiB that it
-holds on the device (`KernelPlan.device_bytes`): all together hold at most 64 MiB there."""
+holds on the device (`KernelPlan.device_bytes`), so that all hold at most 64 MiB there."""
 MAX_COMPILED = 512
 
 Layout = Literal["bshd", "bhsd"]

@@ -4,7 +4,9 @@ A kernel file in this language defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
   (names of the arguments that are multiples of 16) and `options`;
-* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, in the signature's order;
+* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, in the signature's order, of
+  which those that are or describe one of `tensors` change from call to call. Other tensors are
+  tables that the kernel's host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
 
 Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
