@@ -1,9 +1,9 @@
-"""A kernel and its language for tests without a GPU: `launch` computes the reference."""
+"""A kernel and its language for tests without a GPU: a launch computes the reference."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +41,7 @@ class FakeKernel:
     """That of `tests.sample_records`."""
     default_config: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT))
     refused_block_m: frozenset[int] = frozenset()
+    unaligned: Any = field(default_factory=lambda: {"LOADS": "pointer"})
     module: Any = field(default_factory=lambda: SimpleNamespace(is_aligned=is_aligned))
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
@@ -54,11 +55,27 @@ class FakeKernel:
 
 
 @dataclass
+class FakeLaunch:
+    """Calls `start` on tensors viewed as those it was prepared for."""
+
+    start: Callable[..., None]
+    device_bytes: int
+    config: Config
+
+    def __call__(self, *tensors: Any) -> None:
+        self.start(*tensors)
+
+
+@dataclass
 class FakeLanguage:
     """Remembers what it compiled; configs with a BLOCK_M of `broken` do not compile."""
 
     compiled: list[tuple[dict[str, Any], bool]] = field(default_factory=list)
     launched: list[dict[str, Any]] = field(default_factory=list)
+    prepared: list[float] = field(default_factory=list)
+    """The scales."""
+    device_bytes: int = 0
+    """That a launch holds."""
     broken: frozenset[int] = frozenset()
     triton: str = "3.7.1"
 
@@ -72,6 +89,24 @@ class FakeLanguage:
             raise CompileError("ptxas says no")
         self.compiled.append((dict(config), aligned))
         return Compiled(len(self.compiled), Resources, 0.0)
+
+    def prepare(
+        self,
+        kernel: Any,
+        compiled: Compiled,
+        tensors: Any,
+        workload: Workload,
+        config: Config,
+        scale: float,
+    ) -> FakeLaunch:
+        self.prepared.append(scale)
+        views = [(tensor.shape, tensor.stride()) for tensor in tensors]
+
+        def start(*given: Any) -> None:
+            seen = [x.as_strided(*view) for x, view in zip(given, views, strict=True)]
+            self.launch(kernel, compiled, seen, workload, config, scale)
+
+        return FakeLaunch(start, self.device_bytes, config)
 
     def launch(
         self,

@@ -23,6 +23,7 @@ resources:
 rules:
   too much shared memory: smem_bytes <= smem_per_block_bytes
   one stage is for short blocks: STAGES == 2 or BLOCK <= 32
+unaligned: {BLOCK: 16}
 defaults:
   - when: head_dim <= 64
     config: {BLOCK: 64, STAGES: 2}

@@ -16,7 +16,18 @@ PACKAGE = TREE / "tunefa"
 LAYERS = (
     {"_version", "errors", "assets", "budget", "expr", "strict_yaml", "workload", "trial"}
     | {"arch", "arch_file", "models", "recent"},
-    {"occupancy", "space", "kernel", "record", "document", "store", "lookup", "journal", "ledger"}
+    {
+        "occupancy",
+        "space",
+        "space_file",
+        "kernel",
+        "record",
+        "document",
+        "store",
+        "lookup",
+        "journal",
+        "ledger",
+    }
     | {"strategies"},
     {
         "languages",
@@ -30,7 +41,7 @@ LAYERS = (
         "provenance",
         "exports",
     }
-    | {"reference", "call", "frozen"},
+    | {"reference", "call", "frozen", "driver", "launch", "triton_abi"},
     {
         "evaluate",
         "bench",
@@ -40,6 +51,7 @@ LAYERS = (
         "problem",
         "resume",
         "search",
+        "kernel_plan",
         "plan",
         "runtime",
         "ops",

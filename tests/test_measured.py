@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.fake_kernel import FakeLanguage, is_aligned
+from tests.fake_kernel import FakeLanguage, FakeLaunch, is_aligned
 from tests.test_evaluate import CONFIG, FITS, H200, SM90, WORKLOAD, config, ok
 from tunefa import bench as measured_module
 from tunefa import check, languages, timing
@@ -38,13 +38,10 @@ class FakeStopwatch:
         return [self.us(launch) for launch in launches]
 
     def us(self, launch: Any) -> float:
-        """Of the config that a launch closes over: 128 takes 1 us, 16 takes 8."""
-        (config,) = [c.cell_contents for c in launch.__closure__ if is_config(c.cell_contents)]
-        return 128.0 / float(config["BLOCK_M"])
-
-
-def is_config(value: Any) -> bool:
-    return isinstance(value, dict) and "BLOCK_M" in value
+        """Of the launch that a function closes over: a BLOCK_M of 128 takes 1 us, 16 takes 8."""
+        cells = [cell.cell_contents for cell in launch.__closure__]
+        (prepared,) = [value for value in cells if isinstance(value, FakeLaunch)]
+        return 128.0 / float(prepared.config["BLOCK_M"])
 
 
 class Unwatched(Monitor):

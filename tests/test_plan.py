@@ -5,14 +5,24 @@ from typing import Any
 import pytest
 import torch
 
-from tests.fake_kernel import DEFAULT, H200, SM90, FakeKernel, FakeLanguage, on_cpu
+from tests.fake_kernel import (
+    DEFAULT,
+    H200,
+    SM90,
+    FakeKernel,
+    FakeLanguage,
+    FakeLaunch,
+    on_cpu,
+)
 from tests.sample_records import measured
 from tunefa import kernel as kernels
 from tunefa import languages, plan
-from tunefa.call import Call, heads_first
+from tunefa.call import Call
 from tunefa.errors import TunefaError
+from tunefa.kernel_plan import KernelPlan
+from tunefa.languages import CompileError
 from tunefa.lookup import Choice
-from tunefa.plan import Chip, Chosen, KernelPlan, Plan, PyTorchPlan
+from tunefa.plan import Chip, Chosen, Plan, PyTorchPlan
 from tunefa.record import Record
 from tunefa.store import Store
 from tunefa.workload import Workload
@@ -77,35 +87,6 @@ def test_says_what_lookup_found(
     assert language.compiled == [(config, True)]
 
 
-@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    made = call(layout)
-    q, k, v = (heads_first(x, layout) for x in (made.q, made.k, made.v))
-    with on_cpu(monkeypatch) as language:
-        runs = plan_of(made, language, record(TMA))
-        assert isinstance(runs, KernelPlan)
-        out, lse = runs.run(q, k, v, None)
-        scaled, _ = runs.run(q, k, v, 0.5)
-    right, right_lse = PyTorchPlan.because(made, "").run(q, k, v, None)
-    assert out.shape == q.shape and out.is_contiguous()
-    assert torch.equal(out, right) and torch.equal(lse, right_lse)
-    assert torch.equal(scaled, PyTorchPlan.because(made, "").run(q, k, v, 0.5)[0])
-    assert language.launched == [TMA, TMA]
-
-
-def test_rows_that_are_not_contiguous_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = call()
-    strided = torch.randn(2, 16, 64, 8, dtype=torch.bfloat16).transpose(2, 3)
-    made = call(q=strided, k=strided[:, :, :2], v=strided[:, :, 2:4])
-    with on_cpu(monkeypatch) as language:
-        runs = plan_of(made, language)
-        out, _ = runs.run(strided, strided[:, :, :2], strided[:, :, 2:4], None)
-    right, _ = PyTorchPlan.because(made, "").run(
-        strided, strided[:, :, :2], strided[:, :, 2:4], None
-    )
-    assert torch.equal(out, right)
-
-
 def unaligned(kind: str) -> Call:
     """A call whose q, k or v TMA cannot read."""
     long = torch.randn(2 * 16 * 8 * 64 + 1, dtype=torch.bfloat16)
@@ -126,6 +107,46 @@ def test_tensors_that_tma_cannot_read(monkeypatch: pytest.MonkeyPatch, kind: str
         assert (chosen.config, chosen.how) == (POINTER, "exact")
         assert chosen.why.endswith("LOADS is pointer, not tma: the tensors are not 16-byte aligned")
         assert language.compiled == [(POINTER, False)]
+
+
+BLIND = FakeKernel("blind", unaligned="it reads whole 16 bytes")
+
+
+def test_a_kernel_that_cannot_read_the_tensors_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels: Any = [BLIND, FakeKernel()]
+    for made, runs in ((call(), "blind"), (unaligned("base"), "attention_fwd_triton")):
+        known = [record(TMA, kernel="blind"), record(TMA, median_us=999.0)]
+        with on_cpu(monkeypatch) as language:
+            chosen = plan.of(made, H200, Fixed(*known), kernels, language.compile).chosen
+        assert (chosen.kernel, chosen.how) == (runs, "exact")
+
+
+def test_pytorch_computes_where_no_kernel_reads_the_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels: Any = [BLIND]
+    with on_cpu(monkeypatch) as language:
+        chosen = plan.of(unaligned("base"), H200, Fixed(), kernels, language.compile).chosen
+    assert chosen.kernel == "pytorch" and chosen.why.endswith("(blind: it reads whole 16 bytes)")
+
+
+def test_what_the_device_has_too_little_for_gives_way_to_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with on_cpu(monkeypatch) as language:
+        prepare = language.prepare
+
+        def scarce(*arguments: Any) -> Any:
+            if arguments[4]["BLOCK_M"] == 128:
+                raise CompileError("out of resource: shared memory")
+            return prepare(*arguments)
+
+        monkeypatch.setattr(language, "prepare", scarce)
+        with pytest.warns(UserWarning, match="is not used: out of resource: shared memory"):
+            chosen = plan_of(call(), language, record(TMA)).chosen
+    assert (chosen.how, chosen.config) == ("default", DEFAULT)
 
 
 def options(found: dict[str, Any], kernel: FakeKernel, aligned: bool = True) -> list[Chosen]:
@@ -224,7 +245,9 @@ def test_chips(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("head_dim", "aligned"), [(64, True), (72, False)])
-def test_the_real_kernel_compiles_its_default(head_dim: int, aligned: bool) -> None:
+def test_the_real_kernel_compiles_its_default(
+    monkeypatch: pytest.MonkeyPatch, head_dim: int, aligned: bool
+) -> None:
     kernel = kernels.load("attention_fwd_triton")
     compiled = []
 
@@ -234,6 +257,8 @@ def test_the_real_kernel_compiles_its_default(head_dim: int, aligned: bool) -> N
         return made
 
     shape = torch.randn(1, 64, 4, head_dim, dtype=torch.bfloat16)
+    launch = FakeLaunch(lambda *tensors: None, 0, {})  # only a device loads what was compiled
+    monkeypatch.setattr(languages.load("triton"), "prepare", lambda *arguments: launch)
     made = plan.of(call(q=shape, k=shape, v=shape), H200, Fixed(), [kernel], compile)
     assert isinstance(made, KernelPlan) and made.chosen.how == "default"
     assert (made.chosen.config["LOADS"] == "tma") <= aligned

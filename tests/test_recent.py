@@ -24,6 +24,31 @@ def test_replacing_a_value_drops_none() -> None:
     assert [recent.get(key) for key in "ab"] == [3, 2]
 
 
+def test_heavy_values_leave_room_for_fewer() -> None:
+    recent: Recent[int] = Recent(10, weigh=lambda value: value)
+    for key, value in [("a", 4), ("b", 5), ("c", 1)]:
+        recent.add(key, value)
+    assert len(recent) == 3
+    assert recent.get("a") == 4
+    recent.add("d", 3)
+    assert [recent.get(key) for key in "abcd"] == [4, None, 1, 3]
+    recent.add("d", 6)  # in place of 3
+    assert recent.get("d") == 6 and len(recent) == 2
+    recent.add("e", 99)  # more than there is room for: it has to run all the same
+    assert [recent.get(key) for key in "acde"] == [None, None, None, 99]
+    recent.add("f", 1)
+    assert [recent.get(key) for key in "ef"] == [None, 1]
+
+
+def test_what_was_spared_once_goes_the_next_time() -> None:
+    recent: Recent[str] = Recent(2)
+    recent.add("a", "A")
+    recent.get("a")
+    for key in "bcde":
+        recent.add(key, key)
+    assert [recent.get(key) for key in "abcde"] == [None, None, None, "d", "e"]
+
+
 def test_threads_may_read_while_one_writes() -> None:
     recent: Recent[int] = Recent(8)
     wrong: list[object] = []

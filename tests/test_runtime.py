@@ -223,6 +223,17 @@ def test_plans_are_bounded(
     assert plan_for(fresh, *tensors(seqlen_q=2)) is not second
 
 
+def test_plans_that_hold_device_memory_count_for_more(
+    fresh: Runtime, language: FakeLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh._plans, "_size", 20)
+    for device_bytes, kept in ((0, 20), (3 * 2**14, 5), (2**20, 1)):
+        language.device_bytes = device_bytes
+        for seqlen in range(1, 30):
+            plan_for(fresh, *tensors(seqlen_q=seqlen, seqlen_k=device_bytes % 1000 + 1))
+        assert len(fresh._plans) == kept
+
+
 def test_threads_make_one_plan(fresh: Runtime, language: FakeLanguage) -> None:
     plans: list[Plan] = []
     start = threading.Barrier(4)

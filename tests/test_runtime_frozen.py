@@ -89,6 +89,17 @@ def test_frozen_changes_no_config_for_its_tensors(
     assert exact.chosen.config == POINTER and language.compiled == [(POINTER, False)]
 
 
+def test_frozen_copies_no_tensors_for_its_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = unaligned("base")
+    with (
+        on_cpu(monkeypatch) as language,
+        pytest.raises(TunefaError, match="it reads whole 16 bytes"),
+    ):
+        frozen_of(
+            made, language, record(TMA, str(made.workload())), unaligned="it reads whole 16 bytes"
+        )
+
+
 @pytest.mark.filterwarnings("error")
 def test_frozen_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     with on_cpu(monkeypatch, broken=frozenset({128})) as language:

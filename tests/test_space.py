@@ -42,7 +42,16 @@ def test_every_part_of_a_file_is_read(tiny: Space, tmp_path: Path) -> None:
         Parameter("STAGES", (1, 2), "buffers"),
     )
     assert list(tiny.rules) == ["too much shared memory", "one stage is for short blocks"]
+    assert tiny.unaligned == {"BLOCK": 16}
     assert tiny.path == tmp_path / "tiny.yaml"
+
+
+def test_unaligned_may_be_a_sentence_or_left_out(tmp_path: Path) -> None:
+    sentence = "it reads whole 16 bytes"
+    text = TINY.replace("{BLOCK: 16}", sentence, 1)
+    assert spaces.read(written(tmp_path, text)).unaligned == sentence
+    without = TINY.replace("unaligned: {BLOCK: 16}\n", "")
+    assert spaces.read(written(tmp_path, without)).unaligned == {}
 
 
 def test_a_space_can_be_sent_to_another_process(tiny: Space) -> None:
@@ -105,6 +114,7 @@ def test_enumeration_is_brute_force_in_any_space(
         resources={"y": Expr(f"({defined[1]}) + x")},
         rules={f"rule {number}": Expr(rule) for number, rule in enumerate(rules)},
         defaults=(),
+        unaligned={},
         path=Path("any.yaml"),
     )
     found = space.feasible(WORKLOAD, SM90)

@@ -85,19 +85,24 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "unknown name in when": (
         "when: head_dim",
         "when: head_dims",
-        r":20: .*mean head_dim\?",
+        r":21: .*mean head_dim\?",
     ),
-    "parameter in when": ("when: head_dim", "when: BLOCK", r":20: .*unknown name 'BLOCK'"),
-    "when a list": ("when: head_dim <= 64", "when: [1]", r":20: 'when' must be"),
-    "default misses one": ("{BLOCK: 16, STAGES: 1}", "{BLOCK: 16}", r":22: default 2.*STAGES"),
-    "default has another": ("STAGES: 1}", "STAGES: 1, W: 2}", r":22: default 2.*W"),
-    "default out of space": ("{BLOCK: 16,", "{BLOCK: 17,", r":22: default 2.*BLOCK=17"),
+    "parameter in when": ("when: head_dim", "when: BLOCK", r":21: .*unknown name 'BLOCK'"),
+    "when a list": ("when: head_dim <= 64", "when: [1]", r":21: 'when' must be"),
+    "default misses one": ("{BLOCK: 16, STAGES: 1}", "{BLOCK: 16}", r":23: default 2.*STAGES"),
+    "default has another": ("STAGES: 1}", "STAGES: 1, W: 2}", r":23: default 2.*W"),
+    "default out of space": ("{BLOCK: 16,", "{BLOCK: 17,", r":23: default 2.*BLOCK=17"),
     "default no mapping": (
         "  - config: {BLOCK: 16, STAGES: 1}",
         "  - 16",
         r": default 2 must be a mapping",
     ),
-    "defaults no list": ("defaults:", "defaults: 3\nx:", r":19: 'defaults' must be a list"),
+    "unaligned unknown": ("{BLOCK: 16}", "{BLOK: 16}", r":19: .*'BLOK': did you mean BLOCK"),
+    "unaligned out of space": ("{BLOCK: 16}", "{BLOCK: 1}", r":19: BLOCK=1 is not in the space"),
+    "unaligned of another type": ("{BLOCK: 16}", "{BLOCK: 16.0}", r":19: BLOCK=16.0 is not in"),
+    "unaligned a list": ("{BLOCK: 16}", "[BLOCK]", r":19: 'unaligned' must be"),
+    "unaligned says nothing": ("{BLOCK: 16}", "' '", r":19: 'unaligned' must say why"),
+    "defaults no list": ("defaults:", "defaults: 3\nx:", r":20: 'defaults' must be a list"),
 }
 
 

@@ -99,9 +99,12 @@ class Bench:
         """A function that launches the config; the pool has put its binary in the cache."""
         aligned = self.kernel.module.is_aligned(tensors)
         compiled = self._language.compile(self.kernel, workload, config, self.arch, aligned)
+        prepared = self._language.prepare(
+            self.kernel, compiled, tensors, workload, config, self._scale
+        )
 
         def launch() -> None:
-            self._language.launch(self.kernel, compiled, tensors, workload, config, self._scale)
+            prepared(*tensors)
 
         return launch
 

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,11 @@ class Kernel:
     def language(self) -> str:
         """The module of `tunefa.languages` that compiles it."""
         return self.space.language
+
+    @property
+    def unaligned(self) -> Mapping[str, Any] | str:
+        """What parameters are for tensors that are not aligned, or why it cannot read these."""
+        return self.space.unaligned
 
     @cached_property
     def source_hash(self) -> str:

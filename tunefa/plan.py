@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any, Literal, Protocol
 
 import torch
@@ -19,7 +17,8 @@ from tunefa.call import DTYPES, Call, heads_first
 from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
 from tunefa.kernel import Kernel
-from tunefa.languages import Compiled, CompileError
+from tunefa.kernel_plan import KernelPlan, as_kernels_take_them, rows_contiguous
+from tunefa.languages import Compiled, CompileError, Launch
 from tunefa.lookup import Choice, How, lookup
 from tunefa.store import Store
 from tunefa.trial import Config
@@ -82,6 +81,10 @@ class Plan(Protocol):
     def chosen(self) -> Chosen:
         """What it runs."""
 
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that it holds."""
+
     def run(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
 
@@ -93,6 +96,7 @@ class PyTorchPlan:
     chosen: Chosen
     causal: bool
     layout: str
+    device_bytes: int = 0
 
     @classmethod
     def because(cls, call: Call, why: str, workload: Workload | None = None) -> PyTorchPlan:
@@ -109,53 +113,6 @@ class PyTorchPlan:
         return out, lse
 
 
-@dataclass(frozen=True)
-class KernelPlan:
-    """Launches one compiled config, on the tensors' device and its current stream."""
-
-    chosen: Chosen
-    kernel: Kernel
-    language: ModuleType
-    compiled: Compiled
-    workload: Workload
-    layout: str
-    device: int
-
-    @functools.cached_property
-    def _out_shape(self) -> tuple[int, int, int, int]:
-        w = self.workload
-        if self.layout == "bhsd":
-            return w.batch, w.heads, w.seqlen_q, w.head_dim_v
-        return w.batch, w.seqlen_q, w.heads, w.head_dim_v
-
-    @functools.cached_property
-    def _lse_shape(self) -> tuple[int, int, int]:
-        return self.workload.batch, self.workload.heads, self.workload.seqlen_q
-
-    @functools.cached_property
-    def _default_scale(self) -> float:
-        return float(self.workload.head_dim**-0.5)
-
-    def run(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a call; out in the call's layout."""
-        out = q.new_empty(self._out_shape)
-        lse = q.new_empty(self._lse_shape, dtype=torch.float32)
-        tensors = _arguments(self.layout, q, k, v, out, lse)
-        if scale is None:
-            scale = self._default_scale
-        if torch.cuda.current_device() == self.device:
-            self._launch(tensors, scale)
-        else:
-            with torch.cuda.device(self.device):
-                self._launch(tensors, scale)
-        return out, lse
-
-    def _launch(self, tensors: tuple[Tensor, ...], scale: float) -> None:
-        self.language.launch(
-            self.kernel, self.compiled, tensors, self.workload, self.chosen.config, scale
-        )
-
-
 def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile) -> Plan:
     """The plan for a call on a chip: the config that lookup finds if it compiles, the kernel's
     default, PyTorch.
@@ -164,7 +121,8 @@ def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile:
     """
     try:
         workload, arch = _served(call, chip)
-        choice = lookup(store, workload, arch, chip.name, kernels)
+        readable = _readable(call, workload, arch, kernels)
+        choice = lookup(store, workload, arch, chip.name, readable)
     except TunefaError as error:
         return PyTorchPlan.because(call, str(error))
     kernel = next(each for each in kernels if each.name == choice.kernel)
@@ -173,12 +131,9 @@ def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile:
         for chosen in options(choice, kernel, workload, arch, aligned):
             try:
                 compiled = compile(kernel, workload, chosen.config, arch, aligned)
+                return _prepared(call, chosen, kernel, compiled)
             except CompileError as error:
                 warnings.warn(f"{kernel.name} {chosen.config} is not used: {error}", stacklevel=2)
-                continue
-            language = languages.load(kernel.language)
-            device = call.q.get_device()
-            return KernelPlan(chosen, kernel, language, compiled, workload, call.layout, device)
         why = f"no config of {kernel.name} runs {workload} on {arch.name}"
     except TunefaError as error:  # there is no compiler, say
         why = str(error)
@@ -202,13 +157,36 @@ def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: 
     found = Chosen(kernel.name, dict(record.config), "exact", why, workload)
     try:
         aligned = _is_aligned(call, kernel)
-        if not aligned and found.config.get("LOADS") == "tma":
-            raise TunefaError("LOADS is tma, and the tensors are not 16-byte aligned: copy them")
+        if not aligned and (needed := _needed(found.config, kernel)):
+            parts = ", ".join(f"{name} is {found.config[name]}" for name in needed)
+            raise TunefaError(f"{parts}, and the tensors are not 16-byte aligned: copy them")
         compiled = compile(kernel, workload, found.config, arch, aligned)
+        return _prepared(call, found, kernel, compiled)
     except (CompileError, TunefaError) as error:
         raise lock.cannot(record, str(error)) from error
-    language, device = languages.load(kernel.language), call.q.get_device()
-    return KernelPlan(found, kernel, language, compiled, workload, call.layout, device)
+
+
+def _prepared(call: Call, chosen: Chosen, kernel: Kernel, compiled: Compiled) -> KernelPlan:
+    """The plan for calls like this one. Raises CompileError as `prepare` of the language does."""
+    workload, layout = chosen.workload, call.layout
+    language = languages.load(kernel.language)
+
+    def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
+        launch: Launch = language.prepare(kernel, compiled, tensors, workload, chosen.config, scale)
+        return launch
+
+    tensors = _tensors(call)
+    out = heads_first(tensors[3], layout)
+    q = heads_first(call.q, layout)
+    return KernelPlan(
+        chosen,
+        layout,
+        call.q.get_device(),
+        prepare(tensors, float(call.q.shape[3] ** -0.5)),
+        prepare,
+        rows_contiguous=all(x.stride(3) == 1 for x in (call.q, call.k, call.v)),
+        out_like_q=(q.shape, q.stride()) == (out.shape, out.stride()),
+    )
 
 
 def options(
@@ -216,8 +194,8 @@ def options(
 ) -> Iterator[Chosen]:
     """What to try, in this order: the config that was found, the kernel's default.
 
-    Tensors that are not `aligned` cannot be read by TMA, so LOADS becomes `pointer` for them. A
-    config that the space then refuses is left out.
+    For tensors that are not `aligned`, each with the parameters that the kernel needs then. A
+    config that the space refuses is left out.
     """
     found = Chosen(choice.kernel, dict(choice.config), choice.how, choice.why, workload)
     yield from _feasible(found, kernel, arch, aligned)
@@ -228,12 +206,50 @@ def options(
 
 
 def _feasible(chosen: Chosen, kernel: Kernel, arch: Arch, aligned: bool) -> Iterator[Chosen]:
-    if not aligned and chosen.config.get("LOADS") == "tma":
-        why = f"{chosen.why}; LOADS is pointer, not tma: the tensors are not 16-byte aligned"
-        chosen = replace(chosen, config={**chosen.config, "LOADS": "pointer"}, why=why)
+    config = chosen.config
+    if not aligned and (needed := _needed(config, kernel)):
+        changes = ", ".join(f"{name} is {needed[name]}, not {config[name]}" for name in needed)
+        why = f"{chosen.why}; {changes}: the tensors are not 16-byte aligned"
+        chosen = replace(chosen, config={**config, **needed}, why=why)
     assert chosen.workload is not None
     if kernel.refusal(chosen.config, chosen.workload, arch) is None:
         yield chosen
+
+
+def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
+    """The parameters that must be others, with what they must be, for tensors that are not aligned.
+
+    Raises TunefaError where the kernel cannot read such tensors.
+    """
+    if isinstance(kernel.unaligned, str):
+        raise TunefaError(kernel.unaligned)
+    return {
+        name: value for name, value in kernel.unaligned.items() if config.get(name, value) != value
+    }
+
+
+def _readable(
+    call: Call, workload: Workload, arch: Arch, kernels: Sequence[Kernel]
+) -> Sequence[Kernel]:
+    """The kernels that can read the call's tensors.
+
+    Raises TunefaError where no other serves the workload.
+    """
+    blind = [
+        each
+        for each in kernels
+        if isinstance(each.unaligned, str)
+        and each.why_not(workload, arch) is None
+        and not _is_aligned(call, each)
+    ]
+    rest = [each for each in kernels if each not in blind]
+    if blind and all(each.why_not(workload, arch) for each in rest):
+        why = "; ".join(
+            f"{each.name}: {each.unaligned if each in blind else each.why_not(workload, arch)}"
+            for each in kernels
+        )
+        raise TunefaError(f"no kernel reads these tensors of {workload} on {arch.name} ({why})")
+    return rest
 
 
 def _served(call: Call, chip: Chip) -> tuple[Workload, Arch]:
@@ -251,8 +267,7 @@ def _served(call: Call, chip: Chip) -> tuple[Workload, Arch]:
 
 
 def _is_aligned(call: Call, kernel: Kernel) -> bool:
-    q, k, v = (heads_first(tensor, call.layout) for tensor in (call.q, call.k, call.v))
-    tensors = _arguments(call.layout, q, k, v, call.new_out(), call.new_lse())
+    tensors = _tensors(call)
     # No source says that TMA takes a stride of 0, which an expanded tensor has.
     expanded = any(
         step == 0 and size > 1
@@ -262,16 +277,8 @@ def _is_aligned(call: Call, kernel: Kernel) -> bool:
     return not expanded and bool(kernel.module.is_aligned(tensors))
 
 
-def _arguments(
-    layout: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
-) -> tuple[Tensor, ...]:
-    """The tensors as kernels take them: heads first, rows contiguous, copied where they are not."""
-    if q.stride(3) != 1:
-        q = q.contiguous()
-    if k.stride(3) != 1:
-        k = k.contiguous()
-    if v.stride(3) != 1:
-        v = v.contiguous()
-    if layout == "bhsd":
-        return q, k, v, out, lse
-    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), out.transpose(1, 2), lse
+def _tensors(call: Call) -> tuple[Tensor, ...]:
+    """The call's tensors and new ones for what it returns, as its plan hands them to a kernel."""
+    q, k, v = (heads_first(tensor, call.layout) for tensor in (call.q, call.k, call.v))
+    q, k, v = rows_contiguous(q, k, v)
+    return as_kernels_take_them(call.layout, q, k, v, call.new_out(), call.new_lse())

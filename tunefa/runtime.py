@@ -33,7 +33,8 @@ from tunefa.trial import Config
 from tunefa.workload import Workload
 
 MAX_PLANS = 4096
-"""A plan is about a kilobyte; a server that decodes makes one for each length."""
+"""A server that decodes makes one for each length. One counts once more for every 16 KiB that it
+holds on the device (`KernelPlan.device_bytes`), so that all hold at most 64 MiB there."""
 MAX_COMPILED = 512
 
 Layout = Literal["bshd", "bhsd"]
@@ -79,7 +80,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._plans: Recent[Plan] = Recent(MAX_PLANS)
+        self._plans: Recent[Plan] = Recent(MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
         self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self._records: _Records | None = None
         self._kernels: tuple[Kernel, ...] | None = None
@@ -231,7 +232,7 @@ def flash_attention(
     that sees none gives 0. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse), lse =
     log(sum(exp(scale * q @ k^T))) as (batch, heads, seqlen_q) in fp32 (fp64 for fp64 inputs).
 
-    Works under autograd, torch.compile and, from a shape's second call on, CUDA graph capture.
+    Works under autograd, torch.compile and CUDA graph capture, from a shape's first call on.
     Where no kernel serves the call (a CPU tensor, fp64, another chip) PyTorch computes it;
     `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
     """

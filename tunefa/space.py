@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from tunefa import arch as archs
-from tunefa import assets, strict_yaml
+from tunefa import assets, space_file
 from tunefa.arch import Arch
 from tunefa.errors import TunefaError, unknown
 from tunefa.expr import Expr
-from tunefa.strict_yaml import Fields
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
-SCHEMA = 1
 _WORKLOAD_NAMES = frozenset(Workload(seqlen_q=1, seqlen_k=1).env())
 
 
@@ -64,6 +62,9 @@ class Space:
     resources: Mapping[str, Expr]
     rules: Mapping[str, Expr]
     defaults: tuple[tuple[Expr, dict[str, Any]], ...]
+    unaligned: Mapping[str, Any] | str
+    """What parameters must be for tensors that are not aligned, or why the kernel cannot read such
+    tensors, in words."""
     path: Path = field(compare=False)
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
@@ -192,75 +193,17 @@ def load(kernel: str) -> Space:
 
 def read(path: Path) -> Space:
     """The space in one file. Raises TunefaError with file and line for one that does not hold."""
-    fields = Fields(strict_yaml.load_file(path), str(path))
-    version = fields.take("schema", int)
-    if version != SCHEMA:
-        advice = ": upgrade tunefa" if version > SCHEMA else ""
-        raise TunefaError(
-            f"{fields.at('schema')}: schema {version} is not {SCHEMA}, which is the one this "
-            f"tunefa reads{advice}"
-        )
-    kernel = fields.take("kernel", str)
-    if kernel != path.stem:
-        raise TunefaError(
-            f"{fields.at('kernel')}: it names the kernel {kernel}, its file name {path.stem}"
-        )
-    sections = ("serves", "define", "resources", "rules")
-    space = Space(
-        kernel=kernel,
-        op=fields.take("op", str),
-        language=fields.take("language", str),
-        parameters=_parameters(fields.take("parameters", dict), path),
-        **{name: _expressions(fields.take(name, dict, {}), path) for name in sections},
-        defaults=_defaults(fields.take("defaults", list), path),
-        path=path,
-    )
-    fields.done()
-    if not space.parameters:
-        raise TunefaError(f"{fields.at('parameters')}: a space needs at least one parameter")
+    fields = space_file.read(path)
+    space = Space(**{**fields, "parameters": tuple(map(_parameter, fields["parameters"]))})
     _check_names(space)
     return space
 
 
-def _parameters(data: Mapping[str, Any], path: Path) -> tuple[Parameter, ...]:
-    parameters = []
-    lines = Fields(data, str(path))
-    for name in data:
-        where = f"{lines.at(name)}: parameter {name}"
-        # A plain dict has no lines: `where` has the parameter's.
-        fields = Fields(dict(lines.take(name, dict)), where)
-        values = tuple(fields.take("values", list))
-        plain = all(isinstance(value, (bool, int, float, str)) for value in values)
-        if not plain or not values or len(set(values)) != len(values):
-            raise TunefaError(
-                f"{where} needs values, each once, that are numbers or text: {list(values)}"
-            )
-        parameters.append(Parameter(name, values, fields.take("doc", str)))
-        fields.done()
-        if name in _outer_names():
-            raise TunefaError(f"{where}: the name is already one of a workload or an arch")
-    return tuple(parameters)
-
-
-def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
-    fields = Fields(data, str(path))
-    kinds = (str, bool, int, float)
-    return {
-        name: Expr(str(fields.take(name, kinds)), f"{fields.at(name)}: {name}") for name in data
-    }
-
-
-def _defaults(data: list[Any], path: Path) -> tuple[tuple[Expr, dict[str, Any]], ...]:
-    defaults = []
-    for number, entry in enumerate(data, start=1):
-        if not isinstance(entry, Mapping):
-            raise TunefaError(f"{path}: default {number} must be a mapping, not {entry!r}")
-        fields = Fields(entry, str(path))
-        where = f"{fields.at('when' if 'when' in entry else 'config')}: default {number}"
-        when = Expr(str(fields.take("when", (str, bool), True)), where)
-        defaults.append((when, dict(fields.take("config", dict))))
-        fields.done()
-    return tuple(defaults)
+def _parameter(fields: dict[str, Any]) -> Parameter:
+    where = fields.pop("where")
+    if fields["name"] in _outer_names():
+        raise TunefaError(f"{where}: the name is already one of a workload or an arch")
+    return Parameter(**fields)
 
 
 def _check_names(space: Space) -> None:

@@ -121,7 +121,8 @@ def launched(
     binary = language.compile(kernel, workload, config, arch, aligned)
     for output in made[3:]:
         output.fill_(float("nan"))
-    language.launch(kernel, binary, made, workload, config, workload.head_dim**-0.5)
+    scale = workload.head_dim**-0.5
+    language.prepare(kernel, binary, made, workload, config, scale)(*made)
     torch.cuda.synchronize()
     return made[3].clone(), made[4].clone()
 
@@ -226,7 +227,7 @@ def test_any_positive_scale(scale: float) -> None:
     made = check.tensors(workload, DEVICE, seed=0)
     config = KERNEL.default(workload, arch)
     binary = language.compile(KERNEL, workload, config, arch, KERNEL.module.is_aligned(made))
-    language.launch(KERNEL, binary, made, workload, config, scale)
+    language.prepare(KERNEL, binary, made, workload, config, scale)(*made)
     torch.cuda.synchronize()
     found = check.compare(workload, made, scale, torch.float64)
     # Scores of hundreds in fp32 are exact to 1e-5 each, and exp makes that relative.

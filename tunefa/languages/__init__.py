@@ -3,7 +3,8 @@
 A language is a module here, found by its file name, with
 
 * `compile(kernel, workload, config, arch, aligned=True) -> Compiled`: raises CompileError;
-* `launch(compiled, tensors, workload, config, scale)`: on the current device and stream;
+* `prepare(kernel, compiled, tensors, workload, config, scale) -> Launch`: on the tensors' device,
+  under a CUDA graph capture too; raises CompileError where the device has not enough for it;
 * `interpret(kernel, tensors, workload, config, scale)`: on the CPU, for checking numerics, unless
   `why_no_interpreter() -> str | None` has a reason;
 * `versions() -> dict[str, str]`: of its toolchain, for provenance.
@@ -17,10 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tunefa.errors import unknown
 from tunefa.trial import Resources
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class CompileError(Exception):
@@ -41,6 +45,18 @@ class Compiled:
     def resources(self) -> Resources:
         """What one program needs, read from the binary: tens of ms, so only when asked for."""
         return self.inspect()
+
+
+class Launch(Protocol):
+    """A kernel that is ready to start. Threads may share it."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that it holds."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
+        """Starts it on tensors that lie in memory as those it was prepared for, however they are
+        viewed: on their device, which must be the current one, and its current stream."""
 
 
 def names() -> list[str]:

@@ -11,11 +11,11 @@ from typing import Any
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled, triton
-from tunefa.languages.triton import launch, versions
+from tunefa.languages.triton import prepare, versions
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
-__all__ = ["compile", "interpret", "launch", "versions", "why_no_interpreter"]
+__all__ = ["compile", "interpret", "prepare", "versions", "why_no_interpreter"]
 
 
 def compile(

@@ -4,7 +4,9 @@ A kernel file in this language defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
   (names of the arguments that are multiples of 16) and `options`;
-* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, in the signature's order;
+* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, in the signature's order, of
+  which those that are or describe one of `tensors` change from call to call. Other tensors are
+  tables that the kernel's host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
 
 Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
@@ -17,16 +19,20 @@ import re
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunefa.arch import Arch
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
-from tunefa.languages import Compiled, CompileError
+from tunefa.languages import Compiled, CompileError, Launch
 from tunefa.trial import Config, Resources
 from tunefa.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 # "PTXAS error: Internal Triton PTX codegen error" stands above what ptxas itself says.
@@ -70,17 +76,62 @@ def build(source_type: Any, variant: dict[str, Any], arch: Arch) -> Compiled:
     return Compiled(binary, partial(_resources, binary), seconds)
 
 
-def launch(
+def prepare(
     kernel: Kernel,
     compiled: Compiled,
-    tensors: Any,
+    tensors: Sequence[Tensor],
     workload: Workload,
     config: Config,
     scale: float,
-) -> None:
-    """Runs it on `tensors` (see the kernel's `arguments`), on the current device and stream."""
-    grid, arguments = kernel.module.arguments(tensors, workload, config, scale)
-    compiled.binary[grid](*arguments)
+) -> Launch:
+    """A launch on `tensors` (see the kernel's `arguments`) or others like them.
+
+    Loads the binary, past the caller's stream and capture. Raises CompileError when the device has
+    too little of something for it.
+    """
+    # They import PyTorch, which takes a process that only compiles a second or two.
+    from tunefa import driver, triton_abi
+    from tunefa.launch import PreparedLaunch, apart
+
+    binary, device = compiled.binary, tensors[0].get_device()
+    # Tensors are told apart by identity, and a caller may pass one as both k and v.
+    tensors = [tensor.detach() for tensor in tensors]
+
+    def host_side(tensors: Sequence[Tensor]) -> Any:
+        return kernel.module.arguments(tensors, workload, config, scale)
+
+    def prepared() -> Launch:
+        grid, arguments = host_side(tensors)
+        try:
+            binary[grid]  # loads it
+        except _triton().runtime.errors.OutOfResources as error:
+            raise CompileError(_first_words(error)) from error
+        entry = triton_abi.entry(binary, device, grid)
+        made = triton_abi.parameters(binary, arguments, tensors)
+        if entry is None or made is None:
+            views = [(tensor.shape, tensor.stride()) for tensor in tensors]
+            return TritonLaunch(binary, host_side, views)
+        return PreparedLaunch(driver.load(), entry, *made, binary)
+
+    return apart(device, prepared)
+
+
+class TritonLaunch:
+    """A launch through Triton's own launcher, for kernels that need more than a plain one.
+
+    It takes 40 to 100 us of the host's time.
+    """
+
+    device_bytes = 0
+
+    def __init__(self, binary: Any, host_side: Any, views: Sequence[Any]) -> None:
+        self._binary, self._host_side, self._views = binary, host_side, views
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
+        """Starts it; see `tunefa.languages.Launch`."""
+        each = zip((q, k, v, out, lse), self._views, strict=True)
+        grid, arguments = self._host_side([tensor.as_strided(*view) for tensor, view in each])
+        self._binary[grid](*arguments)
 
 
 def interpret(

@@ -1,0 +1,104 @@
+"""What a small call costs the host: `tunefa.flash_attention`, its pieces, and PyTorch's attention.
+
+    python benchmarks/host_cost.py [WORKLOAD ...]
+
+Microseconds of the host's time per call: 200 calls in a row that wait for nothing, the median of
+five such rows. The device works on them meanwhile and is waited for between rows.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import tunefa
+from tunefa import check
+from tunefa.kernel_plan import KernelPlan
+from tunefa.runtime import Runtime
+from tunefa.workload import Workload
+
+CALLS, ROWS = 200, 5
+WORKLOADS = (
+    "fwd_b1_h8_kv8_q256_d64_bf16_causal",
+    "fwd_b1_h8_kv8_q256_d128_bf16_causal",
+    "fwd_b1_h32_kv8_q1024_d128_bf16_causal",
+)
+
+
+def host_us(call: Callable[[], Any]) -> float:
+    """Microseconds of one call, by the host's clock."""
+    rows = []
+    for _ in range(ROWS + 1):  # the first one warms up
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        rows.append((time.perf_counter() - start) / CALLS * 1e6)
+    torch.cuda.synchronize()
+    return round(statistics.median(rows[1:]), 2)
+
+
+def pieces(workload: Workload, tensors: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    """The parts of a call that a plan serves, by name; none where PyTorch computes it."""
+    q, k, v, out, lse = tensors
+    runtime = Runtime()
+    plan = runtime.plan(q, k, v, workload.causal, "bshd")
+    if not isinstance(plan, KernelPlan):
+        return {}
+    shape = lse.shape
+    return {
+        "find the plan": lambda: runtime.plan(q, k, v, workload.causal, "bshd"),
+        "run the plan": lambda: plan.run(q, k, v, None),
+        "allocate": lambda: (torch.empty_like(q), q.new_empty(shape, dtype=torch.float32)),
+        "launch": lambda: plan.launch(q, k, v, out, lse),
+    }
+
+
+def sdpa(workload: Workload, tensors: tuple[Any, ...]) -> Callable[[], Any]:
+    """PyTorch's own on the same memory, through the backend it chooses."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in tensors[:3])
+    grouped = workload.heads != workload.heads_kv
+    return lambda: F.scaled_dot_product_attention(
+        q, k, v, is_causal=workload.causal, enable_gqa=grouped
+    )
+
+
+def figures(workload: Workload) -> dict[str, float | str]:
+    """Microseconds by what was called; the reason for what does not run here."""
+    made = check.tensors(workload, "cuda")
+    tensors = (*(tensor.transpose(1, 2) for tensor in made[:4]), made[4])
+    q, k, v = tensors[:3]
+    calls = {
+        "flash_attention": lambda: tunefa.flash_attention(q, k, v, causal=workload.causal),
+        **pieces(workload, tensors),
+        "sdpa": sdpa(workload, tensors),
+    }
+    found: dict[str, float | str] = {name: host_us(call) for name, call in calls.items()}
+    try:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            found["sdpa-cudnn"] = host_us(sdpa(workload, tensors))
+    except RuntimeError as error:
+        found["sdpa-cudnn"] = str(error).splitlines()[0]
+    return found
+
+
+def main() -> None:
+    """Prints one JSON line per workload."""
+    device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    print(json.dumps({**device, "python": sys.version.split()[0], "unit": "us of host time"}))
+    for text in sys.argv[1:] or WORKLOADS:
+        workload = Workload.parse(text)
+        print(json.dumps({"workload": str(workload), **figures(workload)}), flush=True)
+        print(json.dumps({"ran": str(tunefa.last_choice())}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What runs a call by a kernel: the same few microseconds of Python each time."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tunefa.call import heads_first
+from tunefa.languages import Launch
+from tunefa.recent import Recent
+from tunefa.workload import Workload
+
+if TYPE_CHECKING:  # it imports this module
+    from tunefa.plan import Chosen
+
+MAX_SCALES = 4
+"""Scales beside the default that a plan keeps launches for."""
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """Launches one compiled config, on the tensors' device and its current stream.
+
+    A launch is prepared per scale: for the default one with the plan, for others when they come.
+    """
+
+    chosen: Chosen
+    layout: str
+    device: int
+    launch: Launch
+    prepare: Callable[[Sequence[Tensor], float], Launch]
+    """A launch on tensors as kernels take them, for a scale."""
+    rows_contiguous: bool
+    """Whether those of q, k and v all are; they are copied where not."""
+    out_like_q: bool
+    """Whether q has the shape and strides of out."""
+    _scales: Recent[Launch] = field(default_factory=lambda: Recent(MAX_SCALES))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that it holds, but for that of scales other than the default."""
+        return self.launch.device_bytes
+
+    @functools.cached_property
+    def _out_shape(self) -> tuple[int, int, int, int]:
+        w = self._workload
+        if self.layout == "bhsd":
+            return w.batch, w.heads, w.seqlen_q, w.head_dim_v
+        return w.batch, w.seqlen_q, w.heads, w.head_dim_v
+
+    @functools.cached_property
+    def _lse_shape(self) -> tuple[int, int, int]:
+        return self._workload.batch, self._workload.heads, self._workload.seqlen_q
+
+    @functools.cached_property
+    def _default_scale(self) -> float:
+        return float(self._workload.head_dim**-0.5)
+
+    @property
+    def _workload(self) -> Workload:
+        assert self.chosen.workload is not None
+        return self.chosen.workload
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call; out in the call's layout."""
+        if not self.rows_contiguous:
+            q, k, v = rows_contiguous(q, k, v)
+        # The former takes half of the latter's time.
+        out = torch.empty_like(q) if self.out_like_q else q.new_empty(self._out_shape)
+        lse = q.new_empty(self._lse_shape, dtype=torch.float32)
+        launch = self.launch
+        if scale is not None and scale != self._default_scale:
+            launch = self._of_scale(scale, q, k, v, out, lse)
+        if torch.cuda.current_device() == self.device:
+            launch(q, k, v, out, lse)
+        else:
+            with torch.cuda.device(self.device):
+                launch(q, k, v, out, lse)
+        return out, lse
+
+    def _of_scale(self, scale: float, *tensors: Tensor) -> Launch:
+        launch = self._scales.get(scale)
+        if launch is None:
+            with self._lock:
+                launch = self._scales.get(scale)  # made by a thread that held the lock before
+                if launch is None:
+                    launch = self.prepare(as_kernels_take_them(self.layout, *tensors), scale)
+                    self._scales.add(scale, launch)
+        return launch
+
+
+def as_kernels_take_them(
+    layout: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+) -> tuple[Tensor, ...]:
+    """Heads first, of tensors in `layout` whose rows are contiguous."""
+    return *(heads_first(tensor, layout) for tensor in (q, k, v, out)), lse
+
+
+def rows_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, those whose rows are not contiguous copied."""
+    return tuple(tensor if tensor.stride(3) == 1 else tensor.contiguous() for tensor in (q, k, v))
