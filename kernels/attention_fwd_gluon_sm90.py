@@ -282,7 +282,7 @@ def arguments(tensors, workload, config, scale):
     """
     descriptors = tma_blocks.descriptors(tensors[:4], workload.dtype, _blocks(workload, config))
     lse, w = tensors[4], workload
-    schedule, tiles = tile_table.tables(w, tuple(sorted(config.items())), lse.device)
+    schedule, tiles = tile_table.tables(w, config, lse.device)
     sizes = [w.heads, w.seqlen_q, w.seqlen_k, w.window or 0, scale * LOG2_E]
     constants = _constants(w, config).values()
     return (len(schedule) - 1, 1, 1), [*descriptors, lse, schedule, tiles, *sizes, *constants]

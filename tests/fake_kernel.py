@@ -82,6 +82,13 @@ class FakeLanguage:
     def versions(self) -> dict[str, str]:
         return {"triton": self.triton, "compiler": "ptxas 13.0.1"}
 
+    def binary_key(
+        self, kernel: Any, workload: Workload, config: Config, aligned: bool
+    ) -> tuple[object, ...]:
+        """No binary depends on lengths, batch or heads."""
+        kind = replace(workload, batch=1, seqlen_q=1, seqlen_k=1)
+        return kernel.name, tuple(sorted(config.items())), kind, aligned
+
     def compile(
         self, kernel: Any, workload: Workload, config: Config, arch: Arch, aligned: bool
     ) -> Compiled:

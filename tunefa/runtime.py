@@ -65,11 +65,10 @@ class Compiler:
         self, kernel: Kernel, workload: Workload, config: Config, arch: Arch, aligned: bool
     ) -> Compiled:
         """As `compile` of the kernel's language; raises what that raises."""
-        kind = replace(workload, batch=1, seqlen_q=1, seqlen_k=1)
-        key = (kernel.name, tuple(sorted(config.items())), kind, arch.name, aligned)
+        language = languages.load(kernel.language)
+        key = (arch.name, language.binary_key(kernel, workload, config, aligned))
         compiled = self._compiled.get(key)
         if compiled is None:
-            language = languages.load(kernel.language)
             compiled = language.compile(kernel, workload, config, arch, aligned)
             self._compiled.add(key, compiled)
         return compiled

@@ -1,6 +1,5 @@
 """Which program works on which tile: made on the host, read by persistent kernels."""
 
-import functools
 import heapq
 
 import numpy as np
@@ -11,11 +10,9 @@ _TILE_COST = 0.5
 """What a tile costs beside its blocks, in blocks: queries in, output out."""
 
 
-@functools.lru_cache(maxsize=1024)
-def tables(workload, config_items, device):
+def tables(workload, config, device):
     """(schedule, tiles): the tiles of program i are rows schedule[i] to schedule[i + 1] of `tiles`,
     each (batch, query head, KV head, first query row); one row more is read, and not used."""
-    config = dict(config_items)
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     lists = schedule(workload, config, sms)
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)

@@ -11,11 +11,11 @@ from typing import Any
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled, triton
-from tunefa.languages.triton import prepare, versions
+from tunefa.languages.triton import binary_key, prepare, versions
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
-__all__ = ["compile", "interpret", "prepare", "versions", "why_no_interpreter"]
+__all__ = ["binary_key", "compile", "interpret", "prepare", "versions", "why_no_interpreter"]
 
 
 def compile(

@@ -19,7 +19,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,13 @@ def compile(
     """
     variant = kernel.module.variant(workload, config, aligned)
     return build(_triton().compiler.ASTSource, variant, arch)
+
+
+def binary_key(kernel: Kernel, workload: Workload, config: Config, aligned: bool) -> Hashable:
+    """Everything of a `variant` that the compiler sees."""
+    variant = kernel.module.variant(workload, config, aligned)
+    parts = (variant[name].items() for name in ("signature", "constants", "options"))
+    return kernel.name, *map(tuple, parts), tuple(variant["aligned"])
 
 
 def build(source_type: Any, variant: dict[str, Any], arch: Arch) -> Compiled:
