@@ -33,6 +33,7 @@ LAYERS = (
     | {"reference", "call", "frozen"},
     {
         "evaluate",
+        "loop",
         "bench",
         "measured",
         "verify",

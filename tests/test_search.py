@@ -154,9 +154,9 @@ def test_a_search_ends_when_its_seconds_are_used(fake: type[Fake]) -> None:
     fake.judge = staticmethod(lambda config: 1e6 * 0.9 ** next(counter))  # always a gain
     fake.pause_s = 0.02
     start = time.monotonic()
-    result = search.search(request(budget=Budget(seconds=0.5)), user_store())
-    assert 0.5 <= time.monotonic() - start < 3
-    assert 5 < len(result.finished) < 30
+    result = search.search(request(budget=Budget(seconds=2)), user_store())
+    assert 2 <= time.monotonic() - start < 4
+    assert 5 < len(result.finished) < 110
 
 
 @pytest.mark.parametrize("strategy", ["grid", "random", "tpe", "auto"])

@@ -45,6 +45,7 @@ def test_records_that_serve_the_device_are_counted(run: Run, home: Path) -> None
         "measured_on_it": 1,
         "measured_on_others": 1,
         "predicted": 1,
+        "drifted": 4,
     }
 
 
