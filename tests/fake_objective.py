@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from tunefa import arch as archs
 from tunefa import kernel as kernels
@@ -60,7 +60,7 @@ class Seen:
 class Fake:
     """Trials at once: their time, or what becomes of them, is what `judge` says of the config."""
 
-    kind = "predicted"
+    kind: Literal["measured", "predicted"] = "predicted"
     width = 4
     reserve_s = 0.0
     judge: Callable[[Config], float | Outcome] = staticmethod(lambda config: 100.0)

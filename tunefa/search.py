@@ -180,6 +180,8 @@ def _search_kernel(
     ) as evaluator:
         own = loop.Share(request.budget, share, len(state.finished), evaluator.reserve_s)
         state.stage = "search"
+        if request.budget.seconds is not None:  # of the time some is used, before the first trial
+            state.say(kernel.name)
         try:
             for trial in loop.trials(strategy, evaluator, own, earlier):
                 state.keep(kernel.name, trial)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.canned_search import SMALL
 from tests.cli.conftest import Run
-from tests.cli.test_search import SMALL, TREE, environment
+from tests.cli.test_search import TREE, environment
 from tests.fake_objective import Fake
 from tunefa import journal
 from tunefa.strategies import identity

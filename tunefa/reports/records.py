@@ -48,7 +48,7 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
 def remedy(drifted: Sequence[Record]) -> tuple[str, str]:
     """(what for, the exact command): measured ones are raced again, predicted ones searched."""
     count = text.plural(len(drifted), "record")
-    label = f"Next: {count} made with another toolchain or kernel source"
+    label = f"Next: {count} from before an upgrade"
     devices = dict.fromkeys(record.device for record in drifted if record.device)
     if devices:
         return f"{label}: race them again, on {', '.join(devices)}", "tunefa verify"
