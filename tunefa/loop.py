@@ -100,10 +100,10 @@ def trials(
                 break
             evaluator.submit(config)
             underway, submitted = underway + 1, submitted + 1
-        if underway == 0:
+        left_s = until - time.monotonic() if plateau.found_any else math.inf
+        if underway == 0 or left_s <= 0.0:
             return
-        left_s = max(0.0, until - time.monotonic())
-        trial = evaluator.next(left_s if plateau.found_any else math.inf)
+        trial = evaluator.next(left_s)
         if trial is None:
             return
         underway -= 1
