@@ -76,6 +76,18 @@ def identities(path: Path) -> Counter[tuple[object, ...]]:
     return Counter(identity(t.config) for _, t in journal.read(path) if t.error is None)
 
 
+def counted(fake: type[Fake]) -> list[tuple[object, ...]]:
+    """All configs that are tried from now on."""
+    tried: list[tuple[object, ...]] = []
+
+    def judge(config: Config) -> float:
+        tried.append(identity(config))
+        return 100.0
+
+    fake.judge = staticmethod(judge)
+    return tried
+
+
 @pytest.mark.parametrize("torn", [b"", b'{"kernel": "attention_fwd_tri', bytes(100)])
 def test_killed_search_goes_on(
     run: Run, fake: type[Fake], home: Path, tmp_path: Path, torn: bytes
@@ -88,13 +100,7 @@ def test_killed_search_goes_on(
     assert len(before) >= 12 and not list(home.glob("results/**/*.yaml"))
     with path.open("ab") as file:
         file.write(torn)
-    tried: list[tuple[object, ...]] = []
-
-    def judge(config: Config) -> float:
-        tried.append(identity(config))
-        return 100.0
-
-    fake.judge = staticmethod(judge)
+    tried = counted(fake)
     budget = len(before) + 9
     result = run(*SMALL, "--resume", "--budget", str(budget), "--json")
     assert f"Continuing {path}: {len(before)} trials will not be repeated." in result.stderr
@@ -120,8 +126,7 @@ def test_killed_measured_search_goes_on_in_its_mode(
     budget = ("--budget", str(len(before) + 5))
     error = run("search", "--seqlen", "4096", "--mode", "eager", "--budget", "5", "--resume").stderr
     assert "No journal of this workload, arch, device and kernels in eager mode" in error
-    tried: list[tuple[object, ...]] = []
-    fake.judge = staticmethod(lambda config: tried.append(identity(config)) or 100.0)
+    tried = counted(fake)
     said = json.loads(run(*asked, *budget, "--resume", "--json").stdout)
     assert said["journal"] == str(path) and said["trials"] == len(before) + 5
     assert (said["mode"], said["record"]["mode"]) == ("graph", "graph")
