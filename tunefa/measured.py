@@ -50,9 +50,9 @@ class Measured(Predicted):
 
     kind: Literal["measured", "predicted"] = "measured"
     mode: Mode = "eager"
-    reserve_s = 15.0
-    """Finalists checked again on the real shape, raced, and a new process if one was just lost:
-    `tunefa verify` takes 13 s with its compiles."""
+    reserve_s = 10.0
+    """Finalists checked on the real shape and raced, in a new process if one was just lost. A race
+    that has not ended then ends at its second look: all of `tunefa verify` takes 13 s a record."""
 
     def __init__(
         self, kernel: Kernel, workload: Workload, arch: Arch, device: Device, workers: int | None

@@ -99,7 +99,7 @@ def _decided(record: Record, best: Winner, mine: Trial, chip: tuple[Arch, Device
     instead = None
     if lost or drift:
         arch, device = chip
-        notes = {"verified": record.provenance["date"]}
+        notes = {"verified": record.provenance["date"], "trials": racers}
         instead = best.record(record.workload, arch, device.name, notes)
     return Verified(record, "swapped" if lost else "kept", why, drift, instead)
 

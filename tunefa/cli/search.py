@@ -91,7 +91,9 @@ def _request(
         raise unknown("strategy", strategy, strategies.names())
     target = selection.target
     if mode is not None and not target.present:
-        click.echo(f"Nothing is measured on a chip that is not here: no --mode {mode}.", err=True)
+        click.echo(
+            f"--mode {mode} has no effect: a chip that is not here is not measured.", err=True
+        )
     serving = tuple(kernels.serving(workload, target.arch, names))
     from tunefa.search import Request
 

@@ -47,11 +47,11 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
 
 def remedy(drifted: Sequence[Record]) -> tuple[str, str]:
     """(what for, the exact command): measured ones are raced again, predicted ones searched."""
-    count = text.plural(len(drifted), "record")
+    devices = [record.device for record in drifted if record.device]
+    count = text.plural(len(devices) or len(drifted), "record")
     label = f"Next: {count} from before an upgrade"
-    devices = dict.fromkeys(record.device for record in drifted if record.device)
     if devices:
-        return f"{label}: race them again, on {', '.join(devices)}", "tunefa verify"
+        return f"{label}: race them again, on {', '.join(dict.fromkeys(devices))}", "tunefa verify"
     first = drifted[0]
     line = text.command("tunefa", "search", "--arch", first.arch, "-w", str(first.workload))
     return f"{label}: search again, such as", line
