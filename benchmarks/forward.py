@@ -88,7 +88,7 @@ def contestants(workload: Workload) -> dict[str, Callable[[], Any]]:
 
 def main() -> None:
     """Prints one JSON line per workload: TFLOP/s by name, and tunefa's choice."""
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch("eager")
     print(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__}))
     for text in sys.argv[1:]:
         workload = Workload.parse(text)

@@ -35,7 +35,7 @@ def record(workload: Workload, folder: Path) -> Path:
     # At random: neighbours in the list share a binary, and would all compile it at the same time.
     budget = Budget(trials=everything)
     request = search.Request(
-        workload, chip, device, True, (made,), budget, strategy="random", finalists=16
+        workload, chip, device, True, (made,), budget, strategy="random", finalists=16, mode="graph"
     )
     request = replace(request, resume=resume.find(request).path)
     start = time.monotonic()

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.fake_kernel import H200, FakeKernel, FakeLanguage, on_cpu
+from tests.fake_device import Device, FakeStopwatch, InProcess, Unwatched
+from tests.fake_kernel import H200, SM90, FakeKernel, FakeLanguage, is_aligned, on_cpu
 from tests.fake_objective import Fake
 from tests.own_kernels import OwnKernels
-from tunefa import assets, runtime, search, store
+from tests.test_evaluate import WORKLOAD
+from tunefa import assets, bench, check, languages, runtime, search, store, timing
+from tunefa.measured import Measured
 from tunefa.runtime import Compiler, Runtime
 
 
@@ -69,6 +72,29 @@ def language(fresh: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLa
     fresh._kernels = (fake,)
     with on_cpu(monkeypatch) as made:
         yield made
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    """The device of every bench that is made in this process."""
+    fake = Device()
+    on_cpu = check.tensors
+    monkeypatch.setattr(languages, "load", lambda name: fake)
+    monkeypatch.setattr(timing, "Stopwatch", FakeStopwatch)
+    monkeypatch.setattr(check, "tensors", lambda workload, device: on_cpu(workload, "cpu"))
+    monkeypatch.setattr(bench, "Monitor", Unwatched)
+    return fake
+
+
+@pytest.fixture
+def measured(device: Device) -> Iterator[Measured]:
+    """An objective whose bench is in this process, on `device`."""
+    kernel: Any = SimpleNamespace(
+        name="fake", language="fake", module=SimpleNamespace(is_aligned=is_aligned)
+    )
+    objective = InProcess(kernel, WORKLOAD, SM90, SM90.device("h200"), 1)
+    with objective:
+        yield objective
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from tunefa import arch as archs
 from tunefa import kernel as kernels
@@ -60,8 +60,9 @@ class Seen:
 class Fake:
     """Trials at once: their time, or what becomes of them, is what `judge` says of the config."""
 
-    kind = "predicted"
+    kind: Literal["measured", "predicted"] = "predicted"
     width = 4
+    reserve_s = 0.0
     judge: Callable[[Config], float | Outcome] = staticmethod(lambda config: 100.0)
     wrong: frozenset[str] = frozenset()
     pause_s = 0.0
@@ -79,8 +80,10 @@ class Fake:
     def submit(self, config: Config) -> None:
         self.pending.append(config)
 
-    def next(self) -> Trial:
-        time.sleep(self.pause_s)
+    def next(self, wait_s: float = math.inf) -> Trial | None:
+        time.sleep(min(self.pause_s, wait_s))
+        if self.pause_s > wait_s:
+            return None
         config = self.pending.pop(0)
         says: Any = self.judge(config)
         if isinstance(says, float):
@@ -88,7 +91,7 @@ class Fake:
         outcome: Outcome = says
         return Trial(config, outcome, "because")
 
-    def race(self, trials: Any, default: Config | None) -> Raced:
+    def race(self, trials: Any, default: Config | None, until: float = math.inf) -> Raced:
         first, *rest = sorted(trials, key=lambda t: t.median_us) or [None]
         if first is None:
             return Raced([])

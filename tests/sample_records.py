@@ -50,7 +50,8 @@ def measured(workload: str = "fwd_q4096", **changes: Any) -> Record:
 
 def predicted(workload: str = "fwd_q4096", **changes: Any) -> Record:
     """The model's pick for sm90."""
-    return measured(workload, **{"device": None, "objective": "predicted", **changes})
+    changes = {"device": None, "objective": "predicted", "mode": None, **changes}
+    return measured(workload, **changes)
 
 
 def dated(date: str, **changes: Any) -> dict[str, Any]:
@@ -104,4 +105,5 @@ def records(draw: st.DrawFn) -> Record:
             "source_hash": draw(st.text()),
             "date": draw(st.datetimes()).isoformat() + "Z",
         },
+        mode=draw(st.sampled_from(["eager", "graph", None])) if device is not None else None,
     )

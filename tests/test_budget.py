@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,3 +57,17 @@ def test_how_much_is_used(budget: Budget, elapsed_s: float, done: int, fraction:
 @given(st.integers(1, 10**9), st.integers(0, 2 * 10**9))
 def test_trials_are_used_up_exactly_when_all_are_done(trials: int, done: int) -> None:
     assert (Budget.parse(str(trials)).fraction(0.0, done) >= 1.0) is (done >= trials)
+
+
+def test_seconds_count_from_when_it_was_made() -> None:
+    before = time.monotonic()
+    budget = Budget.parse("60s")
+    assert before <= budget.start <= time.monotonic()
+    assert budget.deadline() == budget.start + 60.0
+    assert budget.deadline(0.5) == budget.start + 30.0
+    time.sleep(0.02)
+    assert 0.02 <= budget.elapsed_s < 5.0
+
+
+def test_trials_have_no_deadline() -> None:
+    assert math.isinf(Budget(trials=5).deadline())

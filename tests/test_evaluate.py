@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tunefa import arch as archs
 from tunefa import check, languages, model
 from tunefa import kernel as kernels
 from tunefa.check import Verdict
+from tunefa.compile_pool import Pending
 from tunefa.errors import TunefaError
 from tunefa.evaluate import Predicted, Raced
 from tunefa.trial import Config, Outcome, Resources, Trial
@@ -72,15 +74,29 @@ def test_the_pool_is_kept_busy_twice_over(predicted: Predicted) -> None:
     assert predicted.width == 4 and predicted.kind == "predicted"
 
 
+def pending(of: Config, done: bool) -> Pending:
+    """A config whose compiler has ended, or never does."""
+    future: Any = Future()
+    if done:
+        future.set_result((FITS, 0.1, ""))
+    return Pending(of, future)
+
+
 def test_trials_come_as_they_are_ready(predicted: Predicted) -> None:
-    slow, fast = config(16), config(128)
+    slow, fast = pending(config(16), False), pending(config(128), True)
+    predicted._pending.extend([slow, fast])
+    trial = predicted.next()
+    assert trial is not None and trial.config == fast.config
+    slow.future.set_result((FITS, 0.1, ""))
+    trial = predicted.next(wait_s=0.0)
+    assert trial is not None and trial.config == slow.config
 
-    def pending(of: Config, done: bool) -> Any:
-        future = SimpleNamespace(done=lambda: done)
-        return SimpleNamespace(future=future, trial=lambda: Trial(of, "ok", resources=FITS))
 
-    predicted._pending.extend([pending(slow, False), pending(fast, True)])
-    assert [predicted.next().config for _ in range(2)] == [fast, slow]
+def test_waiting_for_a_trial_ends(predicted: Predicted) -> None:
+    predicted._pending.append(pending(config(16), False))
+    start = time.monotonic()
+    assert predicted.next(wait_s=0.2) is None
+    assert 0.15 < time.monotonic() - start < 2
 
 
 def test_where_the_interpreter_does_not_work_nothing_is_predicted(

@@ -44,6 +44,7 @@ LAYERS = (
     | {"reference", "call", "frozen", "driver", "launch", "triton_abi"},
     {
         "evaluate",
+        "loop",
         "bench",
         "measured",
         "verify",

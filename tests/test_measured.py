@@ -3,118 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+import time
+from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from tests.fake_kernel import FakeLanguage, FakeLaunch, is_aligned
-from tests.test_evaluate import CONFIG, FITS, H200, SM90, WORKLOAD, config, ok
-from tunefa import bench as measured_module
-from tunefa import check, languages, timing
-from tunefa.bench import Bench
+from tests.fake_device import Device, FakeStopwatch, InProcess
+from tests.fake_kernel import is_aligned
+from tests.own_kernels import FAULTY_SOURCE, FAULTY_SPACE, OwnKernels
+from tests.test_compile_pool import alive
+from tests.test_evaluate import CONFIG, FITS, H200, KERNEL, SM90, WORKLOAD, config, ok
+from tunefa import bench, languages, timing
+from tunefa.compile_pool import Pending
 from tunefa.evaluate import Raced
-from tunefa.languages import Compiled
-from tunefa.measured import Lost, Measured
-from tunefa.monitor import Monitor
-from tunefa.trial import Trial
-
-
-class FakeStopwatch:
-    """Launches once and says 10 us for the first samples; in a race, later racers are faster."""
-
-    first_us = 10.0
-
-    def samples_us(self, launch: Any, count: int) -> list[float]:
-        launch()
-        return [self.first_us] * count
-
-    def once_us(self, launches: Any) -> list[float]:
-        for launch in launches:
-            launch()
-        return [self.us(launch) for launch in launches]
-
-    def us(self, launch: Any) -> float:
-        """Of the launch that a function closes over: a BLOCK_M of 128 takes 1 us, 16 takes 8."""
-        cells = [cell.cell_contents for cell in launch.__closure__]
-        (prepared,) = [value for value in cells if isinstance(value, FakeLaunch)]
-        return 128.0 / float(prepared.config["BLOCK_M"])
-
-
-class Unwatched(Monitor):
-    """No NVML here."""
-
-    def __enter__(self) -> Monitor:
-        return self
-
-
-@dataclass
-class Device(FakeLanguage):
-    """A device whose launches fail in the way that BLOCK_M says."""
-
-    faults: dict[int, Any] = field(default_factory=dict)
-    aligned: list[bool] = field(default_factory=list)
-    moves: int = 0
-
-    def compile(
-        self, kernel: Any, workload: Any, config: Any, arch: Any, aligned: bool
-    ) -> Compiled:
-        self.aligned.append(aligned)
-        return super().compile(kernel, workload, config, arch, aligned)
-
-    def launch(self, *args: Any) -> None:
-        tensors, workload, of = args[2:5]
-        fault = self.faults.get(of["BLOCK_M"])
-        if isinstance(fault, Exception):
-            raise fault
-        super().launch(*args)
-        if fault == "moving":
-            self.moves += 1
-            tensors[3].mul_(1.0 + self.moves / 64)
-        if fault == "wrong" or (fault == "wrong when long" and workload == WORKLOAD):
-            tensors[3].mul_(1.5)
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    fake = Device()
-    on_cpu = check.tensors
-    monkeypatch.setattr(languages, "load", lambda name: fake)
-    monkeypatch.setattr(timing, "Stopwatch", FakeStopwatch)
-    monkeypatch.setattr(check, "tensors", lambda workload, device: on_cpu(workload, "cpu"))
-    monkeypatch.setattr(measured_module, "Monitor", Unwatched)
-    return fake
-
-
-class InProcess(Measured):
-    """With its bench in this process, where the fakes are."""
-
-    def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
-        try:
-            bench = vars(self).setdefault("bench", Bench(self.kernel, self.workload, self.arch))
-            return getattr(bench, method)(*arguments)
-        except RuntimeError as error:
-            return Lost("crashed", f"{type(error).__name__}: {error}")
-
-
-@pytest.fixture
-def measured(device: Device) -> Iterator[Measured]:
-    kernel: Any = SimpleNamespace(
-        name="fake", language="fake", module=SimpleNamespace(is_aligned=is_aligned)
-    )
-    objective = InProcess(kernel, WORKLOAD, SM90, H200, 1)
-    with objective:
-        yield objective
+from tunefa.measured import RUN_LIMIT_S, Lost, Measured, _bench, timed
+from tunefa.trial import Config, Mode, Trial
 
 
 def test_a_right_config_is_timed(measured: Measured, device: Device) -> None:
     judged = measured.judge(Trial(CONFIG, "ok", resources=FITS))
     assert (judged.outcome, judged.median_us) == ("ok", 10.0)
     assert judged.predicted_us is not None and judged.error is not None
-    assert len(judged.samples_us) == measured_module.SCREEN_SAMPLES
+    assert len(judged.samples_us) == bench.SCREEN_SAMPLES
     assert device.compiled and device.aligned == [True, True]
 
 
@@ -202,3 +116,75 @@ def test_a_race_without_a_right_finalist(measured: Measured, device: Device) -> 
     found = measured.race([ok(64, 1.0)], None)
     assert [t.outcome for t in found.trials] == ["wrong"] and found.winner is None
     assert measured.race([], None) == Raced([])
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_launches_are_timed_in_the_mode_that_was_asked_for(
+    device: Device, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    modes = []
+
+    class Seen(FakeStopwatch):
+        def __init__(self, mode: Mode) -> None:
+            super().__init__(mode)
+            modes.append(mode)
+
+    monkeypatch.setattr(timing, "Stopwatch", Seen)
+    objective = timed(mode)
+    assert objective.mode == mode and objective.kind == "measured"
+    made = objective(KERNEL, WORKLOAD, SM90, H200, 1)
+    with made:
+        _bench.__wrapped__(made._task)
+    assert modes == [mode]
+
+
+class NeverReady(InProcess):
+    """Its device takes for ever over each config."""
+
+    limits_s: ClassVar[list[float]] = []
+
+    def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
+        self.limits_s.append(limit_s)
+        return Lost("timeout", f"running took over {limit_s:.0f} s")
+
+
+def compiled(of: Config) -> Pending:
+    future: Any = Future()
+    future.set_result((FITS, 0.1, ""))
+    return Pending(of, future)
+
+
+def test_what_is_on_the_device_at_the_end_is_abandoned_a_hang_before_it_is_not() -> None:
+    with NeverReady(KERNEL, WORKLOAD, SM90, H200, 1) as objective:
+        objective._pending.append(compiled(CONFIG))
+        assert objective.next(wait_s=2.0) is None
+        assert NeverReady.limits_s[-1] == pytest.approx(5.0, abs=0.5)
+        objective._pending.append(compiled(CONFIG))
+        trial = objective.next()
+        assert trial is not None and trial.outcome == "timeout"
+        assert NeverReady.limits_s[-1] == RUN_LIMIT_S
+
+
+def test_no_compiler_runs_beside_a_race(
+    own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after Ctrl-C, when compiles are still under way: a real pool, hanging compilers."""
+    monkeypatch.setenv("TUNEFA_QUIET", "1")
+    kernel = own_kernels.add("hangs_beside", FAULTY_SOURCE, FAULTY_SPACE)
+    running: list[list[str]] = []
+
+    class Racing(Measured):
+        def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
+            assert method == "race"
+            running.append(alive("TUNEFA_QUIET"))
+            return Raced([])
+
+    with Racing(kernel, WORKLOAD, SM90, H200, 2) as objective:
+        objective.submit({"FAULT": "none"})
+        objective._compiled(60.0)
+        for _ in range(4):
+            objective.submit({"FAULT": "hang"})
+        while not any("sleep" in line for line in alive("TUNEFA_QUIET")):
+            time.sleep(0.05)
+        assert objective.race([], None) == Raced([])
+    assert running == [[]]

@@ -73,7 +73,7 @@ def record(config: dict[str, Any], workload: str = str(WORKLOAD), **changes: Any
         ([record(TMA)], "exact", TMA),
         ([record(TMA, "b2_h8_kv2_q64_d64_bf16_causal")], "nearest", TMA),
         ([record(TMA, device="NVIDIA H100")], "other-device", TMA),
-        ([record(TMA, device=None, objective="predicted")], "predicted", TMA),
+        ([record(TMA, device=None, objective="predicted", mode=None)], "predicted", TMA),
         ([record(TMA, "b2_h8_kv2_q16_d64_fp16_causal")], "default", DEFAULT),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -94,6 +95,24 @@ def test_a_gain_below_the_noise_floor_keeps_the_default() -> None:
     assert decision.winner == 1 and decision.gain is None
     assert decision.noise_floor >= 0.014
     assert "default" in decision.why
+
+
+def test_a_race_without_time_has_two_looks() -> None:
+    close = [100.0, 100.1, 100.2, 100.0]
+    assert len(race.run(4, frozenset(), device(close, 0.05), until=0.0).samples_us) == 12
+    assert len(race.run(4, frozenset(), device(close, 0.05)).samples_us) == race.MAX_ROUNDS
+
+
+def test_a_race_ends_at_the_first_look_after_its_time() -> None:
+    times = iter(range(10**6))
+
+    def time_us(order: Sequence[int]) -> list[float]:
+        time.sleep(0.01)
+        return [100.0 + next(times) % 7 for _ in order]
+
+    start = time.monotonic()
+    run = race.run(3, frozenset(), time_us, until=start + 0.2)
+    assert 18 <= len(run.samples_us) <= 24 and time.monotonic() - start < 0.5
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:

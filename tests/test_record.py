@@ -123,3 +123,18 @@ def test_from_dict_names_the_place_and_the_field(
         Record.from_dict(data, "best.yaml")
     assert says in str(error.value)
     assert str(error.value).startswith("best.yaml")
+
+
+def test_a_record_from_before_there_were_modes_was_timed_as_in_a_graph() -> None:
+    data = measured(mode="eager").to_dict()
+    assert Record.from_dict(data).mode == data.pop("mode") == "eager"
+    assert Record.from_dict(data).mode == "graph"
+    assert predicted().mode is None and "mode" not in predicted().to_dict()
+
+
+@pytest.mark.parametrize("record", [measured, predicted])
+def test_a_mode_that_cannot_be(record: Callable[..., Record]) -> None:
+    with pytest.raises(TunefaError, match="mode 'lazy' of a "):
+        record(mode="lazy")
+    with pytest.raises(TunefaError, match="mode 'eager' of a predicted record"):
+        predicted(mode="eager")

@@ -15,12 +15,12 @@ import pytest
 
 from tests.fake_objective import KERNEL, Fake, Seen, by_tile, request, user_store
 from tests.own_kernels import OwnKernels
-from tunefa import journal, resume, search
+from tunefa import journal, measured, resume, search
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
 from tunefa.search import Request, Result
 from tunefa.strategies import identity
-from tunefa.trial import Config, Trial
+from tunefa.trial import Config, Mode, Trial
 from tunefa.workload import Workload
 
 
@@ -162,6 +162,7 @@ def test_the_newest_of_the_same_is_found(fake: type[Fake]) -> None:
         (lambda h: h.update(workload="another"), "its workload is another, not fwd_b1_h8_kv2"),
         (lambda h: h.update(arch="sm80"), "its arch is sm80, not sm90"),
         (lambda h: h.update(objective="measured"), "its objective is measured, not predicted"),
+        (lambda h: h.update(mode="graph"), "its mode is graph, not None"),
         (lambda h: h["provenance"].update(more={}), f"its kernels are {KERNEL.name}, more, not"),
         (lambda h: h.update(provenance=None), "its kernels are none, not attention"),
         (
@@ -182,6 +183,49 @@ def test_a_journal_of_another_search_is_not_continued(
     assert why in found.said and found.said.count("\n") == 0
     with pytest.raises(TunefaError, match=f"^{path} cannot be continued: "):
         searched(continued(request(), path, 9))
+
+
+@pytest.fixture
+def on_device(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
+    """The fake in place of the objective that measures, in either mode."""
+    fake.kind = "measured"
+    monkeypatch.setattr(measured, "timed", lambda mode: fake)
+    return fake
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_measured_search_goes_on_in_its_mode_only(on_device: type[Fake], mode: Mode) -> None:
+    tried = counting(on_device)
+    asked = request(measured=True, mode=mode, budget=Budget(trials=20))
+    first = searched(asked, interrupt_at=8)
+    other = replace(asked, mode="graph" if mode == "eager" else "eager")
+    assert "searching anew" in resume.find(other).said
+    with pytest.raises(TunefaError, match=f"its mode is {mode}, not {other.mode}"):
+        searched(continued(other, first.journal, 20))
+    before = {identity(config) for config in tried[:8]}
+    tried.clear()
+    found = resume.find(asked)
+    second = searched(continued(asked, found.path or Path(), 20))
+    assert len(tried) == 12 and not {identity(config) for config in tried} & before
+    assert second.record is not None and second.record.mode == mode
+    assert second.record.device == "NVIDIA H200" and len(second.finished) == 20
+
+
+def test_a_measured_journal_from_before_there_were_modes_is_of_graphs(
+    on_device: type[Fake],
+) -> None:
+    asked = request(measured=True, mode="graph")
+    path = searched(asked).journal
+    change_header(path, lambda h: h.pop("mode"))
+    assert resume.find(asked).path == path
+    eager = resume.find(replace(asked, mode="eager"))
+    assert eager.path is None and "and kernels in eager mode in " in eager.said
+
+
+def test_a_predicted_journal_from_before_there_were_modes_goes_on(fake: type[Fake]) -> None:
+    path = searched(request()).journal
+    change_header(path, lambda h: h.pop("mode"))
+    assert resume.find(request()).path == path
 
 
 def test_a_changed_kernel_is_said_without_a_name_too(fake: type[Fake]) -> None:

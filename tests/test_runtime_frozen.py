@@ -63,7 +63,7 @@ def test_frozen_runs_the_exact_record(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         [record(TMA, "b2_h8_kv2_q64_d64_bf16_causal")],
         [record(TMA, device="NVIDIA H100")],
-        [record(TMA, device=None, objective="predicted")],
+        [record(TMA, device=None, objective="predicted", mode=None)],
         [],
     ],
 )

@@ -59,7 +59,7 @@ def test_ctrl_c_again_while_the_best_is_checked(fake: type[Fake]) -> None:
 
 
 def test_ctrl_c_before_anything_is_done(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(self: Any) -> Trial:
+    def interrupt(self: Any, wait_s: float) -> Trial:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fake, "next", interrupt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tunefa.errors import TunefaError
 from tunefa.evaluate import Raced
 from tunefa.record import Record
 from tunefa.store import Store
-from tunefa.trial import Config, Outcome, Resources, Trial
+from tunefa.trial import Config, Mode, Outcome, Resources, Trial
 from tunefa.workload import Workload
 
 SM90 = archs.load("sm90")
@@ -33,11 +34,15 @@ class Device:
     kind = "measured"
     width = 3
 
-    def __init__(self, us: dict[int, float | Outcome]) -> None:
+    def __init__(self, us: dict[int, float | Outcome], **claims: Any) -> None:
         self.us = us
+        self.claims = claims
+        self.asked: list[tuple[Any, ...]] = []
         self.pending: list[Config] = []
 
-    def __call__(self, *_: Any) -> Any:
+    def __call__(self, *asked: Any) -> Any:
+        """Made for a mode, then for a kernel and what follows."""
+        self.asked.append(asked)
         return self
 
     def __enter__(self) -> Any:
@@ -49,7 +54,7 @@ class Device:
     def submit(self, config: Config) -> None:
         self.pending.insert(0, config)  # comes back in another order
 
-    def next(self) -> Trial:
+    def next(self, wait_s: float = 0.0) -> Trial:
         config = self.pending.pop(0)
         says: Any = self.us[config["SECTION_HEADS"]]
         if isinstance(says, str):
@@ -59,7 +64,12 @@ class Device:
 
     def race(self, trials: Any, default: Config | None) -> Raced:
         best = min(trials, key=lambda trial: trial.median_us)
-        certificate = {"noise_floor": 0.01, "gain_over_default": None}
+        certificate = {
+            "noise_floor": 0.01,
+            "gain_over_default": None,
+            "racers": len(trials),
+            **self.claims,
+        }
         return Raced(list(trials), best, certificate)
 
 
@@ -79,12 +89,44 @@ def verified(us: dict[int, float | Outcome], of: Record | None = None) -> verify
 
 
 def test_a_winner_that_still_wins_is_kept() -> None:
-    found = verified({16: 100.0, 1: 106.0, 4: 101.0})
+    same = replace(record(), provenance=provenance.of(KERNEL))
+    found = verified({16: 100.0, 1: 106.0, 4: 101.0}, same)
     assert (found.outcome, found.instead, found.regressed) == ("kept", None, False)
 
 
+def test_one_from_before_an_upgrade_that_still_wins_is_written_anew(tmp_path: Path) -> None:
+    found = verified({16: 100.0, 1: 106.0, 4: 101.0})
+    assert found.outcome == "kept" and found.drift and not found.regressed
+    assert found.instead is not None and found.instead.config == STORED
+    assert provenance.drift(found.instead, provenance.of(KERNEL)) == []
+    store = Store([tmp_path])
+    for each in (record(), found.instead):
+        store.add(each)
+    assert store.best() == [found.instead]
+
+
 def test_a_loss_within_the_noise_floor_is_none() -> None:
-    assert verified({16: 100.9, 1: 106.0, 4: 100.0}).outcome == "kept"
+    found = verified({16: 100.9, 1: 106.0, 4: 100.0})
+    assert found.outcome == "kept" and found.instead is not None
+    certificate = found.instead.certificate
+    assert found.instead.config == STORED and certificate is not None
+    assert certificate["gain_over_default"] is None
+    assert certificate["runner_up"] == {"config": SECOND}
+
+
+def test_a_disturbed_race_decides_nothing() -> None:
+    device = Device({16: 120.0, 1: 100.0, 4: 110.0}, refused="power brake in 2 races")
+    found = verify.verify(record(), KERNEL, (SM90, H200), 1, device)
+    assert (found.outcome, found.instead, found.regressed) == ("undecided", None, False)
+    assert found.why == "not certified: power brake in 2 races"
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_record_races_in_its_own_mode(mode: Mode) -> None:
+    device = Device({16: 120.0, 1: 100.0, 4: 110.0})
+    found = verify.verify(replace(record(), mode=mode), KERNEL, (SM90, H200), 1, device)
+    assert device.asked[0] == (mode,)
+    assert found.instead is not None and found.instead.mode == mode
 
 
 @pytest.mark.parametrize(("us", "winner"), [({16: 120.0, 1: 100.0, 4: 110.0}, DEFAULT),
@@ -118,15 +160,15 @@ def test_a_workload_that_is_not_served_is_an_error() -> None:
 def test_drift_names_what_changed() -> None:
     now = provenance.of(KERNEL)
     same = replace(record(), provenance={**now})
-    assert provenance.drift(same, KERNEL) == []
+    assert provenance.drift(same, now) == []
     changed = {**now, "triton": "3.5.0", "source_hash": "0" * 16, "torch": "1.0"}
-    assert provenance.drift(replace(same, provenance=changed), KERNEL) == [
+    assert provenance.drift(replace(same, provenance=changed), now) == [
         "the source of attention_fwd_triton changed",
-        f"triton was 3.5.0, now {now['triton']}",
+        f"triton 3.5.0 -> {now['triton']}",
     ]
 
 
-def test_the_newest_record_of_a_kernel_supersedes_a_faster_older_one(tmp_path: Any) -> None:
+def test_the_newest_record_of_a_kernel_supersedes_a_faster_older_one(tmp_path: Path) -> None:
     store = Store([tmp_path])
     old = replace(record(), median_us=90.0)
     found = verified({16: 120.0, 1: 100.0, 4: 110.0}, old)

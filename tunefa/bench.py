@@ -7,6 +7,7 @@ right is never timed.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from tunefa.kernel import Kernel
 from tunefa.languages import CompileError
 from tunefa.monitor import Monitor
 from tunefa.race import Decision, Interval, Race
-from tunefa.trial import Config, Trial
+from tunefa.trial import Config, Mode, Trial
 from tunefa.workload import Workload
 
 SCREEN_SAMPLES = 5
@@ -31,11 +32,11 @@ TRIES = 2
 class Bench:
     """One kernel and workload on the device: tensors, gate and stopwatch."""
 
-    def __init__(self, kernel: Kernel, workload: Workload, arch: Arch) -> None:
+    def __init__(self, kernel: Kernel, workload: Workload, arch: Arch, mode: Mode) -> None:
         self.kernel, self.workload, self.arch = kernel, workload, arch
         self._language = languages.load(kernel.language)
         self._scale = workload.head_dim**-0.5
-        self._stopwatch = timing.Stopwatch()
+        self._stopwatch = timing.Stopwatch(mode)
         self._tensors = check.tensors(workload, "cuda")
         self._gate = check.Gate("cuda")
 
@@ -46,25 +47,35 @@ class Bench:
             return trial
         return replace(trial, samples_us=tuple(self._screen(trial.config, best_us)))
 
-    def race(self, trials: Iterable[Trial], default: Config | None) -> Raced:
-        """Checks finalists on the real shape, then races those that are right in rounds."""
+    def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
+        """Checks finalists on the real shape, then races those that are right in rounds.
+
+        It ends early at `until` by `time.monotonic`, with what the certificate needs.
+        """
         judged = [self._right(trial, self.workload) for trial in trials]
         right = [trial for trial in judged if trial.outcome == "ok"]
         wrong = [trial for trial in judged if trial.outcome != "ok"]
         if not right:
             return Raced(wrong)
-        for _ in range(TRIES):
-            run, watch = self._run_race(right, default)
-            if watch.disturbance is None:
+        racers = [*right, right[0]]
+        launches = [self._prepared(trial.config) for trial in racers]
+        pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
+        tries = 0
+        while tries < TRIES:
+            run, watch = self._run_race(launches, pinned, until)
+            tries += 1
+            if watch.disturbance is None or time.monotonic() >= until:
                 break
         raced = [replace(t, samples_us=_column(run, i)) for i, t in enumerate(right)]
-        return _judged(raced, wrong, run, watch, default)
+        refused = watch.disturbance and f"{watch.disturbance} in {_races(tries)}"
+        found = _judged(raced, run, default, refused)
+        certificate = {**(found.certificate or {}), "device": watch.summary()}
+        return replace(found, trials=[*found.trials, *wrong], certificate=certificate)
 
-    def _run_race(self, right: list[Trial], default: Config | None) -> tuple[Race, Monitor]:
-        """The race of `right`, its first racer a second time as the last, and what was seen."""
-        launches = [self._launch(t.config, self.workload, self._tensors) for t in right]
-        launches.append(self._launch(right[0].config, self.workload, self._tensors))
-        pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
+    def _run_race(
+        self, launches: list[timing.Launch], pinned: frozenset[int], until: float
+    ) -> tuple[Race, Monitor]:
+        """The race of prepared launches, the last of which is the first, and what was seen."""
         with Monitor() as watch:
 
             def time_us(order: Sequence[int]) -> list[float]:
@@ -73,15 +84,19 @@ class Bench:
                 return samples
 
             time_us(range(len(launches)))  # warms up: not a round
-            return race.run(len(launches), pinned, time_us), watch
+            return race.run(len(launches), pinned, time_us, until), watch
 
     def _screen(self, config: Config, best_us: float) -> list[float]:
         """A few samples; only one where that is enough to see that it is hopeless."""
-        launch = self._launch(config, self.workload, self._tensors)
-        samples = self._stopwatch.samples_us(launch, 1)
+        launch = self._prepared(config)
+        samples = self._stopwatch.once_us([launch])
         if samples[0] < HOPELESS * best_us:
-            samples = self._stopwatch.samples_us(launch, SCREEN_SAMPLES)
+            samples = self._stopwatch.once_us([launch] * SCREEN_SAMPLES)
         return samples
+
+    def _prepared(self, config: Config) -> timing.Launch:
+        """What is timed of the config on the real shape."""
+        return self._stopwatch.prepared(self._launch(config, self.workload, self._tensors))
 
     def _right(self, trial: Trial, shape: Workload) -> Trial:
         """The trial with its error on `shape`, or why it is not right there."""
@@ -113,10 +128,8 @@ def _column(run: Race, racer: int) -> tuple[float, ...]:
     return tuple(row[racer] for row in run.samples_us if not math.isnan(row[racer]))
 
 
-def _judged(
-    raced: list[Trial], wrong: list[Trial], run: Race, watch: Monitor, default: Config | None
-) -> Raced:
-    """The race's decision; the default's where the device was disturbed each time."""
+def _judged(raced: list[Trial], run: Race, default: Config | None, refused: str | None) -> Raced:
+    """The race's decision; where it is refused the default's, else its leader uncertified."""
     place = next((i for i, trial in enumerate(raced) if trial.config == default), None)
 
     def footprint(racer: int) -> tuple[int, ...]:
@@ -124,20 +137,39 @@ def _judged(
         return (used.smem_bytes or 0, used.registers or 0, racer) if used else (0, 0, racer)
 
     decision = race.decide(run, place, footprint)
-    winner, why = decision.winner, decision.why
-    if watch.disturbance is not None and place is not None:
-        winner, why = place, f"the default is kept: {watch.disturbance} in {TRIES} races"
-    certificate = _certificate(raced, run, decision) | {
-        "decision": why,
-        "device": watch.summary(),
-    }
-    order = [winner, *sorted((i for i in range(len(raced)) if i != winner), key=run.median_us)]
-    return Raced([*(raced[i] for i in order), *wrong], raced[winner], certificate)
+    if refused is not None:
+        decision = _refused(run, decision, place, refused)
+    certificate = _certificate(raced, run, decision)
+    if refused is not None:
+        certificate["refused"] = refused
+        certificate.get("runner_up", {}).pop("slower_by", None)
+    others = (i for i in range(len(raced)) if i != decision.winner)
+    order = [decision.winner, *sorted(others, key=run.median_us)]
+    return Raced([raced[i] for i in order], raced[decision.winner], certificate)
+
+
+def _refused(run: Race, decision: Decision, default: int | None, why: str) -> Decision:
+    """A decision that claims nothing: the default, or without one the leader."""
+    if default is None:
+        return replace(decision, why=f"the leader is kept, not certified: {why}", gain=None)
+    others = sorted(set(range(run.twin)) - {default}, key=run.median_us)
+    return replace(
+        decision,
+        winner=default,
+        why=f"the default is kept: {why}",
+        gain=None,
+        runner_up=others[0] if others else None,
+    )
+
+
+def _races(count: int) -> str:
+    return "the race" if count == 1 else f"{count} races"
 
 
 def _certificate(raced: list[Trial], run: Race, decision: Decision) -> dict[str, Any]:
     """The statistics of a race as plain data; relative differences, 95 % bootstrap intervals."""
     certificate: dict[str, Any] = {
+        "decision": decision.why,
         "gain_over_default": _plain(decision.gain),
         "noise_floor": round(decision.noise_floor, 5),
         "rounds": len(run.samples_us),

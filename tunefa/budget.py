@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from tunefa.errors import TunefaError
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a search may take: seconds or trials."""
+    """How long a search may take: seconds, start-up and the last check included, or trials."""
 
     seconds: float | None = None
     trials: int | None = None
+    start: float = field(default_factory=time.monotonic, compare=False, repr=False)
+    """When its seconds begin to count, by `time.monotonic`: when it was made."""
 
     @classmethod
     def parse(cls, text: str) -> Budget:
@@ -26,6 +30,15 @@ class Budget:
         if not found[2]:
             return cls(trials=int(found[1]))
         return cls(seconds=float(found[1]) * (1 if found[2] == "s" else 60))
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since its start."""
+        return time.monotonic() - self.start
+
+    def deadline(self, share: float = 1.0) -> float:
+        """The `time.monotonic` at which a share of its seconds is over; infinite without any."""
+        return math.inf if self.seconds is None else self.start + share * self.seconds
 
     def fraction(self, elapsed_s: float, done: int) -> float:
         """How much of it is used, 0 to 1."""

@@ -66,6 +66,10 @@ class CompilePool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends all workers at once; nothing can be submitted any more."""
         self._processes.stop()
 
     def submit(self, config: Config) -> Pending:

@@ -7,8 +7,10 @@ it drives.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Iterable
+from concurrent import futures
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -39,6 +41,8 @@ class Objective(Protocol):
     kind: Literal["measured", "predicted"]
     width: int
     """Configs to keep under way."""
+    reserve_s: float
+    """Seconds that `race` usually takes at most."""
 
     def __enter__(self) -> Objective: ...
 
@@ -52,17 +56,24 @@ class Objective(Protocol):
     def submit(self, config: Config) -> None:
         """Starts on a config."""
 
-    def next(self) -> Trial:
-        """Waits for the next trial; there must be one under way."""
+    def next(self, wait_s: float = math.inf) -> Trial | None:
+        """Waits for the next trial, None after `wait_s` seconds; there must be one under way."""
 
-    def race(self, trials: Iterable[Trial], default: Config | None) -> Raced:
-        """Finalists again, more carefully."""
+    def race(
+        self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
+    ) -> Raced:
+        """Finalists again, more carefully, until `time.monotonic` is `until`.
+
+        What is under way is abandoned: nothing runs beside it, and nothing may be submitted after.
+        """
 
 
 class Predicted:
     """Compiles for the arch, takes resources from the compiler and the time from the model."""
 
     kind: Literal["measured", "predicted"] = "predicted"
+    reserve_s = 5.0
+    """The interpreter takes 2 s on two idle cores, nearly all of it to start."""
 
     def __init__(
         self, kernel: Kernel, workload: Workload, arch: Arch, device: Device, workers: int | None
@@ -90,11 +101,20 @@ class Predicted:
         """Starts compiling."""
         self._pending.append(self._pool.submit(config))
 
-    def next(self) -> Trial:
-        """The first that is ready, else waits for the oldest."""
-        ready = next((p for p in self._pending if p.future.done()), self._pending[0])
+    def next(self, wait_s: float = math.inf) -> Trial | None:
+        """The first that is ready, judged; None if none is within `wait_s` seconds."""
+        compiled = self._compiled(wait_s)
+        return None if compiled is None else self.judge(compiled)
+
+    def _compiled(self, wait_s: float) -> Trial | None:
+        """The first that is compiled, or failed to."""
+        timeout_s = None if math.isinf(wait_s) else wait_s
+        futures.wait([p.future for p in self._pending], timeout_s, futures.FIRST_COMPLETED)
+        ready = next((p for p in self._pending if p.future.done()), None)
+        if ready is None:
+            return None
         self._pending.remove(ready)
-        return self.judge(ready.trial())
+        return ready.trial()
 
     def judge(self, trial: Trial) -> Trial:
         """A compiled trial with its time; refused where its block fits no SM."""
@@ -107,10 +127,18 @@ class Predicted:
             return replace(trial, outcome="refused", reason=_too_large(trial.resources, self.arch))
         return replace(trial, predicted_us=prediction.time_us)
 
-    def race(self, trials: Iterable[Trial], default: Config | None) -> Raced:
-        """Checks the best by running it in the interpreter; a wrong one gives way to the next."""
+    def race(
+        self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
+    ) -> Raced:
+        """Checks the best by running it in the interpreter; a wrong one gives way to the next.
+
+        One is checked in any case, another only if there is time.
+        """
+        self._abandon()
         ranked = sorted(trials, key=lambda trial: trial.median_us or math.inf)
         for place, trial in enumerate(ranked):
+            if place and time.monotonic() >= until:
+                break
             try:
                 verdict = check.in_interpreter(self.kernel, self.workload, trial.config)
             except RuntimeError as error:
@@ -121,6 +149,11 @@ class Predicted:
                 return Raced([checked, *ranked[place + 1 :], *ranked[:place]], checked)
             ranked[place] = replace(checked, outcome="wrong", reason=verdict.reason)
         return Raced(ranked)
+
+    def _abandon(self) -> None:
+        """Ends the compilers and what they have not finished."""
+        self._pool.stop()
+        self._pending.clear()
 
 
 def _too_large(resources: Resources, arch: Arch) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Iterable
 from concurrent.futures import TimeoutError
 from dataclasses import dataclass, replace
@@ -22,16 +23,18 @@ from tunefa.arch import Arch, Device
 from tunefa.bench import Bench
 from tunefa.evaluate import Predicted, Raced
 from tunefa.kernel import Kernel
-from tunefa.trial import Config, Outcome, Trial
+from tunefa.trial import Config, Mode, Outcome, Trial
 from tunefa.workers import Workers
 from tunefa.workload import Workload
 
 RUN_LIMIT_S = 30.0
 """For one config: checked, screened and, at first, a new process with its CUDA context."""
 RACE_LIMIT_S = 120.0
+GRACE_S = 3.0
+"""How far beyond the end of a search one that is on the device may run; most take 0.2 s."""
 
-_Task = tuple[str, str, str]
-"""Kernel, workload and arch by name: what a process needs to make its bench."""
+_Task = tuple[str, str, str, Mode]
+"""Kernel, workload and arch by name, and the mode: what a process needs to make its bench."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,16 @@ class Measured(Predicted):
     """Compiles in the pool, then checks and times on the current CUDA device, one by one."""
 
     kind: Literal["measured", "predicted"] = "measured"
+    mode: Mode = "eager"
+    reserve_s = 10.0
+    """Finalists checked on the real shape and raced, in a new process if one was just lost. A race
+    that has not ended then ends at its second look: all of `tunefa verify` takes 13 s a record."""
 
     def __init__(
         self, kernel: Kernel, workload: Workload, arch: Arch, device: Device, workers: int | None
     ):
         super().__init__(kernel, workload, arch, device, workers)
-        self._task: _Task = (kernel.name, str(workload), arch.name)
+        self._task: _Task = (kernel.name, str(workload), arch.name, self.mode)
         self._process = Workers(1)
         self._best_us = math.inf
 
@@ -64,12 +71,23 @@ class Measured(Predicted):
         self._process.stop()
         super().__exit__(kind, error, trace)
 
-    def judge(self, trial: Trial) -> Trial:
+    def next(self, wait_s: float = math.inf) -> Trial | None:
+        """The first that is compiled, judged; None if there is none within `wait_s` seconds."""
+        until = time.monotonic() + wait_s
+        compiled = self._compiled(wait_s)
+        if compiled is None:
+            return None
+        limit_s = min(RUN_LIMIT_S, max(0.0, until - time.monotonic()) + GRACE_S)
+        trial = self.judge(compiled, limit_s)
+        cut_short = limit_s < RUN_LIMIT_S and trial.outcome == "timeout" != compiled.outcome
+        return None if cut_short else trial
+
+    def judge(self, trial: Trial, limit_s: float = RUN_LIMIT_S) -> Trial:
         """The trial with its prediction, its error and a few samples."""
         trial = super().judge(trial)
         if trial.outcome != "ok":
             return trial
-        judged = self._call("judge", (trial, self._best_us), RUN_LIMIT_S)
+        judged = self._call("judge", (trial, self._best_us), limit_s)
         if isinstance(judged, Lost):
             return replace(trial, outcome=judged.outcome, reason=judged.reason)
         if judged.outcome == "ok" and judged.median_us is not None:
@@ -77,13 +95,16 @@ class Measured(Predicted):
         found: Trial = judged
         return found
 
-    def race(self, trials: Iterable[Trial], default: Config | None) -> Raced:
+    def race(
+        self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
+    ) -> Raced:
         """Checks finalists on the real shape, then races those that are right in rounds.
 
         If the process is lost over it, what was screened before stands, and nothing is certified.
         """
+        self._abandon()
         finalists = list(trials)
-        raced = self._call("race", (finalists, default), RACE_LIMIT_S)
+        raced = self._call("race", (finalists, default, until), RACE_LIMIT_S)
         return Raced(finalists) if isinstance(raced, Lost) else raced
 
     def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
@@ -99,10 +120,21 @@ class Measured(Predicted):
         return result
 
 
+class Replaying(Measured):
+    """The same, each launch captured into a CUDA graph that is replayed."""
+
+    mode: Mode = "graph"
+
+
+def timed(mode: Mode) -> type[Measured]:
+    """The objective that measures in that mode."""
+    return Replaying if mode == "graph" else Measured
+
+
 @functools.lru_cache(maxsize=1)
 def _bench(task: _Task) -> Bench:
-    kernel, workload, arch = task
-    return Bench(kernels.load(kernel), Workload.parse(workload), archs.load(arch))
+    kernel, workload, arch, mode = task
+    return Bench(kernels.load(kernel), Workload.parse(workload), archs.load(arch), mode)
 
 
 def run(task: _Task, method: str, arguments: tuple[Any, ...]) -> Any:

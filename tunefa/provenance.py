@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
 
+from tunefa import kernel as kernels
 from tunefa import languages
 from tunefa._version import __version__
 from tunefa.kernel import Kernel
@@ -24,23 +27,46 @@ def of(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def drift(record: Record, kernel: Kernel) -> list[str]:
+def at_hand(kernel: Kernel) -> dict[str, Any]:
+    """The part of `of` that takes no compiler to tell, and no import of one.
+
+    The compiler itself comes in Triton's wheel and changes with its version.
+    """
+    return {
+        "triton": _installed("triton"),
+        "driver": _driver(),
+        "source_hash": kernel.source_hash,
+    }
+
+
+def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
     """What is not as it was when the record was made, in words; empty if nothing changed.
 
-    Only what can change a compiled kernel or its time: source, Triton, its compiler, the driver (of
-    a measured record).
+    `now` is what there is for its kernel, from `of` or `at_hand`. Only what can change a compiled
+    kernel or its time counts: source, Triton, its compiler, the driver (of a measured record).
     """
-    now = of(kernel)
     keys = ["triton", "compiler", *(["driver"] if record.device else [])]
     then = record.provenance
     changed = [
-        f"{key} was {then[key]}, now {now[key]}"
+        f"{key} {then[key]} -> {now[key]}"
         for key in keys
-        if then.get(key) is not None and now[key] is not None and then[key] != now[key]
+        if then.get(key) is not None and now.get(key) is not None and then[key] != now[key]
     ]
     if then["source_hash"] != now["source_hash"]:
-        changed.insert(0, f"the source of {kernel.name} changed")
+        changed.insert(0, f"the source of {record.kernel} changed")
     return changed
+
+
+def drifts(records: Iterable[Record]) -> list[list[str]]:
+    """The drift of each record by what is `at_hand`; a kernel that is gone is one."""
+    here = set(kernels.names())
+    now = functools.cache(lambda name: at_hand(kernels.load(name)))
+    return [
+        drift(record, now(record.kernel))
+        if record.kernel in here
+        else [f"there is no kernel {record.kernel} any more"]
+        for record in records
+    ]
 
 
 def _installed(package: str) -> str | None:

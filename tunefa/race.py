@@ -10,6 +10,7 @@ must exceed to mean anything.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from numpy.typing import NDArray
 LOOK_EVERY = 6
 """Rounds between two looks at the standing; fewer would test the same few numbers again."""
 MAX_ROUNDS = 60
+MIN_LOOKS = 2
+"""Looks that a race without time is given: of one, the bootstrap would say too little."""
 ENOUGH = 0.003
 """Half-width of the leader's intervals, in log ratio, at which more rounds change no decision."""
 DROP_LEVEL = 0.01
@@ -125,18 +128,23 @@ def interval(log_ratios: NDArray[np.float64], confidence: float = CONFIDENCE) ->
 
 
 def run(
-    racers: int, pinned: frozenset[int], time_us: Callable[[Sequence[int]], Sequence[float]]
+    racers: int,
+    pinned: frozenset[int],
+    time_us: Callable[[Sequence[int]], Sequence[float]],
+    until: float = math.inf,
 ) -> Race:
     """Races until the survivors are told apart, or cannot be; `time_us` times them in order, in us.
 
-    `racers` counts the second name of racer 0, which comes last; at least 2.
+    `racers` counts the second name of racer 0, which comes last; at least 2. At `until`, by
+    `time.monotonic`, the rounds that there are decide, once there are `MIN_LOOKS` looks' worth.
     """
     race = Race(racers, pinned)
     while len(race.samples_us) < MAX_ROUNDS:
         for _ in range(LOOK_EVERY):
             race.add_round(time_us)
         race.drop_losers()
-        if race.settled():
+        enough = len(race.samples_us) >= MIN_LOOKS * LOOK_EVERY
+        if race.settled() or (enough and time.monotonic() >= until):
             break
     return race
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tunefa.errors import TunefaError
 from tunefa.strict_yaml import Fields
-from tunefa.trial import Resources
+from tunefa.trial import MODES, Mode, Resources
 from tunefa.workload import Workload
 
 SCHEMA = 1
@@ -51,6 +51,9 @@ class Record:
     """What bounds the claim that no other config of the space is faster; None when nothing does."""
     provenance: dict[str, Any]
     """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check."""
+    mode: Mode | None = None
+    """How launches were timed, see `tunefa.timing`; None for a predicted record. A measured one
+    that does not say is from before there were modes, when only the device's time counted."""
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -59,6 +62,8 @@ class Record:
             if not (math.isfinite(value) and value > 0):
                 raise TunefaError(f"{field} {value} of a record must be a positive number")
             object.__setattr__(self, field, value)
+        if self.mode is None and self.objective == "measured":
+            object.__setattr__(self, "mode", "graph")
         for field in ("config", "certificate", "provenance"):
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, _plain_mapping(getattr(self, field), field))
@@ -82,6 +87,11 @@ class Record:
             raise TunefaError(
                 f"device {self.device!r} of a {self.objective} record: a measured record names its "
                 "device, a predicted one has none"
+            )
+        if self.mode not in (None, *MODES) or (self.mode and self.objective == "predicted"):
+            raise TunefaError(
+                f"mode {self.mode!r} of a {self.objective} record: a measured one has "
+                f"{' or '.join(MODES)}, a predicted one none"
             )
         if self.device is not None and not (self.device.strip() and self.device.isprintable()):
             raise TunefaError(f"device {self.device!r} of a record must be printable text")
@@ -114,6 +124,7 @@ class Record:
             "workload": str(self.workload),
             "config": dict(self.config),
             "objective": self.objective,
+            "mode": self.mode,
             "median_us": self.median_us,
             "tflops": self.tflops,
             "resources": None if self.resources is None else asdict(self.resources),
@@ -136,6 +147,7 @@ class Record:
             "device": fields.take("device", (str, type(None)), None),
             "config": fields.take("config", dict),
             "objective": fields.take("objective", str),
+            "mode": fields.take("mode", (str, type(None)), None),
             "median_us": fields.take("median_us", float),
             "tflops": fields.take("tflops", float),
             "certificate": fields.take("certificate", (dict, type(None)), None),

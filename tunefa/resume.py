@@ -17,7 +17,7 @@ from tunefa.trial import Config, Trial
 if TYPE_CHECKING:  # it imports this module
     from tunefa.search import Request
 
-_QUESTION = ("workload", "arch", "device", "objective")
+_QUESTION = ("workload", "arch", "device", "objective", "mode")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ def header(request: Request) -> dict[str, Any]:
         "arch": request.arch.name,
         "device": request.device.name,
         "objective": "measured" if request.measured else "predicted",
+        "mode": request.mode if request.measured else None,
         "strategy": request.strategy,
         "seed": request.seed,
         "provenance": {kernel.name: provenance.of(kernel) for kernel in request.kernels},
@@ -50,6 +51,8 @@ def find(request: Request, named: Path | None = None) -> Found:
     path = named or next((each for each in journal.paths() if _asks(each, wanted)), None)
     if path is None:
         same = "this workload, arch, device and kernels"
+        if request.measured:
+            same += f" in {request.mode} mode"
         return Found(None, f"No journal of {same} in {journal.folder()}: searching anew.")
     if why := _why_not(journal.header(path), wanted):
         return Found(None, f"{path} is not continued and its trials are not reused: {why}.")
@@ -111,6 +114,8 @@ def _asks(path: Path, wanted: Mapping[str, Any]) -> bool:
 
 
 def _other_question(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
+    if "mode" not in held and held.get("objective") == "measured":  # from before there were modes
+        held = {**held, "mode": "graph"}
     for name in _QUESTION:
         if held.get(name) != wanted[name]:
             return f"its {name} is {held.get(name)}, not {wanted[name]}"

@@ -9,30 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tunefa import problem, race, resume, strategies
+from tunefa import loop, measured, problem, race, resume, strategies
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
 from tunefa.evaluate import Objective, Predicted
 from tunefa.journal import Journal
 from tunefa.kernel import Kernel
-from tunefa.measured import Measured
 from tunefa.record import Record
 from tunefa.space import Feasible
 from tunefa.store import Store
-from tunefa.strategies import Strategy
-from tunefa.trial import Config, Trial
+from tunefa.trial import Config, Mode, Trial
 from tunefa.winner import Winner
 from tunefa.workload import Workload
-
-_PLATEAU_TRIALS = 60
-"""A search by seconds ends early after so many trials (and a third of all) without a 0.5 % gain."""
-_GAIN = 0.995
 
 
 @dataclass(frozen=True)
@@ -52,6 +45,8 @@ class Request:
     """How many race for the win, beside those they must beat."""
     resume: Path | None = None
     """The journal to go on with, see `tunefa.resume`."""
+    mode: Mode = "eager"
+    """How launches are timed, see `tunefa.timing`; nothing where nothing is measured."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,6 @@ class _State:
     request: Request
     report: Callable[[Progress], None]
     journal: Journal
-    start: float = field(default_factory=time.monotonic)
     finished: dict[tuple[str, tuple[object, ...]], Finished] = field(default_factory=dict)
     stage: str = "search"
     interrupted: bool = False
@@ -117,9 +111,13 @@ class _State:
         """Writes a trial to the journal; a later one of the same config replaces the earlier."""
         self.journal.append(kernel, trial)
         self.take(kernel, trial)
+        self.say(kernel)
+
+    def say(self, kernel: str) -> None:
+        """Reports where the search stands."""
         trials = [f.trial for f in self.finished.values()]
         right = [t for t in trials if t.outcome == "ok"]
-        elapsed = time.monotonic() - self.start
+        elapsed = self.request.budget.elapsed_s
         self.report(
             Progress(
                 kernel=kernel,
@@ -138,6 +136,8 @@ def search(
 ) -> Result:
     """Searches until the budget is used, the space is exhausted or nothing gets better.
 
+    A budget of seconds holds from its start to the stored record, so it leaves some for the race.
+
     The winner is stored. After Ctrl-C the result holds what was found by then, `interrupted`.
     Raises TunefaError when the rules refuse every config of every kernel, and when the journal or
     the store cannot be written.
@@ -155,7 +155,7 @@ def search(
         record = _record(state)
         stored = store.add(record) if record else None
     finished = tuple(state.finished.values())
-    elapsed = time.monotonic() - state.start
+    elapsed = request.budget.elapsed_s
     return Result(
         request, record, finished, feasible, elapsed, journal.path, stored, state.interrupted
     )
@@ -164,7 +164,7 @@ def search(
 def _search_kernel(
     state: _State, kernel: Kernel, feasible: Feasible, store: Store, share: float
 ) -> None:
-    """Searches one kernel until `share` of the budget is used, then races its finalists."""
+    """Searches one kernel until `share` of the budget is used, its race included."""
     request = state.request
     earlier = resume.trials(request.resume, kernel.name, feasible)
     for trial in earlier:
@@ -174,22 +174,37 @@ def _search_kernel(
     known = problem.known_configs(request, kernel, store)
     fresh = strategies.create(request.strategy, problem.of(request, kernel, feasible, known))
     strategy = resume.Continued(fresh, earlier)
-    objective: type[Predicted] = Measured if request.measured else Predicted
+    objective: type[Predicted] = measured.timed(request.mode) if request.measured else Predicted
     with objective(
         kernel, request.workload, request.arch, request.device, request.workers
     ) as evaluator:
+        own = loop.Share(request.budget, share, len(state.finished), evaluator.reserve_s)
+        state.stage = "search"
+        if request.budget.seconds is not None:  # of the time some is used, before the first trial
+            state.say(kernel.name)
         try:
-            for trial in _loop(state, strategy, evaluator, share):
+            for trial in loop.trials(strategy, evaluator, own, earlier):
                 state.keep(kernel.name, trial)
                 strategy.tell(trial)
         except KeyboardInterrupt:
             state.interrupted = True
-        state.stage = "race" if request.measured else "check"
-        raced = evaluator.race(_finalists(state, kernel, known), _default(request, kernel))
-        for trial in raced.trials:
-            state.keep(kernel.name, trial)
-        if raced.winner is not None:
-            state.winners.append(Winner(kernel, raced.winner, raced.certificate))
+        _race(state, kernel, evaluator, _finalists(state, kernel, known), own.deadline)
+
+
+def _race(
+    state: _State, kernel: Kernel, evaluator: Objective, finalists: list[Trial], until: float
+) -> None:
+    """Races the finalists of one kernel; what becomes of them is kept, as is who wins."""
+    request = state.request
+    state.stage = "race" if request.measured else "check"
+    if not state.interrupted:
+        state.say(kernel.name)
+    raced = evaluator.race(finalists, _default(request, kernel), until)
+    for trial in raced.trials:
+        state.keep(kernel.name, trial)
+    if raced.winner is not None:
+        mode = request.mode if request.measured else None
+        state.winners.append(Winner(kernel, raced.winner, raced.certificate, mode))
 
 
 def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:
@@ -200,34 +215,6 @@ def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial
         return right[:1]
     count = state.request.finalists
     return right[:count] + [t for t in right[count:] if t.config in known]
-
-
-def _loop(state: _State, strategy: Strategy, evaluator: Objective, share: float) -> Iterator[Trial]:
-    """Keeps the evaluator busy; yields trials as they finish."""
-    underway, started = 0, len(state.finished)  # by the kernels before this one
-    best, since_best, done = math.inf, 0, 0
-    exhausted = False
-    while True:
-        while not exhausted and underway < evaluator.width:
-            elapsed = time.monotonic() - state.start
-            stale = since_best > max(_PLATEAU_TRIALS, done // 3)
-            by_time = state.request.budget.seconds is not None
-            if state.request.budget.fraction(elapsed, started) >= share or (by_time and stale):
-                exhausted = True
-                break
-            config = strategy.ask()
-            if config is None:
-                exhausted = True
-                break
-            evaluator.submit(config)
-            underway, started = underway + 1, started + 1
-        if underway == 0:
-            return
-        trial = evaluator.next()
-        underway, done, since_best = underway - 1, done + 1, since_best + 1
-        if trial.outcome == "ok" and (trial.median_us or math.inf) < best * _GAIN:
-            best, since_best = trial.median_us or math.inf, 0
-        yield trial
 
 
 def _record(state: _State) -> Record | None:
@@ -243,8 +230,9 @@ def _record(state: _State) -> Record | None:
 
 def _found_right(state: _State) -> list[Winner]:
     kernels = {kernel.name: kernel for kernel in state.request.kernels}
+    mode = state.request.mode if state.request.measured else None
     return [
-        Winner(kernels[f.kernel], f.trial, None)
+        Winner(kernels[f.kernel], f.trial, None, mode)
         for f in state.finished.values()
         if f.trial.outcome == "ok" and f.trial.error is not None
     ]

@@ -12,6 +12,10 @@ Config = Mapping[str, Any]
 Outcome = Literal["ok", "refused", "compile_failed", "timeout", "crashed", "wrong", "unstable"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
+Mode = Literal["eager", "graph"]
+"""How a launch is made when it is timed, see `tunefa.timing`."""
+MODES: tuple[Mode, ...] = get_args(Mode)
+
 
 @dataclass(frozen=True)
 class Resources:

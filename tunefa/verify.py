@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tunefa import provenance
@@ -16,13 +16,13 @@ from tunefa.arch import Arch, Device
 from tunefa.errors import TunefaError
 from tunefa.evaluate import Objective
 from tunefa.kernel import Kernel
-from tunefa.measured import Measured
+from tunefa.measured import timed
 from tunefa.record import Record
-from tunefa.trial import Config, Trial
+from tunefa.trial import Config, Mode, Trial
 from tunefa.winner import Winner
 from tunefa.workload import Workload
 
-Outcome = Literal["kept", "swapped", "failed"]
+Outcome = Literal["kept", "swapped", "failed", "undecided"]
 MakeObjective = Callable[[Kernel, Workload, Arch, Device, int | None], Objective]
 
 
@@ -33,17 +33,17 @@ class Verified:
     record: Record
     outcome: Outcome
     """`kept`: still the fastest; `swapped`: another is, see `instead`; `failed`: it does not run
-    or is wrong."""
+    or is wrong; `undecided`: the device was disturbed."""
     why: str
     drift: list[str]
     """What changed since it was measured."""
     instead: Record | None = None
-    """The record to store in its place."""
+    """The record to store in its place: another config's, or the same one's as it is today."""
 
     @property
     def regressed(self) -> bool:
         """Whether the stored config is no longer what it was."""
-        return self.outcome != "kept"
+        return self.outcome in ("swapped", "failed")
 
 
 def verify(
@@ -51,21 +51,22 @@ def verify(
     kernel: Kernel,
     chip: tuple[Arch, Device],
     workers: int | None = None,
-    objective: MakeObjective = Measured,
+    objective: Callable[[Mode], MakeObjective] = timed,
 ) -> Verified:
-    """Races a measured record on the device that is there, which must be the record's.
+    """Races a measured record in its own mode on the device that is there, which must be its own.
 
     Raises TunefaError when the kernel does not serve the workload any more.
     """
     arch, device = chip
-    workload, drift = record.workload, provenance.drift(record, kernel)
+    workload, drift = record.workload, provenance.drift(record, provenance.of(kernel))
     if reason := kernel.why_not(workload, arch):
         raise TunefaError(f"{kernel.name} does not serve {workload} on {arch.name}: {reason}")
     if refusal := kernel.refusal(record.config, workload, arch):
         return Verified(record, "failed", f"refused: {refusal}", drift)
     default, rivals = _rivals(record, kernel, arch)
     configs = [record.config, *rivals]
-    with objective(kernel, workload, arch, device, workers or len(configs)) as evaluator:
+    make = objective(record.mode or "graph")
+    with make(kernel, workload, arch, device, workers or len(configs)) as evaluator:
         trials = _trials(evaluator, configs)
         mine, others = trials[0], [t for t in trials[1:] if t.outcome == "ok"]
         if mine.outcome != "ok":
@@ -74,15 +75,33 @@ def verify(
     mine = next(t for t in raced.trials if t.config == record.config)
     if raced.winner is None or raced.certificate is None or mine.outcome != "ok":
         return Verified(record, "failed", f"{mine.outcome}: {mine.reason}", drift)
-    best = Winner(kernel, raced.winner, raced.certificate)
+    if refused := raced.certificate.get("refused"):
+        return Verified(record, "undecided", f"not certified: {refused}", drift)
+    return _decided(
+        record, Winner(kernel, raced.winner, raced.certificate, record.mode), mine, chip
+    )
+
+
+def _decided(record: Record, best: Winner, mine: Trial, chip: tuple[Arch, Device]) -> Verified:
+    """What a race says of the record: `best` won it, `mine` is the record's own config in it."""
+    certificate = best.certificate or {}
+    drift = provenance.drift(record, provenance.of(best.kernel))
+    floor, racers = certificate["noise_floor"], certificate["racers"]
     slower = (mine.median_us or 0.0) / best.median_us - 1.0
-    floor = raced.certificate["noise_floor"]
-    if raced.winner.config == record.config or slower <= floor:
-        why = f"still as fast as any of {len(others) + 1} (noise floor {floor:.1%})"
-        return Verified(record, "kept", why, drift)
-    why = f"{slower:.1%} slower than another (noise floor {floor:.1%})"
-    notes = {"verified": record.provenance["date"], "trials": len(trials)}
-    return Verified(record, "swapped", why, drift, best.record(workload, arch, device.name, notes))
+    lost = best.trial.config != record.config and slower > floor
+    why = f"still as fast as any of {racers} (noise floor {floor:.1%})"
+    if lost:
+        why = f"{slower:.1%} slower than another (noise floor {floor:.1%})"
+    elif best.trial.config != record.config:
+        second = {"config": dict(best.trial.config)}
+        claims = {"decision": why, "gain_over_default": None, "runner_up": second}
+        best = replace(best, trial=mine, certificate=certificate | claims)
+    instead = None
+    if lost or drift:
+        arch, device = chip
+        notes = {"verified": record.provenance["date"], "trials": racers}
+        instead = best.record(record.workload, arch, device.name, notes)
+    return Verified(record, "swapped" if lost else "kept", why, drift, instead)
 
 
 def _rivals(record: Record, kernel: Kernel, arch: Arch) -> tuple[Config | None, list[Config]]:
@@ -102,5 +121,5 @@ def _trials(evaluator: Objective, configs: list[Config]) -> list[Trial]:
     """Every config compiled, checked and screened, in their order."""
     for config in configs:
         evaluator.submit(config)
-    found = [evaluator.next() for _ in configs]
+    found = [trial for _ in configs if (trial := evaluator.next()) is not None]
     return [next(t for t in found if t.config == config) for config in configs]

@@ -10,7 +10,7 @@ from tunefa import provenance
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.record import Record
-from tunefa.trial import Trial
+from tunefa.trial import Mode, Trial
 from tunefa.workload import Workload
 
 
@@ -21,6 +21,8 @@ class Winner:
     kernel: Kernel
     trial: Trial
     certificate: dict[str, Any] | None
+    mode: Mode | None
+    """How it was timed; None where the time is the model's."""
 
     @property
     def median_us(self) -> float:
@@ -46,6 +48,7 @@ class Winner:
             tflops=workload.flops / self.median_us / 1e6,
             resources=self.trial.resources,
             certificate=self.certificate,
+            mode=self.mode,
             provenance={
                 **provenance.of(self.kernel),
                 **notes,

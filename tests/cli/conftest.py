@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.cli import canned_search
+from tests.cli.canned_search import Searching
 from tunefa.cli import devices, main
 
 Run = Callable[..., Result]
@@ -38,3 +40,9 @@ def run() -> Run:
         return result
 
     return invoke
+
+
+@pytest.fixture
+def canned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Searching:
+    """Replaces the search by one that finds the given things; returns the requests it gets."""
+    return canned_search.replaced(monkeypatch, tmp_path)

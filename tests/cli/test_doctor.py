@@ -10,7 +10,8 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.sample_records import measured, predicted
-from tunefa import store
+from tunefa import kernel as kernels
+from tunefa import provenance, store
 from tunefa._version import __version__
 from tunefa.cli import devices
 from tunefa.cli.devices import Seen
@@ -45,7 +46,18 @@ def test_records_that_serve_the_device_are_counted(run: Run, home: Path) -> None
         "measured_on_it": 1,
         "measured_on_others": 1,
         "predicted": 1,
+        "drifted": 4,
     }
+
+
+def test_records_from_before_an_upgrade_are_counted(run: Run, home: Path) -> None:
+    now = provenance.of(kernels.load("attention_fwd_triton"))
+    store.default_store().add(measured("q1024", provenance=now))
+    assert "another toolchain" not in run("doctor", "--arch", "h200").stdout
+    store.default_store().add(measured("q2048", provenance={**now, "triton": "3.6.0"}))
+    out = run("doctor", "--arch", "h200").stdout
+    assert "of the best, 1 record made with another toolchain or kernel source" in out
+    assert out.endswith("race them again, on NVIDIA H200\n  tunefa verify\n")
 
 
 def test_broken_files_are_named(run: Run, home: Path) -> None:

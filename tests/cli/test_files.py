@@ -212,7 +212,7 @@ def test_results_of_two_searches_are_both_kept(run: Run) -> None:
 
 def test_show_says_what_was_measured_and_what_predicted(run: Run, filled: list[Record]) -> None:
     out = run("show").stdout
-    assert "NVIDIA H200 (sm90), measured\n" in out
+    assert "NVIDIA H200 (sm90), measured in graph mode\n" in out
     assert "sm90, predicted (no measurement)\n" in out
     assert "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal" in out
     assert max(map(len, out.splitlines())) <= 80

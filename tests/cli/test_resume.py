@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.canned_search import SMALL
 from tests.cli.conftest import Run
-from tests.cli.test_search import SMALL, TREE, environment
+from tests.cli.test_search import TREE, environment
 from tests.fake_objective import Fake
-from tunefa import journal
+from tests.test_compile_pool import none_left
+from tunefa import journal, measured
+from tunefa.cli import devices
 from tunefa.strategies import identity
 from tunefa.trial import Config
 
@@ -24,7 +27,7 @@ KILLED = """
 import sys
 sys.path[:0] = {path!r}
 from tests.fake_objective import Fake
-from tunefa import search
+from tunefa import measured, search
 from tunefa.cli import devices, main
 
 class Slow(Fake):
@@ -32,7 +35,8 @@ class Slow(Fake):
 
 if __name__ == "__main__":
     search.Predicted = Slow
-    devices.seen = lambda: []
+    measured.timed = lambda mode: Slow
+    devices.seen = lambda: [devices.Seen(*device) for device in {seen}]
     main()
 """
 
@@ -42,10 +46,13 @@ def lines_in(home: Path) -> int:
 
 
 def killed(command: list[str], home: Path, trials: int) -> Path:
-    """Starts a search, kills it -9 once it has so many trials; returns its journal."""
+    """Starts a search, kills it -9 once it has so many trials; returns its journal.
+
+    No process of it is left then.
+    """
     process = subprocess.Popen(
         command,
-        env=environment(home),
+        env=environment(home) | {"TUNEFA_KILLED": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -59,6 +66,7 @@ def killed(command: list[str], home: Path, trials: int) -> Path:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    assert none_left("TUNEFA_KILLED")
     (path,) = home.glob("journals/*.jsonl")
     return path
 
@@ -68,18 +76,8 @@ def identities(path: Path) -> Counter[tuple[object, ...]]:
     return Counter(identity(t.config) for _, t in journal.read(path) if t.error is None)
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"kernel": "attention_fwd_tri', bytes(100)])
-def test_killed_search_goes_on(
-    run: Run, fake: type[Fake], home: Path, tmp_path: Path, torn: bytes
-) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(KILLED.format(path=[str(TREE), *sys.path]))
-    command = [sys.executable, str(script), *SMALL, "--budget", "100000"]
-    path = killed(command, home, 12)
-    before = identities(path)
-    assert len(before) >= 12 and not list(home.glob("results/**/*.yaml"))
-    with path.open("ab") as file:
-        file.write(torn)
+def counted(fake: type[Fake]) -> list[tuple[object, ...]]:
+    """All configs that are tried from now on."""
     tried: list[tuple[object, ...]] = []
 
     def judge(config: Config) -> float:
@@ -87,6 +85,22 @@ def test_killed_search_goes_on(
         return 100.0
 
     fake.judge = staticmethod(judge)
+    return tried
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"kernel": "attention_fwd_tri', bytes(100)])
+def test_killed_search_goes_on(
+    run: Run, fake: type[Fake], home: Path, tmp_path: Path, torn: bytes
+) -> None:
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED.format(path=[str(TREE), *sys.path], seen=[]))
+    command = [sys.executable, str(script), *SMALL, "--budget", "100000"]
+    path = killed(command, home, 12)
+    before = identities(path)
+    assert len(before) >= 12 and not list(home.glob("results/**/*.yaml"))
+    with path.open("ab") as file:
+        file.write(torn)
+    tried = counted(fake)
     budget = len(before) + 9
     result = run(*SMALL, "--resume", "--budget", str(budget), "--json")
     assert f"Continuing {path}: {len(before)} trials will not be repeated." in result.stderr
@@ -95,6 +109,29 @@ def test_killed_search_goes_on(
     assert said["journal"] == str(path) and len(list(home.glob("journals/*.jsonl"))) == 1
     assert len(tried) == len(set(tried)) == 9 and not set(tried) & set(before)
     assert len({identity(t.config) for _, t in journal.read(path)}) == budget
+
+
+def test_killed_measured_search_goes_on_in_its_mode(
+    run: Run, fake: type[Fake], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = ("NVIDIA H200", (9, 0), 132, 10**11)
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED.format(path=[str(TREE), *sys.path], seen=[seen]))
+    asked = ("search", "--seqlen", "4096", "--mode", "graph")
+    path = killed([sys.executable, str(script), *asked, "--budget", "100000"], home, 12)
+    before = identities(path)
+    fake.kind = "measured"
+    monkeypatch.setattr(measured, "timed", lambda mode: fake)
+    monkeypatch.setattr(devices, "seen", lambda: [devices.Seen(*seen)])
+    budget = ("--budget", str(len(before) + 5))
+    error = run("search", "--seqlen", "4096", "--mode", "eager", "--budget", "5", "--resume").stderr
+    assert "No journal of this workload, arch, device and kernels in eager mode" in error
+    tried = counted(fake)
+    said = json.loads(run(*asked, *budget, "--resume", "--json").stdout)
+    assert said["journal"] == str(path) and said["trials"] == len(before) + 5
+    assert (said["mode"], said["record"]["mode"]) == ("graph", "graph")
+    assert set(before) < set(identities(path))
+    assert len(tried) == len(set(tried)) == 5 and not set(tried) & set(before)
 
 
 @pytest.mark.slow

@@ -7,86 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.canned_search import CONFIG, SMALL, Searching, trials
 from tests.cli.conftest import Run
 from tests.sample_records import measured, predicted
 from tunefa import arch as archs
-from tunefa import exports, search, store
+from tunefa import exports, store
 from tunefa.cli import devices
 from tunefa.cli.devices import Seen, Target
-from tunefa.search import Finished, Progress, Request, Result
-from tunefa.space import Feasible
-from tunefa.store import Store
-from tunefa.trial import Resources, Trial
 
 TREE = Path(__file__).resolve().parents[2]
-SMALL = ("search", "--arch", "sm90", "--seqlen", "4096")
-CONFIG: dict[str, Any] = {
-    "BLOCK_M": 128,
-    "BLOCK_N": 64,
-    "num_warps": 8,
-    "num_stages": 2,
-    "LOADS": "tma",
-    "maxnreg": 0,
-    "SECTION_HEADS": 1,
-    "PACK_GQA": 0,
-}
-Searching = Callable[..., Result]
-
-
-def trials() -> list[Trial]:
-    """Six that are fine and three that are not."""
-    resources = Resources(98336, 168, 0, 0)
-    fine = [
-        Trial({**CONFIG, "num_stages": n % 5 + 1, "PACK_GQA": n // 5}, "ok", resources=resources)
-        for n in range(6)
-    ]
-    return [
-        *(replace(trial, predicted_us=300.0 + n) for n, trial in enumerate(fine)),
-        Trial({**CONFIG, "BLOCK_M": 256}, "compile_failed", "error: out of registers"),
-        Trial({**CONFIG, "BLOCK_N": 256}, "compile_failed", "error: out of registers"),
-        Trial({**CONFIG, "maxnreg": 96}, "timeout", "compiling took over 60 s"),
-    ]
-
-
-@pytest.fixture
-def canned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[Request]]:
-    """Replaces the search by one that finds the given things; returns the requests it gets."""
-
-    def prepare(**found: Any) -> list[Request]:
-        requests: list[Request] = []
-
-        def canned_search(
-            request: Request, store: Store, on_progress: Callable[[Progress], None]
-        ) -> Result:
-            requests.append(request)
-            best = found.get("finished", trials())[0]
-            on_progress(Progress("attention_fwd_triton", 3, 1, best, 2.0, 0.25, "search"))
-            on_progress(Progress("attention_fwd_triton", 3, 1, best, 3.0, 0.25, "check"))
-            return Result(
-                request=request,
-                record=found.get("record"),
-                finished=tuple(
-                    Finished("attention_fwd_triton", trial)
-                    for trial in found.get("finished", trials())
-                ),
-                feasible={"attention_fwd_triton": Feasible((CONFIG,), {"a rule": 7, "idle": 0})},
-                elapsed_s=12.0,
-                journal=tmp_path / "journal.jsonl",
-                stored=tmp_path / "stored.yaml" if found.get("record") else None,
-                interrupted=found.get("interrupted", False),
-            )
-
-        monkeypatch.setattr(search, "search", canned_search)
-        return requests
-
-    return prepare
 
 
 def test_report_has_everything(run: Run, canned: Searching, tmp_path: Path) -> None:
@@ -163,13 +98,6 @@ def test_nothing_valid_ends_with_3(run: Run, canned: Searching) -> None:
     assert "No record: nothing valid was found." in out
     assert "tunefa explain --arch sm90 -w fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal -c " in out
     assert not Path("best.yaml").exists()
-
-
-def test_interrupted_search_prints_the_best_and_ends_with_130(run: Run, canned: Searching) -> None:
-    canned(record=predicted(config=CONFIG), interrupted=True)
-    out = run(*SMALL, code=130).stdout
-    assert out.startswith("Interrupted: this is the best so far.\n")
-    assert "Record, predicted" in out
 
 
 def test_options_reach_the_search(run: Run, canned: Searching) -> None:

@@ -76,7 +76,7 @@ def test_a_sound_record_is_taken(tmp_path: Path) -> None:
         ({"kernel": "gone"}, "there is no kernel gone"),
         ({"arch": "sm91"}, "unknown arch"),
         ({"device": "NVIDIA A100"}, "unknown sm90 device"),
-        ({"device": None, "objective": "predicted"}, "shipped results are measured"),
+        ({"device": None, "objective": "predicted", "mode": None}, "shipped results are measured"),
         ({"tflops": 5000.0}, "above the peak"),
         ({"config": {"BLOCK_M": 64}}, "is missing"),
     ],

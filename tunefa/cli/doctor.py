@@ -22,6 +22,7 @@ from tunefa.errors import TunefaError
 from tunefa.frozen import VARIABLE, Frozen, Installed, measured_on
 from tunefa.record import Record
 from tunefa.reports import doctor as reports
+from tunefa.reports import records as record_reports
 from tunefa.reports import text
 
 _FEATURES = ("tma", "wgmma", "fp8")
@@ -32,13 +33,16 @@ _FEATURES = ("tma", "wgmma", "fp8")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(selection: Selection, as_json: bool) -> None:
     """Check devices and their features, versions of the toolchain, where stores and journals are,
-    how many records serve this device (or the one named), and what TUNEFA_FROZEN serves.
+    how many records serve this device (or the one named), how many were made with another
+    toolchain or kernel source, and what TUNEFA_FROZEN serves.
 
     Needs no GPU.
     """
     target = selection.target
     versions, problems = _versions()
-    records, broken = _records()
+    records, best, broken = _records()
+    pairs = zip(best, provenance.drifts(best), strict=True)
+    drifted = [record for record, changes in pairs if changes]
     frozen, not_served = _frozen(target)
     report = {
         "versions": versions,
@@ -46,7 +50,7 @@ def command(selection: Selection, as_json: bool) -> None:
         "no_device_because": _why_no_device(),
         "target": _chip(target.arch, target.device) | {"present": target.present},
         "places": _places(),
-        "records": _serving(records, target.arch, target.device),
+        "records": _serving(records, target.arch, target.device) | {"drifted": len(drifted)},
         "frozen": frozen,
         "problems": [*problems, *broken, *not_served],
     }
@@ -55,6 +59,9 @@ def command(selection: Selection, as_json: bool) -> None:
         return
     out = text.console()
     reports.show(report, out)
+    if drifted:
+        text.print_command(out, *record_reports.remedy(drifted))
+        return
     line = text.command("tunefa", "search", *selection.chip_words, "--seqlen", "8192")
     text.print_command(out, "Next: search, such as", line)
 
@@ -135,12 +142,13 @@ def _is_writable(path: Path) -> bool:
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
-def _records() -> tuple[list[Record], list[str]]:
-    """All records, and a sentence for each file that cannot be read."""
+def _records() -> tuple[list[Record], list[Record], list[str]]:
+    """All records, the best of them, and a sentence for each file that cannot be read."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        records = store.default_store().records()
-    return records, [str(each.message) for each in caught]
+        home = store.default_store()
+        records, best = home.records(), home.best()
+    return records, best, list(dict.fromkeys(str(each.message) for each in caught))
 
 
 def _serving(records: list[Record], arch: Arch, device: Device) -> dict[str, int]:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tunefa import exports, store, strategies
 from tunefa import kernel as kernels
 from tunefa.budget import Budget
 from tunefa.cli import INTERRUPTED, files
-from tunefa.cli.workload_options import Selection, workload_options
+from tunefa.cli.workload_options import SELECTING, Selection, workload_options
 from tunefa.errors import unknown
 from tunefa.reports import text
+from tunefa.trial import MODES, Mode
 
 if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
     from tunefa.search import Request, Result
@@ -23,13 +25,16 @@ if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
 NOTHING_VALID = 3
 """Exit status of a search that ran and found no config that works."""
 DEFAULT_BUDGET = "40s"
-"""With start-up and the check of the winner, under a minute on two cores."""
+"""Enough for the plateau of most workloads on two cores."""
 
 
 @click.command()
 @workload_options
 @click.option("--budget", default=DEFAULT_BUDGET, show_default=True, metavar="B",
-              help="Time (60s, 2m) or number of trials (200).")  # fmt: skip
+              help="Time for all of it (60s, 2m) or number of trials (200).")  # fmt: skip
+@click.option("--mode", type=click.Choice(MODES), help=(
+    "How calls are made, and so timed: eager, the longer of device and host time, or replayed in a "
+    "CUDA graph.  [default: eager]"))  # fmt: skip
 @click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
 @click.option("--strategy", default="auto", show_default=True, metavar="NAME",
               help="What proposes configs.")  # fmt: skip
@@ -52,8 +57,9 @@ def command(
     no GPU, they are compiled for it, the winner's results are checked in an interpreter, and the
     times are a model's: such a record says `predicted`.
 
-    Needs no GPU, but measures only with one. Ctrl-C ends it early and keeps the best so far;
-    --resume goes on from there, and from a crash.
+    Needs no GPU, but measures only with one. A time budget counts from the start to the stored
+    record. Ctrl-C ends it early and keeps the best so far; --resume goes on from there, and from a
+    crash.
     """
     if out is not None:
         files.check(out, exports.for_path(out))
@@ -76,6 +82,7 @@ def _request(
     budget: str,
     names: tuple[str, ...],
     strategy: str,
+    mode: Mode | None,
     **rest: Any,
 ) -> Request:
     """Everything that can be wrong about the question is found here, before anything starts."""
@@ -83,6 +90,10 @@ def _request(
     if strategy not in strategies.names():
         raise unknown("strategy", strategy, strategies.names())
     target = selection.target
+    if mode is not None and not target.present:
+        click.echo(
+            f"--mode {mode} has no effect: a chip that is not here is not measured.", err=True
+        )
     serving = tuple(kernels.serving(workload, target.arch, names))
     from tunefa.search import Request
 
@@ -94,6 +105,7 @@ def _request(
         kernels=serving,
         budget=limit,
         strategy=strategy,
+        mode=mode or "eager",
         **rest,
     )
 
@@ -129,6 +141,9 @@ def _report(result: Result, selection: Selection, out: Path | None, as_json: boo
 def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, str]:
     """(what for, the exact command) to go on with."""
     problem = [*selection.chip_words, "-w", str(result.request.workload)]
+    if result.interrupted:
+        line = text.command("tunefa", "search", *problem, *_given(), "--resume")
+        return "Next: go on where it was interrupted", line
     if result.record is None:
         if not result.finished:
             return "Next: see what the rules leave", text.command("tunefa", "space", *problem)
@@ -139,3 +154,21 @@ def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, 
         return "Next: on the machine it is for", text.command("tunefa", "import", str(out))
     line = text.command("tunefa", "export", "best.yaml", *problem)
     return "Next: take it to the machine it is for", line
+
+
+def _given() -> list[str]:
+    """The options of this command that were given, but those of workload, chip and `--resume`."""
+    context = click.get_current_context()
+    words: list[str] = []
+    for option in context.command.params:
+        name = option.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if not given or name in {*SELECTING, "resume"}:
+            continue
+        value = context.params[name]
+        if isinstance(value, bool):
+            words.append(option.opts[0])
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [word for each in values for word in (option.opts[0], str(each))]
+    return words

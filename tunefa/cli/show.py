@@ -25,7 +25,8 @@ from tunefa.reports import text
 def command(selection: Selection, failed: bool, everything: bool, **how: Any) -> None:
     """List the best record of each workload and chip.
 
-    Options for workload and chip narrow the list: records must have everything that is given.
+    Options for workload and chip narrow the list: records must have everything that is given. What
+    has changed since a record was made (Triton, the driver, the kernel's source) stands under it.
 
     With --failures: every config that did not end well, by the journals of this machine's searches,
     the newest search first; --last keeps to that one.
@@ -46,12 +47,15 @@ def _records(selection: Selection, everything: bool, names: tuple[str, ...], as_
     _check(names, {record.kernel for record in known})
     records = selection.among([record for record in known if not names or record.kernel in names])
     if as_json:
-        text.emit_json({"records": [record.to_dict() for record in records]})
+        text.emit_json(reports.to_data(records))
         return
     out = text.console()
     if records:
-        reports.show(records, out)
-        text.print_command(out, "Next: take them to another machine", "tunefa export best.yaml")
+        drifted = reports.show(records, out)
+        label, line = "Next: take them to another machine", "tunefa export best.yaml"
+        if drifted:
+            label, line = reports.remedy(drifted)
+        text.print_command(out, label, line)
     else:
         out.print(f"None of {text.plural(len(known), 'record')} in the store fits.")
         line = "tunefa search --arch sm90 --seqlen 8192"

@@ -32,9 +32,10 @@ REGRESSED = 3
 def command(paths: tuple[Path, ...], workers: int | None, as_json: bool) -> None:
     """Re-time stored winners: run it after an upgrade of Triton, CUDA or the driver.
 
-    Each best record of this device, of the store or of FILEs, races against the kernel's default
-    and its stored runner-up. A record that lost gives way to a new one in your store. Exit status 3
-    when any record lost, does not run, or is wrong.
+    Each best record of this device, of the store or of FILEs, races in its own mode against the
+    kernel's default and its stored runner-up. One that lost gives way to a new one in your store;
+    one that still wins, but was made with another toolchain or kernel source, is written anew. Exit
+    status 3 when any record lost, does not run, or is wrong.
 
     Needs a GPU.
     """
@@ -72,17 +73,18 @@ def _verify(
 
 def _show(found: Verified, out: Console) -> None:
     """One record: what became of it, why, and what had changed."""
-    out.print(f"{found.outcome:<8} {found.record.workload}")
-    out.print(f"         {found.why}", style="dim")
+    out.print(f"{found.outcome:<9} {found.record.workload} ({found.record.mode})")
+    out.print(f"          {found.why}", style="dim")
     for change in found.drift:
-        out.print(f"         {change}", style="dim")
-    if found.instead is not None:
-        out.print(f"         now: {text.config_text(found.instead.config)}")
+        out.print(f"          {change}", style="dim")
+    if found.instead is not None and found.outcome == "swapped":
+        out.print(f"          now: {text.config_text(found.instead.config)}")
 
 
 def _plain(found: Verified) -> dict[str, Any]:
     return {
         "workload": str(found.record.workload),
+        "mode": found.record.mode,
         "outcome": found.outcome,
         "why": found.why,
         "drift": found.drift,

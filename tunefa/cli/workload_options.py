@@ -113,6 +113,9 @@ _SIZE_OPTIONS = {
 }
 
 
+SELECTING = ("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "text")
+"""The parameters that make a selection, by the names that click has for them."""
+
 _CHIP_OPTIONS = (
     click.option("--arch", metavar="NAME", help=(
         "Chip family (sm90) or device (h200).  [default: this machine's GPU, else sm90]")),
@@ -155,8 +158,7 @@ def _with_selection(
 ) -> Callable[..., Any]:
     @functools.wraps(command)
     def run(**values: Any) -> Any:
-        names = ("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "text")
-        selection = _select({name: values.pop(name, None) for name in names})
+        selection = _select({name: values.pop(name, None) for name in SELECTING})
         selection = replace(selection, last=values.pop("last", False))
         return command(selection=selection, **values)
 

@@ -65,6 +65,9 @@ def _show_records(report: Mapping[str, Any], out: Console) -> None:
         "predicted": counts["predicted"],
     }
     out.print(text.facts({name: f"{count:,}" for name, count in facts.items()}, indent=4))
+    if counts["drifted"]:
+        made = text.plural(counts["drifted"], "record")
+        out.print(f"  of the best, {made} made with another toolchain or kernel source")
 
 
 def _show_frozen(report: Mapping[str, Any], out: Console) -> None:

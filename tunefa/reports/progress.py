@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 from tunefa.reports import text
 from tunefa.search import Progress
 
 _LINE_EVERY_S = 10.0
+
+
+class _Left(ProgressColumn):
+    """Counts down to the end that the last report promised, between reports too."""
+
+    def render(self, task: Task) -> Text:
+        ends = task.fields.get("ends")
+        if ends is None:
+            return Text("left: seconds" if task.percentage >= 100 else "left -:--")
+        minutes, seconds = divmod(max(0, round(ends - time.monotonic())), 60)
+        return Text(f"left {minutes}:{seconds:02d}")
 
 
 class Reporter:
@@ -22,8 +35,7 @@ class Reporter:
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True),
+            _Left(),
             console=self._console,
             transient=True,
             expand=True,
@@ -50,11 +62,12 @@ class Reporter:
         words = _in_words(progress)
         searching = progress.stage == "search"  # what comes after it is short, whatever is left
         done = progress.fraction if searching else 1.0
-        self._bar.update(self._task, completed=done, description=words)
+        left_s = progress.elapsed_s * (1 - done) / done if searching and done > 0 else None
+        ends = None if left_s is None else time.monotonic() + left_s
+        self._bar.update(self._task, completed=done, description=words, ends=ends)
         due = progress.elapsed_s >= self._next_line_s or progress.stage != self._stage
         if due and not self._console.is_terminal:
-            if searching and done > 0:
-                left_s = progress.elapsed_s * (1 - done) / done
+            if left_s is not None:
                 words += f" ({done:.0%}, about {left_s:.0f} s left)"
             self._console.print(words, soft_wrap=True)
             self._next_line_s = progress.elapsed_s + _LINE_EVERY_S

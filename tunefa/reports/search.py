@@ -18,9 +18,10 @@ from tunefa.search import Finished, Result
 from tunefa.trial import OUTCOMES
 
 _TOP = 5
-_LABELS = {
-    "measured": "MEASURED on this machine's device",
-    "predicted": "PREDICTED by the model for a chip that is not here: nothing was measured",
+_PREDICTED = "PREDICTED by the model for a chip that is not here: nothing was measured"
+_MEASURED = {
+    "eager": "MEASURED on this machine's device, eager: the longer of device and host time",
+    "graph": "MEASURED on this machine's device, replayed in a CUDA graph",
 }
 _REASON_CHARACTERS = 160
 
@@ -56,6 +57,7 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "arch": request.arch.name,
         "device": request.device.name,
         "objective": _objective(result),
+        "mode": request.mode if request.measured else None,
         "interrupted": result.interrupted,
         "record": result.record.to_dict() if result.record else None,
         "top": [row.to_data() for row in _rows(result)],
@@ -76,7 +78,7 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     if result.interrupted:
         out.print(text.heading("Interrupted: this is the best so far."))
     out.print(text.heading(f"{request.workload} on {request.device.name} ({request.arch.name})"))
-    out.print(_LABELS[_objective(result)])
+    out.print(_MEASURED[request.mode] if request.measured else _PREDICTED)
     out.print(f"{text.plural(len(result.finished), 'trial')} in {result.elapsed_s:.0f} s")
     rows = _rows(result)
     if rows:
@@ -166,7 +168,8 @@ def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
     if record is None:
         out.print(text.heading("No record: nothing valid was found."))
     else:
-        out.print(text.heading(f"Record, {record.objective}"))
+        mode = f", {record.mode}" if record.mode else ""
+        out.print(text.heading(f"Record, {record.objective}{mode}"))
         out.print(text.facts(_record_facts(record)))
     places = {"stored": result.stored, "written": out_path, "journal": result.journal}
     for name, path in places.items():
@@ -192,8 +195,10 @@ def _certificate_facts(certificate: dict[str, Any] | None) -> dict[str, str]:
     """What the race says, in words: the gain, what it was measured against, and the device."""
     if certificate is None:
         return {}
+    refused = certificate.get("refused")
+    claim = {"certified": f"no: {refused}"} if refused else {}
     gain, floor = certificate["gain_over_default"], certificate["noise_floor"]
-    facts = {"decision": str(certificate["decision"])}
+    facts = {"decision": str(certificate["decision"]), **claim}
     if gain is not None:
         facts["gain"] = (
             f"{gain['estimate']:.1%} over the default ({gain['low']:.1%} to {gain['high']:.1%})"

@@ -65,10 +65,10 @@ def kib(size_bytes: int | None) -> str:
 
 
 def chip(record: Record) -> str:
-    """Where a record is from: `NVIDIA H200 (sm90), measured`."""
+    """Where a record is from: `NVIDIA H200 (sm90), measured in eager mode`."""
     if record.device is None:
         return f"{record.arch}, predicted (no measurement)"
-    return f"{record.device} ({record.arch}), measured"
+    return f"{record.device} ({record.arch}), measured in {record.mode} mode"
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:

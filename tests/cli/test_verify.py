@@ -1,0 +1,81 @@
+"""tunefa verify: what it prints, stores and exits with; the races are canned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run
+from tests.sample_records import CONFIG, dated, measured, predicted
+from tunefa import store, verify
+from tunefa.cli import devices
+from tunefa.record import Record
+from tunefa.verify import Outcome, Verified
+
+OTHER = {**CONFIG, "BLOCK_N": 128}
+Canned = Callable[..., list[Record]]
+
+
+@pytest.fixture
+def canned(monkeypatch: pytest.MonkeyPatch) -> Canned:
+    """A GPU whose races end as told; returns the records that were raced."""
+    monkeypatch.setattr(devices, "seen", lambda: [devices.Seen("NVIDIA H200", (9, 0), 132, 10**11)])
+
+    def prepare(outcome: Outcome, **parts: Any) -> list[Record]:
+        raced: list[Record] = []
+
+        def race(record: Record, *_: Any) -> Verified:
+            raced.append(record)
+            return Verified(record, outcome, "because", ["triton 3.6.0 -> 3.7.1"], **parts)
+
+        monkeypatch.setattr(verify, "verify", race)
+        return raced
+
+    return prepare
+
+
+def test_one_that_still_wins_is_stored_anew(run: Run, canned: Canned) -> None:
+    store.default_store().add(measured(mode="eager"))
+    anew = measured(mode="eager", provenance=dated("2026-03-01T00:00:00Z"))
+    raced = canned("kept", instead=anew)
+    out = run("verify").stdout
+    assert raced == [measured(mode="eager")]
+    assert "kept      fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal (eager)\n" in out
+    assert "triton 3.6.0 -> 3.7.1" in out and "now:" not in out
+    assert store.default_store().best() == [anew]
+
+
+def test_one_that_lost_gives_way(run: Run, canned: Canned) -> None:
+    store.default_store().add(measured())
+    better = measured(config=OTHER, provenance=dated("2026-03-01T00:00:00Z"))
+    canned("swapped", instead=better)
+    out = run("verify", code=3).stdout
+    assert "swapped " in out and "now: BLOCK_M=128 BLOCK_N=128" in " ".join(out.split())
+    assert store.default_store().best() == [better]
+
+
+def test_a_disturbed_race_changes_nothing(run: Run, canned: Canned) -> None:
+    store.default_store().add(measured())
+    canned("undecided")
+    assert "undecided fwd_b1" in run("verify").stdout
+    said = json.loads(run("verify", "--json").stdout)["verified"]
+    assert [(each["outcome"], each["mode"], each["instead"]) for each in said] == [
+        ("undecided", "graph", None)
+    ]
+    assert store.default_store().best() == [measured()]
+
+
+def test_only_what_was_measured_on_this_device_races(run: Run, canned: Canned) -> None:
+    for record in (predicted("q1024"), replace(measured("q2048"), device="NVIDIA H100 PCIe")):
+        store.default_store().add(record)
+    raced = canned("kept")
+    error = run("verify", code=1).stderr
+    assert "none of 2 records was measured on NVIDIA H200: search first" in error and raced == []
+
+
+def test_without_a_gpu(run: Run) -> None:
+    assert "there is no GPU here" in run("verify", code=1).stderr

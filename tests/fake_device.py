@@ -1,0 +1,83 @@
+"""A device that is a fake, in this process: what a bench launches on it, and how it is timed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.fake_kernel import FakeLanguage, FakeLaunch
+from tests.test_evaluate import WORKLOAD
+from tunefa.bench import Bench
+from tunefa.languages import Compiled
+from tunefa.measured import Lost, Measured
+from tunefa.monitor import Monitor
+from tunefa.trial import Mode
+
+
+class FakeStopwatch:
+    """Launches once and says 10 us for the first samples; in a race, later racers are faster."""
+
+    first_us = 10.0
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+
+    def prepared(self, launch: Any) -> Any:
+        return launch
+
+    def once_us(self, launches: Any) -> list[float]:
+        for launch in launches:
+            launch()
+        alone = len(set(map(id, launches))) == 1
+        return [self.first_us if alone else self.us(launch) for launch in launches]
+
+    def us(self, launch: Any) -> float:
+        """Of the launch that a function closes over: a BLOCK_M of 128 takes 1 us, 16 takes 8."""
+        cells = [cell.cell_contents for cell in launch.__closure__]
+        (prepared,) = [value for value in cells if isinstance(value, FakeLaunch)]
+        return 128.0 / float(prepared.config["BLOCK_M"])
+
+
+class Unwatched(Monitor):
+    """No NVML here."""
+
+    def __enter__(self) -> Monitor:
+        return self
+
+
+@dataclass
+class Device(FakeLanguage):
+    """A device whose launches fail in the way that BLOCK_M says."""
+
+    faults: dict[int, Any] = field(default_factory=dict)
+    aligned: list[bool] = field(default_factory=list)
+    moves: int = 0
+
+    def compile(
+        self, kernel: Any, workload: Any, config: Any, arch: Any, aligned: bool
+    ) -> Compiled:
+        self.aligned.append(aligned)
+        return super().compile(kernel, workload, config, arch, aligned)
+
+    def launch(self, *args: Any) -> None:
+        tensors, workload, of = args[2:5]
+        fault = self.faults.get(of["BLOCK_M"])
+        if isinstance(fault, Exception):
+            raise fault
+        super().launch(*args)
+        if fault == "moving":
+            self.moves += 1
+            tensors[3].mul_(1.0 + self.moves / 64)
+        if fault == "wrong" or (fault == "wrong when long" and workload == WORKLOAD):
+            tensors[3].mul_(1.5)
+
+
+class InProcess(Measured):
+    """With its bench in this process, where the fakes are."""
+
+    def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
+        try:
+            made = Bench(self.kernel, self.workload, self.arch, self.mode)
+            return getattr(vars(self).setdefault("bench", made), method)(*arguments)
+        except RuntimeError as error:
+            return Lost("crashed", f"{type(error).__name__}: {error}")

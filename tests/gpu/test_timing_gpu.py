@@ -1,0 +1,81 @@
+"""tunefa/timing.py on a device: a kernel timed in both modes."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+import torch
+
+from tunefa import arch as archs
+from tunefa import check
+from tunefa import kernel as kernels
+from tunefa.bench import Bench
+from tunefa.timing import Stopwatch
+from tunefa.trial import MODES, Mode, Trial
+from tunefa.workload import Workload
+
+pytestmark = pytest.mark.gpu
+
+KERNEL = kernels.load("attention_fwd_triton")
+SMALL = Workload.parse("b1_h4_kv2_q128_k128_d64_bf16_causal")
+SAMPLES = 31
+
+
+def bench(mode: Mode, workload: Workload = SMALL) -> Bench:
+    arch, _ = archs.find(torch.cuda.get_device_name())
+    return Bench(KERNEL, workload, arch, mode)
+
+
+def default(workload: Workload = SMALL) -> dict[str, Any]:
+    arch, _ = archs.find(torch.cuda.get_device_name())
+    return {**KERNEL.default(workload, arch), "LOADS": "tma"}
+
+
+def median_us(mode: Mode) -> float:
+    """Of a config so small that the host takes longer than the device."""
+    made = bench(mode)
+    launch = made._prepared(default())
+    return statistics.median(made._stopwatch.once_us([launch] * SAMPLES))
+
+
+def test_a_graph_is_no_slower_than_an_eager_call() -> None:
+    assert median_us("graph") <= 1.2 * median_us("eager")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_timed_computes_attention(mode: Mode) -> None:
+    made = bench(mode)
+    launch = made._prepared(default())
+    for written in made._tensors[3:]:
+        written.fill_(float("nan"))
+    torch.cuda.synchronize()
+    assert made._stopwatch.once_us([launch])[0] > 0.0
+    verdict = check.compare(SMALL, made._tensors, SMALL.head_dim**-0.5, torch.float32)
+    assert verdict.passed, verdict.reason
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_race_of_both_kinds_of_loads(mode: Mode) -> None:
+    made = bench(mode)
+    trials = [Trial({**default(), "LOADS": loads}, "ok") for loads in ("tma", "pointer")]
+    trials = [made.judge(trial, float("inf")) for trial in trials]
+    assert [(t.outcome, t.reason) for t in trials] == [("ok", "")] * 2
+    raced = made.race(trials, trials[0].config, until=0.0)  # at once: the fewest rounds there are
+    assert raced.winner is not None and raced.certificate is not None
+    assert raced.certificate["rounds"] <= 12
+
+
+def test_a_long_launch_costs_the_same_in_both_modes() -> None:
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(a)
+
+    def launch() -> None:
+        torch.mm(a, a, out=out)
+
+    medians = []
+    for mode in MODES:
+        watch = Stopwatch(mode)
+        medians.append(statistics.median(watch.once_us([watch.prepared(launch)] * SAMPLES)))
+    assert medians[0] == pytest.approx(medians[1], rel=0.1)

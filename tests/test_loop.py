@@ -1,0 +1,119 @@
+"""tunefa/loop.py: when a search starts no more, what it waits for, and what it abandons."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from tests.fake_objective import KERNEL, Fake
+from tunefa import loop
+from tunefa.budget import Budget
+from tunefa.loop import Plateau, Share
+from tunefa.trial import Config, Trial
+
+
+class Numbers:
+    """Proposes 0, 1, 2 and so on; remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def ask(self) -> Config | None:
+        self.asked += 1
+        return {"A": self.asked - 1}
+
+    def tell(self, trial: Trial) -> None:
+        pass
+
+
+def fake(pause_s: float = 0.0, judge: Any = lambda config: 100.0) -> Fake:
+    class Own(Fake):
+        pass
+
+    Own.pause_s, Own.judge = pause_s, staticmethod(judge)
+    return Own(KERNEL)
+
+
+def share(budget: Budget, reserve_s: float = 0.0, fraction: float = 1.0) -> Share:
+    return Share(budget, fraction, 0, reserve_s)
+
+
+def timed(evaluator: Fake, own: Share, *earlier: Trial) -> tuple[list[Trial], float]:
+    """The trials of a search, and the seconds it took."""
+    start = time.monotonic()
+    found = list(loop.trials(Numbers(), evaluator, own, earlier))
+    return found, time.monotonic() - start
+
+
+def test_the_reserve_is_left() -> None:
+    budget = Budget(seconds=100.0)
+    left_s = share(budget, reserve_s=15.0).search_until() - time.monotonic()
+    assert left_s == pytest.approx(85.0, abs=1.0)
+
+
+def test_of_little_time_half_is_left() -> None:
+    left_s = share(Budget(seconds=10.0), reserve_s=15.0).search_until() - time.monotonic()
+    assert left_s == pytest.approx(5.0, abs=1.0)
+
+
+def test_a_share_ends_where_the_next_begins() -> None:
+    budget = Budget(seconds=100.0)
+    assert share(budget, fraction=0.5).deadline == budget.start + 50.0
+    assert math.isinf(share(Budget(trials=5)).deadline)
+
+
+def test_what_is_slow_at_the_end_is_abandoned() -> None:
+    slow: dict[int, float] = {5: 60.0}
+    evaluator = fake(0.01)
+    take = evaluator.next
+
+    def next(wait_s: float = math.inf) -> Trial | None:
+        evaluator.pause_s = slow.get(evaluator.pending[0]["A"], 0.01)
+        return take(wait_s)
+
+    evaluator.next = next  # type: ignore[method-assign]
+    found, took_s = timed(evaluator, share(Budget(seconds=1.0)))
+    assert [trial.config["A"] for trial in found] == [0, 1, 2, 3, 4]
+    assert 0.9 < took_s < 1.5
+
+
+def test_a_search_without_a_right_config_waits_for_what_it_has_started() -> None:
+    found, took_s = timed(fake(0.4), share(Budget(seconds=0.1)))
+    assert len(found) == 1 and 0.35 < took_s < 2
+
+
+def test_one_config_is_tried_however_small_the_budget() -> None:
+    budget = Budget(seconds=0.001)
+    time.sleep(0.01)
+    found, _ = timed(fake(), share(budget))
+    assert [trial.config["A"] for trial in found] == [0]
+
+
+def test_a_search_that_knows_a_right_config_ends_at_once_without_time() -> None:
+    budget = Budget(seconds=0.001)
+    time.sleep(0.01)
+    found, _ = timed(fake(), share(budget), Trial({"A": 9}, "ok", predicted_us=1.0))
+    assert found == []
+
+
+def test_failures_do_not_keep_a_search_alive() -> None:
+    found, took_s = timed(fake(0.05, lambda config: "crashed"), share(Budget(seconds=0.3)))
+    assert took_s < 2 and {trial.outcome for trial in found} == {"crashed"}
+
+
+def test_what_was_found_earlier_is_no_gain_again() -> None:
+    earlier = [Trial({"A": n}, "ok", predicted_us=50.0) for n in range(10)]
+    plateau = Plateau.after([*earlier, Trial({"A": 99}, "crashed", "because")])
+    assert (plateau.best_us, plateau.done) == (50.0, 11)
+    plateau.add(Trial({"A": 11}, "ok", predicted_us=60.0))
+    assert (plateau.best_us, plateau.since_best) == (50.0, 1)
+    plateau.add(Trial({"A": 12}, "ok", predicted_us=40.0))
+    assert (plateau.best_us, plateau.since_best) == (40.0, 0)
+
+
+def test_a_continued_search_by_seconds_ends_on_the_plateau_it_is_on() -> None:
+    found, _ = timed(fake(), share(Budget(seconds=600)), Trial({}, "ok", predicted_us=100.0))
+    assert len(found) == 61 + Fake.width - 1  # those under way when it was seen end too
