@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tunefa import problem, race, resume, strategies
+from optuna.storages import BaseStorage
+
+from tunefa import problem, race, resume, strategies, study
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
@@ -52,6 +54,8 @@ class Request:
     """How many race for the win, beside those they must beat."""
     resume: Path | None = None
     """The journal to go on with, see `tunefa.resume`."""
+    storage: str | None = None
+    """The database for the Optuna studies; None for a file beside the journal."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ class _State:
     request: Request
     report: Callable[[Progress], None]
     journal: Journal
+    storage: BaseStorage
     start: float = field(default_factory=time.monotonic)
     finished: dict[tuple[str, tuple[object, ...]], Finished] = field(default_factory=dict)
     stage: str = "search"
@@ -139,13 +144,14 @@ def search(
     """Searches until the budget is used, the space is exhausted or nothing gets better.
 
     The winner is stored. After Ctrl-C the result holds what was found by then, `interrupted`.
-    Raises TunefaError when the rules refuse every config of every kernel, and when the journal or
-    the store cannot be written.
+    Raises TunefaError when the rules refuse every config of every kernel, and when the journal, the
+    study or the store cannot be written.
     """
     feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
     problem.check_feasible(request, feasible)
+    database = study.database(request.storage) if request.storage else None
     with resume.opened(request) as journal:
-        state = _State(request, on_progress, journal)
+        state = _State(request, on_progress, journal, database or study.beside(journal.path))
         searched = [k for k in request.kernels if feasible[k.name].configs]
         try:
             for place, kernel in enumerate(searched, start=1):
@@ -172,7 +178,9 @@ def _search_kernel(
     if state.interrupted:
         return
     known = problem.known_configs(request, kernel, store)
-    fresh = strategies.create(request.strategy, problem.of(request, kernel, feasible, known))
+    saved = study.Saved(state.storage, f"{state.journal.path.stem}-{kernel.name}")
+    asked = problem.of(request, kernel, feasible, known)
+    fresh = strategies.create(request.strategy, asked, saved)
     strategy = resume.Continued(fresh, earlier)
     objective: type[Predicted] = Measured if request.measured else Predicted
     with objective(

@@ -1,4 +1,4 @@
-"""The Optuna study behind a search: asked for configs, told trials, kept where Optuna's tools find it.
+"""The Optuna study behind a search: asked for configs, told trials, kept for Optuna's own tools.
 
 Optuna's samplers ignore failed trials. So a failure is told as completed, twice as slow as the
 slowest success, and as violating a constraint.
@@ -35,22 +35,25 @@ class Saved:
     name: str
 
 
-def storage(url: str | None, journal: Path) -> BaseStorage:
-    """The database at `url`, else a file of Optuna's beside a search's own journal.
-
-    The caller holds the journal's lock. Raises TunefaError for a database that cannot be opened.
-    """
-    if url is None:
-        with _kept(str(path_beside(journal))):
-            return JournalStorage(JournalFileBackend(_mended(path_beside(journal))))
+def database(url: str) -> BaseStorage:
+    """The database at a URL as SQLAlchemy has them. Raises TunefaError if it cannot be opened."""
     try:
         return optuna.storages.get_storage(url)
     except (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-        why = f"{type(error).__name__}: {_first_line(error)}"
         raise TunefaError(
-            f"the storage {url!r} cannot be opened ({why}): give an URL that SQLAlchemy and an "
-            "installed driver understand, as sqlite:///study.db"
+            f"the storage {url!r} cannot be opened ({type(error).__name__}: {_first_line(error)}): "
+            "give a URL that SQLAlchemy and an installed driver understand, as sqlite:///study.db"
         ) from error
+
+
+def beside(journal: Path) -> BaseStorage:
+    """A file of Optuna's beside a search's own journal, whose lock the caller holds.
+
+    Raises TunefaError when it cannot be written.
+    """
+    path = path_beside(journal)
+    with _kept(str(path)):
+        return JournalStorage(JournalFileBackend(_mended(path)))
 
 
 def path_beside(journal: Path) -> Path:

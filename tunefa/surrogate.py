@@ -25,9 +25,9 @@ Array = NDArray[np.float64]
 _POINTS = 128
 """Trials that a fit uses at most: the best three quarters, and the latest."""
 _OFFSET_SD, _SLOPE_SD = 1.0, 0.3
-_WEIGHT, _WEIGHT_SD = 0.2, 1.0
-"""Prior of w: one step along a list costs a fifth of the correlation; sd of its logarithm."""
-_AMPLITUDE, _AMPLITUDE_SD = 0.15, 0.5
+_WEIGHT, _WEIGHT_SD = 0.3, 1.0
+"""Prior of w: a step along a list leaves three quarters of the correlation; sd of its logarithm."""
+_AMPLITUDE, _AMPLITUDE_SD = 0.25, 0.5
 """Prior of the residual's amplitude, in log time; sd of its logarithm."""
 _NOISE = 0.01
 """Of one screened median, in log time."""
@@ -124,10 +124,11 @@ class Surrogate:
         root = np.linalg.cholesky(covariance + _NOISE**2 * np.eye(len(seen)))
         n = len(known)
         whitened = np.linalg.solve(root, across)
-        mean = np.linalg.solve(root[:n, :n], residual) @ whitened[:n]
+        mean: Array = (whitened[:n].T @ np.linalg.solve(root[:n, :n], residual)).astype(float)
         slope = _SLOPE_SD**2 * (self._prior - centre) ** 2
         left = variance + _OFFSET_SD**2 + slope - (whitened**2).sum(axis=0)
-        return mean, np.sqrt(np.maximum(left, 1e-8))
+        sd: Array = np.sqrt(np.maximum(left, 1e-8))
+        return mean, sd
 
     def _fit(self, known: NDArray[np.int64], residual: Array) -> None:
         """Weights and amplitude of the greatest posterior density, from the last ones on."""
@@ -147,7 +148,7 @@ class Surrogate:
             slopes = np.r_[-weights * np.einsum("ij,kij->k", pull, steps), 2 * pull.sum()]
             return 0.5 * float(value), 0.5 * slopes + off / self._spread
 
-        bounds = list(zip(self._start - 4 * self._spread, self._start + 4 * self._spread))
+        bounds = np.c_[self._start - 4 * self._spread, self._start + 4 * self._spread]
         found = minimize(
             loss, self._fitted, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 15}
         )

@@ -42,6 +42,9 @@ DEFAULT_BUDGET = "40s"
 @click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
               help="Go on with the newest search of the same question, or the one of a journal: "
               "its trials are not repeated, and count for a budget of trials.")  # fmt: skip
+@click.option("--storage", metavar="URL",
+              help="Database for the Optuna study, as sqlite:///study.db.  "
+              "[default: a file beside the journal]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 def command(
     selection: Selection, out: Path | None, resume: str | None, as_json: bool, **how: Any

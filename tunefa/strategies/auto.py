@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
@@ -43,13 +44,14 @@ class Auto(Prior):
                 return self.best_of(np.where(beside, gain, -1.0))
         return super().choose(study, trial)
 
-    def _neighbours(self) -> np.typing.NDArray[np.bool_]:
+    def _neighbours(self) -> NDArray[np.bool_]:
         """Of every candidate, whether it is untried and one step from one of the best."""
         found = self.candidates
         right = {place: us for place, us in found.times.items() if us is not None}
         best = sorted(right, key=lambda place: right[place])[:_BEST]
         steps = np.abs(found.places[:, None, :] - found.places[best]).sum(axis=2)
-        return found.untried & (steps == 1).any(axis=1)
+        beside: NDArray[np.bool_] = found.untried & (steps == 1).any(axis=1)
+        return beside
 
 
 def known(of: FeasibleSampler, problem: Problem) -> list[int]:

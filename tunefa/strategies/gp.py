@@ -1,4 +1,4 @@
-"""Optuna's Gaussian process, which learns its length scales and maximises log expected improvement."""
+"""Optuna's Gaussian process."""
 
 from __future__ import annotations
 

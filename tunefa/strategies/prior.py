@@ -9,6 +9,7 @@ hundreds of trials.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
@@ -50,7 +51,7 @@ class Prior(FeasibleSampler):
         failed = [place for place, time_us in found.times.items() if time_us is None]
         return self._surrogate.believe(done, times, failed, found.underway)
 
-    def best_of(self, score: np.typing.NDArray[np.float64]) -> int:
+    def best_of(self, score: NDArray[np.float64]) -> int:
         """The untried candidate of the highest score; any of those equally high."""
         order = self._random.permutation(np.flatnonzero(self.candidates.untried))
         return int(order[score[order].argmax()])
