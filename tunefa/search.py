@@ -149,7 +149,7 @@ def search(
     """
     feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
     problem.check_feasible(request, feasible)
-    database = study.database(request.storage) if request.storage else None
+    database = study.database(request.storage) if request.storage is not None else None
     with resume.opened(request) as journal:
         state = _State(request, on_progress, journal, database or study.beside(journal.path))
         searched = [k for k in request.kernels if feasible[k.name].configs]

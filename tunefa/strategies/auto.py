@@ -10,10 +10,10 @@ within 2 % of the best from over 300 to under 100.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from tunefa.sampler import FeasibleSampler, InOrder
@@ -27,22 +27,19 @@ _BEST = 3
 class Auto(Prior):
     """Known ones, then as `Prior`, and polish."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self._known = known(self, problem)
+    def opening(self, problem: Problem) -> Iterator[int]:
+        """The known ones before the model's favourites."""
+        for place in known(self, problem):
+            if self.candidates.untried[place]:
+                yield place
+        yield from super().opening(problem)
 
-    def choose(self, study: Study, trial: FrozenTrial) -> int:
-        """The next."""
-        while self._known:
-            chosen = self._known.pop(0)
-            if self.candidates.untried[chosen]:
-                return chosen
-        if (trial.number + 1) % _POLISH_EVERY == 0:
-            beside = self._neighbours()
-            if beside.any():
-                gain = self.belief().expected_improvement()
-                return self.best_of(np.where(beside, gain, -1.0))
-        return super().choose(study, trial)
+    def promising(self, trial: FrozenTrial) -> int:
+        """The greatest expected improvement, every few turns among neighbours of the best only."""
+        gain = self.belief().expected_improvement()
+        if (trial.number + 1) % _POLISH_EVERY == 0 and (beside := self._neighbours()).any():
+            gain = np.where(beside, gain, -1.0)
+        return self.best_of(gain)
 
     def _neighbours(self) -> NDArray[np.bool_]:
         """Of every candidate, whether it is untried and one step from one of the best."""

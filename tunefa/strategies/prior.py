@@ -8,6 +8,8 @@ hundreds of trials.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 from optuna.study import Study
@@ -29,16 +31,27 @@ class Prior(FeasibleSampler):
         super().__init__(problem)
         self._random = np.random.default_rng(problem.seed)
         self._expected_us = np.asarray(problem.expected_us, dtype=float)
-        self._favourites = _FAVOURITES
+        self._opening = self.opening(problem)
         self._surrogate: Surrogate | None = None
 
     def choose(self, study: Study, trial: FrozenTrial) -> int:
-        """A favourite, while there are some; then the most promising."""
-        while self._favourites > 0:
-            self._favourites -= 1
-            chosen = self._favourite()
-            if chosen is not None:
-                return chosen
+        """The opening's next, if there is one; then the most promising."""
+        chosen = next(self._opening, None)
+        return self.promising(trial) if chosen is None else chosen
+
+    def opening(self, problem: Problem) -> Iterator[int]:
+        """What the model likes best, each far from all that was tried."""
+        found = self.candidates
+        for _ in range(_FAVOURITES):
+            tried = found.places[~found.untried]
+            steps = np.abs(found.places[:, None, :] - tried).sum(axis=2)
+            far = np.flatnonzero(found.untried & (steps.min(axis=1, initial=_APART) >= _APART))
+            if not len(far):
+                return
+            yield int(far[self._expected_us[far].argmin()])
+
+    def promising(self, trial: FrozenTrial) -> int:
+        """The greatest expected improvement."""
         return self.best_of(self.belief().expected_improvement())
 
     def belief(self) -> Belief:
@@ -55,14 +68,6 @@ class Prior(FeasibleSampler):
         """The untried candidate of the highest score; any of those equally high."""
         order = self._random.permutation(np.flatnonzero(self.candidates.untried))
         return int(order[score[order].argmax()])
-
-    def _favourite(self) -> int | None:
-        """What the model likes best far from all that was tried."""
-        found = self.candidates
-        tried = found.places[~found.untried]
-        steps = np.abs(found.places[:, None, :] - tried).sum(axis=2).min(axis=1, initial=_APART)
-        far = np.flatnonzero(found.untried & (steps >= _APART))
-        return int(far[self._expected_us[far].argmin()]) if len(far) else None
 
 
 def sampler(problem: Problem) -> FeasibleSampler:
