@@ -43,14 +43,14 @@ class Belief:
     def expected_improvement(self) -> Array:
         """How much lower than the best a config's log time is expected to come out.
 
-        Next to nothing for one that will rather fail: those come after all others, the likeliest
-        to work first. Before the first time, how much faster than the slowest it is expected.
+        Negative for one that will rather fail: those come after all others, the likeliest to work
+        first. Before the first time, how much faster than the slowest it is expected.
         """
         best = self.best if np.isfinite(self.best) else float(self.mean.max())
         z = (best - self.mean) / self.sd
         density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
         gain = self.sd * (z * ndtr(z) + density)
-        improvement: Array = np.where(self.works < 0.5, 1e-9 * self.works, self.works * gain)
+        improvement: Array = np.where(self.works < 0.5, self.works - 1, self.works * gain)
         return improvement
 
 

@@ -38,7 +38,7 @@ class Auto(Prior):
         """The greatest expected improvement, every few turns among neighbours of the best only."""
         gain = self.belief().expected_improvement()
         if (trial.number + 1) % _POLISH_EVERY == 0 and (beside := self._neighbours()).any():
-            gain = np.where(beside, gain, -1.0)
+            gain = np.where(beside, gain, -np.inf)
         return self.best_of(gain)
 
     def _neighbours(self) -> NDArray[np.bool_]:
