@@ -6,8 +6,8 @@ SM holds. Per step, with D the padded head dimension:
 
     tensor   2 BLOCK_M BLOCK_N (D + Dv) / tensor_flops_per_clock_per_sm / rate of the instruction
     exp2     BLOCK_M BLOCK_N / exp2_per_clock_per_sm
-    issue    (5.5 BLOCK_M BLOCK_N + BLOCK_M Dv + loads) / 128 lanes: scale, maximum (half rate),
-             sum, convert and, once a step, rescaling the accumulator; a mask adds 2 per score
+    issue    (8 BLOCK_M BLOCK_N + BLOCK_M Dv + loads) / 128 lanes: scale, maximum (half rate),
+             sum, convert and, once a step, rescaling the accumulator; a mask adds 3 per score
     smem     bytes of K and V written once and read by every warp(group) / 128 bytes per clock
     spills   bytes that the compiler moved to local memory, which lives in the same L1
 
@@ -40,8 +40,8 @@ Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499); with its oper
 ldmatrix and registers, attention kernels saw less."""
 ISSUE_LANES = 128
 """Lanes that issue per clock and SM: four schedulers of 32 threads, every chip from sm80 on."""
-SLOTS_PER_SCORE = 6.5
-"""FFMA, FMNMX (half rate, so 2), FADD, MUFU, half an F2FP, and moves."""
+SLOTS_PER_SCORE = 8.0
+"""FFMA, FMNMX (half rate, so 2), FADD, MUFU, half an F2FP, and 2.5 for moves and waits between."""
 MASK_SLOTS_PER_SCORE = 3.0
 SLOTS_PER_COPY = 8.0
 """Issue slots of one 16-byte cp.async with its address; a TMA copy takes one thread."""
