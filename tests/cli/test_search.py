@@ -175,12 +175,13 @@ def test_interrupted_search_prints_the_best_and_ends_with_130(run: Run, canned: 
 def test_options_reach_the_search(run: Run, canned: Searching) -> None:
     requests: Any = canned()
     kernel = "attention_fwd_triton"
-    options = f"--budget 2m --kernel {kernel} --seed 7 --workers 1 --strategy auto"
+    options = f"--budget 2m --kernel {kernel} --seed 7 --workers 1 --strategy auto --storage sqlite:///s.db"
     run(*SMALL, *options.split(), code=3)
     (request,) = requests
     assert request.budget.seconds == 120
     assert [each.name for each in request.kernels] == [kernel]
     assert (request.seed, request.workers, request.strategy) == (7, 1, "auto")
+    assert request.storage == "sqlite:///s.db"
     assert not request.measured
 
 

@@ -32,7 +32,7 @@ DEFAULT_BUDGET = "40s"
               help="Time (60s, 2m) or number of trials (200).")  # fmt: skip
 @click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
 @click.option("--strategy", default="auto", show_default=True, metavar="NAME",
-              help="What proposes configs.")  # fmt: skip
+              help=f"What proposes configs: {', '.join(strategies.names())}.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
               help="Also write the record to a file, in the format of its suffix.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N",
