@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
 Array = NDArray[np.float64]
@@ -73,7 +74,8 @@ class Process:
         everything = np.arange(len(self._places))
         covariance = self._covariance(seen, seen) + self._noise**2 * np.eye(len(seen))
         root = np.linalg.cholesky(covariance)
-        whitened = np.linalg.solve(root, self._covariance(seen, everything))
+        across = self._covariance(seen, everything)
+        whitened: Array = solve_triangular(root, across, lower=True, check_finite=False)
         n = len(known)
         mean: Array = whitened[:n].T @ np.linalg.solve(root[:n, :n], values)
         variance = np.exp(2 * self._fitted[-1]) + (self._trend**2).sum(axis=1)
