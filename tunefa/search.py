@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tunefa import loop, measured, problem, race, resume, strategies
+from optuna.storages import BaseStorage
+
+from tunefa import loop, measured, problem, race, resume, strategies, study
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
@@ -47,6 +49,8 @@ class Request:
     """The journal to go on with, see `tunefa.resume`."""
     mode: Mode = "eager"
     """How launches are timed, see `tunefa.timing`; nothing where nothing is measured."""
+    storage: str | None = None
+    """The database for the Optuna studies; None for a file beside the journal."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,7 @@ class _State:
     request: Request
     report: Callable[[Progress], None]
     journal: Journal
+    storage: BaseStorage
     finished: dict[tuple[str, tuple[object, ...]], Finished] = field(default_factory=dict)
     stage: str = "search"
     interrupted: bool = False
@@ -139,13 +144,14 @@ def search(
     A budget of seconds holds from its start to the stored record, so it leaves some for the race.
 
     The winner is stored. After Ctrl-C the result holds what was found by then, `interrupted`.
-    Raises TunefaError when the rules refuse every config of every kernel, and when the journal or
-    the store cannot be written.
+    Raises TunefaError when the rules refuse every config of every kernel, and when the journal, the
+    study or the store cannot be written.
     """
     feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
     problem.check_feasible(request, feasible)
+    database = study.database(request.storage) if request.storage is not None else None
     with resume.opened(request) as journal:
-        state = _State(request, on_progress, journal)
+        state = _State(request, on_progress, journal, database or study.beside(journal.path))
         searched = [k for k in request.kernels if feasible[k.name].configs]
         try:
             for place, kernel in enumerate(searched, start=1):
@@ -172,7 +178,9 @@ def _search_kernel(
     if state.interrupted:
         return
     known = problem.known_configs(request, kernel, store)
-    fresh = strategies.create(request.strategy, problem.of(request, kernel, feasible, known))
+    saved = study.Saved(state.storage, f"{state.journal.path.stem}-{kernel.name}")
+    asked = problem.of(request, kernel, feasible, known)
+    fresh = strategies.create(request.strategy, asked, saved)
     strategy = resume.Continued(fresh, earlier)
     objective: type[Predicted] = measured.timed(request.mode) if request.measured else Predicted
     with objective(

@@ -37,7 +37,7 @@ DEFAULT_BUDGET = "40s"
     "CUDA graph.  [default: eager]"))  # fmt: skip
 @click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
 @click.option("--strategy", default="auto", show_default=True, metavar="NAME",
-              help="What proposes configs.")  # fmt: skip
+              help=f"What proposes configs: {', '.join(strategies.names())}.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
               help="Also write the record to a file, in the format of its suffix.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N",
@@ -47,6 +47,9 @@ DEFAULT_BUDGET = "40s"
 @click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
               help="Go on with the newest search of the same question, or the one of a journal: "
               "its trials are not repeated, and count for a budget of trials.")  # fmt: skip
+@click.option("--storage", metavar="URL",
+              help="Database for the Optuna study, as sqlite:///study.db.  "
+              "[default: a file beside the journal]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 def command(
     selection: Selection, out: Path | None, resume: str | None, as_json: bool, **how: Any
