@@ -17,7 +17,7 @@ LAYERS = (
     {"_version", "errors", "assets", "budget", "expr", "strict_yaml", "workload", "trial"}
     | {"arch", "arch_file", "models", "recent"},
     {"occupancy", "space", "kernel", "record", "document", "store", "lookup", "journal", "ledger"}
-    | {"strategies"},
+    | {"strategies", "landscape"},
     {
         "languages",
         "model",
@@ -35,6 +35,7 @@ LAYERS = (
         "evaluate",
         "bench",
         "measured",
+        "replayed",
         "verify",
         "winner",
         "problem",

@@ -14,14 +14,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tunefa import problem, race, resume, strategies
+from tunefa import problem, race, replayed, resume, strategies
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
 from tunefa.evaluate import Objective, Predicted
 from tunefa.journal import Journal
 from tunefa.kernel import Kernel
+from tunefa.landscape import Landscape
 from tunefa.measured import Measured
+from tunefa.record import Objective as Kind
 from tunefa.record import Record
 from tunefa.space import Feasible
 from tunefa.store import Store
@@ -52,6 +54,15 @@ class Request:
     """How many race for the win, beside those they must beat."""
     resume: Path | None = None
     """The journal to go on with, see `tunefa.resume`."""
+    replay: Landscape | None = None
+    """What answers in place of a device or a compiler; nothing is stored then."""
+
+    @property
+    def objective(self) -> Kind:
+        """What its times are."""
+        if self.replay is not None:
+            return "replayed"
+        return "measured" if self.measured else "predicted"
 
 
 @dataclass(frozen=True)
@@ -138,9 +149,9 @@ def search(
 ) -> Result:
     """Searches until the budget is used, the space is exhausted or nothing gets better.
 
-    The winner is stored. After Ctrl-C the result holds what was found by then, `interrupted`.
-    Raises TunefaError when the rules refuse every config of every kernel, and when the journal or
-    the store cannot be written.
+    The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found by
+    then, `interrupted`. Raises TunefaError when the rules refuse every config of every kernel, and
+    when the journal or the store cannot be written.
     """
     feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
     problem.check_feasible(request, feasible)
@@ -153,7 +164,7 @@ def search(
         except KeyboardInterrupt:  # a second one, while the first one's best was being checked
             state.interrupted = True
         record = _record(state)
-        stored = store.add(record) if record else None
+        stored = store.add(record) if record and request.replay is None else None
     finished = tuple(state.finished.values())
     elapsed = time.monotonic() - state.start
     return Result(
@@ -174,10 +185,7 @@ def _search_kernel(
     known = problem.known_configs(request, kernel, store)
     fresh = strategies.create(request.strategy, problem.of(request, kernel, feasible, known))
     strategy = resume.Continued(fresh, earlier)
-    objective: type[Predicted] = Measured if request.measured else Predicted
-    with objective(
-        kernel, request.workload, request.arch, request.device, request.workers
-    ) as evaluator:
+    with _objective(request, kernel) as evaluator:
         try:
             for trial in _loop(state, strategy, evaluator, share):
                 state.keep(kernel.name, trial)
@@ -190,6 +198,14 @@ def _search_kernel(
             state.keep(kernel.name, trial)
         if raced.winner is not None:
             state.winners.append(Winner(kernel, raced.winner, raced.certificate))
+
+
+def _objective(request: Request, kernel: Kernel) -> Objective:
+    """What evaluates configs."""
+    if request.replay is not None:
+        return replayed.Replayed(request.replay, kernel)
+    made: type[Predicted] = Measured if request.measured else Predicted
+    return made(kernel, request.workload, request.arch, request.device, request.workers)
 
 
 def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:
@@ -238,7 +254,8 @@ def _record(state: _State) -> Record | None:
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}
     device_name = request.device.name if request.measured else None
-    return best.record(request.workload, request.arch, device_name, notes)
+    record = best.record(request.workload, request.arch, device_name, notes)
+    return record if request.replay is None else replayed.relabelled(record, request.replay)
 
 
 def _found_right(state: _State) -> list[Winner]:

@@ -21,6 +21,7 @@ _TOP = 5
 _LABELS = {
     "measured": "MEASURED on this machine's device",
     "predicted": "PREDICTED by the model for a chip that is not here: nothing was measured",
+    "replayed": "REPLAYED from a recorded landscape: nothing was measured, nothing is stored",
 }
 _REASON_CHARACTERS = 160
 
@@ -55,7 +56,7 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "workload": str(request.workload),
         "arch": request.arch.name,
         "device": request.device.name,
-        "objective": _objective(result),
+        "objective": result.request.objective,
         "interrupted": result.interrupted,
         "record": result.record.to_dict() if result.record else None,
         "top": [row.to_data() for row in _rows(result)],
@@ -76,7 +77,7 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     if result.interrupted:
         out.print(text.heading("Interrupted: this is the best so far."))
     out.print(text.heading(f"{request.workload} on {request.device.name} ({request.arch.name})"))
-    out.print(_LABELS[_objective(result)])
+    out.print(_LABELS[request.objective])
     out.print(f"{text.plural(len(result.finished), 'trial')} in {result.elapsed_s:.0f} s")
     rows = _rows(result)
     if rows:
@@ -89,10 +90,6 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
         show_refusals(found.refused, out)
     out.print()
     _show_record(result, out_path, out)
-
-
-def _objective(result: Result) -> str:
-    return "measured" if result.request.measured else "predicted"
 
 
 def _rows(result: Result) -> list[_Row]:
@@ -176,7 +173,7 @@ def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
 
 def _record_facts(record: Record) -> dict[str, str]:
     clock = f"{text.number(record.median_us, 1)} us, {text.number(record.tflops, 1)} TFLOP/s"
-    note = "" if record.device else " (predicted, not measured)"
+    note = "" if record.objective == "measured" else f" ({record.objective}, not measured)"
     resources = asdict(record.resources) if record.resources else {}
     return {
         "kernel": record.kernel,
@@ -192,6 +189,8 @@ def _certificate_facts(certificate: dict[str, Any] | None) -> dict[str, str]:
     """What the race says, in words: the gain, what it was measured against, and the device."""
     if certificate is None:
         return {}
+    if "noise_floor" not in certificate:  # of a replay
+        return {"decision": str(certificate["decision"])}
     gain, floor = certificate["gain_over_default"], certificate["noise_floor"]
     facts = {"decision": str(certificate["decision"])}
     if gain is not None:
