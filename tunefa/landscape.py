@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tunefa import arch as archs
@@ -65,6 +66,38 @@ class Landscape:
         key = kernel, identity(config)
         last = self.last.get(key)
         return last if last is not self.first.get(key) else None
+
+    def excess(self, kernel: str) -> dict[tuple[object, ...], float]:
+        """By config that is right, how much slower than the best it is: 0.02 is 2 %, 0 the best.
+
+        Finalists are compared as their race compared them, within rounds: a device drifts over a
+        race, and who was dropped early saw only its beginning. For the others there are screenings,
+        which the finalists' median ratio of race to screening puts on the same scale.
+        """
+        own = {key[1]: trial for key, trial in self.last.items() if key[0] == kernel}
+        screened = {c: self.first[kernel, c].median_us for c, t in own.items() if t.outcome == "ok"}
+        times = {config: us for config, us in screened.items() if us is not None}
+        ran = {c: own[c].samples_us for c in times if own[c] is not self.first[kernel, c]}
+        raced = _against_leader({config: samples for config, samples in ran.items() if samples})
+        scale = median([by / times[config] for config, by in raced.items()] or [1.0])
+        relative = {config: raced.get(config, us * scale) for config, us in times.items()}
+        best = min(relative.values(), default=1.0)
+        return {config: by / best - 1.0 for config, by in relative.items()}
+
+
+def _against_leader(
+    raced: Mapping[tuple[object, ...], tuple[float, ...]],
+) -> dict[tuple[object, ...], float]:
+    """Each racer's time over the leader's: the median of the ratios in the rounds it ran."""
+    rounds = max(map(len, raced.values()), default=0)
+    staying = [samples for samples in raced.values() if len(samples) == rounds]
+    if not staying:
+        return {}
+    leader = min(staying, key=median)
+    return {
+        config: median(own / best for own, best in zip(samples, leader, strict=False))
+        for config, samples in raced.items()
+    }
 
 
 def load(path: Path) -> Landscape:

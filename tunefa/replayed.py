@@ -6,7 +6,6 @@ landscape does not hold is refused.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from tunefa.evaluate import Raced
 from tunefa.kernel import Kernel
 from tunefa.landscape import Landscape
 from tunefa.record import Record
+from tunefa.strategies import identity
 from tunefa.trial import Config, Trial
 
 
@@ -48,22 +48,18 @@ class Replayed:
         return self._landscape.screened(self._kernel, self._pending.popleft())
 
     def race(self, trials: Iterable[Trial], default: Config | None) -> Raced:
-        """The best by the recorded race; one that did not race there comes after all that did."""
-        finalists = [(self._landscape.raced(self._kernel, trial.config), trial) for trial in trials]
-        ranked = sorted(
-            (raced is None, (raced or trial).median_us or math.inf, place)
-            for place, (raced, trial) in enumerate(finalists)
-            if (raced or trial).outcome == "ok"
-        )
-        known = [raced or trial for raced, trial in finalists]
-        if not ranked:
-            return Raced(known)
-        winner = known[ranked[0][2]]
+        """The best of the finalists by what was recorded, races before screenings."""
+        excess = self._landscape.excess(self._kernel)
+        finalists = [self._landscape.raced(self._kernel, trial.config) or trial for trial in trials]
+        right = [trial for trial in finalists if identity(trial.config) in excess]
+        if not right:
+            return Raced(finalists)
+        winner = min(right, key=lambda trial: excess[identity(trial.config)])
         decision = (
-            f"the best recorded of {len(ranked)}: replayed from {self._landscape.path.name}, "
+            f"the best recorded of {len(right)}: replayed from {self._landscape.path.name}, "
             "nothing was measured"
         )
-        others = [trial for trial in known if trial is not winner]
+        others = [trial for trial in finalists if trial is not winner]
         return Raced([winner, *others], winner, {"decision": decision})
 
 
