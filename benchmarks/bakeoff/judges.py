@@ -22,12 +22,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from benchmarks.bakeoff.runs import LIMIT, Course, Reached, Tally
 from kernel_tuner import util
 from kernel_tuner.interface import Options
 from kernel_tuner.runners.runner import Runner
 from kernel_tuner.searchspace import Searchspace
 from scipy.stats.qmc import LatinHypercube
+
+from benchmarks.bakeoff.runs import LIMIT, Course, Reached, Tally
 
 NAMES = ("bayes_opt", "genetic_algorithm", "diff_evo", "random_sample")
 _FAILED = 1e20

@@ -1,0 +1,159 @@
+"""What the runs say: tables on the screen and in docs/search.md, and the plot beside them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bakeoff import plot
+from benchmarks.bakeoff.runs import LIMIT, TARGETS, Course, Reached
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+_MARKS = re.compile(r"(?<=<!-- bakeoff -->\n).*?(?=<!-- end of bakeoff -->)", re.DOTALL)
+_MAIN = TARGETS.index(0.02)
+_HEADS = [f"within {target:.0%}" for target in TARGETS]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What there is to find in a landscape."""
+
+    landscape: str
+    configs: int
+    within: tuple[int, ...]
+    """How many of them are within each target."""
+    first_pick: float
+    """The excess of the model's favourite before anything is compiled."""
+
+
+def ground(course: Course) -> Ground:
+    """The facts of one landscape."""
+    within = tuple(sum(e <= target for e in course.excess.values()) for target in TARGETS)
+    return Ground(course.name, len(course.problem.configs), within, course.first_pick)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The runs of one strategy over one landscape, by seed."""
+
+    landscape: str
+    strategy: str
+    reached: list[Reached]
+
+    def median(self, target: int) -> float:
+        """Evaluations to within a target, by its place; infinite if most runs do not get there."""
+        return median(counts([run[target] for run in self.reached]))
+
+
+def counts(reached: Sequence[int | None]) -> list[float]:
+    """Evaluations as numbers; infinite for a run that did not get there."""
+    return [math.inf if count is None else float(count) for count in reached]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All grounds and outcomes, strategies in the order of the runs."""
+
+    grounds: Sequence[Ground]
+    outcomes: Sequence[Outcome]
+    versions: dict[str, str]
+
+    @property
+    def strategies(self) -> list[str]:
+        """The names, best first: by the median over landscapes of evaluations to within 2 %."""
+        names = dict.fromkeys(outcome.strategy for outcome in self.outcomes)
+        return sorted(names, key=lambda name: [self.overall(name, t) for t in (_MAIN, 0, 2)])
+
+    def of(self, strategy: str) -> list[Outcome]:
+        """A strategy's outcomes, one per landscape."""
+        return [outcome for outcome in self.outcomes if outcome.strategy == strategy]
+
+    def overall(self, strategy: str, target: int) -> float:
+        """Median over landscapes of the median over seeds."""
+        return median(outcome.median(target) for outcome in self.of(strategy))
+
+    def to_data(self) -> dict[str, Any]:
+        """Every count, for those who want to compute something else."""
+        runs = [vars(outcome) for outcome in self.outcomes]
+        landscapes = [vars(ground) for ground in self.grounds]
+        return {
+            "targets": TARGETS,
+            "limit": LIMIT,
+            "versions": self.versions,
+            "landscapes": landscapes,
+            "runs": runs,
+        }
+
+    def show(self, console: Console) -> None:
+        """The tables on the screen."""
+        for title, rows in self._tables().items():
+            table = Table(title=title, title_justify="left", box=None)
+            for place, head in enumerate(rows[0]):
+                table.add_column(head, justify="right" if place else "left")
+            for row in rows[1:]:
+                table.add_row(*row)
+            console.print(table)
+
+    def write(self) -> None:
+        """The tables between the marks of docs/search.md, and the plot."""
+        page = DOCS / "search.md"
+        made = "\n".join(f"{title}:\n\n{_markdown(rows)}" for title, rows in self._tables().items())
+        text = page.read_text(encoding="utf-8")
+        page.write_text(_MARKS.sub(lambda _: f"\n{made}\n", text), encoding="utf-8")
+        pooled = {
+            name: [count for o in self.of(name) for count in counts([r[_MAIN] for r in o.reached])]
+            for name in self.strategies
+        }
+        plot.draw(pooled, LIMIT, DOCS / "search.png")
+
+    def _tables(self) -> dict[str, list[list[str]]]:
+        pick = median(ground.first_pick for ground in self.grounds)
+        return {
+            "Evaluations, median over the landscapes of the median over seeds": self._overall(),
+            "Evaluations to within 2 %, median over seeds, by landscape; the model's first pick is "
+            f"{pick:.0%} slower than the best in the median": self._by_landscape(),
+        }
+
+    def _overall(self) -> list[list[str]]:
+        rows = [["strategy", *_HEADS]]
+        for name in self.strategies:
+            rows.append([name, *(_count(self.overall(name, t)) for t in range(len(TARGETS)))])
+        return rows
+
+    def _by_landscape(self) -> list[list[str]]:
+        """Landscapes side by side: what there is to find, then how soon each strategy found it."""
+        rows = [
+            ["", *(_short(ground.landscape) for ground in self.grounds)],
+            ["feasible configs", *(f"{ground.configs:,}" for ground in self.grounds)],
+        ]
+        for place, head in enumerate(_HEADS):
+            rows.append([f"of them {head}", *(f"{g.within[place]}" for g in self.grounds)])
+        rows.append(["model's first pick", *(f"+{g.first_pick:.0%}" for g in self.grounds)])
+        for name in self.strategies:
+            found = {outcome.landscape: outcome.median(_MAIN) for outcome in self.of(name)}
+            rows.append([name, *(_count(found[ground.landscape]) for ground in self.grounds)])
+        return rows
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
+    lines = [rows[0], rule, *rows[1:]]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _count(evaluations: float) -> str:
+    return f"> {LIMIT}" if math.isinf(evaluations) else f"{evaluations:g}"
+
+
+def _short(workload: str) -> str:
+    """The parts that differ between landscapes, several to a line of a narrow column."""
+    parts = workload.removeprefix("fwd_").replace("_bf16", "").split("_")
+    return " ".join(part for part in parts if not part.startswith("kv"))
