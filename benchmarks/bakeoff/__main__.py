@@ -9,7 +9,6 @@ bakeoff.json beside this file, the tables of docs/search.md and the plot docs/se
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
 from pathlib import Path
@@ -38,7 +37,6 @@ def outcome(path: Path, strategy: str) -> Outcome:
 
 def main() -> None:
     """Runs everything, and reports."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # one process per core is enough
     paths = sorted(LANDSCAPES.glob("*.jsonl.xz"))
     named = [*strategies.names(), *(f"{PEER} {name}" for name in judges.NAMES)]
     outcomes = []

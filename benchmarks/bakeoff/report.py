@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.bakeoff import plot
 from benchmarks.bakeoff.runs import LIMIT, TARGETS, Course, Reached
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -103,16 +102,22 @@ class Report:
             console.print(table)
 
     def write(self) -> None:
-        """The tables between the marks of docs/search.md, and the plot."""
+        """The tables into docs/search.md, and the plot beside it."""
+        from benchmarks.bakeoff import plot  # it needs matplotlib, which tables do not
+
         page = DOCS / "search.md"
+        page.write_text(self.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+        plot.draw({name: self.pooled(name) for name in self.strategies}, LIMIT, DOCS / "search.png")
+
+    def filled(self, page: str) -> str:
+        """A page with the tables between its marks, in place of what was there."""
         made = "\n".join(f"{title}:\n\n{_markdown(rows)}" for title, rows in self._tables().items())
-        text = page.read_text(encoding="utf-8")
-        page.write_text(_MARKS.sub(lambda _: f"\n{made}\n", text), encoding="utf-8")
-        pooled = {
-            name: [count for o in self.of(name) for count in counts([r[_MAIN] for r in o.reached])]
-            for name in self.strategies
-        }
-        plot.draw(pooled, LIMIT, DOCS / "search.png")
+        used = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        return _MARKS.sub(lambda _: f"\n{made}\nMade with {used}.\n\n", page)
+
+    def pooled(self, strategy: str) -> list[float]:
+        """Evaluations to within 2 % of every run of a strategy."""
+        return [c for o in self.of(strategy) for c in counts([run[_MAIN] for run in o.reached])]
 
     def _tables(self) -> dict[str, list[list[str]]]:
         pick = median(ground.first_pick for ground in self.grounds)

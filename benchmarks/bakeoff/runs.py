@@ -77,8 +77,8 @@ def course(path: Path) -> Course:
 class Tally:
     """Counts the evaluations of one run."""
 
-    def __init__(self, course: Course) -> None:
-        self._course = course
+    def __init__(self, course: Course, limit: int = LIMIT) -> None:
+        self._course, self._limit = course, limit
         self._tried: set[tuple[object, ...]] = set()
         self._reached: dict[float, int] = {}
 
@@ -90,7 +90,7 @@ class Tally:
     @property
     def done(self) -> bool:
         """Whether the run can end: the closest target is reached, or the limit."""
-        return TARGETS[-1] in self._reached or len(self._tried) >= LIMIT
+        return TARGETS[-1] in self._reached or len(self._tried) >= self._limit
 
     def evaluate(self, config: Config) -> Trial:
         """What was recorded of a config, counted if it was not tried before."""
@@ -104,10 +104,10 @@ class Tally:
         return landscape.screened(landscape.kernels[0], config)
 
 
-def own(course: Course, name: str, seed: int) -> Reached:
+def own(course: Course, name: str, seed: int, limit: int = LIMIT) -> Reached:
     """A run of one of tunefa's strategies."""
     strategy = strategies.create(name, replace(course.problem, seed=seed))
-    tally = Tally(course)
+    tally = Tally(course, limit)
     for config in _asked(strategy, tally):
         strategy.tell(tally.evaluate(config))
     return tally.reached

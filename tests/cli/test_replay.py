@@ -11,9 +11,11 @@ import pytest
 from tests.cli.conftest import Run
 from tests.fake_objective import KERNEL, WORKLOAD
 from tests.sample_landscapes import CONFIGS, compressed, raced, trial
-from tunefa import store
+from tunefa import landscape, store
 from tunefa.store import Store
+from tunefa.strategies import identity
 
+TREE = Path(__file__).resolve().parents[2]
 BEST = CONFIGS[20]
 
 
@@ -90,3 +92,11 @@ def test_wrong_files_are_one_sentence(content: Any, run: Run, tmp_path: Path) ->
             path.write_bytes(content)
         said = run("search", "--replay", str(path), code=1).stderr
         assert said.startswith(f"Error: {path}") and said.count("\n") == 1
+
+
+def test_a_search_of_a_whole_landscape_ends_within_2_percent_of_its_best(run: Run) -> None:
+    (path,) = (TREE / "benchmarks" / "landscapes").glob("*b32_h16_kv16_q512_k512_d64_*")
+    said = json.loads(run("search", "--replay", str(path), "--budget", "100", "--json").stdout)
+    excess = landscape.load(path).excess(KERNEL.name)
+    assert said["trials"] == 100
+    assert excess[identity(said["record"]["config"])] <= 0.02
