@@ -32,7 +32,7 @@ def outcome(path: Path, strategy: str) -> Outcome:
     peer, _, name = strategy.rpartition(" ")
     run = judges.run if peer else runs.own
     reached = [run(course, name, seed) for seed in range(SEEDS)]
-    return Outcome(course.name, strategy, reached)
+    return Outcome(course.name, strategy, reached, runs.SLOW.get(name, runs.LIMIT))
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -12,22 +13,33 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 
-def draw(counts: Mapping[str, Sequence[float]], limit: int, path: Path) -> None:
-    """One line per strategy, best first; `counts` are its runs' evaluations, infinite for never."""
+@dataclass(frozen=True)
+class Line:
+    """One strategy."""
+
+    name: str
+    counts: Sequence[float]
+    """Evaluations of each run until it was close enough; infinite for never."""
+    limit: int
+    """Evaluations after which a run was given up."""
+
+
+def draw(lines: Sequence[Line], path: Path) -> None:
+    """The share of runs that are close enough after so many evaluations; a line per strategy."""
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     colours = pyplot.get_cmap("tab10")
-    for place, (name, values) in enumerate(counts.items()):
-        reached = sorted(value for value in values if not math.isinf(value))
-        steps = [(place + 1) / len(values) for place in range(len(reached))]
-        last = steps[-1] if steps else 0.0
+    limit = max(line.limit for line in lines)
+    for place, line in enumerate(lines):
+        reached = sorted(count for count in line.counts if not math.isinf(count))
+        shares = [(done + 1) / len(line.counts) for done in range(len(reached))]
         axes.step(
-            [1, *reached, limit],
-            [0, *steps, last],
+            [1, *reached, line.limit],
+            [0, *shares, shares[-1] if shares else 0],
             where="post",
-            label=name,
+            label=line.name,
             color=colours(place % 10),
-            linestyle="--" if " " in name else "-",
-            linewidth=2.5 if name == "auto" else 1.4,
+            linestyle="--" if " " in line.name else "-",
+            linewidth=2.5 if line.name == "auto" else 1.4,
         )
     axes.axvline(25, color="0.7", linewidth=0.8)
     axes.set(

@@ -31,12 +31,15 @@ class Ground:
     """How many of them are within each target."""
     first_pick: float
     """The excess of the model's favourite before anything is compiled."""
+    default: float
+    """The excess of the kernel's default."""
 
 
 def ground(course: Course) -> Ground:
     """The facts of one landscape."""
     within = tuple(sum(e <= target for e in course.excess.values()) for target in TARGETS)
-    return Ground(course.name, len(course.problem.configs), within, course.first_pick)
+    count = len(course.problem.configs)
+    return Ground(course.name, count, within, course.first_pick, course.default)
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,12 @@ class Outcome:
     landscape: str
     strategy: str
     reached: list[Reached]
+    limit: int = LIMIT
+    """Evaluations after which a run was given up."""
+
+    def shown(self, target: int) -> str:
+        """The median, as a table has it."""
+        return _count(self.median(target), self.limit)
 
     def median(self, target: int) -> float:
         """Evaluations to within a target, by its place; infinite if most runs do not get there."""
@@ -107,7 +116,10 @@ class Report:
 
         page = DOCS / "search.md"
         page.write_text(self.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
-        plot.draw({name: self.pooled(name) for name in self.strategies}, LIMIT, DOCS / "search.png")
+        lines = [
+            plot.Line(name, self.pooled(name), self.of(name)[0].limit) for name in self.strategies
+        ]
+        plot.draw(lines, DOCS / "search.png")
 
     def filled(self, page: str) -> str:
         """A page with the tables between its marks, in place of what was there."""
@@ -130,7 +142,9 @@ class Report:
     def _overall(self) -> list[list[str]]:
         rows = [["strategy", *_HEADS]]
         for name in self.strategies:
-            rows.append([name, *(_count(self.overall(name, t)) for t in range(len(TARGETS)))])
+            limit = self.of(name)[0].limit
+            figures = (self.overall(name, target) for target in range(len(TARGETS)))
+            rows.append([name, *(_count(figure, limit) for figure in figures)])
         return rows
 
     def _by_landscape(self) -> list[list[str]]:
@@ -141,10 +155,11 @@ class Report:
         ]
         for place, head in enumerate(_HEADS):
             rows.append([f"of them {head}", *(f"{g.within[place]}" for g in self.grounds)])
-        rows.append(["model's first pick", *(f"+{g.first_pick:.0%}" for g in self.grounds)])
+        rows.append(["the kernel's default", *(f"+{g.default:.1%}" for g in self.grounds)])
+        rows.append(["model's first pick", *(f"+{g.first_pick:.1%}" for g in self.grounds)])
         for name in self.strategies:
-            found = {outcome.landscape: outcome.median(_MAIN) for outcome in self.of(name)}
-            rows.append([name, *(_count(found[ground.landscape]) for ground in self.grounds)])
+            found = {outcome.landscape: outcome.shown(_MAIN) for outcome in self.of(name)}
+            rows.append([name, *(found[ground.landscape] for ground in self.grounds)])
         return rows
 
 
@@ -154,8 +169,8 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _count(evaluations: float) -> str:
-    return f"> {LIMIT}" if math.isinf(evaluations) else f"{evaluations:g}"
+def _count(evaluations: float, limit: int) -> str:
+    return f"> {limit}" if math.isinf(evaluations) else f"{evaluations:g}"
 
 
 def _short(workload: str) -> str:

@@ -28,6 +28,9 @@ TARGETS = (0.05, 0.02, 0.01)
 """How much slower than the landscape's best a config may be, from far to close."""
 LIMIT = 400
 """Evaluations after which a run is given up."""
+SLOW = {"gp": 50}
+"""Limits of strategies that take so long to propose that the runs would not end today: at 400
+evaluations Optuna's Gaussian process takes a second for one."""
 
 Reached = tuple[int | None, ...]
 """By target, the evaluation that was the first within it; None if none was."""
@@ -67,6 +70,13 @@ class Course:
         favourite = min(zip(made.expected_us, made.configs, strict=True), key=lambda pair: pair[0])
         return self.excess.get(identity(favourite[1]), math.inf)
 
+    @property
+    def default(self) -> float:
+        """The excess of the kernel's default."""
+        landscape = self.landscape
+        config = kernels.load(landscape.kernels[0]).default(landscape.workload, landscape.arch)
+        return self.excess.get(identity(config), math.inf)
+
 
 @lru_cache(maxsize=1)
 def course(path: Path) -> Course:
@@ -105,9 +115,9 @@ class Tally:
 
 
 def own(course: Course, name: str, seed: int, limit: int = LIMIT) -> Reached:
-    """A run of one of tunefa's strategies."""
+    """A run of one of tunefa's strategies; a slow one's limit is its own, if that is lower."""
     strategy = strategies.create(name, replace(course.problem, seed=seed))
-    tally = Tally(course, limit)
+    tally = Tally(course, min(limit, SLOW.get(name, limit)))
     for config in _asked(strategy, tally):
         strategy.tell(tally.evaluate(config))
     return tally.reached

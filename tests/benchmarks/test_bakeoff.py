@@ -73,9 +73,8 @@ def reports() -> Report:
         Outcome("fwd_b1_h8_kv8_q512", "fast", [(1, 2, 3)] * 3),
         Outcome("fwd_b2_h8_kv8_q512", "fast", [(1, 4, None), (1, 6, None), (1, 5, 9)]),
     ]
-    grounds = [
-        Ground(name, 1000, (3, 2, 1), 0.25) for name in dict.fromkeys(o.landscape for o in outcomes)
-    ]
+    names = dict.fromkeys(outcome.landscape for outcome in outcomes)
+    grounds = [Ground(name, 1000, (3, 2, 1), 0.25, 0.1) for name in names]
     return Report(grounds, outcomes, {"optuna": "5.0"})
 
 
@@ -93,7 +92,7 @@ def test_tables_replace_what_stood_between_the_marks() -> None:
     filled = reports().filled(page)
     assert filled.startswith("Before.\n") and filled.endswith("After.\n") and "old" not in filled
     assert f"| fast | 1 | 3.5 | > {runs.LIMIT} |" in filled
-    assert "| model's first pick | +25% | +25% |" in filled and "optuna 5.0" in filled
+    assert "| model's first pick | +25.0% | +25.0% |" in filled and "optuna 5.0" in filled
     assert reports().filled(filled) == filled
 
 
