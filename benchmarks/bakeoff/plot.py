@@ -26,7 +26,7 @@ class Line:
 
 def draw(lines: Sequence[Line], path: Path) -> None:
     """The share of runs that are close enough after so many evaluations; a line per strategy."""
-    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(9.5, 5), layout="constrained")
     colours = pyplot.get_cmap("tab10")
     limit = max(line.limit for line in lines)
     for place, line in enumerate(lines):
@@ -45,7 +45,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     axes.set(
         xscale="log",
         xlim=(1, limit),
-        ylim=(0, 1),
+        ylim=(0, 1.02),
         xlabel="evaluations",
         ylabel="runs within 2 % of the best",
     )
@@ -54,6 +54,6 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     axes.grid(color="0.92")
-    axes.legend(fontsize=8, loc="upper left")
+    figure.legend(loc="outside right upper", fontsize=9, frameon=False)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
