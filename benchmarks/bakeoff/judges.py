@@ -63,8 +63,9 @@ class Replay(Runner):  # type: ignore[misc]  # kernel_tuner has no types
         if self._tally.done:
             budget.add_evaluations(LIMIT)  # it asks its budget whether to go on
             return None
-        config = dict(zip(self._names, values, strict=True))
+        config, before = dict(zip(self._names, values, strict=True)), self._tally.evaluations
         trial = self._tally.evaluate(config)
+        budget.add_evaluations(self._tally.evaluations - before)
         time_us = trial.median_us if trial.outcome == "ok" else None
         return {**config, "time": time_us or _FAILED}
 

@@ -93,6 +93,11 @@ class Tally:
         self._reached: dict[float, int] = {}
 
     @property
+    def evaluations(self) -> int:
+        """How many so far."""
+        return len(self._tried)
+
+    @property
     def reached(self) -> Reached:
         """The result so far."""
         return tuple(self._reached.get(target) for target in TARGETS)
@@ -100,7 +105,7 @@ class Tally:
     @property
     def done(self) -> bool:
         """Whether the run can end: the closest target is reached, or the limit."""
-        return TARGETS[-1] in self._reached or len(self._tried) >= self._limit
+        return TARGETS[-1] in self._reached or self.evaluations >= self._limit
 
     def evaluate(self, config: Config) -> Trial:
         """What was recorded of a config, counted if it was not tried before."""
@@ -109,7 +114,7 @@ class Tally:
         excess = self._course.excess.get(key, math.inf)
         for target in TARGETS:
             if excess <= target:
-                self._reached.setdefault(target, len(self._tried))
+                self._reached.setdefault(target, self.evaluations)
         landscape = self._course.landscape
         return landscape.screened(landscape.kernels[0], config)
 
