@@ -105,7 +105,7 @@ class Report:
         for title, rows in self._tables().items():
             table = Table(title=title, title_justify="left", box=None)
             for place, head in enumerate(rows[0]):
-                table.add_column(head, justify="right" if place else "left")
+                table.add_column(head, justify="right" if place else "left", no_wrap=not place)
             for row in rows[1:]:
                 table.add_row(*row)
             console.print(table)
