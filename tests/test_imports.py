@@ -17,7 +17,7 @@ LAYERS = (
     {"_version", "errors", "assets", "budget", "expr", "strict_yaml", "workload", "trial"}
     | {"arch", "arch_file", "models", "recent"},
     {"occupancy", "space", "kernel", "record", "document", "store", "lookup", "journal", "ledger"}
-    | {"strategies", "sampler", "study", "surrogate", "gaussian"},
+    | {"strategies", "sampler", "study", "surrogate", "gaussian", "landscape"},
     {
         "languages",
         "model",
@@ -36,6 +36,7 @@ LAYERS = (
         "loop",
         "bench",
         "measured",
+        "replayed",
         "verify",
         "winner",
         "problem",
