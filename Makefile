@@ -6,11 +6,11 @@ VENV := .venv
 READY := $(VENV)/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help search test lint venv clean
+.PHONY: help search test lint bench-search venv clean
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=python3.12]"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' Makefile
 
 search: $(READY) ## search without a GPU for the default workload; ARGS="--arch sm80" for another
 	@$(VENV)/bin/tunefa search $(ARGS)
@@ -23,6 +23,12 @@ lint: $(READY) ## ruff and mypy
 	$(VENV)/bin/python -m ruff check
 	$(VENV)/bin/python -m ruff format --check
 	$(VENV)/bin/python -m mypy
+
+# One thread per process: there is a process for every core.
+bench-search: $(READY) ## compare search strategies on recorded landscapes; rewrites docs/search.md
+	@PIP_USER=0 $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --constraint $(VENV)/constraints.txt --editable ".[bench]"
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m benchmarks.bakeoff
 
 venv: $(READY) ## .venv with tunefa and its tools; reuses the torch of PYTHON if it has one
 

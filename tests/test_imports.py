@@ -28,7 +28,7 @@ LAYERS = (
         "journal",
         "ledger",
     }
-    | {"strategies"},
+    | {"strategies", "sampler", "study", "surrogate", "gaussian", "landscape"},
     {
         "languages",
         "model",
@@ -47,6 +47,7 @@ LAYERS = (
         "loop",
         "bench",
         "measured",
+        "replayed",
         "verify",
         "winner",
         "problem",

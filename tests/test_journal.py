@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -151,7 +152,7 @@ def test_a_line_in_the_middle_that_does_not_hold_is_named(line: str) -> None:
         (b'{"tunefa_journal": 2}\n', r":1: was written by a newer tunefa \(schema 2.*: upgrade"),
         (b'{"journal": 1}\n{}\n', r":1: this is no journal of tunefa"),
         (b"[1]\n{}\n", r":1: this is no journal of tunefa"),
-        (b"hello\nthere\n", r":1: this line is no trial"),
+        (b"hello\nthere\n", r":1: this line is no first line of a journal"),
         (b"\xff\xfe\x00", r" is no journal: it is not UTF-8"),
     ],
 )
@@ -266,3 +267,29 @@ def test_file_size_limit(tmp_path: Path, header: int) -> None:
     error, intact = run_child(tmp_path, SMALL_FILES, header=header)
     assert "cannot be written: File too large" in error
     assert intact == "True"
+
+
+def test_a_compressed_journal_reads_as_the_plain_one(tmp_path: Path) -> None:
+    plain = written(OK, FAILED)
+    packed = tmp_path / "some.jsonl.xz"
+    packed.write_bytes(lzma.compress(plain.read_bytes()))
+    assert list(journal.read(packed)) == list(journal.read(plain))
+    assert journal.header(packed) == journal.header(plain)
+
+
+def test_a_torn_compressed_journal_is_an_error(tmp_path: Path) -> None:
+    whole = lzma.compress(written(OK).read_bytes())
+    packed = tmp_path / "some.jsonl.xz"
+    for torn in (whole[:-1], whole[: len(whole) // 2], b"", b"plain text"):
+        packed.write_bytes(torn)
+        with pytest.raises(TunefaError, match=f"^{packed} is torn or no .xz file"):
+            list(journal.read(packed))
+
+
+def test_a_compressed_journal_is_not_written_to(tmp_path: Path) -> None:
+    packed = tmp_path / "some.jsonl.xz"
+    packed.write_bytes(lzma.compress(written(OK).read_bytes()))
+    before = packed.read_bytes()
+    with pytest.raises(TunefaError, match="compressed"):
+        Journal.reopened(packed)
+    assert packed.read_bytes() == before

@@ -52,7 +52,10 @@ def test_the_newest_journal_is_first() -> None:
 @pytest.mark.parametrize(
     ("content", "warning"),
     [
-        (b"nonsense\nmore\n", "journal left out: {path}:1: this line is no trial"),
+        (
+            b"nonsense\nmore\n",
+            "journal left out: {path}:1: this line is no first line of a journal",
+        ),
         (b'{"tunefa_journal": 2}\n', "journal left out: {path}:1: was written by a newer tunefa"),
         (b'{"tunefa_journal": 1}\n', "journal left out: {path}:1: does not say what was searched"),
     ],

@@ -228,3 +228,25 @@ def test_no_config_is_predicted_above_the_peak(arch: str, device: Device) -> Non
             time_us = model.predict(workload, chip, device, config, resources).time_us
             assert workload.flops / time_us * 1e6 < peak, (text, config)
             assert time_us > workload.io_bytes / device.hbm_bytes_per_s * 1e6
+
+
+def expected(**changes: Any) -> Resources:
+    """Of 128 x 64 tiles on 8 warps at head_dim 128: 32 scores and 64 outputs per thread."""
+    return model.expected_resources(SM90, {**CONFIG, **changes}, 1000, 96)
+
+
+def test_what_the_compiler_will_report_is_guessed() -> None:
+    assert expected() == Resources(1000, int(15 + 1.5 * 32 + 1.35 * 64), 0)
+    pointers = expected(LOADS="pointer").registers
+    assert pointers is not None and pointers > (expected().registers or 0)
+    capped = expected(maxnreg=96)
+    assert capped.registers == 96
+    assert capped.spill_bytes == int(4 * (15 + 1.5 * 32 + 1.35 * 64 - 25 - 96))
+
+
+def test_a_block_never_asks_for_more_registers_than_there_are() -> None:
+    """16 warps of 512 threads leave 128 registers each, though the kernel sets no cap."""
+    wide = model.expected_resources(SM90, {**CONFIG, "num_warps": 16}, 1000, 300)
+    assert wide.registers == SM90.registers_per_sm // 512
+    assert (wide.spill_bytes or 0) > 0
+    assert math.isfinite(model.predict(FULL, SM90, H200, {**CONFIG, "num_warps": 16}, wide).time_us)

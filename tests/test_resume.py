@@ -15,7 +15,7 @@ import pytest
 
 from tests.fake_objective import KERNEL, Fake, Seen, by_tile, request, user_store
 from tests.own_kernels import OwnKernels
-from tunefa import journal, measured, resume, search
+from tunefa import journal, measured, resume, search, strategies
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
 from tunefa.search import Request, Result
@@ -51,7 +51,7 @@ def change_header(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(header) + "\n" + "".join(rest))
 
 
-@pytest.mark.parametrize("strategy", ["auto", "grid", "random", "tpe"])
+@pytest.mark.parametrize("strategy", strategies.names())
 def test_no_trial_is_repeated_and_all_count(fake: type[Fake], strategy: str) -> None:
     tried = counting(fake)
     asked = request(budget=Budget(trials=40), strategy=strategy)
@@ -60,7 +60,7 @@ def test_no_trial_is_repeated_and_all_count(fake: type[Fake], strategy: str) -> 
     before = {identity(f.trial.config) for f in first.finished}
     tried.clear()
     second = searched(continued(asked, first.journal, 40))
-    assert second.journal == first.journal and list(journal.folder().iterdir()) == [first.journal]
+    assert second.journal == first.journal and journal.paths() == [first.journal]
     assert len(tried) == 25 and not {identity(config) for config in tried} & before
     held = {identity(trial.config) for _, trial in journal.read(second.journal)}
     assert len(held) == 40 == len(second.finished)

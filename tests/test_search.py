@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
+import optuna
 import pytest
 
 from tests.fake_objective import KERNEL, SM90, WORKLOAD, Fake, Seen, by_tile, request, user_store
 from tests.own_kernels import OwnKernels
-from tunefa import journal, search, store
+from tunefa import journal, search, store, study
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
 from tunefa.store import Store
@@ -180,7 +182,7 @@ def test_a_search_ends_when_its_seconds_are_used(fake: type[Fake]) -> None:
     assert 5 < len(result.finished) < 110
 
 
-@pytest.mark.parametrize("strategy", ["grid", "random", "tpe", "auto"])
+@pytest.mark.parametrize("strategy", ["auto", "gp", "grid", "prior", "random", "tpe"])
 def test_any_strategy_can_be_named(fake: type[Fake], strategy: str) -> None:
     result = search.search(request(strategy=strategy), user_store())
     assert len(result.finished) == 6 and result.record is not None
@@ -198,3 +200,29 @@ def test_the_seed_decides(fake: type[Fake]) -> None:
         return [f.trial.config for f in search.search(asked, user_store()).finished]
 
     assert configs(1) == configs(1) != configs(2)
+
+
+def test_the_study_lies_beside_the_journal(fake: type[Fake]) -> None:
+    result = search.search(request(), user_store())
+    beside = study.beside(result.journal)
+    [name] = optuna.get_all_study_names(beside)
+    assert name == f"{result.journal.stem}-{KERNEL.name}"
+    assert len(optuna.load_study(study_name=name, storage=beside).trials) == 6
+
+
+def test_a_search_that_is_resumed_goes_on_with_its_study(fake: type[Fake], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    first = search.search(request(storage=url), user_store())
+    more = request(storage=url, resume=first.journal, budget=Budget(trials=10))
+    search.search(more, user_store())
+    [name] = optuna.get_all_study_names(url)
+    configs = [
+        t.user_attrs["config"] for t in optuna.load_study(study_name=name, storage=url).trials
+    ]
+    assert len(configs) == len(set(configs)) == 10
+
+
+def test_a_wrong_storage_leaves_nothing_behind(fake: type[Fake]) -> None:
+    with pytest.raises(TunefaError, match="the storage 'study' cannot be opened"):
+        search.search(request(storage="study"), user_store())
+    assert journal.paths() == []

@@ -94,7 +94,7 @@ def test_a_store_that_cannot_be_written_leaves_the_journal(
     (tmp_path / "file").touch()
     with pytest.raises(TunefaError, match="cannot write"):
         search.search(request(), Store([tmp_path / "file" / "store"]))
-    (path,) = journal.folder().iterdir()
+    (path,) = journal.paths()
     assert len({repr(t.config) for _, t in journal.read(path)}) == 6
 
 

@@ -132,7 +132,7 @@ def test_two_searches_at_once_into_one_store_keep_both(tmp_path: Path) -> None:
     records = user_store().records()
     assert len(set(stored)) == len(records) == 2
     assert {str(r.workload) for r in records} == {"fwd_b1_h4_kv4_q1024_k1024_d64_bf16_full"}
-    assert len(list(journal.folder().iterdir())) == 2
+    assert len(journal.paths()) == 2
 
 
 def test_ctrl_c_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert interrupted == "True"
     (record,) = store.read(Path(stored))
     assert record.objective == "predicted"
-    (path,) = journal.folder().iterdir()
+    (path,) = journal.paths()
     trials = [trial for _, trial in journal.read(path)]
     assert len(trials) >= 3 and record.config in [trial.config for trial in trials]
     assert none_left("TUNEFA_CTRL_C")

@@ -1,4 +1,4 @@
-"""What every strategy must do, over all that `strategies.names()` finds; and what TPE adds."""
+"""What every strategy must do, over all that `strategies.names()` finds; and what some add."""
 
 from __future__ import annotations
 
@@ -13,56 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.sample_problem import (
+    BEST,
+    FEASIBLE,
+    PARAMETERS,
+    SMALL,
+    good,
+    landscape_us,
+    problem,
+    proposals,
+)
 from tunefa import strategies
 from tunefa.errors import TunefaError
-from tunefa.space import Parameter
-from tunefa.strategies import Problem, Strategy, identity
+from tunefa.strategies import Strategy, identity
 from tunefa.trial import OUTCOMES, Config, Trial
-
-PARAMETERS = (
-    Parameter("BLOCK_M", (16, 32, 64, 128, 256), ""),
-    Parameter("BLOCK_N", (16, 32, 64, 128, 256), ""),
-    Parameter("num_stages", (1, 2, 3, 4, 5), ""),
-    Parameter("LOADS", ("pointer", "tma"), ""),
-    Parameter("ORDER", (0, 1, 2, 3), ""),
-    Parameter("ONE", (7,), ""),
-)
-BEST = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 3, "LOADS": "tma", "ORDER": 3, "ONE": 7}
-
-
-def feasible() -> list[Config]:
-    names = [parameter.name for parameter in PARAMETERS]
-    everything = itertools.product(*(parameter.values for parameter in PARAMETERS))
-    configs = [dict(zip(names, values, strict=True)) for values in everything]
-    return [c for c in configs if c["BLOCK_M"] * c["BLOCK_N"] <= 2**14
-            and c["BLOCK_M"] * c["num_stages"] <= 512]  # fmt: skip
-
-
-def landscape_us(config: Config) -> float:
-    """Smooth, with an interaction of two parameters and its minimum at BEST."""
-    place = {p.name: p.values.index(config[p.name]) for p in PARAMETERS}
-    off = {p.name: abs(place[p.name] - p.values.index(BEST[p.name])) for p in PARAMETERS}
-    slower = 0.15 * off["BLOCK_M"] ** 2 + 0.1 * off["BLOCK_N"] ** 2 + 0.05 * off["num_stages"]
-    slower += 0.2 * off["LOADS"] + 0.07 * off["ORDER"]
-    return 100 * (1 + slower + 0.05 * abs(place["BLOCK_M"] - place["BLOCK_N"] - 1))
-
-
-FEASIBLE = feasible()
-SMALL = FEASIBLE[::25]
-
-
-def problem(
-    configs: Sequence[Config] = SMALL,
-    first: Sequence[Config] = (),
-    trials: int | None = None,
-    seed: int = 0,
-) -> Problem:
-    expected = [landscape_us(config) * (1 + 0.3 * math.sin(i)) for i, config in enumerate(configs)]
-    return Problem(PARAMETERS, list(configs), expected, list(first), trials, seed)
-
-
-def good(config: Config) -> Trial:
-    return Trial(config, "ok", predicted_us=landscape_us(config))
 
 
 def asked(strategy: Strategy, judge: Callable[[Config], Trial | None] = good) -> list[Config]:
@@ -206,34 +170,6 @@ def test_grid_keeps_the_order_of_the_file() -> None:
     assert asked(strategies.create("grid", problem())) == SMALL
 
 
-def test_auto_begins_with_what_is_known_then_follows_the_model() -> None:
-    infeasible = {**BEST, "BLOCK_M": 256, "BLOCK_N": 256}
-    turned = dict(reversed(list(SMALL[-1].items())))  # as a file edited by hand may have it
-    known = [SMALL[9], infeasible, SMALL[9], turned, {"BLOCK_M": 64}]
-    proposed = asked(strategies.create("auto", problem(first=known, trials=1000)))
-    assert proposed[:2] == [SMALL[9], SMALL[-1]]
-    assert list(proposed[1]) == list(SMALL[-1])
-    assert covers(proposed, SMALL)
-    expected = dict(zip(map(identity, SMALL), problem().expected_us, strict=True))
-    later = [expected[identity(config)] for config in proposed[2:]]
-    assert later == sorted(later)
-
-
-def test_auto_mixes_the_model_and_tpe_when_not_all_can_be_tried() -> None:
-    some = problem(FEASIBLE, trials=60)
-    expected = dict(zip(map(identity, FEASIBLE), some.expected_us, strict=True))
-    strategy = strategies.create("auto", some)
-    proposed = []
-    for _ in range(60):
-        config = strategy.ask()
-        assert config is not None
-        proposed.append(expected[identity(config)])
-        strategy.tell(good(config))
-    assert proposed[:12] == sorted(expected.values())[:12]
-    falls = sum(earlier > later for earlier, later in itertools.pairwise(proposed[12:]))
-    assert 10 <= falls <= 30, "the model's picks alone would be in order"
-
-
 def trials_until_best(name: str, seed: int) -> int:
     strategy = strategies.create(name, problem(FEASIBLE, seed=seed))
     for count in itertools.count(1):
@@ -245,29 +181,29 @@ def trials_until_best(name: str, seed: int) -> int:
     raise AssertionError
 
 
-def test_tpe_finds_a_planted_optimum_sooner_than_random() -> None:
+def test_who_finds_a_planted_optimum_sooner() -> None:
     medians = {
-        name: statistics.median(trials_until_best(name, seed) for seed in range(20))
-        for name in ("random", "tpe")
+        name: statistics.median(trials_until_best(name, seed) for seed in range(8))
+        for name in ("random", "tpe", "prior", "auto")
     }
     assert medians["tpe"] < medians["random"] / 4  # 33 of 776 configs against 386
+    assert medians["prior"] < medians["random"] / 4
+    assert medians["auto"] < medians["tpe"]
 
 
-def test_tpe_keeps_away_from_what_fails() -> None:
+@pytest.mark.parametrize("name", ["tpe", "prior", "auto"])
+def test_it_keeps_away_from_what_fails(name: str) -> None:
     """A fifth of the space fails: fewer of its proposals do, and it comes near the best."""
 
     def fails(config: Config) -> bool:
         return bool(config["BLOCK_M"] <= 32 and config["LOADS"] == "tma")
 
+    def judge(config: Config) -> Trial:
+        return Trial(config, "timeout", "60 s") if fails(config) else good(config)
+
     failing = sum(map(fails, FEASIBLE)) / len(FEASIBLE)
     assert failing > 0.2
-    for seed in range(5):
-        strategy = strategies.create("tpe", problem(FEASIBLE, seed=seed))
-        proposed = []
-        for _ in range(60):
-            config = strategy.ask()
-            assert config is not None
-            proposed.append(config)
-            strategy.tell(Trial(config, "timeout", "60 s") if fails(config) else good(config))
+    for seed in range(3):
+        proposed = proposals(name, 60, judge, seed=seed)
         assert sum(map(fails, proposed[20:])) / 40 < failing / 2
         assert min(map(landscape_us, proposed)) < 1.25 * landscape_us(BEST)

@@ -1,7 +1,7 @@
 """Objectives say what becomes of a config: predicted without a device, measured on the one there.
 
-Both compile in a pool and hand back trials as they finish; the search loop does not know which one
-it drives.
+Both compile in a pool and hand back trials as they finish; a third replays what was recorded
+(tunefa/replayed.py). The search loop does not know which one it drives.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class Raced:
 class Objective(Protocol):
     """Evaluates configs of one kernel for one workload. A context manager."""
 
-    kind: Literal["measured", "predicted"]
     width: int
     """Configs to keep under way."""
     reserve_s: float

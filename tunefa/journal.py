@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import lzma
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from tunefa.errors import TunefaError
 from tunefa.trial import Trial
 
 SCHEMA = 1
+COMPRESSED = ".xz"
+"""Suffix of journals that are kept to be read only."""
 _STAMP = len("20261120T165639")
 
 
@@ -50,8 +53,11 @@ class Journal:
     def reopened(cls, path: Path) -> Journal:
         """The journal at `path`, to append to; a torn last line is cut off.
 
-        Raises TunefaError as `read` does, and when another search is still writing the file.
+        Raises TunefaError as `read` does, when another search is still writing the file, and for a
+        compressed one.
         """
+        if path.suffix == COMPRESSED:
+            raise TunefaError(f"{path} is compressed and cannot be continued: unpack it with unxz")
         journal = cls.__new__(cls)
         journal.path = path
         try:
@@ -147,7 +153,7 @@ def read(path: Path) -> Iterator[tuple[str, Trial]]:
 
     A torn last line, which a crash leaves, ends the journal. Raises TunefaError with file and line
     for a missing file, one that is no journal or a newer tunefa's, and for a line in the middle
-    that does not hold.
+    that does not hold. One that ends in .xz is unpacked first, and must be whole.
     """
     entries = _entries(path)
     next(entries, None)
@@ -157,10 +163,7 @@ def read(path: Path) -> Iterator[tuple[str, Trial]]:
 
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
     """(where its line ends, what it holds) of every whole line: a header, then (kernel, trial)."""
-    try:
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise TunefaError(f"{path} cannot be read: {error.strerror}") from error
+    lines = _content(path).splitlines(keepends=True)
     end = 0
     for number, line in enumerate(lines, start=1):
         end += len(line)
@@ -173,10 +176,21 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
                 raise TunefaError(f"{path} is no journal: it is not UTF-8 text") from error
             if number == len(lines):
                 return
-            raise TunefaError(f"{path}:{number}: this line is no trial: {error}") from error
+            what = "trial" if number > 1 else "first line of a journal"
+            raise TunefaError(f"{path}:{number}: this line is no {what}: {error}") from error
         if number == 1:
             _check_header(entry, path)
         yield end, entry
+
+
+def _content(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        return lzma.decompress(content) if path.suffix == COMPRESSED else content
+    except OSError as error:
+        raise TunefaError(f"{path} cannot be read: {error.strerror}") from error
+    except lzma.LZMAError as error:
+        raise TunefaError(f"{path} is torn or no .xz file ({error}): get it anew") from error
 
 
 def _check_header(entry: Any, path: Path) -> None:

@@ -91,9 +91,9 @@ def _of(path: Path) -> Iterator[Failure]:
 
 
 def _search(path: Path) -> Search | None:
-    """None for a journal whose first line was never finished: nothing is behind it."""
+    """None for a replay's, and one whose first line was never finished: nothing is behind it."""
     header = journal.header(path)
-    if not header:
+    if not header or header.get("objective") == "replayed":
         return None
     try:
         workload = Workload.parse(header["workload"])

@@ -6,8 +6,8 @@ SM holds. Per step, with D the padded head dimension:
 
     tensor   2 BLOCK_M BLOCK_N (D + Dv) / tensor_flops_per_clock_per_sm / rate of the instruction
     exp2     BLOCK_M BLOCK_N / exp2_per_clock_per_sm
-    issue    (5.5 BLOCK_M BLOCK_N + BLOCK_M Dv + loads) / 128 lanes: scale, maximum (half rate),
-             sum, convert and, once a step, rescaling the accumulator; a mask adds 2 per score
+    issue    (8 BLOCK_M BLOCK_N + BLOCK_M Dv + loads) / 128 lanes: scale, maximum (half rate),
+             sum, convert and, once a step, rescaling the accumulator; a mask adds 3 per score
     smem     bytes of K and V written once and read by every warp(group) / 128 bytes per clock
     spills   bytes that the compiler moved to local memory, which lives in the same L1
 
@@ -40,8 +40,8 @@ Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499); with its oper
 ldmatrix and registers, attention kernels saw less."""
 ISSUE_LANES = 128
 """Lanes that issue per clock and SM: four schedulers of 32 threads, every chip from sm80 on."""
-SLOTS_PER_SCORE = 6.5
-"""FFMA, FMNMX (half rate, so 2), FADD, MUFU, half an F2FP, and moves."""
+SLOTS_PER_SCORE = 8.0
+"""FFMA, FMNMX (half rate, so 2), FADD, MUFU, half an F2FP, and 2.5 for moves and waits between."""
 MASK_SLOTS_PER_SCORE = 3.0
 SLOTS_PER_COPY = 8.0
 """Issue slots of one 16-byte cp.async with its address; a TMA copy takes one thread."""
@@ -54,6 +54,8 @@ LOAD_LATENCY = 900.0
 STREAM_COUPLING = 0.2
 """Share of a stream that one more warpgroup of the same program is worth: they meet every step."""
 LAUNCH_US = 3.0
+SPARED_REGISTERS = 25
+"""What ptxas saves by another order of instructions before it spills."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,31 @@ def predict(
     return Prediction(time_us, binding, fits, pipes, steps, compute_us, l2_us, hbm_us)
 
 
+def expected_resources(arch: Arch, config: Config, smem_bytes: int, accumulators: int) -> Resources:
+    """What the compiler will probably report.
+
+    From a space's lower bounds: shared memory, and registers per thread of scores and output.
+    """
+    threads = 32 * int(config["num_warps"])
+    scores = int(config["BLOCK_M"]) * int(config["BLOCK_N"]) / threads
+    output = max(0.0, accumulators - scores)
+    if _uses_wgmma(arch, config):
+        wanted = 15 + 1.5 * scores + 1.35 * output
+    else:
+        wanted = 65 + 2.0 * scores + output
+    if config["LOADS"] == "pointer":
+        wanted += 28
+    # ptxas keeps to the registers that so many threads can have, whatever the user's cap is.
+    cap = min(arch.max_registers_per_thread, arch.registers_per_sm // threads)
+    cap = min(cap, int(config.get("maxnreg") or cap))
+    spilled = max(0.0, wanted - SPARED_REGISTERS - cap)
+    return Resources(smem_bytes, int(min(wanted, cap)), int(4 * spilled))
+
+
+def _uses_wgmma(arch: Arch, config: Config) -> bool:
+    return "wgmma" in arch.features and config["num_warps"] >= 4 and config["BLOCK_M"] >= 64
+
+
 def _tile(workload: Workload, config: Config) -> _Tiling:
     packed = workload.group if config["PACK_GQA"] else 1
     block_m, block_n = int(config["BLOCK_M"]), int(config["BLOCK_N"])
@@ -138,7 +165,7 @@ def _step_cycles(
     pad_dv = max(16, next_pow2(workload.head_dim_v))
     scores = block_m * block_n
     size = DTYPES[workload.dtype]
-    wgmma = "wgmma" in arch.features and config["num_warps"] >= 4 and block_m >= 64
+    wgmma = _uses_wgmma(arch, config)
     rates = arch.tensor_flops_per_clock_per_sm
     rate = rates["tf32"] / 3 if workload.dtype == "fp32" else rates[workload.dtype]
     if "wgmma" in arch.features and not wgmma:

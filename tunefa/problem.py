@@ -12,13 +12,10 @@ from tunefa.kernel import Kernel
 from tunefa.space import Feasible
 from tunefa.store import Store
 from tunefa.strategies import Problem
-from tunefa.trial import Config, Resources
+from tunefa.trial import Config
 
 if TYPE_CHECKING:  # it imports this module
     from tunefa.search import Request
-
-_REGISTERS_BEYOND_ACCUMULATORS = 40
-"""Addresses, row statistics and masks: the median difference over 391 compiled configs."""
 
 
 def check_feasible(request: Request, feasible: Mapping[str, Feasible]) -> None:
@@ -59,9 +56,8 @@ def known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config
 
 
 def _expected_us(request: Request, kernel: Kernel, config: Config) -> float:
-    """The model's time from the space's lower bounds, before any compiler has seen the config."""
+    """The model's time before any compiler has seen the config."""
     estimate = kernel.space.estimate(config, request.workload, request.arch)
-    registers = int(estimate.get("registers", 0)) + _REGISTERS_BEYOND_ACCUMULATORS
-    cap = int(config.get("maxnreg") or request.arch.max_registers_per_thread)
-    resources = Resources(int(estimate.get("smem_bytes", 0)), min(registers, cap))
+    smem_bytes, accumulators = int(estimate.get("smem_bytes", 0)), int(estimate.get("registers", 0))
+    resources = model.expected_resources(request.arch, config, smem_bytes, accumulators)
     return model.predict(request.workload, request.arch, request.device, config, resources).time_us

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tunefa.errors import TunefaError
 from tunefa.strict_yaml import Fields
@@ -17,7 +17,8 @@ from tunefa.workload import Workload
 SCHEMA = 1
 """Version of the documents that hold records; raised when older readers would misread them."""
 
-Objective = Literal["measured", "predicted"]
+Objective = Literal["measured", "predicted", "replayed"]
+"""What a time is; replayed ones (tunefa/replayed.py) are shown, never kept."""
 
 # Both become part of a file's path and of generated source, and may come from an imported file:
 # no separators, no leading dot, nothing a shell or a comment would read as more than a word.
@@ -81,9 +82,10 @@ class Record:
                     f"{field} {getattr(self, field)!r} of a record must be one word of letters, "
                     "digits, '_', '-' and '.'"
                 )
-        if self.objective not in ("measured", "predicted"):
+        if self.objective not in get_args(Objective):
             raise TunefaError(f"objective {self.objective!r} must be 'measured' or 'predicted'")
-        if (self.device is None) == (self.objective == "measured"):
+        kept = self.objective != "replayed"
+        if kept and (self.device is None) == (self.objective == "measured"):
             raise TunefaError(
                 f"device {self.device!r} of a {self.objective} record: a measured record names its "
                 "device, a predicted one has none"
@@ -153,6 +155,8 @@ class Record:
             "certificate": fields.take("certificate", (dict, type(None)), None),
             "provenance": fields.take("provenance", dict),
         }
+        if values["objective"] == "replayed":
+            raise TunefaError(f"{fields.at('objective')}: a replayed result is no record to keep")
         workload = fields.take("workload", str)
         resources = fields.take("resources", (dict, type(None)), None)
         fields.done()

@@ -30,15 +30,19 @@ class Found:
 
 def header(request: Request) -> dict[str, Any]:
     """What a journal says of the search that it belongs to."""
+    replay = request.replay
+    made = {
+        k.name: replay.provenance[k.name] if replay else provenance.of(k) for k in request.kernels
+    }
     return {
         "workload": str(request.workload),
         "arch": request.arch.name,
         "device": request.device.name,
-        "objective": "measured" if request.measured else "predicted",
-        "mode": request.mode if request.measured else None,
+        "objective": request.objective,
+        "mode": request.serving_mode,
         "strategy": request.strategy,
         "seed": request.seed,
-        "provenance": {kernel.name: provenance.of(kernel) for kernel in request.kernels},
+        "provenance": made,
     }
 
 

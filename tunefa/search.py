@@ -13,13 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tunefa import loop, measured, problem, race, resume, strategies
+from optuna.storages import BaseStorage
+
+from tunefa import loop, measured, problem, race, replayed, resume, strategies, study
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
 from tunefa.evaluate import Objective, Predicted
 from tunefa.journal import Journal
 from tunefa.kernel import Kernel
+from tunefa.landscape import Landscape
+from tunefa.record import Objective as Kind
 from tunefa.record import Record
 from tunefa.space import Feasible
 from tunefa.store import Store
@@ -47,6 +51,22 @@ class Request:
     """The journal to go on with, see `tunefa.resume`."""
     mode: Mode = "eager"
     """How launches are timed, see `tunefa.timing`; nothing where nothing is measured."""
+    storage: str | None = None
+    """The database for the Optuna studies; None for a file beside the journal."""
+    replay: Landscape | None = None
+    """What answers in place of a device or a compiler; nothing is stored then."""
+
+    @property
+    def objective(self) -> Kind:
+        """What its times are."""
+        if self.replay is not None:
+            return "replayed"
+        return "measured" if self.measured else "predicted"
+
+    @property
+    def serving_mode(self) -> Mode | None:
+        """`mode` where times are measured, else None."""
+        return self.mode if self.objective == "measured" else None
 
 
 @dataclass(frozen=True)
@@ -97,6 +117,7 @@ class _State:
     request: Request
     report: Callable[[Progress], None]
     journal: Journal
+    storage: BaseStorage
     finished: dict[tuple[str, tuple[object, ...]], Finished] = field(default_factory=dict)
     stage: str = "search"
     interrupted: bool = False
@@ -138,14 +159,15 @@ def search(
 
     A budget of seconds holds from its start to the stored record, so it leaves some for the race.
 
-    The winner is stored. After Ctrl-C the result holds what was found by then, `interrupted`.
-    Raises TunefaError when the rules refuse every config of every kernel, and when the journal or
-    the store cannot be written.
+    The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found by
+    then, `interrupted`. Raises TunefaError when the rules refuse every config of every kernel, and
+    when the journal, the study or the store cannot be written.
     """
     feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
     problem.check_feasible(request, feasible)
+    database = study.database(request.storage) if request.storage is not None else None
     with resume.opened(request) as journal:
-        state = _State(request, on_progress, journal)
+        state = _State(request, on_progress, journal, database or study.beside(journal.path))
         searched = [k for k in request.kernels if feasible[k.name].configs]
         try:
             for place, kernel in enumerate(searched, start=1):
@@ -153,7 +175,7 @@ def search(
         except KeyboardInterrupt:  # a second one, while the first one's best was being checked
             state.interrupted = True
         record = _record(state)
-        stored = store.add(record) if record else None
+        stored = store.add(record) if record and request.replay is None else None
     finished = tuple(state.finished.values())
     elapsed = request.budget.elapsed_s
     return Result(
@@ -172,12 +194,11 @@ def _search_kernel(
     if state.interrupted:
         return
     known = problem.known_configs(request, kernel, store)
-    fresh = strategies.create(request.strategy, problem.of(request, kernel, feasible, known))
+    saved = study.Saved(state.storage, f"{state.journal.path.stem}-{kernel.name}")
+    asked = problem.of(request, kernel, feasible, known)
+    fresh = strategies.create(request.strategy, asked, saved)
     strategy = resume.Continued(fresh, earlier)
-    objective: type[Predicted] = measured.timed(request.mode) if request.measured else Predicted
-    with objective(
-        kernel, request.workload, request.arch, request.device, request.workers
-    ) as evaluator:
+    with _objective(request, kernel) as evaluator:
         own = loop.Share(request.budget, share, len(state.finished), evaluator.reserve_s)
         state.stage = "search"
         if request.budget.seconds is not None:  # of the time some is used, before the first trial
@@ -196,15 +217,23 @@ def _race(
 ) -> None:
     """Races the finalists of one kernel; what becomes of them is kept, as is who wins."""
     request = state.request
-    state.stage = "race" if request.measured else "check"
+    state.stage = "check" if request.objective == "predicted" else "race"
     if not state.interrupted:
         state.say(kernel.name)
     raced = evaluator.race(finalists, _default(request, kernel), until)
     for trial in raced.trials:
         state.keep(kernel.name, trial)
     if raced.winner is not None:
-        mode = request.mode if request.measured else None
-        state.winners.append(Winner(kernel, raced.winner, raced.certificate, mode))
+        won = Winner(kernel, raced.winner, raced.certificate, request.serving_mode)
+        state.winners.append(won)
+
+
+def _objective(request: Request, kernel: Kernel) -> Objective:
+    """What evaluates configs."""
+    if request.replay is not None:
+        return replayed.Replayed(request.replay, kernel)
+    made: type[Predicted] = measured.timed(request.mode) if request.measured else Predicted
+    return made(kernel, request.workload, request.arch, request.device, request.workers)
 
 
 def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:
@@ -225,12 +254,13 @@ def _record(state: _State) -> Record | None:
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}
     device_name = request.device.name if request.measured else None
-    return best.record(request.workload, request.arch, device_name, notes)
+    record = best.record(request.workload, request.arch, device_name, notes)
+    return record if request.replay is None else replayed.relabelled(record, request.replay)
 
 
 def _found_right(state: _State) -> list[Winner]:
     kernels = {kernel.name: kernel for kernel in state.request.kernels}
-    mode = state.request.mode if state.request.measured else None
+    mode = state.request.serving_mode
     return [
         Winner(kernels[f.kernel], f.trial, None, mode)
         for f in state.finished.values()

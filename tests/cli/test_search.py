@@ -103,12 +103,13 @@ def test_nothing_valid_ends_with_3(run: Run, canned: Searching) -> None:
 def test_options_reach_the_search(run: Run, canned: Searching) -> None:
     requests: Any = canned()
     kernel = "attention_fwd_triton"
-    options = f"--budget 2m --kernel {kernel} --seed 7 --workers 1 --strategy auto"
+    options = f"--budget 2m --kernel {kernel} --seed 7 --workers 1 --strategy auto --storage sqlite:///s.db"
     run(*SMALL, *options.split(), code=3)
     (request,) = requests
     assert request.budget.seconds == 120
     assert [each.name for each in request.kernels] == [kernel]
     assert (request.seed, request.workers, request.strategy) == (7, 1, "auto")
+    assert request.storage == "sqlite:///s.db"
     assert not request.measured
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tunefa import exports, store, strategies
+from tunefa import exports, landscape, store, strategies
 from tunefa import kernel as kernels
 from tunefa.budget import Budget
 from tunefa.cli import INTERRUPTED, files
+from tunefa.cli import replay as replaying
 from tunefa.cli.workload_options import SELECTING, Selection, workload_options
 from tunefa.errors import unknown
 from tunefa.reports import text
@@ -37,7 +38,7 @@ DEFAULT_BUDGET = "40s"
     "CUDA graph.  [default: eager]"))  # fmt: skip
 @click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
 @click.option("--strategy", default="auto", show_default=True, metavar="NAME",
-              help="What proposes configs.")  # fmt: skip
+              help=f"What proposes configs: {', '.join(strategies.names())}.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
               help="Also write the record to a file, in the format of its suffix.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N",
@@ -47,9 +48,20 @@ DEFAULT_BUDGET = "40s"
 @click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
               help="Go on with the newest search of the same question, or the one of a journal: "
               "its trials are not repeated, and count for a budget of trials.")  # fmt: skip
+@click.option("--storage", metavar="URL",
+              help="Database for the Optuna study, as sqlite:///study.db.  "
+              "[default: a file beside the journal]")  # fmt: skip
+@click.option("--replay", type=click.Path(path_type=Path), metavar="FILE",
+              help="Search what a journal recorded instead: workload and chip are the file's, "
+              "nothing is compiled, timed or stored.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 def command(
-    selection: Selection, out: Path | None, resume: str | None, as_json: bool, **how: Any
+    selection: Selection,
+    out: Path | None,
+    resume: str | None,
+    replay: Path | None,
+    as_json: bool,
+    **how: Any,
 ) -> None:
     """Find the fastest config for a workload and keep it as a record.
 
@@ -63,7 +75,13 @@ def command(
     """
     if out is not None:
         files.check(out, exports.for_path(out))
-    request = _request(selection, **how)
+    if replay is None:
+        request = _request(selection, **how)
+    else:
+        if resume is not None or out is not None:
+            option = "--out" if resume is None else "--resume"
+            raise click.UsageError(f"--replay keeps nothing that {option} could use: leave out one")
+        request = _replaying(replay, selection, **how)
     if resume is not None:
         request = _continuing(request, Path(resume) if resume else None)
     result = _run(request)
@@ -110,6 +128,15 @@ def _request(
     )
 
 
+def _replaying(path: Path, selection: Selection, names: tuple[str, ...], **how: Any) -> Request:
+    """The request whose question and answers are those of a landscape."""
+    recorded = landscape.load(path)
+    chosen = replaying.selection(recorded, selection)
+    kernel_names = replaying.kernel_names(recorded, names)
+    request = _request(chosen, names=kernel_names, **how)
+    return replace(request, measured=recorded.measured, device=recorded.device, replay=recorded)
+
+
 def _continuing(request: Request, named: Path | None) -> Request:
     """The request with the journal that it goes on with, if one fits; says which on stderr."""
     from tunefa import resume
@@ -124,7 +151,9 @@ def _run(request: Request) -> Result:
     from tunefa.reports.progress import Reporter
 
     with Reporter() as reporter:
-        return search.search(request, store.default_store(), reporter)
+        # A store would put in what this user knows: the same file is to give the same search.
+        known = store.default_store() if request.replay is None else store.Store([])
+        return search.search(request, known, reporter)
 
 
 def _report(result: Result, selection: Selection, out: Path | None, as_json: bool) -> None:
@@ -140,6 +169,9 @@ def _report(result: Result, selection: Selection, out: Path | None, as_json: boo
 
 def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, str]:
     """(what for, the exact command) to go on with."""
+    if result.request.replay is not None:
+        asked = ["--device", result.request.device.name, "-w", str(result.request.workload)]
+        return "Next: search the chip itself", text.command("tunefa", "search", *asked)
     problem = [*selection.chip_words, "-w", str(result.request.workload)]
     if result.interrupted:
         line = text.command("tunefa", "search", *problem, *_given(), "--resume")

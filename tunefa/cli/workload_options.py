@@ -80,14 +80,25 @@ class Selection:
 
         Raises TunefaError for unknown names.
         """
-        if self.text is not None and record.workload != Workload.parse(self.text):
-            return False
+        return self.misfit(record) is None
+
+    def misfit(self, placed: Placed) -> str | None:
+        """The first option that was given and says otherwise; None if all hold.
+
+        Raises TunefaError for unknown names.
+        """
+        if self.text is not None and placed.workload != Workload.parse(self.text):
+            return f"-w {self.text}"
         fields = dict(self.fields)
-        if "seqlen_q" in fields and "seqlen_k" not in fields:
-            fields["seqlen_k"] = fields["seqlen_q"]
-        if any(getattr(record.workload, name) != value for name, value in fields.items()):
-            return False
-        return self._chip_chooses(record)
+        if "seqlen_q" in fields:
+            fields.setdefault("seqlen_k", fields["seqlen_q"])
+        for name, value in fields.items():
+            if getattr(placed.workload, name) != value:
+                return _words(name if name in self.fields else "seqlen_q", value)
+        if not self._chip_chooses(placed):
+            chip = {"--arch": self.arch, "--device": self.device}
+            return " ".join(f"{flag} {value}" for flag, value in chip.items() if value is not None)
+        return None
 
     def _chip_chooses(self, record: Placed) -> bool:
         if self.arch is None and self.device is None:
@@ -196,3 +207,10 @@ def _select(given: dict[str, Any]) -> Selection:
 def _flag(name: str) -> str:
     """The option that gives a field."""
     return {"dtype": "--dtype", "causal": "--causal/--full"}.get(name) or _SIZE_OPTIONS[name][0]
+
+
+def _words(name: str, value: Any) -> str:
+    """The option that gives a field a value, as a user writes it."""
+    if name == "causal":
+        return "--causal" if value else "--full"
+    return f"{_flag(name)} {value}"

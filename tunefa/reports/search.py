@@ -18,8 +18,9 @@ from tunefa.search import Finished, Result
 from tunefa.trial import OUTCOMES
 
 _TOP = 5
-_PREDICTED = "PREDICTED by the model for a chip that is not here: nothing was measured"
-_MEASURED = {
+_LABELS = {
+    "predicted": "PREDICTED by the model for a chip that is not here: nothing was measured",
+    "replayed": "REPLAYED from a recorded landscape: nothing was measured, nothing is stored",
     "eager": "MEASURED on this machine's device, eager: the longer of device and host time",
     "graph": "MEASURED on this machine's device, replayed in a CUDA graph",
 }
@@ -56,8 +57,8 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "workload": str(request.workload),
         "arch": request.arch.name,
         "device": request.device.name,
-        "objective": _objective(result),
-        "mode": request.mode if request.measured else None,
+        "objective": request.objective,
+        "mode": request.serving_mode,
         "interrupted": result.interrupted,
         "record": result.record.to_dict() if result.record else None,
         "top": [row.to_data() for row in _rows(result)],
@@ -78,7 +79,7 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     if result.interrupted:
         out.print(text.heading("Interrupted: this is the best so far."))
     out.print(text.heading(f"{request.workload} on {request.device.name} ({request.arch.name})"))
-    out.print(_MEASURED[request.mode] if request.measured else _PREDICTED)
+    out.print(_LABELS[request.serving_mode or request.objective])
     out.print(f"{text.plural(len(result.finished), 'trial')} in {result.elapsed_s:.0f} s")
     rows = _rows(result)
     if rows:
@@ -91,10 +92,6 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
         show_refusals(found.refused, out)
     out.print()
     _show_record(result, out_path, out)
-
-
-def _objective(result: Result) -> str:
-    return "measured" if result.request.measured else "predicted"
 
 
 def _rows(result: Result) -> list[_Row]:
@@ -179,7 +176,7 @@ def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
 
 def _record_facts(record: Record) -> dict[str, str]:
     clock = f"{text.number(record.median_us, 1)} us, {text.number(record.tflops, 1)} TFLOP/s"
-    note = "" if record.device else " (predicted, not measured)"
+    note = "" if record.objective == "measured" else f" ({record.objective}, not measured)"
     resources = asdict(record.resources) if record.resources else {}
     return {
         "kernel": record.kernel,
@@ -195,6 +192,8 @@ def _certificate_facts(certificate: dict[str, Any] | None) -> dict[str, str]:
     """What the race says, in words: the gain, what it was measured against, and the device."""
     if certificate is None:
         return {}
+    if "noise_floor" not in certificate:  # of a replay
+        return {"decision": str(certificate["decision"])}
     refused = certificate.get("refused")
     claim = {"certified": f"no: {refused}"} if refused else {}
     gain, floor = certificate["gain_over_default"], certificate["noise_floor"]

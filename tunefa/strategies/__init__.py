@@ -1,9 +1,8 @@
 """Strategies propose configs and are told trials; the search loop owns everything else.
 
-A strategy is a module here, found by its file name, with a class `Strategy(problem)` that has
-
-* `ask() -> Config | None`: a feasible config that it did not propose before; None if none is left;
-* `tell(trial)`: what became of one it proposed. Trials may come back in another order.
+A strategy is a module here, found by its file name, with a function `sampler(problem)`: an Optuna
+sampler that chooses among the feasible configs (`tunefa.sampler`). An Optuna study (`tunefa.study`)
+asks it, and remembers.
 """
 
 from __future__ import annotations
@@ -12,11 +11,14 @@ import importlib
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tunefa.errors import unknown
 from tunefa.space import Parameter
 from tunefa.trial import Config, Trial
+
+if TYPE_CHECKING:  # they bring Optuna
+    from tunefa.study import Saved
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,13 @@ class Problem:
 
 
 class Strategy(Protocol):
-    """See the module's docstring."""
-
-    def __init__(self, problem: Problem) -> None: ...
+    """What the search loop asks and tells."""
 
     def ask(self) -> Config | None:
-        """The next config to try."""
+        """A feasible config that it did not propose before; None if none is left."""
 
     def tell(self, trial: Trial) -> None:
-        """What became of a config."""
+        """What became of a config. Trials may come back in another order."""
 
 
 def names() -> list[str]:
@@ -52,13 +52,17 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def create(name: str, problem: Problem) -> Strategy:
-    """A strategy for one problem. Raises TunefaError for an unknown name."""
+def create(name: str, problem: Problem, saved: Saved | None = None) -> Strategy:
+    """A strategy for one problem, its study kept in memory if nowhere else.
+
+    Raises TunefaError for an unknown name, and when the study cannot be kept.
+    """
     if name not in names():
         raise unknown("strategy", name, names())
+    from tunefa.study import Study
+
     module = importlib.import_module(f"{__name__}.{name}")
-    strategy: Strategy = module.Strategy(problem)
-    return strategy
+    return Study(module.sampler(problem), saved)
 
 
 def identity(config: Config) -> tuple[object, ...]:

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
+from tunefa.sampler import FeasibleSampler, InOrder
 from tunefa.strategies import Problem
-from tunefa.trial import Config, Trial
 
 
-class Strategy:
+def sampler(problem: Problem) -> FeasibleSampler:
     """Exhaustive search."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._left = iter(problem.configs)
-
-    def ask(self) -> Config | None:
-        """The next one."""
-        return next(self._left, None)
-
-    def tell(self, trial: Trial) -> None:
-        """Learns nothing."""
+    return InOrder(problem, range(len(problem.configs)))

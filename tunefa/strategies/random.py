@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import random
+import numpy as np
 
+from tunefa.sampler import FeasibleSampler, InOrder
 from tunefa.strategies import Problem
-from tunefa.trial import Config, Trial
 
 
-class Strategy:
+def sampler(problem: Problem) -> FeasibleSampler:
     """Uniform sampling without replacement."""
-
-    def __init__(self, problem: Problem) -> None:
-        order = list(problem.configs)
-        random.Random(problem.seed).shuffle(order)
-        self._left = iter(order)
-
-    def ask(self) -> Config | None:
-        """The next one."""
-        return next(self._left, None)
-
-    def tell(self, trial: Trial) -> None:
-        """Learns nothing."""
+    order = np.random.default_rng(problem.seed).permutation(len(problem.configs))
+    return InOrder(problem, order.tolist())

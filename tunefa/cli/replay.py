@@ -1,0 +1,50 @@
+"""`tunefa search --replay FILE`: the question is the file's, and what was given must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunefa import kernel as kernels
+from tunefa.cli.workload_options import Selection
+from tunefa.errors import TunefaError
+from tunefa.landscape import Landscape
+from tunefa.workload import Workload
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a landscape was recorded, as a Selection asks for it."""
+
+    workload: Workload
+    arch: str
+    device: str
+
+
+def selection(landscape: Landscape, given: Selection) -> Selection:
+    """The landscape's workload and chip. Raises TunefaError where something else was given."""
+    place = _Place(landscape.workload, landscape.arch.name, landscape.device.name)
+    if misfit := given.misfit(place):
+        raise TunefaError(
+            f"{landscape.path} holds {place.workload} on {place.device} ({place.arch}), which is "
+            f"not {misfit}: leave that out"
+        )
+    return Selection(text=str(place.workload), arch=place.arch, device=place.device)
+
+
+def kernel_names(landscape: Landscape, given: Sequence[str]) -> tuple[str, ...]:
+    """The kernels to search: the landscape's, of those given if any are.
+
+    Raises TunefaError for one that the landscape or this tunefa does not have.
+    """
+    held = ", ".join(landscape.kernels)
+    for name in given:
+        if name not in landscape.kernels:
+            raise TunefaError(f"{landscape.path} holds {held}, not --kernel {name}: leave that out")
+    known = kernels.names()
+    if not set(landscape.kernels) & set(known):
+        raise TunefaError(
+            f"{landscape.path} holds {held}, which this tunefa does not have: replay a journal of "
+            f"{' or '.join(known)}"
+        )
+    return tuple(given) or tuple(name for name in landscape.kernels if name in known)

@@ -1,0 +1,125 @@
+"""A landscape: what was recorded of the configs of one workload on one device.
+
+Any journal of a search is one; `benchmarks/landscape.py` makes those that hold every feasible
+config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tunefa import arch as archs
+from tunefa import journal
+from tunefa.arch import Arch, Device
+from tunefa.errors import TunefaError
+from tunefa.strategies import identity
+from tunefa.trial import Config, Trial
+from tunefa.workload import Workload
+
+Key = tuple[str, tuple[object, ...]]
+"""A kernel's name, and its config by `strategies.identity`."""
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The trials in one journal. Read from a file by `load`."""
+
+    path: Path
+    workload: Workload
+    arch: Arch
+    device: Device
+    provenance: Mapping[str, Mapping[str, Any]]
+    """By kernel, what its trials were made with."""
+    first: Mapping[Key, Trial]
+    """What a search is told of a config: its trial before any race."""
+    last: Mapping[Key, Trial] = field(repr=False)
+    """What is known of a config in the end: of a finalist, its race."""
+
+    @property
+    def kernels(self) -> list[str]:
+        """The names of the kernels that were searched."""
+        return list(self.provenance)
+
+    @cached_property
+    def measured(self) -> bool:
+        """Whether its times come from a device, and not from the model."""
+        return any(trial.samples_us for trial in self.first.values())
+
+    def trials(self, kernel: str) -> Iterator[Trial]:
+        """What became of a kernel's configs, before any race."""
+        return (trial for (name, _), trial in self.first.items() if name == kernel)
+
+    def screened(self, kernel: str, config: Config) -> Trial:
+        """What became of a config; refused where the landscape does not hold it."""
+        held = self.first.get((kernel, identity(config)))
+        if held is None:
+            return Trial(config, "refused", f"{self.path.name} does not hold this config")
+        return held
+
+    def raced(self, kernel: str, config: Config) -> Trial | None:
+        """What a race said of a config; None if it took part in none."""
+        key = kernel, identity(config)
+        last = self.last.get(key)
+        return last if last is not self.first.get(key) else None
+
+    def excess(self, kernel: str) -> dict[tuple[object, ...], float]:
+        """By config that is right, how much slower than the best it is: 0.02 is 2 %, 0 the best.
+
+        Finalists are compared as their race compared them, within rounds: a device drifts over a
+        race, and who was dropped early saw only its beginning. For the others there are screenings,
+        which the finalists' median ratio of race to screening puts on the same scale.
+        """
+        own = {key[1]: trial for key, trial in self.last.items() if key[0] == kernel}
+        screened = {c: self.first[kernel, c].median_us for c, t in own.items() if t.outcome == "ok"}
+        times = {config: us for config, us in screened.items() if us is not None}
+        ran = {c: own[c].samples_us for c in times if own[c] is not self.first[kernel, c]}
+        raced = _against_leader({config: samples for config, samples in ran.items() if samples})
+        scale = median([by / times[config] for config, by in raced.items()] or [1.0])
+        relative = {config: raced.get(config, us * scale) for config, us in times.items()}
+        best = min(relative.values(), default=1.0)
+        return {config: by / best - 1.0 for config, by in relative.items()}
+
+
+def _against_leader(
+    raced: Mapping[tuple[object, ...], tuple[float, ...]],
+) -> dict[tuple[object, ...], float]:
+    """Each racer's time over the leader's: the median of the ratios in the rounds it ran."""
+    rounds = max(map(len, raced.values()), default=0)
+    staying = [samples for samples in raced.values() if len(samples) == rounds]
+    if not staying:
+        return {}
+    leader = min(staying, key=median)
+    return {
+        config: median(own / best for own, best in zip(samples, leader, strict=False))
+        for config, samples in raced.items()
+    }
+
+
+def load(path: Path) -> Landscape:
+    """The landscape in a journal, compressed or not.
+
+    Raises TunefaError as `journal.read` does, and for one that does not say what was searched.
+    """
+    header = journal.header(path)
+    if not header:
+        raise TunefaError(f"{path} has no whole first line: there is nothing to replay")
+    first: dict[Key, Trial] = {}
+    last: dict[Key, Trial] = {}
+    for kernel, trial in journal.read(path):
+        key = kernel, identity(trial.config)
+        first.setdefault(key, trial)
+        last[key] = trial
+    try:
+        arch = archs.load(header["arch"])
+        provenance = {str(name): dict(made) for name, made in header["provenance"].items()}
+        workload, device = Workload.parse(header["workload"]), arch.device(header["device"])
+    except (TunefaError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise TunefaError(f"{path}:1: does not say what was searched: {error}") from error
+    if not first:
+        raise TunefaError(f"{path} holds no trials: there is nothing to replay")
+    return Landscape(path, workload, arch, device, provenance, first, last)
