@@ -1,0 +1,106 @@
+"""Hundreds of random problems through random configs of every kernel, on the device that is there."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+
+import pytest
+
+from tunefa import arch as archs
+from tunefa import check, compile_pool, languages
+from tunefa import kernel as kernels
+from tunefa.arch import Arch
+from tunefa.kernel import Kernel
+from tunefa.trial import Config
+from tunefa.workload import Workload
+
+pytestmark = pytest.mark.gpu
+
+BINARIES = 80
+"""By kernel; a binary takes seconds to compile."""
+SHAPES = 4
+"""Random lengths, batches and heads that go through each."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem and how it is computed."""
+
+    kernel: Kernel
+    workload: Workload
+    config: Config
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name} {self.workload} {dict(self.config)}"
+
+
+def seen_arch() -> Arch:
+    import torch
+
+    return archs.find(torch.cuda.get_device_name())[0]
+
+
+def _kind(chance: random.Random) -> Workload:
+    """Head sizes, dtype and mask: what is compiled for."""
+    head_dim = 8 * chance.randint(2, 32)
+    head_dim_v = head_dim if chance.random() < 0.7 else 8 * chance.randint(2, 32)
+    return Workload(
+        op="fwd", batch=1, heads=4, heads_kv=2, seqlen_q=4096, seqlen_k=4096, head_dim=head_dim,
+        head_dim_v=head_dim_v, dtype=chance.choice(["bf16", "fp16"]), causal=chance.random() < 0.6,
+    )  # fmt: skip
+
+
+def _shaped(kind: Workload, chance: random.Random) -> Workload:
+    """Lengths from 1, also such that whole tiles see no key; groups of up to 8 query heads."""
+    heads_kv = chance.randint(1, 4)
+    lengths = [chance.randint(1, chance.choice([40, 300, 1500])) for _ in range(2)]
+    if chance.random() < 0.4:
+        lengths[1] = lengths[0]
+    return replace(
+        kind, batch=chance.randint(1, 3), heads_kv=heads_kv,
+        heads=heads_kv * chance.choice([1, 1, 2, 3, 8]), seqlen_q=lengths[0], seqlen_k=lengths[1],
+    )  # fmt: skip
+
+
+def cases(kernel: Kernel, arch: Arch) -> Iterator[Case]:
+    """Always the same. Configs are feasible for long sequences, so that all sizes of tile occur."""
+    chance = random.Random(0)
+    made = 0
+    while made < BINARIES:
+        kind = _kind(chance)
+        if kernel.why_not(kind, arch) is not None:
+            continue
+        config = chance.choice(kernel.space.feasible(kind, arch).configs)
+        made += 1
+        for _ in range(SHAPES):
+            yield Case(kernel, _shaped(kind, chance), config)
+
+
+@pytest.mark.parametrize("name", kernels.names())
+def test_random_problems_are_right_and_repeatable(name: str) -> None:
+    kernel, arch = kernels.load(name), seen_arch()
+    everything = list(cases(kernel, arch))
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        tasks = [(name, str(c.workload), arch.name, dict(c.config)) for c in everything]
+        made = list(pool.map(compile_pool._compile, *zip(*tasks, strict=True), chunksize=2))
+    failed = [f"{reason}: {case}" for case, (_, _, reason) in zip(everything, made) if reason]
+    assert not failed, f"{len(failed)} do not compile, first {failed[0]}"
+    language, gate = languages.load(kernel.language), check.Gate("cuda")
+    wrong = []
+    for case in everything:
+        workload, tensors = case.workload, check.tensors(case.workload, "cuda")
+        aligned = kernel.module.is_aligned(tensors)
+        if not aligned and isinstance(kernel.unaligned, str):
+            continue
+        compiled = language.compile(kernel, workload, case.config, arch, aligned)
+        scale = workload.head_dim**-0.5
+        launch = language.prepare(kernel, compiled, tensors, workload, case.config, scale)
+        verdict = gate.verdict(lambda: launch(*tensors), workload, tensors)  # noqa: B023
+        if not (verdict.passed and verdict.repeatable):
+            wrong.append(f"{verdict.reason}: {case}")
+    assert not wrong, f"{len(wrong)} of {len(everything)} are wrong, first {wrong[0]}"
