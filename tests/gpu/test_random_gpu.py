@@ -1,4 +1,4 @@
-"""Hundreds of random problems through random configs of every kernel, on the device that is there."""
+"""Hundreds of random problems through random configs of every kernel, on the device."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def test_random_problems_are_right_and_repeatable(name: str) -> None:
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         tasks = [(name, str(c.workload), arch.name, dict(c.config)) for c in everything]
         made = list(pool.map(compile_pool._compile, *zip(*tasks, strict=True), chunksize=2))
-    failed = [f"{reason}: {case}" for case, (_, _, reason) in zip(everything, made) if reason]
+    reasons = [reason for _, _, reason in made]
+    failed = [f"{why}: {case}" for case, why in zip(everything, reasons, strict=True) if why]
     assert not failed, f"{len(failed)} do not compile, first {failed[0]}"
     language, gate = languages.load(kernel.language), check.Gate("cuda")
     wrong = []
