@@ -13,6 +13,7 @@ from tunefa import arch as archs
 from tunefa import check, reference
 from tunefa import kernel as kernels
 from tunefa.check import TOLERANCE
+from tunefa.reference import Problem
 from tunefa.workload import DTYPES, Workload
 
 SM90 = archs.load("sm90")
@@ -28,7 +29,8 @@ def solved(workload: Workload = SMALL) -> tuple[Any, ...]:
     """Tensors in which a perfect kernel has written its outputs."""
     made = check.tensors(workload, "cpu", seed=0)
     q, k, v, out, lse = made
-    right, right_lse = reference.attention(q, k, v, workload.causal, 0.2, dtype=torch.float64)
+    problem = Problem(q, k, v, workload.causal, 0.2, workload.window)
+    right, right_lse = reference.attention(problem, torch.float64)
     out.copy_(right)
     lse.copy_(right_lse)
     return made

@@ -14,6 +14,7 @@ import tunefa
 from tests.fake_kernel import DEFAULT, FakeLanguage
 from tests.sample_records import measured
 from tunefa import plan, store
+from tunefa.call import Options
 from tunefa.errors import TunefaError
 from tunefa.plan import Chosen, Plan
 from tunefa.runtime import Runtime
@@ -160,7 +161,7 @@ def test_load_reads_the_file_at_once(tmp_path: Path) -> None:
 def plan_for(
     fresh: Runtime, q: Tensor, k: Tensor, v: Tensor, causal: bool = True, layout: str = "bshd"
 ) -> Plan:
-    return fresh.plan(q, k, v, causal, layout)
+    return fresh.plan(q, k, v, Options(causal, layout=layout))
 
 
 def test_a_known_shape_is_not_decided_again(
