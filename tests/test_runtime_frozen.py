@@ -77,6 +77,17 @@ def test_frozen_serves_nothing_less(monkeypatch: pytest.MonkeyPatch, held: list[
     assert language.compiled == []
 
 
+def test_frozen_serves_the_window_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = record(TMA, f"{WORKLOAD}_w8")
+    with on_cpu(monkeypatch) as language:
+        assert frozen_of(call(window=8), language, held).chosen.config == TMA
+        for window in (None, 7, 16):
+            with pytest.raises(TunefaError, match="no record measured for"):
+                frozen_of(call(window=window), language, held)
+        whole = frozen_of(call(window=16), language, record(TMA))  # all 16 keys
+    assert whole.chosen.workload == WORKLOAD
+
+
 @pytest.mark.parametrize("kind", ["base", "strides", "expanded"])
 def test_frozen_changes_no_config_for_its_tensors(
     monkeypatch: pytest.MonkeyPatch, kind: str
