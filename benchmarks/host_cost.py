@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tunefa
 from tunefa import check
+from tunefa.call import Options
 from tunefa.kernel_plan import KernelPlan
 from tunefa.runtime import Runtime
 from tunefa.workload import Workload
@@ -50,12 +51,13 @@ def pieces(workload: Workload, tensors: tuple[Any, ...]) -> dict[str, Callable[[
     """The parts of a call that a plan serves, by name; none where PyTorch computes it."""
     q, k, v, out, lse = tensors
     runtime = Runtime()
-    plan = runtime.plan(q, k, v, workload.causal, "bshd")
+    options = Options(workload.causal, workload.window)
+    plan = runtime.plan(q, k, v, options)
     if not isinstance(plan, KernelPlan):
         return {}
     shape = lse.shape
     return {
-        "find the plan": lambda: runtime.plan(q, k, v, workload.causal, "bshd"),
+        "find the plan": lambda: runtime.plan(q, k, v, options),
         "run the plan": lambda: plan.run(q, k, v, None),
         "allocate": lambda: (torch.empty_like(q), q.new_empty(shape, dtype=torch.float32)),
         "launch": lambda: plan.launch(q, k, v, out, lse),
@@ -77,7 +79,9 @@ def figures(workload: Workload) -> dict[str, float | str]:
     tensors = (*(tensor.transpose(1, 2) for tensor in made[:4]), made[4])
     q, k, v = tensors[:3]
     calls = {
-        "flash_attention": lambda: tunefa.flash_attention(q, k, v, causal=workload.causal),
+        "flash_attention": lambda: tunefa.flash_attention(
+            q, k, v, causal=workload.causal, window=workload.window
+        ),
         **pieces(workload, tensors),
         "sdpa": sdpa(workload, tensors),
     }

@@ -15,6 +15,7 @@ from tunefa import languages, reference
 from tunefa.arch import Arch
 from tunefa.languages import Compiled, CompileError
 from tunefa.plan import Chip
+from tunefa.reference import Problem
 from tunefa.trial import Config, Resources
 from tunefa.workload import Workload
 
@@ -132,7 +133,8 @@ class FakeLanguage:
             workload.seqlen_q,
             workload.head_dim,
         )
-        right, right_lse = reference.attention(q, k, v, workload.causal, scale)
+        problem = Problem(q, k, v, workload.causal, scale, workload.window)
+        right, right_lse = reference.attention(problem)
         out.copy_(right)
         lse.copy_(right_lse)
         self.launched.append(dict(config))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tunefa.call import Call, heads_first
+from tunefa.call import Call, Options, heads_first
 from tunefa.errors import TunefaError
 from tunefa.workload import Workload
 
@@ -21,13 +21,16 @@ GOOD: dict[str, Any] = {
     "k": KV,
     "v": KV,
     "causal": True,
+    "window": None,
     "scale": None,
     "layout": "bshd",
 }
 
 
 def call(**changes: Any) -> Call:
-    return Call.of(**{**GOOD, **changes})
+    given = {**GOOD, **changes}
+    options = Options(**{name: given.pop(name) for name in Options._fields})
+    return Call.of(**given, options=options)
 
 
 def test_views_shapes_and_workload() -> None:
@@ -46,6 +49,11 @@ def test_layouts_name_the_same_problem() -> None:
     assert other.new_out().shape == (2, 32, 8, 64)
     assert other.scale == 2.0 and type(other.scale) is float
     assert heads_first(heads_first(Q, "bshd"), "bshd").stride() == Q.stride()
+
+
+def test_a_window_that_leaves_out_no_key_is_none_to_lookup() -> None:
+    assert str(call(window=15).workload()).endswith("_causal_w15")
+    assert call(window=16).workload() == call(window=10**9).workload() == call().workload()
 
 
 def test_fp64_has_its_lse_in_fp64() -> None:
@@ -72,6 +80,16 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"layout": "bshdx"}, "unknown layout 'bshdx': did you mean bshd? (known: bshd, bhsd)"),
     ({"layout": None}, "unknown layout 'None'"),
     ({"causal": "yes"}, "causal is 'yes': give True or False"),
+    ({"window": 0}, "window is 0: give the number of keys that a query sees, from 1, or None"),
+    ({"window": -1}, "window is -1: give the number of keys"),
+    ({"window": 4.0}, "window is 4.0: give the number of keys"),
+    ({"window": True}, "window is True: give the number of keys"),
+    ({"window": (4, 0)}, "window is (4, 0): give the number of keys"),
+    (
+        {"window": 4, "causal": False},
+        "window is 4 and causal is False: a window counts keys back from the diagonal, so give "
+        "causal=True",
+    ),
     ({"k": [1.0]}, "k is a list: give a torch.Tensor, (batch, seqlen, heads, head_dim)"),
     ({"v": KV[0]}, "v has 3 axes, (16, 8, 64): give 4, (batch, seqlen, heads, head_dim)"),
     ({"q": Q.long()}, "unknown dtype of q, 'torch.int64'"),

@@ -13,6 +13,7 @@ from tunefa import arch as archs
 from tunefa import check, reference
 from tunefa import kernel as kernels
 from tunefa.check import TOLERANCE
+from tunefa.reference import Problem
 from tunefa.workload import DTYPES, Workload
 
 SM90 = archs.load("sm90")
@@ -28,7 +29,8 @@ def solved(workload: Workload = SMALL) -> tuple[Any, ...]:
     """Tensors in which a perfect kernel has written its outputs."""
     made = check.tensors(workload, "cpu", seed=0)
     q, k, v, out, lse = made
-    right, right_lse = reference.attention(q, k, v, workload.causal, 0.2, dtype=torch.float64)
+    problem = Problem(q, k, v, workload.causal, 0.2, workload.window)
+    right, right_lse = reference.attention(problem, torch.float64)
     out.copy_(right)
     lse.copy_(right_lse)
     return made
@@ -72,7 +74,7 @@ def test_making_tensors_leaves_the_callers_randomness_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", ["q7_k13", "q13_k7", "q1_k1", "q64_k64", "q5_k1"])
+@pytest.mark.parametrize("sizes", ["q7_k13", "q13_k7", "q1_k1", "q64_k64", "q5_k1", "q9_k12_w4"])
 def test_a_perfect_kernel_passes(sizes: str, dtype: str) -> None:
     workload = Workload.parse(f"h4_kv2_{sizes}_d32_{dtype}_causal")
     found = verdict(solved(workload), workload)
@@ -141,6 +143,24 @@ def test_rows_without_a_key() -> None:
         assert not verdict(made, workload).passed
 
 
+def test_a_window_that_is_ignored_or_off_by_one_does_not_pass() -> None:
+    workload = Workload.parse("h4_kv2_q40_k50_d32_fp32_causal_w9")
+    made = solved(workload)
+    assert verdict(made, workload).passed
+    for window in (None, 8, 10):
+        assert not verdict(made, replace(workload, window=window)).passed
+
+
+@pytest.mark.parametrize("text", ["q70_k90_w20", "q90_k70_w20", "q60_k130", "q64_w1", "q64_full"])
+def test_the_limit_is_the_error_of_pytorch_s_attention(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same attention: a mask that differed would make it useless."""
+    monkeypatch.setattr(check, "_MASKED_ROWS", 32)
+    shape = Workload.parse(f"{text}_h4_kv2_d32_fp32")
+    assert check.ROUNDING["fp32"] <= check.Gate("cpu").limit(shape) < TOLERANCE["fp32"]
+
+
 def test_only_empty_rows() -> None:
     # Full attention always has a key; causal with one key and many queries nearly never.
     workload = Workload.parse("h1_kv1_q64_k1_d16_fp32_causal")
@@ -159,6 +179,25 @@ def test_awkward_shapes_divide_no_tile(block_m: int, block_n: int) -> None:
     assert shape.seqlen_k > shape.seqlen_q and shape.seqlen_k > 2 * block_n
     packed_rows = shape.seqlen_q * shape.group
     assert packed_rows % block_m
+
+
+@pytest.mark.parametrize("block_m", [16, 64, 256])
+@pytest.mark.parametrize("block_n", [16, 256])
+def test_awkward_windows_cross_blocks_and_skip_some(block_m: int, block_n: int) -> None:
+    workload = Workload.parse("h32_kv8_q8192_causal_w4096")
+    shape = check.awkward(workload, {"BLOCK_M": block_m, "BLOCK_N": block_n})
+    assert shape.window is not None and block_n < shape.window < 2 * block_n
+    assert shape.seqlen_q % block_m and shape.seqlen_k % block_n and shape.window % block_n
+    diagonal = shape.seqlen_k - shape.seqlen_q
+    assert 0 < diagonal < shape.window  # the first rows see every key up to their own
+    last_tile = (shape.seqlen_q - 1) // block_m * block_m
+    assert last_tile + diagonal - shape.window + 1 >= 2 * block_n  # keys that it does not see
+
+
+def test_awkward_windows_are_never_wider_than_asked() -> None:
+    shape = check.awkward(Workload.parse("q8192_w3"), {"BLOCK_M": 64, "BLOCK_N": 64})
+    assert shape.window == 3
+    assert check.awkward(Workload.parse("q8192"), CONFIG).window is None
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,14 @@ def test_ties_go_to_the_faster_then_the_newer_then_the_earlier_root() -> None:
     assert ask([first, second]).record is first
 
 
+def test_windows_are_a_family_of_their_own() -> None:
+    narrow, wide = measured("fwd_q8192_w512"), measured("fwd_q8192_w2048")
+    assert ask([wide, narrow, NEAREST], "fwd_q8192_w512").how == "exact"
+    assert ask([wide, narrow, NEAREST], "fwd_q8192_w700").record == narrow
+    assert ask([wide, narrow], "fwd_q8192").record is None
+    assert ask([wide, NEAREST], "fwd_q8192_w8192").record == NEAREST  # a window of all keys is none
+
+
 def test_the_same_workload_beats_another_at_distance_0() -> None:
     same = measured("fwd_b2_h32_kv8_q4096", median_us=900.0)
     alike = measured("fwd_b4_h16_kv4_q4096", median_us=1.0)
@@ -179,6 +187,9 @@ def test_distance_weighs_each_axis() -> None:
     ]:
         assert distance(base, Workload.parse(other)) == pytest.approx(octaves)
         assert distance(Workload.parse(other), base) == pytest.approx(octaves)
+    narrow, wide = Workload.parse("fwd_q8192_w512"), Workload.parse("fwd_q8192_w2048")
+    assert distance(narrow, wide) == distance(wide, narrow) == 2.0
+    assert distance(narrow, Workload.parse("fwd_q8192")) == 0.0  # of another family
 
 
 def test_why_says_what_was_found_and_how_far_off() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tunefa
 from tunefa import ops, reference
-from tunefa.call import Call
+from tunefa.call import Call, Options
 from tunefa.errors import TunefaError
 
 TREE = Path(__file__).resolve().parent.parent
@@ -40,12 +40,13 @@ def inputs(
     return q, normal(heads_kv, seqlen_k, head_dim), normal(heads_kv, seqlen_k, head_dim_v)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None = None) -> Tensor:
     """PyTorch's own, of BSHD tensors; a row that sees no key, NaN there, is 0 here."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
     if causal:
-        seen = seen.tril(k.shape[2] - q.shape[2])
+        diagonal = k.shape[2] - q.shape[2]
+        seen = seen.tril(diagonal).triu(diagonal + 1 - (window or k.shape[2]))
     some = seen.any(1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | ~some[:, None], enable_gqa=True)
     return (out * some[:, None]).transpose(1, 2)
@@ -56,12 +57,14 @@ def close(made: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("causal", "window"), [(False, None), (True, None), (True, 1), (True, 3), (True, 99)]
+)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gradients_are_sdpa_s(shape: tuple[int, ...], causal: bool) -> None:
+def test_gradients_are_sdpa_s(shape: tuple[int, ...], causal: bool, window: int | None) -> None:
     q, k, v = inputs(shape)
-    out = tunefa.flash_attention(q, k, v, causal=causal)
-    right = sdpa(q, k, v, causal)
+    out = tunefa.flash_attention(q, k, v, causal=causal, window=window)
+    right = sdpa(q, k, v, causal, window)
     torch.testing.assert_close(out, right)
     grad = torch.randn_like(out)
     made = torch.autograd.grad(out, (q, k, v), grad)
@@ -74,7 +77,7 @@ def test_gradcheck_of_out_and_lse(layout: str) -> None:
     q, k, v = inputs((4, 2, 3, 5, 4, 6), layout, torch.float64)
 
     def both(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return ops.flash_attention(q, k, v, True, None, layout)
+        return ops.flash_attention(q, k, v, Options(True, 2, layout), None)
 
     assert torch.autograd.gradcheck(both, (q, k, v))
 
@@ -109,13 +112,15 @@ def test_a_gradient_of_the_gradient_is_refused() -> None:
         torch.autograd.grad(grad.sum(), q)
 
 
-@pytest.mark.parametrize(("causal", "scale"), [(True, None), (False, 0.2)])
+@pytest.mark.parametrize(
+    ("causal", "window", "scale"), [(True, None, None), (True, 3, None), (False, None, 0.2)]
+)
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ops_keep_pytorch_s_rules(
-    shape: tuple[int, ...], layout: str, causal: bool, scale: float | None
+    shape: tuple[int, ...], layout: str, causal: bool, window: int | None, scale: float | None
 ) -> None:
-    options = (causal, scale, layout)
+    options = (causal, window, layout, scale)
     q, k, v = inputs(shape, layout)
     torch.library.opcheck(FORWARD, (q, k, v, *options))
     q, k, v = (x.detach() for x in (q, k, v))
@@ -127,11 +132,14 @@ def test_ops_keep_pytorch_s_rules(
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("return_lse", [False, True])
-def test_compiles_into_one_graph(dynamic: bool, return_lse: bool) -> None:
+@pytest.mark.parametrize("window", [None, 5])
+def test_compiles_into_one_graph(dynamic: bool, return_lse: bool, window: int | None) -> None:
+    options: dict[str, Any] = {"causal": True, "window": window}
+
     def block(q: Tensor, k: Tensor, v: Tensor) -> Any:
         if not return_lse:
-            return tunefa.flash_attention(q * 2, k, v, causal=True) + 1
-        out, lse = tunefa.flash_attention(q * 2, k, v, causal=True, return_lse=True)
+            return tunefa.flash_attention(q * 2, k, v, **options) + 1
+        out, lse = tunefa.flash_attention(q * 2, k, v, **options, return_lse=True)
         return out + lse.mT[..., None]
 
     torch._dynamo.reset()  # the other cases compiled the same code
@@ -166,8 +174,10 @@ def test_mistakes_are_named_under_compile_too() -> None:
     q, k, v = inputs(SHAPES[0])
     with pytest.raises(Exception, match="q has 4 heads, which is not a multiple of the 3"):
         compiled(q, k[:, :, :3], v[:, :, :3])
+    with pytest.raises(Exception, match="window is 3 and causal is False"):
+        compiled(q, k, v, window=3)
     with pytest.raises(TunefaError, match="q has 4 heads, which is not a multiple of the 3"):
-        FORWARD(q, k[:, :, :3], v[:, :, :3], False, None, "bshd")
+        FORWARD(q, k[:, :, :3], v[:, :, :3], False, None, "bshd", None)
 
 
 # --------------------------------------------------------- through PyTorch's FlashAttention
@@ -175,29 +185,38 @@ def test_mistakes_are_named_under_compile_too() -> None:
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 @pytest.mark.parametrize("shape", [(4, 2, 16, 16, 64, 64), (4, 1, 24, 16, 64, 64)])
-def test_flash_gradients_call_pytorch_s_op_as_it_is(shape: tuple[int, ...], layout: str) -> None:
+@pytest.mark.parametrize("window", [None, 8])
+def test_flash_gradients_call_pytorch_s_op_as_it_is(
+    shape: tuple[int, ...], layout: str, window: int | None
+) -> None:
     """On meta tensors: the arguments fit the installed PyTorch, the shapes come out right."""
     q, k, v = (x.detach().bfloat16().to("meta") for x in inputs(shape, layout))
-    call = Call.of(q, k, v, True, None, layout)
+    call = Call.of(q, k, v, Options(True, window, layout), None)
     out = torch.empty(call.out_shape, device="meta", dtype=torch.bfloat16)
     grads = ops._flash_gradients(call, out, call.new_lse(), torch.empty_like(out))
     assert [x.shape for x in grads] == [x.shape for x in (call.q, call.k, call.v)]
 
 
-def test_flash_gradients_leave_rows_without_a_key_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("window", [None, 3])
+def test_flash_gradients_leave_rows_without_a_key_outside(
+    monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
     """The formula stands in for PyTorch's op, and must not see an lse of -inf."""
     q, k, v = (x.detach() for x in inputs((4, 2, 12, 7, 8, 8)))
-    call = Call.of(q, k, v, True, None, "bshd")
-    out, lse = FORWARD(q, k, v, True, None, "bshd")
+    options = Options(True, window)
+    call = Call.of(q, k, v, options, None)
+    out, lse = FORWARD(q, k, v, *options, None)
     grad = torch.randn_like(out)
 
     def instead(
         grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any,
-        scale: float,
+        scale: float, window_size_left: int | None, window_size_right: int | None,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         assert bool(lse.isfinite().all()) and lse.is_contiguous()
         assert rest[:6] == (None, None, 7, 7, 0.0, True)
-        inner = Call.of(q, k, v, True, scale, "bshd")
+        # Keys on either side of a query's own, as PyTorch counts.
+        assert (window_size_left, window_size_right) == ((2, 0) if window else (None, None))
+        inner = Call.of(q, k, v, options, scale)
         made = reference.gradients(inner, out.transpose(1, 2), lse, grad_out.transpose(1, 2))
         return tuple(x.transpose(1, 2) for x in made)
 
@@ -207,5 +226,5 @@ def test_flash_gradients_leave_rows_without_a_key_outside(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", Packet)
     made = ops._flash_gradients(call, out.transpose(1, 2), lse, grad.transpose(1, 2))
     q, k, v = (x.requires_grad_() for x in (q, k, v))
-    right = torch.autograd.grad(sdpa(q, k, v, True), (q, k, v), grad)
+    right = torch.autograd.grad(sdpa(q, k, v, True, window), (q, k, v), grad)
     close(tuple(x.transpose(1, 2) for x in made), right)

@@ -17,7 +17,7 @@ from tests.fake_kernel import (
 from tests.sample_records import measured
 from tunefa import kernel as kernels
 from tunefa import languages, plan
-from tunefa.call import Call
+from tunefa.call import Call, Options
 from tunefa.errors import TunefaError
 from tunefa.kernel_plan import KernelPlan
 from tunefa.languages import CompileError
@@ -46,10 +46,11 @@ class Fixed(Store):
 def call(layout: str = "bshd", dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Call:
     q = torch.randn(2, 16, 8, 64, dtype=dtype)
     kv = torch.randn(2, 16, 2, 64, dtype=dtype)
-    made = {"q": q, "k": kv, "v": kv, "causal": True, "scale": None, "layout": "bshd", **changes}
+    options = Options(True, changes.pop("window", None), layout)
+    made = {"q": q, "k": kv, "v": kv, **changes}
     if layout == "bhsd":
-        made |= {name: made[name].transpose(1, 2) for name in "qkv"} | {"layout": "bhsd"}
-    return Call.of(**made)
+        made = {name: tensor.transpose(1, 2) for name, tensor in made.items()}
+    return Call.of(**made, options=options, scale=None)
 
 
 def plan_of(

@@ -19,6 +19,8 @@ SHAPES = [  # heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v
     (2, 2, 1, 33, 8, 8),
     (2, 1, 7, 1, 8, 8),
 ]
+MASKS = [(False, None), (True, None), (True, 1), (True, 3), (True, 12), (True, 100)]
+"""Whether causal, and the window."""
 
 
 def inputs(
@@ -38,13 +40,15 @@ def inputs(
     )
 
 
-def plainly(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def plainly(problem: Problem) -> tuple[Tensor, Tensor]:
     """The definition, with every matrix written out."""
+    q, k, v = problem.q, problem.k, problem.v
     group = q.shape[1] // k.shape[1]
     scores = SCALE * q @ k.repeat_interleave(group, 1).transpose(2, 3)
-    if causal:
-        diagonal = k.shape[2] - q.shape[2]
-        seen = torch.ones(scores.shape[2:], dtype=torch.bool).tril(diagonal)
+    if problem.causal:
+        diagonal = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
+        keys = torch.arange(k.shape[2])
+        seen = (keys <= diagonal) & (keys > diagonal - (problem.window or k.shape[2]))
         scores = scores.masked_fill(~seen, -math.inf)
     p = torch.where(scores == -math.inf, 0.0, scores.exp())
     total = p.sum(-1)
@@ -57,19 +61,19 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", request.param)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("causal", "window"), MASKS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_is_the_definition(shape: tuple[int, ...], causal: bool) -> None:
-    q, k, v = inputs(*shape)
-    out, lse = attention(q, k, v, causal, SCALE)
-    right, right_lse = plainly(q, k, v, causal)
+def test_is_the_definition(shape: tuple[int, ...], causal: bool, window: int | None) -> None:
+    problem = Problem(*inputs(*shape), causal, SCALE, window)
+    out, lse = attention(problem)
+    right, right_lse = plainly(problem)
     torch.testing.assert_close(out, right)
     torch.testing.assert_close(lse, right_lse)
 
 
 def test_causal_is_bottom_right() -> None:
     q, k, v = inputs(4, 4, 13, 29, 16, 16)
-    out, _ = attention(q, k, v, True, SCALE)
+    out, _ = attention(Problem(q, k, v, True, SCALE))
     mask = causal_lower_right(13, 29)
     right = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=SCALE)
     torch.testing.assert_close(out, right)
@@ -77,32 +81,42 @@ def test_causal_is_bottom_right() -> None:
 
 def test_rows_without_a_key_give_0_and_minus_infinity() -> None:
     q, k, v = inputs(6, 1, 29, 13, 16, 8)
-    out, lse = attention(q, k, v, True, SCALE)
+    out, lse = attention(Problem(q, k, v, True, SCALE))
     assert bool((out[:, :, :16] == 0).all()) and bool((lse[:, :, :16] == -math.inf).all())
     assert bool(lse[:, :, 16:].isfinite().all())
+
+
+def test_a_window_takes_no_keys_that_no_row_of_a_block_sees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", 2 * 4 * 512 * 10)  # ten rows at a time
+    q, k, v = inputs(4, 4, 512, 512, 8, 8)
+    blocks = list(reference._blocks(Problem(q, k, v, True, SCALE, 6)))
+    assert {block.rows.stop - block.rows.start for block in blocks[:-1]} == {10}
+    assert max(block.keys.stop - block.keys.start for block in blocks) == 15
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_keys_and_no_rows(causal: bool) -> None:
     q, k, v = inputs(4, 2, 5, 9, 16, 24)
-    out, lse = attention(q, k[:, :, :0], v[:, :, :0], causal, SCALE)
+    out, lse = attention(Problem(q, k[:, :, :0], v[:, :, :0], causal, SCALE))
     assert out.shape == (2, 4, 5, 24) and bool((out == 0).all())
     assert lse.shape == (2, 4, 5) and bool((lse == -math.inf).all())
-    out, lse = attention(q[:, :, :0], k, v, causal, SCALE)
+    out, lse = attention(Problem(q[:, :, :0], k, v, causal, SCALE))
     assert (out.shape, lse.shape) == ((2, 4, 0, 24), (2, 4, 0))
-    out, lse = attention(q[:0], k[:0], v[:0], causal, SCALE)
+    out, lse = attention(Problem(q[:0], k[:0], v[:0], causal, SCALE))
     assert (out.shape, lse.shape) == ((0, 4, 5, 24), (0, 4, 5))
 
 
 def test_dtypes() -> None:
     q, k, v = inputs(4, 2, 17, 17, 32, 32)
-    right, right_lse = attention(q, k, v, True, SCALE)
+    right, right_lse = attention(Problem(q, k, v, True, SCALE))
     for dtype, tolerance in [(torch.bfloat16, 2e-2), (torch.float16, 2e-3), (torch.float32, 1e-5)]:
         low_q, low_k, low_v = (x.to(dtype) for x in (q, k, v))
-        out, lse = attention(low_q, low_k, low_v, True, SCALE)
+        out, lse = attention(Problem(low_q, low_k, low_v, True, SCALE))
         assert (out.dtype, lse.dtype) == (dtype, torch.float32)
         assert float((out.double() - right).norm() / right.norm()) < tolerance
-        exact, exact_lse = attention(low_q, low_k, low_v, True, SCALE, torch.float64)
+        exact, exact_lse = attention(Problem(low_q, low_k, low_v, True, SCALE), torch.float64)
         assert (exact.dtype, exact_lse.dtype) == (torch.float64, torch.float64)
         assert float((exact_lse - lse).abs().max()) < 1e-5
         assert float((exact_lse - right_lse).abs().max()) < 5 * tolerance
@@ -110,19 +124,19 @@ def test_dtypes() -> None:
 
 def test_autocast_does_not_round_it() -> None:
     q, k, v = (x.float() for x in inputs(4, 2, 17, 17, 32, 32))
-    right, _ = attention(q, k, v, True, SCALE)
+    right, _ = attention(Problem(q, k, v, True, SCALE))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out, _ = attention(q, k, v, True, SCALE)
+        out, _ = attention(Problem(q, k, v, True, SCALE))
     assert out.dtype == torch.float32 and torch.equal(out, right)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("causal", "window"), MASKS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gradients_are_autograd_s(shape: tuple[int, ...], causal: bool) -> None:
+def test_gradients_are_autograd_s(shape: tuple[int, ...], causal: bool, window: int | None) -> None:
     q, k, v = (x.requires_grad_() for x in inputs(*shape))
-    out, lse = attention(q, k, v, causal, SCALE)
+    problem = Problem(q, k, v, causal, SCALE, window)
+    out, lse = attention(problem)
     grad_out, grad_lse = torch.randn_like(out), torch.randn_like(lse)
-    problem = Problem(q, k, v, causal, SCALE)
     for of_lse in (None, grad_lse):
         with torch.no_grad():
             made = gradients(problem, out, lse, grad_out, of_lse)
@@ -137,4 +151,6 @@ def test_gradients_are_autograd_s(shape: tuple[int, ...], causal: bool) -> None:
 
 def test_is_differentiable() -> None:
     q, k, v = (x.requires_grad_() for x in inputs(2, 1, 5, 3, 4, 4))
-    assert torch.autograd.gradcheck(lambda q, k, v: attention(q, k, v, True, SCALE)[0], (q, k, v))
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: attention(Problem(q, k, v, True, SCALE))[0], (q, k, v)
+    )

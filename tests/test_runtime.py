@@ -14,6 +14,7 @@ import tunefa
 from tests.fake_kernel import DEFAULT, FakeLanguage
 from tests.sample_records import measured
 from tunefa import plan, store
+from tunefa.call import Options
 from tunefa.errors import TunefaError
 from tunefa.plan import Chosen, Plan
 from tunefa.runtime import Runtime
@@ -39,10 +40,20 @@ def heads_first(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None = None) -> Tensor:
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float | None = None,
+    window: int | None = None,
+) -> Tensor:
     """PyTorch's own, of BSHD tensors, with the bottom-right mask written out."""
     seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
-    mask = seen.tril(k.shape[1] - q.shape[1]) if causal else None
+    diagonal = k.shape[1] - q.shape[1]
+    mask = seen.tril(diagonal) if causal else None
+    if mask is not None and window is not None:
+        mask = mask.triu(diagonal + 1 - window)
     q, k, v = heads_first(q, k, v)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
     return out.transpose(1, 2)
@@ -58,6 +69,13 @@ def test_is_attention(heads_kv: int, causal: bool) -> None:
     out, lse = tunefa.flash_attention(q, k, v, causal=causal, return_lse=True)
     torch.testing.assert_close(out, sdpa(q, k, v, causal))
     assert (lse.shape, lse.dtype) == ((2, 4, 16), torch.float32)
+
+
+@pytest.mark.parametrize("window", [1, 7, 23, 24, 1000])
+def test_a_window_is_the_last_keys(window: int) -> None:
+    q, k, v = tensors()
+    out = tunefa.flash_attention(q, k, v, causal=True, window=window)
+    torch.testing.assert_close(out, sdpa(q, k, v, True, None, window))
 
 
 def test_layouts_are_equal() -> None:
@@ -103,6 +121,8 @@ def test_mistakes_are_one_sentence_with_and_without_autograd() -> None:
     q, k, v = tensors()
     with pytest.raises(TunefaError, match="unknown layout 'bsdh': did you mean bshd"):
         tunefa.flash_attention(q, k, v, layout="bsdh")  # type: ignore[call-overload]
+    with pytest.raises(TunefaError, match="window is 4 and causal is False"):
+        tunefa.flash_attention(q, k, v, window=4)
     with pytest.raises(TunefaError, match=r"k is a NoneType: give a torch\.Tensor"):
         tunefa.flash_attention(q, None, v)  # type: ignore[call-overload]
     for x in (q, q.requires_grad_()):
@@ -160,7 +180,7 @@ def test_load_reads_the_file_at_once(tmp_path: Path) -> None:
 def plan_for(
     fresh: Runtime, q: Tensor, k: Tensor, v: Tensor, causal: bool = True, layout: str = "bshd"
 ) -> Plan:
-    return fresh.plan(q, k, v, causal, layout)
+    return fresh.plan(q, k, v, Options(causal, layout=layout))
 
 
 def test_a_known_shape_is_not_decided_again(
@@ -187,6 +207,8 @@ def test_what_a_plan_depends_on(fresh: Runtime, language: FakeLanguage, seqlen_k
         plan_for(fresh, q, k, v),
         plan_for(fresh, q, k, v, causal=False),
         plan_for(fresh, q, k, v, layout="bshd"),
+        fresh.plan(q, k, v, Options(True, 5)),
+        fresh.plan(q, k, v, Options(True, 6)),
         plan_for(fresh, *heads_first(q, k, v), layout="bhsd"),
         plan_for(fresh, q.bfloat16(), k.bfloat16(), v.bfloat16()),
         plan_for(fresh, q, k, wide),
@@ -208,6 +230,14 @@ def test_another_length_or_batch_does_not_compile_again(
     plan_for(fresh, *tensors(heads=8))  # another group is another kernel
     plan_for(fresh, *tensors(head_dim=40))  # not aligned
     assert language.compiled[1:] == [(DEFAULT, True), (DEFAULT, False)]
+
+
+def test_plans_run_their_window(fresh: Runtime, language: FakeLanguage) -> None:
+    for window in (3, 30):
+        made = fresh.plan(*tensors(), Options(True, window))
+        out, _ = made.run(*tensors(), None)
+        torch.testing.assert_close(out, sdpa(*tensors(), True, None, window))
+        assert made.chosen.workload == Workload.parse(f"{WORKLOAD}_w{window}")
 
 
 def test_plans_are_bounded(

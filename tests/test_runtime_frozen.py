@@ -17,8 +17,8 @@ import tunefa
 from tests.fake_kernel import DEFAULT, H200, FakeKernel, FakeLanguage, on_cpu
 from tests.sample_records import measured
 from tests.test_plan import POINTER, TMA, UNSERVED, WORKLOAD, call, record, unaligned
-from tunefa import plan, runtime, store
-from tunefa.call import Call, heads_first
+from tunefa import plan, store
+from tunefa.call import Call, Options, heads_first
 from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
 from tunefa.plan import Chip, Plan
@@ -75,6 +75,17 @@ def test_frozen_serves_nothing_less(monkeypatch: pytest.MonkeyPatch, held: list[
     ):
         frozen_of(call(), language, *held)
     assert language.compiled == []
+
+
+def test_frozen_serves_the_window_that_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = record(TMA, f"{WORKLOAD}_w8")
+    with on_cpu(monkeypatch) as language:
+        assert frozen_of(call(window=8), language, held).chosen.config == TMA
+        for window in (None, 7, 16):
+            with pytest.raises(TunefaError, match="no record measured for"):
+                frozen_of(call(window=window), language, held)
+        whole = frozen_of(call(window=16), language, record(TMA))  # all 16 keys
+    assert whole.chosen.workload == WORKLOAD
 
 
 @pytest.mark.parametrize("kind", ["base", "strides", "expanded"])
@@ -144,16 +155,16 @@ def test_frozen_serves_the_file_and_nothing_else(
     if by_environment:
         monkeypatch.setenv("TUNEFA_FROZEN", str(lock))
     else:
-        assert fresh.plan(*tensors(), True, "bshd").chosen.config == DEFAULT
+        assert fresh.plan(*tensors(), Options(True)).chosen.config == DEFAULT
         tunefa.load(lock, frozen=True)
-    chosen = fresh.plan(*tensors(), True, "bshd").chosen
+    chosen = fresh.plan(*tensors(), Options(True)).chosen
     assert (chosen.how, chosen.config) == ("exact", TMA) and "frozen to" in chosen.why
     for _ in range(2):
         with pytest.raises(TunefaError, match=f"its nearest is for fwd_{SMALL} on NVIDIA H200"):
-            fresh.plan(*tensors(48), True, "bshd")
+            fresh.plan(*tensors(48), Options(True))
     with pytest.raises(TunefaError, match="is all that it may use"):
         tunefa.load(lock)
-    assert fresh.plan(*tensors(), True, "bshd").chosen.config == TMA
+    assert fresh.plan(*tensors(), Options(True)).chosen.config == TMA
     tunefa.flash_attention(*tensors())  # on the CPU there is no config to choose
     last = tunefa.last_choice()
     assert last is not None and last.how == "pytorch"
@@ -164,10 +175,10 @@ def test_a_scale_that_no_kernel_takes_is_an_error_when_frozen(
 ) -> None:
     monkeypatch.setattr(Chip, "of", lambda device: H200)
     q: Any = SimpleNamespace(shape=(2, 4, 16, 32), device="cuda", is_cuda=True)
-    call: Any = SimpleNamespace(q=q, scale=-1.0, causal=True, layout="bshd")
-    assert runtime._without_kernel(call, None).chosen.how == "pytorch"
+    call: Any = SimpleNamespace(q=q, scale=-1.0, options=Options(True))
+    assert plan.without_kernel(call, None).chosen.how == "pytorch"
     with pytest.raises(TunefaError, match=r"NVIDIA H200: scale -1\.0 is not positive"):
-        runtime._without_kernel(call, Frozen.read(lock))
+        plan.without_kernel(call, Frozen.read(lock))
 
 
 CHILD = """
@@ -175,13 +186,14 @@ import torch, tunefa
 from tunefa import runtime
 from tests.fake_kernel import H200, FakeKernel, FakeLanguage
 from tunefa import languages
+from tunefa.call import Options
 languages.load = lambda name, made=FakeLanguage(): made
 q, k = torch.randn(2, 16, 4, 32), torch.randn(2, 24, 2, 32)
 tunefa.flash_attention(q, k, k)
 made = runtime._RUNTIME
 made._devices[q.device], made._kernels = (H200, runtime.Compiler()), (FakeKernel(),)
-print(made.plan(q, k, k, True, "bshd").chosen.config)
-made.plan(q, k, k, False, "bshd")
+print(made.plan(q, k, k, Options(True)).chosen.config)
+made.plan(q, k, k, Options(False))
 """
 
 

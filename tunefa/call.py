@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,31 +30,60 @@ DTYPES: Mapping[torch.dtype, str] = {
 """What q, k and v may be, by our names."""
 
 
-@dataclass(frozen=True)
+class Options(NamedTuple):
+    """Arguments of `flash_attention` that, with the tensors' shapes, decide what runs."""
+
+    causal: bool = False
+    window: int | None = None
+    layout: str = "bshd"
+
+    def check(self) -> None:
+        """Raises TunefaError for the first that does not fit."""
+        if self.layout not in LAYOUTS:
+            raise unknown("layout", str(self.layout), LAYOUTS)
+        if not isinstance(self.causal, bool):
+            raise TunefaError(f"causal is {self.causal!r}: give True or False")
+        if self.window is None:
+            return
+        if type(self.window) is not int or self.window < 1:
+            raise TunefaError(
+                f"window is {self.window!r}: give the number of keys that a query sees, from 1, "
+                f"or None for all up to the diagonal"
+            )
+        if not self.causal:
+            raise TunefaError(
+                f"window is {self.window} and causal is False: a window counts keys back from the "
+                f"diagonal, so give causal=True"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Call(Problem):
     """A problem that came in some layout; q, k and v are views of what the caller passed."""
 
     layout: str
 
     @classmethod
-    def of(
-        cls, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
-    ) -> Call:
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None) -> Call:
         """The call with these arguments, as `flash_attention` takes them.
 
         Raises TunefaError for the first argument that does not fit, saying which and why.
         """
-        if layout not in LAYOUTS:
-            raise unknown("layout", str(layout), LAYOUTS)
-        if not isinstance(causal, bool):
-            raise TunefaError(f"causal is {causal!r}: give True or False")
+        options.check()
+        layout = options.layout
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             _check_tensor(name, tensor, layout)
         for name, tensor in (("k", k), ("v", v)):
             _check_like_q(name, tensor, q)
         q, k, v = (heads_first(tensor, layout) for tensor in (q, k, v))
         _check_sizes(q, k, v, layout)
-        return cls(q, k, v, causal, _scale(scale, q.shape[3]), layout)
+        scale = _scale(scale, q.shape[3])
+        return cls(q, k, v, options.causal, scale, options.window, layout=layout)
+
+    @property
+    def options(self) -> Options:
+        """Those that it came with."""
+        return Options(self.causal, self.window, self.layout)
 
     @property
     def empty(self) -> bool:
@@ -84,6 +113,7 @@ class Call(Problem):
             head_dim_v=self.v.shape[3],
             dtype=DTYPES[self.q.dtype],
             causal=self.causal,
+            window=self.window,
         )
 
 

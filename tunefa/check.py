@@ -16,6 +16,7 @@ from typing import Any
 from tunefa import kernel as kernels
 from tunefa import languages, reference
 from tunefa.kernel import Kernel
+from tunefa.reference import Problem
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
@@ -27,6 +28,8 @@ ROUNDING = {"bf16": 2e-3, "fp16": 2.5e-4, "fp32": 2e-6}
 tf32 products with some sums."""
 LSE_TOLERANCE = 1e-3
 """Largest absolute error of logsumexp, a sum in fp32 whatever the dtype."""
+_MASKED_ROWS = 1024
+"""Query rows that PyTorch is given at once where it needs a mask."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,14 @@ class Verdict:
 def awkward(workload: Workload, config: Config) -> Workload:
     """A small workload of the same kind whose lengths divide no tile: two KV heads, ragged tails.
 
-    seqlen_k exceeds seqlen_q, so that bottom-right and top-left causal masks differ.
+    seqlen_k exceeds seqlen_q, so that bottom-right and top-left causal masks differ. A window ends
+    inside of blocks, and is short of the last rows' keys by some.
     """
     block_m, block_n = int(config.get("BLOCK_M", 64)), int(config.get("BLOCK_N", 64))
-    seqlen_q = block_m + block_m // 2 + 1
+    seqlen_q, window = block_m + block_m // 2 + 1, workload.window
+    if window is not None:
+        window = min(window, block_n + block_n // 2 + 1)
+        seqlen_q += window + 4 * block_n
     return replace(
         workload,
         batch=1,
@@ -78,6 +85,7 @@ def awkward(workload: Workload, config: Config) -> Workload:
         heads_kv=2,
         seqlen_q=seqlen_q,
         seqlen_k=max(seqlen_q, 2 * block_n) + 13,
+        window=window,
     )
 
 
@@ -115,7 +123,8 @@ def compare(workload: Workload, made: tuple[Any, ...], scale: float, dtype: Any)
     import torch
 
     q, k, v, out, lse = made
-    right, right_lse = reference.attention(q, k, v, workload.causal, scale, dtype=dtype)
+    problem = Problem(q, k, v, workload.causal, scale, workload.window)
+    right, right_lse = reference.attention(problem, dtype)
     difference = (out.to(dtype) - right).norm() / right.norm().clamp_min(1e-30)
     empty = torch.isneginf(right_lse)
     off = (lse.to(dtype) - right_lse).abs().masked_fill(empty, 0.0)
@@ -160,7 +169,7 @@ class Gate:
 
         if shape not in self._limits:
             q, k, v, out, lse = tensors(shape, self._device)
-            out.copy_(_sdpa(q, k, v, shape.causal))
+            out.copy_(_sdpa(q, k, v, shape))
             dtype = torch.float64 if shape.dtype == "fp32" else torch.float32
             made = (q, k, v, out, lse)
             peer = compare(shape, made, shape.head_dim**-0.5, dtype).error
@@ -168,19 +177,34 @@ class Gate:
         return self._limits[shape]
 
 
-def _sdpa(q: Any, k: Any, v: Any, causal: bool) -> Any:
-    """PyTorch's attention; its own causal mask is top-left, so only square ones go by flag."""
+def _sdpa(q: Any, k: Any, v: Any, shape: Workload) -> Any:
+    """PyTorch's attention; its own causal mask is top-left, so only square ones go by flag.
+
+    Few of its backends take a mask beside grouped heads, and the one that is left writes out all
+    scores: what needs a mask goes in blocks of rows, each with the keys that any of them sees.
+    """
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    square = q.shape[2] == k.shape[2]
-    mask = None
-    if causal and not square:
-        ones = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-        mask = ones.tril(k.shape[2] - q.shape[2])
-    return scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal and square, enable_gqa=q.shape[1] != k.shape[1]
-    )
+    grouped, window = shape.group > 1, shape.window
+    if not shape.causal or (window is None and shape.seqlen_q == shape.seqlen_k):
+        return scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped)
+    outs = []
+    for start in range(0, shape.seqlen_q, _MASKED_ROWS):
+        rows = q[:, :, start : start + _MASKED_ROWS]
+        diagonal = start + shape.seqlen_k - shape.seqlen_q
+        first = 0 if window is None else max(0, diagonal - window + 1)
+        keys = slice(first, max(first + 1, diagonal + rows.shape[2]))
+        ones = torch.ones(rows.shape[2], keys.stop - first, dtype=torch.bool, device=q.device)
+        mask = ones.tril(diagonal - first)
+        if window is not None:
+            mask = mask.triu(diagonal - first - window + 1)
+        outs.append(
+            scaled_dot_product_attention(
+                rows, k[:, :, keys], v[:, :, keys], attn_mask=mask, enable_gqa=grouped
+            )
+        )
+    return torch.cat(outs, dim=2)
 
 
 def in_interpreter(kernel: Kernel, workload: Workload, config: Config) -> Verdict:

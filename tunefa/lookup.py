@@ -105,6 +105,7 @@ def distance(a: Workload, b: Workload) -> float:
 
     Euclidean in log2, for block sizes and pipelines pay off by ratios of lengths, not differences.
     The two lengths count fully: they set how many tiles there are and how long each one's loop is.
+    So does the window, which sets the latter where there is one.
     batch x heads counts half, because it only repeats the same programs (it decides how full the
     last wave is), and so does the group, which only changes how often K and V are read again.
     """
@@ -112,6 +113,7 @@ def distance(a: Workload, b: Workload) -> float:
         0.5 * math.log2((a.batch * a.heads) / (b.batch * b.heads)),
         math.log2(a.seqlen_q / b.seqlen_q),
         math.log2(a.seqlen_k / b.seqlen_k),
+        math.log2(a.window / b.window) if a.window and b.window else 0.0,
         0.5 * math.log2(a.group / b.group),
     )
 
@@ -154,5 +156,5 @@ def _family(workload: Workload) -> tuple[object, ...]:
         workload.head_dim,
         workload.head_dim_v,
         workload.causal,
-        workload.window,
+        workload.window is None,
     )

@@ -13,28 +13,33 @@ import torch
 from torch import Tensor
 
 from tunefa import reference, runtime
-from tunefa.call import Call, heads_first
+from tunefa.call import Call, Options, heads_first
 
-_FORWARD = "(Tensor q, Tensor k, Tensor v, bool causal, float? scale, str layout)"
+_OPTIONS = "bool causal, int? window, str layout, float? scale"
+_FORWARD = f"(Tensor q, Tensor k, Tensor v, {_OPTIONS})"
 _BACKWARD = (
     "(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-    "bool causal, float? scale, str layout)"
+    f"{_OPTIONS})"
 )
 
 
 def flash_attention(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+    q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) through the dispatcher; arguments as in `tunefa.flash_attention`."""
-    out, lse = torch.ops.tunefa.flash_attention.default(q, k, v, causal, scale, layout)
+    out, lse = torch.ops.tunefa.flash_attention.default(q, k, v, *options, scale)
     return out, lse
 
 
-def _forward_fake(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
-) -> tuple[Tensor, Tensor]:
+def _forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    *options, scale = arguments
+    return runtime.attend(q, k, v, Options(*options), scale)
+
+
+def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    *options, scale = arguments
     # The default scale of a symbolic head_dim would be symbolic too; no shape depends on it.
-    call = Call.of(q, k, v, causal, 1.0 if scale is None else scale, layout)
+    call = Call.of(q, k, v, Options(*options), 1.0 if scale is None else scale)
     return call.new_out(), call.new_lse()
 
 
@@ -46,12 +51,12 @@ def _backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    causal: bool,
-    scale: float | None,
-    layout: str,
+    *arguments: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv), with the dtypes and strides that `torch.empty_like` gives for q, k and v."""
-    call = Call.of(q, k, v, causal, scale, layout)
+    *options, scale = arguments
+    call = Call.of(q, k, v, Options(*options), scale)
+    layout = call.layout
     grad_out, out = heads_first(grad_out, layout), heads_first(out, layout)
     if grad_lse is None and _flash_serves(call):
         grads = _flash_gradients(call, out, lse, grad_out)
@@ -65,37 +70,28 @@ def _backward(
 
 
 def _backward_fake(
-    grad_out: Tensor,
-    grad_lse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    scale: float | None,
-    layout: str,
+    grad_out: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, ctx.causal, ctx.scale, ctx.layout = inputs
+    q, k, v, *ctx.arguments = inputs
     ctx.save_for_backward(q, k, v, *output)
     ctx.set_materialize_grads(False)  # whether lse has a gradient decides which formula serves
 
 
 def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     if grad_out is None and grad_lse is None:
-        return (None,) * 6
+        return (None,) * (3 + len(ctx.arguments))
     q, k, v, out, lse = ctx.saved_tensors
     grads = torch.ops.tunefa.flash_attention_backward.default(
         torch.zeros_like(out) if grad_out is None else grad_out,
         grad_lse,
         *(q, k, v, out, lse),
-        *(ctx.causal, ctx.scale, ctx.layout),
+        *ctx.arguments,
     )
-    return (*grads, None, None, None)
+    return (*grads, *(None for _ in ctx.arguments))
 
 
 def _flash_serves(call: Call) -> bool:
@@ -120,7 +116,8 @@ def _flash_gradients(
     call: Call, out: Tensor, lse: Tensor, grad_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Through aten::_flash_attention_backward, which takes (batch, seqlen, heads, head_dim) and
-    means the same by causal. All tensors here have heads first.
+    means the same by causal; its window leaves the query's own key out of the count. All tensors
+    here have heads first.
 
     Rows that see no key, with an lse of -inf, would give NaN there: they stay outside.
     """
@@ -134,6 +131,8 @@ def _flash_gradients(
         *(None, None, q.shape[1], k.shape[1]),  # no packed sequences; the longest of each
         *(0.0, call.causal, no_dropout, no_dropout.new_empty(0)),
         scale=call.scale,
+        window_size_left=None if call.window is None else call.window - 1,
+        window_size_right=None if call.window is None else 0,
     )
     dq, dk, dv = (grad.transpose(1, 2) for grad in grads)
     if first:
@@ -151,7 +150,7 @@ def _like(grad: Tensor, tensor: Tensor) -> Tensor:
 
 _forward_op = torch.library.custom_op(
     "tunefa::flash_attention",
-    runtime.attend,
+    _forward,
     mutates_args=(),
     schema=f"{_FORWARD} -> (Tensor, Tensor)",
 )

@@ -13,7 +13,7 @@ from torch import Tensor
 from tunefa import arch as archs
 from tunefa import languages, reference
 from tunefa.arch import Arch
-from tunefa.call import DTYPES, Call, heads_first
+from tunefa.call import DTYPES, Call, Options, heads_first
 from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
 from tunefa.kernel import Kernel
@@ -94,22 +94,21 @@ class PyTorchPlan:
     """Computes in PyTorch."""
 
     chosen: Chosen
-    causal: bool
-    layout: str
+    options: Options
     device_bytes: int = 0
 
     @classmethod
     def because(cls, call: Call, why: str, workload: Workload | None = None) -> PyTorchPlan:
         """The plan for a call that no kernel runs, and the reason."""
         chosen = Chosen(PYTORCH, {}, "pytorch", f"{PYTORCH}: {why}", workload)
-        return cls(chosen, call.causal, call.layout)
+        return cls(chosen, call.options)
 
     def run(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
-        call = Call.of(q, k, v, self.causal, scale, self.layout)
-        result, lse = reference.attention(call.q, call.k, call.v, call.causal, call.scale)
+        call = Call.of(q, k, v, self.options, scale)
+        result, lse = reference.attention(call)
         out = call.new_out()
-        heads_first(out, self.layout).copy_(result)
+        heads_first(out, call.layout).copy_(result)
         return out, lse
 
 
@@ -164,6 +163,20 @@ def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: 
         return _prepared(call, found, kernel, compiled)
     except (CompileError, TunefaError) as error:
         raise lock.cannot(record, str(error)) from error
+
+
+def without_kernel(call: Call, lock: Frozen | None) -> Plan:
+    """The plan for a call that is off CUDA or has a scale that kernels do not take.
+
+    Raises TunefaError for one on CUDA in a process that is frozen to `lock`.
+    """
+    chip = Chip.of(call.q.device)
+    why = chip.why_not
+    if not why:
+        why = f"scale {call.scale} is not positive, and kernels scale a row's maximum with it"
+    if lock is not None and call.q.is_cuda:
+        raise lock.serves_no(f"call with q {tuple(call.q.shape)} on {chip.name}", why)
+    return PyTorchPlan.because(call, why)
 
 
 def _prepared(call: Call, chosen: Chosen, kernel: Kernel, compiled: Compiled) -> KernelPlan:

@@ -25,8 +25,9 @@ class Problem:
     """The inputs of one attention.
 
     q is (batch, heads, seqlen_q, head_dim), k (batch, heads_kv, seqlen_k, head_dim) and v
-    (batch, heads_kv, seqlen_k, head_dim_v), of any strides. Causal means aligned to the bottom
-    right, as in FlashAttention from 2.1 on: row i sees keys j <= i + seqlen_k - seqlen_q.
+    (batch, heads_kv, seqlen_k, head_dim_v), of any strides; heads is a multiple of heads_kv. Causal
+    means aligned to the bottom right, as in FlashAttention from 2.1 on: row i sees keys j <= i +
+    seqlen_k - seqlen_q. With a window, causal problems only, it sees the last `window` of these.
     """
 
     q: Tensor
@@ -34,6 +35,7 @@ class Problem:
     v: Tensor
     causal: bool
     scale: float
+    window: int | None = None
 
     @property
     def group(self) -> int:
@@ -62,41 +64,32 @@ class Problem:
 
 @dataclass(frozen=True)
 class _Block:
-    """Consecutive query rows of all heads, and how many keys the last of them sees."""
+    """Consecutive query rows of all heads, and the keys that any of them sees."""
 
     rows: slice
-    keys: int
+    keys: slice
 
 
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    scale: float,
-    dtype: torch.dtype | None = None,
-) -> tuple[Tensor, Tensor]:
+def attention(problem: Problem, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
     """(out, lse) of shapes (batch, heads, seqlen_q, head_dim_v) and (batch, heads, seqlen_q).
 
-    Shapes of q, k and v as in `Problem`; heads must be a multiple of heads_kv. A row that sees no
-    key gives out = 0 and lse = -inf. Differentiable by autograd.
+    A row that sees no key gives out = 0 and lse = -inf. Differentiable by autograd.
 
     With `dtype` everything is computed and returned in it. Without, it is computed in fp32 (fp64
     for fp64 inputs) and `out` is rounded to q's dtype.
     """
-    problem = Problem(q, k, v, causal, scale)
-    made = dtype or problem.dtype
+    q, made = problem.q, dtype or problem.dtype
     batch, heads, _, head_dim_v = problem.out_shape
     unseen = problem.first_row
     outs = [q.new_zeros((batch, heads, unseen, head_dim_v), dtype=made)]
     lses = [q.new_full((batch, heads, unseen), float("-inf"), dtype=made)]
     with _without_autocast(q.device):
-        keys, values = k.to(made), v.to(made)
+        k, v = problem.k.to(made), problem.v.to(made)
         for block in _blocks(problem):
-            rows = _grouped(q[:, :, block.rows].to(made) * scale, problem.group)
-            scores = _scores(problem, block, rows, keys)
+            rows = _grouped(q[:, :, block.rows].to(made) * problem.scale, problem.group)
+            scores = _scores(problem, block, rows, k)
             lse = scores.logsumexp(-1, keepdim=True)
-            out = (scores - lse).exp() @ values[:, :, : block.keys]
+            out = (scores - lse).exp() @ v[:, :, block.keys]
             outs.append(_ungrouped(out, problem.group))
             lses.append(_ungrouped(lse, problem.group).squeeze(-1))
     out = torch.cat(outs, dim=2)
@@ -125,32 +118,38 @@ def gradients(
             q = _grouped(problem.q[:, :, rows].to(made) * scale, group)
             p = _scores(problem, block, q, k)
             p = p.sub_(_grouped(lse[:, :, rows, None].to(made), group)).exp_()
-            dv[:, :, :keys] += p.transpose(2, 3) @ grad
-            ds = (grad @ v[:, :, :keys].transpose(2, 3)).sub_(delta).mul_(p)
-            dq[:, :, rows] = _ungrouped(ds @ k[:, :, :keys], group) * scale
-            dk[:, :, :keys] += ds.transpose(2, 3) @ q
+            dv[:, :, keys] += p.transpose(2, 3) @ grad
+            ds = (grad @ v[:, :, keys].transpose(2, 3)).sub_(delta).mul_(p)
+            dq[:, :, rows] = _ungrouped(ds @ k[:, :, keys], group) * scale
+            dk[:, :, keys] += ds.transpose(2, 3) @ q
     return dq, dk, dv
 
 
 def _blocks(problem: Problem) -> Iterator[_Block]:
     """The rows that see a key, so many at a time that their scores stay within the limit."""
     batch, heads, seqlen_q, _ = problem.q.shape
-    seqlen_k = problem.k.shape[2]
+    seqlen_k, window = problem.k.shape[2], problem.window
     step = max(1, _BLOCK_ELEMENTS // max(1, batch * heads * seqlen_k))
     for start in range(problem.first_row, seqlen_q, step):
         stop = min(start + step, seqlen_q)
-        keys = stop + seqlen_k - seqlen_q if problem.causal else seqlen_k
+        diagonal = seqlen_k - seqlen_q
+        first = 0 if window is None else max(0, start + diagonal - window + 1)
+        keys = slice(first, stop + diagonal if problem.causal else seqlen_k)
         yield _Block(slice(start, stop), keys)
 
 
 def _scores(problem: Problem, block: _Block, rows: Tensor, keys: Tensor) -> Tensor:
     """Masked scores, (batch, heads_kv, group * rows, keys), of rows grouped and scaled already."""
-    scores = rows @ keys[:, :, : block.keys].transpose(2, 3)
+    scores = rows @ keys[:, :, block.keys].transpose(2, 3)
     if not problem.causal:
         return scores
     device, diagonal = rows.device, problem.k.shape[2] - problem.q.shape[2]
     last_key = torch.arange(block.rows.start, block.rows.stop, device=device) + diagonal
-    hidden = torch.arange(block.keys, device=device) > last_key.repeat(problem.group)[:, None]
+    last_key = last_key.repeat(problem.group)[:, None]
+    key = torch.arange(block.keys.start, block.keys.stop, device=device)
+    hidden = key > last_key
+    if problem.window is not None:
+        hidden |= key <= last_key - problem.window
     return scores.masked_fill(hidden, float("-inf"))
 
 

@@ -21,11 +21,11 @@ from tunefa import kernel as kernels
 from tunefa import languages, store
 from tunefa import plan as plans
 from tunefa.arch import Arch
-from tunefa.call import Call
-from tunefa.frozen import Freeze, Frozen, Installed
+from tunefa.call import Call, Options
+from tunefa.frozen import Freeze, Installed
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled
-from tunefa.plan import Chip, Chosen, Plan, PyTorchPlan
+from tunefa.plan import Chip, Chosen, Plan
 from tunefa.recent import Recent
 from tunefa.record import Record
 from tunefa.store import Store
@@ -95,32 +95,31 @@ class Runtime:
         return chosen and replace(chosen, config=dict(chosen.config))
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+        self, q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
     ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call with the arguments of `flash_attention`, without autograd."""
         if q.is_cuda and (scale is None or (type(scale) is float and 0.0 < scale < math.inf)):
-            plan = self.plan(q, k, v, causal, layout)
+            plan = self.plan(q, k, v, options)
         else:
-            call = Call.of(q, k, v, causal, scale, layout)
+            call = Call.of(q, k, v, options, scale)
             scale = call.scale
             if q.is_cuda and scale > 0:
-                plan = self.plan(q, k, v, causal, layout)
+                plan = self.plan(q, k, v, options)
             else:
-                plan = _without_kernel(call, self._freeze.file)
+                plan = plans.without_kernel(call, self._freeze.file)
         self._last.chosen = plan.chosen
         return plan.run(q, k, v, scale)
 
-    def plan(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, layout: str) -> Plan:
+    def plan(self, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Plan:
         """The plan for calls of this shape with a positive scale; made if there is none yet."""
         key = (
             *(q.shape, q.stride(), q.dtype, q.get_device()),
             *(k.shape, k.stride(), k.dtype, k.get_device()),
             *(v.shape, v.stride(), v.dtype, v.get_device()),
             (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0,
-            causal,
-            layout,
+            options,
         )
-        return self._plans.get(key) or self._add(key, Call.of(q, k, v, causal, None, layout))
+        return self._plans.get(key) or self._add(key, Call.of(q, k, v, options, None))
 
     def load(self, path: Path, frozen: bool = False) -> None:
         """Adds the records of a file, or freezes to it; known shapes are decided again."""
@@ -158,17 +157,6 @@ class Runtime:
         return self._records
 
 
-def _without_kernel(call: Call, lock: Frozen | None) -> Plan:
-    """The plan for a call that is off CUDA or has a scale that kernels do not take."""
-    chip = Chip.of(call.q.device)
-    why = chip.why_not
-    if not why:
-        why = f"scale {call.scale} is not positive, and kernels scale a row's maximum with it"
-    if lock is not None and call.q.is_cuda:
-        raise lock.serves_no(f"call with q {tuple(call.q.shape)} on {chip.name}", why)
-    return PyTorchPlan.because(call, why)
-
-
 _RUNTIME = Runtime()
 
 
@@ -179,6 +167,7 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = ...,
+    window: int | None = ...,
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: Literal[False] = ...,
@@ -192,6 +181,7 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = ...,
+    window: int | None = ...,
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: Literal[True],
@@ -205,6 +195,7 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = ...,
+    window: int | None = ...,
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: bool,
@@ -217,6 +208,7 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = False,
+    window: int | None = None,
     scale: float | None = None,
     layout: Layout = "bshd",
     return_lse: bool = False,
@@ -228,28 +220,30 @@ def flash_attention(
     free. Consecutive query heads share a KV head. `out` has q's dtype and layout, and head_dim_v.
 
     causal: query i sees keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from 2.1 on; a row
-    that sees none gives 0. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse), lse =
-    log(sum(exp(scale * q @ k^T))) as (batch, heads, seqlen_q) in fp32 (fp64 for fp64 inputs).
+    that sees none gives 0. window: of these keys, only the last `window`; needs causal=True, and a
+    kernel serves it on sm90 only. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse),
+    lse = log(sum(exp(scale * q @ k^T))), (batch, heads, seqlen_q), in fp32 (fp64 for fp64 inputs).
 
     Works under autograd, torch.compile and CUDA graph capture, from a shape's first call on.
     Where no kernel serves the call (a CPU tensor, fp64, another chip) PyTorch computes it;
     `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
     """
+    options = Options(causal, window, layout)
     if torch.compiler.is_compiling():
-        out, lse = _through_op(q, k, v, causal, scale, layout)
+        out, lse = _through_op(q, k, v, options, scale)
     elif _is_plain(q, k, v):
-        out, lse = _RUNTIME.attend(q, k, v, causal, scale, layout)
+        out, lse = _RUNTIME.attend(q, k, v, options, scale)
     else:
-        Call.of(q, k, v, causal, scale, layout)  # says what is wrong before the dispatcher does
-        out, lse = _through_op(q, k, v, causal, scale, layout)
+        Call.of(q, k, v, options, scale)  # says what is wrong before the dispatcher does
+        out, lse = _through_op(q, k, v, options, scale)
     return (out, lse) if return_lse else out
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+    q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     """(out, lse), always here and now: what `flash_attention` is to PyTorch's dispatcher."""
-    return _RUNTIME.attend(q, k, v, causal, scale, layout)
+    return _RUNTIME.attend(q, k, v, options, scale)
 
 
 def last_choice() -> Chosen | None:
@@ -289,8 +283,8 @@ def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _through_op(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, layout: str
+    q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     from tunefa import ops  # registers the op; a process that only infers never needs it
 
-    return ops.flash_attention(q, k, v, causal, scale, layout)
+    return ops.flash_attention(q, k, v, options, scale)

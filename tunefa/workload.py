@@ -50,7 +50,8 @@ class Workload:
     q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim) and v is
     (batch, heads_kv, seqlen_k, head_dim_v). A causal mask is aligned to the bottom right, as in
     FlashAttention from 2.1 on: query i attends key j where j <= i + seqlen_k - seqlen_q. A window
-    leaves each query the last `window` of the keys up to that diagonal, the diagonal included.
+    leaves each query the last `window` of these keys; one that leaves out none, from seqlen_k on,
+    becomes None, so that equal problems are equal workloads.
     """
 
     op: str = "fwd"
@@ -92,6 +93,13 @@ class Workload:
                     f"{name} {value} is above {MAX_HEAD_DIM}, the largest tunefa's kernels serve: "
                     f"use {MAX_HEAD_DIM} or less"
                 )
+        if self.window is not None and not self.causal:
+            raise TunefaError(
+                f"window is {self.window} without a causal mask, and it counts keys back from the "
+                f"diagonal: make it causal, or leave out the window"
+            )
+        if self.window is not None and self.window >= self.seqlen_k:
+            object.__setattr__(self, "window", None)  # the dataclass is frozen
 
     @classmethod
     def of(cls, **parts: Any) -> Workload:
@@ -146,12 +154,12 @@ class Workload:
     @property
     def pairs(self) -> int:
         """Query-key pairs that one head attends, exactly."""
-        diagonal = self.seqlen_k - self.seqlen_q
-        pairs = self.seqlen_q * self.seqlen_k
-        if self.causal:
-            pairs = self._keys_before(diagonal + 1)
+        if not self.causal:
+            return self.seqlen_q * self.seqlen_k
+        beyond_diagonal = self.seqlen_k - self.seqlen_q + 1
+        pairs = self._keys_before(beyond_diagonal)
         if self.window is not None:
-            pairs -= self._keys_before(diagonal + 1 - self.window)
+            pairs -= self._keys_before(beyond_diagonal - self.window)
         return pairs
 
     def _keys_before(self, start: int) -> int:

@@ -15,6 +15,7 @@ from tests.gpu_tensors import inputs
 from tests.own_kernels import OwnKernels
 from tests.tabled_kernel import tabled
 from tunefa import check, launch, reference
+from tunefa.reference import Problem
 from tunefa.runtime import Runtime
 
 CUDA: Any = torch.cuda  # parts of it have no types
@@ -43,7 +44,8 @@ def replays(seqlen_q: int, seqlen_k: int, **options: Any) -> None:
         eager = tunefa.flash_attention(q, k, v, causal=True, **options)
         assert torch.equal(out, eager)
         x = [each.transpose(1, 2).double() for each in (q, k, v)]
-        right, _ = reference.attention(x[0], x[1], x[2], True, options.get("scale", 0.125))
+        problem = Problem(x[0], x[1], x[2], True, options.get("scale", 0.125))
+        right, _ = reference.attention(problem)
         error = (out.transpose(1, 2).double() - right).norm() / right.norm()
         assert float(error) <= check.TOLERANCE["bf16"]
 

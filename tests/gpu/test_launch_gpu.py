@@ -19,6 +19,7 @@ from tunefa import kernel as kernels
 from tunefa.kernel import Kernel
 from tunefa.languages import triton as language
 from tunefa.launch import MAX_MAPS, PreparedLaunch
+from tunefa.reference import Problem
 from tunefa.runtime import Runtime
 from tunefa.workload import Workload
 
@@ -105,7 +106,8 @@ def judge(x: tuple[Tensor, ...], scale: float | None) -> None:
     q, k, v = x
     out, lse = tunefa.flash_attention(q, k, v, causal=True, scale=scale, return_lse=True)
     wide = [each.transpose(1, 2).float() for each in x]
-    right, right_lse = reference.attention(wide[0], wide[1], wide[2], True, scale or 0.125)
+    problem = Problem(wide[0], wide[1], wide[2], True, scale or 0.125)
+    right, right_lse = reference.attention(problem)
     torch.testing.assert_close(out.transpose(1, 2).float(), right, atol=3e-2, rtol=3e-2)
     torch.testing.assert_close(lse, right_lse, atol=1e-2, rtol=1e-2)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 import tunefa
 from tunefa import ops, reference
-from tunefa.call import Call
+from tunefa.call import Call, Options
+from tunefa.reference import Problem
 
 CUDA: Any = torch.cuda  # parts of it have no types
 
@@ -37,12 +38,16 @@ def inputs(
 
 
 def exact(
-    x: tuple[Tensor, Tensor, Tensor], causal: bool, grad: Tensor, grad_lse: Tensor | None = None
+    x: tuple[Tensor, Tensor, Tensor],
+    options: Options,
+    grad: Tensor,
+    grad_lse: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """(dq, dk, dv) in fp64, by autograd through the reference."""
     leaves = [each.detach().double().requires_grad_() for each in x]
     q, k, v = (leaf.transpose(1, 2) for leaf in leaves)
-    out, lse = reference.attention(q, k, v, causal, x[0].shape[3] ** -0.5)
+    scale = x[0].shape[3] ** -0.5
+    out, lse = reference.attention(Problem(q, k, v, options.causal, scale, options.window))
     loss = (out.transpose(1, 2) * grad.double()).sum()
     if grad_lse is not None:
         loss = loss + (lse * grad_lse.double()).sum()
@@ -79,14 +84,34 @@ def test_gradients(
     causal: bool,
 ) -> None:
     q, k, v = x = inputs(shape, head_dim_v, dtype)
-    call = Call.of(q.detach(), k.detach(), v.detach(), causal, None, "bshd")
+    options = Options(causal)
+    call = Call.of(q.detach(), k.detach(), v.detach(), options, None)
     if shape[4] <= 192 and torch.backends.cuda.is_flash_attention_available():
         assert ops._flash_serves(call) == flash
     out = tunefa.flash_attention(q, k, v, causal=causal)
     grad = torch.randn_like(out)
     made = torch.autograd.grad(out, x, grad)
-    close(made, exact(x, causal, grad), dtype)
+    close(made, exact(x, options, grad), dtype)
     assert [each.stride() for each in made] == [each.stride() for each in x]
+
+
+@pytest.mark.parametrize("window", [1, 7, 64, 100, 150, 1000])
+@pytest.mark.parametrize(("shape", "head_dim_v", "dtype", "flash"), GRADIENTS)
+def test_gradients_with_a_window(
+    shape: tuple[int, int, int, int, int],
+    head_dim_v: int,
+    dtype: torch.dtype,
+    flash: bool,
+    window: int,
+) -> None:
+    q, k, v = x = inputs(shape, head_dim_v, dtype)
+    out = tunefa.flash_attention(q, k, v, causal=True, window=window)
+    grad = torch.randn_like(out)
+    right = exact(x, Options(True, window), grad)
+    made = torch.autograd.grad(out, x, grad)
+    # Rows of one key have a softmax of 1, and nothing but rounding as gradients of q and k.
+    compared = slice(2, 3) if window == 1 else slice(0, 3)
+    close(made[compared], right[compared], dtype)
 
 
 def test_gradients_are_sdpa_s() -> None:
@@ -102,7 +127,7 @@ def test_gradients_are_sdpa_s() -> None:
 def test_gradients_in_the_other_layout() -> None:
     x = inputs((8, 2, 200, 333, 64))
     grad = torch.randn_like(x[0])
-    right = exact(x, True, grad)
+    right = exact(x, Options(True), grad)
     heads = [each.detach().transpose(1, 2).requires_grad_() for each in x]  # not contiguous
     out = tunefa.flash_attention(heads[0], heads[1], heads[2], causal=True, layout="bhsd")
     made = torch.autograd.grad(out, heads, grad.transpose(1, 2))
@@ -115,13 +140,13 @@ def test_gradients_of_lse() -> None:
     out, lse = tunefa.flash_attention(q, k, v, causal=True, return_lse=True)
     grad, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     made = torch.autograd.grad((out, lse), x, (grad, grad_lse))
-    close(made, exact(x, True, grad, grad_lse), torch.bfloat16)
+    close(made, exact(x, Options(True), grad, grad_lse), torch.bfloat16)
 
 
 def test_ops_keep_pytorch_s_rules() -> None:
     q, k, v = inputs((4, 2, 64, 96, 64))
     torch.library.opcheck(
-        torch.ops.tunefa.flash_attention.default, (q, k, v, True, None, "bshd"),
+        torch.ops.tunefa.flash_attention.default, (q, k, v, *Options(True, 20), None),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )  # fmt: skip
 

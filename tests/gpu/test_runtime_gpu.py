@@ -20,6 +20,7 @@ from tunefa.call import heads_first
 from tunefa.check import LSE_TOLERANCE, TOLERANCE
 from tunefa.plan import Chip
 from tunefa.record import Record
+from tunefa.reference import Problem
 from tunefa.runtime import Runtime
 from tunefa.store import Store
 from tunefa.workload import Workload
@@ -64,7 +65,7 @@ def tensors(workload: Workload, layout: str = "bshd", poison: int = 0) -> tuple[
 def exact(x: tuple[Tensor, ...], workload: Workload, layout: str, scale: float) -> Any:
     """(out, lse) in fp64, out heads first."""
     q, k, v = (heads_first(each, layout).double() for each in x)
-    return reference.attention(q, k, v, workload.causal, scale)
+    return reference.attention(Problem(q, k, v, workload.causal, scale, workload.window))
 
 
 def error(made: Tensor, right: Tensor) -> float:
@@ -85,7 +86,8 @@ def run_and_judge(text: str, layout: str = "bshd", poison: int = 0, **options: A
     scale = options.get("scale") or workload.head_dim**-0.5
     fill_free_memory_with_nan()
     q, k, v = x
-    arguments: dict[str, Any] = {"causal": workload.causal, "layout": layout, **options}
+    mask = {"causal": workload.causal, "window": workload.window}
+    arguments: dict[str, Any] = {**mask, "layout": layout, **options}
     out, lse = tunefa.flash_attention(q, k, v, return_lse=True, **arguments)
     chosen = tunefa.last_choice()
     assert chosen is not None and chosen.kernel != "pytorch", chosen

@@ -121,6 +121,7 @@ _SIZE_OPTIONS = {
     "seqlen_q": ("--seqlen", "Query rows, such as 8192 or 8k; given alone, also the keys."),
     "seqlen_k": ("--seqlen-k", "Keys, where they are not as many as query rows."),
     "head_dim": ("--head-dim", "Elements of one head, 16 to 256.  [default: 128]"),
+    "window": ("--window", "Causal only: each query sees its last N keys.  [default: all]"),
 }
 
 

@@ -1,0 +1,125 @@
+"""Sliding windows on a CUDA device: `tunefa.flash_attention` and the kernels that serve them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import tunefa
+from tunefa import arch as archs
+from tunefa import check, languages, reference
+from tunefa import kernel as kernels
+from tunefa.arch import Arch
+from tunefa.check import LSE_TOLERANCE, TOLERANCE
+from tunefa.errors import TunefaError
+from tunefa.kernel import Kernel
+from tunefa.reference import Problem
+from tunefa.workload import Workload
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+RANDOM = 20
+"""Random shapes of each kind."""
+CONFIGS = 12
+"""Random configs of each kernel; a binary takes seconds to compile."""
+
+
+def seen_arch() -> Arch:
+    return archs.find(torch.cuda.get_device_name())[0]
+
+
+def served(workload: Workload) -> list[Kernel]:
+    """The kernels that compute it on the device that is there."""
+    try:
+        return kernels.serving(workload, seen_arch())
+    except TunefaError:
+        return []
+
+
+def call(workload: Workload) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """((q, k, v), out, lse), heads first, of a call through the public function."""
+    q, k, v = check.tensors(workload, "cuda", seed=0)[:3]
+    out, lse = tunefa.flash_attention(
+        q, k, v, causal=True, window=workload.window, layout="bhsd", return_lse=True
+    )
+    return (q, k, v), out, lse
+
+
+def judge(workload: Workload) -> None:
+    """Raises AssertionError where a call is not near the reference in fp64."""
+    (q, k, v), out, lse = call(workload)
+    chosen = tunefa.last_choice()
+    assert chosen is not None and (chosen.kernel != "pytorch") == bool(served(workload)), chosen
+    assert chosen.workload in (workload, None)
+    scale = workload.head_dim**-0.5
+    problem = Problem(q.double(), k.double(), v.double(), True, scale, workload.window)
+    right, right_lse = reference.attention(problem)
+    error = float((out.double() - right).norm() / right.norm().clamp_min(1e-30))
+    assert error <= TOLERANCE[workload.dtype], f"{error:.1e} on {workload}: {chosen}"
+    seen = right_lse.isfinite()
+    assert torch.equal(lse.isneginf(), ~seen), str(workload)
+    assert float((lse - right_lse)[seen].abs().max()) <= LSE_TOLERANCE, str(workload)
+
+
+@pytest.mark.parametrize("window", [1, 2, 17, 63, 64, 65, 128, 200, 511])
+@pytest.mark.parametrize(("seqlen_q", "seqlen_k"), [(512, 512), (300, 700), (700, 300), (1, 600)])
+def test_windows_below_at_and_above_a_block(seqlen_q: int, seqlen_k: int, window: int) -> None:
+    judge(Workload.parse(f"b2_h4_kv2_q{seqlen_q}_k{seqlen_k}_d128_bf16_w{window}"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["d64_bf16", "d128_fp16", "d80_bf16", "d256_bf16", "d192_dv128_fp16"]
+)
+def test_random_problems(kind: str) -> None:
+    chance = random.Random(kind)
+    for _ in range(RANDOM):
+        heads_kv, group = chance.randint(1, 4), chance.choice([1, 2, 3, 8])
+        seqlens = [chance.randint(1, chance.choice([40, 400, 2000])) for _ in range(2)]
+        window = chance.randint(1, chance.choice([8, 100, 1000]))
+        heads = f"b{chance.randint(1, 3)}_h{heads_kv * group}_kv{heads_kv}"
+        judge(Workload.parse(f"{heads}_q{seqlens[0]}_k{seqlens[1]}_{kind}_w{window}"))
+
+
+def test_a_window_of_all_keys_is_the_causal_call_to_the_bit() -> None:
+    workload = Workload.parse("b2_h8_kv2_q300_k500_d128_bf16")
+    q, k, v = check.tensors(workload, "cuda", seed=0)[:3]
+    right = tunefa.flash_attention(q, k, v, causal=True, layout="bhsd")
+    causal = tunefa.last_choice()
+    for window in (500, 10**6):
+        out = tunefa.flash_attention(q, k, v, causal=True, window=window, layout="bhsd")
+        assert torch.equal(out, right) and tunefa.last_choice() == causal
+
+
+def test_what_no_kernel_serves_runs_in_pytorch() -> None:
+    judge(Workload.parse("b2_h4_kv2_q200_k260_d64_fp32_w50"))
+    chosen = tunefa.last_choice()
+    assert chosen is not None and chosen.kernel == "pytorch" and "no kernel serves" in chosen.why
+
+
+@pytest.mark.parametrize("text", ["q8192_d128_w1024", "q8192_d64_fp16_w100", "q8192_d256_w4096"])
+def test_random_configs_pass_the_gate(text: str) -> None:
+    """On the shapes that a search checks them on."""
+    workload, arch = Workload.parse(text), seen_arch()
+    if not served(workload):
+        pytest.skip(f"no kernel serves windows on {arch.name}")
+    gate = check.Gate("cuda")
+    for kernel in served(workload):
+        configs = kernel.space.feasible(workload, arch).configs
+        for config in random.Random(0).sample(list(configs), CONFIGS):
+            shape = check.awkward(workload, config)
+            found = _verdict(gate, kernel, shape, config)
+            assert found.passed and found.repeatable, f"{found.reason}: {config}"
+
+
+def _verdict(gate: check.Gate, kernel: Kernel, shape: Workload, config: Any) -> check.Verdict:
+    language, made = languages.load(kernel.language), check.tensors(shape, "cuda")
+    compiled = language.compile(kernel, shape, config, seen_arch())
+    launch = language.prepare(kernel, compiled, made, shape, config, shape.head_dim**-0.5)
+    return gate.verdict(lambda: launch(*made), shape, made)
