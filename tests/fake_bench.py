@@ -9,10 +9,11 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from tests.sample_space import MODEL
 from tunefa.evaluate import Raced
 from tunefa.measured import Lost
 
-SPACE = """\
+SPACE = f"""\
 schema: 1
 kernel: NAME
 op: fwd
@@ -24,19 +25,11 @@ parameters:
   DEVICE:
     values: [fine, killed, segfault, hang, poisoned, wrong]
     doc: what becomes of the process that runs it
-  BLOCK_M: {values: [64], doc: for the model}
-  BLOCK_N: {values: [64], doc: for the model}
-  num_warps: {values: [1], doc: for the model}
-  num_stages: {values: [1], doc: for the model}
-  LOADS: {values: [pointer], doc: for the model}
-  SECTION_HEADS: {values: [1], doc: for the model}
-  PACK_GQA: {values: [0], doc: for the model}
 rules:
   one fault is enough: FAULT == "none" or DEVICE == "fine"
 defaults:
-  - config: {FAULT: none, DEVICE: fine, BLOCK_M: 64, BLOCK_N: 64, num_warps: 1, num_stages: 1,
-             LOADS: pointer, SECTION_HEADS: 1, PACK_GQA: 0}
-"""
+  - config: {{FAULT: none, DEVICE: fine}}
+{MODEL}"""
 """Of a kernel whose source is `tests.own_kernels.FAULTY_SOURCE`."""
 
 

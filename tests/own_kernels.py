@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.sample_space import MODEL
 from tunefa import assets, check, compile_pool
 from tunefa import kernel as kernels
 from tunefa.kernel import Kernel
@@ -74,7 +75,7 @@ def _root(folder: str, name: str) -> Path:
     return Path(folder, name)
 
 
-FAULTY_SPACE = """\
+FAULTY_SPACE = f"""\
 schema: 1
 kernel: NAME
 op: fwd
@@ -84,8 +85,8 @@ parameters:
     values: [none, error, exit, segfault, hang, noise]
     doc: what becomes of the process that compiles it
 defaults:
-  - config: {FAULT: none}
-"""
+  - config: {{FAULT: none}}
+{MODEL}"""
 
 FAULTY_SOURCE = """
 import os, signal, subprocess, sys

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-TINY = """\
+MODEL = """\
+model: {block_m: 64, block_n: 64, columns: head_dim, columns_v: head_dim_v, warps: 4, stages: 1,
+        copied_by_threads: true, max_registers: 255, section_heads: 1, packed_heads: 1,
+        diagonal_n: 64, warp_specialised: false}
+"""
+"""For spaces whose times do not matter."""
+
+TINY = f"""\
 schema: 1
 kernel: tiny
 op: fwd
@@ -13,7 +20,7 @@ parameters:
   BLOCK:
     values: [16, 32, 64]
     doc: rows
-  STAGES: {values: [1, 2], doc: buffers}
+  STAGES: {{values: [1, 2], doc: buffers}}
 serves:
   it knows no window: window == None
 define:
@@ -23,12 +30,12 @@ resources:
 rules:
   too much shared memory: smem_bytes <= smem_per_block_bytes
   one stage is for short blocks: STAGES == 2 or BLOCK <= 32
-unaligned: {BLOCK: 16}
+unaligned: {{BLOCK: 16}}
 defaults:
   - when: head_dim <= 64
-    config: {BLOCK: 64, STAGES: 2}
-  - config: {BLOCK: 16, STAGES: 1}
-"""
+    config: {{BLOCK: 64, STAGES: 2}}
+  - config: {{BLOCK: 16, STAGES: 1}}
+{MODEL}"""
 
 
 def written(folder: Path, text: str = TINY) -> Path:

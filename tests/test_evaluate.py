@@ -47,7 +47,8 @@ def predicted() -> Iterator[Predicted]:
 
 def test_a_compiled_trial_gets_the_models_time(predicted: Predicted) -> None:
     judged = predicted.judge(Trial(CONFIG, "ok", resources=FITS))
-    expected = model.predict(WORKLOAD, SM90, H200, CONFIG, FITS).time_us
+    tiling = KERNEL.space.tiling(CONFIG, WORKLOAD, SM90)
+    expected = model.predict(WORKLOAD, SM90, H200, tiling, FITS).time_us
     assert judged == Trial(CONFIG, "ok", resources=FITS, predicted_us=expected)
     assert judged.median_us == expected
 

@@ -20,6 +20,7 @@ LAYERS = (
         "occupancy",
         "space",
         "space_file",
+        "tiling",
         "kernel",
         "record",
         "document",

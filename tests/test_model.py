@@ -14,6 +14,7 @@ from tunefa import kernel as kernels
 from tunefa import model
 from tunefa.arch import Arch, Device
 from tunefa.model import Prediction
+from tunefa.tiling import Tiling
 from tunefa.trial import Config, Resources
 from tunefa.workload import Workload
 
@@ -42,9 +43,12 @@ def predict(workload: Workload = FULL, **changes: Any) -> Prediction:
     """For CONFIG on an H200, both changed by name: `spill_bytes`, `BLOCK_M`, ..."""
     resources = {k: v for k, v in changes.items() if hasattr(RESOURCES, k)}
     config = {k: v for k, v in changes.items() if k not in resources}
-    return model.predict(
-        workload, SM90, H200, {**CONFIG, **config}, replace(RESOURCES, **resources)
-    )
+    tiling = tiled({**CONFIG, **config}, workload)
+    return model.predict(workload, SM90, H200, tiling, replace(RESOURCES, **resources))
+
+
+def tiled(config: Config = CONFIG, workload: Workload = FULL, arch: Arch = SM90) -> Tiling:
+    return KERNEL.space.tiling(config, workload, arch)
 
 
 def lower_bounds(config: Config, workload: Workload, arch: Arch) -> Resources:
@@ -124,8 +128,8 @@ def test_spills_are_slower_the_more_there_are() -> None:
 
 
 def test_unknown_resources_count_as_none() -> None:
-    unknown = model.predict(FULL, SM90, H200, CONFIG, Resources())
-    assert unknown == model.predict(FULL, SM90, H200, CONFIG, Resources(0, 1, 0, 0))
+    unknown = model.predict(FULL, SM90, H200, tiled(), Resources())
+    assert unknown == model.predict(FULL, SM90, H200, tiled(), Resources(0, 1, 0, 0))
 
 
 @pytest.mark.parametrize(
@@ -191,11 +195,13 @@ def test_more_work_is_never_faster(arch: str, what: str) -> None:
     for text in WORKLOADS:
         workload = Workload.parse(text)
         for config, resources in sample(workload, chip, 40):
-            less = model.predict(workload, chip, chip.device(), config, resources).time_us
+            tiling = tiled(config, workload, chip)
+            less = model.predict(workload, chip, chip.device(), tiling, resources).time_us
             for factors in LONGER[what]:
                 sizes = {name: getattr(workload, name) * by for name, by in factors.items()}
                 bigger = replace(workload, **sizes)
-                more = model.predict(bigger, chip, chip.device(), config, resources).time_us
+                tiling = tiled(config, bigger, chip)
+                more = model.predict(bigger, chip, chip.device(), tiling, resources).time_us
                 assert more >= less * (1 - 1e-12), (text, str(bigger), config)
 
 
@@ -204,7 +210,7 @@ def test_a_tile_more_of_queries_is_never_faster() -> None:
         times = [
             model.predict(
                 replace(CAUSAL, heads=4, heads_kv=4, seqlen_q=seqlen, seqlen_k=seqlen),
-                SM90, H200, config, resources,
+                SM90, H200, tiled(config, CAUSAL), resources,
             ).time_us
             for seqlen in range(256, 8193, 256)
         ]  # fmt: skip
@@ -225,14 +231,15 @@ def test_no_config_is_predicted_above_the_peak(arch: str, device: Device) -> Non
         step = 1 if device == chip.devices[0] else 25
         for config in configs[::step]:
             resources = lower_bounds(config, workload, chip)
-            time_us = model.predict(workload, chip, device, config, resources).time_us
+            tiling = tiled(config, workload, chip)
+            time_us = model.predict(workload, chip, device, tiling, resources).time_us
             assert workload.flops / time_us * 1e6 < peak, (text, config)
             assert time_us > workload.io_bytes / device.hbm_bytes_per_s * 1e6
 
 
 def expected(**changes: Any) -> Resources:
     """Of 128 x 64 tiles on 8 warps at head_dim 128: 32 scores and 64 outputs per thread."""
-    return model.expected_resources(SM90, {**CONFIG, **changes}, 1000, 96)
+    return model.expected_resources(SM90, tiled({**CONFIG, **changes}), 1000, 96)
 
 
 def test_what_the_compiler_will_report_is_guessed() -> None:
@@ -246,7 +253,8 @@ def test_what_the_compiler_will_report_is_guessed() -> None:
 
 def test_a_block_never_asks_for_more_registers_than_there_are() -> None:
     """16 warps of 512 threads leave 128 registers each, though the kernel sets no cap."""
-    wide = model.expected_resources(SM90, {**CONFIG, "num_warps": 16}, 1000, 300)
+    tiling = tiled({**CONFIG, "num_warps": 16})
+    wide = model.expected_resources(SM90, tiling, 1000, 300)
     assert wide.registers == SM90.registers_per_sm // 512
     assert (wide.spill_bytes or 0) > 0
-    assert math.isfinite(model.predict(FULL, SM90, H200, {**CONFIG, "num_warps": 16}, wide).time_us)
+    assert math.isfinite(model.predict(FULL, SM90, H200, tiling, wide).time_us)

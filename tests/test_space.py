@@ -113,6 +113,7 @@ def test_enumeration_is_brute_force_in_any_space(
         define={"x": Expr(defined[0])},
         resources={"y": Expr(f"({defined[1]}) + x")},
         rules={f"rule {number}": Expr(rule) for number, rule in enumerate(rules)},
+        model={},
         defaults=(),
         unaligned={},
         path=Path("any.yaml"),

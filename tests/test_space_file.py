@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sample_space import TINY, written
+from tests.sample_space import MODEL, TINY, written
 from tunefa import arch as archs
 from tunefa import space as spaces
 from tunefa.errors import TunefaError
@@ -82,6 +82,10 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "later name in define": ("BLOCK * head_dim", "smem_bytes * head_dim", r":13: .*'smem_bytes'"),
     "unknown name in resources": ("bytes * STAGES", "byte * STAGES", r":15: .*name 'byte'"),
     "unknown name in rules": ("STAGES == 2 or", "STAGE == 2 or", r":18: .*did you mean STAGES\?"),
+    "no model": (MODEL, "", r": key 'model' is missing"),
+    "unknown name in model": ("warps: 4", "warps: num_warps", r":24: warps: .*'num_warps'"),
+    "unknown field of the model": ("warps: 4", "warp: 4", r":24: warp: .*did you mean warps\?"),
+    "no such field in the model": ("warps: 4, ", "", r":24: model lacks warps"),
     "unknown name in when": (
         "when: head_dim",
         "when: head_dims",

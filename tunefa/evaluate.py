@@ -119,9 +119,8 @@ class Predicted:
         """A compiled trial with its time; refused where its block fits no SM."""
         if trial.outcome != "ok" or trial.resources is None:
             return trial
-        prediction = model.predict(
-            self.workload, self.arch, self.device, trial.config, trial.resources
-        )
+        tiling = self.kernel.space.tiling(trial.config, self.workload, self.arch)
+        prediction = model.predict(self.workload, self.arch, self.device, tiling, trial.resources)
         if math.isinf(prediction.time_us):
             return replace(trial, outcome="refused", reason=_too_large(trial.resources, self.arch))
         return replace(trial, predicted_us=prediction.time_us)

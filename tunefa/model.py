@@ -1,13 +1,13 @@
-"""An analytic model of how long a tiled attention kernel takes, from its config and resources.
+"""An analytic model of how long a tiled attention kernel takes, from its tiling and resources.
 
-One program owns BLOCK_M query rows and takes steps of BLOCK_N keys. A step asks each pipe of its SM
-for some cycles; how far the pipes overlap depends on how many independent instruction streams the
-SM holds. Per step, with D the padded head dimension:
+A tile is M query rows; a step takes it past N keys. A step asks each pipe of its SM for some
+cycles; how far the pipes overlap depends on how many independent instruction streams the SM holds.
+Per step, with D the padded head dimension:
 
-    tensor   2 BLOCK_M BLOCK_N (D + Dv) / tensor_flops_per_clock_per_sm / rate of the instruction
-    exp2     BLOCK_M BLOCK_N / exp2_per_clock_per_sm
-    issue    (8 BLOCK_M BLOCK_N + BLOCK_M Dv + loads) / 128 lanes: scale, maximum (half rate),
-             sum, convert and, once a step, rescaling the accumulator; a mask adds 3 per score
+    tensor   2 M N (D + Dv) / tensor_flops_per_clock_per_sm / rate of the instruction
+    exp2     M N / exp2_per_clock_per_sm
+    issue    (8 M N + M Dv + loads) / 128 lanes: scale, maximum (half rate), sum, convert and,
+             once a step, rescaling the accumulator; a mask adds 3 per score
     smem     bytes of K and V written once and read by every warp(group) / 128 bytes per clock
     spills   bytes that the compiler moved to local memory, which lives in the same L1
 
@@ -18,6 +18,11 @@ Networks", CACM 25(2), 1982):
 
     cycles per step of all streams = latency + alone + (S - 1) * busiest
 
+A warp-specialised kernel differs in three ways. Its warpgroups meet at no step, so each is a whole
+stream. A stream computes the softmax of one block while the tensor cores multiply another, so alone
+it takes the longer of the two, not their sum. That is a pipeline of two stages: a tile of n blocks
+takes n + 1 steps, and before the first its queries and keys must arrive.
+
 The figures of the H200 behind the constants are in docs/model.md.
 """
 
@@ -27,9 +32,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tunefa.arch import Arch, Device
-from tunefa.expr import ceil_div, next_pow2
+from tunefa.expr import ceil_div
 from tunefa.occupancy import Occupancy, occupancy
-from tunefa.trial import Config, Resources
+from tunefa.tiling import Tiling
+from tunefa.trial import Resources
 from tunefa.workload import DTYPES, Workload
 
 # Constants with a source, or set once on 704 configs of five workloads timed on an H200 and then
@@ -52,7 +58,8 @@ STEP_LATENCY = 700.0
 LOAD_LATENCY = 900.0
 """Cycles from asking for a block of K or V to having it, out of L2 under load."""
 STREAM_COUPLING = 0.2
-"""Share of a stream that one more warpgroup of the same program is worth: they meet every step."""
+"""Share of a stream that one more warpgroup of the same program is worth: they meet every step.
+Not so where they are specialised."""
 LAUNCH_US = 3.0
 SPARED_REGISTERS = 25
 """What ptxas saves by another order of instructions before it spills."""
@@ -76,18 +83,17 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class _Tiling:
-    """The workload cut into programs and steps."""
+class _Cut:
+    """The workload cut into tiles and steps."""
 
-    programs: int
-    steps_per_program: float
-    masked_steps_per_program: float
-    longest_program: float
-    section_heads: int
+    tiles: int
+    steps_per_tile: float
+    masked_steps_per_tile: float
+    longest_tile: float
 
 
 def predict(
-    workload: Workload, arch: Arch, device: Device, config: Config, resources: Resources
+    workload: Workload, arch: Arch, device: Device, tiling: Tiling, resources: Resources
 ) -> Prediction:
     """The time of one launch, in us, on `device` at its boost clock.
 
@@ -96,91 +102,111 @@ def predict(
     """
     # A device may be fused to other tensor rates than its arch: an H20 has 15 % of an H100's.
     arch = replace(arch, tensor_flops_per_clock_per_sm=device.tensor_flops_per_clock_per_sm)
-    threads = 32 * int(config["num_warps"])
-    fits = occupancy(
-        arch, max(1, int(resources.registers or 0)), int(resources.smem_bytes or 0), threads
-    )
-    tiling = _tile(workload, config)
-    pipes = _step_cycles(workload, arch, config, resources, tiling)
+    fits = _resident(arch, tiling, resources)
+    cut = _cut(workload, tiling)
+    pipes = _step_cycles(workload, arch, tiling, resources, cut)
     if fits.blocks_per_sm == 0:
         infinite = float("inf")
         return Prediction(infinite, "occupancy", fits, pipes, 0.0, infinite, 0.0, 0.0)
-    cycles, limiter = _sm_cycles(pipes, config, fits.blocks_per_sm)
-    steps = _steps_of_busiest_sm(tiling, device, fits.blocks_per_sm)
+    cycles, limiter = _sm_cycles(pipes, tiling, fits.blocks_per_sm)
+    steps = _steps_of_busiest_sm(_filled(cut, tiling, cycles), device, fits.blocks_per_sm)
     megahertz = device.boost_mhz
     compute_us = steps * cycles / megahertz
-    l2_us, hbm_us = _memory_us(workload, device, config, tiling)
+    l2_us, hbm_us = _memory_us(workload, device, tiling, cut)
     parts = {limiter: compute_us, "L2": l2_us, "HBM": hbm_us}
     binding = max(parts, key=lambda part: parts[part])
     time_us = parts[binding] + LAUNCH_US
     return Prediction(time_us, binding, fits, pipes, steps, compute_us, l2_us, hbm_us)
 
 
-def expected_resources(arch: Arch, config: Config, smem_bytes: int, accumulators: int) -> Resources:
-    """What the compiler will probably report.
+def expected_resources(arch: Arch, tiling: Tiling, smem_bytes: int, registers: int) -> Resources:
+    """What the compiler will probably report, from a space's lower bounds.
 
-    From a space's lower bounds: shared memory, and registers per thread of scores and output.
+    `registers` are those of a thread's scores and output; where warps are specialised those of the
+    launch, which the kernel itself sets.
     """
-    threads = 32 * int(config["num_warps"])
-    scores = int(config["BLOCK_M"]) * int(config["BLOCK_N"]) / threads
-    output = max(0.0, accumulators - scores)
-    if _uses_wgmma(arch, config):
+    if tiling.warp_specialised:
+        return Resources(smem_bytes, registers, 0)
+    scores = tiling.block_m * tiling.block_n / tiling.threads
+    output = max(0.0, registers - scores)
+    if _uses_wgmma(arch, tiling):
         wanted = 15 + 1.5 * scores + 1.35 * output
     else:
         wanted = 65 + 2.0 * scores + output
-    if config["LOADS"] == "pointer":
+    if tiling.copied_by_threads:
         wanted += 28
     # ptxas keeps to the registers that so many threads can have, whatever the user's cap is.
-    cap = min(arch.max_registers_per_thread, arch.registers_per_sm // threads)
-    cap = min(cap, int(config.get("maxnreg") or cap))
-    spilled = max(0.0, wanted - SPARED_REGISTERS - cap)
-    return Resources(smem_bytes, int(min(wanted, cap)), int(4 * spilled))
+    spilled = max(0.0, wanted - SPARED_REGISTERS - tiling.max_registers)
+    return Resources(smem_bytes, int(min(wanted, tiling.max_registers)), int(4 * spilled))
 
 
-def _uses_wgmma(arch: Arch, config: Config) -> bool:
-    return "wgmma" in arch.features and config["num_warps"] >= 4 and config["BLOCK_M"] >= 64
+def _uses_wgmma(arch: Arch, tiling: Tiling) -> bool:
+    return "wgmma" in arch.features and tiling.warps >= 4 and tiling.block_m >= 64
 
 
-def _tile(workload: Workload, config: Config) -> _Tiling:
-    packed = workload.group if config["PACK_GQA"] else 1
-    block_m, block_n = int(config["BLOCK_M"]), int(config["BLOCK_N"])
-    tiles = ceil_div(workload.seqlen_q * packed, block_m)
-    heads = workload.batch * workload.heads // packed
-    everything = ceil_div(workload.seqlen_k, block_n)
+def _resident(arch: Arch, tiling: Tiling, resources: Resources) -> Occupancy:
+    """The blocks that an SM holds; of a kernel that starts one on each SM, no more than that."""
+    registers, smem_bytes = max(1, int(resources.registers or 0)), int(resources.smem_bytes or 0)
+    fits = occupancy(arch, registers, smem_bytes, tiling.threads)
+    if tiling.warp_specialised and fits.blocks_per_sm > 1:
+        return Occupancy(1, {**fits.limits, "grid": 1}, "grid")
+    return fits
+
+
+def _cut(workload: Workload, tiling: Tiling) -> _Cut:
+    rows, keys = tiling.block_m, tiling.block_n
+    tiles = ceil_div(workload.seqlen_q * tiling.packed_heads, rows)
+    tiles *= workload.batch * workload.heads // tiling.packed_heads
+    everything = ceil_div(workload.seqlen_k, keys)
     if not workload.causal:
-        masked = 1.0 if workload.seqlen_k % block_n else 0.0
-        return _Tiling(tiles * heads, everything, masked, everything, int(config["SECTION_HEADS"]))
-    rows = block_m / packed  # queries of one tile
-    useful = workload.pairs / workload.seqlen_q / block_n  # steps if masks cost nothing
-    masked = min(rows / block_n + 1.0, everything)
-    steps = min(useful + masked / 2, everything)
-    return _Tiling(tiles * heads, steps, masked, everything, int(config["SECTION_HEADS"]))
+        masked = 1.0 if workload.seqlen_k % keys else 0.0
+        return _Cut(tiles, everything, masked, everything)
+    # Specialised warpgroups each end at their own diagonal, others where the whole tile does.
+    queries = (64 if tiling.warp_specialised else rows) / tiling.packed_heads
+    edges, longest = 1, everything
+    if workload.window is not None:
+        edges = 2
+        longest = min(everything, ceil_div(workload.window + rows, keys) + 1)
+    useful = workload.pairs / workload.seqlen_q / keys  # steps if masks cost nothing
+    masked = min(edges * (queries / tiling.diagonal_n + 1.0), everything)
+    steps = min(useful + masked / 2 * (tiling.diagonal_n / keys), everything)
+    return _Cut(tiles, steps, masked, longest)
+
+
+def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:
+    """With what it takes to fill a pipeline from tile to tile, in steps."""
+    if not tiling.warp_specialised:
+        return cut
+    more = 1.0 + LOAD_LATENCY / cycles
+    return replace(
+        cut, steps_per_tile=cut.steps_per_tile + more, longest_tile=cut.longest_tile + more
+    )
 
 
 def _step_cycles(
-    workload: Workload, arch: Arch, config: Config, resources: Resources, tiling: _Tiling
+    workload: Workload, arch: Arch, tiling: Tiling, resources: Resources, cut: _Cut
 ) -> dict[str, float]:
-    block_m, block_n = int(config["BLOCK_M"]), int(config["BLOCK_N"])
-    pad_d = max(16, next_pow2(workload.head_dim))
-    pad_dv = max(16, next_pow2(workload.head_dim_v))
+    block_m, block_n = tiling.block_m, tiling.block_n
+    columns = tiling.columns + tiling.columns_v
     scores = block_m * block_n
     size = DTYPES[workload.dtype]
-    wgmma = _uses_wgmma(arch, config)
+    wgmma = _uses_wgmma(arch, tiling)
     rates = arch.tensor_flops_per_clock_per_sm
     rate = rates["tf32"] / 3 if workload.dtype == "fp32" else rates[workload.dtype]
     if "wgmma" in arch.features and not wgmma:
         rate *= MMA_SYNC_RATE_ON_HOPPER
-    kv_bytes = block_n * (pad_d + pad_dv) * size
-    masked_share = tiling.masked_steps_per_program / max(tiling.steps_per_program, 1e-9)
-    slots = (SLOTS_PER_SCORE + MASK_SLOTS_PER_SCORE * masked_share) * scores + block_m * pad_dv
-    if config["LOADS"] == "pointer":
+    kv_bytes = block_n * columns * size
+    masked_share = cut.masked_steps_per_tile / max(cut.steps_per_tile, 1e-9)
+    slots = SLOTS_PER_SCORE + MASK_SLOTS_PER_SCORE * masked_share
+    slots = slots * scores + block_m * tiling.columns_v
+    if tiling.copied_by_threads:
         slots += SLOTS_PER_COPY * kv_bytes / 16
     # WGMMA reads K and V once per 64 query rows, mma.sync once per warp of 16; WGMMA also reads Q.
-    readers = block_m / 64 if wgmma else config["num_warps"]
-    smem = kv_bytes * (1 + readers) + (block_m * pad_d * size if wgmma else 0)
-    spilled = SPILL_TRIPS * (resources.spill_bytes or 0) * 32 * config["num_warps"]
+    readers = block_m / 64 if wgmma else tiling.warps
+    smem = kv_bytes * (1 + readers) + (block_m * tiling.columns * size if wgmma else 0)
+    spilled = SPILL_TRIPS * (resources.spill_bytes or 0) * 32 * tiling.warps
     return {
-        "tensor": 2.0 * scores * (pad_d + pad_dv) / rate,
+        "tensor": 2.0 * scores * columns / rate,
         "exp2": scores / arch.exp2_per_clock_per_sm,
         "issue": slots / ISSUE_LANES,
         "smem": smem / arch.smem_bytes_per_clock_per_sm,
@@ -188,15 +214,19 @@ def _step_cycles(
     }
 
 
-def _sm_cycles(pipes: Mapping[str, float], config: Config, blocks: int) -> tuple[float, str]:
+def _sm_cycles(pipes: Mapping[str, float], tiling: Tiling, blocks: int) -> tuple[float, str]:
     """(cycles per step of one program, what binds) with `blocks` programs resident on an SM."""
-    warpgroups = max(1.0, config["num_warps"] / 4)
-    streams = blocks * (1.0 + (warpgroups - 1.0) * STREAM_COUPLING)
+    warpgroups = max(1.0, tiling.warps / 4)
+    coupling = 1.0 if tiling.warp_specialised else STREAM_COUPLING
+    streams = blocks * (1.0 + (warpgroups - 1.0) * coupling)
     busiest = max(pipes, key=lambda pipe: pipes[pipe])
-    # One stream: WGMMA reads its operands while it multiplies, and the softmax waits for it.
-    serial = max(pipes["tensor"], pipes["smem"]) + pipes["exp2"] + pipes["issue"] + pipes["spills"]
+    # WGMMA reads its operands while it multiplies.
+    products = max(pipes["tensor"], pipes["smem"])
+    serial = products + pipes["exp2"] + pipes["issue"] + pipes["spills"]
+    if tiling.warp_specialised:
+        serial = max(products, serial - products)
     total = blocks * serial
-    hidden = (config["num_stages"] - 1) * serial
+    hidden = (tiling.stages - 1) * serial
     latency = STEP_LATENCY + max(0.0, LOAD_LATENCY - hidden)
     alone = total / streams + latency
     held = blocks * pipes[busiest] / streams
@@ -204,24 +234,24 @@ def _sm_cycles(pipes: Mapping[str, float], config: Config, blocks: int) -> tuple
     return cycles, busiest if (streams - 1.0) * held > alone else "latency"
 
 
-def _steps_of_busiest_sm(tiling: _Tiling, device: Device, blocks: int) -> float:
-    """Steps of the SM that finishes last: whole programs, and a causal mask's tail."""
-    programs = ceil_div(tiling.programs, device.sms)
-    if programs <= blocks:  # all resident at once: the longest program of the one wave ends it
-        return float(max(programs * tiling.steps_per_program, tiling.longest_program))
-    even = tiling.programs / device.sms * tiling.steps_per_program
-    if tiling.longest_program > tiling.steps_per_program:  # causal, heaviest first: short ones fill
-        return max(even + 0.5 * tiling.steps_per_program, tiling.longest_program)
-    return float(max(programs * tiling.steps_per_program, even))
+def _steps_of_busiest_sm(cut: _Cut, device: Device, blocks: int) -> float:
+    """Steps of the SM that finishes last: whole tiles, and a causal mask's tail."""
+    tiles = ceil_div(cut.tiles, device.sms)
+    if tiles <= blocks:  # all resident at once: the longest tile of the one wave ends it
+        return float(max(tiles * cut.steps_per_tile, cut.longest_tile))
+    even = cut.tiles / device.sms * cut.steps_per_tile
+    if cut.longest_tile > cut.steps_per_tile:  # causal, heaviest first: short ones fill
+        return max(even + 0.5 * cut.steps_per_tile, cut.longest_tile)
+    return float(max(tiles * cut.steps_per_tile, even))
 
 
 def _memory_us(
-    workload: Workload, device: Device, config: Config, tiling: _Tiling
+    workload: Workload, device: Device, tiling: Tiling, cut: _Cut
 ) -> tuple[float, float]:
     """(us of L2 traffic, us of device memory traffic)."""
     size = DTYPES[workload.dtype]
     row = (workload.head_dim + workload.head_dim_v) * size
-    streamed = tiling.programs * tiling.steps_per_program * int(config["BLOCK_N"]) * row
+    streamed = cut.tiles * cut.steps_per_tile * tiling.block_n * row
     # Heads that run at the same time share the L2; when theirs do not fit, K and V come again.
     resident = min(tiling.section_heads, workload.batch * workload.heads) * workload.seqlen_k * row
     misses = max(0.0, 1.0 - device.l2_bytes / (2.0 * resident)) if resident else 0.0

@@ -58,6 +58,7 @@ def known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config
 def _expected_us(request: Request, kernel: Kernel, config: Config) -> float:
     """The model's time before any compiler has seen the config."""
     estimate = kernel.space.estimate(config, request.workload, request.arch)
-    smem_bytes, accumulators = int(estimate.get("smem_bytes", 0)), int(estimate.get("registers", 0))
-    resources = model.expected_resources(request.arch, config, smem_bytes, accumulators)
-    return model.predict(request.workload, request.arch, request.device, config, resources).time_us
+    smem_bytes, registers = int(estimate.get("smem_bytes", 0)), int(estimate.get("registers", 0))
+    tiling = kernel.space.tiling(config, request.workload, request.arch)
+    resources = model.expected_resources(request.arch, tiling, smem_bytes, registers)
+    return model.predict(request.workload, request.arch, request.device, tiling, resources).time_us

@@ -20,6 +20,7 @@ from tunefa import assets, space_file
 from tunefa.arch import Arch
 from tunefa.errors import TunefaError, unknown
 from tunefa.expr import Expr
+from tunefa.tiling import Tiling
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
@@ -61,6 +62,8 @@ class Space:
     define: Mapping[str, Expr]
     resources: Mapping[str, Expr]
     rules: Mapping[str, Expr]
+    model: Mapping[str, Expr]
+    """By field of `Tiling`."""
     defaults: tuple[tuple[Expr, dict[str, Any]], ...]
     unaligned: Mapping[str, Any] | str
     """What parameters must be for tensors that are not aligned, or why the kernel cannot read such
@@ -104,6 +107,11 @@ class Space:
         """Lower bounds of the resources, by the names of the file (`smem_bytes`, `registers`)."""
         env = self._env(config, workload, arch)
         return {name: expression(env) for name, expression in self.resources.items()}
+
+    def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
+        """The config as the time model sees it."""
+        env = self._env(config, workload, arch)
+        return Tiling(**{name: expression(env) for name, expression in self.model.items()})
 
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
         """The config that is sound without a search: the first default that matches and fits.
@@ -217,8 +225,8 @@ def _check_names(space: Space) -> None:
         if name in known:
             raise TunefaError(f"{expression.where}: the name {name} is already taken")
         known |= {name}
-    for rule in space.rules.values():
-        _check_known(rule, known)
+    for expression in (*space.rules.values(), *space.model.values()):
+        _check_known(expression, known)
     for when, config in space.defaults:
         if misfit := space.misfit(config):
             raise TunefaError(f"{when.where}: {misfit}")

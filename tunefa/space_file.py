@@ -10,6 +10,7 @@ from tunefa import strict_yaml
 from tunefa.errors import TunefaError, unknown
 from tunefa.expr import Expr
 from tunefa.strict_yaml import Fields
+from tunefa.tiling import FIELDS
 
 SCHEMA = 1
 _EXPRESSIONS = ("serves", "define", "resources", "rules")
@@ -40,6 +41,7 @@ def read(path: Path) -> dict[str, Any]:
         "language": fields.take("language", str),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
+        "model": _model(fields, path),
         "defaults": _defaults(fields.take("defaults", list), path),
         "path": path,
     }
@@ -95,6 +97,17 @@ def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
     return {
         name: Expr(str(fields.take(name, kinds)), f"{fields.at(name)}: {name}") for name in data
     }
+
+
+def _model(fields: Fields, path: Path) -> dict[str, Expr]:
+    """An expression for each field of `Tiling`."""
+    model = _expressions(fields.take("model", dict), path)
+    for name, expression in model.items():
+        if name not in FIELDS:
+            raise TunefaError(f"{expression.where}: {unknown('field', name, FIELDS)}")
+    if missing := [name for name in FIELDS if name not in model]:
+        raise TunefaError(f"{fields.at('model')}: model lacks {', '.join(missing)}")
+    return model
 
 
 def _defaults(data: list[Any], path: Path) -> tuple[tuple[Expr, dict[str, Any]], ...]:

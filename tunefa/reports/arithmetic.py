@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from tunefa import model
 from tunefa.arch import Arch
-from tunefa.expr import next_pow2, round_up
+from tunefa.expr import round_up
 from tunefa.model import Prediction
 from tunefa.occupancy import Occupancy
 from tunefa.reports.text import plural
-from tunefa.trial import Config, Resources
+from tunefa.tiling import Tiling
+from tunefa.trial import Resources
 from tunefa.workload import DTYPES, Workload
 
 
 def occupancy_lines(
     arch: Arch, resources: Resources, threads: int, found: Occupancy
 ) -> dict[str, str]:
-    """By limit ("threads", "registers", "smem", "blocks"): how many blocks it allows, and why."""
-    return {
+    """By limit ("threads", "registers", "smem", "blocks", "grid"): how many blocks it allows, and why."""
+    lines = {
         "threads": _threads(arch, threads, found.limits["threads"]),
         "registers": _registers(
             arch, max(1, resources.registers or 0), threads, found.limits["registers"]
@@ -28,6 +29,9 @@ def occupancy_lines(
         "smem": _smem(arch, resources.smem_bytes or 0, found.limits["smem"]),
         "blocks": f"{plural(found.limits['blocks'], 'block')} per SM at most",
     }
+    if "grid" in found.limits:
+        lines["grid"] = "the kernel starts no more programs than there are SMs = 1 block"
+    return lines
 
 
 def _threads(arch: Arch, threads: int, blocks: int) -> str:
@@ -74,29 +78,30 @@ def _smem(arch: Arch, smem_bytes: int, blocks: int) -> str:
 
 
 def cycle_lines(
-    workload: Workload, arch: Arch, config: Config, resources: Resources, found: Prediction
+    workload: Workload, arch: Arch, tiling: Tiling, resources: Resources, found: Prediction
 ) -> dict[str, tuple[str, str]]:
     """By pipe: the formula of one step's cycles, and the same with its numbers.
 
     The tensor rates of `arch` must be the device's.
     """
-    block_m, block_n, warps = (int(config[k]) for k in ("BLOCK_M", "BLOCK_N", "num_warps"))
-    pads = tuple(max(16, next_pow2(d)) for d in (workload.head_dim, workload.head_dim_v))
+    block_m, block_n, warps = tiling.block_m, tiling.block_n, tiling.warps
+    columns, columns_v = tiling.columns, tiling.columns_v
     size = DTYPES[workload.dtype]
     wgmma = "wgmma" in arch.features and warps >= 4 and block_m >= 64
     smem_clock = f"{arch.smem_bytes_per_clock_per_sm:,.0f}"
     spilled = resources.spill_bytes or 0
     known = {
         "tensor": (
-            "2 BLOCK_M BLOCK_N (D + Dv) / FLOP per clock of an SM",
-            f"2 x {block_m} x {block_n} x ({pads[0]} + {pads[1]}) / {_rate(workload, arch, wgmma)}",
+            "2 M N (D + Dv) / FLOP per clock of an SM",
+            f"2 x {block_m} x {block_n} x ({columns} + {columns_v}) / "
+            f"{_rate(workload, arch, wgmma)}",
         ),
         "exp2": (
-            "BLOCK_M BLOCK_N / exp2 per clock of an SM",
+            "M N / exp2 per clock of an SM",
             f"{block_m} x {block_n} / {arch.exp2_per_clock_per_sm:,.0f}",
         ),
-        "issue": _issue(config, pads, size, found),
-        "smem": _smem_cycles(config, pads, size, wgmma, smem_clock),
+        "issue": _issue(tiling, size, found),
+        "smem": _smem_cycles(tiling, size, wgmma, smem_clock),
         "spills": (
             f"{model.SPILL_TRIPS:.0f} x bytes spilled per thread x threads / bytes per clock",
             f"{model.SPILL_TRIPS} x {spilled:,} x {32 * warps} / {smem_clock}",
@@ -118,13 +123,13 @@ def _rate(workload: Workload, arch: Arch, wgmma: bool) -> str:
     return rate
 
 
-def _issue(config: Config, pads: tuple[int, ...], size: int, found: Prediction) -> tuple[str, str]:
-    block_m, block_n = int(config["BLOCK_M"]), int(config["BLOCK_N"])
-    formula = f"({model.SLOTS_PER_SCORE} scores + BLOCK_M Dv"
-    numbers = f"({model.SLOTS_PER_SCORE} x {block_m} x {block_n} + {block_m} x {pads[1]}"
-    slots = model.SLOTS_PER_SCORE * block_m * block_n + block_m * pads[1]
-    if config["LOADS"] == "pointer":
-        copies = block_n * sum(pads) * size // 16
+def _issue(tiling: Tiling, size: int, found: Prediction) -> tuple[str, str]:
+    block_m, block_n = tiling.block_m, tiling.block_n
+    formula = f"({model.SLOTS_PER_SCORE} M N + M Dv"
+    numbers = f"({model.SLOTS_PER_SCORE} x {block_m} x {block_n} + {block_m} x {tiling.columns_v}"
+    slots = model.SLOTS_PER_SCORE * block_m * block_n + block_m * tiling.columns_v
+    if tiling.copied_by_threads:
+        copies = block_n * (tiling.columns + tiling.columns_v) * size // 16
         formula += f" + {model.SLOTS_PER_COPY:.0f} copies"
         numbers += f" + {model.SLOTS_PER_COPY:.0f} x {copies:,}"
         slots += model.SLOTS_PER_COPY * copies
@@ -136,18 +141,16 @@ def _issue(config: Config, pads: tuple[int, ...], size: int, found: Prediction) 
     return formula + lanes, numbers + f") / {model.ISSUE_LANES}"
 
 
-def _smem_cycles(
-    config: Config, pads: tuple[int, ...], size: int, wgmma: bool, per_clock: str
-) -> tuple[str, str]:
-    block_m, block_n = int(config["BLOCK_M"]), int(config["BLOCK_N"])
-    readers = ("num_warps", str(config["num_warps"]))
+def _smem_cycles(tiling: Tiling, size: int, wgmma: bool, per_clock: str) -> tuple[str, str]:
+    block_m, kv_columns = tiling.block_m, tiling.columns + tiling.columns_v
+    readers = ("warps", str(tiling.warps))
     if wgmma:
-        readers = ("BLOCK_M / 64", f"{block_m} / 64")
+        readers = ("M / 64", f"{block_m} / 64")
     formula = f"(K, V bytes x (1 + {readers[0]})"
-    numbers = f"({block_n * sum(pads) * size:,} x (1 + {readers[1]})"
+    numbers = f"({tiling.block_n * kv_columns * size:,} x (1 + {readers[1]})"
     if wgmma:
         formula += " + Q bytes"
-        numbers += f" + {block_m * pads[0] * size:,}"
+        numbers += f" + {block_m * tiling.columns * size:,}"
     return f"{formula}) / bytes per clock", f"{numbers}) / {per_clock}"
 
 

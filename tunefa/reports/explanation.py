@@ -13,6 +13,7 @@ from tunefa.arch import Arch, Device
 from tunefa.kernel import Kernel
 from tunefa.model import Prediction
 from tunefa.reports import arithmetic, text
+from tunefa.tiling import Tiling
 from tunefa.trial import Resources, Trial
 from tunefa.workload import Workload
 
@@ -21,6 +22,7 @@ _LIMIT_NAMES = {
     "registers": "registers",
     "smem": "shared memory",
     "blocks": "blocks",
+    "grid": "the grid",
 }
 _LOWER_BOUNDS = "lower bounds of the space, not compiled: the compiler will need more"
 _BINDING = {
@@ -52,12 +54,13 @@ class Explanation:
     """Whether `resources` are the compiler's; else they are lower bounds."""
     failure: str
     """Why it did not compile; empty if it did or was not asked to."""
+    tiling: Tiling
     prediction: Prediction
 
     @property
     def threads(self) -> int:
         """Of one block."""
-        return 32 * int(self.config["num_warps"])
+        return self.tiling.threads
 
     @property
     def occupancy_lines(self) -> dict[str, str]:
@@ -72,7 +75,7 @@ class Explanation:
         rates = self.device.tensor_flops_per_clock_per_sm
         chip = replace(self.arch, tensor_flops_per_clock_per_sm=rates)
         return arithmetic.cycle_lines(
-            self.workload, chip, self.config, self.resources, self.prediction
+            self.workload, chip, self.tiling, self.resources, self.prediction
         )
 
     def to_data(self) -> dict[str, Any]:
@@ -123,6 +126,7 @@ def explain(
     resources = trial.resources if trial is not None else None
     bounds = kernel.space.estimate(config, workload, arch)
     used = resources or Resources(int(bounds["smem_bytes"]), int(bounds["registers"]))
+    tiling = kernel.space.tiling(config, workload, arch)
     return Explanation(
         kernel=kernel.name,
         workload=workload,
@@ -133,7 +137,8 @@ def explain(
         resources=used,
         compiled=resources is not None,
         failure=f"{trial.outcome}: {trial.reason}" if trial and trial.outcome != "ok" else "",
-        prediction=model.predict(workload, arch, device, config, used),
+        tiling=tiling,
+        prediction=model.predict(workload, arch, device, tiling, used),
     )
 
 
@@ -209,7 +214,10 @@ def _show_cycles(explanation: Explanation, out: Console) -> None:
         formula, numbers = lines[pipe]
         rows.add_row(f"  {pipe}", text.number(cycles, 1), f"{formula}\n= {numbers}")
     out.print()
-    out.print(text.heading("One step, BLOCK_M queries by BLOCK_N keys, asks of the pipes"))
+    queries, keys = explanation.tiling.block_m, explanation.tiling.block_n
+    out.print(
+        text.heading(f"One step, M = {queries} queries by N = {keys} keys, asks of the pipes")
+    )
     out.print(rows)
 
 

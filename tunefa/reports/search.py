@@ -95,14 +95,17 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
 
 
 def _rows(result: Result) -> list[_Row]:
+    spaces = {kernel.name: kernel.space for kernel in result.request.kernels}
     rows = []
     for finished in result.top(_TOP):
         trial, request = finished.trial, result.request
         median_us = trial.median_us or float("inf")
         blocks, limiter = None, None
         if trial.resources is not None:
+            space = spaces[finished.kernel]
+            tiling = space.tiling(trial.config, request.workload, request.arch)
             prediction = model.predict(
-                request.workload, request.arch, request.device, trial.config, trial.resources
+                request.workload, request.arch, request.device, tiling, trial.resources
             )
             blocks, limiter = prediction.occupancy.blocks_per_sm, prediction.limiter
         tflops = request.workload.flops / median_us / 1e6
