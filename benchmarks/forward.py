@@ -123,7 +123,8 @@ def contestants(workload: Workload, peers: list[str]) -> dict[str, Call]:
     }
     heads = min(workload.heads, 2 * workload.group)
     some = (q[:1, :heads], k[:1, : heads // workload.group], v[:1, : heads // workload.group])
-    right, _ = reference.attention(*some, causal, workload.head_dim**-0.5)
+    problem = reference.Problem(*some, causal, workload.head_dim**-0.5, workload.window)
+    right, _ = reference.attention(problem, torch.float32)
     found: dict[str, Call] = {}
     for name, make in made.items():
         try:
