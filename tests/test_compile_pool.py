@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ from tunefa import kernel as kernels
 from tunefa.compile_pool import CompilePool
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
-from tunefa.trial import Trial
+from tunefa.languages import Compiled
+from tunefa.trial import Resources, Trial
 from tunefa.workload import Workload
 
 SM90 = archs.load("sm90")
@@ -222,3 +224,29 @@ def test_a_real_config_compiles_to_what_the_language_says() -> None:
     direct = languages.load("triton").compile(kernel, WORKLOAD, config, SM90)
     assert trial.resources == direct.resources
     assert trial.config == config
+
+
+def test_what_the_gate_runs_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    class Language:
+        """Whose binaries depend on whether lengths differ."""
+
+        @staticmethod
+        def compile(kernel: Any, workload: Workload, *rest: Any) -> Compiled:
+            compiled.append(str(workload))
+            return Compiled(None, Resources, 0.0)
+
+        @staticmethod
+        def binary_key(kernel: Any, workload: Workload, config: Any, aligned: bool) -> bool:
+            return workload.seqlen_q == workload.seqlen_k
+
+    monkeypatch.setattr(languages, "load", lambda name: Language)
+    sizes = "fwd_b1_h2_kv2_q{}_k512_d64_bf16_causal"
+    square, other = sizes.format(512), sizes.format(9)
+    compile_pool._compile("attention_fwd_triton", square, "sm90", {}, True)
+    assert len(compiled) == 2 and compiled[0] == square != compiled[1]
+    compile_pool._compile("attention_fwd_triton", other, "sm90", {}, True)
+    assert len(compiled) == 3, "one binary serves both"
+    compile_pool._compile("attention_fwd_triton", square, "sm90", {})
+    assert len(compiled) == 4, "without a gate there is nothing else to run"

@@ -16,8 +16,8 @@ from types import TracebackType
 from pebble import ProcessExpired
 
 from tunefa import arch as archs
+from tunefa import check, languages
 from tunefa import kernel as kernels
-from tunefa import languages
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.trial import Config, Resources, Trial
@@ -52,9 +52,19 @@ class Pending:
 class CompilePool:
     """A context manager; leaving it stops the workers at once."""
 
-    def __init__(self, kernel: Kernel, workload: Workload, arch: Arch, workers: int | None = None):
+    def __init__(
+        self,
+        kernel: Kernel,
+        workload: Workload,
+        arch: Arch,
+        workers: int | None = None,
+        gated: bool = False,
+    ):
+        """`gated`: also compiles what the gate's small shape runs, where that is another binary.
+        Else the bench would, one config after the other."""
         self.workers = workers or os.cpu_count() or 1
         self._task = (kernel.name, str(workload), arch.name)
+        self._gated = gated
         self._processes = Workers(self.workers)
 
     def __enter__(self) -> CompilePool:
@@ -74,21 +84,26 @@ class CompilePool:
 
     def submit(self, config: Config) -> Pending:
         """Starts compiling; `Pending.trial` waits for the result."""
-        future = self._processes.submit(_compile, (*self._task, dict(config)), COMPILE_LIMIT_S)
+        task = (*self._task, dict(config), self._gated)
+        future = self._processes.submit(_compile, task, COMPILE_LIMIT_S)
         return Pending(config, future)
 
 
 def _compile(
-    kernel_name: str, workload: str, arch_name: str, config: Config
+    kernel_name: str, workload: str, arch_name: str, config: Config, gated: bool = False
 ) -> tuple[Resources | None, float, str]:
     """In a worker: (resources, seconds, "") or (None, 0, why not)."""
     kernel, problem = kernels.load(kernel_name), Workload.parse(workload)
-    language = languages.load(kernel.language)
+    language, arch = languages.load(kernel.language), archs.load(arch_name)
     # As contiguous tensors have it: the heads of each row lie head_dim elements apart.
     aligned = problem.head_dim % 16 == 0 and problem.head_dim_v % 16 == 0
     with _captured() as log:
         try:
-            compiled = language.compile(kernel, problem, config, archs.load(arch_name), aligned)
+            compiled = language.compile(kernel, problem, config, arch, aligned)
+            checked = check.awkward(problem, config)
+            keys = {language.binary_key(kernel, w, config, aligned) for w in (problem, checked)}
+            if gated and len(keys) > 1:
+                language.compile(kernel, checked, config, arch, aligned)
             return compiled.resources, compiled.seconds, ""
         except languages.CompileError as error:
             failure = str(error)

@@ -81,7 +81,7 @@ class Predicted:
         self._language = languages.load(kernel.language)
         if self.kind == "predicted" and (reason := self._language.why_no_interpreter()):
             raise TunefaError(f"the winner could not be checked: {reason}")
-        self._pool = CompilePool(kernel, workload, arch, workers)
+        self._pool = CompilePool(kernel, workload, arch, workers, self.kind == "measured")
         self._pending: deque[Pending] = deque()
         self.width = 2 * self._pool.workers
 
