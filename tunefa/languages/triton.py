@@ -48,8 +48,8 @@ def compile(
     Raises CompileError when the compiler refuses it, with the compiler's own words, and TunefaError
     when there is no compiler.
     """
-    variant = kernel.module.variant(workload, config, aligned)
-    return build(_triton().compiler.ASTSource, variant, arch)
+    source_type = _triton().compiler.ASTSource  # first: without Triton no kernel can be imported
+    return build(source_type, kernel.module.variant(workload, config, aligned), arch)
 
 
 def binary_key(kernel: Kernel, workload: Workload, config: Config, aligned: bool) -> Hashable:
