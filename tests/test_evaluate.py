@@ -101,7 +101,8 @@ def test_waiting_for_a_trial_ends(predicted: Predicted) -> None:
 
 def test_without_an_interpreter_the_best_wins_unchecked(wrong: set[int]) -> None:
     wrong |= {16, 32}  # the interpreter would say so
-    with Predicted(replace(KERNEL, language="gluon"), WORKLOAD, SM90, H200, 2) as unchecked:
+    kernel = replace(KERNEL, space=replace(KERNEL.space, language="gluon"))
+    with Predicted(kernel, WORKLOAD, SM90, H200, 2) as unchecked:
         assert raced(unchecked, ok(16, 9.0), ok(32, 5.0)) == [(32, "ok", None), (16, "ok", None)]
         assert unchecked.race([], None) == Raced([])
         assert unchecked.reserve_s == 0.0  # what the other keeps for the interpreter
