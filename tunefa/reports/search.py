@@ -145,10 +145,10 @@ def _show_top(rows: list[_Row], out: Console) -> None:
             kernel + text.config_text(own),
         )
     out.print(top)
-    for kernel, config in shared.items():
-        if config:
-            whose = f"all of {kernel}" if len(kernels) > 1 else "all of them"
-            out.print(text.facts({whose: text.config_text(config)}))
+    whose = {kernel: f"all {kernel}" if len(kernels) > 1 else "all of them" for kernel in kernels}
+    common = {whose[each]: text.config_text(config) for each, config in shared.items() if config}
+    if common:
+        out.print(text.facts(common))
 
 
 def _shared(rows: list[_Row], kernel: str) -> dict[str, Any]:
