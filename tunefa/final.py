@@ -36,15 +36,12 @@ def winner(request: Request, winners: Sequence[Winner]) -> Winner | None:
     if len(ranked) < 2 or request.objective != "measured":
         return ranked[0] if ranked else None
     first, *rivals = ranked
-    made = timed(request.mode)
-    with made(
+    device = timed(request.mode)(
         first.kernel, request.workload, request.arch, request.device, request.workers
-    ) as device:
-        raced = device.final(
-            first.trial,
-            [(won.kernel.name, won.trial) for won in rivals],
-            request.budget.deadline(),
-        )
+    )
+    others = [(won.kernel.name, won.trial) for won in rivals]
+    with device:
+        raced = device.final(first.trial, others, request.budget.deadline())
     if isinstance(raced, Lost):
         why = f"the faster in its own race: {raced.reason} in the race between kernels"
         return _certified(first, {"decision": why})
