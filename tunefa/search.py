@@ -105,9 +105,19 @@ class Result:
     interrupted: bool
 
     def top(self, n: int) -> list[Finished]:
-        """The n best that are right, best first; those that raced before those that did not."""
+        """The n best that are right, best first; those that raced before those that did not.
+
+        Of equals the one that became the record comes first.
+        """
         right = [f for f in self.finished if f.trial.outcome == "ok" and f.trial.median_us]
-        return sorted(right, key=_standing)[:n]
+        return sorted(right, key=lambda f: (*_standing(f), not self._became_the_record(f)))[:n]
+
+    def _became_the_record(self, finished: Finished) -> bool:
+        best = self.record
+        return best is not None and (finished.kernel, dict(finished.trial.config)) == (
+            best.kernel,
+            best.config,
+        )
 
 
 @dataclass
