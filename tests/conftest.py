@@ -14,7 +14,7 @@ from tests.fake_device import Device, FakeStopwatch, InProcess, Unwatched
 from tests.fake_kernel import H200, SM90, FakeKernel, FakeLanguage, is_aligned, on_cpu
 from tests.fake_objective import Fake
 from tests.own_kernels import OwnKernels
-from tests.test_evaluate import WORKLOAD
+from tests.test_evaluate import KERNEL, WORKLOAD
 from tunefa import assets, bench, check, languages, runtime, search, store, timing
 from tunefa.measured import Measured
 from tunefa.runtime import Compiler, Runtime
@@ -90,7 +90,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 def measured(device: Device) -> Iterator[Measured]:
     """An objective whose bench is in this process, on `device`."""
     kernel: Any = SimpleNamespace(
-        name="fake", language="fake", module=SimpleNamespace(is_aligned=is_aligned)
+        name="fake",
+        language="fake",
+        module=SimpleNamespace(is_aligned=is_aligned),
+        space=KERNEL.space,
     )
     objective = InProcess(kernel, WORKLOAD, SM90, SM90.device("h200"), 1)
     with objective:

@@ -73,3 +73,21 @@ def test_there_is_no_second_race_without_time(
     found = measured.race(FINALISTS, config(16), until=0.0)
     assert found.certificate is not None and disturbed.seen == 1
     assert found.certificate["refused"].endswith("on the device in the race")
+
+
+def test_winners_of_two_kernels_race_each_other(measured: Measured) -> None:
+    for own, rival, best in ((16, 128, "attention_fwd_triton"), (128, 16, "fake")):
+        found = measured.final(ok(own, 1.0), [("attention_fwd_triton", ok(rival, 1.0))])
+        assert isinstance(found, bench.Final) and found.kernel == best
+        certificate = found.certificate
+        assert certificate["decision"] == "the fastest of 2" and "refused" not in certificate
+        [(loser, slower)] = certificate["slower_by"].items()
+        assert loser != best and slower["estimate"] == pytest.approx(7.0)  # 8 us against 1
+
+
+def test_a_disturbed_race_between_kernels_claims_nothing(
+    measured: Measured, disturbed: type[Disturbed]
+) -> None:
+    found = measured.final(ok(16, 1.0), [("attention_fwd_triton", ok(128, 1.0))])
+    assert isinstance(found, bench.Final) and disturbed.seen == 2
+    assert found.certificate["refused"] == COMPANY and "slower_by" not in found.certificate

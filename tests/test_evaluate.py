@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from tunefa import arch as archs
-from tunefa import check, languages, model
+from tunefa import check, model
 from tunefa import kernel as kernels
 from tunefa.check import Verdict
 from tunefa.compile_pool import Pending
-from tunefa.errors import TunefaError
 from tunefa.evaluate import Predicted, Raced
 from tunefa.trial import Config, Outcome, Resources, Trial
 from tunefa.workload import Workload
@@ -100,13 +99,18 @@ def test_waiting_for_a_trial_ends(predicted: Predicted) -> None:
     assert 0.15 < time.monotonic() - start < 2
 
 
-def test_where_the_interpreter_does_not_work_nothing_is_predicted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    language = languages.load("triton")
-    monkeypatch.setattr(language, "why_no_interpreter", lambda: "numpy is too new")
-    with pytest.raises(TunefaError, match="could not be checked: numpy is too new"):
-        Predicted(KERNEL, WORKLOAD, SM90, H200, 2)
+def test_without_an_interpreter_the_best_wins_unchecked(wrong: set[int]) -> None:
+    wrong |= {16, 32}  # the interpreter would say so
+    kernel = replace(KERNEL, space=replace(KERNEL.space, language="gluon"))
+    with Predicted(kernel, WORKLOAD, SM90, H200, 2) as unchecked:
+        assert raced(unchecked, ok(16, 9.0), ok(32, 5.0)) == [(32, "ok", None), (16, "ok", None)]
+        assert unchecked.race([], None) == Raced([])
+        assert unchecked.reserve_s == 0.0  # what the other keeps for the interpreter
+
+
+def test_of_equals_the_default_is_the_best(predicted: Predicted, wrong: set[int]) -> None:
+    found = predicted.race([ok(16, 5.0), ok(32, 5.0), ok(64, 5.0)], config(32))
+    assert found.winner is not None and found.winner.config == config(32)
 
 
 @pytest.fixture

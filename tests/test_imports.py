@@ -45,6 +45,7 @@ LAYERS = (
     | {"reference", "call", "frozen", "driver", "launch", "triton_abi"},
     {
         "evaluate",
+        "final",
         "loop",
         "bench",
         "measured",

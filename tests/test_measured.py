@@ -61,7 +61,10 @@ def test_a_config_that_fails_on_the_device_is_not_timed(
 
 def test_strides_that_are_no_multiples_of_16_use_the_other_variant(device: Device) -> None:
     kernel: Any = SimpleNamespace(
-        name="fake", language="fake", module=SimpleNamespace(is_aligned=is_aligned)
+        name="fake",
+        language="fake",
+        module=SimpleNamespace(is_aligned=is_aligned),
+        space=KERNEL.space,
     )
     odd = replace(WORKLOAD, head_dim=36, head_dim_v=36)
     with InProcess(kernel, odd, SM90, H200, 1) as objective:

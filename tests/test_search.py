@@ -69,6 +69,16 @@ def test_progress(fake: type[Fake]) -> None:
     assert bests == sorted(bests, key=lambda us: -(us or 0))
 
 
+def test_of_equals_the_record_is_on_top(fake: type[Fake]) -> None:
+    asked = request(budget=Budget(trials=100))
+    result = search.search(asked, user_store())
+    assert result.record is not None
+    other = result.finished[50].trial.config
+    changed = replace(result, record=replace(result.record, config=dict(other)))
+    for each, config in ((result, result.record.config), (changed, other)):
+        assert each.top(1)[0].trial.config == config
+
+
 def test_top_holds_what_is_right_best_first(fake: type[Fake]) -> None:
     fake.judge = staticmethod(lambda c: "crashed" if c["BLOCK_M"] == 128 else by_tile(c))
     result = search.search(request(budget=Budget(trials=100)), user_store())

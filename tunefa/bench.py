@@ -6,13 +6,15 @@ right is never timed.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tunefa import check, languages, race, timing
+from tunefa import kernel as kernels
 from tunefa.arch import Arch
 from tunefa.evaluate import Raced
 from tunefa.kernel import Kernel
@@ -27,6 +29,15 @@ HOPELESS = 2.0
 """A first sample this many times the best so far ends a screening."""
 TRIES = 2
 """Races that are run before a disturbed device is given up on."""
+
+
+@dataclass(frozen=True)
+class Final:
+    """What a race between the winners of several kernels says."""
+
+    kernel: str
+    """Whose config won."""
+    certificate: dict[str, Any]
 
 
 class Bench:
@@ -60,17 +71,54 @@ class Bench:
         racers = [*right, right[0]]
         launches = [self._prepared(trial.config) for trial in racers]
         pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
+        run, watch, refused = self._run_races(launches, pinned, until)
+        raced = [replace(t, samples_us=_column(run, i)) for i, t in enumerate(right)]
+        found = _judged(raced, run, default, refused)
+        certificate = {**(found.certificate or {}), "device": watch.summary()}
+        return replace(found, trials=[*found.trials, *wrong], certificate=certificate)
+
+    def final(self, own: Trial, rivals: Sequence[tuple[str, Trial]], until: float) -> Final:
+        """Races the kernel's winner against those of others, by name, that were found right too."""
+        benches = [self._beside(name) for name, _ in rivals]
+        trials = [own, *(trial for _, trial in rivals), own]
+        pairs = zip([self, *benches, self], trials, strict=True)
+        launches = [bench._prepared(trial.config) for bench, trial in pairs]
+        run, watch, refused = self._run_races(launches, frozenset(), until)
+        decision = race.decide(run, None, _footprint(trials))
+        certificate = {
+            "decision": decision.why,
+            "noise_floor": round(decision.noise_floor, 5),
+            "rounds": len(run.samples_us),
+            "device": watch.summary(),
+        }
+        names = [self.kernel.name, *(name for name, _ in rivals)]
+        losers = [i for i in range(len(names)) if i != decision.winner]
+        if refused:
+            certificate["refused"] = refused
+        else:
+            certificate["slower_by"] = {
+                names[i]: _plain(run.difference(i, decision.winner)) for i in losers
+            }
+        return Final(names[decision.winner], certificate)
+
+    def _beside(self, kernel: str) -> Bench:
+        """Another kernel's bench on the same tensors."""
+        made = copy.copy(self)
+        made.kernel = kernels.load(kernel)
+        made._language = languages.load(made.kernel.language)
+        return made
+
+    def _run_races(
+        self, launches: list[timing.Launch], pinned: frozenset[int], until: float
+    ) -> tuple[Race, Monitor, str | None]:
+        """The race, another if that one was disturbed, and why the last claims nothing."""
         tries = 0
         while tries < TRIES:
             run, watch = self._run_race(launches, pinned, until)
             tries += 1
             if watch.disturbance is None or time.monotonic() >= until:
                 break
-        raced = [replace(t, samples_us=_column(run, i)) for i, t in enumerate(right)]
-        refused = watch.disturbance and f"{watch.disturbance} in {_races(tries)}"
-        found = _judged(raced, run, default, refused)
-        certificate = {**(found.certificate or {}), "device": watch.summary()}
-        return replace(found, trials=[*found.trials, *wrong], certificate=certificate)
+        return run, watch, watch.disturbance and f"{watch.disturbance} in {_races(tries)}"
 
     def _run_race(
         self, launches: list[timing.Launch], pinned: frozenset[int], until: float
@@ -132,11 +180,7 @@ def _judged(raced: list[Trial], run: Race, default: Config | None, refused: str 
     """The race's decision; where it is refused the default's, else its leader uncertified."""
     place = next((i for i, trial in enumerate(raced) if trial.config == default), None)
 
-    def footprint(racer: int) -> tuple[int, ...]:
-        used = raced[racer].resources
-        return (used.smem_bytes or 0, used.registers or 0, racer) if used else (0, 0, racer)
-
-    decision = race.decide(run, place, footprint)
+    decision = race.decide(run, place, _footprint(raced))
     if refused is not None:
         decision = _refused(run, decision, place, refused)
     certificate = _certificate(raced, run, decision)
@@ -146,6 +190,16 @@ def _judged(raced: list[Trial], run: Race, default: Config | None, refused: str 
     others = (i for i in range(len(raced)) if i != decision.winner)
     order = [decision.winner, *sorted(others, key=run.median_us)]
     return Raced([raced[i] for i in order], raced[decision.winner], certificate)
+
+
+def _footprint(raced: Sequence[Trial]) -> Callable[[int], tuple[int, ...]]:
+    """What orders racers that are equally fast."""
+
+    def footprint(racer: int) -> tuple[int, ...]:
+        used = raced[racer].resources
+        return (used.smem_bytes or 0, used.registers or 0, racer) if used else (0, 0, racer)
+
+    return footprint
 
 
 def _refused(run: Race, decision: Decision, default: int | None, why: str) -> Decision:

@@ -40,6 +40,12 @@ class Budget:
         """The `time.monotonic` at which a share of its seconds is over; infinite without any."""
         return math.inf if self.seconds is None else self.start + share * self.seconds
 
+    def trials_left(self, share: float, used: int) -> int | None:
+        """How many more of its trials make a share; None for a budget of seconds."""
+        if self.trials is None:
+            return None
+        return max(0, math.ceil(round(share * self.trials, 9)) - used)
+
     def fraction(self, elapsed_s: float, done: int) -> float:
         """How much of it is used, 0 to 1."""
         used = elapsed_s / self.seconds if self.seconds else done / max(1, self.trials or 1)

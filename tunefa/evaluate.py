@@ -18,7 +18,6 @@ from typing import Any, Literal, Protocol
 from tunefa import check, languages, model
 from tunefa.arch import Arch, Device
 from tunefa.compile_pool import CompilePool, Pending
-from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.trial import Config, Resources, Trial
 from tunefa.workload import Workload
@@ -78,9 +77,8 @@ class Predicted:
         self, kernel: Kernel, workload: Workload, arch: Arch, device: Device, workers: int | None
     ):
         self.kernel, self.workload, self.arch, self.device = kernel, workload, arch, device
-        self._language = languages.load(kernel.language)
-        if self.kind == "predicted" and (reason := self._language.why_no_interpreter()):
-            raise TunefaError(f"the winner could not be checked: {reason}")
+        if self.kind == "predicted" and not languages.has_interpreter(kernel.language):
+            self.reserve_s = 0.0
         self._pool = CompilePool(kernel, workload, arch, workers, self.kind == "measured")
         self._pending: deque[Pending] = deque()
         self.width = 2 * self._pool.workers
@@ -130,10 +128,13 @@ class Predicted:
     ) -> Raced:
         """Checks the best by running it in the interpreter; a wrong one gives way to the next.
 
-        One is checked in any case, another only if there is time.
+        One is checked in any case, another only if there is time. Of equals the default comes
+        first. In a language without an interpreter the best wins unchecked.
         """
         self._abandon()
-        ranked = sorted(trials, key=lambda trial: trial.median_us or math.inf)
+        ranked = sorted(trials, key=lambda t: (t.median_us or math.inf, t.config != default))
+        if not languages.has_interpreter(self.kernel.language):
+            return Raced(ranked, ranked[0] if ranked else None)
         for place, trial in enumerate(ranked):
             if place and time.monotonic() >= until:
                 break

@@ -20,7 +20,7 @@ from pebble import ProcessExpired
 from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa.arch import Arch, Device
-from tunefa.bench import Bench
+from tunefa.bench import Bench, Final
 from tunefa.evaluate import Predicted, Raced
 from tunefa.kernel import Kernel
 from tunefa.trial import Config, Mode, Outcome, Trial
@@ -106,6 +106,13 @@ class Measured(Predicted):
         finalists = list(trials)
         raced = self._call("race", (finalists, default, until), RACE_LIMIT_S)
         return Raced(finalists) if isinstance(raced, Lost) else raced
+
+    def final(
+        self, own: Trial, rivals: list[tuple[str, Trial]], until: float = math.inf
+    ) -> Final | Lost:
+        """Races this kernel's winner against those of other kernels, by their names."""
+        found: Final | Lost = self._call("final", (own, rivals, until), RACE_LIMIT_S)
+        return found
 
     def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
         """What a method of the process's bench returns, or how the process was lost."""

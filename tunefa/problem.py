@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tunefa import lookup, model
+from tunefa import languages, lookup, model
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.space import Feasible
@@ -32,14 +32,33 @@ def check_feasible(request: Request, feasible: Mapping[str, Feasible]) -> None:
     )
 
 
-def of(request: Request, kernel: Kernel, feasible: Feasible, known: Sequence[Config]) -> Problem:
-    """The feasible configs with the model's expectations; `known` ones are worth trying first."""
+def check_interpreters(request: Request) -> None:
+    """Raises TunefaError where a winner is to be checked in an interpreter that does not run."""
+    if request.objective != "predicted":
+        return
+    for kernel in request.kernels:
+        reason = languages.load(kernel.language).why_no_interpreter()
+        if reason and languages.has_interpreter(kernel.language):
+            raise TunefaError(f"the winner could not be checked: {reason}")
+
+
+def of(
+    request: Request,
+    kernel: Kernel,
+    feasible: Feasible,
+    known: Sequence[Config],
+    trials: int | None,
+) -> Problem:
+    """The feasible configs with the model's expectations; `known` ones are worth trying first.
+
+    `trials` is what this kernel may use of a budget of trials.
+    """
     return Problem(
         parameters=kernel.space.parameters,
         configs=feasible.configs,
         expected_us=[_expected_us(request, kernel, config) for config in feasible.configs],
         first=known,
-        trials=request.budget.trials,
+        trials=trials,
         seed=request.seed,
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from optuna.storages import BaseStorage
 
-from tunefa import loop, measured, problem, race, replayed, resume, strategies, study
+from tunefa import final, loop, measured, problem, race, replayed, resume, strategies, study
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
@@ -105,9 +105,19 @@ class Result:
     interrupted: bool
 
     def top(self, n: int) -> list[Finished]:
-        """The n best that are right, best first; those that raced before those that did not."""
+        """The n best that are right, best first; those that raced before those that did not.
+
+        Of equals the one that became the record comes first.
+        """
         right = [f for f in self.finished if f.trial.outcome == "ok" and f.trial.median_us]
-        return sorted(right, key=_standing)[:n]
+        return sorted(right, key=lambda f: (*_standing(f), not self._became_the_record(f)))[:n]
+
+    def _became_the_record(self, finished: Finished) -> bool:
+        best = self.record
+        return best is not None and (finished.kernel, dict(finished.trial.config)) == (
+            best.kernel,
+            best.config,
+        )
 
 
 @dataclass
@@ -165,13 +175,18 @@ def search(
     """
     feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
     problem.check_feasible(request, feasible)
+    problem.check_interpreters(request)
     database = study.database(request.storage) if request.storage is not None else None
     with resume.opened(request) as journal:
         state = _State(request, on_progress, journal, database or study.beside(journal.path))
         searched = [k for k in request.kernels if feasible[k.name].configs]
         try:
+            before = final.share_before(request, len(searched))
             for place, kernel in enumerate(searched, start=1):
-                _search_kernel(state, kernel, feasible[kernel.name], store, place / len(searched))
+                share = before * place / len(searched)
+                _search_kernel(state, kernel, feasible[kernel.name], store, share)
+            if not state.interrupted:
+                state.winners = list(filter(None, [final.winner(request, state.winners)]))
         except KeyboardInterrupt:  # a second one, while the first one's best was being checked
             state.interrupted = True
         record = _record(state)
@@ -189,13 +204,14 @@ def _search_kernel(
     """Searches one kernel until `share` of the budget is used, its race included."""
     request = state.request
     earlier = resume.trials(request.resume, kernel.name, feasible)
+    trials = request.budget.trials_left(share, len(state.finished))
     for trial in earlier:
         state.take(kernel.name, trial)
     if state.interrupted:
         return
     known = problem.known_configs(request, kernel, store)
     saved = study.Saved(state.storage, f"{state.journal.path.stem}-{kernel.name}")
-    asked = problem.of(request, kernel, feasible, known)
+    asked = problem.of(request, kernel, feasible, known, trials)
     fresh = strategies.create(request.strategy, asked, saved)
     strategy = resume.Continued(fresh, earlier)
     with _objective(request, kernel) as evaluator:

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tunefa import assets, document, strict_yaml
@@ -138,10 +138,13 @@ class Store:
         """
         return [record for path in self._files() for record in self._read_cached(path)]
 
-    def best(self) -> list[Record]:
-        """The best current record of each (arch, device, workload), sorted by these three."""
+    def best(self, among: Callable[[Record], bool] = lambda _: True) -> list[Record]:
+        """The best current record of each (arch, device, workload), sorted by these three.
+
+        Only those `among` which it is to be.
+        """
         best: dict[tuple[str, str, str], Record] = {}
-        for record in current(self.records()):
+        for record in filter(among, current(self.records())):
             key = (record.arch, record.device or "", str(record.workload))
             if key not in best or record.rank < best[key].rank:
                 best[key] = record

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tunefa import provenance
+from tunefa import languages, provenance
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.record import Record
@@ -36,8 +36,6 @@ class Winner:
 
         `notes` go into its provenance beside the versions and the check.
         """
-        error = self.trial.error
-        against = "fp64 in the interpreter" if device_name is None else "fp32 on the device"
         return Record(
             kernel=self.kernel.name,
             arch=arch.name,
@@ -53,8 +51,14 @@ class Winner:
             provenance={
                 **provenance.of(self.kernel),
                 **notes,
-                "check": "none"
-                if error is None
-                else f"relative error {error:.1e} against {against}",
+                "check": self._check(device_name),
             },
         )
+
+    def _check(self, device_name: str | None) -> str:
+        """What it was checked against, or why it was not."""
+        if self.trial.error is not None:
+            against = "fp64 in the interpreter" if device_name is None else "fp32 on the device"
+            return f"relative error {self.trial.error:.1e} against {against}"
+        reason = languages.load(self.kernel.language).why_no_interpreter()
+        return f"none: {reason}" if reason and device_name is None else "none"

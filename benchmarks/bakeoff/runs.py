@@ -56,7 +56,7 @@ class Course:
         here = Feasible(tuple(c for c in found.configs if identity(c) in held), found.refused)
         request = Request(made.workload, made.arch, made.device, True, (kernel,), Budget())
         known = problem.known_configs(request, kernel, Store([]))
-        return problem.of(request, kernel, here, known)
+        return problem.of(request, kernel, here, known, None)
 
     @cached_property
     def excess(self) -> dict[tuple[object, ...], float]:

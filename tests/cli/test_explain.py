@@ -13,7 +13,8 @@ from tunefa import kernel as kernels
 from tunefa import store
 from tunefa.workload import Workload
 
-ON_SM90 = ("explain", "--arch", "sm90", "--seqlen", "8192")
+CHIP = ("explain", "--arch", "sm90", "--seqlen", "8192")
+ON_SM90 = (*CHIP, "--kernel", "attention_fwd_triton")
 
 
 def default() -> dict[str, object]:
@@ -58,6 +59,42 @@ def test_mistakes_in_a_config(run: Run, config: str, error: str) -> None:
     assert error in run(*ON_SM90, "-c", config, code=1).stderr
 
 
+@pytest.mark.parametrize(
+    ("config", "kernel"),
+    [
+        ("BLOCK_M=64", "attention_fwd_triton"),
+        ("WARPGROUPS=2", "attention_fwd_gluon_sm90"),
+        ("BLOCK_N=32", "attention_fwd_triton"),  # both have BLOCK_N, one this value
+    ],
+)
+def test_a_config_is_that_of_the_kernel_whose_parameters_it_names(
+    run: Run, config: str, kernel: str
+) -> None:
+    found = json.loads(run(*CHIP, "-c", config, "--no-compile", "--json").stdout)
+    name, value = config.split("=")
+    assert (found["kernel"], found["config"][name]) == (kernel, int(value))
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        ("BLOKC_M=1", "unknown parameter of attention_fwd_gluon_sm90 or attention_fwd_triton 'BL"),
+        ("BLOCK_M=64,num_warps=4,STAGES=2", "unknown parameter of attention_fwd_triton 'STAGES'"),
+        ("WARPGROUPS=9", "unknown value of WARPGROUPS '9'"),
+    ],
+)
+def test_a_config_of_no_kernel(run: Run, config: str, error: str) -> None:
+    assert error in run(*CHIP, "-c", config, code=1).stderr
+
+
+def test_a_kernel_with_a_program_per_sm(run: Run) -> None:
+    found = json.loads(run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64", "--no-compile", "--json").stdout)
+    assert found["blocks_per_sm"] == 1 and found["threads"] == 256  # consumer and producer
+    assert found["blocks_limiter"] == "grid"
+    out = run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64", "--no-compile").stdout
+    assert "limited by the grid" in out and "no more programs than there are SMs" in out
+
+
 def test_refusing_rules_are_named(run: Run) -> None:
     config = "BLOCK_M=16,num_warps=8"
     found = json.loads(run(*ON_SM90, "-c", config, "--no-compile", "--json").stdout)
@@ -88,5 +125,5 @@ def test_next_command_compiles_the_same_config(run: Run) -> None:
 
 
 def test_no_config_needs_a_kernel_that_serves(run: Run) -> None:
-    error = run("explain", "--arch", "sm90", "-w", "q64_w128", code=1).stderr
-    assert "no kernel serves fwd_b1_h32_kv8_q64_k64_d128_bf16_causal_w128 on sm90 (" in error
+    error = run("explain", "--arch", "sm80", "-w", "q64_w128", code=1).stderr
+    assert "no kernel serves fwd_b1_h32_kv8_q64_k64_d128_bf16_causal_w128 on sm80 (" in error

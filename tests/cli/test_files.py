@@ -51,6 +51,27 @@ def test_export_and_import_give_back_every_record(
     assert all(record in known for record in filled)
 
 
+GLUON = {"WARPGROUPS": 2, "BLOCK_N": 128}
+
+
+def test_a_format_for_triton_takes_the_best_triton_record(run: Run, filled: list[Record]) -> None:
+    best = measured(kernel="attention_fwd_gluon_sm90", config=GLUON, median_us=1.0)
+    store.default_store().add(best)
+    for name in ("triton", "flex"):
+        out = run("export", "-", "--format", name, "-w", "q4096").stdout
+        assert "'num_stages': 3" in out or "num_stages=3" in out
+        assert "left out" in out and best.summary in out
+    said = json.loads(run("export", "-", "--format", "json", "-w", "q4096").stdout)
+    assert [record["kernel"] for record in said["records"]] == [best.kernel]
+
+
+def test_a_format_that_can_write_none_of_the_records_says_so(run: Run, home: Path) -> None:
+    store.default_store().add(measured(kernel="attention_fwd_gluon_sm90", config=GLUON))
+    error = run("export", "x.flex.py", code=1).stderr
+    assert "flex can write none of 1 record that fit, as attention_fwd_gluon_sm90 has" in error
+    assert not Path("x.flex.py").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "count"),
     [

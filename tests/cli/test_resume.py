@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.canned_search import SMALL
+from tests.cli.canned_search import SMALL as ASKED
 from tests.cli.conftest import Run
 from tests.cli.test_search import TREE, environment
 from tests.fake_objective import Fake
@@ -22,6 +22,9 @@ from tunefa import journal, measured
 from tunefa.cli import devices
 from tunefa.strategies import identity
 from tunefa.trial import Config
+
+OURS = ("--kernel", "attention_fwd_triton")
+SMALL = (*ASKED, *OURS)
 
 KILLED = """
 import sys
@@ -117,14 +120,15 @@ def test_killed_measured_search_goes_on_in_its_mode(
     seen = ("NVIDIA H200", (9, 0), 132, 10**11)
     script = tmp_path / "killed.py"
     script.write_text(KILLED.format(path=[str(TREE), *sys.path], seen=[seen]))
-    asked = ("search", "--seqlen", "4096", "--mode", "graph")
+    asked = ("search", *OURS, "--seqlen", "4096", "--mode", "graph")
     path = killed([sys.executable, str(script), *asked, "--budget", "100000"], home, 12)
     before = identities(path)
     fake.kind = "measured"
     monkeypatch.setattr(measured, "timed", lambda mode: fake)
     monkeypatch.setattr(devices, "seen", lambda: [devices.Seen(*seen)])
     budget = ("--budget", str(len(before) + 5))
-    error = run("search", "--seqlen", "4096", "--mode", "eager", "--budget", "5", "--resume").stderr
+    eager = ("search", *OURS, "--seqlen", "4096", "--mode", "eager")
+    error = run(*eager, "--budget", "5", "--resume").stderr
     assert "No journal of this workload, arch, device and kernels in eager mode" in error
     tried = counted(fake)
     said = json.loads(run(*asked, *budget, "--resume", "--json").stdout)
@@ -153,13 +157,13 @@ def test_nothing_to_go_on_with(run: Run, fake: type[Fake], home: Path) -> None:
     assert f"No journal of this workload, arch, device and kernels in {home}" in result.stderr
     assert ": searching anew.\n" in result.stderr
     assert "5 trials in " in result.stdout
-    other = ("search", "--resume", "--arch", "sm90", "--seqlen", "2048", "--budget", "5")
+    other = ("search", *OURS, "--resume", "--arch", "sm90", "--seqlen", "2048", "--budget", "5")
     assert "searching anew" in run(*other).stderr
     assert len(list(home.glob("journals/*.jsonl"))) == 2
 
 
 def test_another_searchs_journal_is_left_alone(run: Run, fake: type[Fake], home: Path) -> None:
-    run("search", "--arch", "sm90", "--seqlen", "2048", "--budget", "5")
+    run("search", *OURS, "--arch", "sm90", "--seqlen", "2048", "--budget", "5")
     (path,) = home.glob("journals/*.jsonl")
     before = path.read_bytes()
     error = run(*SMALL, "--budget", "5", "--resume", str(path)).stderr

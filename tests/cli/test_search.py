@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.canned_search import CONFIG, SMALL, Searching, trials
 from tests.cli.conftest import Run
+from tests.fake_objective import Fake
 from tests.sample_records import measured, predicted
 from tunefa import arch as archs
 from tunefa import exports, store
@@ -77,6 +78,16 @@ def test_report_fits_the_terminal(
     lines = run(*SMALL).stdout.splitlines()
     paths = ("stored", "journal", "  tunefa")
     assert max(len(line) for line in lines if not line.startswith(paths)) <= int(columns)
+
+
+def test_two_kernels_are_told_apart(
+    run: Run, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    out = run(*SMALL, "--budget", "4").stdout
+    assert out.count("2 trials, the best 100.0 us") == 2
+    for kernel in ("attention_fwd_triton", "attention_fwd_gluon_sm90"):
+        assert f"all {kernel} " in out and f"{kernel}: the rules leave" in out
 
 
 def test_json_is_the_whole_report(run: Run, canned: Searching) -> None:

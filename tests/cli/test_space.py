@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from tests.cli.conftest import Run
 from tunefa import arch as archs
@@ -12,14 +13,22 @@ from tunefa.workload import Workload
 
 def test_counts_are_those_of_the_rules(run: Run) -> None:
     arguments = ("space", "--arch", "sm90", "--seqlen", "8192")
-    (space,) = json.loads(run(*arguments, "--json").stdout)["spaces"]
+    spaces = json.loads(run(*arguments, "--json").stdout)["spaces"]
+    assert {"attention_fwd_triton", "attention_fwd_gluon_sm90"} <= {s["kernel"] for s in spaces}
+    shown = run(*arguments).stdout
+    for space in spaces:
+        out = run(*arguments, "--kernel", space["kernel"]).stdout
+        _check_counts(space, out)
+        assert out.split("\nNext: ")[0] in shown
+
+
+def _check_counts(space: dict[str, Any], out: str) -> None:
     kernel = kernels.load(space["kernel"])
     workload, arch = Workload.of(seqlen_q=8192), archs.load("sm90")
     found = kernel.space.feasible(workload, arch)
     assert space["feasible"] == len(found.configs)
     assert space["total"] == space["feasible"] + sum(space["refused"].values())
     assert space["default"] == kernel.default(workload, arch)
-    out = run(*arguments).stdout
     assert f"{len(found.configs):,} of {found.total:,} configs can run." in out
     for rule, count in found.refused.items():
         assert (f"{count:,}  {rule}" in out) is (count > 0)

@@ -223,14 +223,14 @@ def test_defaults_fit_an_sm(kernel: Kernel, compiled: dict[str, list[Compiled]])
         if each.config == kernel.default(each.workload, each.arch):
             made = each.resources
             assert made is not None and made.registers is not None and made.smem_bytes is not None
-            threads = 32 * each.config.get("num_warps", 4)
+            threads = kernel.space.tiling(each.config, each.workload, each.arch).threads
             fits = occupancy(each.arch, made.registers, made.smem_bytes, threads)
             assert fits.blocks_per_sm >= 1, each
 
 
 def test_an_arch_that_no_kernel_serves_is_refused_in_words() -> None:
     with pytest.raises(TunefaError, match="no kernel serves"):
-        kernels.serving(Workload.parse("q8_w4"), archs.load("sm90"))
+        kernels.serving(Workload.parse("q8_w4"), archs.load("sm80"))
 
 
 @pytest.mark.slow

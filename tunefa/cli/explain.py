@@ -27,7 +27,8 @@ from tunefa.workload import Workload
 @click.option("-c", "--config", "chosen", metavar="CONFIG", help=(
     "Such as BLOCK_M=128,num_warps=8; the rest is the default's.  "
     "[default: what the runtime would choose]"))  # fmt: skip
-@click.option("--kernel", "name", metavar="NAME", help="Whose config it is.")
+@click.option("--kernel", "name", metavar="NAME", help=(
+    "Whose config it is.  [default: the first that has these parameters]"))  # fmt: skip
 @click.option("--no-compile", is_flag=True, help=(
     "Use the space's lower bounds of registers and shared memory: fast, less exact."))  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -60,14 +61,35 @@ def _choose(
     if chosen is None:
         choice = lookup.lookup(store.default_store(), workload, target.arch, device, serving)
         return kernels.load(choice.kernel), choice.config, choice.why
-    kernel = serving[0]
-    given = parse_config(chosen, kernel)
+    kernel, given = _recognised(chosen, serving)
     names = [parameter.name for parameter in kernel.space.parameters]
     rest = [each for each in names if each not in given]
     if not rest:
         return kernel, {each: given[each] for each in names}, "all of it given"
     default = kernel.default(workload, target.arch)
     return kernel, {**default, **given}, f"{', '.join(rest)} from the default"
+
+
+def _recognised(chosen: str, serving: Sequence[Kernel]) -> tuple[Kernel, dict[str, Any]]:
+    """The first kernel whose config this can be, and the config.
+
+    Raises TunefaError where it can be no kernel's, by the one that knows most of the names.
+    """
+    for kernel in serving:
+        with contextlib.suppress(TunefaError):
+            return kernel, parse_config(chosen, kernel)
+    given = [part.partition("=")[0] for part in _parts(chosen)]
+    names = {kernel.name: [p.name for p in kernel.space.parameters] for kernel in serving}
+    known = list(dict.fromkeys(name for each in names.values() for name in each))
+    for name in given:
+        if name not in known:
+            raise unknown(f"parameter of {' or '.join(names)}", name, known)
+    closest = max(serving, key=lambda kernel: len(set(given).intersection(names[kernel.name])))
+    return closest, parse_config(chosen, closest)
+
+
+def _parts(chosen: str) -> list[str]:
+    return [part for each in chosen.replace(" ", ",").split(",") if (part := each.strip())]
 
 
 def parse_config(chosen: str, kernel: Kernel) -> dict[str, Any]:
@@ -78,7 +100,7 @@ def parse_config(chosen: str, kernel: Kernel) -> dict[str, Any]:
     """
     parameters = {parameter.name: parameter for parameter in kernel.space.parameters}
     config: dict[str, Any] = {}
-    for part in filter(None, (each.strip() for each in chosen.replace(" ", ",").split(","))):
+    for part in _parts(chosen):
         name, equals, value = part.partition("=")
         if not equals:
             raise TunefaError(f"config {part!r} is not NAME=VALUE, such as BLOCK_M=128")

@@ -51,7 +51,8 @@ def command(
     if to_stdout and as_json and name != "json":
         raise click.UsageError("- prints the export itself: write --format json instead of --json")
     format_name = _format_name(destination, name, source["frozen"])
-    written, records = exports.get(format_name), _chosen(selection, **source)
+    written = exports.get(format_name)
+    records = _chosen(selection, format_name, **source)
     content = written.dump(records)
     if to_stdout:
         sys.stdout.write(content)
@@ -78,11 +79,19 @@ def _format_name(destination: str, name: str | None, frozen: bool) -> str:
     return format_name
 
 
-def _chosen(selection: Selection, origin: Path | None, frozen: bool) -> Sequence[Record]:
+def _chosen(
+    selection: Selection, format_name: str, origin: Path | None, frozen: bool
+) -> Sequence[Record]:
     """The records to write. Raises TunefaError when there are none."""
     home = store.default_store()
-    stored = home.records if frozen else home.best
-    known = stored() if origin is None else files.read(origin)
+    holds = getattr(exports.get(format_name), "holds", lambda _: True)
+    if origin is not None:
+        known = files.read(origin)
+    elif frozen:
+        known = home.records()
+    else:  # with the best that the format can write, where another kernel's is better
+        known = home.best()
+        known += [record for record in home.best(holds) if record not in known]
     records = selection.among(known)
     if frozen:
         records = _locked(records)
@@ -92,6 +101,11 @@ def _chosen(selection: Selection, origin: Path | None, frozen: bool) -> Sequence
         raise TunefaError(
             f"none of {text.plural(len(known), 'record')} {where} {fits}: look with 'tunefa show', "
             "search with 'tunefa search'"
+        )
+    if not any(map(holds, records)):
+        raise TunefaError(
+            f"{format_name} can write none of {text.plural(len(records), 'record')} that fit, as "
+            f"{records[0].kernel} has other parameters: write yaml, json or python"
         )
     return records
 

@@ -1,7 +1,8 @@
 """Formats that records can be written in, and some that they can be read from.
 
 A format is one file of this folder, found by listing it. At module level it has `SUFFIXES`,
-`DESCRIPTION` and `dump`, and `load` where reading is possible.
+`DESCRIPTION` and `dump`, `load` where reading is possible, and `holds(record) -> bool` where it
+cannot write every record; `dump` leaves out the others and says so.
 """
 
 from __future__ import annotations

@@ -25,6 +25,11 @@ KERNEL_OPTIONS = {
 '''
 
 
+def holds(record: Record) -> bool:
+    """Whether its config has all of these options."""
+    return all(option in record.config for option in _OPTIONS)
+
+
 def dump(records: Sequence[Record]) -> str:
     """A Python module whose `KERNEL_OPTIONS` maps a workload to the options of its best record.
 

@@ -26,6 +26,11 @@ CONFIGS = {
 '''
 
 
+def holds(record: Record) -> bool:
+    """Whether it is of a Triton kernel."""
+    return "num_warps" in record.config
+
+
 def dump(records: Sequence[Record]) -> str:
     """A Python module whose `CONFIGS` maps a workload to its configs, best first.
 
@@ -36,7 +41,7 @@ def dump(records: Sequence[Record]) -> str:
     for workload, group in groupby(ranked, key=lambda record: str(record.workload)):
         configs = []
         for record in group:
-            if "num_warps" in record.config:
+            if holds(record):
                 configs.append(f"        # {workload}: {record.summary}\n")
                 configs.append(f"        {_config_line(record.config)},\n")
             else:

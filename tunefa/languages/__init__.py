@@ -7,8 +7,9 @@ A language is a module here, found by its file name, with
   binary, whatever their lengths;
 * `prepare(kernel, compiled, tensors, workload, config, scale) -> Launch`: on the tensors' device,
   under a CUDA graph capture too; raises CompileError where the device has not enough for it;
-* `interpret(kernel, tensors, workload, config, scale)`: on the CPU, for checking numerics, unless
-  `why_no_interpreter() -> str | None` has a reason;
+* `interpret(kernel, tensors, workload, config, scale)`: on the CPU, for checking numerics; left out
+  where the language has no interpreter;
+* `why_no_interpreter() -> str | None`: why it is left out, or does not run with what is installed;
 * `versions() -> dict[str, str]`: of its toolchain, for provenance.
 """
 
@@ -71,3 +72,8 @@ def load(name: str) -> ModuleType:
     if name not in names():
         raise unknown("language", name, names())
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def has_interpreter(name: str) -> bool:
+    """Whether the language has an interpreter at all, be it one that does not run here."""
+    return hasattr(load(name), "interpret")

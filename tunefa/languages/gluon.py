@@ -6,8 +6,6 @@ source. Gluon has no interpreter.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled, triton
@@ -15,7 +13,7 @@ from tunefa.languages.triton import binary_key, prepare, versions
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
-__all__ = ["binary_key", "compile", "interpret", "prepare", "versions", "why_no_interpreter"]
+__all__ = ["binary_key", "compile", "prepare", "versions", "why_no_interpreter"]
 
 
 def compile(
@@ -28,13 +26,6 @@ def compile(
     return triton.build(GluonASTSource, variant, arch)
 
 
-def interpret(
-    kernel: Kernel, tensors: Any, workload: Workload, config: Config, scale: float
-) -> None:
-    """There is none. Raises RuntimeError."""
-    raise RuntimeError(why_no_interpreter())
-
-
-def why_no_interpreter() -> str | None:
-    """Why `interpret` does not run."""
-    return "Gluon has no interpreter: its kernels are checked on the device they are made for"
+def why_no_interpreter() -> str:
+    """Why a result cannot be checked without the device."""
+    return "Gluon has no interpreter, and only a device can check what it computes"

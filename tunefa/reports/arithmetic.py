@@ -20,7 +20,7 @@ from tunefa.workload import DTYPES, Workload
 def occupancy_lines(
     arch: Arch, resources: Resources, threads: int, found: Occupancy
 ) -> dict[str, str]:
-    """By limit ("threads", "registers", "smem", "blocks", "grid"): how many blocks it allows, and why."""
+    """By limit ("threads", "registers", "smem", "blocks", "grid"): how many blocks it allows."""
     lines = {
         "threads": _threads(arch, threads, found.limits["threads"]),
         "registers": _registers(

@@ -89,9 +89,19 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     for name, found in result.feasible.items():
         out.print()
         out.print(f"{name}: the rules leave {len(found.configs):,} of {found.total:,} configs")
+        if len(result.feasible) > 1:
+            out.print(_best_of(result, name))
         show_refusals(found.refused, out)
     out.print()
     _show_record(result, out_path, out)
+
+
+def _best_of(result: Result, kernel: str) -> str:
+    """How one of several kernels did."""
+    own = [finished for finished in result.finished if finished.kernel == kernel]
+    best = next((each for each in result.top(len(result.finished)) if each.kernel == kernel), None)
+    time = f"the best {text.number(best.trial.median_us, 1)} us" if best else "none right"
+    return f"{text.plural(len(own), 'trial')}, {time}"
 
 
 def _rows(result: Result) -> list[_Row]:
@@ -114,19 +124,15 @@ def _rows(result: Result) -> list[_Row]:
 
 
 def _show_top(rows: list[_Row], out: Console) -> None:
-    """The config's column holds what differs; what all rows share stands below, once."""
-    kernels = {row.finished.kernel for row in rows}
-    configs = [row.finished.trial.config for row in rows]
-    shared = {
-        name: value
-        for name, value in configs[0].items()
-        if len(rows) > 1 and all(config.get(name) == value for config in configs)
-    }
+    """The config's column holds what differs; what all rows of a kernel share stands below."""
+    kernels = list(dict.fromkeys(row.finished.kernel for row in rows))
+    shared = {kernel: _shared(rows, kernel) for kernel in kernels}
     figures = ("us", "TFLOP/s", "regs", "smem\nKiB", "blocks\nper SM")
     top = text.table("", *figures, "limiter", "config", right=("", *figures))
     for place, row in enumerate(rows, start=1):
         resources = row.finished.trial.resources
-        own = {k: v for k, v in row.finished.trial.config.items() if k not in shared}
+        of_all = shared[row.finished.kernel]
+        own = {k: v for k, v in row.finished.trial.config.items() if k not in of_all}
         kernel = f"{row.finished.kernel} " if len(kernels) > 1 else ""
         top.add_row(
             str(place),
@@ -139,8 +145,20 @@ def _show_top(rows: list[_Row], out: Console) -> None:
             kernel + text.config_text(own),
         )
     out.print(top)
-    if shared:
-        out.print(text.facts({"all of them": text.config_text(shared)}))
+    whose = {kernel: f"all {kernel}" if len(kernels) > 1 else "all of them" for kernel in kernels}
+    common = {whose[each]: text.config_text(config) for each, config in shared.items() if config}
+    if common:
+        out.print(text.facts(common))
+
+
+def _shared(rows: list[_Row], kernel: str) -> dict[str, Any]:
+    """What all of several rows of a kernel have in common."""
+    first, *others = [row.finished.trial.config for row in rows if row.finished.kernel == kernel]
+    return {
+        name: value
+        for name, value in first.items()
+        if others and all(config[name] == value for config in others)
+    }
 
 
 def _failures(result: Result) -> Counter[str]:
@@ -209,6 +227,8 @@ def _certificate_facts(certificate: dict[str, Any] | None) -> dict[str, str]:
         f"{floor:.1%} between two runs of one config, {certificate['rounds']} rounds, "
         f"{certificate['racers']} racers"
     )
+    if "kernels" in certificate:
+        facts["kernels"] = _final(certificate["kernels"])
     device = certificate["device"]
     if device["watched"]:
         capped = ", at its power limit" if device["power_capped"] else ""
@@ -220,3 +240,13 @@ def _certificate_facts(certificate: dict[str, Any] | None) -> dict[str, str]:
     else:
         facts["device"] = "not watched: NVML did not answer"
     return facts
+
+
+def _final(certificate: dict[str, Any]) -> str:
+    """What the race between the winners of several kernels says."""
+    slower = [
+        f"{kernel} is {by['estimate']:.1%} slower ({by['low']:.1%} to {by['high']:.1%})"
+        for kernel, by in certificate.get("slower_by", {}).items()
+    ]
+    refused = [f"not certified: {certificate['refused']}"] if "refused" in certificate else []
+    return "; ".join([certificate["decision"], *slower, *refused])

@@ -1,0 +1,53 @@
+"""Which kernel wins where several were searched.
+
+Each kernel's race has its own time, and a device drifts between two. So on a device the winners
+race once more, against each other; predicted or replayed times do not drift, and are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tunefa.measured import Lost, timed
+from tunefa.winner import Winner
+
+if TYPE_CHECKING:  # it imports this module
+    from tunefa.search import Request
+
+FINAL_S = 8.0
+"""A new process with its CUDA context, and rounds of two or three launches."""
+MOST = 0.2
+"""Of a budget of seconds, how much the final may take."""
+
+
+def share_before(request: Request, kernels: int) -> float:
+    """Of a budget of seconds, what is left for the searches of so many kernels."""
+    seconds = request.budget.seconds
+    if kernels < 2 or seconds is None or request.objective != "measured":
+        return 1.0
+    return 1.0 - min(MOST, FINAL_S / seconds)
+
+
+def winner(request: Request, winners: Sequence[Winner]) -> Winner | None:
+    """The best of the kernels' winners; its certificate says by what, under `kernels`."""
+    ranked = sorted(winners, key=lambda won: won.median_us)
+    if len(ranked) < 2 or request.objective != "measured":
+        return ranked[0] if ranked else None
+    first, *rivals = ranked
+    device = timed(request.mode)(
+        first.kernel, request.workload, request.arch, request.device, request.workers
+    )
+    others = [(won.kernel.name, won.trial) for won in rivals]
+    with device:
+        raced = device.final(first.trial, others, request.budget.deadline())
+    if isinstance(raced, Lost):
+        why = f"the faster in its own race: {raced.reason} in the race between kernels"
+        return _certified(first, {"decision": why})
+    won = next(won for won in ranked if won.kernel.name == raced.kernel)
+    return _certified(won, raced.certificate)
+
+
+def _certified(won: Winner, kernels: dict[str, Any]) -> Winner:
+    return replace(won, certificate={**(won.certificate or {}), "kernels": kernels})
