@@ -193,7 +193,7 @@ def table(rows: list[Row]) -> Table:
 def main() -> None:
     """Measures, prints the table, and writes every figure where --out says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("workloads", nargs="*", type=Workload.parse)
+    parser.add_argument("workloads", nargs="*", type=Workload.parse, help="without windows")
     parser.add_argument("--matrix", action="store_true", help="add the 36 points")
     parser.add_argument("--peers", default="cudnn,fa2,fa4", help="of " + ", ".join(PEERS))
     parser.add_argument("--rounds", type=int, default=21)
