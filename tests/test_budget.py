@@ -71,3 +71,12 @@ def test_seconds_count_from_when_it_was_made() -> None:
 
 def test_trials_have_no_deadline() -> None:
     assert math.isinf(Budget(trials=5).deadline())
+
+
+def test_a_share_of_the_trials() -> None:
+    """What others used counts: what they left over is there for the next."""
+    assert [Budget(trials=11).trials_left(share, 0) for share in (0.5, 1.0)] == [6, 11]
+    assert [Budget(trials=10).trials_left(n / 5, 0) for n in range(6)] == [0, 2, 4, 6, 8, 10]
+    assert Budget(trials=10).trials_left(0.5, 2) == 3
+    assert Budget(trials=10).trials_left(0.5, 7) == 0
+    assert Budget(seconds=60).trials_left(0.5, 0) is None

@@ -15,7 +15,7 @@ import pytest
 from tests.fake_objective import KERNEL, SM90, WORKLOAD, Fake, Seen, by_tile, request, user_store
 from tests.own_kernels import OwnKernels
 from tests.sample_records import measured as measured_record
-from tunefa import journal, search, store
+from tunefa import journal, languages, search, store
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
 from tunefa.expr import Expr
@@ -105,3 +105,16 @@ def test_a_better_record_of_another_search_stays(fake: type[Fake]) -> None:
     assert result.record is not None
     assert sorted(r.objective for r in user_store().records()) == ["measured", "predicted"]
     assert user_store().best()[-1].objective == "measured" or len(user_store().best()) == 2
+
+
+def test_where_the_interpreter_does_not_run_nothing_is_predicted(
+    fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    triton = languages.load("triton")
+    monkeypatch.setattr(triton, "why_no_interpreter", lambda: "numpy is too new")
+    with pytest.raises(TunefaError, match="could not be checked: numpy is too new"):
+        search.search(request(), user_store())
+    assert journal.paths() == []
+    # A kernel in a language without an interpreter needs none.
+    gluon = replace(KERNEL, space=replace(KERNEL.space, language="gluon"))
+    assert search.search(request(gluon), user_store()).record is not None

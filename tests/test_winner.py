@@ -1,0 +1,33 @@
+"""tunefa/winner.py: what a record says of its check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.test_evaluate import KERNEL, SM90, WORKLOAD, ok
+from tunefa.winner import Winner
+
+GLUON = replace(KERNEL, space=replace(KERNEL.space, language="gluon"))
+RIGHT = replace(ok(64, 5.0), error=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("won", "device", "check"),
+    [
+        (Winner(KERNEL, RIGHT, None, None), None, "relative error 1.0e-04 against fp64 in the int"),
+        (
+            Winner(KERNEL, RIGHT, None, "eager"),
+            "NVIDIA H200",
+            "relative error 1.0e-04 against fp32",
+        ),
+        (Winner(GLUON, ok(64, 5.0), None, None), None, "none: Gluon has no interpreter, and only"),
+        (Winner(GLUON, RIGHT, None, "eager"), "NVIDIA H200", "relative error 1.0e-04 against fp32"),
+    ],
+)
+def test_the_check_is_told_or_why_there_is_none(
+    won: Winner, device: str | None, check: str
+) -> None:
+    record = won.record(WORKLOAD, SM90, device, {})
+    assert record.provenance["check"].startswith(check)
