@@ -197,9 +197,9 @@ def test_flash_gradients_call_pytorch_s_op_as_it_is(
     assert [x.shape for x in grads] == [x.shape for x in (call.q, call.k, call.v)]
 
 
-@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize(("window", "left"), [(None, None), (3, 2), (2**40, 6)])
 def test_flash_gradients_leave_rows_without_a_key_outside(
-    monkeypatch: pytest.MonkeyPatch, window: int | None
+    monkeypatch: pytest.MonkeyPatch, window: int | None, left: int | None
 ) -> None:
     """The formula stands in for PyTorch's op, and must not see an lse of -inf."""
     q, k, v = (x.detach() for x in inputs((4, 2, 12, 7, 8, 8)))
@@ -215,7 +215,7 @@ def test_flash_gradients_leave_rows_without_a_key_outside(
         assert bool(lse.isfinite().all()) and lse.is_contiguous()
         assert rest[:6] == (None, None, 7, 7, 0.0, True)
         # Keys on either side of a query's own, as PyTorch counts.
-        assert (window_size_left, window_size_right) == ((2, 0) if window else (None, None))
+        assert (window_size_left, window_size_right) == (left, None if left is None else 0)
         inner = Call.of(q, k, v, options, scale)
         made = reference.gradients(inner, out.transpose(1, 2), lse, grad_out.transpose(1, 2))
         return tuple(x.transpose(1, 2) for x in made)

@@ -86,14 +86,22 @@ def test_rows_without_a_key_give_0_and_minus_infinity() -> None:
     assert bool(lse[:, :, 16:].isfinite().all())
 
 
-def test_a_window_takes_no_keys_that_no_row_of_a_block_sees(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", 2 * 4 * 512 * 10)  # ten rows at a time
+@pytest.mark.parametrize("window", [1, 6, 100, 400])
+def test_a_window_costs_what_its_keys_do(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    limit = 2 * 4 * 2000
+    monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", limit)
     q, k, v = inputs(4, 4, 512, 512, 8, 8)
-    blocks = list(reference._blocks(Problem(q, k, v, True, SCALE, 6)))
-    assert {block.rows.stop - block.rows.start for block in blocks[:-1]} == {10}
-    assert max(block.keys.stop - block.keys.start for block in blocks) == 15
+    whole, some = (
+        [
+            8 * (block.rows.stop - block.rows.start) * (block.keys.stop - block.keys.start)
+            for block in reference._blocks(Problem(q, k, v, True, SCALE, each))
+        ]
+        for each in (None, window)
+    )
+    assert max(*whole, *some) <= limit  # scores at once
+    assert len(some) <= len(whole) and sum(some) <= sum(whole)
+    if window <= 6:
+        assert len(some) < len(whole) / 10
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -125,14 +125,16 @@ def _flash_gradients(
     q, out, grad_out = (x[:, :, first:].transpose(1, 2) for x in (call.q, out, grad_out))
     k, v = call.k.transpose(1, 2), call.v.transpose(1, 2)
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
+    # PyTorch makes them C's int, which a window of any number of keys may not fit.
+    left = None if call.window is None else min(call.window, k.shape[1]) - 1
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device)
     grads = torch.ops.aten._flash_attention_backward.default(
         *(grad_out, q, k, v, out, lse[:, :, first:].contiguous()),
         *(None, None, q.shape[1], k.shape[1]),  # no packed sequences; the longest of each
         *(0.0, call.causal, no_dropout, no_dropout.new_empty(0)),
         scale=call.scale,
-        window_size_left=None if call.window is None else call.window - 1,
-        window_size_right=None if call.window is None else 0,
+        window_size_left=left,
+        window_size_right=None if left is None else 0,
     )
     dq, dk, dv = (grad.transpose(1, 2) for grad in grads)
     if first:

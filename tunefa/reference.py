@@ -10,6 +10,7 @@ query heads of one KV head are stacked below each other: K and V are neither rep
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -129,10 +130,12 @@ def _blocks(problem: Problem) -> Iterator[_Block]:
     """The rows that see a key, so many at a time that their scores stay within the limit."""
     batch, heads, seqlen_q, _ = problem.q.shape
     seqlen_k, window = problem.k.shape[2], problem.window
-    step = max(1, _BLOCK_ELEMENTS // max(1, batch * heads * seqlen_k))
+    room, diagonal = _BLOCK_ELEMENTS // max(1, batch * heads), seqlen_k - seqlen_q
+    step = max(1, room // max(1, seqlen_k))
+    if window is not None:  # n rows see n + window keys
+        step = max(step, (math.isqrt(window * window + 4 * room) - window) // 2)
     for start in range(problem.first_row, seqlen_q, step):
         stop = min(start + step, seqlen_q)
-        diagonal = seqlen_k - seqlen_q
         first = 0 if window is None else max(0, start + diagonal - window + 1)
         keys = slice(first, stop + diagonal if problem.causal else seqlen_k)
         yield _Block(slice(start, stop), keys)
