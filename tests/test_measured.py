@@ -20,7 +20,7 @@ from tests.test_evaluate import CONFIG, FITS, H200, KERNEL, SM90, WORKLOAD, conf
 from tunefa import bench, languages, timing
 from tunefa.compile_pool import Pending
 from tunefa.evaluate import Raced
-from tunefa.measured import RUN_LIMIT_S, Lost, Measured, _bench, timed
+from tunefa.measured import RACE_MARGIN_S, RUN_LIMIT_S, Lost, Measured, _bench, timed
 from tunefa.trial import Config, Mode, Trial
 
 
@@ -107,8 +107,27 @@ def test_a_moving_result_is_unstable(measured: Measured, device: Device) -> None
 
 def test_a_race_that_loses_the_device_certifies_nothing(measured: Measured, device: Device) -> None:
     device.faults = {64: RuntimeError("an illegal memory access")}
-    trials = [ok(16, 8.0), ok(64, 1.0)]
-    assert measured.race(trials, None) == Raced(trials)
+    trials = [replace(ok(size, 8.0 / size), error=1e-3) for size in (16, 32, 64)]
+    refused = {"refused": "the race was lost: RuntimeError: an illegal memory access"}
+    assert measured.race(trials, None) == Raced(trials, trials[2], refused)
+    unchecked = [ok(64, 1.0)]
+    assert measured.race(unchecked, None) == Raced(unchecked)
+
+
+def test_a_long_race_ends_before_its_process_is(device: Device) -> None:
+    asked: list[tuple[float, float]] = []
+
+    class Asked(InProcess):
+        def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
+            asked.append((arguments[2], time.monotonic() + limit_s))
+            return Raced([])
+
+    with Asked(KERNEL, WORKLOAD, SM90, H200, 1) as objective:
+        objective.race([], None)
+        objective.race([], None, until=5.0)
+    (until, killed), (early, _) = asked
+    assert until <= killed - RACE_MARGIN_S + 1.0 and until > time.monotonic()
+    assert early == 5.0
 
 
 def test_a_race_without_a_right_finalist(measured: Measured, device: Device) -> None:

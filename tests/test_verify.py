@@ -14,6 +14,7 @@ from tunefa import kernel as kernels
 from tunefa import provenance, verify
 from tunefa.errors import TunefaError
 from tunefa.evaluate import Raced
+from tunefa.measured import unraced
 from tunefa.record import Record
 from tunefa.store import Store
 from tunefa.trial import Config, Mode, Outcome, Resources, Trial
@@ -119,6 +120,17 @@ def test_a_disturbed_race_decides_nothing() -> None:
     found = verify.verify(record(), KERNEL, (SM90, H200), 1, device)
     assert (found.outcome, found.instead, found.regressed) == ("undecided", None, False)
     assert found.why == "not certified: power brake in 2 races"
+
+
+def test_a_race_that_is_lost_decides_nothing() -> None:
+    class Losing(Device):
+        def race(self, trials: Any, default: Config | None) -> Raced:
+            return unraced(list(trials), "the process died with exit code -9")
+
+    losing = Losing({16: 120.0, 1: 100.0, 4: 110.0})
+    found = verify.verify(record(), KERNEL, (SM90, H200), 1, losing)
+    assert (found.outcome, found.instead) == ("undecided", None)
+    assert "the race was lost: the process died" in found.why
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])

@@ -117,6 +117,13 @@ class Record:
             f"{self.median_us:.1f} us, {self.tflops:.1f} TFLOP/s"
         )
 
+    @property
+    def not_certified(self) -> str | None:
+        """Why no race bounds a measured time; None where one does, and where nothing is claimed."""
+        if self.objective != "measured":
+            return None
+        return "no race" if self.certificate is None else self.certificate.get("refused")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, in the order of the fields; what is None is left out."""
         data = {

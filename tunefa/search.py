@@ -121,8 +121,10 @@ class _State:
     finished: dict[tuple[str, tuple[object, ...]], Finished] = field(default_factory=dict)
     stage: str = "search"
     interrupted: bool = False
+    raced: set[str] = field(default_factory=set)
+    """The kernels whose race came to an end."""
     winners: list[Winner] = field(default_factory=list)
-    """One for each kernel that had a right finalist."""
+    """One for each of them that had a right finalist."""
 
     def take(self, kernel: str, trial: Trial) -> None:
         """Counts a trial that the journal holds."""
@@ -221,11 +223,12 @@ def _race(
     if not state.interrupted:
         state.say(kernel.name)
     raced = evaluator.race(finalists, _default(request, kernel), until)
-    for trial in raced.trials:
-        state.keep(kernel.name, trial)
+    state.raced.add(kernel.name)
     if raced.winner is not None:
         won = Winner(kernel, raced.winner, raced.certificate, request.serving_mode)
         state.winners.append(won)
+    for trial in raced.trials:
+        state.keep(kernel.name, trial)
 
 
 def _objective(request: Request, kernel: Kernel) -> Objective:
@@ -247,9 +250,10 @@ def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial
 
 
 def _record(state: _State) -> Record | None:
-    """The best winner as a record; after Ctrl-C in a race, the best that was found right."""
+    """The best winner as a record."""
     request = state.request
-    best = min(state.winners or _found_right(state), key=lambda won: won.median_us, default=None)
+    found = [*state.winners, *_unraced(state)]
+    best = min(found, key=lambda won: won.median_us, default=None)
     if best is None or math.isinf(best.median_us):
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}
@@ -258,14 +262,16 @@ def _record(state: _State) -> Record | None:
     return record if request.replay is None else replayed.relabelled(record, request.replay)
 
 
-def _found_right(state: _State) -> list[Winner]:
-    kernels = {kernel.name: kernel for kernel in state.request.kernels}
-    mode = state.request.serving_mode
-    return [
-        Winner(kernels[f.kernel], f.trial, None, mode)
-        for f in state.finished.values()
-        if f.trial.outcome == "ok" and f.trial.error is not None
-    ]
+def _unraced(state: _State) -> list[Winner]:
+    """Of each kernel that Ctrl-C kept from a race, the best that was found right."""
+    request, found = state.request, []
+    for kernel in request.kernels:
+        own = [f.trial for f in state.finished.values() if f.kernel == kernel.name]
+        left = measured.unraced(own, "interrupted")
+        if kernel.name not in state.raced and left.winner is not None:
+            certificate = left.certificate if request.objective == "measured" else None
+            found.append(Winner(kernel, left.winner, certificate, request.serving_mode))
+    return found
 
 
 def _default(request: Request, kernel: Kernel) -> Config | None:

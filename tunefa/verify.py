@@ -33,7 +33,7 @@ class Verified:
     record: Record
     outcome: Outcome
     """`kept`: still the fastest; `swapped`: another is, see `instead`; `failed`: it does not run
-    or is wrong; `undecided`: the device was disturbed."""
+    or is wrong; `undecided`: the race was disturbed or lost."""
     why: str
     drift: list[str]
     """What changed since it was measured."""

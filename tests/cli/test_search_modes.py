@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -66,6 +67,22 @@ def test_the_mode_reaches_the_search_and_the_report(
     assert said["mode"] == said["record"]["mode"] == mode
     run("search", "--seqlen", "4096")
     assert requests[-1].mode == "eager"
+
+
+@pytest.mark.parametrize(
+    ("certificate", "said"),
+    [
+        (None, "no race"),
+        ({"refused": "the race was lost: interrupted"}, "the race was lost: interrupted"),
+    ],
+)
+def test_a_measured_record_without_a_race_says_so(
+    run: Run, canned: Searching, certificate: dict[str, Any] | None, said: str
+) -> None:
+    canned(record=measured(certificate=certificate))
+    assert re.search(rf"^certified +no: {said} *$", run(*SMALL).stdout, re.MULTILINE)
+    canned(record=predicted())
+    assert "certified" not in run(*SMALL).stdout
 
 
 def test_a_mode_of_what_is_not_measured_is_said_to_be_none(run: Run, canned: Searching) -> None:

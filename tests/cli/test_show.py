@@ -180,6 +180,14 @@ def test_predicted_records_from_before_an_upgrade_are_searched_again(run: Run) -
     )
 
 
+def test_a_measured_record_that_did_not_race_says_so(run: Run) -> None:
+    store.default_store().add(measured(certificate=None))
+    assert "not certified: no race" in run("show").stdout
+    store.default_store().add(measured(certificate={"decision": "the fastest of 9"}))
+    store.default_store().add(predicted(certificate=None))
+    assert "not certified" not in run("show").stdout
+
+
 def test_a_record_that_is_not_certified_says_so(run: Run) -> None:
     refused = {"refused": "power brake in 2 races"}
     store.default_store().add(measured(provenance=made(), certificate=refused, mode="eager"))
