@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,22 @@ def test_ties_go_to_the_faster_then_the_newer_then_the_earlier_root() -> None:
     assert ask([old, new]).record is new
     first, second = measured(), measured()
     assert ask([first, second]).record is first
+
+
+def test_eager_measurements_come_before_graphs_where_they_are_as_near() -> None:
+    graph, eager = measured(median_us=1.0), measured(median_us=9.0, mode="eager")
+    assert ask([graph, eager]).record is eager
+    below, above = measured("fwd_q2048_k4096"), measured("fwd_q8192_k4096", mode="eager")
+    assert ask([below, above], "fwd_q4096").record is above
+    near = measured("fwd_q4096", median_us=9.0)
+    assert ask([near, above], "fwd_q4096").record is near
+
+
+def test_what_was_superseded_does_not_serve_among_equally_far_ones() -> None:
+    stale = measured("fwd_q2048_k4096", median_us=1.0, provenance=dated("2025-01-01"))
+    today = replace(stale, median_us=9.0, provenance=dated("2026-01-01"))
+    other = measured("fwd_q8192_k4096", median_us=5.0)
+    assert ask([stale, today, other], "fwd_q4096").record is other
 
 
 def test_the_same_workload_beats_another_at_distance_0() -> None:

@@ -104,9 +104,10 @@ class Record:
         return _timestamp(self.provenance["date"])
 
     @property
-    def rank(self) -> tuple[bool, float, float]:
-        """Sort key, best first: measured before predicted, then lowest median, then newest."""
-        return self.objective != "measured", self.median_us, -self.timestamp
+    def rank(self) -> tuple[bool, bool, float, float]:
+        """Sort key, best first: measured, eager (as a program calls it), lowest median, newest."""
+        measured = self.objective == "measured"
+        return not measured, self.mode == "graph", self.median_us, -self.timestamp
 
     @property
     def summary(self) -> str:
