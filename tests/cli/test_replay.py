@@ -84,6 +84,11 @@ def test_what_a_replay_cannot_be_combined_with(
     assert option[0] in said and "--replay" in said
 
 
+def test_a_wrong_budget_is_found_before_the_file_is_read(run: Run) -> None:
+    said = run("search", "--replay", "gone.jsonl", "--budget", "soon", code=1).stderr
+    assert "budget 'soon' is neither" in said
+
+
 @pytest.mark.parametrize("content", [None, b"", b"no journal\nat all\n", b"\xfd7zXZ\x00torn"])
 def test_wrong_files_are_one_sentence(content: Any, run: Run, tmp_path: Path) -> None:
     for name in ("wrong.jsonl", "wrong.jsonl.xz"):

@@ -35,6 +35,12 @@ def test_an_interrupted_search_says_how_to_go_on(run: Run, canned: Searching) ->
     assert line in again.stdout, "what is printed can be run"
 
 
+def test_the_way_to_go_on_shows_no_password(run: Run, canned: Searching) -> None:
+    canned(interrupted=True)
+    out = run(*SMALL, "--storage", "mysql://me:secret@host/base", code=130).stdout
+    assert "--storage 'mysql://me:***@host/base'" in out and "secret" not in out
+
+
 def test_an_interrupted_search_that_found_nothing_can_go_on_too(
     run: Run, canned: Searching
 ) -> None:
