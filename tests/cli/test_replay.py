@@ -41,6 +41,16 @@ def test_json(run: Run, recorded: Path) -> None:
     said = json.loads(run("search", *words).stdout)
     assert said["objective"] == said["record"]["objective"] == "replayed"
     assert said["record"]["config"] == BEST and said["stored"] is None
+    assert said["mode"] == said["record"]["mode"] == "graph", "what a journal means that says none"
+
+
+def test_the_mode_is_the_recorded_one(run: Run, tmp_path: Path) -> None:
+    path = compressed([trial(BEST, 30.0)], tmp_path / "made.jsonl.xz", mode="eager")
+    words = ("search", "--replay", str(path), "--budget", "400", "--strategy", "grid")
+    said = json.loads(run(*words, "--json").stdout)
+    assert said["mode"] == said["record"]["mode"] == "eager"
+    out = run(*words).stdout
+    assert "REPLAYED" in out and "Record, replayed, eager" in out and "MEASURED" not in out
 
 
 def test_the_same_question_in_words_is_fine(run: Run, recorded: Path) -> None:
