@@ -17,7 +17,7 @@ LAYERS = (
     {"_version", "errors", "assets", "budget", "expr", "strict_yaml", "workload", "trial"}
     | {"arch", "arch_file", "models", "recent"},
     {"occupancy", "space", "kernel", "record", "document", "store", "lookup", "journal", "ledger"}
-    | {"strategies", "sampler", "study", "surrogate", "gaussian", "landscape"},
+    | {"strategies", "sampler", "study", "surrogate", "gaussian", "landscape", "tally"},
     {
         "languages",
         "model",

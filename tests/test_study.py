@@ -131,9 +131,9 @@ def test_trials_of_what_is_no_longer_feasible_are_passed_over(name: str, journal
         earlier.tell(good(config))
     later = opened(journal, name, configs=SMALL[2:])
     rest = []
-    while (config := later.ask()) is not None:
-        rest.append(config)
-        later.tell(good(config))
+    while (proposed := later.ask()) is not None:
+        rest.append(proposed)
+        later.tell(good(proposed))
     assert sorted(map(repr, rest)) == sorted(map(repr, SMALL[3:]))
 
 

@@ -14,7 +14,8 @@ from tunefa import model
 from tunefa.record import Record
 from tunefa.reports import text
 from tunefa.reports.space import show_refusals
-from tunefa.search import Finished, Result
+from tunefa.search import Result
+from tunefa.tally import Finished
 from tunefa.trial import OUTCOMES
 
 _TOP = 5
@@ -79,7 +80,7 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     if result.interrupted:
         out.print(text.heading("Interrupted: this is the best so far."))
     out.print(text.heading(f"{request.workload} on {request.device.name} ({request.arch.name})"))
-    out.print(_LABELS[request.serving_mode or request.objective])
+    out.print(_LABELS[request.mode if request.objective == "measured" else request.objective])
     out.print(f"{text.plural(len(result.finished), 'trial')} in {result.elapsed_s:.0f} s")
     rows = _rows(result)
     if rows:
