@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.fake_kernel import FakeLanguage, FakeLaunch
 from tests.test_evaluate import WORKLOAD
@@ -18,6 +19,8 @@ class FakeStopwatch:
     """Launches once and says 10 us for the first samples; in a race, later racers are faster."""
 
     first_us = 10.0
+    host_us: ClassVar[list[float]] = [0.0]
+    """What the host takes for the launches of a screening, in turn."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
@@ -25,11 +28,16 @@ class FakeStopwatch:
     def prepared(self, launch: Any) -> Any:
         return launch
 
+    def times_us(self, launches: Any) -> list[tuple[float, float]]:
+        for launch in launches:
+            launch()
+        turn = itertools.cycle(self.host_us)
+        return [(self.first_us, next(turn)) for _ in launches]
+
     def once_us(self, launches: Any) -> list[float]:
         for launch in launches:
             launch()
-        alone = len(set(map(id, launches))) == 1
-        return [self.first_us if alone else self.us(launch) for launch in launches]
+        return [self.us(launch) for launch in launches]
 
     def us(self, launch: Any) -> float:
         """Of the launch that a function closes over: a BLOCK_M of 128 takes 1 us, 16 takes 8."""

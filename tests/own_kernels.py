@@ -59,6 +59,11 @@ class OwnKernels:
         text = text.replace(f"kernel: {ATTENTION}", "kernel: NAME")
         return self.add(name, change(source), space(text))
 
+    def add_broken(self, name: str) -> None:
+        """Adds a kernel whose space cannot be read."""
+        self.add_attention(name)
+        (self.folder / "search_spaces" / f"{name}.yaml").write_text("schema: 1\nrules: [")
+
     def copy_of_tunefa(self) -> None:
         """Adds everything that tunefa ships."""
         for name in assets.FOLDERS:

@@ -29,7 +29,7 @@ LAYERS = (
         "journal",
         "ledger",
     }
-    | {"strategies", "sampler", "study", "surrogate", "gaussian", "landscape"},
+    | {"strategies", "sampler", "study", "surrogate", "gaussian", "landscape", "tally"},
     {
         "languages",
         "model",

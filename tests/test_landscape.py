@@ -68,6 +68,29 @@ def test_excess_puts_screenings_on_the_scale_of_the_race(tmp_path: Path) -> None
     assert excess(tmp_path, *screened, *races)[identity(D)] == pytest.approx(1.2)
 
 
+def test_excess_is_that_of_the_last_race_of_a_search_that_was_continued(tmp_path: Path) -> None:
+    """The device was twice as slow in the second race, in which A and B ran, and C and D not."""
+    screened = [trial(A, 100.0), trial(B, 102.0), trial(C, 104.0)]
+    once = [raced(t, *[us] * 6) for t, us in zip(screened, (100.0, 110.0, 101.0), strict=True)]
+    again = [raced(screened[1], *[200.0] * 6), raced(screened[0], *[208.0] * 6)]
+    for later in ([trial(D, 103.0)], []):
+        found = excess(tmp_path, *screened, *once, *later, *again)
+        assert found[identity(B)] == 0.0 and found[identity(A)] == pytest.approx(0.04)
+        # By its screening, on the scale of that race: 1.04 and 1 for 100 and 102.
+        scale = (1.04 / 100 + 1 / 102) / 2
+        assert found[identity(C)] == pytest.approx(104 * scale - 1)
+
+
+def test_races_of_two_kernels_are_two(tmp_path: Path) -> None:
+    path = compressed([trial(A, 100.0), raced(trial(A), *[90.0] * 6)], tmp_path / "l.jsonl.xz")
+    (only,) = landscape.load(path).racers
+    assert only == (NAME, identity(A))
+    assert landscape._racers([("x", (1,)), ("x", (1,)), ("y", (1,)), ("y", (1,))]) == {
+        ("x", (1,)),
+        ("y", (1,)),
+    }
+
+
 def test_a_finalist_found_wrong_counts_as_failed(tmp_path: Path) -> None:
     first = trial(A, 90.0)
     wrong = Trial(A, "wrong", "not on the real shape")
@@ -76,7 +99,13 @@ def test_a_finalist_found_wrong_counts_as_failed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"workload": "nonsense"}, {"arch": "sm1"}, {"device": "NVIDIA T4"}, {"provenance": 5}],
+    [
+        {"workload": "nonsense"},
+        {"arch": "sm1"},
+        {"device": "NVIDIA T4"},
+        {"provenance": 5},
+        {"mode": "quick"},
+    ],
 )
 def test_a_header_that_does_not_say_what_was_searched(
     changes: dict[str, object], tmp_path: Path

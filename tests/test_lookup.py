@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +165,22 @@ def test_windows_are_a_family_of_their_own() -> None:
     assert ask([wide, narrow, NEAREST], "fwd_q8192_w700").record == narrow
     assert ask([wide, narrow], "fwd_q8192").record is None
     assert ask([wide, NEAREST], "fwd_q8192_w8192").record == NEAREST  # a window of all keys is none
+
+
+def test_eager_measurements_come_before_graphs_where_they_are_as_near() -> None:
+    graph, eager = measured(median_us=1.0), measured(median_us=9.0, mode="eager")
+    assert ask([graph, eager]).record is eager
+    below, above = measured("fwd_q2048_k4096"), measured("fwd_q8192_k4096", mode="eager")
+    assert ask([below, above], "fwd_q4096").record is above
+    near = measured("fwd_q4096", median_us=9.0)
+    assert ask([near, above], "fwd_q4096").record is near
+
+
+def test_what_was_superseded_does_not_serve_among_equally_far_ones() -> None:
+    stale = measured("fwd_q2048_k4096", median_us=1.0, provenance=dated("2025-01-01"))
+    today = replace(stale, median_us=9.0, provenance=dated("2026-01-01"))
+    other = measured("fwd_q8192_k4096", median_us=5.0)
+    assert ask([stale, today, other], "fwd_q4096").record is other
 
 
 def test_the_same_workload_beats_another_at_distance_0() -> None:

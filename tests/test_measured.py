@@ -20,7 +20,7 @@ from tests.test_evaluate import CONFIG, FITS, H200, KERNEL, SM90, WORKLOAD, conf
 from tunefa import bench, languages, timing
 from tunefa.compile_pool import Pending
 from tunefa.evaluate import Raced
-from tunefa.measured import RUN_LIMIT_S, Lost, Measured, _bench, timed
+from tunefa.measured import RACE_MARGIN_S, RUN_LIMIT_S, Lost, Measured, _bench, timed
 from tunefa.trial import Config, Mode, Trial
 
 
@@ -92,14 +92,39 @@ def test_finalists_are_checked_on_the_real_shape_and_raced(
     assert (certificate["noise_floor"], certificate["racers"]) == (0.0, 2)
 
 
-def test_a_hopeless_config_is_sampled_once(measured: Measured, device: Device) -> None:
-    assert len(measured.judge(Trial(CONFIG, "ok", resources=FITS)).samples_us) > 1
-    FakeStopwatch.first_us = 21.0
-    try:
-        judged = measured.judge(Trial(config(32), "ok", resources=FITS))
-    finally:
-        FakeStopwatch.first_us = 10.0
-    assert judged.samples_us == (21.0,)
+def test_a_hopeless_config_is_hardly_sampled(
+    measured: Measured, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(measured.judge(Trial(CONFIG, "ok", resources=FITS)).samples_us) == 5
+    monkeypatch.setattr(FakeStopwatch, "first_us", 21.0)
+    judged = measured.judge(Trial(config(32), "ok", resources=FITS))
+    assert judged.samples_us == (21.0, 21.0)
+
+
+@pytest.mark.parametrize("paused", [0, 1, 2])
+def test_a_pause_of_the_host_does_not_condemn_a_config(
+    measured: Measured, device: Device, monkeypatch: pytest.MonkeyPatch, paused: int
+) -> None:
+    """As when a compiler gets its core for a while: the least host time counts for all samples."""
+    measured.judge(Trial(CONFIG, "ok", resources=FITS))
+    monkeypatch.setattr(FakeStopwatch, "first_us", 8.0)
+    host_us = [4000.0 if place == paused else 9.0 for place in range(5)]
+    monkeypatch.setattr(FakeStopwatch, "host_us", host_us)
+    judged = measured.judge(Trial(config(32), "ok", resources=FITS))
+    assert judged.samples_us == (9.0,) * 5
+
+
+def test_nor_does_one_within_what_the_device_is_timed_by(
+    measured: Measured, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured.judge(Trial(CONFIG, "ok", resources=FITS))
+
+    def times_us(self: FakeStopwatch, launches: Any) -> list[tuple[float, float]]:
+        return [(4000.0, 1.0)] + [(9.0, 1.0)] * (len(launches) - 1)
+
+    monkeypatch.setattr(FakeStopwatch, "times_us", times_us)
+    judged = measured.judge(Trial(config(32), "ok", resources=FITS))
+    assert len(judged.samples_us) == 5 and judged.median_us == 9.0
 
 
 def test_a_moving_result_is_unstable(measured: Measured, device: Device) -> None:
@@ -110,8 +135,27 @@ def test_a_moving_result_is_unstable(measured: Measured, device: Device) -> None
 
 def test_a_race_that_loses_the_device_certifies_nothing(measured: Measured, device: Device) -> None:
     device.faults = {64: RuntimeError("an illegal memory access")}
-    trials = [ok(16, 8.0), ok(64, 1.0)]
-    assert measured.race(trials, None) == Raced(trials)
+    trials = [replace(ok(size, 8.0 / size), error=1e-3) for size in (16, 32, 64)]
+    refused = {"refused": "the race was lost: RuntimeError: an illegal memory access"}
+    assert measured.race(trials, None) == Raced(trials, trials[2], refused)
+    unchecked = [ok(64, 1.0)]
+    assert measured.race(unchecked, None) == Raced(unchecked)
+
+
+def test_a_long_race_ends_before_its_process_is(device: Device) -> None:
+    asked: list[tuple[float, float]] = []
+
+    class Asked(InProcess):
+        def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
+            asked.append((arguments[2], time.monotonic() + limit_s))
+            return Raced([])
+
+    with Asked(KERNEL, WORKLOAD, SM90, H200, 1) as objective:
+        objective.race([], None)
+        objective.race([], None, until=5.0)
+    (until, killed), (early, _) = asked
+    assert until <= killed - RACE_MARGIN_S + 1.0 and until > time.monotonic()
+    assert early == 5.0
 
 
 def test_a_race_without_a_right_finalist(measured: Measured, device: Device) -> None:

@@ -18,8 +18,9 @@ from tests.own_kernels import OwnKernels
 from tunefa import journal, search, store, study
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
+from tunefa.evaluate import Raced
 from tunefa.store import Store
-from tunefa.trial import Config, Outcome
+from tunefa.trial import Config, Outcome, Trial
 
 
 def test_the_best_becomes_a_record(fake: type[Fake]) -> None:
@@ -218,6 +219,32 @@ def test_the_study_lies_beside_the_journal(fake: type[Fake]) -> None:
     [name] = optuna.get_all_study_names(beside)
     assert name == f"{result.journal.stem}-{KERNEL.name}"
     assert len(optuna.load_study(study_name=name, storage=beside).trials) == 6
+
+
+def test_what_a_race_says_replaces_what_was_counted(fake: type[Fake]) -> None:
+    def race(self: Fake, trials: list[Trial], *_: object) -> Raced:
+        first, second, *rest = trials
+        slower = replace(first, predicted_us=300.0)
+        return Raced([slower, replace(second, outcome="wrong", reason="no"), *rest], slower)
+
+    fake.judge = staticmethod(by_tile)
+    fake.race = race  # type: ignore[assignment, method-assign]
+    seen = Seen()
+    result = search.search(request(budget=Budget(trials=30)), user_store(), seen)
+    right = [f.trial for f in result.finished if f.trial.outcome == "ok"]
+    last = seen.reports[-1]
+    assert (last.done, last.failed) == (30, 1)
+    assert last.best == min(right, key=lambda trial: trial.median_us or 0.0)
+    assert all(r.best is not None for r in seen.reports)
+
+
+def test_progress_says_what_was_there_before(fake: type[Fake]) -> None:
+    first = search.search(request(), user_store())
+    seen = Seen()
+    more = request(resume=first.journal, budget=Budget(trials=12))
+    search.search(more, user_store(), seen)
+    assert {report.earlier for report in seen.reports} == {0.5}
+    assert seen.reports[0].fraction == 7 / 12
 
 
 def test_a_search_that_is_resumed_goes_on_with_its_study(fake: type[Fake], tmp_path: Path) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pytest
 
 from tests.fake_objective import KERNEL, SM90, WORKLOAD, Fake, Seen, by_tile, request, user_store
 from tests.own_kernels import OwnKernels
 from tests.sample_records import measured as measured_record
-from tunefa import journal, languages, search, store
+from tunefa import journal, languages, measured, search, store
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
+from tunefa.evaluate import Raced
 from tunefa.expr import Expr
 from tunefa.store import Store
-from tunefa.trial import Trial
+from tunefa.trial import Config, Trial
 
 
 def test_a_space_whose_every_config_is_refused_says_why(fake: type[Fake]) -> None:
@@ -75,6 +76,39 @@ def test_ctrl_c_in_the_first_kernel_leaves_out_the_second(
     result = search.search(request(first, second), user_store(), Seen(2))
     assert result.interrupted and {f.kernel for f in result.finished} == {"stopped"}
     assert result.record is not None and result.record.kernel == "stopped"
+
+
+class Measuring(Fake):
+    """Measures; Ctrl-C in the race of the kernels in `stopped`."""
+
+    kind: Literal["measured", "predicted"] = "measured"
+    us: ClassVar[dict[str, float]] = {"quick": 50.0}
+    stopped: ClassVar[set[str]] = set()
+
+    def next(self, wait_s: float = math.inf) -> Trial:
+        config = self.pending.pop(0)
+        return Trial(config, "ok", samples_us=(self.us.get(self.kernel.name, 100.0),), error=1e-3)
+
+    def race(self, trials: Any, default: Config | None, until: float = math.inf) -> Raced:
+        if self.kernel.name in self.stopped:
+            raise KeyboardInterrupt
+        return Raced(list(trials), next(iter(trials)), {"decision": "raced"})
+
+
+@pytest.mark.parametrize("stopped", ["quick", "slow"])
+def test_a_kernel_whose_race_was_interrupted_is_not_left_out(
+    stopped: str, own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it pass for one that raced."""
+    monkeypatch.setattr(measured, "timed", lambda mode: Measuring)
+    monkeypatch.setattr(Measuring, "stopped", {stopped})
+    slow, quick = own_kernels.add_attention("slow"), own_kernels.add_attention("quick")
+    ordered = (quick, slow) if stopped == "slow" else (slow, quick)
+    result = search.search(request(*ordered, measured=True, budget=Budget(trials=8)), user_store())
+    assert result.interrupted and result.record is not None
+    assert result.record.kernel == "quick" and result.record.median_us == 50.0
+    expected = "the race was lost: interrupted" if stopped == "quick" else None
+    assert result.record.not_certified == expected
 
 
 def test_a_journal_that_cannot_be_written_ends_the_search_before_it_begins(

@@ -130,7 +130,7 @@ def test_the_user_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_record_s_file_says_what_it_is(tmp_path: Path) -> None:
     kept = Store([tmp_path])
-    identity = json.dumps([CONFIG, "measured", "0123abcd"], sort_keys=True)
+    identity = json.dumps([CONFIG, "measured", "0123abcd", "graph"], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     path = kept.add(measured())
     name = f"sm90/nvidia-h200/{Q4096}--attention_fwd_triton--{digest}.yaml"
@@ -148,10 +148,11 @@ def test_finding_the_same_config_again_replaces_its_record(tmp_path: Path) -> No
         measured(provenance=dated("2025-01-31", source_hash="other")),
         measured(kernel="other"),
         measured("fwd_q8192"),
+        measured(mode="eager"),
         predicted(),
     ]
-    assert len({first, *(kept.add(record) for record in others)}) == 6
-    assert len(kept.records()) == 6
+    assert len({first, *(kept.add(record) for record in others)}) == 7
+    assert len(kept.records()) == 7
     assert measured(median_us=1.0) in kept.records()
 
 
@@ -218,6 +219,31 @@ def test_best_is_one_record_per_device_and_workload(tmp_path: Path) -> None:
     user.add(fast)
     both = Store([tmp_path / "user", tmp_path / "shipped"])
     assert both.best() == [predicted(), fast, measured("fwd_q8192")]
+
+
+def test_modes_do_not_supersede_each_other_and_the_eager_one_serves(tmp_path: Path) -> None:
+    """As where graphs were measured before there were modes, or are measured beside."""
+    kept = Store([tmp_path])
+    old, new = dated("2025-01-31T00:00:00Z"), dated("2026-01-31T00:00:00Z")
+    graph = measured(median_us=1.0, mode=None, provenance=old)
+    eager = measured(median_us=50.0, mode="eager", provenance=old)
+    later = measured(median_us=2.0, mode="graph", provenance=new, config={"BLOCK_M": 64})
+    for record in (graph, eager, later):
+        kept.add(record)
+    assert len(kept.records()) == 3
+    assert kept.best() == [eager]
+    assert store.current([graph, eager, later]) == [eager, later]
+
+
+def test_a_better_prediction_stands_while_nothing_else_changed(tmp_path: Path) -> None:
+    better = predicted(median_us=10.0, provenance=dated("2025-01-31", triton="3.7.1"))
+    worse = predicted(median_us=20.0, provenance=dated("2025-02-01", triton="3.7.1"))
+    assert store.current([better, worse]) == store.current([worse, better]) == [better]
+    for change in ({"triton": "3.8.0"}, {"triton": "3.7.1", "source_hash": "another"}):
+        changed = predicted(median_us=30.0, provenance=dated("2025-03-01", **change))
+        assert store.current([better, worse, changed]) == [changed]
+    raced = [measured(median_us=us, provenance=worse.provenance) for us in (10.0, 20.0)]
+    assert store.current(raced) == raced[:1], "of equals the first"
 
 
 def test_of_equals_the_earlier_root_s_wins(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +108,35 @@ def test_what_a_killed_process_leaves_is_no_obstacle(journal: Path) -> None:
     assert [trial.state.name for trial in held(journal).trials] == ["FAIL", "RUNNING"]
 
 
+@pytest.mark.parametrize("damage", [b"\0" * 60 + b"\n", b'{"op_code": 4}\n', b"[]\n", b"\xff\n"])
+def test_a_damaged_study_gives_way_to_a_new_one(journal: Path, damage: bytes) -> None:
+    """What it held is in the search's journal, and told anew."""
+    config = opened(journal, "grid").ask()
+    assert config is not None
+    path = study.path_beside(journal)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], damage, *lines[1:]]))
+    damaged = path.read_bytes()
+    again = opened(journal, "grid")
+    again.tell(good(config))
+    assert again.ask() == SMALL[1]
+    assert [trial.state.name for trial in held(journal).trials] == ["COMPLETE", "RUNNING"]
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("name", ["grid", "prior", "tpe"])
+def test_trials_of_what_is_no_longer_feasible_are_passed_over(name: str, journal: Path) -> None:
+    earlier = opened(journal, name)
+    for config in SMALL[:3]:
+        earlier.tell(good(config))
+    later = opened(journal, name, configs=SMALL[2:])
+    rest = []
+    while (proposed := later.ask()) is not None:
+        rest.append(proposed)
+        later.tell(good(proposed))
+    assert sorted(map(repr, rest)) == sorted(map(repr, SMALL[3:]))
+
+
 def test_a_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     for kernel in ("one", "two"):
@@ -136,6 +165,33 @@ def test_a_database_that_cannot_be_opened(url: str, why: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_database_of_another_optuna(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    study.database(f"sqlite:///{path}")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v9.9.9'")
+    with pytest.raises(TunefaError, match=r"cannot be opened \(RuntimeError: "):
+        study.database(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nosuch://me:se:cr@et@host/base", "nosuch://me:***@host/base"),
+        ("nosuch://me@host/base?password=secret&a=1", "nosuch://me@host/base?password=***&a=1"),
+        ("nosuch://host:5432/base", "nosuch://host:5432/base"),
+        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
+        ("//me:secret@host", "//me:***@host"),
+    ],
+)
+def test_no_password_is_shown(url: str, shown: str) -> None:
+    assert study.without_password(url) == shown
+    if not url.startswith("sqlite"):
+        with pytest.raises(TunefaError) as caught:
+            study.database(url)
+        assert repr(shown) in str(caught.value) and "secret" not in str(caught.value)
+
+
 FULL = """
 import resource, signal, sys
 from pathlib import Path
@@ -160,7 +216,6 @@ def test_a_full_disk_is_said_in_a_sentence(journal: Path) -> None:
                           | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "the study full cannot be kept" in done.stdout
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4000
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tunefa import timing
-from tunefa.trial import MODES, Mode
+from tunefa.trial import Mode
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,3 @@ def test_the_host_counts_where_it_launches(
     mode: Mode, device_us: float, host_us: float, latency_us: float
 ) -> None:
     assert timing.latency_us(mode, device_us, host_us) == latency_us
-
-
-def test_there_are_two_modes() -> None:
-    assert MODES == ("eager", "graph")

@@ -12,8 +12,8 @@ from tests.sample_records import measured
 from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa import provenance, verify
-from tunefa.errors import TunefaError
 from tunefa.evaluate import Raced
+from tunefa.measured import unraced
 from tunefa.record import Record
 from tunefa.store import Store
 from tunefa.trial import Config, Mode, Outcome, Resources, Trial
@@ -121,6 +121,17 @@ def test_a_disturbed_race_decides_nothing() -> None:
     assert found.why == "not certified: power brake in 2 races"
 
 
+def test_a_race_that_is_lost_decides_nothing() -> None:
+    class Losing(Device):
+        def race(self, trials: Any, default: Config | None) -> Raced:
+            return unraced(list(trials), "the process died with exit code -9")
+
+    losing = Losing({16: 120.0, 1: 100.0, 4: 110.0})
+    found = verify.verify(record(), KERNEL, (SM90, H200), 1, losing)
+    assert (found.outcome, found.instead) == ("undecided", None)
+    assert "the race was lost: the process died" in found.why
+
+
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_a_record_races_in_its_own_mode(mode: Mode) -> None:
     device = Device({16: 120.0, 1: 100.0, 4: 110.0})
@@ -152,9 +163,9 @@ def test_one_that_the_rules_refuse_today_is_flagged_without_a_run() -> None:
     assert found.outcome == "failed" and "BLOCK_M=7 is not in the space" in found.why
 
 
-def test_a_workload_that_is_not_served_is_an_error() -> None:
-    with pytest.raises(TunefaError, match="does not serve"):
-        verified({}, replace(record(), workload=replace(WORKLOAD, window=128)))
+def test_a_workload_that_is_no_longer_served_is_flagged_without_a_run() -> None:
+    found = verified({}, replace(record(), workload=replace(WORKLOAD, window=128)))
+    assert found.outcome == "failed" and f"{KERNEL.name} does not serve it: " in found.why
 
 
 def test_drift_names_what_changed() -> None:

@@ -25,8 +25,11 @@ from tunefa.trial import Config, Mode, Trial
 from tunefa.workload import Workload
 
 SCREEN_SAMPLES = 5
+FIRST_SAMPLES = 2
+"""Those that may end a screening: of one alone, the time on the device may hold a pause of the
+host, whose cores the compilers keep busy, between the start of the stopwatch and the launch."""
 HOPELESS = 2.0
-"""A first sample this many times the best so far ends a screening."""
+"""A config that takes the device this many times the best so far is not sampled further."""
 TRIES = 2
 """Races that are run before a disturbed device is given up on."""
 
@@ -135,12 +138,15 @@ class Bench:
             return race.run(len(launches), pinned, time_us, until), watch
 
     def _screen(self, config: Config, best_us: float) -> list[float]:
-        """A few samples; only one where that is enough to see that it is hopeless."""
+        """A few samples; only the first where the device is seen to take hopelessly long."""
         launch = self._prepared(config)
-        samples = self._stopwatch.once_us([launch])
-        if samples[0] < HOPELESS * best_us:
-            samples = self._stopwatch.once_us([launch] * SCREEN_SAMPLES)
-        return samples
+        times = self._stopwatch.times_us([launch] * FIRST_SAMPLES)
+        if min(device_us for device_us, _ in times) < HOPELESS * best_us:
+            times += self._stopwatch.times_us([launch] * (SCREEN_SAMPLES - FIRST_SAMPLES))
+        # Compilers run beside a screening: the host's least time is what it takes by itself.
+        host_us = min(host_us for _, host_us in times)
+        mode = self._stopwatch.mode
+        return [timing.latency_us(mode, device_us, host_us) for device_us, _ in times]
 
     def _prepared(self, config: Config) -> timing.Launch:
         """What is timed of the config on the real shape."""

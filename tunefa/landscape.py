@@ -6,9 +6,8 @@ config.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,7 +17,7 @@ from tunefa import journal
 from tunefa.arch import Arch, Device
 from tunefa.errors import TunefaError
 from tunefa.strategies import identity
-from tunefa.trial import Config, Trial
+from tunefa.trial import MODES, Config, Mode, Trial
 from tunefa.workload import Workload
 
 Key = tuple[str, tuple[object, ...]]
@@ -39,16 +38,20 @@ class Landscape:
     """What a search is told of a config: its trial before any race."""
     last: Mapping[Key, Trial] = field(repr=False)
     """What is known of a config in the end: of a finalist, its race."""
+    racers: frozenset[Key] = field(repr=False)
+    """Those in the last race of each kernel; a search that was continued holds several."""
+    mode: Mode | None
+    """How its times were measured; None where they come from the model."""
 
     @property
     def kernels(self) -> list[str]:
         """The names of the kernels that were searched."""
         return list(self.provenance)
 
-    @cached_property
+    @property
     def measured(self) -> bool:
         """Whether its times come from a device, and not from the model."""
-        return any(trial.samples_us for trial in self.first.values())
+        return self.mode is not None
 
     def trials(self, kernel: str) -> Iterator[Trial]:
         """What became of a kernel's configs, before any race."""
@@ -70,14 +73,14 @@ class Landscape:
     def excess(self, kernel: str) -> dict[tuple[object, ...], float]:
         """By config that is right, how much slower than the best it is: 0.02 is 2 %, 0 the best.
 
-        Finalists are compared as their race compared them, within rounds: a device drifts over a
-        race, and who was dropped early saw only its beginning. For the others there are screenings,
-        which the finalists' median ratio of race to screening puts on the same scale.
+        Those in the last race are compared as it compared them, within rounds: a device drifts over
+        a race, and who was dropped early saw only its beginning. For the others there are
+        screenings, which the racers' median ratio of race to screening puts on the same scale.
         """
         own = {key[1]: trial for key, trial in self.last.items() if key[0] == kernel}
         screened = {c: self.first[kernel, c].median_us for c, t in own.items() if t.outcome == "ok"}
         times = {config: us for config, us in screened.items() if us is not None}
-        ran = {c: own[c].samples_us for c in times if own[c] is not self.first[kernel, c]}
+        ran = {c: own[c].samples_us for c in times if (kernel, c) in self.racers}
         raced = _against_leader({config: samples for config, samples in ran.items() if samples})
         scale = median([by / times[config] for config, by in raced.items()] or [1.0])
         relative = {config: raced.get(config, us * scale) for config, us in times.items()}
@@ -100,6 +103,37 @@ def _against_leader(
     }
 
 
+def _racers(order: Sequence[Key]) -> frozenset[Key]:
+    """Who is in the last race of each kernel: those that come again, each once and in one go."""
+    races: dict[str, set[Key]] = {}
+    seen: set[Key] = set()
+    over: set[str] = set()
+    for key in order:
+        kernel = key[0]
+        if key not in seen:
+            seen.add(key)
+            over.add(kernel)
+            continue
+        if kernel in over or key in races[kernel]:
+            races[kernel] = set()
+            over.discard(kernel)
+        races[kernel].add(key)
+    return frozenset[Key]().union(*races.values())
+
+
+def _mode(header: Mapping[str, Any], trials: Iterable[Trial]) -> Mode | None:
+    """How a journal's times were measured; one that does not say is from before there were modes.
+
+    Raises ValueError for a mode that there is not.
+    """
+    if not any(trial.samples_us for trial in trials):
+        return None
+    mode: Mode = header.get("mode") or "graph"
+    if mode not in MODES:
+        raise ValueError(f"unknown mode {mode!r}")
+    return mode
+
+
 def load(path: Path) -> Landscape:
     """The landscape in a journal, compressed or not.
 
@@ -110,16 +144,20 @@ def load(path: Path) -> Landscape:
         raise TunefaError(f"{path} has no whole first line: there is nothing to replay")
     first: dict[Key, Trial] = {}
     last: dict[Key, Trial] = {}
+    order: list[Key] = []
     for kernel, trial in journal.read(path):
         key = kernel, identity(trial.config)
         first.setdefault(key, trial)
         last[key] = trial
+        order.append(key)
     try:
         arch = archs.load(header["arch"])
         provenance = {str(name): dict(made) for name, made in header["provenance"].items()}
         workload, device = Workload.parse(header["workload"]), arch.device(header["device"])
+        mode = _mode(header, first.values())
     except (TunefaError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise TunefaError(f"{path}:1: does not say what was searched: {error}") from error
     if not first:
         raise TunefaError(f"{path} holds no trials: there is nothing to replay")
-    return Landscape(path, workload, arch, device, provenance, first, last)
+    racers = _racers(order)
+    return Landscape(path, workload, arch, device, provenance, first, last, racers, mode)

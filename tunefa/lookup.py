@@ -2,7 +2,8 @@
 
 From the most to the least trusted: a measurement of this workload on this device; of the nearest
 workload on this device; on another device of the arch; the model's prediction for the arch; the
-default of the first kernel that serves the workload.
+default of the first kernel that serves the workload. Of measurements equally near, eager ones come
+before those of CUDA graphs: that is how the runtime launches.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal, Protocol
 
 from tunefa.arch import Arch
@@ -89,13 +89,12 @@ def lookup(
         return kernel is not None and kernel.refusal(record.config, workload, arch) is None
 
     ranked = candidates(store.records(), workload, arch, device_name)
-    for _, equals in groupby(ranked, lambda record: (record.device, record.workload)):
-        found = current([record for record in equals if runs(record)])
-        if found:
-            record = min(found, key=lambda record: record.rank)
-            octaves = distance(record.workload, workload)
-            how = _how(record, workload, device_name)
-            return Choice(record.kernel, dict(record.config), how, record, octaves)
+    found = current([record for record in ranked if runs(record)])
+    if found:
+        record = found[0]
+        octaves = distance(record.workload, workload)
+        how = _how(record, workload, device_name)
+        return Choice(record.kernel, dict(record.config), how, record, octaves)
     first = next(iter(serving.values()))
     return Choice(first.name, first.default(workload, arch), "default", None)
 
@@ -123,8 +122,7 @@ def candidates(
 ) -> list[Record]:
     """Records of this arch and the workload's family, the most trusted first.
 
-    Records of equal trust come by distance; ties by the lower median, then the newest, then the
-    order of the store.
+    Records of equal trust come by distance; ties by `Record.rank`, then the order of the store.
     """
     trust: tuple[How, ...] = ("exact", "nearest", "other-device", "predicted")
 

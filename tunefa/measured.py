@@ -30,6 +30,9 @@ from tunefa.workload import Workload
 RUN_LIMIT_S = 30.0
 """For one config: checked, screened and, at first, a new process with its CUDA context."""
 RACE_LIMIT_S = 120.0
+"""For the finalists' checks and their races. A race ends early before it, with its certificate."""
+RACE_MARGIN_S = 20.0
+"""How long before that limit a race ends: it has twelve rounds then, and may be run once more."""
 GRACE_S = 3.0
 """How far beyond the end of a search one that is on the device may run; most take 0.2 s."""
 
@@ -104,8 +107,9 @@ class Measured(Predicted):
         """
         self._abandon()
         finalists = list(trials)
-        raced = self._call("race", (finalists, default, until), RACE_LIMIT_S)
-        return Raced(finalists) if isinstance(raced, Lost) else raced
+        until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
+        raced: Raced | Lost = self._call("race", (finalists, default, until), RACE_LIMIT_S)
+        return unraced(finalists, raced.reason) if isinstance(raced, Lost) else raced
 
     def final(
         self, own: Trial, rivals: list[tuple[str, Trial]], until: float = math.inf
@@ -131,6 +135,13 @@ class Replaying(Measured):
     """The same, each launch captured into a CUDA graph that is replayed."""
 
     mode: Mode = "graph"
+
+
+def unraced(finalists: list[Trial], reason: str) -> Raced:
+    """What is left when a race is lost: the best that was found right, not certified."""
+    right = [trial for trial in finalists if trial.outcome == "ok" and trial.error is not None]
+    best = min(right, key=lambda trial: trial.median_us or math.inf, default=None)
+    return Raced(finalists, best, {"refused": f"the race was lost: {reason}"} if best else None)
 
 
 def timed(mode: Mode) -> type[Measured]:

@@ -11,6 +11,7 @@ from typing import Any
 from tunefa import kernel as kernels
 from tunefa import languages
 from tunefa._version import __version__
+from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.record import Record
 
@@ -58,13 +59,22 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
 
 
 def drifts(records: Iterable[Record]) -> list[list[str]]:
-    """The drift of each record by what is `at_hand`; a kernel that is gone is one."""
+    """The drift of each record by what is `at_hand`; a kernel that is gone or broken is one."""
     here = set(kernels.names())
-    now = functools.cache(lambda name: at_hand(kernels.load(name)))
+
+    @functools.cache
+    def now(name: str) -> dict[str, Any] | str:
+        try:
+            return (
+                at_hand(kernels.load(name))
+                if name in here
+                else f"there is no kernel {name} any more"
+            )
+        except TunefaError as error:
+            return f"{name} cannot be loaded: {error}"
+
     return [
-        drift(record, now(record.kernel))
-        if record.kernel in here
-        else [f"there is no kernel {record.kernel} any more"]
+        [found] if isinstance(found := now(record.kernel), str) else drift(record, found)
         for record in records
     ]
 

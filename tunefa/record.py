@@ -104,9 +104,10 @@ class Record:
         return _timestamp(self.provenance["date"])
 
     @property
-    def rank(self) -> tuple[bool, float, float]:
-        """Sort key, best first: measured before predicted, then lowest median, then newest."""
-        return self.objective != "measured", self.median_us, -self.timestamp
+    def rank(self) -> tuple[bool, bool, float, float]:
+        """Sort key, best first: measured, eager (as a program calls it), lowest median, newest."""
+        measured = self.objective == "measured"
+        return not measured, self.mode == "graph", self.median_us, -self.timestamp
 
     @property
     def summary(self) -> str:
@@ -116,6 +117,13 @@ class Record:
             f"{self.kernel} on {where}, {self.objective}, "
             f"{self.median_us:.1f} us, {self.tflops:.1f} TFLOP/s"
         )
+
+    @property
+    def not_certified(self) -> str | None:
+        """Why no race bounds a measured time; None where one does, and where nothing is claimed."""
+        if self.objective != "measured":
+            return None
+        return "no race" if self.certificate is None else self.certificate.get("refused")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, in the order of the fields; what is None is left out."""

@@ -51,11 +51,14 @@ class Candidates:
 
     def at(self, params: Mapping[str, Any]) -> int:
         """The place in `configs` of what Optuna calls `params`. Raises KeyError for others."""
-        return self._by_place[tuple(params[name] for name in self.distributions)]
+        return self._by_place[self._place(params)]
 
     def params(self, chosen: int) -> dict[str, int]:
         """What Optuna calls a config."""
         return dict(zip(self.distributions, self.places[chosen].tolist(), strict=True))
+
+    def _place(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(params[name] for name in self.distributions)
 
     def update(self, study: Study) -> None:
         """Takes in what happened since the last time."""
@@ -69,8 +72,8 @@ class Candidates:
     def _take(self, trial: FrozenTrial) -> None:
         if trial.params.keys() != self.distributions.keys():
             return  # one that only begins, or was cut off before it had a config
-        if trial.state == TrialState.FAIL:
-            return
+        if trial.state == TrialState.FAIL or self._place(trial.params) not in self._by_place:
+            return  # the latter of a study from before a rule changed
         chosen = self.at(trial.params)
         self.untried[chosen] = False
         if trial.state == TrialState.COMPLETE:
@@ -84,7 +87,6 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     """Chooses among the untried candidates of one problem; each study needs its own."""
 
     def __init__(self, problem: Problem) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.candidates = Candidates(problem)
 
     @abc.abstractmethod

@@ -27,6 +27,7 @@ from tunefa.record import Objective as Kind
 from tunefa.record import Record
 from tunefa.space import Feasible
 from tunefa.store import Store
+from tunefa.tally import Finished, Tally, time_us
 from tunefa.trial import Config, Mode, Trial
 from tunefa.winner import Winner
 from tunefa.workload import Workload
@@ -65,8 +66,10 @@ class Request:
 
     @property
     def serving_mode(self) -> Mode | None:
-        """`mode` where times are measured, else None."""
-        return self.mode if self.objective == "measured" else None
+        """How what it finds was timed; None where a model says the time."""
+        if self.replay is not None:
+            return self.replay.mode
+        return self.mode if self.measured else None
 
 
 @dataclass(frozen=True)
@@ -79,15 +82,10 @@ class Progress:
     best: Trial | None
     elapsed_s: float
     fraction: float
+    """Of the budget, how much is used."""
     stage: str
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A trial and the kernel it belongs to."""
-
-    kernel: str
-    trial: Trial
+    earlier: float = 0.0
+    """Of the budget, how much the search that this one goes on with has used."""
 
 
 @dataclass(frozen=True)
@@ -121,43 +119,42 @@ class Result:
 
 
 @dataclass
-class _State:
+class _State(Tally):
     """What a search holds while it runs."""
 
     request: Request
     report: Callable[[Progress], None]
     journal: Journal
     storage: BaseStorage
-    finished: dict[tuple[str, tuple[object, ...]], Finished] = field(default_factory=dict)
+    earlier: int = 0
+    """Trials of the search that this one goes on with."""
     stage: str = "search"
     interrupted: bool = False
+    raced: set[str] = field(default_factory=set)
+    """The kernels whose race came to an end."""
     winners: list[Winner] = field(default_factory=list)
-    """One for each kernel that had a right finalist."""
-
-    def take(self, kernel: str, trial: Trial) -> None:
-        """Counts a trial that the journal holds."""
-        self.finished[kernel, strategies.identity(trial.config)] = Finished(kernel, trial)
+    """One for each of them that had a right finalist."""
 
     def keep(self, kernel: str, trial: Trial) -> None:
-        """Writes a trial to the journal; a later one of the same config replaces the earlier."""
+        """Writes a trial to the journal, counts it and reports."""
         self.journal.append(kernel, trial)
         self.take(kernel, trial)
         self.say(kernel)
 
     def say(self, kernel: str) -> None:
         """Reports where the search stands."""
-        trials = [f.trial for f in self.finished.values()]
-        right = [t for t in trials if t.outcome == "ok"]
-        elapsed = self.request.budget.elapsed_s
+        budget, done = self.request.budget, len(self.finished)
+        elapsed = budget.elapsed_s
         self.report(
             Progress(
                 kernel=kernel,
-                done=len(trials),
-                failed=len(trials) - len(right),
-                best=min(right, key=lambda t: t.median_us or math.inf, default=None),
+                done=done,
+                failed=self.failed,
+                best=self.best,
                 elapsed_s=elapsed,
-                fraction=self.request.budget.fraction(elapsed, len(trials)),
+                fraction=budget.fraction(elapsed, done),
                 stage=self.stage,
+                earlier=budget.fraction(0.0, self.earlier),
             )
         )
 
@@ -207,6 +204,7 @@ def _search_kernel(
     trials = request.budget.trials_left(share, len(state.finished))
     for trial in earlier:
         state.take(kernel.name, trial)
+    state.earlier += len(earlier)
     if state.interrupted:
         return
     known = problem.known_configs(request, kernel, store)
@@ -237,11 +235,12 @@ def _race(
     if not state.interrupted:
         state.say(kernel.name)
     raced = evaluator.race(finalists, _default(request, kernel), until)
-    for trial in raced.trials:
-        state.keep(kernel.name, trial)
+    state.raced.add(kernel.name)
     if raced.winner is not None:
         won = Winner(kernel, raced.winner, raced.certificate, request.serving_mode)
         state.winners.append(won)
+    for trial in raced.trials:
+        state.keep(kernel.name, trial)
 
 
 def _objective(request: Request, kernel: Kernel) -> Objective:
@@ -255,7 +254,7 @@ def _objective(request: Request, kernel: Kernel) -> Objective:
 def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:
     """The best so far, and the known configs they must beat; only the best after Ctrl-C."""
     own = [f.trial for f in state.finished.values() if f.kernel == kernel.name]
-    right = sorted((t for t in own if t.outcome == "ok"), key=lambda t: t.median_us or math.inf)
+    right = sorted((t for t in own if t.outcome == "ok"), key=time_us)
     if state.interrupted:
         return right[:1]
     count = state.request.finalists
@@ -263,9 +262,10 @@ def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial
 
 
 def _record(state: _State) -> Record | None:
-    """The best winner as a record; after Ctrl-C in a race, the best that was found right."""
+    """The best winner as a record."""
     request = state.request
-    best = min(state.winners or _found_right(state), key=lambda won: won.median_us, default=None)
+    found = [*state.winners, *_unraced(state)]
+    best = min(found, key=lambda won: won.median_us, default=None)
     if best is None or math.isinf(best.median_us):
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}
@@ -274,14 +274,16 @@ def _record(state: _State) -> Record | None:
     return record if request.replay is None else replayed.relabelled(record, request.replay)
 
 
-def _found_right(state: _State) -> list[Winner]:
-    kernels = {kernel.name: kernel for kernel in state.request.kernels}
-    mode = state.request.serving_mode
-    return [
-        Winner(kernels[f.kernel], f.trial, None, mode)
-        for f in state.finished.values()
-        if f.trial.outcome == "ok" and f.trial.error is not None
-    ]
+def _unraced(state: _State) -> list[Winner]:
+    """Of each kernel that Ctrl-C kept from a race, the best that was found right."""
+    request, found = state.request, []
+    for kernel in request.kernels:
+        own = [f.trial for f in state.finished.values() if f.kernel == kernel.name]
+        left = measured.unraced(own, "interrupted")
+        if kernel.name not in state.raced and left.winner is not None:
+            certificate = left.certificate if request.objective == "measured" else None
+            found.append(Winner(kernel, left.winner, certificate, request.serving_mode))
+    return found
 
 
 def _default(request: Request, kernel: Kernel) -> Config | None:
@@ -293,4 +295,4 @@ def _default(request: Request, kernel: Kernel) -> Config | None:
 def _standing(finished: Finished) -> tuple[bool, float]:
     """Sort key: trials that raced first (a screening takes fewer samples), then the time."""
     screened = len(finished.trial.samples_us) < race.LOOK_EVERY
-    return screened, finished.trial.median_us or math.inf
+    return screened, time_us(finished.trial)

@@ -102,21 +102,36 @@ def _cannot_write(path: Path, error: OSError) -> TunefaError:
 
 
 def current(records: Sequence[Record]) -> list[Record]:
-    """Those that no later one of the same kernel, chip and workload supersedes, in their order.
+    """Those that no later one of the same question supersedes, in their order.
 
-    A search and `verify` race what is stored, so the newest knows most; an older one may say a
-    lower time that today's driver or compiler does not reach.
+    The question is kernel, chip, workload, objective and mode. A search and `verify` race what is
+    stored, so the newest knows most; an older one may say a lower time that today's driver or
+    compiler does not reach. Nothing races for a prediction: of those made with the same versions,
+    the lowest time stands.
     """
-
-    def key(record: Record) -> tuple[object, ...]:
-        return (record.arch, record.device, record.workload, record.kernel, record.objective)
-
-    newest: dict[tuple[object, ...], Record] = {}
+    standing: dict[tuple[object, ...], Record] = {}
     for record in records:
-        held = newest.setdefault(key(record), record)
+        held = standing.setdefault(_question(record), record)
         if record.timestamp > held.timestamp:
-            newest[key(record)] = record
-    return [record for record in records if newest[key(record)] is record]
+            standing[_question(record)] = record
+    for record in records:
+        held = standing[_question(record)]
+        comparable = record.objective == "predicted" and _versions(record) == _versions(held)
+        if comparable and record.median_us < held.median_us:
+            standing[_question(record)] = record
+    return [record for record in records if standing[_question(record)] is record]
+
+
+def _question(record: Record) -> tuple[object, ...]:
+    """What a record answers."""
+    what = (record.workload, record.kernel, record.objective, record.mode)
+    return record.arch, record.device, *what
+
+
+def _versions(record: Record) -> list[object]:
+    """What a prediction depends on: the model, the kernel and its compiler."""
+    made = record.provenance
+    return [made.get(name) for name in ("tunefa", "source_hash", "triton", "compiler")]
 
 
 class Store:
@@ -153,9 +168,9 @@ class Store:
     def add(self, record: Record) -> Path:
         """Keep a record in the first root; returns its file.
 
-        Finding the same config again for the same device, workload and kernel source replaces that
-        record; everything else gets a file of its own. A file of that name that cannot be read (say
-        a newer tunefa's) is left alone and the record is kept beside it.
+        Finding the same config again for the same device, workload, mode and kernel source replaces
+        that record; everything else gets a file of its own. A file of that name that cannot be read
+        (say a newer tunefa's) is left alone and the record is kept beside it.
 
         Raises `TunefaError` when the folder cannot be written.
         """
@@ -227,6 +242,8 @@ def _slug(device: str) -> str:
 
 
 def _digest(record: Record) -> str:
-    """Eight hex digits that differ between configs, objectives and versions of the kernel."""
+    """Eight hex digits that differ between configs, objectives, modes and kernel sources."""
     identity = [record.config, record.objective, record.provenance["source_hash"]]
+    if record.mode is not None:
+        identity.append(record.mode)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,24 +37,41 @@ class Saved:
 
 
 def database(url: str) -> BaseStorage:
-    """The database at a URL as SQLAlchemy has them. Raises TunefaError if it cannot be opened."""
+    """The database at a URL as SQLAlchemy has them.
+
+    Raises TunefaError if it cannot be opened, or holds what another Optuna has written.
+    """
+    refusals = (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError)
     try:
         return optuna.storages.get_storage(url)
-    except (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+    except (*refusals, RuntimeError) as error:  # the last one of a schema that it does not know
+        shown = without_password(url)
+        why = f"{type(error).__name__}: {_first_line(error).replace(url, shown)}"
         raise TunefaError(
-            f"the storage {url!r} cannot be opened ({type(error).__name__}: {_first_line(error)}): "
+            f"the storage {shown!r} cannot be opened ({why}): "
             "give a URL that SQLAlchemy and an installed driver understand, as sqlite:///study.db"
         ) from error
+
+
+def without_password(url: str) -> str:
+    """A database's URL as it may be shown."""
+    hidden = re.sub(r"(//[^:/@]*:).*@", r"\1***@", url)
+    return re.sub(r"(pass(?:word|wd)?=)[^&]*", r"\1***", hidden, flags=re.IGNORECASE)
 
 
 def beside(journal: Path) -> BaseStorage:
     """A file of Optuna's beside a search's own journal, whose lock the caller holds.
 
-    Raises TunefaError when it cannot be written.
+    One that is damaged is put aside: the search's journal has all of its trials. Raises TunefaError
+    when it cannot be written.
     """
     path = path_beside(journal)
     with _kept(str(path)):
-        return JournalStorage(JournalFileBackend(_mended(path)))
+        try:
+            return JournalStorage(JournalFileBackend(_mended(path)))
+        except (ValueError, TypeError, LookupError, AttributeError):  # by what is left of a line
+            path.replace(path.with_name(f"{path.name}.damaged"))
+            return JournalStorage(JournalFileBackend(str(path)))
 
 
 def path_beside(journal: Path) -> Path:

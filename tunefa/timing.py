@@ -57,7 +57,7 @@ class Stopwatch:
 
     def once_us(self, launches: Sequence[Launch]) -> list[float]:
         """One latency of each prepared launch in us, in their order; nothing warms up."""
-        return [latency_us(self.mode, *each) for each in self._times_us(launches)]
+        return [latency_us(self.mode, *each) for each in self.times_us(launches)]
 
     def rounds_us(self, launches: Sequence[Launch], rounds: int) -> list[list[float]]:
         """Device times of each launch over interleaved rounds, each beginning one further on.
@@ -70,13 +70,13 @@ class Stopwatch:
         samples: list[list[float]] = [[] for _ in launches]
         for round_ in range(rounds):
             order = [(round_ + i) % len(launches) for i in range(len(launches))]
-            times = self._times_us([launches[i] for i in order])
+            times = self.times_us([launches[i] for i in order])
             for index, (device_us, _) in zip(order, times, strict=True):
                 samples[index].append(device_us)
         return samples
 
-    def _times_us(self, launches: Sequence[Launch]) -> list[tuple[float, float]]:
-        """(device us, host us) of each launch; none waits for the one before."""
+    def times_us(self, launches: Sequence[Launch]) -> list[tuple[float, float]]:
+        """(device us, host us) of each prepared launch; none waits for the one before."""
         event: Any = self._torch.cuda.Event
         pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in launches]
         host_us = []

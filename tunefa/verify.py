@@ -33,7 +33,7 @@ class Verified:
     record: Record
     outcome: Outcome
     """`kept`: still the fastest; `swapped`: another is, see `instead`; `failed`: it does not run
-    or is wrong; `undecided`: the device was disturbed."""
+    or is wrong; `undecided`: the race was disturbed or lost."""
     why: str
     drift: list[str]
     """What changed since it was measured."""
@@ -53,14 +53,11 @@ def verify(
     workers: int | None = None,
     objective: Callable[[Mode], MakeObjective] = timed,
 ) -> Verified:
-    """Races a measured record in its own mode on the device that is there, which must be its own.
-
-    Raises TunefaError when the kernel does not serve the workload any more.
-    """
+    """Races a measured record in its own mode on the device that is there, its own."""
     arch, device = chip
     workload, drift = record.workload, provenance.drift(record, provenance.of(kernel))
     if reason := kernel.why_not(workload, arch):
-        raise TunefaError(f"{kernel.name} does not serve {workload} on {arch.name}: {reason}")
+        return Verified(record, "failed", f"{kernel.name} does not serve it: {reason}", drift)
     if refusal := kernel.refusal(record.config, workload, arch):
         return Verified(record, "failed", f"refused: {refusal}", drift)
     default, rivals = _rivals(record, kernel, arch)
@@ -77,15 +74,15 @@ def verify(
         return Verified(record, "failed", f"{mine.outcome}: {mine.reason}", drift)
     if refused := raced.certificate.get("refused"):
         return Verified(record, "undecided", f"not certified: {refused}", drift)
-    return _decided(
-        record, Winner(kernel, raced.winner, raced.certificate, record.mode), mine, chip
-    )
+    best = Winner(kernel, raced.winner, raced.certificate, record.mode)
+    return _decided(record, best, mine, chip, drift)
 
 
-def _decided(record: Record, best: Winner, mine: Trial, chip: tuple[Arch, Device]) -> Verified:
+def _decided(
+    record: Record, best: Winner, mine: Trial, chip: tuple[Arch, Device], drift: list[str]
+) -> Verified:
     """What a race says of the record: `best` won it, `mine` is the record's own config in it."""
     certificate = best.certificate or {}
-    drift = provenance.drift(record, provenance.of(best.kernel))
     floor, racers = certificate["noise_floor"], certificate["racers"]
     slower = (mine.median_us or 0.0) / best.median_us - 1.0
     lost = best.trial.config != record.config and slower > floor

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
 from pathlib import Path
 
+import optuna
 from rich.console import Console
 from rich.progress import Progress
 
@@ -28,6 +29,7 @@ PEER = "kernel_tuner"
 
 def outcome(path: Path, strategy: str) -> Outcome:
     """All runs of one strategy over one landscape."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     course = runs.course(path)
     peer, _, name = strategy.rpartition(" ")
     run = judges.run if peer else runs.own

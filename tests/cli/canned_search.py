@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tunefa import search
-from tunefa.search import Finished, Progress, Request, Result
+from tunefa.search import Progress, Request, Result
 from tunefa.space import Feasible
 from tunefa.store import Store
+from tunefa.tally import Finished
 from tunefa.trial import Resources, Trial
 
 SMALL = ("search", "--arch", "sm90", "--seqlen", "4096")

@@ -41,6 +41,16 @@ def test_json(run: Run, recorded: Path) -> None:
     said = json.loads(run("search", *words).stdout)
     assert said["objective"] == said["record"]["objective"] == "replayed"
     assert said["record"]["config"] == BEST and said["stored"] is None
+    assert said["mode"] == said["record"]["mode"] == "graph", "what a journal means that says none"
+
+
+def test_the_mode_is_the_recorded_one(run: Run, tmp_path: Path) -> None:
+    path = compressed([trial(BEST, 30.0)], tmp_path / "made.jsonl.xz", mode="eager")
+    words = ("search", "--replay", str(path), "--budget", "400", "--strategy", "grid")
+    said = json.loads(run(*words, "--json").stdout)
+    assert said["mode"] == said["record"]["mode"] == "eager"
+    out = run(*words).stdout
+    assert "REPLAYED" in out and "Record, replayed, eager" in out and "MEASURED" not in out
 
 
 def test_the_same_question_in_words_is_fine(run: Run, recorded: Path) -> None:
@@ -82,6 +92,11 @@ def test_what_a_replay_cannot_be_combined_with(
 ) -> None:
     said = run("search", *option, "--replay", str(recorded), code=2).stderr
     assert option[0] in said and "--replay" in said
+
+
+def test_a_wrong_budget_is_found_before_the_file_is_read(run: Run) -> None:
+    said = run("search", "--replay", "gone.jsonl", "--budget", "soon", code=1).stderr
+    assert "budget 'soon' is neither" in said
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no journal\nat all\n", b"\xfd7zXZ\x00torn"])

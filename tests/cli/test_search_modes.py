@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -32,6 +33,12 @@ def test_an_interrupted_search_says_how_to_go_on(run: Run, canned: Searching) ->
     assert out.endswith(f"Next: go on where it was interrupted\n  {line}\n")
     again = run(*line.split()[1:], code=130)
     assert line in again.stdout, "what is printed can be run"
+
+
+def test_the_way_to_go_on_shows_no_password(run: Run, canned: Searching) -> None:
+    canned(interrupted=True)
+    out = run(*SMALL, "--storage", "mysql://me:secret@host/base", code=130).stdout
+    assert "--storage 'mysql://me:***@host/base'" in out and "secret" not in out
 
 
 def test_an_interrupted_search_that_found_nothing_can_go_on_too(
@@ -66,6 +73,22 @@ def test_the_mode_reaches_the_search_and_the_report(
     assert said["mode"] == said["record"]["mode"] == mode
     run("search", "--seqlen", "4096")
     assert requests[-1].mode == "eager"
+
+
+@pytest.mark.parametrize(
+    ("certificate", "said"),
+    [
+        (None, "no race"),
+        ({"refused": "the race was lost: interrupted"}, "the race was lost: interrupted"),
+    ],
+)
+def test_a_measured_record_without_a_race_says_so(
+    run: Run, canned: Searching, certificate: dict[str, Any] | None, said: str
+) -> None:
+    canned(record=measured(certificate=certificate))
+    assert re.search(rf"^certified +no: {said} *$", run(*SMALL).stdout, re.MULTILINE)
+    canned(record=predicted())
+    assert "certified" not in run(*SMALL).stdout
 
 
 def test_a_mode_of_what_is_not_measured_is_said_to_be_none(run: Run, canned: Searching) -> None:

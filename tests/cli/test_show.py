@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
+from tests.own_kernels import OwnKernels
 from tests.sample_journals import written
 from tests.sample_records import CONFIG, measured, predicted
 from tunefa import kernel as kernels
@@ -172,12 +173,36 @@ def test_what_changed_since_a_record_was_made_stands_under_it(run: Run) -> None:
     assert drift["q1024"] == [] and drift["q2048"] == [f"triton 3.6.0 -> {now}"]
 
 
+def test_a_kernel_that_is_broken_hides_nothing(run: Run, own_kernels: OwnKernels) -> None:
+    own_kernels.add_attention("sound")
+    own_kernels.add_broken("broken")
+    for name, workload in (("broken", "q1024"), ("sound", "q2048")):
+        store.default_store().add(measured(workload, kernel=name))
+    said = json.loads(run("show", "--json").stdout)
+    assert [record["kernel"] for record in said["records"]] == ["broken", "sound"]
+    (broken,), sound = said["drift"]
+    assert broken.startswith("broken cannot be loaded: ") and "broken.yaml:" in broken
+    assert "broken" not in " ".join(sound)
+    doctor = json.loads(run("doctor", "--arch", "sm90", "--json").stdout)
+    assert doctor["records"]["drifted"] == 2
+    (problem,) = doctor["problems"]
+    assert "broken.yaml:" in problem and doctor["versions"]["ptxas"]
+
+
 def test_predicted_records_from_before_an_upgrade_are_searched_again(run: Run) -> None:
     store.default_store().add(predicted("q2048", provenance=made(triton="3.6.0")))
     assert run("show").stdout.endswith(
         "Next: 1 record from before an upgrade: search again, such as\n"
         "  tunefa search --arch sm90 -w fwd_b1_h32_kv8_q2048_k2048_d128_bf16_causal\n"
     )
+
+
+def test_a_measured_record_that_did_not_race_says_so(run: Run) -> None:
+    store.default_store().add(measured(certificate=None))
+    assert "not certified: no race" in run("show").stdout
+    store.default_store().add(measured(certificate={"decision": "the fastest of 9"}))
+    store.default_store().add(predicted(certificate=None))
+    assert "not certified" not in run("show").stdout
 
 
 def test_a_record_that_is_not_certified_says_so(run: Run) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
+from tests.own_kernels import OwnKernels
 from tests.sample_records import CONFIG, dated, measured, predicted
 from tunefa import store, verify
 from tunefa.cli import devices
@@ -67,6 +68,19 @@ def test_a_disturbed_race_changes_nothing(run: Run, canned: Canned) -> None:
         ("undecided", "graph", None)
     ]
     assert store.default_store().best() == [measured()]
+
+
+def test_a_kernel_that_is_broken_fails_its_records_only(
+    run: Run, canned: Canned, own_kernels: OwnKernels
+) -> None:
+    own_kernels.add_attention("sound")
+    own_kernels.add_broken("broken")
+    for name, workload in (("broken", "q1024"), ("sound", "q2048")):
+        store.default_store().add(measured(workload, kernel=name))
+    raced = canned("kept")
+    out = run("verify", code=3).stdout
+    assert "failed " in out and "broken.yaml" in out and "kept " in out
+    assert [record.kernel for record in raced] == ["sound"]
 
 
 def test_only_what_was_measured_on_this_device_races(run: Run, canned: Canned) -> None:

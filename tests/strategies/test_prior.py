@@ -9,6 +9,8 @@ import pytest
 
 from tests.sample_problem import BEST, FEASIBLE, good, landscape_us, problem, proposals
 from tunefa import strategies
+from tunefa.strategies import prior
+from tunefa.study import Study
 from tunefa.trial import Config, Trial
 
 
@@ -26,6 +28,17 @@ def test_a_wrong_model_is_unlearned(name: str) -> None:
         strategy.tell(good(config))
     assert min(proposed[:4]) > 1.5 * landscape_us(BEST)
     assert min(proposed) < 1.15 * landscape_us(BEST)
+
+
+def test_a_search_that_goes_on_has_no_opening() -> None:
+    """The distances between all candidates and thousands of trials would take gigabytes."""
+    asked = problem(FEASIBLE)
+    for told, opens in ((3, True), (4, False)):
+        sampler = prior.Prior(asked)
+        strategy = Study(sampler)
+        for config in FEASIBLE[:told]:
+            strategy.tell(good(config))
+        assert bool(list(sampler.opening(asked))) == opens
 
 
 @pytest.mark.parametrize("name", ["prior", "auto"])

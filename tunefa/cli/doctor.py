@@ -75,9 +75,14 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
         except metadata.PackageNotFoundError:
             versions[package] = None
     made: dict[str, Any] = {}
-    problems = []
+    loaded, problems = [], []
+    for name in kernels.names():
+        try:
+            loaded.append(kernels.load(name))
+        except TunefaError as error:
+            problems.append(str(error))
     try:
-        made = provenance.of(kernels.load(kernels.names()[0]))
+        made = provenance.of(loaded[0]) if loaded else {}
     except TunefaError as error:
         problems.append(str(error))
     ptxas = str(made["compiler"]).removeprefix("ptxas ") if "compiler" in made else None

@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
 
 NOTHING_VALID = 3
 """Exit status of a search that ran and found no config that works."""
-DEFAULT_BUDGET = "40s"
-"""Enough for the plateau of most workloads on two cores."""
+DEFAULT_BUDGET = "55s"
+"""Two kernels compile and race in it, and without a GPU it ends in under a minute."""
 
 
 @click.command()
@@ -73,6 +73,7 @@ def command(
     record. Ctrl-C ends it early and keeps the best so far; --resume goes on from there, and from a
     crash.
     """
+    how["budget"] = Budget.parse(how["budget"])
     if out is not None:
         files.check(out, exports.for_path(out))
     if replay is None:
@@ -97,14 +98,14 @@ def command(
 
 def _request(
     selection: Selection,
-    budget: str,
+    budget: Budget,
     names: tuple[str, ...],
     strategy: str,
     mode: Mode | None,
     **rest: Any,
 ) -> Request:
     """Everything that can be wrong about the question is found here, before anything starts."""
-    workload, limit = selection.workload, Budget.parse(budget)
+    workload = selection.workload
     if strategy not in strategies.names():
         raise unknown("strategy", strategy, strategies.names())
     target = selection.target
@@ -121,7 +122,7 @@ def _request(
         device=target.device,
         measured=target.present,
         kernels=serving,
-        budget=limit,
+        budget=budget,
         strategy=strategy,
         mode=mode or "eager",
         **rest,
@@ -147,9 +148,12 @@ def _continuing(request: Request, named: Path | None) -> Request:
 
 
 def _run(request: Request) -> Result:
+    import optuna
+
     from tunefa import search
     from tunefa.reports.progress import Reporter
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it says each trial and study
     with Reporter() as reporter:
         # A store would put in what this user knows: the same file is to give the same search.
         known = store.default_store() if request.replay is None else store.Store([])
@@ -190,6 +194,8 @@ def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, 
 
 def _given() -> list[str]:
     """The options of this command that were given, but those of workload, chip and `--resume`."""
+    from tunefa.study import without_password
+
     context = click.get_current_context()
     words: list[str] = []
     for option in context.command.params:
@@ -202,5 +208,6 @@ def _given() -> list[str]:
             words.append(option.opts[0])
         else:
             values = value if isinstance(value, tuple) else (value,)
-            words += [word for each in values for word in (option.opts[0], str(each))]
+            shown = [without_password(str(each)) for each in values]
+            words += [word for each in shown for word in (option.opts[0], each)]
     return words

@@ -53,13 +53,18 @@ def command(paths: tuple[Path, ...], workers: int | None, as_json: bool) -> None
 def _verify(
     records: list[Record], chip: tuple[Arch, Device], workers: int | None, as_json: bool
 ) -> None:
-    from tunefa.verify import verify
+    from tunefa.verify import Verified, verify
 
     home = store.default_store()
     out = text.console()
     done: list[Verified] = []
     for record in records:
-        found = verify(record, kernels.load(record.kernel), chip, workers)
+        try:
+            kernel = kernels.load(record.kernel)
+        except TunefaError as error:  # one broken kernel must not keep the others from their races
+            found = Verified(record, "failed", str(error), [])
+        else:
+            found = verify(record, kernel, chip, workers)
         done.append(found)
         if found.instead is not None:
             home.add(found.instead)

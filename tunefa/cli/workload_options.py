@@ -72,7 +72,7 @@ class Selection:
         """The records that it chooses, in their order. Raises TunefaError for unknown names."""
         chosen = [record for record in records if self.chooses(record)]
         if self.last and chosen:
-            return [min(chosen, key=lambda record: record.rank[2])]
+            return [min(chosen, key=lambda record: record.rank[-1])]
         return chosen
 
     def chooses(self, record: Placed) -> bool:

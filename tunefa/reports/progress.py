@@ -62,7 +62,8 @@ class Reporter:
         words = _in_words(progress)
         searching = progress.stage == "search"  # what comes after it is short, whatever is left
         done = progress.fraction if searching else 1.0
-        left_s = progress.elapsed_s * (1 - done) / done if searching and done > 0 else None
+        own = done - progress.earlier  # earlier trials took none of the time
+        left_s = progress.elapsed_s * (1 - done) / own if searching and own > 0 else None
         ends = None if left_s is None else time.monotonic() + left_s
         self._bar.update(self._task, completed=done, description=words, ends=ends)
         due = progress.elapsed_s >= self._next_line_s or progress.stage != self._stage

@@ -60,8 +60,8 @@ def remedy(drifted: Sequence[Record]) -> tuple[str, str]:
 def _named(record: Record, drift: Sequence[str]) -> Text:
     """The workload, the config, and what there is to know about how well it holds."""
     lines = [f"{record.kernel} {text.config_text(record.config)}"]
-    if refused := (record.certificate or {}).get("refused"):
-        lines.append(f"not certified: {refused}")
+    if record.not_certified:
+        lines.append(f"not certified: {record.not_certified}")
     if drift:
         lines.append(f"since then: {', '.join(drift)}")
     return Text.assemble(str(record.workload), *((f"\n{line}", "dim") for line in lines))

@@ -14,7 +14,8 @@ from tunefa import model
 from tunefa.record import Record
 from tunefa.reports import text
 from tunefa.reports.space import show_refusals
-from tunefa.search import Finished, Result
+from tunefa.search import Result
+from tunefa.tally import Finished
 from tunefa.trial import OUTCOMES
 
 _TOP = 5
@@ -79,7 +80,7 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     if result.interrupted:
         out.print(text.heading("Interrupted: this is the best so far."))
     out.print(text.heading(f"{request.workload} on {request.device.name} ({request.arch.name})"))
-    out.print(_LABELS[request.serving_mode or request.objective])
+    out.print(_LABELS[request.mode if request.objective == "measured" else request.objective])
     out.print(f"{text.plural(len(result.finished), 'trial')} in {result.elapsed_s:.0f} s")
     rows = _rows(result)
     if rows:
@@ -205,20 +206,17 @@ def _record_facts(record: Record) -> dict[str, str]:
         "time": clock + note,
         "resources": ", ".join(f"{k} {v:,}" for k, v in resources.items() if v is not None),
         "check": str(record.provenance.get("check", text.NO_VALUE)),
-        **_certificate_facts(record.certificate),
+        **({"certified": f"no: {record.not_certified}"} if record.not_certified else {}),
+        **_certificate_facts(record.certificate or {}),
     }
 
 
-def _certificate_facts(certificate: dict[str, Any] | None) -> dict[str, str]:
+def _certificate_facts(certificate: dict[str, Any]) -> dict[str, str]:
     """What the race says, in words: the gain, what it was measured against, and the device."""
-    if certificate is None:
-        return {}
-    if "noise_floor" not in certificate:  # of a replay
-        return {"decision": str(certificate["decision"])}
-    refused = certificate.get("refused")
-    claim = {"certified": f"no: {refused}"} if refused else {}
+    facts = {"decision": str(certificate["decision"])} if "decision" in certificate else {}
+    if "noise_floor" not in certificate:  # of a replay, or of a race that was lost
+        return facts
     gain, floor = certificate["gain_over_default"], certificate["noise_floor"]
-    facts = {"decision": str(certificate["decision"]), **claim}
     if gain is not None:
         facts["gain"] = (
             f"{gain['estimate']:.1%} over the default ({gain['low']:.1%} to {gain['high']:.1%})"

@@ -40,8 +40,11 @@ class Prior(FeasibleSampler):
         return self.promising(trial) if chosen is None else chosen
 
     def opening(self, problem: Problem) -> Iterator[int]:
-        """What the model likes best, each far from all that was tried."""
+        """What the model likes best, each far from all that was tried; nothing once as many were
+        told, as when a search goes on."""
         found = self.candidates
+        if len(found.times) >= _FAVOURITES:
+            return
         for _ in range(_FAVOURITES):
             tried = found.places[~found.untried]
             steps = np.abs(found.places[:, None, :] - tried).sum(axis=2)
