@@ -125,5 +125,5 @@ def test_next_command_compiles_the_same_config(run: Run) -> None:
 
 
 def test_no_config_needs_a_kernel_that_serves(run: Run) -> None:
-    error = run("explain", "--arch", "sm80", "-w", "q64_w128", code=1).stderr
-    assert "no kernel serves fwd_b1_h32_kv8_q64_k64_d128_bf16_causal_w128 on sm80 (" in error
+    error = run("explain", "--arch", "sm80", "-w", "q64_w32", code=1).stderr
+    assert "no kernel serves fwd_b1_h32_kv8_q64_k64_d128_bf16_causal_w32 on sm80 (" in error

@@ -75,8 +75,8 @@ def test_options_name_a_workload(run: Run, arguments: str, workload: str) -> Non
         ("-w b1_q12x", "workload 'b1_q12x'"),
         ("-w b1", "workload 'b1': seqlen_q is missing"),
         (
-            "-w q64_w128 --arch sm80",
-            "no kernel serves fwd_b1_h32_kv8_q64_k64_d128_bf16_causal_w128 on sm",
+            "-w q64_w32 --arch sm80",
+            "no kernel serves fwd_b1_h32_kv8_q64_k64_d128_bf16_causal_w32 on sm",
         ),
     ],
 )
