@@ -46,7 +46,7 @@ def test_json(run: Run, recorded: Path) -> None:
 
 def test_the_mode_is_the_recorded_one(run: Run, tmp_path: Path) -> None:
     path = compressed([trial(BEST, 30.0)], tmp_path / "made.jsonl.xz", mode="eager")
-    words = ("search", "--replay", str(path), "--budget", "400", "--strategy", "grid")
+    words = ("search", "--replay", str(path), "--budget", "25", "--strategy", "grid")
     said = json.loads(run(*words, "--json").stdout)
     assert said["mode"] == said["record"]["mode"] == "eager"
     out = run(*words).stdout
