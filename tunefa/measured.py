@@ -115,6 +115,7 @@ class Measured(Predicted):
         self, own: Trial, rivals: list[tuple[str, Trial]], until: float = math.inf
     ) -> Final | Lost:
         """Races this kernel's winner against those of other kernels, by their names."""
+        until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
         found: Final | Lost = self._call("final", (own, rivals, until), RACE_LIMIT_S)
         return found
 

@@ -214,6 +214,8 @@ def _record_facts(record: Record) -> dict[str, str]:
 def _certificate_facts(certificate: dict[str, Any]) -> dict[str, str]:
     """What the race says, in words: the gain, what it was measured against, and the device."""
     facts = {"decision": str(certificate["decision"])} if "decision" in certificate else {}
+    if "kernels" in certificate:
+        facts["kernels"] = _final(certificate["kernels"])
     if "noise_floor" not in certificate:  # of a replay, or of a race that was lost
         return facts
     gain, floor = certificate["gain_over_default"], certificate["noise_floor"]
@@ -225,8 +227,6 @@ def _certificate_facts(certificate: dict[str, Any]) -> dict[str, str]:
         f"{floor:.1%} between two runs of one config, {certificate['rounds']} rounds, "
         f"{certificate['racers']} racers"
     )
-    if "kernels" in certificate:
-        facts["kernels"] = _final(certificate["kernels"])
     device = certificate["device"]
     if device["watched"]:
         capped = ", at its power limit" if device["power_capped"] else ""
