@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Before numpy and torch are imported: on small matrices, threads wait for each other more than they
+# compute (Optuna's Gaussian process took ten times as long on two busy cores).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace

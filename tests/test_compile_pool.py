@@ -195,7 +195,7 @@ def test_without_a_compiler_the_user_is_told(
     """TunefaError crosses from the worker: a missing compiler is no property of a config."""
     (tmp_path / "triton.py").write_text("raise ImportError('not today')")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(TunefaError, match="kernel faulty cannot be imported: not today"):
+    with pytest.raises(TunefaError, match="no compiler found: Triton cannot be imported"):
         compiled(faulty, "none")
 
 

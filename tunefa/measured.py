@@ -138,9 +138,12 @@ class Replaying(Measured):
     mode: Mode = "graph"
 
 
-def unraced(finalists: list[Trial], reason: str) -> Raced:
-    """What is left when a race is lost: the best that was found right, not certified."""
-    right = [trial for trial in finalists if trial.outcome == "ok" and trial.error is not None]
+def unraced(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
+    """What is left when a race is lost: the best that was found right, not certified.
+
+    `checked`: only what a check has found right counts.
+    """
+    right = [t for t in finalists if t.outcome == "ok" and not (checked and t.error is None)]
     best = min(right, key=lambda trial: trial.median_us or math.inf, default=None)
     return Raced(finalists, best, {"refused": f"the race was lost: {reason}"} if best else None)
 

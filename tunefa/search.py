@@ -15,7 +15,18 @@ from pathlib import Path
 
 from optuna.storages import BaseStorage
 
-from tunefa import final, loop, measured, problem, race, replayed, resume, strategies, study
+from tunefa import (
+    final,
+    languages,
+    loop,
+    measured,
+    problem,
+    race,
+    replayed,
+    resume,
+    strategies,
+    study,
+)
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
 from tunefa.errors import TunefaError
@@ -279,7 +290,9 @@ def _unraced(state: _State) -> list[Winner]:
     request, found = state.request, []
     for kernel in request.kernels:
         own = [f.trial for f in state.finished.values() if f.kernel == kernel.name]
-        left = measured.unraced(own, "interrupted")
+        # Without an interpreter nothing says more of a prediction than that it compiles.
+        checked = request.objective != "predicted" or languages.has_interpreter(kernel.language)
+        left = measured.unraced(own, "interrupted", checked)
         if kernel.name not in state.raced and left.winner is not None:
             certificate = left.certificate if request.objective == "measured" else None
             found.append(Winner(kernel, left.winner, certificate, request.serving_mode))
