@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tunefa import languages, measured
+from tunefa.kernel import Kernel
 from tunefa.measured import Lost, timed
+from tunefa.tally import Finished
 from tunefa.winner import Winner
 
 if TYPE_CHECKING:  # it imports this module
@@ -47,6 +50,22 @@ def winner(request: Request, winners: Sequence[Winner]) -> Winner | None:
         return _certified(first, {"decision": why})
     won = next(won for won in ranked if won.kernel.name == raced.kernel)
     return _certified(won, raced.certificate)
+
+
+def unraced(
+    request: Request, kernels: Sequence[Kernel], finished: Sequence[Finished]
+) -> list[Winner]:
+    """Of each kernel that Ctrl-C kept from a race, the best that was found right."""
+    found = []
+    for kernel in kernels:
+        own = [each.trial for each in finished if each.kernel == kernel.name]
+        # Without an interpreter nothing says more of a prediction than that it compiles.
+        checked = request.objective != "predicted" or languages.has_interpreter(kernel.language)
+        left = measured.unraced(own, "interrupted", checked)
+        if left.winner is not None:
+            certificate = left.certificate if request.objective == "measured" else None
+            found.append(Winner(kernel, left.winner, certificate, request.serving_mode))
+    return found
 
 
 def _certified(won: Winner, kernels: dict[str, Any]) -> Winner:

@@ -17,7 +17,6 @@ from optuna.storages import BaseStorage
 
 from tunefa import (
     final,
-    languages,
     loop,
     measured,
     problem,
@@ -275,7 +274,8 @@ def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial
 def _record(state: _State) -> Record | None:
     """The best winner as a record."""
     request = state.request
-    found = [*state.winners, *_unraced(state)]
+    left = [kernel for kernel in request.kernels if kernel.name not in state.raced]
+    found = [*state.winners, *final.unraced(request, left, list(state.finished.values()))]
     best = min(found, key=lambda won: won.median_us, default=None)
     if best is None or math.isinf(best.median_us):
         return None
@@ -283,20 +283,6 @@ def _record(state: _State) -> Record | None:
     device_name = request.device.name if request.measured else None
     record = best.record(request.workload, request.arch, device_name, notes)
     return record if request.replay is None else replayed.relabelled(record, request.replay)
-
-
-def _unraced(state: _State) -> list[Winner]:
-    """Of each kernel that Ctrl-C kept from a race, the best that was found right."""
-    request, found = state.request, []
-    for kernel in request.kernels:
-        own = [f.trial for f in state.finished.values() if f.kernel == kernel.name]
-        # Without an interpreter nothing says more of a prediction than that it compiles.
-        checked = request.objective != "predicted" or languages.has_interpreter(kernel.language)
-        left = measured.unraced(own, "interrupted", checked)
-        if kernel.name not in state.raced and left.winner is not None:
-            certificate = left.certificate if request.objective == "measured" else None
-            found.append(Winner(kernel, left.winner, certificate, request.serving_mode))
-    return found
 
 
 def _default(request: Request, kernel: Kernel) -> Config | None:
