@@ -9,7 +9,7 @@ import pytest
 from tests.fake_objective import KERNEL, request
 from tests.own_kernels import OwnKernels
 from tests.test_evaluate import ok
-from tunefa import final
+from tunefa import final, measured
 from tunefa.bench import Final
 from tunefa.budget import Budget
 from tunefa.measured import Lost
@@ -44,7 +44,7 @@ def racing(monkeypatch: pytest.MonkeyPatch) -> type[Racing]:
     class Own(Racing):
         pass
 
-    monkeypatch.setattr(final, "timed", lambda mode: Own)
+    monkeypatch.setattr(measured, "timed", lambda mode: Own)
     return Own
 
 

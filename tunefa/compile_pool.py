@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass
-from types import TracebackType
 
 from pebble import ProcessExpired
 
@@ -70,12 +69,7 @@ class CompilePool:
     def __enter__(self) -> CompilePool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
@@ -100,10 +94,11 @@ def _compile(
     with _captured() as log:
         try:
             compiled = language.compile(kernel, problem, config, arch, aligned)
-            checked = check.awkward(problem, config)
-            keys = {language.binary_key(kernel, w, config, aligned) for w in (problem, checked)}
-            if gated and len(keys) > 1:
-                language.compile(kernel, checked, config, arch, aligned)
+            if gated:
+                checked = check.awkward(problem, config)
+                keys = {language.binary_key(kernel, w, config, aligned) for w in (problem, checked)}
+                if len(keys) > 1:
+                    language.compile(kernel, checked, config, arch, aligned)
             return compiled.resources, compiled.seconds, ""
         except languages.CompileError as error:
             failure = str(error)

@@ -12,14 +12,13 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent import futures
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Literal, Protocol
 
 from tunefa import check, languages, model
 from tunefa.arch import Arch, Device
 from tunefa.compile_pool import CompilePool, Pending
 from tunefa.kernel import Kernel
-from tunefa.trial import Config, Resources, Trial
+from tunefa.trial import Config, Resources, Trial, time_us
 from tunefa.workload import Workload
 
 
@@ -44,12 +43,7 @@ class Objective(Protocol):
 
     def __enter__(self) -> Objective: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
 
     def submit(self, config: Config) -> None:
         """Starts on a config."""
@@ -86,13 +80,8 @@ class Predicted:
     def __enter__(self) -> Predicted:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._pool.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._pool.stop()
 
     def submit(self, config: Config) -> None:
         """Starts compiling."""
@@ -132,7 +121,7 @@ class Predicted:
         first. In a language without an interpreter the best wins unchecked.
         """
         self._abandon()
-        ranked = sorted(trials, key=lambda t: (t.median_us or math.inf, t.config != default))
+        ranked = sorted(trials, key=lambda t: (time_us(t), t.config != default))
         if not languages.has_interpreter(self.kernel.language):
             return Raced(ranked, ranked[0] if ranked else None)
         for place, trial in enumerate(ranked):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from tunefa import languages, measured
 from tunefa.kernel import Kernel
-from tunefa.measured import Lost, timed
 from tunefa.tally import Finished
 from tunefa.winner import Winner
 
@@ -39,13 +38,13 @@ def winner(request: Request, winners: Sequence[Winner]) -> Winner | None:
     if len(ranked) < 2 or request.objective != "measured":
         return ranked[0] if ranked else None
     first, *rivals = ranked
-    device = timed(request.mode)(
+    device = measured.timed(request.mode)(
         first.kernel, request.workload, request.arch, request.device, request.workers
     )
     others = [(won.kernel.name, won.trial) for won in rivals]
     with device:
         raced = device.final(first.trial, others, request.budget.deadline())
-    if isinstance(raced, Lost):
+    if isinstance(raced, measured.Lost):
         why = f"the faster in its own race: {raced.reason} in the race between kernels"
         return _certified(first, {"decision": why})
     won = next(won for won in ranked if won.kernel.name == raced.kernel)

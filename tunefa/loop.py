@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tunefa.budget import Budget
 from tunefa.evaluate import Objective
 from tunefa.strategies import Strategy
-from tunefa.trial import Trial
+from tunefa.trial import Trial, time_us
 
 _PLATEAU_TRIALS = 60
 """A search by seconds ends early after so many trials (and a third of all) without a 0.5 % gain."""
@@ -35,8 +35,8 @@ class Plateau:
     def add(self, trial: Trial) -> None:
         """Counts a trial."""
         self.done, self.since_best = self.done + 1, self.since_best + 1
-        if trial.outcome == "ok" and (trial.median_us or math.inf) < self.best_us * _GAIN:
-            self.best_us, self.since_best = trial.median_us or math.inf, 0
+        if trial.outcome == "ok" and time_us(trial) < self.best_us * _GAIN:
+            self.best_us, self.since_best = time_us(trial), 0
 
     @property
     def found_any(self) -> bool:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import TimeoutError
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Literal
 
 from pebble import ProcessExpired
@@ -23,7 +22,7 @@ from tunefa.arch import Arch, Device
 from tunefa.bench import Bench, Final
 from tunefa.evaluate import Predicted, Raced
 from tunefa.kernel import Kernel
-from tunefa.trial import Config, Mode, Outcome, Trial
+from tunefa.trial import Config, Mode, Outcome, Trial, time_us
 from tunefa.workers import Workers
 from tunefa.workload import Workload
 
@@ -65,14 +64,9 @@ class Measured(Predicted):
         self._process = Workers(1)
         self._best_us = math.inf
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.stop()
-        super().__exit__(kind, error, trace)
+        super().__exit__()
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         """The first that is compiled, judged; None if there is none within `wait_s` seconds."""
@@ -144,7 +138,7 @@ def unraced(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
     `checked`: only what a check has found right counts.
     """
     right = [t for t in finalists if t.outcome == "ok" and not (checked and t.error is None)]
-    best = min(right, key=lambda trial: trial.median_us or math.inf, default=None)
+    best = min(right, key=time_us, default=None)
     return Raced(finalists, best, {"refused": f"the race was lost: {reason}"} if best else None)
 
 

@@ -10,7 +10,6 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from types import TracebackType
 
 from tunefa.evaluate import Raced
 from tunefa.kernel import Kernel
@@ -33,12 +32,7 @@ class Replayed:
     def __enter__(self) -> Replayed:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def submit(self, config: Config) -> None:

@@ -37,8 +37,8 @@ from tunefa.record import Objective as Kind
 from tunefa.record import Record
 from tunefa.space import Feasible
 from tunefa.store import Store
-from tunefa.tally import Finished, Tally, time_us
-from tunefa.trial import Config, Mode, Trial
+from tunefa.tally import Finished, Tally
+from tunefa.trial import Config, Mode, Trial, time_us
 from tunefa.winner import Winner
 from tunefa.workload import Workload
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from tunefa import strategies
-from tunefa.trial import Trial
+from tunefa.trial import Trial, time_us
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,3 @@ class Tally:
             self.best = min(right, key=time_us, default=None)
         elif trial.outcome == "ok" and (self.best is None or time_us(trial) < time_us(self.best)):
             self.best = trial
-
-
-def time_us(trial: Trial) -> float:
-    """What trials are ordered by."""
-    return trial.median_us or math.inf

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from tunefa import languages, provenance
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.record import Record
-from tunefa.trial import Mode, Trial
+from tunefa.trial import Mode, Trial, time_us
 from tunefa.workload import Workload
 
 
@@ -27,7 +26,7 @@ class Winner:
     @property
     def median_us(self) -> float:
         """What it is compared by with other kernels' winners."""
-        return self.trial.median_us or math.inf
+        return time_us(self.trial)
 
     def record(
         self, workload: Workload, arch: Arch, device_name: str | None, notes: dict[str, Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.progress import BarColumn, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
@@ -49,12 +48,7 @@ class Reporter:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
