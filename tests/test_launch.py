@@ -14,7 +14,16 @@ from torch import Tensor
 
 from tests.fake_cuda import FakeCuda
 from tunefa.driver import TensorMap
-from tunefa.launch import MAX_MAPS, Descriptor, Entry, Parameter, Pointer, PreparedLaunch, Value
+from tunefa.launch import (
+    MAX_MAPS,
+    Descriptor,
+    Entry,
+    Parameter,
+    Pointer,
+    PreparedLaunch,
+    Steps,
+    Value,
+)
 
 ENTRY = Entry(device=0, function=0xF00, grid=(5, 2, 3), threads=128, smem_bytes=4096)
 MAP = TensorMap(
@@ -29,7 +38,7 @@ PARAMETERS: list[Parameter] = [
 
 def made(parameters: list[Parameter] = PARAMETERS, **options: Any) -> tuple[FakeCuda, Any]:
     cuda = FakeCuda([each.size for each in parameters])
-    return cuda, PreparedLaunch(cuda.driver, ENTRY, parameters, **options)
+    return cuda, PreparedLaunch(cuda.driver, ENTRY, 5, parameters, **options)
 
 
 def five() -> tuple[Tensor, ...]:
@@ -161,3 +170,17 @@ def test_tables_are_counted_and_meet_each_stream_once(monkeypatch: pytest.Monkey
         cuda.stream = stream
         launch(*five())
     assert met == [1, 2]
+
+
+def test_steps_share_scratch_memory_of_their_call() -> None:
+    cuda = FakeCuda([8, 8])
+    parts = [
+        PreparedLaunch(cuda.driver, ENTRY, 7, [Pointer(place), Pointer(6)]) for place in (2, 5)
+    ]
+    steps = Steps(parts, [((4, 16), torch.bfloat16), ((3,), torch.int32)])
+    tensors = five()
+    steps(*tensors)
+    first, second = (started.parameters for started in cuda.started)
+    assert first[0] == word(tensors[2]) and first[1] == second[1]
+    assert second[0] not in map(word, tensors) and second[0] != second[1]
+    assert steps.device_bytes == 0

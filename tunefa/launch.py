@@ -20,23 +20,23 @@ from torch import Tensor
 
 from tunefa import driver as drivers
 from tunefa.driver import MAP_BYTES, SUCCESS, Driver, TensorMap
+from tunefa.languages import Launch
 
 MAX_MAPS = 64
 """Addresses whose tensor maps an argument keeps; a map takes half a kilobyte."""
-_TENSORS = 5
 # CUlaunchConfig (cuda.h): grid and block sizes, shared memory; at 32 the stream, at 40 the
-# attributes and at 48 how many there are, here none. Then come the five addresses, so that one
+# attributes and at 48 how many there are, here none. Then come the tensors' addresses, so that one
 # `pack_into` writes all that differs from call to call.
 _SIZES = struct.Struct("7I")
 _STREAM_AT, _ADDRESSES_AT = 32, 56
-_PARAMETERS_AT = _ADDRESSES_AT + 8 * _TENSORS
-_CALL = struct.Struct("8Q")
 Result = TypeVar("Result")
+Scratch = Sequence[tuple[tuple[int, ...], torch.dtype]]
+"""Shapes and dtypes of memory that a call needs while it runs."""
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """A parameter that is the address of one of the five tensors."""
+    """A parameter that is the address of one of the tensors."""
 
     tensor: int
     size = 8
@@ -44,7 +44,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A parameter that is a CUtensorMap of one of the five tensors."""
+    """A parameter that is a CUtensorMap of one of the tensors."""
 
     tensor: int
     map: TensorMap
@@ -80,7 +80,7 @@ class Entry:
 
 
 class PreparedLaunch:
-    """Starts one kernel on (q, k, v, out, lse) that lie in memory as those it was prepared for.
+    """Starts one kernel on tensors that lie in memory as those it was prepared for.
 
     Only their addresses count, not how they are viewed. Threads and streams may share it. Once a
     CUDA graph has captured it, it lives as long as the process.
@@ -90,26 +90,30 @@ class PreparedLaunch:
         self,
         driver: Driver,
         entry: Entry,
+        tensors: int,
         parameters: Sequence[Parameter],
         tables: Sequence[Tensor] = (),
         binary: object = None,
     ) -> None:
-        """`parameters` are all of the kernel's; `tables` are tensors that some `Value` points to,
-        `binary` is what owns the function: both live as long as the launch."""
+        """`tensors` says how many a call brings; `parameters` are all of the kernel's; `tables` are
+        tensors that some `Value` points to, `binary` is what owns the function: both live as long
+        as the launch."""
         self._driver, self._device = driver, entry.device
         self._tables, self._binary = tables, binary
         self._lock = threading.Lock()
         self._streams: set[int] = set()
         self._immortal = False
-        self._block = _block(entry, parameters)
+        self._block = _block(entry, tensors, parameters)
+        self._call = struct.Struct(f"{3 + tensors}Q")
         self._words = memoryview(self._block).cast("B").cast("Q")
+        parameters_at = _ADDRESSES_AT + 8 * tensors
         self._descriptors = [
-            (_PARAMETERS_AT // 8 + number, each.tensor, _Maps(driver, entry.device, each.map))
+            (parameters_at // 8 + number, each.tensor, _Maps(driver, entry.device, each.map))
             for number, each in enumerate(parameters)
             if isinstance(each, Descriptor)
         ]
         base = ctypes.addressof(self._block)
-        pointers = (base, entry.function, base + _PARAMETERS_AT, None)
+        pointers = (base, entry.function, base + parameters_at, None)
         self._arguments = tuple(ctypes.c_void_p(pointer) for pointer in pointers)
         # Bound once: every call looks them up.
         self._start, self._current_stream = driver.launch, driver.current_stream
@@ -120,16 +124,16 @@ class PreparedLaunch:
         """Device memory that it holds."""
         return sum(table.untyped_storage().nbytes() for table in self._tables)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
+    def __call__(self, *tensors: Tensor) -> None:
         """Starts the kernel on the current stream of its device, which must be the current one."""
-        addresses = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr()
+        addresses = (*map(Tensor.data_ptr, tensors),)
         stream = self._current_stream(self._device)
         if not self._immortal and self._is_capturing():
             self._live_forever()
         if self._tables and stream not in self._streams:
             self._meet(stream)
         with self._lock:  # the driver copies parameters and maps before it returns
-            _CALL.pack_into(self._block, _STREAM_AT, stream, 0, 0, *addresses)
+            self._call.pack_into(self._block, _STREAM_AT, stream, 0, 0, *addresses)
             for word, tensor, maps in self._descriptors:
                 address = addresses[tensor]
                 self._words[word] = maps.known.get(address) or maps.add(address)
@@ -147,6 +151,30 @@ class PreparedLaunch:
         for table in self._tables:
             table.record_stream(torch.cuda.current_stream(self._device))
         self._streams.add(stream)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Launches one after the other, on the call's tensors and on scratch memory they share."""
+
+    launches: Sequence[Launch]
+    scratch: Scratch
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that they hold; scratch memory belongs to each call."""
+        return sum(launch.device_bytes for launch in self.launches)
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Starts all of them; see `PreparedLaunch`."""
+        tensors += new_scratch(self.scratch, tensors[0])
+        for launch in self.launches:
+            launch(*tensors)
+
+
+def new_scratch(scratch: Scratch, like: Tensor) -> tuple[Tensor, ...]:
+    """Uninitialised tensors on the device of another."""
+    return tuple(like.new_empty(shape, dtype=dtype) for shape, dtype in scratch)
 
 
 class _Maps:
@@ -172,12 +200,14 @@ class _Maps:
         return self.known[address]
 
 
-def _block(entry: Entry, parameters: Sequence[Parameter]) -> Any:
-    """CUlaunchConfig, the five addresses, a pointer to each parameter, and those that never change.
+def _block(entry: Entry, tensors: int, parameters: Sequence[Parameter]) -> Any:
+    """CUlaunchConfig, the tensors' addresses, a pointer to each parameter, and those that never
+    change.
 
     Pointers to tensor maps are left to the calls.
     """
-    values_at = _PARAMETERS_AT + 8 * len(parameters)
+    parameters_at = _ADDRESSES_AT + 8 * tensors
+    values_at = parameters_at + 8 * len(parameters)
     values = [each for each in parameters if isinstance(each, Value)]
     block = (ctypes.c_ubyte * (values_at + sum(_room(value) for value in values)))()
     base = ctypes.addressof(block)
@@ -192,7 +222,7 @@ def _block(entry: Entry, parameters: Sequence[Parameter]) -> Any:
             values_at += _room(each)
         else:
             pointers.append(0)
-    struct.pack_into(f"{len(pointers)}Q", block, _PARAMETERS_AT, *pointers)
+    struct.pack_into(f"{len(pointers)}Q", block, parameters_at, *pointers)
     return block
 
 

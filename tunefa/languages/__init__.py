@@ -43,6 +43,8 @@ class Compiled:
     inspect: Callable[[], Resources]
     seconds: float
     """What compiling took; next to nothing when the language's cache had it."""
+    prologue: Any = None
+    """The binary of what a call launches first; None where the kernel needs no such thing."""
 
     @cached_property
     def resources(self) -> Resources:
@@ -57,9 +59,10 @@ class Launch(Protocol):
     def device_bytes(self) -> int:
         """Device memory that it holds."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
-        """Starts it on tensors that lie in memory as those it was prepared for, however they are
-        viewed: on their device, which must be the current one, and its current stream."""
+    def __call__(self, *tensors: Tensor) -> None:
+        """Starts it on as many tensors as it was prepared for, q, k, v, out and lse first, that lie
+        in memory as those did, however they are viewed: on their device, which must be the current
+        one, and its current stream."""
 
 
 def names() -> list[str]:

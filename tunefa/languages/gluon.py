@@ -20,10 +20,10 @@ def compile(
     kernel: Kernel, workload: Workload, config: Config, arch: Arch, aligned: bool = True
 ) -> Compiled:
     """The config as a cubin for `arch`; see the same function of Triton."""
-    variant = kernel.module.variant(workload, config, aligned)
+    _ = kernel.module  # says what to do where Triton is missing
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    return triton.build(GluonASTSource, variant, arch)
+    return triton.build(GluonASTSource, kernel, workload, config, arch, aligned)
 
 
 def why_no_interpreter() -> str:

@@ -9,6 +9,13 @@ A kernel file in this language defines
   tables that the kernel's host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
 
+One that needs another kernel to run first in each call also defines
+
+* `prologue(workload, config) -> dict | None`: that kernel's variant, in Triton; None without;
+* `scratch(workload, config)`: shapes and dtypes of the memory that the two share: these tensors
+  come after the call's own in `tensors`;
+* `prologue_arguments(tensors, workload, config) -> (grid, arguments)`.
+
 Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
 and a call neither hashes its arguments nor compiles again.
 """
@@ -19,7 +26,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,21 +56,41 @@ def compile(
     when there is no compiler.
     """
     source_type = _triton().compiler.ASTSource  # first: without Triton no kernel can be imported
-    return build(source_type, kernel.module.variant(workload, config, aligned), arch)
+    return build(source_type, kernel, workload, config, arch, aligned)
 
 
 def binary_key(kernel: Kernel, workload: Workload, config: Config, aligned: bool) -> Hashable:
-    """Everything of a `variant` that the compiler sees."""
-    variant = kernel.module.variant(workload, config, aligned)
+    """Everything of a `variant`, and of what runs first, that the compiler sees."""
+    variants = [kernel.module.variant(workload, config, aligned)]
+    first = _prologue(kernel, workload, config)
+    return kernel.name, *map(_seen, variants if first is None else [*variants, first])
+
+
+def _seen(variant: dict[str, Any]) -> Hashable:
     parts = (variant[name].items() for name in ("signature", "constants", "options"))
-    return kernel.name, *map(tuple, parts), tuple(variant["aligned"])
+    return *map(tuple, parts), tuple(variant["aligned"])
 
 
-def build(source_type: Any, variant: dict[str, Any], arch: Arch) -> Compiled:
-    """A kernel's `variant` through Triton's pipeline, from the kind of source it begins with.
+def build(
+    source_type: Any,
+    kernel: Kernel,
+    workload: Workload,
+    config: Config,
+    arch: Arch,
+    aligned: bool,
+) -> Compiled:
+    """As `compile`, from the kind of source that the kernel's language begins with."""
+    variant = kernel.module.variant(workload, config, aligned)
+    first = _prologue(kernel, workload, config)
+    start = time.perf_counter()
+    binary = _binary(source_type, variant, arch)
+    prologue = first and _binary(_triton().compiler.ASTSource, first, arch)
+    seconds = time.perf_counter() - start
+    return Compiled(binary, partial(_resources, binary), seconds, prologue)
 
-    Raises as `compile`.
-    """
+
+def _binary(source_type: Any, variant: dict[str, Any], arch: Arch) -> Any:
+    """A `variant` through Triton's pipeline."""
     triton = _triton()
     function = variant["function"]
     places = {name: (index,) for index, name in enumerate(function.arg_names)}
@@ -74,13 +101,16 @@ def build(source_type: Any, variant: dict[str, Any], arch: Arch) -> Compiled:
         attrs={places[name]: [["tt.divisibility", 16]] for name in variant["aligned"]},
     )
     target = triton.backends.compiler.GPUTarget("cuda", arch.target, 32)
-    start = time.perf_counter()
     try:
-        binary = triton.compile(source, target=target, options=variant["options"])
+        return triton.compile(source, target=target, options=variant["options"])
     except Exception as error:  # the compiler's failures have no common class
         raise CompileError(_first_words(error)) from error
-    seconds = time.perf_counter() - start
-    return Compiled(binary, partial(_resources, binary), seconds)
+
+
+def _prologue(kernel: Kernel, workload: Workload, config: Config) -> dict[str, Any] | None:
+    """The variant of what has to run first, if anything has."""
+    made: Callable[..., dict[str, Any] | None] | None = getattr(kernel.module, "prologue", None)
+    return made(workload, config) if made else None
 
 
 def prepare(
@@ -97,30 +127,46 @@ def prepare(
     too little of something for it.
     """
     # They import PyTorch, which takes a process that only compiles a second or two.
-    from tunefa import driver, triton_abi
-    from tunefa.launch import PreparedLaunch, apart
+    from tunefa.launch import Steps, apart, new_scratch
 
-    binary, device = compiled.binary, tensors[0].get_device()
     # Tensors are told apart by identity, and a caller may pass one as both k and v.
     tensors = [tensor.detach() for tensor in tensors]
+    module = kernel.module
 
-    def host_side(tensors: Sequence[Tensor]) -> Any:
-        return kernel.module.arguments(tensors, workload, config, scale)
+    def main(tensors: Sequence[Tensor]) -> Any:
+        return module.arguments(tensors, workload, config, scale)
+
+    def first(tensors: Sequence[Tensor]) -> Any:
+        return module.prologue_arguments(tensors, workload, config)
 
     def prepared() -> Launch:
-        grid, arguments = host_side(tensors)
-        try:
-            binary[grid]  # loads it
-        except _triton().runtime.errors.OutOfResources as error:
-            raise CompileError(_first_words(error)) from error
-        entry = triton_abi.entry(binary, device, grid)
-        made = triton_abi.parameters(binary, arguments, tensors)
-        if entry is None or made is None:
-            views = [(tensor.shape, tensor.stride()) for tensor in tensors]
-            return TritonLaunch(binary, host_side, views)
-        return PreparedLaunch(driver.load(), entry, *made, binary)
+        if compiled.prologue is None:
+            return _launch(compiled.binary, main, tensors)
+        scratch = module.scratch(workload, config)
+        both = [*tensors, *new_scratch(scratch, tensors[0])]
+        steps = [_launch(compiled.prologue, first, both), _launch(compiled.binary, main, both)]
+        return Steps(steps, scratch)
 
-    return apart(device, prepared)
+    return apart(tensors[0].get_device(), prepared)
+
+
+def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
+    """A launch of one binary with what its host side makes of tensors like these."""
+    from tunefa import driver, triton_abi
+    from tunefa.launch import PreparedLaunch
+
+    grid, arguments = host_side(tensors)
+    try:
+        binary[grid]  # loads it
+    except _triton().runtime.errors.OutOfResources as error:
+        raise CompileError(_first_words(error)) from error
+    entry = triton_abi.entry(binary, tensors[0].get_device(), grid)
+    made = triton_abi.parameters(binary, arguments, tensors)
+    if entry is None or made is None:
+        views = [(tensor.shape, tensor.stride()) for tensor in tensors]
+        return TritonLaunch(binary, host_side, views)
+    parameters, tables = made
+    return PreparedLaunch(driver.load(), entry, len(tensors), parameters, tables, binary)
 
 
 class TritonLaunch:
@@ -134,9 +180,9 @@ class TritonLaunch:
     def __init__(self, binary: Any, host_side: Any, views: Sequence[Any]) -> None:
         self._binary, self._host_side, self._views = binary, host_side, views
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> None:
+    def __call__(self, *tensors: Tensor) -> None:
         """Starts it; see `tunefa.languages.Launch`."""
-        each = zip((q, k, v, out, lse), self._views, strict=True)
+        each = zip(tensors, self._views, strict=True)
         grid, arguments = self._host_side([tensor.as_strided(*view) for tensor, view in each])
         self._binary[grid](*arguments)
 
