@@ -133,3 +133,19 @@ def test_starting_loads_nothing_heavy(arguments: list[str]) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in lines}
     assert "tunefa" in loaded
     assert not {name.partition(".")[0] for name in loaded} & HEAVY
+
+
+COMPILING = """
+import sys
+from tunefa import compile_pool, kernel
+for name in kernel.names():
+    made = kernel.load(name)
+    config = made.default(compile_pool.Workload.parse("q100_d64"), compile_pool.archs.load("sm90"))
+    print(compile_pool._compile(name, "q100_d64", "sm90", dict(config), True)[2])
+sys.exit("torch" in sys.modules)
+"""
+
+
+def test_compilers_do_without_pytorch() -> None:
+    done = subprocess.run([sys.executable, "-c", COMPILING], cwd=TREE, capture_output=True)
+    assert done.returncode == 0 and not done.stdout.strip(), done

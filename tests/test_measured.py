@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from concurrent.futures import Future
 from dataclasses import replace
@@ -22,6 +23,7 @@ from tunefa.compile_pool import Pending
 from tunefa.evaluate import Raced
 from tunefa.measured import RACE_MARGIN_S, RUN_LIMIT_S, Lost, Measured, _bench, timed
 from tunefa.trial import Config, Mode, Trial
+from tunefa.workers import Workers
 
 
 def test_a_right_config_is_timed(measured: Measured, device: Device) -> None:
@@ -216,7 +218,9 @@ def test_no_compiler_runs_beside_a_race(
     own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after Ctrl-C, when compiles are still under way: a real pool, hanging compilers."""
-    monkeypatch.setenv("TUNEFA_QUIET", "1")
+    bench = Workers(1)
+    bench.submit(os.getpid, (), 30.0).result()
+    monkeypatch.setenv("TUNEFA_QUIET", "1")  # the compilers have it, the bench's process has not
     kernel = own_kernels.add("hangs_beside", FAULTY_SOURCE, FAULTY_SPACE)
     running: list[list[str]] = []
 
@@ -226,7 +230,7 @@ def test_no_compiler_runs_beside_a_race(
             running.append(alive("TUNEFA_QUIET"))
             return Raced([])
 
-    with Racing(kernel, WORKLOAD, SM90, H200, 2) as objective:
+    with bench, Racing(kernel, WORKLOAD, SM90, H200, 2, bench) as objective:
         objective.submit({"FAULT": "none"})
         objective._compiled(60.0)
         for _ in range(4):

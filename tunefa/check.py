@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefa import kernel as kernels
-from tunefa import languages, reference
+from tunefa import languages
 from tunefa.kernel import Kernel
-from tunefa.reference import Problem
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
@@ -122,8 +121,10 @@ def compare(workload: Workload, made: tuple[Any, ...], scale: float, dtype: Any)
     """Judges outputs that a kernel wrote into `made`; the reference is computed in `dtype`."""
     import torch
 
+    from tunefa import reference
+
     q, k, v, out, lse = made
-    problem = Problem(q, k, v, workload.causal, scale, workload.window)
+    problem = reference.Problem(q, k, v, workload.causal, scale, workload.window)
     right, right_lse = reference.attention(problem, dtype)
     difference = (out.to(dtype) - right).norm() / right.norm().clamp_min(1e-30)
     empty = torch.isneginf(right_lse)

@@ -14,6 +14,7 @@ from tunefa import languages, measured
 from tunefa.kernel import Kernel
 from tunefa.tally import Finished
 from tunefa.winner import Winner
+from tunefa.workers import Workers
 
 if TYPE_CHECKING:  # it imports this module
     from tunefa.search import Request
@@ -32,14 +33,19 @@ def share_before(request: Request, kernels: int) -> float:
     return 1.0 - min(MOST, FINAL_S / seconds)
 
 
-def winner(request: Request, winners: Sequence[Winner]) -> Winner | None:
-    """The best of the kernels' winners; its certificate says by what, under `kernels`."""
+def winner(
+    request: Request, winners: Sequence[Winner], process: Workers | None = None
+) -> Winner | None:
+    """The best of the kernels' winners; its certificate says by what, under `kernels`.
+
+    They are raced in `process`, a single worker.
+    """
     ranked = sorted(winners, key=lambda won: won.median_us)
     if len(ranked) < 2 or request.objective != "measured":
         return ranked[0] if ranked else None
     first, *rivals = ranked
     device = measured.timed(request.mode)(
-        first.kernel, request.workload, request.arch, request.device, request.workers
+        first.kernel, request.workload, request.arch, request.device, request.workers, process
     )
     others = [(won.kernel.name, won.trial) for won in rivals]
     with device:

@@ -6,6 +6,7 @@ gets a new process, with a CUDA context that nothing has poisoned.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
@@ -57,15 +58,24 @@ class Measured(Predicted):
     that has not ended then ends at its second look: all of `tunefa verify` takes 13 s a record."""
 
     def __init__(
-        self, kernel: Kernel, workload: Workload, arch: Arch, device: Device, workers: int | None
+        self,
+        kernel: Kernel,
+        workload: Workload,
+        arch: Arch,
+        device: Device,
+        workers: int | None,
+        process: Workers | None = None,
     ):
+        """`process`: a single worker, which outlives this and may serve others; None: its own."""
         super().__init__(kernel, workload, arch, device, workers)
         self._task: _Task = (kernel.name, str(workload), arch.name, self.mode)
-        self._process = Workers(1)
+        self._owned = contextlib.ExitStack()
+        self._process = process or self._owned.enter_context(Workers(1))
+        self._process.submit(_warm_up, (), RUN_LIMIT_S)  # candidates compile meanwhile
         self._best_us = math.inf
 
     def __exit__(self, *_: object) -> None:
-        self._process.stop()
+        self._owned.close()
         super().__exit__()
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
@@ -140,6 +150,14 @@ def unraced(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
     right = [t for t in finalists if t.outcome == "ok" and not (checked and t.error is None)]
     best = min(right, key=time_us, default=None)
     return Raced(finalists, best, {"refused": f"the race was lost: {reason}"} if best else None)
+
+
+def _warm_up() -> None:
+    """In the process: sets up PyTorch and the device, which takes seconds."""
+    with contextlib.suppress(Exception):  # without a device the first config says what is wrong
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def timed(mode: Mode) -> type[Measured]:

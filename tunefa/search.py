@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from tunefa.store import Store
 from tunefa.tally import Finished, Tally
 from tunefa.trial import Config, Mode, Trial, time_us
 from tunefa.winner import Winner
+from tunefa.workers import Workers
 from tunefa.workload import Workload
 
 
@@ -136,6 +138,8 @@ class _State(Tally):
     report: Callable[[Progress], None]
     journal: Journal
     storage: BaseStorage
+    process: Workers | None
+    """Where kernels run; None where nothing is measured."""
     earlier: int = 0
     """Trials of the search that this one goes on with."""
     stage: str = "search"
@@ -184,8 +188,10 @@ def search(
     problem.check_feasible(request, feasible)
     problem.check_interpreters(request)
     database = study.database(request.storage) if request.storage is not None else None
-    with resume.opened(request) as journal:
-        state = _State(request, on_progress, journal, database or study.beside(journal.path))
+    with resume.opened(request) as journal, _bench_process(request) as process:
+        state = _State(
+            request, on_progress, journal, database or study.beside(journal.path), process
+        )
         searched = [k for k in request.kernels if feasible[k.name].configs]
         try:
             before = final.share_before(request, len(searched))
@@ -193,7 +199,7 @@ def search(
                 share = before * place / len(searched)
                 _search_kernel(state, kernel, feasible[kernel.name], store, share)
             if not state.interrupted:
-                state.winners = list(filter(None, [final.winner(request, state.winners)]))
+                state.winners = list(filter(None, [final.winner(request, state.winners, process)]))
         except KeyboardInterrupt:  # a second one, while the first one's best was being checked
             state.interrupted = True
         record = _record(state)
@@ -222,7 +228,7 @@ def _search_kernel(
     asked = problem.of(request, kernel, feasible, known, trials)
     fresh = strategies.create(request.strategy, asked, saved)
     strategy = resume.Continued(fresh, earlier)
-    with _objective(request, kernel) as evaluator:
+    with _objective(request, kernel, state.process) as evaluator:
         own = loop.Share(request.budget, share, len(state.finished), evaluator.reserve_s)
         state.stage = "search"
         if request.budget.seconds is not None:  # of the time some is used, before the first trial
@@ -253,12 +259,21 @@ def _race(
         state.keep(kernel.name, trial)
 
 
-def _objective(request: Request, kernel: Kernel) -> Objective:
+def _bench_process(request: Request) -> AbstractContextManager[Workers | None]:
+    """The one that all kernels share."""
+    if request.objective == "measured":
+        return Workers(1)
+    return contextlib.nullcontext()
+
+
+def _objective(request: Request, kernel: Kernel, process: Workers | None) -> Objective:
     """What evaluates configs."""
     if request.replay is not None:
         return replayed.Replayed(request.replay, kernel)
-    made: type[Predicted] = measured.timed(request.mode) if request.measured else Predicted
-    return made(kernel, request.workload, request.arch, request.device, request.workers)
+    where = request.workload, request.arch, request.device, request.workers
+    if request.measured:
+        return measured.timed(request.mode)(kernel, *where, process)
+    return Predicted(kernel, *where)
 
 
 def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:

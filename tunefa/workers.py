@@ -29,6 +29,12 @@ class Workers:
         self._count = count
         self._pool = self._fresh()
 
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def submit(
         self, task: Callable[..., _Result], arguments: tuple[Any, ...], limit_s: float
     ) -> Future[_Result]:

@@ -3,7 +3,6 @@
 import heapq
 
 import numpy as np
-import torch
 import triton
 
 _TILE_COST = 0.5
@@ -13,6 +12,8 @@ _TILE_COST = 0.5
 def tables(workload, config, device):
     """(schedule, tiles): the tiles of program i are rows schedule[i] to schedule[i + 1] of `tiles`,
     each (batch, query head, KV head, first query row); one row more is read, and not used."""
+    import torch  # takes seconds, which compiling does without
+
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     lists = schedule(workload, config, sms)
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
