@@ -1,0 +1,112 @@
+"""Measures one workload: all contestants on the same tensors, interleaved."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any
+
+import torch
+
+import tunefa
+from benchmarks.forward.peers import PEERS, Call
+from benchmarks.forward.rows import OURS, Row
+from tunefa import check, kernel, provenance, reference
+from tunefa.monitor import Monitor
+from tunefa.timing import Stopwatch
+from tunefa.workload import Workload
+
+_VERSIONS = ("tunefa", "torch", "triton", "driver")
+_LONGEST_REASON = 120
+
+
+def measured(group: str, workload: Workload, peers: Sequence[str], rounds: int) -> Row:
+    """The row of one workload; `rounds` is rounded down to a multiple of 3."""
+    torch.manual_seed(0)
+    tensors = check.tensors(workload, "cuda")[:3]
+    calls, left_out = contestants(workload, tensors, peers)
+    chosen = tunefa.last_choice()
+    stopwatch = Stopwatch("graph")
+    samples: list[list[float]] = [[] for _ in calls]
+    with Monitor() as watch:
+        for _ in range(rounds // 3):
+            times = stopwatch.rounds_us(list(calls.values()), 3)
+            for sample, more in zip(samples, times, strict=True):
+                sample += more
+            watch.read()
+    medians = map(statistics.median, samples)
+    tflops = {name: workload.flops / us / 1e6 for name, us in zip(calls, medians, strict=True)}
+    ran = {"kernel": chosen.kernel, "config": chosen.config, "why": chosen.why} if chosen else {}
+    return Row(group, workload, tflops, left_out, ran, watch.summary(), made_with())
+
+
+def contestants(
+    workload: Workload, tensors: tuple[Any, ...], peers: Sequence[str]
+) -> tuple[dict[str, Call], dict[str, str]]:
+    """What runs here and is right, by name, ready to be timed; and why the others are not in it."""
+    q, k, v = tensors
+    right, part = _truth(workload, tensors)
+    qs, ks, vs = (tensor.transpose(1, 2) for tensor in tensors)
+
+    def ours() -> Any:
+        out = tunefa.flash_attention(qs, ks, vs, causal=workload.causal, window=workload.window)
+        return out.transpose(1, 2)
+
+    made: dict[str, Callable[[], Call]] = {OURS: lambda: ours}
+    made |= {name: lambda make=PEERS[name]: make(workload, (q, k, v)) for name in peers}  # type: ignore[misc]
+    found: dict[str, Call] = {}
+    left_out: dict[str, str] = {}
+    for name, make in made.items():
+        try:
+            call = make()
+            error = float((call()[part].float() - right).norm() / right.norm())
+            if error <= check.TOLERANCE[workload.dtype]:
+                found[name] = captured(call)
+            else:
+                left_out[name] = f"its relative error is {error:.1e}"
+        except Exception as error:  # whatever the peers' code raises
+            said = (str(error).splitlines() or [type(error).__name__])[0]
+            left_out[name] = textwrap.shorten(said, _LONGEST_REASON, placeholder=" ...")
+    return found, left_out
+
+
+def _truth(workload: Workload, tensors: tuple[Any, ...]) -> tuple[Any, tuple[slice, slice]]:
+    """The fp32 result of some heads of the first sequence, and where an output has them."""
+    q, k, v = tensors
+    heads = min(workload.heads, 2 * workload.group)
+    heads_kv = heads // workload.group
+    problem = reference.Problem(
+        *(q[:1, :heads], k[:1, :heads_kv], v[:1, :heads_kv]),
+        *(workload.causal, workload.head_dim**-0.5, workload.window),
+    )
+    right, _ = reference.attention(problem, torch.float32)
+    return right, (slice(1), slice(heads))
+
+
+def captured(call: Call) -> Call:
+    """The replay of a CUDA graph of the call; itself where it cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            call()
+    except RuntimeError as error:
+        print(f"not captured: {str(error).splitlines()[0]}", file=sys.stderr)
+        torch.cuda.synchronize()
+        return call
+    replay: Call = graph.replay
+    return replay
+
+
+def made_with() -> dict[str, str]:
+    """The device, and the versions of what runs on it."""
+    versions = provenance.of(kernel.load("attention_fwd_triton"))
+    found = {"device": torch.cuda.get_device_name()}
+    found |= {name: str(versions[name]) for name in _VERSIONS}
+    cudnn: Any = torch.backends.cudnn
+    found["cudnn"] = str(cudnn.version())
+    for peer in metadata.distributions(name="flash-attn-4"):
+        found["flash-attn-4"] = peer.version
+    return found

@@ -1,0 +1,112 @@
+"""The others: each made for a workload and its tensors, in the layout that it likes best.
+
+Tensors are (batch, heads, seqlen, head_dim) views, and so is what a made call returns. What a peer
+does not serve is an exception that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tunefa.workload import Workload
+
+Call = Callable[[], Any]
+Tensors = tuple[Any, Any, Any]
+
+
+class Unserved(Exception):
+    """The peer has no kernel for the workload; the message is the reason."""
+
+
+def cudnn(workload: Workload, tensors: Tensors) -> Call:
+    """PyTorch's scaled_dot_product_attention through cuDNN."""
+    if workload.window is not None:
+        raise Unserved("it has no sliding windows")
+    if workload.causal and workload.seqlen_q != workload.seqlen_k:
+        raise Unserved("its causal mask is aligned to the top left")
+    q, k, v = (tensor.contiguous() for tensor in tensors)
+    grouped = workload.group > 1
+
+    def call() -> Any:
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(
+                q, k, v, is_causal=workload.causal, enable_gqa=grouped
+            )
+
+    return call
+
+
+def fa2(workload: Workload, tensors: Tensors) -> Call:
+    """The FlashAttention-2 inside PyTorch, whose window leaves out the query's own key."""
+    q, k, v = _sequences_first(tensors)
+    left = None if workload.window is None else workload.window - 1
+    forward = torch.ops.aten._flash_attention_forward.default
+
+    def call() -> Any:
+        out, *_ = forward(
+            *(q, k, v, None, None, workload.seqlen_q, workload.seqlen_k, 0.0),
+            *(workload.causal, False),  # no debug mask
+            window_size_left=left,
+            window_size_right=None if left is None else 0,
+        )
+        return out.transpose(1, 2)
+
+    return call
+
+
+def flex(workload: Workload, tensors: Tensors) -> Call:
+    """FlexAttention, autotuned by Inductor for this shape: 10 to 20 s of compiling."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    # Dynamo compiles one function for eight shapes, and from then on runs it uncompiled.
+    torch.compiler.reset()
+    compiled = torch.compile(flex_attention, dynamic=False, mode="max-autotune-no-cudagraphs")
+    q, k, v = (tensor.contiguous() for tensor in tensors)
+    mask, lengths = None, (workload.seqlen_q, workload.seqlen_k)
+    if workload.causal:
+        mask = create_block_mask(visible(workload), None, None, *lengths, device=q.device)
+    return lambda: compiled(q, k, v, block_mask=mask, enable_gqa=workload.group > 1)
+
+
+def visible(workload: Workload) -> Callable[[Any, Any, Any, Any], Any]:
+    """FlexAttention's mask_mod of a causal workload: whether row i sees key j."""
+    diagonal = workload.seqlen_k - workload.seqlen_q
+    window = workload.window
+
+    def seen(batch: Any, head: Any, i: Any, j: Any) -> Any:
+        below = j <= i + diagonal
+        return below if window is None else below & (j > i + diagonal - window)
+
+    return seen
+
+
+def fa4(workload: Workload, tensors: Tensors) -> Call:
+    """flash-attn-4 (CuTe), whose window leaves out the query's own key."""
+    from flash_attn.cute import flash_attn_func  # type: ignore[import-not-found]
+
+    q, k, v = _sequences_first(tensors)
+    window = (None, None) if workload.window is None else (workload.window - 1, 0)
+
+    def call() -> Any:
+        out = flash_attn_func(q, k, v, causal=workload.causal, window_size=window)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    return call
+
+
+def _sequences_first(tensors: Tensors) -> Tensors:
+    q, k, v = (tensor.transpose(1, 2).contiguous() for tensor in tensors)
+    return q, k, v
+
+
+PEERS: Mapping[str, Callable[[Workload, Tensors], Call]] = {
+    "cudnn": cudnn,
+    "fa2": fa2,
+    "flex": flex,
+    "fa4": fa4,
+}

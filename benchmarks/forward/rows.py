@@ -1,0 +1,145 @@
+"""One measured workload, its line in a file of them, and the Markdown tables they make.
+
+python -m benchmarks.forward.rows forward.jsonl    # the tables of docs/benchmarks.md
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.forward.workloads import TITLES
+from tunefa.workload import Workload
+
+OURS = "tunefa"
+NAMES = {
+    OURS: "tunefa",
+    "cudnn": "SDPA cuDNN",
+    "fa2": "FlashAttention-2",
+    "flex": "FlexAttention",
+    "fa4": "flash-attn-4",
+}
+"""Contestants in the order of a table's columns, as it calls them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What all contestants did on one workload."""
+
+    group: str
+    """One of `workloads.TITLES`."""
+    workload: Workload
+    tflops: dict[str, float]
+    """TFLOP/s by contestant."""
+    left_out: dict[str, str]
+    """Why the others are not in it."""
+    chosen: dict[str, Any]
+    """The kernel and the config that tunefa ran, and why."""
+    device: dict[str, Any]
+    """What the device did meanwhile: `Monitor.summary`."""
+    made_with: dict[str, str]
+    """The device and versions."""
+
+    @property
+    def best_peer(self) -> str | None:
+        """Who of the others is fastest; None where nobody else runs."""
+        peers = {name: rate for name, rate in self.tflops.items() if name != OURS}
+        return max(peers, key=lambda name: peers[name], default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """tunefa's speed over that of the best peer; None where one of the two is missing."""
+        if OURS not in self.tflops or self.best_peer is None:
+            return None
+        return self.tflops[OURS] / self.tflops[self.best_peer]
+
+    def line(self) -> str:
+        """One line of JSON, which `parse` reads."""
+        return json.dumps({**asdict(self), "workload": str(self.workload)})
+
+    @classmethod
+    def parse(cls, line: str) -> Row:
+        """The row that `line` gave."""
+        row = cls(**json.loads(line))
+        return replace(row, workload=Workload.parse(str(row.workload)))
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """Markdown: a table for each group, who is left out of it and why, and what it was made with.
+
+    A workload that was measured several times counts once, the last time.
+    """
+    last = {(row.group, row.workload): row for row in rows}
+    groups = {name: [r for r in last.values() if r.group == name] for name in TITLES}
+    parts = [_section(TITLES[name], found) for name, found in groups.items() if found]
+    versions = {json.dumps(row.made_with): row.made_with for row in last.values()}
+    parts += [", ".join(f"{k} {v}" for k, v in each.items()) + "." for each in versions.values()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(title: str, rows: Sequence[Row]) -> str:
+    names = [name for name in NAMES if any(name in row.tflops for row in rows)]
+    head = ["workload", *(NAMES[name] for name in names), "over the best peer", "MHz", "W"]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *(_cells(row, names) for row in rows)]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n\n".join([f"### {title}", table, *_remarks(rows)])
+
+
+def _cells(row: Row, names: Sequence[str]) -> list[str]:
+    best = max(row.tflops.values(), default=0.0)
+    rates = [_rate(row.tflops.get(name), best) for name in names]
+    ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
+    mhz, watts = (_span(row.device.get(key)) for key in ("sm_mhz", "power_w"))
+    return [_short(row.workload), *rates, ratio, mhz, watts]
+
+
+def _rate(tflops: float | None, best: float) -> str:
+    if tflops is None:
+        return ""
+    return f"**{tflops:.0f}**" if tflops == best else f"{tflops:.0f}"
+
+
+def _span(readings: Sequence[int] | None) -> str:
+    """The lowest and the highest reading, or the one that both are."""
+    return "–".join(map(str, dict.fromkeys(readings or ())))
+
+
+def _short(workload: Workload) -> str:
+    """The parts that differ within a table, without what follows from others."""
+    heads = f"h{workload.heads}"
+    heads += f"/{workload.heads_kv}" if workload.group > 1 else ""
+    lengths = f"s{workload.seqlen_q}"
+    if workload.seqlen_q != workload.seqlen_k:
+        lengths = f"q{workload.seqlen_q} k{workload.seqlen_k}"
+    _, _, tail = str(workload).partition(f"_k{workload.seqlen_k}_")
+    return f"b{workload.batch} {heads} {lengths} {tail.replace('_bf16', '').replace('_', ' ')}"
+
+
+def _remarks(rows: Sequence[Row]) -> Iterable[str]:
+    """The summary, then whatever a reader of the figures has to know."""
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    if ratios:
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        ahead = sum(ratio > 1.0 for ratio in ratios)
+        span = f"{min(ratios):.3f} to {max(ratios):.3f}"
+        yield f"Ahead at {ahead} of {len(ratios)}, geometric mean {mean:.3f} ({span})."
+    missing: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for name, why in row.left_out.items():
+            missing.setdefault((name, why), []).append(_short(row.workload))
+        if row.device.get("disturbance"):
+            yield f"Disturbed: {_short(row.workload)}, {row.device['disturbance']}."
+    for (name, why), where in missing.items():
+        places = "all" if len(where) == len(rows) else ", ".join(where)
+        yield f"Without {NAMES[name]}: {places} ({why})."
+
+
+if __name__ == "__main__":
+    text = Path(sys.argv[1]).read_text(encoding="utf-8")
+    print(tables([Row.parse(line) for line in text.splitlines()]), end="")

@@ -1,0 +1,32 @@
+"""benchmarks/forward/ on a device: peers that come with PyTorch compute the same as tunefa."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.forward import measure
+from tunefa.workload import Workload
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b2_h8_q512_d64_full",
+        "b2_h8_kv2_q512_d128_causal",
+        "b1_h4_q512_k1024_d64_fp16_causal",
+        "b1_h4_q1024_d64_causal_w200",
+        "b1_h4_q512_d72_causal",
+    ],
+)
+def test_a_row_with_all_peers_of_pytorch(text: str) -> None:
+    workload = Workload.parse(text)
+    row = measure.measured("given", workload, ["cudnn", "fa2", "flex"], 3)
+    served = {"tunefa", "fa2", "flex"}
+    if workload.window is None and workload.seqlen_q == workload.seqlen_k:
+        served.add("cudnn")
+    assert row.tflops.keys() == served, row.left_out
+    assert row.left_out.keys() == {"tunefa", "cudnn", "fa2", "flex"} - served
+    assert min(row.tflops.values()) > 0
+    assert row.chosen["kernel"]
