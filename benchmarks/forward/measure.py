@@ -6,6 +6,7 @@ import statistics
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -86,6 +87,18 @@ def _truth(workload: Workload, tensors: tuple[Any, ...]) -> tuple[Any, tuple[sli
     return right, (slice(1), slice(heads))
 
 
+@dataclass(frozen=True)
+class Replay:
+    """A CUDA graph of a call, and the call, which owns the tensors that the graph reads."""
+
+    graph: torch.cuda.CUDAGraph
+    call: Call
+
+    def __call__(self) -> None:
+        """Launches the graph."""
+        self.graph.replay()
+
+
 def captured(call: Call) -> Call:
     """The replay of a CUDA graph of the call; itself where it cannot be captured."""
     graph = torch.cuda.CUDAGraph()
@@ -96,8 +109,7 @@ def captured(call: Call) -> Call:
         print(f"not captured: {str(error).splitlines()[0]}", file=sys.stderr)
         torch.cuda.synchronize()
         return call
-    replay: Call = graph.replay
-    return replay
+    return Replay(graph, call)
 
 
 def made_with() -> dict[str, str]:
