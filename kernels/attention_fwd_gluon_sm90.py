@@ -29,6 +29,8 @@ What each parameter trades:
                  as many trips
     PING_PONG    1: consumers take turns at the tensor cores
     LANE_SUM     1: row sums stay spread over lanes until the end of a tile
+    SLACK        powers of two by which scores may exceed their row's maximum before it follows
+                 them; a warp whose maxima all stay need not rescale its output
     HALF_DIAGONAL  1: of a causal tile's first block, only the half that can be seen is multiplied
     SECTION_MB   causal: heads whose K and V fill so much of the L2 are worked on together
 """
@@ -51,7 +53,7 @@ from tunefa.kernels.gluon.forward import (
     write_out,
 )
 from tunefa.kernels.gluon.hopper import Turns, new_barriers, new_ring, new_tiles
-from tunefa.kernels.gluon.products import arrived, as_operand, no_output, outputs, scaled
+from tunefa.kernels.gluon.products import arrived, as_operand, decayed, no_output, outputs, scaled
 
 LOG2_E = math.log2(math.e)
 is_aligned = tma_blocks.is_aligned
@@ -134,15 +136,17 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
             tma.store_wait(0)
             q.free(((turn - 1) % a.Q_STAGES) * a.WARPGROUPS + ME)
     block += 1
-    state = (acc, p, row_max, row_sum)
+    state = (acc, p, row_max, row_sum, gl.full_like(row_max, 1.0))
     for j in range(0, end - 1 - begin):
         state = step(a, pipes, slot, state, block, row, end - 2 - j, ME)
         block += 1
-    acc, p, row_max, row_sum = state
+    acc, p, row_max, row_sum, decay = state
     if a.O_PARTS > 0:
         q.free(slot)
     before = block - 1
     v.wait(before % v.SLOTS, before // v.SLOTS)
+    if a.SLACK:
+        acc = decayed(acc, decay, v)
     acc = arrived(outputs(p, v, before % v.SLOTS, acc), v)
     v.free(before % v.SLOTS)
     return acc, row_max, row_sum, block
@@ -158,7 +162,7 @@ def attention_fwd(
     heads, seqlen_q, seqlen_k, window, scale_log2,
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
-    HALF_DIAGONAL: gl.constexpr,
+    SLACK: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
@@ -166,7 +170,7 @@ def attention_fwd(
     """Works through the tiles that the schedule gives to this program."""
     sizes = (heads, seqlen_q, seqlen_k, window, scale_log2)
     a = Attention(
-        sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
+        sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK, HALF_DIAGONAL,
         CAUSAL, WINDOWED, RAGGED,
     )  # fmt: skip
     q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
@@ -232,7 +236,7 @@ def _blocks(workload, config):
 def _constants(workload, config):
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS"]]
     names = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "PING_PONG", "LANE_SUM",
-             "HALF_DIAGONAL")  # fmt: skip
+             "SLACK", "HALF_DIAGONAL")  # fmt: skip
     return {
         **{name: config[name] for name in names},
         "CAUSAL": workload.causal,

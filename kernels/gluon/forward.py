@@ -24,6 +24,7 @@ from tunefa.kernels.gluon.hopper import (
 from tunefa.kernels.gluon.products import (
     arrived,
     as_operand,
+    decayed,
     outputs,
     scaled,
     scores,
@@ -47,6 +48,7 @@ class Attention:
     Q_STAGES: gl.constexpr
     O_PARTS: gl.constexpr
     LANE_SUM: gl.constexpr
+    SLACK: gl.constexpr
     HALF_DIAGONAL: gl.constexpr
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
@@ -54,7 +56,7 @@ class Attention:
 
     @gluon.constexpr_function
     def __init__(
-        self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
+        self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK, HALF_DIAGONAL,
         CAUSAL, WINDOWED, RAGGED,
     ):  # fmt: skip
         self.heads, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2]
@@ -62,6 +64,7 @@ class Attention:
         self.WARPGROUPS, self.BLOCK_N = gl.constexpr(WARPGROUPS), gl.constexpr(BLOCK_N)
         self.Q_STAGES, self.O_PARTS = gl.constexpr(Q_STAGES), gl.constexpr(O_PARTS)
         self.LANE_SUM, self.HALF_DIAGONAL = gl.constexpr(LANE_SUM), gl.constexpr(HALF_DIAGONAL)
+        self.SLACK = gl.constexpr(SLACK)
         self.CAUSAL, self.WINDOWED = gl.constexpr(CAUSAL), gl.constexpr(WINDOWED)
         self.RAGGED = gl.constexpr(RAGGED)
 
@@ -177,7 +180,7 @@ def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: g
         s = a.masked(s, row, key_block * a.BLOCK_N)
     row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
     row_sum = no_row_sum(N, a.LANE_SUM)
-    p, row_max, row_sum, _ = online_softmax(s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM)
+    p, row_max, row_sum, _ = online_softmax(s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, 0)
     return p, row_max, row_sum
 
 
@@ -190,14 +193,20 @@ def widened(p, N: gl.constexpr):
 
 @gluon.jit
 def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
-    """Scores and softmax of a block, number `block` of all, and p @ v of the one before."""
+    """Scores and softmax of a block, number `block` of all, and p @ v of the one before.
+
+    `state` is (output, p, row_max, row_sum, decay): what p @ v of the last block is still to be
+    added to, and by what it has to be multiplied first.
+    """
     GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
-    acc, p, row_max, row_sum = state
+    acc, p, row_max, row_sum, decay = state
     k, v, turns = pipes.k, pipes.v, pipes.turns
     k.wait(block % k.SLOTS, block // k.SLOTS)
     turns.wait(block, ME)
     s = scores(pipes.q, q_slot, k, block % k.SLOTS, a.BLOCK_N)
     before = block - 1
+    if a.SLACK:  # at the end of the step a branch would keep exponentials from the wait's shadow
+        acc = decayed(acc, decay, v)
     v.wait(before % v.SLOTS, before // v.SLOTS)
     acc = outputs(p, v, before % v.SLOTS, acc)
     turns.give(ME)
@@ -207,13 +216,15 @@ def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
         if a.crosses(row, key_block):
             s = a.masked(s, row, key_block * a.BLOCK_N)
     p32, row_max, row_sum, decay = online_softmax(
-        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, a.SLACK
     )
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
     acc = arrived(acc, v)
     v.free(before % v.SLOTS)
     p = as_operand(p32, v)
-    return scaled(acc, decay, v), p, row_max, row_sum
+    if not a.SLACK:
+        acc = scaled(acc, decay, v)
+    return acc, p, row_max, row_sum, decay
 
 
 @gluon.jit

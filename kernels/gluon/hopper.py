@@ -10,9 +10,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from tunefa.kernels.gluon.api import aggregate, copy_in
 
-WARPGROUP_ROWS = 64
-"""Rows of one WGMMA; a consumer warpgroup owns as many."""
-
 
 @gluon.constexpr_function
 def wgmma_layout(columns):
@@ -186,14 +183,24 @@ def whole_row_sum(row_sum, N: gl.constexpr, LANE_SUM: gl.constexpr):
 
 
 @gluon.jit
-def online_softmax(s, row_max, row_sum, scale_log2, MASKED: gl.constexpr, LANE_SUM: gl.constexpr):
+def online_softmax(
+    s, row_max, row_sum, scale_log2,
+    MASKED: gl.constexpr, LANE_SUM: gl.constexpr, SLACK: gl.constexpr,
+):  # fmt: skip
     """One block of scores: (p, row_max, row_sum, decay), maxima in units of log2.
 
     FlashAttention-2, arXiv:2307.08691, algorithm 1, lines 8 and 9. LANE_SUM: a row's sum stays
     spread over its four lanes until `whole_row_sum`, which saves two shuffles per block and row.
+    SLACK: a maximum stays until scores exceed it by more; decay is then nearly always 1, and p up
+    to 2^SLACK. Any shift of the exponents gives the same quotient in the end (as FlashAttention-4
+    does on Blackwell).
     """
     N: gl.constexpr = s.shape[1]
-    new_max = gl.maximum(row_max, gl.max(s, 1) * scale_log2)
+    block_max = gl.max(s, 1) * scale_log2
+    if SLACK:
+        new_max = gl.where(block_max > row_max + SLACK, block_max, row_max)
+    else:
+        new_max = gl.maximum(row_max, block_max)
     shift = new_max
     if MASKED:  # a row that has seen no key yet: -inf - -inf would be NaN
         shift = gl.where(new_max == -float("inf"), 0.0, new_max)
@@ -207,3 +214,48 @@ def online_softmax(s, row_max, row_sum, scale_log2, MASKED: gl.constexpr, LANE_S
     else:
         row_sum = row_sum * decay + gl.sum(p, 1)
     return p, new_max, row_sum, decay
+
+
+@gluon.jit
+def rescaled(acc, decay):
+    """An accumulator with each row times its decay.
+
+    A warp whose decays are all 1 branches past the products; tensors cannot say that, PTX can.
+    """
+    N: gl.constexpr = acc.shape[1]
+    decay = gl.convert_layout(decay, row_layout(N))
+    moved = gl.inline_asm_elementwise(
+        _VOTE, "=r,=r,f,f", [decay], gl.int32, is_pure=False, pack=2
+    )  # the same for all rows of a warp
+    # One asm takes a thread's elements in any order: each brings its own decay.
+    AT_ONCE: gl.constexpr = min(32, N // 2)
+    ASM: gl.constexpr = _products(AT_ONCE)
+    CONSTRAINTS: gl.constexpr = _in_place(AT_ONCE)
+    return gl.inline_asm_elementwise(
+        ASM, CONSTRAINTS, [acc, decay[:, None], moved[:, None]], gl.float32,
+        is_pure=False, pack=AT_ONCE,
+    )  # fmt: skip
+
+
+_VOTE = gl.constexpr("""{
+    .reg .pred moved;
+    setp.neu.f32 moved, $2, 0f3F800000;
+    setp.neu.or.f32 moved, $3, 0f3F800000, moved;
+    vote.sync.any.pred moved, moved, 0xffffffff;
+    selp.b32 $0, 1, 0, moved;
+    selp.b32 $1, 1, 0, moved;
+}""")
+
+
+@gluon.constexpr_function
+def _products(n):
+    """PTX: n elements times n decays, unless the flags that come last are 0."""
+    products = [f"mul.f32 ${i}, ${i}, ${2 * n + i};" for i in range(n)]
+    begin = f"{{ .reg .pred still; setp.eq.b32 still, ${3 * n}, 0; @still bra DONE;"
+    return "\n".join([begin, *products, "DONE: }"])
+
+
+@gluon.constexpr_function
+def _in_place(n):
+    """The constraints of `_products`: results lie where the elements were."""
+    return ",".join(["=f"] * n + [str(i) for i in range(n)] + ["f"] * n + ["r"] * n)

@@ -6,7 +6,7 @@ A head dimension between two powers of two is split into the lower one and a res
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
-from tunefa.kernels.gluon.hopper import operand_layout, row_layout, wgmma_layout
+from tunefa.kernels.gluon.hopper import operand_layout, rescaled, row_layout, wgmma_layout
 
 
 @gluon.jit
@@ -50,6 +50,16 @@ def scaled(acc, by_row, v):
     acc = acc * gl.convert_layout(by_row, row_layout(acc.shape[1]))[:, None]
     if v.REST:
         acc_rest = acc_rest * gl.convert_layout(by_row, row_layout(v.REST))[:, None]
+    return acc, acc_rest
+
+
+@gluon.jit
+def decayed(acc, decay, v):
+    """An output with each row times a number that is 1 for nearly all."""
+    acc, acc_rest = acc
+    acc = rescaled(acc, decay)
+    if v.REST:
+        acc_rest = rescaled(acc_rest, decay)
     return acc, acc_rest
 
 
