@@ -226,10 +226,11 @@ def flash_attention(
     causal: query i sees keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from 2.1 on; a row
     that sees none gives 0. window: of these keys, only the last `window`; or (left, right), which
     needs no causal=True: i - left <= j - (seqlen_k - seqlen_q) <= i + right, None for no limit, and
-    causal=True is a right of 0. softcap: scores s become softcap * tanh(s / softcap). Kernels serve
-    windows and soft-caps on sm90 only. scale: head_dim ** -0.5 if None. return_lse: returns (out,
-    lse), lse = log(sum(exp(scale * q @ k^T))) of these scores, (batch, heads, seqlen_q), in fp32
-    (fp64 for fp64 inputs).
+    causal=True is a right of 0. softcap: scores s become softcap * tanh(s / softcap), in kernels by
+    the hardware's tanh, with a relative error of up to 2^-11. Kernels serve windows and soft-caps
+    on sm90 only. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse), lse =
+    log(sum(exp(scale * q @ k^T))) of these scores, (batch, heads, seqlen_q), in fp32 (fp64 for fp64
+    inputs).
 
     Works under autograd, torch.compile and CUDA graph capture, from a shape's first call on.
     Where no kernel serves the call (a CPU tensor, fp64, another chip) PyTorch computes it;

@@ -67,7 +67,10 @@ def judge(workload: Workload, softcap: float | None = None) -> None:
     assert error <= TOLERANCE[workload.dtype], f"{error:.1e} on {workload}: {chosen}"
     seen = right_lse.isfinite()
     assert torch.equal(lse.isneginf(), ~seen), str(workload)
-    assert float((lse - right_lse)[seen].abs().max()) <= LSE_TOLERANCE, str(workload)
+    # The hardware's tanh is off by up to 2^-11 of a score, and a row may see just one.
+    tanh_error = 0.0 if softcap is None else 2**-11 * min(softcap, 8.0)
+    limit = LSE_TOLERANCE + tanh_error
+    assert float((lse - right_lse)[seen].abs().max()) <= limit, str(workload)
 
 
 @pytest.mark.parametrize("window", [1, 2, 17, 63, 64, 65, 128, 200, 511])
