@@ -51,7 +51,7 @@ def pieces(workload: Workload, tensors: tuple[Any, ...]) -> dict[str, Callable[[
     """The parts of a call that a plan serves, by name; none where PyTorch computes it."""
     q, k, v, out, lse = tensors
     runtime = Runtime()
-    options = Options(workload.causal, workload.window)
+    options = Options.of(workload.causal, workload.band, softcap=check.softcap(workload))
     plan = runtime.plan(q, k, v, options)
     if not isinstance(plan, KernelPlan):
         return {}
@@ -80,7 +80,7 @@ def figures(workload: Workload) -> dict[str, float | str]:
     q, k, v = tensors[:3]
     calls = {
         "flash_attention": lambda: tunefa.flash_attention(
-            q, k, v, causal=workload.causal, window=workload.window
+            q, k, v, causal=workload.causal, window=workload.band, softcap=check.softcap(workload)
         ),
         **pieces(workload, tensors),
         "sdpa": sdpa(workload, tensors),

@@ -17,8 +17,9 @@ Choices beyond the paper:
   tile's queries arrive in another.
 
 Causal means bottom-right aligned (FlashAttention >= 2.1): query i sees keys j <= i + seqlen_k -
-seqlen_q, with a window only the last `window` of them. A row that sees no key gives out = 0 and
-lse = -inf.
+seqlen_q. A window that reaches `ahead` keys beyond this diagonal is a causal mask with a diagonal
+further ahead, of which each query sees the last `window` keys. A row that sees no key gives out = 0
+and lse = -inf. With a soft-cap c, scores s become c * tanh(s / c), by the hardware's tanh.
 
 What each parameter trades:
     WARPGROUPS   rows per tile against registers per thread
@@ -32,7 +33,7 @@ What each parameter trades:
     SLACK        powers of two by which scores may exceed their row's maximum before it follows
                  them; a warp whose maxima all stay need not rescale its output
     HALF_DIAGONAL  1: of a causal tile's first block, only the half that can be seen is multiplied
-    SECTION_MB   causal: heads whose K and V fill so much of the L2 are worked on together
+    SECTION_MB   masked: heads whose K and V fill so much of the L2 are worked on together
 """
 
 import math
@@ -159,19 +160,20 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
 def attention_fwd(
     q_desc, k_desc, v_desc, o_desc, q_rest_desc, k_rest_desc, v_rest_desc, o_rest_desc,
     lse_ptr, schedule_ptr, tiles_ptr,
-    heads, seqlen_q, seqlen_k, window, scale_log2,
+    heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale,
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
     SLACK: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
-    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr,
+    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, AHEAD: gl.constexpr, SOFTCAP: gl.constexpr,
+    RAGGED: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Works through the tiles that the schedule gives to this program."""
-    sizes = (heads, seqlen_q, seqlen_k, window, scale_log2)
+    sizes = (heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale)
     a = Attention(
         sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK, HALF_DIAGONAL,
-        CAUSAL, WINDOWED, RAGGED,
+        CAUSAL, WINDOWED, AHEAD, SOFTCAP, RAGGED,
     )  # fmt: skip
     q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
     o_descs = (o_desc, o_rest_desc)
@@ -239,8 +241,10 @@ def _constants(workload, config):
              "SLACK", "HALF_DIAGONAL")  # fmt: skip
     return {
         **{name: config[name] for name in names},
-        "CAUSAL": workload.causal,
+        "CAUSAL": workload.band != (None, None),
         "WINDOWED": workload.window is not None,
+        "AHEAD": not workload.causal and workload.band != (None, None),
+        "SOFTCAP": workload.softcap,
         "RAGGED": _is_ragged(workload, config),
         "REST": tma_blocks.split(workload.head_dim)[1],
         "REST_V": tma_blocks.split(workload.head_dim_v)[1],
@@ -251,10 +255,10 @@ def _constants(workload, config):
 
 def _is_ragged(workload, config):
     """Whether more than a tile's first block may need a mask, or a row may see no key."""
-    if not workload.causal:
+    if workload.band == (None, None):
         return workload.seqlen_k % config["BLOCK_N"] != 0
     offset = workload.seqlen_k - workload.seqlen_q
-    return workload.window is not None or offset < 0 or offset % 64 != 0
+    return workload.band != (None, 0) or offset < 0 or offset % 64 != 0
 
 
 def variant(workload, config, aligned=True):
@@ -264,7 +268,7 @@ def variant(workload, config, aligned=True):
     """
     constants = _constants(workload, config)
     kind = workload.dtype
-    types = {"lse_ptr": "*fp32", "scale_log2": "fp32"}
+    types = {"lse_ptr": "*fp32", "scale_log2": "fp32", "tanh_scale": "fp32"}
     types |= {"schedule_ptr": "*i32", "tiles_ptr": "*i32"}
     types |= tma_blocks.types("qkvo", kind, _blocks(workload, config))
     types |= dict.fromkeys(constants, "constexpr")
@@ -277,16 +281,19 @@ def variant(workload, config, aligned=True):
     }
 
 
-def arguments(tensors, workload, config, scale):
+def arguments(tensors, workload, config, scale, softcap=None):
     """The grid and the kernel's arguments, in the order of its signature.
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
-    seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
+    seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive, as is `softcap`, the
+    bound of the scores where `workload.softcap`.
     """
     descriptors = tma_blocks.descriptors(tensors[:4], workload.dtype, _blocks(workload, config))
     lse, w = tensors[4], workload
     schedule, tiles = tile_table.tables(w, config, lse.device)
-    sizes = [w.heads, w.seqlen_q, w.seqlen_k, w.window or 0, scale * LOG2_E]
+    ahead, window = tile_table.edges(w)
+    scales = (scale * LOG2_E, 0.0) if softcap is None else (softcap * LOG2_E, scale / softcap)
+    sizes = [w.heads, w.seqlen_q, w.seqlen_k, window or 0, ahead, *scales]
     constants = _constants(w, config).values()
     return (len(schedule) - 1, 1, 1), [*descriptors, lse, schedule, tiles, *sizes, *constants]

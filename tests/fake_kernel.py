@@ -106,13 +106,14 @@ class FakeLanguage:
         workload: Workload,
         config: Config,
         scale: float,
+        softcap: float | None = None,
     ) -> FakeLaunch:
         self.prepared.append(scale)
         views = [(tensor.shape, tensor.stride()) for tensor in tensors]
 
         def start(*given: Any) -> None:
             seen = [x.as_strided(*view) for x, view in zip(given, views, strict=True)]
-            self.launch(kernel, compiled, seen, workload, config, scale)
+            self.launch(kernel, compiled, seen, workload, config, scale, softcap)
 
         return FakeLaunch(start, self.device_bytes, config)
 
@@ -124,6 +125,7 @@ class FakeLanguage:
         workload: Workload,
         config: Config,
         scale: float,
+        softcap: float | None = None,
     ) -> None:
         q, k, v, out, lse = tensors
         assert all(tensor.stride(3) == 1 for tensor in (q, k, v, out))
@@ -133,7 +135,9 @@ class FakeLanguage:
             workload.seqlen_q,
             workload.head_dim,
         )
-        problem = Problem(q, k, v, workload.causal, scale, workload.window)
+        assert (softcap is not None) == workload.softcap
+        mask = (workload.window, workload.ahead)
+        problem = Problem(q, k, v, workload.causal, scale, *mask, softcap)
         right, right_lse = reference.attention(problem)
         out.copy_(right)
         lse.copy_(right_lse)

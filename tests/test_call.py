@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -24,12 +25,14 @@ GOOD: dict[str, Any] = {
     "window": None,
     "scale": None,
     "layout": "bshd",
+    "softcap": None,
 }
 
 
 def call(**changes: Any) -> Call:
     given = {**GOOD, **changes}
-    options = Options(**{name: given.pop(name) for name in Options._fields})
+    named = ("causal", "window", "layout", "softcap")
+    options = Options.of(**{name: given.pop(name) for name in named})
     return Call.of(**given, options=options)
 
 
@@ -56,6 +59,37 @@ def test_a_window_that_leaves_out_no_key_is_none_to_lookup() -> None:
     assert call(window=16).workload() == call(window=10**9).workload() == call().workload()
 
 
+@pytest.mark.parametrize(
+    ("causal", "window", "text"),
+    [
+        (False, (None, None), "full"),
+        (False, (None, 0), "causal"),
+        (True, (None, None), "causal"),
+        (True, (3, 5), "causal_w4"),  # as FlashAttention has it
+        (False, (3, 0), "causal_w4"),
+        (False, (0, 0), "causal_w1"),
+        (False, (3, None), "full_w4"),
+        (False, (3, 2), "full_w4_a2"),
+        (False, (15, 2), "full_a2"),  # of 16 keys
+        (False, (10**9, 7), "full"),  # of 8 queries
+    ],
+)
+def test_windows_of_two_sides(causal: bool, window: Any, text: str) -> None:
+    made = call(causal=causal, window=window)
+    assert made.workload() == Workload.parse(f"b2_h32_kv8_q8_k16_d64_bf16_{text}")
+    assert Call.of(Q, KV, KV, made.options, None).workload() == made.workload()
+
+
+def test_a_number_is_a_window_of_a_causal_mask() -> None:
+    assert call(window=4).options == call(causal=False, window=(3, 0)).options
+
+
+def test_a_soft_cap_is_known_to_lookup_but_not_its_value() -> None:
+    assert str(call(softcap=50).workload()).endswith("_causal_softcap")
+    assert call(softcap=50).workload() == call(softcap=30.5).workload() != call().workload()
+    assert call(softcap=30.5).options.softcap == 30.5
+
+
 def test_fp64_has_its_lse_in_fp64() -> None:
     made = call(q=Q.double(), k=KV.double(), v=KV.double())
     assert made.new_lse().dtype == torch.float64
@@ -80,16 +114,28 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"layout": "bshdx"}, "unknown layout 'bshdx': did you mean bshd? (known: bshd, bhsd)"),
     ({"layout": None}, "unknown layout 'None'"),
     ({"causal": "yes"}, "causal is 'yes': give True or False"),
-    ({"window": 0}, "window is 0: give the number of keys that a query sees, from 1, or None"),
+    (
+        {"window": 0},
+        "window is 0: give the number of keys that a query sees up to the diagonal, from 1; or "
+        "(left, right), how many before it and beyond it, from 0, None for all; or None",
+    ),
     ({"window": -1}, "window is -1: give the number of keys"),
     ({"window": 4.0}, "window is 4.0: give the number of keys"),
     ({"window": True}, "window is True: give the number of keys"),
-    ({"window": (4, 0)}, "window is (4, 0): give the number of keys"),
+    ({"window": [4, 0]}, "window is [4, 0]: give the number of keys"),
+    ({"window": (4,)}, "window is (4,): give the number of keys"),
+    ({"window": (4, -1)}, "window is (4, -1): give the number of keys"),
+    ({"window": (4.0, 0)}, "window is (4.0, 0): give the number of keys"),
     (
         {"window": 4, "causal": False},
-        "window is 4 and causal is False: a window counts keys back from the diagonal, so give "
-        "causal=True",
+        "window is 4 and causal is False: a number counts keys back from the diagonal, so give "
+        "causal=True, or a pair (left, right)",
     ),
+    ({"softcap": 0.0}, "softcap is 0.0: give a positive number, or None for scores as they are"),
+    ({"softcap": -30}, "softcap is -30: give a positive number"),
+    ({"softcap": math.inf}, "softcap is inf: give a positive number"),
+    ({"softcap": math.nan}, "softcap is nan: give a positive number"),
+    ({"softcap": "50"}, "softcap is '50': give a positive number"),
     ({"k": [1.0]}, "k is a list: give a torch.Tensor, (batch, seqlen, heads, head_dim)"),
     ({"v": KV[0]}, "v has 3 axes, (16, 8, 64): give 4, (batch, seqlen, heads, head_dim)"),
     ({"q": Q.long()}, "unknown dtype of q, 'torch.int64'"),
@@ -117,6 +163,20 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"scale": float("inf")}, "scale is inf: give a finite number"),
     ({"scale": torch.ones(())}, "scale is tensor(1.): give a finite number"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (Options(True, 0), "window is 0: give a number of keys from 1, or None"),
+        (Options(False, ahead=0), "ahead is 0: give a number of keys from 1, or None"),
+        (Options(True, ahead=4), "ahead is 4 and causal is True, which leaves out every key ahead"),
+    ],
+)
+def test_options_that_flash_attention_does_not_make(options: Options, says: str) -> None:
+    with pytest.raises(TunefaError) as error:
+        options.check()
+    assert str(error.value).startswith(says)
 
 
 @pytest.mark.parametrize(("changes", "says"), ERRORS, ids=lambda each: str(each)[:40])

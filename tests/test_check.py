@@ -29,7 +29,8 @@ def solved(workload: Workload = SMALL) -> tuple[Any, ...]:
     """Tensors in which a perfect kernel has written its outputs."""
     made = check.tensors(workload, "cpu", seed=0)
     q, k, v, out, lse = made
-    problem = Problem(q, k, v, workload.causal, 0.2, workload.window)
+    mask = (workload.window, workload.ahead)
+    problem = Problem(q, k, v, workload.causal, 0.2, *mask, check.softcap(workload))
     right, right_lse = reference.attention(problem, torch.float64)
     out.copy_(right)
     lse.copy_(right_lse)
@@ -149,9 +150,26 @@ def test_a_window_that_is_ignored_or_off_by_one_does_not_pass() -> None:
     assert verdict(made, workload).passed
     for window in (None, 8, 10):
         assert not verdict(made, replace(workload, window=window)).passed
+    full = replace(workload, causal=False, ahead=2)
+    made = solved(full)
+    assert verdict(made, full).passed
+    for ahead in (None, 1, 3):
+        assert not verdict(made, replace(full, ahead=ahead)).passed
 
 
-@pytest.mark.parametrize("text", ["q70_k90_w20", "q90_k70_w20", "q60_k130", "q64_w1", "q64_full"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q70_k90_w20",
+        "q90_k70_w20",
+        "q60_k130",
+        "q64_w1",
+        "q64_full",
+        "q70_k90_w20_a9",
+        "q90_k70_a9",
+        "q64_full_w20",
+    ],
+)
 def test_the_limit_is_the_error_of_pytorch_s_attention(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +210,25 @@ def test_awkward_windows_cross_blocks_and_skip_some(block_m: int, block_n: int) 
     assert 0 < diagonal < shape.window  # the first rows see every key up to their own
     last_tile = (shape.seqlen_q - 1) // block_m * block_m
     assert last_tile + diagonal - shape.window + 1 >= 2 * block_n  # keys that it does not see
+
+
+@pytest.mark.parametrize("text", ["w4096_a100", "full_w4096", "a4096", "w1_a1"])
+def test_awkward_windows_of_two_sides_keep_theirs(text: str) -> None:
+    workload = Workload.parse(f"q8192_{text}")
+    for block in (16, 64, 256):
+        shape = check.awkward(workload, {"BLOCK_M": block, "BLOCK_N": block})
+        for name in ("window", "ahead"):
+            asked, kept = getattr(workload, name), getattr(shape, name)
+            assert kept == (asked and min(asked, block + block // 2 + 1))
+        first = (shape.seqlen_k - shape.seqlen_q) + (shape.ahead or 0)
+        assert shape.ahead is None or first < shape.seqlen_k - 2 * block  # keys not seen
+
+
+def test_an_ignored_soft_cap_does_not_pass() -> None:
+    workload = replace(SMALL, softcap=True)
+    assert not verdict(solved(), workload).passed
+    assert verdict(solved(workload), workload).passed
+    assert check.Gate("cpu").limit(workload) == TOLERANCE["fp32"]
 
 
 def test_awkward_windows_are_never_wider_than_asked() -> None:

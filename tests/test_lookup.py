@@ -167,6 +167,16 @@ def test_windows_are_a_family_of_their_own() -> None:
     assert ask([wide, NEAREST], "fwd_q8192_w8192").record == NEAREST  # a window of all keys is none
 
 
+def test_keys_ahead_and_soft_caps_are_families_of_their_own() -> None:
+    narrow, wide = measured("fwd_q8192_w512_a512"), measured("fwd_q8192_w512_a2048")
+    capped = measured("fwd_q8192_softcap")
+    assert ask([wide, narrow, NEAREST], "fwd_q8192_w512_a600").record == narrow
+    assert ask([wide, narrow], "fwd_q8192_full").record is None
+    assert ask([wide, narrow], "fwd_q8192_w512").record is None
+    assert ask([capped], "fwd_q8192").record is None
+    assert ask([capped, NEAREST], "fwd_q8192_softcap").record == capped
+
+
 def test_eager_measurements_come_before_graphs_where_they_are_as_near() -> None:
     graph, eager = measured(median_us=1.0), measured(median_us=9.0, mode="eager")
     assert ask([graph, eager]).record is eager

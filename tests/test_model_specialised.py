@@ -107,6 +107,20 @@ def test_a_window_leaves_out_most_of_a_long_row() -> None:
     assert math.isfinite(predict(replace(WORKLOAD, causal=True, window=1)).time_us)
 
 
+def test_a_window_of_two_sides_costs_what_its_keys_do() -> None:
+    both = replace(WORKLOAD, causal=False, window=512, ahead=511)
+    causal = replace(WORKLOAD, causal=True, window=1023)  # as many keys
+    assert predict(both).time_us == pytest.approx(predict(causal).time_us, rel=0.1)
+    one_side = replace(WORKLOAD, causal=False, ahead=512)
+    assert predict(both).time_us < predict(one_side).time_us < predict(WORKLOAD).time_us
+
+
+def test_a_soft_cap_costs_another_exponential() -> None:
+    plain, capped = predict(WORKLOAD), predict(replace(WORKLOAD, softcap=True))
+    assert capped.cycles_per_step["exp2"] == 2 * plain.cycles_per_step["exp2"]
+    assert capped.time_us > plain.time_us
+
+
 # What the model said when it read the parameters of the Triton kernel by name.
 BEFORE = [
     ("sm90", "b1_h32_kv8_q8192_d128_bf16_causal", {}, 1077.360655737705),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tunefa
 from tunefa import ops, reference
-from tunefa.call import Call, Options
+from tunefa.call import Call, Options, Window
 from tunefa.errors import TunefaError
 
 TREE = Path(__file__).resolve().parent.parent
@@ -40,13 +40,16 @@ def inputs(
     return q, normal(heads_kv, seqlen_k, head_dim), normal(heads_kv, seqlen_k, head_dim_v)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None = None) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Window = None) -> Tensor:
     """PyTorch's own, of BSHD tensors; a row that sees no key, NaN there, is 0 here."""
+    left, right = window if isinstance(window, tuple) else ((window or k.shape[1]) - 1, None)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
-    if causal:
-        diagonal = k.shape[2] - q.shape[2]
-        seen = seen.tril(diagonal).triu(diagonal + 1 - (window or k.shape[2]))
+    diagonal = k.shape[2] - q.shape[2]
+    if causal or right is not None:
+        seen = seen.tril(diagonal + (0 if causal else right or 0))
+    if left is not None:
+        seen = seen.triu(diagonal - left)
     some = seen.any(1)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | ~some[:, None], enable_gqa=True)
     return (out * some[:, None]).transpose(1, 2)
@@ -58,10 +61,14 @@ def close(made: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("causal", "window"), [(False, None), (True, None), (True, 1), (True, 3), (True, 99)]
+    ("causal", "window"),
+    [
+        *((False, None), (True, None), (True, 1), (True, 3), (True, 99), (True, (3, None))),
+        *((False, (2, 1)), (False, (None, 2)), (False, (0, 0)), (False, (4, None))),
+    ],
 )
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gradients_are_sdpa_s(shape: tuple[int, ...], causal: bool, window: int | None) -> None:
+def test_gradients_are_sdpa_s(shape: tuple[int, ...], causal: bool, window: Window) -> None:
     q, k, v = inputs(shape)
     out = tunefa.flash_attention(q, k, v, causal=causal, window=window)
     right = sdpa(q, k, v, causal, window)
@@ -73,11 +80,12 @@ def test_gradients_are_sdpa_s(shape: tuple[int, ...], causal: bool, window: int 
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-def test_gradcheck_of_out_and_lse(layout: str) -> None:
+@pytest.mark.parametrize("softcap", [None, 0.8])
+def test_gradcheck_of_out_and_lse(layout: str, softcap: float | None) -> None:
     q, k, v = inputs((4, 2, 3, 5, 4, 6), layout, torch.float64)
 
     def both(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return ops.flash_attention(q, k, v, Options(True, 2, layout), None)
+        return ops.flash_attention(q, k, v, Options.of(True, 2, layout, softcap), None)
 
     assert torch.autograd.gradcheck(both, (q, k, v))
 
@@ -113,14 +121,20 @@ def test_a_gradient_of_the_gradient_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("causal", "window", "scale"), [(True, None, None), (True, 3, None), (False, None, 0.2)]
+    ("mask", "scale"),
+    [
+        (Options(True), None),
+        (Options(True, 3), None),
+        (Options(False, 3, ahead=2, softcap=1.5), None),
+        (Options(False), 0.2),
+    ],
 )
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_ops_keep_pytorch_s_rules(
-    shape: tuple[int, ...], layout: str, causal: bool, window: int | None, scale: float | None
+    shape: tuple[int, ...], layout: str, mask: Options, scale: float | None
 ) -> None:
-    options = (causal, window, layout, scale)
+    options = (*mask._replace(layout=layout), scale)
     q, k, v = inputs(shape, layout)
     torch.library.opcheck(FORWARD, (q, k, v, *options))
     q, k, v = (x.detach() for x in (q, k, v))
@@ -132,9 +146,16 @@ def test_ops_keep_pytorch_s_rules(
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("return_lse", [False, True])
-@pytest.mark.parametrize("window", [None, 5])
-def test_compiles_into_one_graph(dynamic: bool, return_lse: bool, window: int | None) -> None:
-    options: dict[str, Any] = {"causal": True, "window": window}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"causal": True},
+        {"causal": True, "window": 5},
+        {"window": (5, 2), "softcap": 1.5},
+        {"window": (None, 2)},
+    ],
+)
+def test_compiles_into_one_graph(dynamic: bool, return_lse: bool, options: dict[str, Any]) -> None:
 
     def block(q: Tensor, k: Tensor, v: Tensor) -> Any:
         if not return_lse:
@@ -177,7 +198,7 @@ def test_mistakes_are_named_under_compile_too() -> None:
     with pytest.raises(Exception, match="window is 3 and causal is False"):
         compiled(q, k, v, window=3)
     with pytest.raises(TunefaError, match="q has 4 heads, which is not a multiple of the 3"):
-        FORWARD(q, k[:, :, :3], v[:, :, :3], False, None, "bshd", None)
+        FORWARD(q, k[:, :, :3], v[:, :, :3], *Options(), None)
 
 
 # --------------------------------------------------------- through PyTorch's FlashAttention
@@ -185,25 +206,43 @@ def test_mistakes_are_named_under_compile_too() -> None:
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
 @pytest.mark.parametrize("shape", [(4, 2, 16, 16, 64, 64), (4, 1, 24, 16, 64, 64)])
-@pytest.mark.parametrize("window", [None, 8])
+@pytest.mark.parametrize("window", [None, 8, (8, 4), (None, 4), (8, None)])
 def test_flash_gradients_call_pytorch_s_op_as_it_is(
-    shape: tuple[int, ...], layout: str, window: int | None
+    shape: tuple[int, ...], layout: str, window: Window
 ) -> None:
     """On meta tensors: the arguments fit the installed PyTorch, the shapes come out right."""
     q, k, v = (x.detach().bfloat16().to("meta") for x in inputs(shape, layout))
-    call = Call.of(q, k, v, Options(True, window, layout), None)
+    causal = not isinstance(window, tuple)
+    call = Call.of(q, k, v, Options.of(causal, window, layout), None)
     out = torch.empty(call.out_shape, device="meta", dtype=torch.bfloat16)
     grads = ops._flash_gradients(call, out, call.new_lse(), torch.empty_like(out))
     assert [x.shape for x in grads] == [x.shape for x in (call.q, call.k, call.v)]
 
 
-@pytest.mark.parametrize(("window", "left"), [(None, None), (3, 2), (2**40, 6)])
+def test_flash_gradients_only_where_windows_mean_the_same() -> None:
+    few, many = (
+        tuple(x.detach() for x in inputs((4, 2, *seqlens, 8, 8))) for seqlens in ((7, 12), (12, 7))
+    )
+
+    def served(tensors: tuple[Tensor, ...], causal: bool, window: Window) -> bool:
+        q, k, v = tensors
+        return ops._flash_knows_band(Call.of(q, k, v, Options.of(causal, window), None))
+
+    for window in ((3, None), (None, 9), (3, 2)):
+        assert served(few, False, window) and not served(many, False, window)
+    assert served(many, False, None) and served(many, True, 3) and served(many, False, (3, 0))
+
+
+@pytest.mark.parametrize(
+    ("window", "sides"),
+    [(None, (None, 0)), (3, (2, 0)), (2**40, (6, 0)), ((3, None), (3, 0)), ((2, 4), (2, 0))],
+)
 def test_flash_gradients_leave_rows_without_a_key_outside(
-    monkeypatch: pytest.MonkeyPatch, window: int | None, left: int | None
+    monkeypatch: pytest.MonkeyPatch, window: Window, sides: tuple[int | None, int]
 ) -> None:
     """The formula stands in for PyTorch's op, and must not see an lse of -inf."""
     q, k, v = (x.detach() for x in inputs((4, 2, 12, 7, 8, 8)))
-    options = Options(True, window)
+    options = Options.of(True, window)
     call = Call.of(q, k, v, options, None)
     out, lse = FORWARD(q, k, v, *options, None)
     grad = torch.randn_like(out)
@@ -214,8 +253,7 @@ def test_flash_gradients_leave_rows_without_a_key_outside(
     ) -> tuple[Tensor, ...]:  # fmt: skip
         assert bool(lse.isfinite().all()) and lse.is_contiguous()
         assert rest[:6] == (None, None, 7, 7, 0.0, True)
-        # Keys on either side of a query's own, as PyTorch counts.
-        assert (window_size_left, window_size_right) == (left, None if left is None else 0)
+        assert (window_size_left, window_size_right) == sides
         inner = Call.of(q, k, v, options, scale)
         made = reference.gradients(inner, out.transpose(1, 2), lse, grad_out.transpose(1, 2))
         return tuple(x.transpose(1, 2) for x in made)

@@ -19,8 +19,12 @@ SHAPES = [  # heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v
     (2, 2, 1, 33, 8, 8),
     (2, 1, 7, 1, 8, 8),
 ]
-MASKS = [(False, None), (True, None), (True, 1), (True, 3), (True, 12), (True, 100)]
-"""Whether causal, and the window."""
+MASKS = [
+    *((False, None, None), (True, None, None), (True, 1, None), (True, 3, None), (True, 12, None)),
+    *((True, 100, None), (False, 3, None), (False, None, 2), (False, 1, 3), (False, 12, 1)),
+    *((False, 100, 20), (False, 5, 100)),
+]
+"""Whether causal, the window, and keys ahead of the diagonal."""
 
 
 def inputs(
@@ -45,11 +49,15 @@ def plainly(problem: Problem) -> tuple[Tensor, Tensor]:
     q, k, v = problem.q, problem.k, problem.v
     group = q.shape[1] // k.shape[1]
     scores = SCALE * q @ k.repeat_interleave(group, 1).transpose(2, 3)
-    if problem.causal:
-        diagonal = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
-        keys = torch.arange(k.shape[2])
-        seen = (keys <= diagonal) & (keys > diagonal - (problem.window or k.shape[2]))
-        scores = scores.masked_fill(~seen, -math.inf)
+    if problem.softcap is not None:
+        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+    diagonal = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
+    keys = torch.arange(k.shape[2])
+    last = diagonal if problem.causal else diagonal + (problem.ahead or q.shape[2])
+    if problem.causal or problem.ahead is not None:
+        scores = scores.masked_fill(keys > last, -math.inf)
+    if problem.window is not None:
+        scores = scores.masked_fill(keys <= diagonal - problem.window, -math.inf)
     p = torch.where(scores == -math.inf, 0.0, scores.exp())
     total = p.sum(-1)
     out = p @ v.repeat_interleave(group, 1) / total.clamp_min(1e-300)[..., None]
@@ -61,10 +69,17 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", request.param)
 
 
-@pytest.mark.parametrize(("causal", "window"), MASKS)
+@pytest.mark.parametrize("softcap", [None, 0.7])
+@pytest.mark.parametrize(("causal", "window", "ahead"), MASKS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_is_the_definition(shape: tuple[int, ...], causal: bool, window: int | None) -> None:
-    problem = Problem(*inputs(*shape), causal, SCALE, window)
+def test_is_the_definition(
+    shape: tuple[int, ...],
+    causal: bool,
+    window: int | None,
+    ahead: int | None,
+    softcap: float | None,
+) -> None:
+    problem = Problem(*inputs(*shape), causal, SCALE, window, ahead, softcap)
     out, lse = attention(problem)
     right, right_lse = plainly(problem)
     torch.testing.assert_close(out, right)
@@ -86,17 +101,20 @@ def test_rows_without_a_key_give_0_and_minus_infinity() -> None:
     assert bool(lse[:, :, 16:].isfinite().all())
 
 
+@pytest.mark.parametrize("ahead", [None, 2])
 @pytest.mark.parametrize("window", [1, 6, 100, 400])
-def test_a_window_costs_what_its_keys_do(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+def test_a_window_costs_what_its_keys_do(
+    monkeypatch: pytest.MonkeyPatch, window: int, ahead: int | None
+) -> None:
     limit = 2 * 4 * 2000
     monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", limit)
     q, k, v = inputs(4, 4, 512, 512, 8, 8)
     whole, some = (
         [
             8 * (block.rows.stop - block.rows.start) * (block.keys.stop - block.keys.start)
-            for block in reference._blocks(Problem(q, k, v, True, SCALE, each))
+            for block in reference._blocks(Problem(q, k, v, ahead is None, SCALE, *each))
         ]
-        for each in (None, window)
+        for each in ((None, None), (window, ahead))
     )
     assert max(*whole, *some) <= limit  # scores at once
     assert len(some) <= len(whole) and sum(some) <= sum(whole)
@@ -138,11 +156,18 @@ def test_autocast_does_not_round_it() -> None:
     assert out.dtype == torch.float32 and torch.equal(out, right)
 
 
-@pytest.mark.parametrize(("causal", "window"), MASKS)
+@pytest.mark.parametrize("softcap", [None, 0.7])
+@pytest.mark.parametrize(("causal", "window", "ahead"), MASKS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gradients_are_autograd_s(shape: tuple[int, ...], causal: bool, window: int | None) -> None:
+def test_gradients_are_autograd_s(
+    shape: tuple[int, ...],
+    causal: bool,
+    window: int | None,
+    ahead: int | None,
+    softcap: float | None,
+) -> None:
     q, k, v = (x.requires_grad_() for x in inputs(*shape))
-    problem = Problem(q, k, v, causal, SCALE, window)
+    problem = Problem(q, k, v, causal, SCALE, window, ahead, softcap)
     out, lse = attention(problem)
     grad_out, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     for of_lse in (None, grad_lse):
@@ -160,5 +185,5 @@ def test_gradients_are_autograd_s(shape: tuple[int, ...], causal: bool, window: 
 def test_is_differentiable() -> None:
     q, k, v = (x.requires_grad_() for x in inputs(2, 1, 5, 3, 4, 4))
     assert torch.autograd.gradcheck(
-        lambda q, k, v: attention(Problem(q, k, v, True, SCALE))[0], (q, k, v)
+        lambda q, k, v: attention(Problem(q, k, v, True, SCALE, softcap=1.5))[0], (q, k, v)
     )

@@ -78,6 +78,30 @@ def test_a_window_is_the_last_keys(window: int) -> None:
     torch.testing.assert_close(out, sdpa(q, k, v, True, None, window))
 
 
+@pytest.mark.parametrize("window", [(0, 0), (3, 5), (None, 2), (7, None), (100, 100)])
+def test_a_window_of_two_sides(window: tuple[int | None, int | None]) -> None:
+    q, k, v = tensors()
+    out = tunefa.flash_attention(q, k, v, window=window)
+    left, right = (100 if side is None else side for side in window)
+    diagonal = k.shape[1] - q.shape[1]
+    seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
+    seen = seen.tril(diagonal + right).triu(diagonal - left)
+    q, k, v = heads_first(q, k, v)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    torch.testing.assert_close(out, expected.transpose(1, 2))
+
+
+def test_a_soft_cap_bounds_the_scores() -> None:
+    q, k, v = tensors()
+    out, lse = tunefa.flash_attention(q, k, v, scale=1.0, softcap=0.5, return_lse=True)
+    heads = q.shape[2] // k.shape[2]
+    scores = q.transpose(1, 2) @ k.transpose(1, 2).repeat_interleave(heads, 1).mT
+    scores = 0.5 * torch.tanh(scores / 0.5)
+    right = scores.softmax(-1) @ v.transpose(1, 2).repeat_interleave(heads, 1)
+    torch.testing.assert_close(out, right.transpose(1, 2))
+    torch.testing.assert_close(lse, scores.logsumexp(-1))
+
+
 def test_layouts_are_equal() -> None:
     q, k, v = tensors()
     out, lse = tunefa.flash_attention(q, k, v, causal=True, return_lse=True)

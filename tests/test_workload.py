@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +27,9 @@ def workloads(draw: st.DrawFn) -> Workload:
         head_dim_v=draw(st.integers(16, 256)),
         dtype=draw(st.sampled_from(sorted(DTYPES))),
         causal=(causal := draw(st.booleans())),
-        window=draw(st.none() | seqlens) if causal else None,
+        window=draw(st.none() | seqlens),
+        ahead=None if causal else draw(st.none() | seqlens),
+        softcap=draw(st.booleans()),
     )
 
 
@@ -42,7 +45,7 @@ def test_parts_come_in_any_order(workload: Workload, shuffled: random.Random) ->
     assert Workload.parse("_".join(parts)) == workload
 
 
-@given(st.text() | st.text(alphabet="qkbhdvw_0123456789-fulcas"))
+@given(st.text() | st.text(alphabet="qkbhdvwa_0123456789-fulcasotp"))
 def test_any_text_parses_or_is_one_tunefa_error(text: str) -> None:
     try:
         workload = Workload.parse(text)
@@ -64,6 +67,10 @@ def test_any_text_parses_or_is_one_tunefa_error(text: str) -> None:
         ("dv64_q1", "fwd_b1_h32_kv8_q1_k1_d128_dv64_bf16_causal"),
         ("full_fp16_q1_fwd", "fwd_b1_h32_kv8_q1_k1_d128_fp16_full"),
         (" q9_w4\n", "fwd_b1_h32_kv8_q9_k9_d128_bf16_causal_w4"),
+        ("q9_a4", "fwd_b1_h32_kv8_q9_k9_d128_bf16_full_a4"),
+        ("softcap_a4_w5_q9", "fwd_b1_h32_kv8_q9_k9_d128_bf16_full_w5_a4_softcap"),
+        ("q9_w4_full", "fwd_b1_h32_kv8_q9_k9_d128_bf16_full_w4"),
+        ("q9_softcap", "fwd_b1_h32_kv8_q9_k9_d128_bf16_causal_softcap"),
     ],
 )
 def test_parts_left_out_default(text: str, canonical: str) -> None:
@@ -81,17 +88,22 @@ def attended_pairs(workload: Workload) -> int:
     return sum(
         (not workload.causal or j <= i + diagonal)
         and (workload.window is None or j > i + diagonal - workload.window)
+        and (workload.ahead is None or j <= i + diagonal + workload.ahead)
         for i in range(workload.seqlen_q)
         for j in range(workload.seqlen_k)
     )
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_pairs_are_counted_exactly(causal: bool) -> None:
-    windows = (None, 1, 2, 5, 8, 20) if causal else (None,)
+@pytest.mark.parametrize("ahead", [0, None, 1, 3, 9, 20])
+def test_pairs_are_counted_exactly(ahead: int | None) -> None:
+    mask: dict[str, Any] = {"causal": True} if ahead == 0 else {"causal": False, "ahead": ahead}
+    windows = (None, 1, 2, 5, 8, 20)
     for seqlen_q, seqlen_k, window in itertools.product(range(1, 12), range(1, 12), windows):
-        workload = Workload.of(seqlen_q=seqlen_q, seqlen_k=seqlen_k, causal=causal, window=window)
+        workload = Workload.of(seqlen_q=seqlen_q, seqlen_k=seqlen_k, window=window, **mask)
         assert workload.pairs == attended_pairs(workload), str(workload)
+        whole = Workload.of(seqlen_q=seqlen_q, seqlen_k=seqlen_k, causal=mask["causal"])
+        # The sides that leave out nothing are gone.
+        assert (workload == whole) == (workload.pairs == whole.pairs), str(workload)
 
 
 @given(workloads())
@@ -124,6 +136,23 @@ def test_a_window_that_leaves_out_no_key_is_none() -> None:
     assert Workload.parse("q4_k9_w9") == Workload.parse("q4_k9_w1k")
     assert Workload.parse("q4_k9_w9") == Workload.parse("q4_k9")
     assert Workload.parse("q4_k9_w8").window == 8
+    assert Workload.parse("q4_k9_a3") == Workload.parse("q4_k9_full")
+    assert Workload.parse("q4_k9_w9_a2") == Workload.parse("q4_k9_a2")
+    assert Workload.parse("q4_k9_a2").ahead == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "band"),
+    [
+        ("q9_full", (None, None)),
+        ("q9", (None, 0)),
+        ("q9_w1", (0, 0)),
+        ("q9_full_w4", (3, None)),
+        ("q9_w4_a2", (3, 2)),
+    ],
+)
+def test_bands_are_flash_attention_s_window_sizes(text: str, band: tuple[int | None, ...]) -> None:
+    assert Workload.parse(text).band == band
 
 
 def test_work_with_another_head_dim_v() -> None:
@@ -175,7 +204,10 @@ def test_parse_size_refuses_the_rest(text: str) -> None:
         ("q1_causal_full", "'full' gives causal a second time: leave one out"),
         ("q1_h3_kv2", "heads 3 is not a multiple of heads_kv 2"),
         ("q1_kv5", "heads 32 is not a multiple of heads_kv 5: each KV head serves equally many"),
-        ("q9_w4_full", "window is 4 without a causal mask, and it counts keys back from the diag"),
+        ("q9_a0", "ahead is '0': give a whole number from 1"),
+        ("q9_a4_causal", "ahead is 4 with a causal mask, which leaves out every key ahead of the"),
+        ("q9_softcap_softcap", "'softcap' gives softcap a second time: leave one out"),
+        ("q9_sofcap", "unknown part 'sofcap': did you mean softcap?"),
         ("q1_d300", "head_dim 300 is above 256, the largest tunefa's kernels serve: use 256 or"),
         ("q1_dv300", "head_dim_v 300 is above 256, the largest tunefa's kernels serve"),
         ("q1_d8", "head_dim 8 is below 16, the smallest tunefa's kernels serve: pad it"),
@@ -194,6 +226,7 @@ def test_parse_quotes_the_text_and_says_what_to_do(text: str, problem: str) -> N
         ("heads", -1, "heads is -1: give a whole number from 1, such as 8192 or 8k (8192)"),
         ("seqlen_k", 4.0, "seqlen_k is 4.0: give a whole number from 1, such as 8192 or 8k (8192)"),
         ("batch", True, "batch is True: give a whole number from 1, such as 8192 or 8k (8192)"),
+        ("ahead", -1, "ahead is -1: give a whole number from 1, such as 8192 or 8k (8192)"),
         ("window", 0, "window is 0: give a whole number from 1, such as 8192 or 8k (8192)"),
         ("dtype", "fp61", "unknown dtype 'fp61': did you mean fp16? (known: bf16, fp16, fp32)"),
         ("op", "fdw", "unknown op 'fdw': did you mean fwd? (known: fwd)"),

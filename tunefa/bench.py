@@ -49,7 +49,7 @@ class Bench:
     def __init__(self, kernel: Kernel, workload: Workload, arch: Arch, mode: Mode) -> None:
         self.kernel, self.workload, self.arch = kernel, workload, arch
         self._language = languages.load(kernel.language)
-        self._scale = workload.head_dim**-0.5
+        self._scores = (workload.head_dim**-0.5, check.softcap(workload))
         self._stopwatch = timing.Stopwatch(mode)
         self._tensors = check.tensors(workload, "cuda")
         self._gate = check.Gate("cuda")
@@ -169,7 +169,7 @@ class Bench:
         aligned = self.kernel.module.is_aligned(tensors)
         compiled = self._language.compile(self.kernel, workload, config, self.arch, aligned)
         prepared = self._language.prepare(
-            self.kernel, compiled, tensors, workload, config, self._scale
+            self.kernel, compiled, tensors, workload, config, *self._scores
         )
 
         def launch() -> None:

@@ -30,12 +30,48 @@ DTYPES: Mapping[torch.dtype, str] = {
 """What q, k and v may be, by our names."""
 
 
+Window = int | tuple[int | None, int | None] | None
+"""How `flash_attention` takes a window: (left, right) are the keys before and beyond the diagonal,
+None for all; a number is those of a causal mask, the one on the diagonal included."""
+
+
 class Options(NamedTuple):
     """Arguments of `flash_attention` that, with the tensors' shapes, decide what runs."""
 
     causal: bool = False
     window: int | None = None
+    """Keys back from the diagonal, the one on it included."""
     layout: str = "bshd"
+    ahead: int | None = None
+    """Keys beyond the diagonal; None where the mask is causal."""
+    softcap: float | None = None
+
+    @classmethod
+    def of(
+        cls, causal: bool, window: Window, layout: str = "bshd", softcap: float | None = None
+    ) -> Options:
+        """From what `flash_attention` takes. Raises TunefaError for a window that is none."""
+        if window is None:
+            return cls(causal, None, layout, None, softcap)
+        if type(window) is int:
+            if window < 1:
+                raise _bad_window(window)
+            if not causal:
+                raise TunefaError(
+                    f"window is {window} and causal is False: a number counts keys back from the "
+                    f"diagonal, so give causal=True, or a pair (left, right)"
+                )
+            return cls(causal, window, layout, None, softcap)
+        if type(window) is not tuple or len(window) != 2:
+            raise _bad_window(window)
+        for side in window:
+            if side is not None and (type(side) is not int or side < 0):
+                raise _bad_window(window)
+        left, right = window
+        keys = None if left is None else left + 1
+        if causal or right == 0:
+            return cls(causal or True, keys, layout, None, softcap)
+        return cls(causal, keys, layout, right, softcap)
 
     def check(self) -> None:
         """Raises TunefaError for the first that does not fit."""
@@ -43,18 +79,26 @@ class Options(NamedTuple):
             raise unknown("layout", str(self.layout), LAYOUTS)
         if not isinstance(self.causal, bool):
             raise TunefaError(f"causal is {self.causal!r}: give True or False")
-        if self.window is None:
-            return
-        if type(self.window) is not int or self.window < 1:
+        for name, keys in (("window", self.window), ("ahead", self.ahead)):
+            if keys is not None and (type(keys) is not int or keys < 1):
+                raise TunefaError(f"{name} is {keys!r}: give a number of keys from 1, or None")
+        if self.causal and self.ahead is not None:
             raise TunefaError(
-                f"window is {self.window!r}: give the number of keys that a query sees, from 1, "
-                f"or None for all up to the diagonal"
+                f"ahead is {self.ahead} and causal is True, which leaves out every key ahead of "
+                f"the diagonal: leave out one of them"
             )
-        if not self.causal:
+        cap = self.softcap
+        if cap is not None and not (isinstance(cap, Real) and 0 < cap < math.inf):
             raise TunefaError(
-                f"window is {self.window} and causal is False: a window counts keys back from the "
-                f"diagonal, so give causal=True"
+                f"softcap is {cap!r}: give a positive number, or None for scores as they are"
             )
+
+
+def _bad_window(window: object) -> TunefaError:
+    return TunefaError(
+        f"window is {window!r}: give the number of keys that a query sees up to the diagonal, from "
+        f"1; or (left, right), how many before it and beyond it, from 0, None for all; or None"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +122,13 @@ class Call(Problem):
         q, k, v = (heads_first(tensor, layout) for tensor in (q, k, v))
         _check_sizes(q, k, v, layout)
         scale = _scale(scale, q.shape[3])
-        return cls(q, k, v, options.causal, scale, options.window, layout=layout)
+        mask = (options.window, options.ahead)
+        return cls(q, k, v, options.causal, scale, *mask, options.softcap, layout=layout)
 
     @property
     def options(self) -> Options:
         """Those that it came with."""
-        return Options(self.causal, self.window, self.layout)
+        return Options(self.causal, self.window, self.layout, self.ahead, self.softcap)
 
     @property
     def empty(self) -> bool:
@@ -114,6 +159,8 @@ class Call(Problem):
             dtype=DTYPES[self.q.dtype],
             causal=self.causal,
             window=self.window,
+            ahead=self.ahead,
+            softcap=self.softcap is not None,
         )
 
 

@@ -104,7 +104,7 @@ def distance(a: Workload, b: Workload) -> float:
 
     Euclidean in log2, for block sizes and pipelines pay off by ratios of lengths, not differences.
     The two lengths count fully: they set how many tiles there are and how long each one's loop is.
-    So does the window, which sets the latter where there is one.
+    So do the sides of a window, which set the latter where there are any.
     batch x heads counts half, because it only repeats the same programs (it decides how full the
     last wave is), and so does the group, which only changes how often K and V are read again.
     """
@@ -113,6 +113,7 @@ def distance(a: Workload, b: Workload) -> float:
         math.log2(a.seqlen_q / b.seqlen_q),
         math.log2(a.seqlen_k / b.seqlen_k),
         math.log2(a.window / b.window) if a.window and b.window else 0.0,
+        math.log2(a.ahead / b.ahead) if a.ahead and b.ahead else 0.0,
         0.5 * math.log2(a.group / b.group),
     )
 
@@ -155,4 +156,6 @@ def _family(workload: Workload) -> tuple[object, ...]:
         workload.head_dim_v,
         workload.causal,
         workload.window is None,
+        workload.ahead is None,
+        workload.softcap,
     )

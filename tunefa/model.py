@@ -5,9 +5,9 @@ cycles; how far the pipes overlap depends on how many independent instruction st
 Per step, with D the padded head dimension:
 
     tensor   2 M N (D + Dv) / tensor_flops_per_clock_per_sm / rate of the instruction
-    exp2     M N / exp2_per_clock_per_sm
+    exp2     M N / exp2_per_clock_per_sm, and as much for the tanh of a soft-cap
     issue    (8 M N + M Dv + loads) / 128 lanes: scale, maximum (half rate), sum, convert and,
-             once a step, rescaling the accumulator; a mask adds 3 per score
+             once a step, rescaling the accumulator; a mask adds 3 per score, a soft-cap 2
     smem     bytes of K and V written once and read by every warp(group) / 128 bytes per clock
     spills   bytes that the compiler moved to local memory, which lives in the same L1
 
@@ -49,6 +49,8 @@ ISSUE_LANES = 128
 SLOTS_PER_SCORE = 8.0
 """FFMA, FMNMX (half rate, so 2), FADD, MUFU, half an F2FP, and 2.5 for moves and waits between."""
 MASK_SLOTS_PER_SCORE = 3.0
+SOFTCAP_SLOTS_PER_SCORE = 2.0
+"""FMUL and MUFU: so many more instructions has the kernel."""
 SLOTS_PER_COPY = 8.0
 """Issue slots of one 16-byte cp.async with its address; a TMA copy takes one thread."""
 SPILL_TRIPS = 3.0
@@ -158,15 +160,15 @@ def _cut(workload: Workload, tiling: Tiling) -> _Cut:
     tiles = ceil_div(workload.seqlen_q * tiling.packed_heads, rows)
     tiles *= workload.batch * workload.heads // tiling.packed_heads
     everything = ceil_div(workload.seqlen_k, keys)
-    if not workload.causal:
+    left, right = workload.band
+    if left is None and right is None:
         masked = 1.0 if workload.seqlen_k % keys else 0.0
         return _Cut(tiles, everything, masked, everything)
     # Specialised warpgroups each end at their own diagonal, others where the whole tile does.
     queries = (64 if tiling.warp_specialised else rows) / tiling.packed_heads
-    edges, longest = 1, everything
-    if workload.window is not None:
-        edges = 2
-        longest = min(everything, ceil_div(workload.window + rows, keys) + 1)
+    edges, longest = (left is not None) + (right is not None), everything
+    if left is not None and right is not None:
+        longest = min(everything, ceil_div(left + 1 + right + rows, keys) + 1)
     useful = workload.pairs / workload.seqlen_q / keys  # steps if masks cost nothing
     masked = min(edges * (queries / tiling.diagonal_n + 1.0), everything)
     steps = min(useful + masked / 2 * (tiling.diagonal_n / keys), everything)
@@ -198,6 +200,8 @@ def _step_cycles(
     kv_bytes = block_n * columns * size
     masked_share = cut.masked_steps_per_tile / max(cut.steps_per_tile, 1e-9)
     slots = SLOTS_PER_SCORE + MASK_SLOTS_PER_SCORE * masked_share
+    if workload.softcap:
+        slots += SOFTCAP_SLOTS_PER_SCORE
     slots = slots * scores + block_m * tiling.columns_v
     if tiling.copied_by_threads:
         slots += SLOTS_PER_COPY * kv_bytes / 16
@@ -207,7 +211,7 @@ def _step_cycles(
     spilled = SPILL_TRIPS * (resources.spill_bytes or 0) * 32 * tiling.warps
     return {
         "tensor": 2.0 * scores * columns / rate,
-        "exp2": scores / arch.exp2_per_clock_per_sm,
+        "exp2": (1 + workload.softcap) * scores / arch.exp2_per_clock_per_sm,
         "issue": slots / ISSUE_LANES,
         "smem": smem / arch.smem_bytes_per_clock_per_sm,
         "spills": spilled / arch.smem_bytes_per_clock_per_sm,

@@ -15,7 +15,7 @@ from torch import Tensor
 from tunefa import reference, runtime
 from tunefa.call import Call, Options, heads_first
 
-_OPTIONS = "bool causal, int? window, str layout, float? scale"
+_OPTIONS = "bool causal, int? window, str layout, int? ahead, float? softcap, float? scale"
 _FORWARD = f"(Tensor q, Tensor k, Tensor v, {_OPTIONS})"
 _BACKWARD = (
     "(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
@@ -103,6 +103,8 @@ def _flash_serves(call: Call) -> bool:
         and head_dim == call.v.shape[3]
         and head_dim % 8 == 0
         and call.scale > 0
+        and call.softcap is None
+        and _flash_knows_band(call)
         and not call.empty
         and torch.backends.cuda.is_flash_attention_available()
     ):
@@ -112,12 +114,20 @@ def _flash_serves(call: Call) -> bool:
     return capability >= (8, 0) and (head_dim <= 192 or (capability[1] == 0 and capability[0] < 12))
 
 
+def _flash_knows_band(call: Call) -> bool:
+    """Whether the window means the same there.
+
+    FlashAttention takes a side of seqlen_k keys for all of them. Beyond the diagonal that holds for
+    no more queries than keys.
+    """
+    return call.causal or call.band == (None, None) or call.q.shape[2] <= call.k.shape[2]
+
+
 def _flash_gradients(
     call: Call, out: Tensor, lse: Tensor, grad_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Through aten::_flash_attention_backward, which takes (batch, seqlen, heads, head_dim) and
-    means the same by causal; its window leaves the query's own key out of the count. All tensors
-    here have heads first.
+    means the same by causal and by the two sides of a window. All tensors here have heads first.
 
     Rows that see no key, with an lse of -inf, would give NaN there: they stay outside.
     """
@@ -126,7 +136,7 @@ def _flash_gradients(
     k, v = call.k.transpose(1, 2), call.v.transpose(1, 2)
     q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
     # PyTorch makes them C's int, which a window of any number of keys may not fit.
-    left = None if call.window is None else min(call.window, k.shape[1]) - 1
+    left, right = (None if side is None else min(side, k.shape[1] - 1) for side in call.band)
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device)
     grads = torch.ops.aten._flash_attention_backward.default(
         *(grad_out, q, k, v, out, lse[:, :, first:].contiguous()),
@@ -134,7 +144,7 @@ def _flash_gradients(
         *(0.0, call.causal, no_dropout, no_dropout.new_empty(0)),
         scale=call.scale,
         window_size_left=left,
-        window_size_right=None if left is None else 0,
+        window_size_right=right,
     )
     dq, dk, dv = (grad.transpose(1, 2) for grad in grads)
     if first:

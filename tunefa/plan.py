@@ -185,7 +185,10 @@ def _prepared(call: Call, chosen: Chosen, kernel: Kernel, compiled: Compiled) ->
     language = languages.load(kernel.language)
 
     def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
-        launch: Launch = language.prepare(kernel, compiled, tensors, workload, chosen.config, scale)
+        scores = (scale, call.softcap)
+        launch: Launch = language.prepare(
+            kernel, compiled, tensors, workload, chosen.config, *scores
+        )
         return launch
 
     tensors = _tensors(call)

@@ -3,8 +3,9 @@ none runs.
 
     out = softmax(scale * q @ k^T) @ v,     lse = log(sum(exp(scale * q @ k^T)))
 
-Rows are computed in blocks, so that no seqlen_q x seqlen_k matrix of all heads ever exists. The
-query heads of one KV head are stacked below each other: K and V are neither repeated nor copied.
+With a soft-cap c, each score s = scale * q @ k^T becomes c * tanh(s / c) first. Rows are computed
+in blocks, so that no seqlen_q x seqlen_k matrix of all heads ever exists. The query heads of one KV
+head are stacked below each other: K and V are neither repeated nor copied.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Problem:
     q is (batch, heads, seqlen_q, head_dim), k (batch, heads_kv, seqlen_k, head_dim) and v
     (batch, heads_kv, seqlen_k, head_dim_v), of any strides; heads is a multiple of heads_kv. Causal
     means aligned to the bottom right, as in FlashAttention from 2.1 on: row i sees keys j <= i +
-    seqlen_k - seqlen_q. With a window, causal problems only, it sees the last `window` of these.
+    seqlen_k - seqlen_q. `window` leaves it so many keys back from this diagonal, the one on it
+    included, and `ahead`, where it is not causal, so many beyond it; None for all.
     """
 
     q: Tensor
@@ -37,6 +39,15 @@ class Problem:
     causal: bool
     scale: float
     window: int | None = None
+    ahead: int | None = None
+    softcap: float | None = None
+    """Bound of the scores' magnitude; None: they stay as they are."""
+
+    @property
+    def band(self) -> tuple[int | None, int | None]:
+        """(left, right): keys before and beyond the diagonal that a row sees, None for all."""
+        left = None if self.window is None else self.window - 1
+        return left, 0 if self.causal else self.ahead
 
     @property
     def group(self) -> int:
@@ -49,7 +60,8 @@ class Problem:
         seqlen_q, seqlen_k = self.q.shape[2], self.k.shape[2]
         if seqlen_k == 0:
             return seqlen_q
-        return max(0, seqlen_q - seqlen_k) if self.causal else 0
+        right = self.band[1]
+        return 0 if right is None else min(seqlen_q, max(0, seqlen_q - seqlen_k - right))
 
     @property
     def out_shape(self) -> tuple[int, int, int, int]:
@@ -104,7 +116,7 @@ def gradients(
 
     With P = exp(scale * q @ k^T - lse): dv = P^T @ grad_out and dS = P * (grad_out @ v^T - delta),
     where delta = rowsum(grad_out * out) - grad_lse (arXiv:2307.08691, algorithm 2; that lse has a
-    gradient of its own only shifts delta, for d lse / dS = P).
+    gradient of its own only shifts delta, for d lse / dS = P). A soft-cap scales dS by its slope.
     """
     made, group, scale = problem.dtype, problem.group, problem.scale
     dq, dk, dv = (torch.zeros_like(x, dtype=made) for x in (problem.q, problem.k, problem.v))
@@ -117,10 +129,13 @@ def gradients(
             if grad_lse is not None:
                 delta -= _grouped(grad_lse[:, :, rows, None].to(made), group)
             q = _grouped(problem.q[:, :, rows].to(made) * scale, group)
-            p = _scores(problem, block, q, k)
-            p = p.sub_(_grouped(lse[:, :, rows, None].to(made), group)).exp_()
+            s = _scores(problem, block, q, k)
+            slope = _softcap_slope(problem, s)
+            p = s.sub_(_grouped(lse[:, :, rows, None].to(made), group)).exp_()
             dv[:, :, keys] += p.transpose(2, 3) @ grad
             ds = (grad @ v[:, :, keys].transpose(2, 3)).sub_(delta).mul_(p)
+            if slope is not None:
+                ds.mul_(slope)
             dq[:, :, rows] = _ungrouped(ds @ k[:, :, keys], group) * scale
             dk[:, :, keys] += ds.transpose(2, 3) @ q
     return dq, dk, dv
@@ -129,31 +144,42 @@ def gradients(
 def _blocks(problem: Problem) -> Iterator[_Block]:
     """The rows that see a key, so many at a time that their scores stay within the limit."""
     batch, heads, seqlen_q, _ = problem.q.shape
-    seqlen_k, window = problem.k.shape[2], problem.window
+    seqlen_k, (left, right) = problem.k.shape[2], problem.band
     room, diagonal = _BLOCK_ELEMENTS // max(1, batch * heads), seqlen_k - seqlen_q
     step = max(1, room // max(1, seqlen_k))
-    if window is not None:  # n rows see n + window keys
-        step = max(step, (math.isqrt(window * window + 4 * room) - window) // 2)
+    if left is not None and right is not None:  # n rows see n + left + right keys
+        width = left + right
+        step = max(step, (math.isqrt(width * width + 4 * room) - width) // 2)
     for start in range(problem.first_row, seqlen_q, step):
         stop = min(start + step, seqlen_q)
-        first = 0 if window is None else max(0, start + diagonal - window + 1)
-        keys = slice(first, stop + diagonal if problem.causal else seqlen_k)
-        yield _Block(slice(start, stop), keys)
+        first = 0 if left is None else max(0, start + diagonal - left)
+        end = seqlen_k if right is None else min(seqlen_k, stop + diagonal + right)
+        yield _Block(slice(start, stop), slice(first, end))
 
 
 def _scores(problem: Problem, block: _Block, rows: Tensor, keys: Tensor) -> Tensor:
     """Masked scores, (batch, heads_kv, group * rows, keys), of rows grouped and scaled already."""
     scores = rows @ keys[:, :, block.keys].transpose(2, 3)
-    if not problem.causal:
-        return scores
+    if problem.softcap is not None:
+        scores = problem.softcap * (scores / problem.softcap).tanh()
+    left, right = problem.band
     device, diagonal = rows.device, problem.k.shape[2] - problem.q.shape[2]
-    last_key = torch.arange(block.rows.start, block.rows.stop, device=device) + diagonal
-    last_key = last_key.repeat(problem.group)[:, None]
+    own_key = torch.arange(block.rows.start, block.rows.stop, device=device) + diagonal
+    own_key = own_key.repeat(problem.group)[:, None]
     key = torch.arange(block.keys.start, block.keys.stop, device=device)
-    hidden = key > last_key
-    if problem.window is not None:
-        hidden |= key <= last_key - problem.window
-    return scores.masked_fill(hidden, float("-inf"))
+    if right is not None:
+        scores = scores.masked_fill(key > own_key + right, float("-inf"))
+    if left is not None:
+        scores = scores.masked_fill(key < own_key - left, float("-inf"))
+    return scores
+
+
+def _softcap_slope(problem: Problem, scores: Tensor) -> Tensor | None:
+    """d/ds c * tanh(s / c) = 1 - tanh(s / c)^2, from masked scores; None without a soft-cap."""
+    if problem.softcap is None:
+        return None
+    # Hidden keys have -inf, and whatever factor for their gradient of 0 as long as it is finite.
+    return 1.0 - (scores / problem.softcap).clamp_min_(-1.0).square_()
 
 
 def _grouped(x: Tensor, group: int) -> Tensor:

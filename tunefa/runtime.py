@@ -21,7 +21,7 @@ from tunefa import kernel as kernels
 from tunefa import languages, store
 from tunefa import plan as plans
 from tunefa.arch import Arch
-from tunefa.call import Call, Options
+from tunefa.call import Call, Options, Window
 from tunefa.frozen import Freeze, Installed
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled
@@ -167,7 +167,8 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = ...,
-    window: int | None = ...,
+    window: Window = ...,
+    softcap: float | None = ...,
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: Literal[False] = ...,
@@ -181,7 +182,8 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = ...,
-    window: int | None = ...,
+    window: Window = ...,
+    softcap: float | None = ...,
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: Literal[True],
@@ -195,7 +197,8 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = ...,
-    window: int | None = ...,
+    window: Window = ...,
+    softcap: float | None = ...,
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: bool,
@@ -208,7 +211,8 @@ def flash_attention(
     v: Tensor,
     *,
     causal: bool = False,
-    window: int | None = None,
+    window: Window = None,
+    softcap: float | None = None,
     scale: float | None = None,
     layout: Layout = "bshd",
     return_lse: bool = False,
@@ -220,15 +224,19 @@ def flash_attention(
     free. Consecutive query heads share a KV head. `out` has q's dtype and layout, and head_dim_v.
 
     causal: query i sees keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from 2.1 on; a row
-    that sees none gives 0. window: of these keys, only the last `window`; needs causal=True, and a
-    kernel serves it on sm90 only. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse),
-    lse = log(sum(exp(scale * q @ k^T))), (batch, heads, seqlen_q), in fp32 (fp64 for fp64 inputs).
+    that sees none gives 0. window: of these keys, only the last `window`; or (left, right), which
+    needs no causal=True: i - left <= j - (seqlen_k - seqlen_q) <= i + right, None for no limit, and
+    causal=True is a right of 0. softcap: scores s become softcap * tanh(s / softcap), in kernels by
+    the hardware's tanh, with a relative error of up to 2^-11. Kernels serve windows and soft-caps
+    on sm90 only. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse), lse =
+    log(sum(exp(scale * q @ k^T))) of these scores, (batch, heads, seqlen_q), in fp32 (fp64 for fp64
+    inputs).
 
     Works under autograd, torch.compile and CUDA graph capture, from a shape's first call on.
     Where no kernel serves the call (a CPU tensor, fp64, another chip) PyTorch computes it;
     `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
     """
-    options = Options(causal, window, layout)
+    options = Options.of(causal, window, layout, softcap)
     if torch.compiler.is_compiling():
         out, lse = _through_op(q, k, v, options, scale)
     elif _is_plain(q, k, v):

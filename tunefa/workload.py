@@ -23,8 +23,11 @@ _SIZES = {
     "d": "head_dim",
     "dv": "head_dim_v",
     "w": "window",
+    "a": "ahead",
 }
+_SIDES = ("window", "ahead")
 _MASKS = {"causal": True, "full": False}
+_SOFTCAP = "softcap"
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 _SIZE = re.compile(r"([1-9][0-9]{0,14})([kK]?)")
 
@@ -49,9 +52,11 @@ class Workload:
 
     q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim) and v is
     (batch, heads_kv, seqlen_k, head_dim_v). A causal mask is aligned to the bottom right, as in
-    FlashAttention from 2.1 on: query i attends key j where j <= i + seqlen_k - seqlen_q. A window
-    leaves each query the last `window` of these keys; one that leaves out none, from seqlen_k on,
-    becomes None, so that equal problems are equal workloads.
+    FlashAttention from 2.1 on: query i attends key j where j <= i + seqlen_k - seqlen_q. `window`
+    leaves each query so many keys back from this diagonal, the one on it included; `ahead`, without
+    a causal mask, so many beyond it. One that leaves out no key becomes None, so that equal
+    problems are equal workloads. `softcap` says whether scores are bounded, s to c * tanh(s / c)
+    (Gemma 2, arXiv:2408.00118, section 2), not by what c.
     """
 
     op: str = "fwd"
@@ -65,6 +70,8 @@ class Workload:
     dtype: str = "bf16"
     causal: bool = True
     window: int | None = None
+    ahead: int | None = None
+    softcap: bool = False
 
     def __post_init__(self) -> None:
         """Raises TunefaError for the first field with a value that no kernel could serve."""
@@ -74,7 +81,8 @@ class Workload:
             raise unknown("dtype", str(self.dtype), DTYPES)
         for name in _SIZES.values():
             value = getattr(self, name)
-            if not (type(value) is int and value >= 1) and (name, value) != ("window", None):
+            optional = name in _SIDES and value is None
+            if not optional and not (type(value) is int and value >= 1):
                 raise _bad_size(name, value)
         if self.heads % self.heads_kv:
             raise TunefaError(
@@ -93,20 +101,24 @@ class Workload:
                     f"{name} {value} is above {MAX_HEAD_DIM}, the largest tunefa's kernels serve: "
                     f"use {MAX_HEAD_DIM} or less"
                 )
-        if self.window is not None and not self.causal:
+        if self.ahead is not None and self.causal:
             raise TunefaError(
-                f"window is {self.window} without a causal mask, and it counts keys back from the "
-                f"diagonal: make it causal, or leave out the window"
+                f"ahead is {self.ahead} with a causal mask, which leaves out every key ahead of "
+                f"the diagonal: make it full, or leave out ahead"
             )
-        if self.window is not None and self.window >= self.seqlen_k:
-            object.__setattr__(self, "window", None)  # the dataclass is frozen
+        # The last row sees the fewest keys beyond the diagonal, the first row the fewest before it.
+        for name, enough in (("window", self.seqlen_k), ("ahead", self.seqlen_q - 1)):
+            value = getattr(self, name)
+            if value is not None and value >= enough:
+                object.__setattr__(self, name, None)  # the dataclass is frozen
 
     @classmethod
     def of(cls, **parts: Any) -> Workload:
         """A workload from some of its fields; those missing or None take their defaults.
 
         Given alone, `heads` is also `heads_kv`, `seqlen_q` also `seqlen_k`, `head_dim` also
-        `head_dim_v`. Raises TunefaError if `seqlen_q` is missing or a value is not valid.
+        `head_dim_v`, and with `ahead` the mask is not causal. Raises TunefaError if `seqlen_q` is
+        missing or a value is not valid.
         """
         given = {name: value for name, value in parts.items() if value is not None}
         if "seqlen_q" not in given:
@@ -115,6 +127,8 @@ class Workload:
         for name, follower in pairs:
             if name in given:
                 given.setdefault(follower, given[name])
+        if "ahead" in given:
+            given.setdefault("causal", False)
         return cls(**given)
 
     @classmethod
@@ -144,6 +158,10 @@ class Workload:
         parts += [self.dtype, "causal" if self.causal else "full"]
         if self.window is not None:
             parts.append(f"w{self.window}")
+        if self.ahead is not None:
+            parts.append(f"a{self.ahead}")
+        if self.softcap:
+            parts.append(_SOFTCAP)
         return "_".join(parts)
 
     @property
@@ -152,14 +170,22 @@ class Workload:
         return self.heads // self.heads_kv
 
     @property
+    def band(self) -> tuple[int | None, int | None]:
+        """(left, right): keys before and beyond the diagonal that a query sees, None for all, as
+        FlashAttention's `window_size`."""
+        left = None if self.window is None else self.window - 1
+        return left, 0 if self.causal else self.ahead
+
+    @property
     def pairs(self) -> int:
         """Query-key pairs that one head attends, exactly."""
-        if not self.causal:
-            return self.seqlen_q * self.seqlen_k
-        beyond_diagonal = self.seqlen_k - self.seqlen_q + 1
-        pairs = self._keys_before(beyond_diagonal)
-        if self.window is not None:
-            pairs -= self._keys_before(beyond_diagonal - self.window)
+        diagonal = self.seqlen_k - self.seqlen_q
+        left, right = self.band
+        pairs = self.seqlen_q * self.seqlen_k
+        if right is not None:
+            pairs = self._keys_before(diagonal + right + 1)
+        if left is not None:
+            pairs -= self._keys_before(diagonal - left)
         return pairs
 
     def _keys_before(self, start: int) -> int:
@@ -204,9 +230,11 @@ def _parse_part(part: str) -> tuple[str, Any]:
         return "dtype", part
     if part in _MASKS:
         return "causal", _MASKS[part]
+    if part == _SOFTCAP:
+        return "softcap", True
     match = _PART.fullmatch(part)
     if match and match[1] in _SIZES:
         name = _SIZES[match[1]]
         return name, parse_size(match[2], name)
     sizes = (f"{key}<{name}>" for key, name in _SIZES.items())
-    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS])
+    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, _SOFTCAP])

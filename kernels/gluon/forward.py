@@ -18,6 +18,7 @@ from tunefa.kernels.gluon.hopper import (
     no_row_sum,
     online_softmax,
     row_layout,
+    tanh,
     wgmma_layout,
     whole_row_sum,
 )
@@ -36,13 +37,18 @@ LN_2 = gl.constexpr(math.log(2.0))
 
 @aggregate
 class Attention:
-    """One launch: sizes, known when it runs, and the tile, known when it is compiled."""
+    """One launch: sizes, known when it runs, and the tile, known when it is compiled.
+
+    CAUSAL: each row has a last key of its own, AHEAD: it lies beyond the bottom-right diagonal.
+    """
 
     heads: gl.tensor
     seqlen_q: gl.tensor
     seqlen_k: gl.tensor
     window: gl.tensor
+    ahead: gl.tensor
     scale_log2: gl.tensor
+    tanh_scale: gl.tensor
     WARPGROUPS: gl.constexpr
     BLOCK_N: gl.constexpr
     Q_STAGES: gl.constexpr
@@ -52,30 +58,45 @@ class Attention:
     HALF_DIAGONAL: gl.constexpr
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
+    AHEAD: gl.constexpr
+    SOFTCAP: gl.constexpr
     RAGGED: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(
         self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK, HALF_DIAGONAL,
-        CAUSAL, WINDOWED, RAGGED,
+        CAUSAL, WINDOWED, AHEAD, SOFTCAP, RAGGED,
     ):  # fmt: skip
         self.heads, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2]
-        self.window, self.scale_log2 = sizes[3], sizes[4]
+        self.window, self.ahead = sizes[3], sizes[4]
+        self.scale_log2, self.tanh_scale = sizes[5], sizes[6]
         self.WARPGROUPS, self.BLOCK_N = gl.constexpr(WARPGROUPS), gl.constexpr(BLOCK_N)
         self.Q_STAGES, self.O_PARTS = gl.constexpr(Q_STAGES), gl.constexpr(O_PARTS)
         self.LANE_SUM, self.HALF_DIAGONAL = gl.constexpr(LANE_SUM), gl.constexpr(HALF_DIAGONAL)
         self.SLACK = gl.constexpr(SLACK)
         self.CAUSAL, self.WINDOWED = gl.constexpr(CAUSAL), gl.constexpr(WINDOWED)
+        self.AHEAD, self.SOFTCAP = gl.constexpr(AHEAD), gl.constexpr(SOFTCAP)
         self.RAGGED = gl.constexpr(RAGGED)
+
+    @gluon.jit
+    def diagonal(self):
+        """Row i sees keys up to i + this: of a causal mask bottom-right aligned, or one further
+        ahead."""
+        diagonal = self.seqlen_k - self.seqlen_q
+        if self.AHEAD:
+            diagonal += self.ahead
+        return diagonal
 
     @gluon.jit
     def blocks(self, row, ROWS: gl.constexpr):
         """[begin, end) of the key blocks that query rows [row, row + ROWS) see, at least one."""
         BLOCK_N: gl.constexpr = self.BLOCK_N
         end = (self.seqlen_k + BLOCK_N - 1) // BLOCK_N
-        offset = self.seqlen_k - self.seqlen_q
+        offset = self.diagonal()
         if self.CAUSAL:
             seen = gl.minimum(row + ROWS, self.seqlen_q) + offset
+            if self.AHEAD:
+                seen = gl.minimum(seen, self.seqlen_k)
             end = gl.maximum((seen + BLOCK_N - 1) // BLOCK_N, 1)
         begin = 0
         if self.WINDOWED:
@@ -89,10 +110,10 @@ class Attention:
         key = key_block * self.BLOCK_N
         last = self.seqlen_k - 1
         if self.CAUSAL:
-            last = gl.minimum(last, row + self.seqlen_k - self.seqlen_q)
+            last = gl.minimum(last, row + self.diagonal())
         crosses = key + self.BLOCK_N - 1 > last
         if self.WINDOWED:
-            crosses = crosses | (key <= row + 63 + self.seqlen_k - self.seqlen_q - self.window)
+            crosses = crosses | (key <= row + 63 + self.diagonal() - self.window)
         return crosses
 
     @gluon.jit
@@ -102,7 +123,7 @@ class Attention:
         keys = key + gl.arange(0, s.shape[1], gl.SliceLayout(0, layout))
         if self.CAUSAL:
             rows = row + gl.arange(0, 64, gl.SliceLayout(1, layout))
-            diagonal = rows + (self.seqlen_k - self.seqlen_q)
+            diagonal = rows + self.diagonal()
             last = gl.minimum(diagonal, self.seqlen_k - 1)
             seen = keys[None, :] <= last[:, None]
             if self.WINDOWED:
@@ -110,6 +131,13 @@ class Attention:
             s = gl.where(seen, s, -float("inf"))
         else:
             s = gl.where(keys[None, :] < self.seqlen_k, s, -float("inf"))
+        return s
+
+    @gluon.jit
+    def capped(self, s):
+        """Scores as `online_softmax` scales them: tanh(scale * s / softcap) under a soft-cap."""
+        if self.SOFTCAP:
+            s = tanh(s * self.tanh_scale)
         return s
 
 
@@ -153,7 +181,7 @@ def first_block(a, pipes, q_slot, block, row, key_block, ME: gl.constexpr):
     """Scores and softmax of a tile's first block: (p, row_max, row_sum)."""
     N: gl.constexpr = a.BLOCK_N
     if a.CAUSAL and a.HALF_DIAGONAL:
-        seen = row + 64 + a.seqlen_k - a.seqlen_q
+        seen = row + 64 + a.diagonal()
         if seen <= key_block * N + N // 2:  # the rest of the block is above the diagonal
             p, row_max, row_sum = masked_start(a, pipes, q_slot, block, row, key_block, N // 2, ME)
             p = widened(p, N)
@@ -176,6 +204,7 @@ def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: g
     pipes.turns.give(ME)
     s = warpgroup_mma_wait(0, [s_token])
     k.free(block % k.SLOTS)
+    s = a.capped(s)
     if a.CAUSAL or a.RAGGED:
         s = a.masked(s, row, key_block * a.BLOCK_N)
     row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
@@ -212,6 +241,7 @@ def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
     turns.give(ME)
     s = scores_arrived(s, v)
     k.free(block % k.SLOTS)
+    s = a.capped(s)
     if GUARD:
         if a.crosses(row, key_block):
             s = a.masked(s, row, key_block * a.BLOCK_N)

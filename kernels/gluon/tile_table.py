@@ -37,7 +37,7 @@ def schedule(workload, config, sms):
     tiles, heads = triton.cdiv(workload.seqlen_q, rows), workload.batch * workload.heads
     programs = min(tiles * heads, sms)
     lists = [[] for _ in range(programs)]
-    if not workload.causal:
+    if workload.band == (None, None):
         programs = triton.cdiv(tiles * heads, triton.cdiv(tiles * heads, programs))
         return [list(range(i, tiles * heads, programs)) for i in range(programs)]
     kv_bytes = 2 * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
@@ -54,11 +54,21 @@ def schedule(workload, config, sms):
     return lists
 
 
+def edges(workload):
+    """(ahead, window): how far beyond the bottom-right diagonal the last key of a row lies, and how
+    many keys back from there it sees, None for all; the last of all keys where there is no limit.
+    """
+    left, right = workload.band
+    ahead = workload.seqlen_q - 1 if right is None else right
+    return ahead, None if left is None else left + 1 + ahead
+
+
 def _tile_cost(workload, config, rows, tile):
     """Blocks of a tile, and what it costs beside them."""
-    n, offset = config["BLOCK_N"], workload.seqlen_k - workload.seqlen_q
-    seen = min(rows * (tile + 1), workload.seqlen_q) + offset
+    ahead, window = edges(workload)
+    n, offset = config["BLOCK_N"], workload.seqlen_k - workload.seqlen_q + ahead
+    seen = min(min(rows * (tile + 1), workload.seqlen_q) + offset, workload.seqlen_k)
     first = 0
-    if workload.window is not None:
-        first = max(0, rows * tile + offset - workload.window + 1) // n
+    if window is not None:
+        first = max(0, rows * tile + offset - window + 1) // n
     return _TILE_COST + max(1, triton.cdiv(max(seen, 1), n) - first)

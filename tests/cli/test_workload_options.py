@@ -40,6 +40,9 @@ def asked(run: Run, *arguments: str) -> str:
         ("--seqlen 64 --head-dim 96 --dtype fp16", "fwd_b1_h32_kv8_q64_k64_d96_fp16_causal"),
         ("--seqlen 8k --window 1k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_w1024"),
         ("--seqlen 8k --window 8k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal"),
+        ("--seqlen 8k --full --window 1k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_full_w1024"),
+        ("--seqlen 8k --ahead 9 --window 2", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_full_w2_a9"),
+        ("--seqlen 8k --softcap", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_softcap"),
         ("-w q4096_full", "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_full"),
         (
             "--model llama3-8b --seqlen 8192 --batch 4 --full --dtype fp16 --seqlen-k 15360",
@@ -59,7 +62,8 @@ def test_options_name_a_workload(run: Run, arguments: str, workload: str) -> Non
         ("--seqlen -1", "--seqlen is '-1': give a whole number from 1"),
         ("--seqlen 8k1", "--seqlen is '8k1': give a whole number from 1"),
         ("--seqlen 8 --window 0", "--window is '0': give a whole number from 1"),
-        ("--seqlen 64 --full --window 8", "window is 8 without a causal mask"),
+        ("--seqlen 64 --causal --ahead 8", "ahead is 8 with a causal mask"),
+        ("--seqlen 8 --ahead 0", "--ahead is '0': give a whole number from 1"),
         ("--seqlen 8 --batch 1.5", "--batch is '1.5': give a whole number"),
         (
             "--seqlen 64 --heads 32 --kv-heads 5",
@@ -187,6 +191,8 @@ def test_a_device_of_an_unknown_arch(monkeypatch: pytest.MonkeyPatch) -> None:
         (Selection(fields={"causal": False}), measured(), False),
         (Selection(fields={"window": 512}), measured(), False),
         (Selection(fields={"window": 512}), measured("fwd_q4096_w512"), True),
+        (Selection(fields={"softcap": True}), measured(), False),
+        (Selection(fields={"softcap": True}), measured("fwd_q4096_softcap"), True),
         (Selection(fields={"seqlen_q": 4096}), measured("fwd_q4096_k8192"), False),
     ],
 )

@@ -47,7 +47,9 @@ def exact(
     leaves = [each.detach().double().requires_grad_() for each in x]
     q, k, v = (leaf.transpose(1, 2) for leaf in leaves)
     scale = x[0].shape[3] ** -0.5
-    out, lse = reference.attention(Problem(q, k, v, options.causal, scale, options.window))
+    mask = (options.window, options.ahead)
+    problem = Problem(q, k, v, options.causal, scale, *mask, options.softcap)
+    out, lse = reference.attention(problem)
     loss = (out.transpose(1, 2) * grad.double()).sum()
     if grad_lse is not None:
         loss = loss + (lse * grad_lse.double()).sum()
@@ -109,6 +111,31 @@ def test_gradients_with_a_window(
     grad = torch.randn_like(out)
     made = torch.autograd.grad(out, x, grad)
     close(made, exact(x, Options(True, window), grad), dtype)
+
+
+@pytest.mark.parametrize("window", [(20, 10), (0, 0), (None, 30), (30, None), (100, 150), (1, 0)])
+@pytest.mark.parametrize(("shape", "head_dim_v", "dtype", "flash"), GRADIENTS)
+def test_gradients_with_a_window_of_two_sides(
+    shape: tuple[int, int, int, int, int],
+    head_dim_v: int,
+    dtype: torch.dtype,
+    flash: bool,
+    window: tuple[int | None, int | None],
+) -> None:
+    q, k, v = x = inputs(shape, head_dim_v, dtype)
+    out = tunefa.flash_attention(q, k, v, window=window)
+    grad = torch.randn_like(out)
+    made = torch.autograd.grad(out, x, grad)
+    close(made, exact(x, Options.of(False, window), grad), dtype)
+
+
+@pytest.mark.parametrize("window", [None, 64])
+def test_gradients_with_a_soft_cap(window: int | None) -> None:
+    q, k, v = x = inputs((8, 4, 200, 260, 64), 64, torch.bfloat16)
+    out = tunefa.flash_attention(q, k, v, causal=True, window=window, softcap=1.5)
+    grad = torch.randn_like(out)
+    made = torch.autograd.grad(out, x, grad)
+    close(made, exact(x, Options(True, window, softcap=1.5), grad), torch.bfloat16)
 
 
 def test_gradients_of_rows_that_see_one_key() -> None:

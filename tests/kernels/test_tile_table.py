@@ -28,7 +28,10 @@ def _config(workload: Workload) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "text",
-    ["q1_k1", "q8192", "b4_h16_q4096_full", "b32_h16_q512", "h6_kv2_q700_k900", "h2_q999_k77"],
+    [
+        *("q1_k1", "q8192", "b4_h16_q4096_full", "b32_h16_q512", "h6_kv2_q700_k900", "h2_q999_k77"),
+        *("h2_q999_k77_a20", "h6_q700_k900_full_w30", "b3_q3000_w100_a300_softcap"),
+    ],
 )
 def test_every_tile_is_somebodys_once(text: str, schedule: Any) -> None:
     workload = Workload.parse(text)
@@ -59,3 +62,22 @@ def test_full_programs_have_as_many_tiles_on_the_fewest_sms(schedule: Any) -> No
     config = {**_config(workload), "WARPGROUPS": 2}
     lists = schedule(workload, config, SMS)  # 144 tiles: two rounds need 72 programs
     assert {len(program) for program in lists} == {2} and len(lists) == 72
+
+
+@pytest.mark.parametrize(
+    "text", ["q999_w100", "q999_full_w100", "q999_k700_a90", "q700_k999_w40_a300", "q300_k90_a7"]
+)
+def test_a_tile_costs_the_blocks_that_its_rows_see(text: str) -> None:
+    workload = Workload.parse(text)
+    config = {**_config(workload), "WARPGROUPS": 2, "BLOCK_N": 64}
+    diagonal = workload.seqlen_k - workload.seqlen_q
+    left, right = (workload.seqlen_q + workload.seqlen_k if x is None else x for x in workload.band)
+    for tile in range(-(-workload.seqlen_q // 128)):
+        last = min(128 * (tile + 1), workload.seqlen_q) - 1
+        keys = range(
+            max(0, 128 * tile + diagonal - left),
+            min(workload.seqlen_k, last + diagonal + right + 1),
+        )
+        seen = len({key // 64 for key in keys})
+        cost = KERNEL.module.tile_table._tile_cost(workload, config, 128, tile)
+        assert cost == 0.5 + max(1, seen), (tile, seen)

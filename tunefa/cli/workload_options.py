@@ -121,11 +121,12 @@ _SIZE_OPTIONS = {
     "seqlen_q": ("--seqlen", "Query rows, such as 8192 or 8k; given alone, also the keys."),
     "seqlen_k": ("--seqlen-k", "Keys, where they are not as many as query rows."),
     "head_dim": ("--head-dim", "Elements of one head, 16 to 256.  [default: 128]"),
-    "window": ("--window", "Causal only: each query sees its last N keys.  [default: all]"),
+    "window": ("--window", "Keys back from the diagonal that a query sees.  [default: all]"),
+    "ahead": ("--ahead", "Keys beyond the diagonal that a query sees; not causal then."),
 }
 
 
-SELECTING = ("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "text")
+SELECTING = ("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "softcap", "text")
 """The parameters that make a selection, by the names that click has for them."""
 
 _CHIP_OPTIONS = (
@@ -144,6 +145,8 @@ _WORKLOAD_OPTIONS = (
     click.option("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)}.  [default: bf16]"),
     click.option("--causal/--full", "causal", default=None, help=(
         "Mask, aligned to the bottom right, or none.  [default: causal]")),
+    click.option("--softcap", is_flag=True, default=None, help=(
+        "Scores are bounded by a tanh, as in Gemma 2.")),
     click.option("-w", "--workload", "text", metavar="WORKLOAD", help=(
         "All of it as one word, such as b4_h32_kv8_q4096_d128_bf16_causal.")),
 )  # fmt: skip
@@ -207,11 +210,14 @@ def _select(given: dict[str, Any]) -> Selection:
 
 def _flag(name: str) -> str:
     """The option that gives a field."""
-    return {"dtype": "--dtype", "causal": "--causal/--full"}.get(name) or _SIZE_OPTIONS[name][0]
+    others = {"dtype": "--dtype", "causal": "--causal/--full", "softcap": "--softcap"}
+    return others.get(name) or _SIZE_OPTIONS[name][0]
 
 
 def _words(name: str, value: Any) -> str:
     """The option that gives a field a value, as a user writes it."""
     if name == "causal":
         return "--causal" if value else "--full"
+    if name == "softcap":
+        return "--softcap"
     return f"{_flag(name)} {value}"

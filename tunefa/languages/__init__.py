@@ -5,8 +5,9 @@ A language is a module here, found by its file name, with
 * `compile(kernel, workload, config, arch, aligned=True) -> Compiled`: raises CompileError;
 * `binary_key(kernel, workload, config, aligned) -> Hashable`: equal for all that compile to one
   binary, whatever their lengths;
-* `prepare(kernel, compiled, tensors, workload, config, scale) -> Launch`: on the tensors' device,
-  under a CUDA graph capture too; raises CompileError where the device has not enough for it;
+* `prepare(kernel, compiled, tensors, workload, config, scale, softcap=None) -> Launch`: on the
+  tensors' device, under a CUDA graph capture too; raises CompileError where the device has not
+  enough for it;
 * `interpret(kernel, tensors, workload, config, scale)`: on the CPU, for checking numerics; left out
   where the language has no interpreter;
 * `why_no_interpreter() -> str | None`: why it is left out, or does not run with what is installed;

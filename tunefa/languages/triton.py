@@ -4,9 +4,10 @@ A kernel file in this language defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
   (names of the arguments that are multiples of 16) and `options`;
-* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, in the signature's order, of
-  which those that are or describe one of `tensors` change from call to call. Other tensors are
-  tables that the kernel's host side makes, once a launch;
+* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, with `softcap` as a fifth
+  where a kernel serves soft-capped scores, in the signature's order, of which those that are or
+  describe one of `tensors` change from call to call. Other tensors are tables that the kernel's
+  host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
 
 One that needs another kernel to run first in each call also defines
@@ -120,11 +121,13 @@ def prepare(
     workload: Workload,
     config: Config,
     scale: float,
+    softcap: float | None = None,
 ) -> Launch:
     """A launch on `tensors` (see the kernel's `arguments`) or others like them.
 
-    Loads the binary, past the caller's stream and capture. Raises CompileError when the device has
-    too little of something for it.
+    `softcap` is the bound of the scores where `workload.softcap`, else None. Loads the binary, past
+    the caller's stream and capture. Raises CompileError when the device has too little of something
+    for it.
     """
     # They import PyTorch, which takes a process that only compiles a second or two.
     from tunefa.launch import Steps, apart, new_scratch
@@ -133,8 +136,10 @@ def prepare(
     tensors = [tensor.detach() for tensor in tensors]
     module = kernel.module
 
+    bound = () if softcap is None else (softcap,)
+
     def main(tensors: Sequence[Tensor]) -> Any:
-        return module.arguments(tensors, workload, config, scale)
+        return module.arguments(tensors, workload, config, scale, *bound)
 
     def first(tensors: Sequence[Tensor]) -> Any:
         return module.prologue_arguments(tensors, workload, config)
