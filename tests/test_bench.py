@@ -8,6 +8,7 @@ from tests.fake_device import Device, Unwatched
 from tests.test_evaluate import config, ok
 from tunefa import bench
 from tunefa.measured import Measured
+from tunefa.trial import Trial
 
 
 class Disturbed(Unwatched):
@@ -91,3 +92,12 @@ def test_a_disturbed_race_between_kernels_claims_nothing(
     found = measured.final(ok(16, 1.0), [("attention_fwd_triton", ok(128, 1.0))])
     assert isinstance(found, bench.Final) and disturbed.seen == 2
     assert found.certificate["refused"] == COMPANY and "slower_by" not in found.certificate
+
+
+def test_a_default_that_was_never_compiled_races_and_gets_its_resources(
+    measured: Measured,
+) -> None:
+    unseen = Trial(config(128), "ok")
+    found = measured.race([ok(16, 8.0), unseen], config(128))
+    assert found.winner is not None and found.winner.config == config(128)
+    assert found.winner.resources is not None and found.winner.median_us

@@ -9,6 +9,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import optuna
 import pytest
@@ -263,3 +264,16 @@ def test_a_wrong_storage_leaves_nothing_behind(fake: type[Fake]) -> None:
     with pytest.raises(TunefaError, match="the storage 'study' cannot be opened"):
         search.search(request(storage="study"), user_store())
     assert journal.paths() == []
+
+
+def test_a_default_that_was_not_ready_in_time_races() -> None:
+    asked = request(measured=True, strategy="random", budget=Budget(trials=3))
+    default = KERNEL.default(asked.workload, asked.arch)
+    state = search._State(
+        *(asked, Seen(), cast(Any, None), cast(Any, None), None),
+    )
+    other = dict(default, BLOCK_M=64 if default["BLOCK_M"] != 64 else 128)
+    state.take(KERNEL.name, Trial(other, "ok", samples_us=(5.0,)))
+    assert [t.config for t in search._finalists(state, KERNEL, [])] == [other, default]
+    state.take(KERNEL.name, Trial(default, "wrong", "error 5.0e-01"))
+    assert [t.config for t in search._finalists(state, KERNEL, [])] == [other]

@@ -18,7 +18,7 @@ from tunefa import kernel as kernels
 from tunefa.arch import Arch
 from tunefa.evaluate import Raced
 from tunefa.kernel import Kernel
-from tunefa.languages import CompileError
+from tunefa.languages import Compiled, CompileError
 from tunefa.monitor import Monitor
 from tunefa.race import Decision, Interval, Race
 from tunefa.trial import Config, Mode, Trial
@@ -156,6 +156,9 @@ class Bench:
         """The trial with its error on `shape`, or why it is not right there."""
         made = check.tensors(shape, "cuda")
         try:
+            if trial.resources is None:  # no compiler of the pool has seen it
+                compiled = self._compiled(trial.config, self.workload, self._tensors)
+                trial = replace(trial, resources=compiled.resources, compile_s=compiled.seconds)
             verdict = self._gate.verdict(self._launch(trial.config, shape, made), shape, made)
         except CompileError as error:
             return replace(trial, outcome="compile_failed", reason=str(error))
@@ -164,10 +167,16 @@ class Bench:
         outcome: Literal["wrong", "unstable"] = "wrong" if verdict.repeatable else "unstable"
         return replace(trial, outcome=outcome, reason=verdict.reason, error=verdict.error)
 
+    def _compiled(self, config: Config, workload: Workload, tensors: Any) -> Compiled:
+        aligned = self.kernel.module.is_aligned(tensors)
+        compiled: Compiled = self._language.compile(
+            self.kernel, workload, config, self.arch, aligned
+        )
+        return compiled
+
     def _launch(self, config: Config, workload: Workload, tensors: Any) -> Callable[[], None]:
         """A function that launches the config; the pool has put its binary in the cache."""
-        aligned = self.kernel.module.is_aligned(tensors)
-        compiled = self._language.compile(self.kernel, workload, config, self.arch, aligned)
+        compiled = self._compiled(config, workload, tensors)
         prepared = self._language.prepare(
             self.kernel, compiled, tensors, workload, config, *self._scores
         )

@@ -277,13 +277,20 @@ def _objective(request: Request, kernel: Kernel, process: Workers | None) -> Obj
 
 
 def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:
-    """The best so far, and the known configs they must beat; only the best after Ctrl-C."""
+    """The best so far, and the known configs they must beat; only the best after Ctrl-C.
+
+    A default that no compiler was done with in time races all the same: where everything is slow,
+    the search must not end with worse than nothing would have.
+    """
     own = [f.trial for f in state.finished.values() if f.kernel == kernel.name]
     right = sorted((t for t in own if t.outcome == "ok"), key=time_us)
     if state.interrupted:
         return right[:1]
-    count = state.request.finalists
-    return right[:count] + [t for t in right[count:] if t.config in known]
+    count, default = state.request.finalists, _default(state.request, kernel)
+    finalists = right[:count] + [t for t in right[count:] if t.config in known]
+    if state.request.measured and default and all(t.config != default for t in own):
+        finalists.append(Trial(default, "ok"))
+    return finalists
 
 
 def _record(state: _State) -> Record | None:
