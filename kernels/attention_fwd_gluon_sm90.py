@@ -23,6 +23,7 @@ and lse = -inf. With a soft-cap c, scores s become c * tanh(s / c), by the hardw
 
 What each parameter trades:
     WARPGROUPS   rows per tile against registers per thread
+    PACK_HEADS   query heads of a KV head that share a tile: few queries fill its rows so
     BLOCK_N      fewer, longer steps against registers and shared memory
     STAGES       blocks of K and of V in flight against shared memory
     Q_STAGES     2: the next tile's queries arrive early, for shared memory
@@ -74,11 +75,12 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
     for turn in range(0, count):
         batch, head, head_kv, row = tile
         tile = scheduled(pipes.tiles, first + turn + 1)  # long before it is needed
-        begin, end = attention.blocks(row, 64 * WARPGROUPS)
+        begin, end = attention.blocks(row, attention.ROWS * WARPGROUPS)
         stage = turn % attention.Q_STAGES
         for me in gl.static_range(WARPGROUPS):
             slot = stage * WARPGROUPS + me
-            q.fill(slot, turn // attention.Q_STAGES, q_descs, batch, head, row + 64 * me)
+            me_row = row + attention.ROWS * me
+            q.fill(slot, turn // attention.Q_STAGES, q_descs, batch, head, me_row)
             if me == 0:  # the first scores need no more than this
                 key = (end - 1) * attention.BLOCK_N
                 k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, batch, head_kv, key)
@@ -106,9 +108,9 @@ def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, ME: gl.constexpr):
     for turn in range(0, count):
         batch, head, _, tile_row = tile
         tile = scheduled(pipes.tiles, first + turn + 1)
-        row = tile_row + 64 * ME
-        tile_begin, tile_end = a.blocks(tile_row, 64 * a.WARPGROUPS)
-        begin, end = a.blocks(row, 64)
+        row = tile_row + a.ROWS * ME
+        tile_begin, tile_end = a.blocks(tile_row, a.ROWS * a.WARPGROUPS)
+        begin, end = a.blocks(row, a.ROWS)
         if a.CAUSAL:
             block = skip(pipes, block, tile_end - end, ME)
         slot = (turn % a.Q_STAGES) * a.WARPGROUPS + ME
@@ -161,7 +163,8 @@ def attention_fwd(
     q_desc, k_desc, v_desc, o_desc, q_rest_desc, k_rest_desc, v_rest_desc, o_rest_desc,
     lse_ptr, schedule_ptr, tiles_ptr,
     heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale,
-    WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
+    WARPGROUPS: gl.constexpr, PACK_HEADS: gl.constexpr, BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
     SLACK: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, AHEAD: gl.constexpr, SOFTCAP: gl.constexpr,
@@ -172,7 +175,7 @@ def attention_fwd(
     """Works through the tiles that the schedule gives to this program."""
     sizes = (heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale)
     a = Attention(
-        sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK, HALF_DIAGONAL,
+        sizes, WARPGROUPS, PACK_HEADS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK, HALF_DIAGONAL,
         CAUSAL, WINDOWED, AHEAD, SOFTCAP, RAGGED,
     )  # fmt: skip
     q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
@@ -227,18 +230,20 @@ setmaxnreg moves them between the two: 65,536 in all."""
 
 
 def _blocks(workload, config):
-    """(rows, columns, rest) of the tiles of q, k, v and out."""
+    """(heads, rows, columns, rest) of the tiles of q, k, v and out."""
     columns, rest = tma_blocks.split(workload.head_dim)
     columns_v, rest_v = tma_blocks.split(workload.head_dim_v)
     o_columns = columns_v // max(1, config["O_PARTS"])
-    n = config["BLOCK_N"]
-    return (64, columns, rest), (n, columns, rest), (n, columns_v, rest_v), (64, o_columns, rest_v)
+    q, k = (config["PACK_HEADS"], 64 // config["PACK_HEADS"]), (1, config["BLOCK_N"])
+    return (
+        (*q, columns, rest), (*k, columns, rest), (*k, columns_v, rest_v), (*q, o_columns, rest_v),
+    )  # fmt: skip
 
 
 def _constants(workload, config):
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS"]]
-    names = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "PING_PONG", "LANE_SUM",
-             "SLACK", "HALF_DIAGONAL")  # fmt: skip
+    names = ("WARPGROUPS", "PACK_HEADS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "PING_PONG",
+             "LANE_SUM", "SLACK", "HALF_DIAGONAL")  # fmt: skip
     return {
         **{name: config[name] for name in names},
         "CAUSAL": workload.band != (None, None),

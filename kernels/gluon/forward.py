@@ -40,6 +40,7 @@ class Attention:
     """One launch: sizes, known when it runs, and the tile, known when it is compiled.
 
     CAUSAL: each row has a last key of its own, AHEAD: it lies beyond the bottom-right diagonal.
+    ROWS: query rows of a warpgroup's 64, which hold PACK_HEADS heads one after the other.
     """
 
     heads: gl.tensor
@@ -50,6 +51,8 @@ class Attention:
     scale_log2: gl.tensor
     tanh_scale: gl.tensor
     WARPGROUPS: gl.constexpr
+    PACK_HEADS: gl.constexpr
+    ROWS: gl.constexpr
     BLOCK_N: gl.constexpr
     Q_STAGES: gl.constexpr
     O_PARTS: gl.constexpr
@@ -64,13 +67,14 @@ class Attention:
 
     @gluon.constexpr_function
     def __init__(
-        self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK, HALF_DIAGONAL,
-        CAUSAL, WINDOWED, AHEAD, SOFTCAP, RAGGED,
+        self, sizes, WARPGROUPS, PACK_HEADS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK,
+        HALF_DIAGONAL, CAUSAL, WINDOWED, AHEAD, SOFTCAP, RAGGED,
     ):  # fmt: skip
         self.heads, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2]
         self.window, self.ahead = sizes[3], sizes[4]
         self.scale_log2, self.tanh_scale = sizes[5], sizes[6]
         self.WARPGROUPS, self.BLOCK_N = gl.constexpr(WARPGROUPS), gl.constexpr(BLOCK_N)
+        self.PACK_HEADS, self.ROWS = gl.constexpr(PACK_HEADS), gl.constexpr(64 // PACK_HEADS)
         self.Q_STAGES, self.O_PARTS = gl.constexpr(Q_STAGES), gl.constexpr(O_PARTS)
         self.LANE_SUM, self.HALF_DIAGONAL = gl.constexpr(LANE_SUM), gl.constexpr(HALF_DIAGONAL)
         self.SLACK = gl.constexpr(SLACK)
@@ -106,15 +110,25 @@ class Attention:
 
     @gluon.jit
     def crosses(self, row, key_block):
-        """Whether some of 64 rows do not see some key of a block."""
+        """Whether some rows of a warpgroup do not see some key of a block."""
         key = key_block * self.BLOCK_N
         last = self.seqlen_k - 1
         if self.CAUSAL:
             last = gl.minimum(last, row + self.diagonal())
         crosses = key + self.BLOCK_N - 1 > last
         if self.WINDOWED:
-            crosses = crosses | (key <= row + 63 + self.diagonal() - self.window)
+            crosses = crosses | (key <= row + self.ROWS - 1 + self.diagonal() - self.window)
         return crosses
+
+    @gluon.jit
+    def rows(self, row, layout: gl.constexpr):
+        """(query row, head beyond the first of the tile) of a warpgroup's 64 rows from `row`."""
+        rows = gl.arange(0, 64, layout)
+        heads = 0
+        if self.PACK_HEADS > 1:
+            heads = rows // self.ROWS
+            rows = rows % self.ROWS
+        return row + rows, heads
 
     @gluon.jit
     def masked(self, s, row, key):
@@ -122,7 +136,7 @@ class Attention:
         layout: gl.constexpr = s.type.layout
         keys = key + gl.arange(0, s.shape[1], gl.SliceLayout(0, layout))
         if self.CAUSAL:
-            rows = row + gl.arange(0, 64, gl.SliceLayout(1, layout))
+            rows, _ = self.rows(row, gl.SliceLayout(1, layout))
             diagonal = rows + self.diagonal()
             last = gl.minimum(diagonal, self.seqlen_k - 1)
             seen = keys[None, :] <= last[:, None]
@@ -168,7 +182,8 @@ def first_and_count(schedule):
 
 @gluon.jit
 def scheduled(schedule, i):
-    """(batch, query head, KV head, first query row) of tile number i: no division on the device."""
+    """(batch, first query head, KV head, first query row) of tile number i: no division on the
+    device."""
     entry = schedule + i * 4
     return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
 
@@ -181,7 +196,7 @@ def first_block(a, pipes, q_slot, block, row, key_block, ME: gl.constexpr):
     """Scores and softmax of a tile's first block: (p, row_max, row_sum)."""
     N: gl.constexpr = a.BLOCK_N
     if a.CAUSAL and a.HALF_DIAGONAL:
-        seen = row + 64 + a.diagonal()
+        seen = row + a.ROWS + a.diagonal()
         if seen <= key_block * N + N // 2:  # the rest of the block is above the diagonal
             p, row_max, row_sum = masked_start(a, pipes, q_slot, block, row, key_block, N // 2, ME)
             p = widened(p, N)
@@ -280,8 +295,10 @@ def write_lse(a, lse_ptr, row, row_max, row_sum):
     """Writes logsumexp of 64 rows; returns 1 / row_sum, 0 for a row that saw no key."""
     row_sum = whole_row_sum(row_sum, a.BLOCK_N, a.LANE_SUM)
     seen = row_sum > 0.0
-    rows = row + gl.arange(0, 64, row_layout(a.BLOCK_N))
+    rows, heads = a.rows(row, row_layout(a.BLOCK_N))
     lse = gl.where(seen, (row_max + gl.log2(row_sum)) * LN_2, -float("inf"))
+    if a.PACK_HEADS > 1:
+        lse_ptr += heads * a.seqlen_q
     gl.store(lse_ptr + rows, lse, mask=rows < a.seqlen_q)
     return gl.where(seen, 1.0 / row_sum, 0.0)
 

@@ -99,13 +99,13 @@ class Ring:
 
 @gluon.jit
 def as_matrix(tile):
-    """(1, 1, rows, columns) in shared memory as (rows, columns)."""
-    return tile.reshape([tile.shape[2], tile.shape[3]])
+    """(1, heads, rows, columns) in shared memory as (heads * rows, columns)."""
+    return tile.reshape([tile.shape[1] * tile.shape[2], tile.shape[3]])
 
 
 @gluon.jit
 def new_ring(descs, REST: gl.constexpr, SLOTS: gl.constexpr, READERS: gl.constexpr):
-    """A ring for the tiles of two descriptors (1, 1, rows, columns), the second for the rest."""
+    """A ring for tiles of two descriptors (1, heads, rows, columns), the second for the rest."""
     desc, rest_desc = descs
     tiles = new_tiles(desc, SLOTS)
     rests = tiles

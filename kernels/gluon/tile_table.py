@@ -11,37 +11,40 @@ _TILE_COST = 0.5
 
 def tables(workload, config, device):
     """(schedule, tiles): the tiles of program i are rows schedule[i] to schedule[i + 1] of `tiles`,
-    each (batch, query head, KV head, first query row); one row more is read, and not used."""
+    each (batch, first query head, KV head, first query row); one row more is read, and not used."""
     import torch  # takes seconds, which compiling does without
 
     sms = torch.cuda.get_device_properties(device).multi_processor_count
     lists = schedule(workload, config, sms)
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
     order = np.array([tile for tiles in lists for tile in tiles] + [0])
-    head, tile = np.divmod(order, triton.cdiv(workload.seqlen_q, 64 * config["WARPGROUPS"]))
-    batch, head = np.divmod(head, workload.heads)
-    rows = np.stack([batch, head, head // workload.group, tile * 64 * config["WARPGROUPS"]], axis=1)
+    rows, packed = _rows(config), config["PACK_HEADS"]
+    head, tile = np.divmod(order, triton.cdiv(workload.seqlen_q, rows))
+    batch, head = np.divmod(head * packed, workload.heads)
+    table = np.stack([batch, head, head // workload.group, tile * rows], axis=1)
     return (
         torch.from_numpy(ends).to(device),
-        torch.from_numpy(rows.astype(np.int32)).to(device),
+        torch.from_numpy(table.astype(np.int32)).to(device),
     )
 
 
 def schedule(workload, config, sms):
-    """The tiles of each program: lists of tile + tiles per head * (query heads of all batches).
+    """The tiles of each program: lists of tile + tiles per head * (packs of query heads of all
+    batches).
 
     Longest processing time first (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
     Appl. Math. 17(2), 1969) inside sections of heads whose K and V the L2 cache holds together.
     """
-    rows = 64 * config["WARPGROUPS"]
-    tiles, heads = triton.cdiv(workload.seqlen_q, rows), workload.batch * workload.heads
+    rows, packed = _rows(config), config["PACK_HEADS"]
+    tiles = triton.cdiv(workload.seqlen_q, rows)
+    heads = workload.batch * workload.heads // packed
     programs = min(tiles * heads, sms)
     lists = [[] for _ in range(programs)]
     if workload.band == (None, None):
         programs = triton.cdiv(tiles * heads, triton.cdiv(tiles * heads, programs))
         return [list(range(i, tiles * heads, programs)) for i in range(programs)]
     kv_bytes = 2 * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
-    section = max(1, int(config["SECTION_MB"] * 2**20 / kv_bytes)) * workload.group
+    section = max(1, int(config["SECTION_MB"] * 2**20 / kv_bytes)) * workload.group // packed
     cost = [_tile_cost(workload, config, rows, tile) for tile in range(tiles)]
     order = sorted(range(tiles), key=lambda tile: -cost[tile])
     heap = [(0.0, i) for i in range(programs)]
@@ -61,6 +64,11 @@ def edges(workload):
     left, right = workload.band
     ahead = workload.seqlen_q - 1 if right is None else right
     return ahead, None if left is None else left + 1 + ahead
+
+
+def _rows(config):
+    """Query rows of a tile."""
+    return 64 * config["WARPGROUPS"] // config["PACK_HEADS"]
 
 
 def _tile_cost(workload, config, rows, tile):

@@ -19,24 +19,25 @@ def split(head_dim):
 
 
 def types(names, dtype, blocks):
-    """Signature types of `<name>_desc` and `<name>_rest_desc`; blocks are (rows, columns, rest)."""
+    """Signature types of `<name>_desc` and `<name>_rest_desc`; blocks are (heads, rows, columns,
+    rest)."""
     made = {}
-    for name, (rows, columns, rest) in zip(names, blocks, strict=True):
+    for name, (heads, rows, columns, rest) in zip(names, blocks, strict=True):
         for desc, width in ((f"{name}_desc", columns), (f"{name}_rest_desc", rest or columns)):
-            layout = _layout(dtype, rows, width)
-            made[desc] = f"tensordesc<{dtype}[1, 1, {rows}, {width}],{layout!r}>"
+            block = [1, heads, rows, width]
+            made[desc] = f"tensordesc<{dtype}{block},{_layout(dtype, block)!r}>"
     return made
 
 
 def descriptors(tensors, dtype, blocks):
     """Of the columns of each (batch, heads, seqlen, head_dim) tensor, then of the rest of each."""
-    widths = [columns for _, columns, _ in blocks] + [
-        rest or columns for _, columns, rest in blocks
+    widths = [columns for _, _, columns, _ in blocks] + [
+        rest or columns for _, _, columns, rest in blocks
     ]
     made = []
-    for tensor, (rows, _, _), width in zip(2 * tensors, 2 * blocks, widths, strict=True):
-        layout = _layout(dtype, rows, width)
-        block = [1, 1, rows, width]
+    for tensor, (heads, rows, *_), width in zip(2 * tensors, 2 * blocks, widths, strict=True):
+        block = [1, heads, rows, width]
+        layout = _layout(dtype, block)
         made.append(TensorDescriptor(tensor, tensor.shape, tensor.stride(), block, layout))
     return made
 
@@ -51,5 +52,5 @@ def is_aligned(tensors):
     )
 
 
-def _layout(dtype, rows, columns):
-    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, columns], _GLUON_TYPES[dtype])
+def _layout(dtype, block):
+    return gl.NVMMASharedLayout.get_default_for(block, _GLUON_TYPES[dtype])

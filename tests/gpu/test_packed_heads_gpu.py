@@ -1,0 +1,83 @@
+"""Tiles of the Gluon kernel that several query heads of a KV head share."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import tunefa
+from tunefa import arch as archs
+from tunefa import check, languages
+from tunefa import kernel as kernels
+from tunefa.workload import Workload
+
+KERNEL = kernels.load("attention_fwd_gluon_sm90")
+
+
+def _is_served() -> bool:
+    if not torch.cuda.is_available():
+        return False
+    arch = archs.find(torch.cuda.get_device_name())[0]
+    return KERNEL.why_not(Workload.parse("q1"), arch) is None
+
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _is_served(), reason="needs a Hopper GPU"),
+]
+
+RANDOM = 25
+"""Random problems of each pack; a binary takes seconds to compile."""
+
+
+def judge(workload: Workload, config: dict[str, Any]) -> None:
+    """Raises AssertionError where a launch is not right twice."""
+    arch, language = archs.load("sm90"), languages.load(KERNEL.language)
+    made = check.tensors(workload, "cuda")
+    compiled = language.compile(KERNEL, workload, config, arch)
+    scores = (workload.head_dim**-0.5, check.softcap(workload))
+    launch = language.prepare(KERNEL, compiled, made, workload, config, *scores)
+    found = check.Gate("cuda").verdict(lambda: launch(*made), workload, made)
+    assert found.passed and found.repeatable, f"{found.reason}: {config}"
+
+
+@pytest.mark.parametrize("packed", [2, 4, 8])
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+def test_few_queries_of_long_sequences(packed: int, head_dim: int) -> None:
+    arch = archs.load("sm90")
+    for seqlen_q in (1, 2, 7, 8, 9, 33, 63):
+        for mask in ("causal", "full"):
+            heads = f"b2_h{4 * packed}_kv4"
+            workload = Workload.parse(f"{heads}_q{seqlen_q}_k1000_d{head_dim}_bf16_{mask}")
+            config = KERNEL.default(workload, arch)
+            assert config["PACK_HEADS"] == packed
+            judge(workload, config)
+
+
+@pytest.mark.parametrize("packed", [2, 4, 8])
+def test_random_problems_through_random_configs(packed: int) -> None:
+    """Rules aside, a pack serves any lengths: several tiles, rows without a key, windows."""
+    chance, arch = random.Random(packed), archs.load("sm90")
+    for _ in range(RANDOM):
+        mask = chance.choice(["causal", "full", "w9", "w70_a3", "a40", "full_w33"])
+        cap = chance.choice(["", "", "_softcap"])
+        head_dim = chance.choice([64, 96, 128, 192, 256])
+        kind = f"d{head_dim}_{chance.choice(['bf16', 'fp16'])}_{mask}{cap}"
+        heads = f"b{chance.randint(1, 3)}_h{3 * packed * chance.choice([1, 2])}_kv3"
+        few = Workload.parse(f"{heads}_q63_k4096_{kind}")
+        configs = KERNEL.space.feasible(few, arch).configs
+        config = chance.choice([each for each in configs if each["PACK_HEADS"] == packed])
+        for _ in range(3):
+            seqlens = f"q{chance.randint(1, 300)}_k{chance.randint(1, 300)}"
+            judge(Workload.parse(f"{heads}_{seqlens}_{kind}"), dict(config))
+
+
+def test_a_decoding_step_packs_its_heads_by_default() -> None:
+    workload = Workload.parse("b4_h32_kv4_q1_k3000_d128_bf16")
+    q, k, v = check.tensors(workload, "cuda", seed=0)[:3]
+    out, lse = tunefa.flash_attention(q, k, v, causal=True, layout="bhsd", return_lse=True)
+    found = check.compare(workload, (q, k, v, out, lse), 128**-0.5, torch.float32)
+    assert found.passed, found.reason
