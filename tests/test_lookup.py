@@ -143,6 +143,13 @@ def test_nearest_is_by_ratio_not_by_difference() -> None:
     assert ask([below, above], "fwd_q4096").record == above
 
 
+def test_a_workload_far_away_says_nothing() -> None:
+    near, far = measured("fwd_q16k"), measured("fwd_q20k")
+    assert ask([near], "fwd_q4096").how == "nearest"  # two octaves on both axes
+    assert ask([far], "fwd_q4096").how == "default"
+    assert ask([far, near], "fwd_q4096").record == near
+
+
 def test_lengths_weigh_more_than_batch_and_heads() -> None:
     more_batch, longer = measured("fwd_b2_q4096"), measured("fwd_q8192_k4096")
     assert ask([longer, more_batch]).record == more_batch

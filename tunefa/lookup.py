@@ -2,7 +2,8 @@
 
 From the most to the least trusted: a measurement of this workload on this device; of the nearest
 workload on this device; on another device of the arch; the model's prediction for the arch; the
-default of the first kernel that serves the workload. Of measurements equally near, eager ones come
+default of the first kernel that serves the workload. A workload further away than `FAR_OCTAVES`
+says nothing. Of measurements equally near, eager ones come
 before those of CUDA graphs: that is how the runtime launches.
 """
 
@@ -19,6 +20,10 @@ from tunefa.record import Record
 from tunefa.store import Store, current
 from tunefa.trial import Config
 from tunefa.workload import Workload
+
+FAR_OCTAVES = 3.0
+"""Four times as long with a quarter of the sequences. Kernels' defaults know lengths: at head_dim
+64, rows of 16k tokens and of 512 want different numbers of warpgroups."""
 
 How = Literal["exact", "nearest", "other-device", "predicted", "default"]
 
@@ -73,8 +78,9 @@ def lookup(
 ) -> Choice:
     """The config to run for `workload` on a chip of `arch` whose driver calls it `device_name`.
 
-    Passed over are records of kernels that are not in `kernels` or do not serve the workload, and
-    configs that cannot run for it. `device_name` None: no device there, so none is this device.
+    Passed over are records of kernels that are not in `kernels` or do not serve the workload, those
+    of workloads too far away, and configs that cannot run for it. `device_name` None: no device
+    there, so none is this device.
 
     Raises `TunefaError` when no kernel serves the workload.
     """
@@ -86,7 +92,9 @@ def lookup(
 
     def runs(record: Record) -> bool:
         kernel = serving.get(record.kernel)
-        return kernel is not None and kernel.refusal(record.config, workload, arch) is None
+        if kernel is None or distance(record.workload, workload) > FAR_OCTAVES:
+            return False
+        return kernel.refusal(record.config, workload, arch) is None
 
     ranked = candidates(store.records(), workload, arch, device_name)
     found = current([record for record in ranked if runs(record)])
