@@ -4,10 +4,10 @@
 
 Algorithm: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and
 Low-precision", arXiv:2407.08608. One program runs on each SM and works through tiles of
-64 * WARPGROUPS query rows of one head. Its producer warp copies Q once and K and V in blocks of
-BLOCK_N keys, from the last visible block to the first; each consumer warpgroup owns 64 rows.
-A consumer issues the scores of a block together with the output of the block before, and computes
-the softmax of the one while the other is still being multiplied.
+64 * WARPGROUPS query rows, of one head or of PACK_HEADS together. Its producer warp copies Q once
+and K and V in blocks of BLOCK_N keys, from the last visible block to the first; each consumer
+warpgroup owns 64 rows. A consumer issues the scores of a block together with the output of the
+block before, and computes the softmax of the one while the other is still being multiplied.
 
 Choices beyond the paper:
 * which program works on which tile is a table from the host, longest tiles first, each to the

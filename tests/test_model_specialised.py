@@ -115,6 +115,13 @@ def test_a_window_of_two_sides_costs_what_its_keys_do() -> None:
     assert predict(both).time_us < predict(one_side).time_us < predict(WORKLOAD).time_us
 
 
+def test_heads_that_share_a_tile_read_keys_once() -> None:
+    decode = Workload.parse("b64_h64_kv8_q1_k8192_d128")
+    assert [tiled(decode, PACK_HEADS=each).packed_heads for each in (1, 4, 8)] == [1, 4, 8]
+    alone, packed = predict(decode, PACK_HEADS=1), predict(decode, PACK_HEADS=8)
+    assert packed.steps < alone.steps / 7 and packed.time_us < alone.time_us / 4
+
+
 def test_a_soft_cap_costs_another_exponential() -> None:
     plain, capped = predict(WORKLOAD), predict(replace(WORKLOAD, softcap=True))
     assert capped.cycles_per_step["exp2"] == 2 * plain.cycles_per_step["exp2"]
