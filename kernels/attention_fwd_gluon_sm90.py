@@ -35,10 +35,12 @@ What each parameter trades:
 
 import math
 
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
-from tunefa.kernels.gluon import tile_table, tma_blocks
+from tunefa.kernels.gluon import e4m3, tile_table, tma_blocks
+from tunefa.kernels.gluon.e4m3 import descale
 from tunefa.kernels.gluon.forward import (
     Attention,
     Pipes,
@@ -94,15 +96,20 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
 
 
 @gluon.jit
-def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, ME: gl.constexpr):
+def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, descales, ME: gl.constexpr):
     """One warpgroup: 64 rows of each tile."""
-    a, q = attention, pipes.q
+    q = pipes.q
+    q_descale, k_descale, v_descale, heads_kv = descales
     first, count = first_and_count(pipes.schedule)
     tile = scheduled(pipes.tiles, first)
     block = 0  # counts those that went through the rings, over all tiles
     for turn in range(0, count):
-        batch, head, _, tile_row = tile
+        batch, head, head_kv, tile_row = tile
         tile = scheduled(pipes.tiles, first + turn + 1)
+        a = attention
+        if attention.E4M3:
+            at = batch * heads_kv + head_kv
+            a = attention.rescaled(descale(q_descale, at) * descale(k_descale, at))
         row = tile_row + 64 * ME
         tile_begin, tile_end = a.blocks(tile_row, 64 * a.WARPGROUPS)
         begin, end = a.blocks(row, 64)
@@ -115,6 +122,8 @@ def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, ME: gl.constexpr):
             block = skip(pipes, block, begin - tile_begin, ME)
         rows_before = (batch * a.heads + head).to(gl.int64) * a.seqlen_q
         share = write_lse(a, lse_ptr + rows_before, row, row_max, row_sum)
+        if a.E4M3:
+            share *= descale(v_descale, at)
         out = scaled(acc, share, pipes.v)
         write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME)
     tma.store_wait(0)
@@ -154,12 +163,12 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
 @gluon.jit
 def attention_fwd(
     q_desc, k_desc, v_desc, o_desc, q_rest_desc, k_rest_desc, v_rest_desc, o_rest_desc,
-    lse_ptr, schedule_ptr, tiles_ptr,
+    lse_ptr, q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv, schedule_ptr, tiles_ptr,
     heads, seqlen_q, seqlen_k, window, scale_log2,
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
     HALF_DIAGONAL: gl.constexpr,
-    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr,
+    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr, E4M3: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -167,13 +176,13 @@ def attention_fwd(
     sizes = (heads, seqlen_q, seqlen_k, window, scale_log2)
     a = Attention(
         sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
-        CAUSAL, WINDOWED, RAGGED,
+        CAUSAL, WINDOWED, RAGGED, E4M3,
     )  # fmt: skip
     q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
     o_descs = (o_desc, o_rest_desc)
     q = new_ring(q_descs, REST, Q_STAGES * WARPGROUPS, 1)
     k = new_ring(k_descs, REST, STAGES, WARPGROUPS)
-    v = new_ring(v_descs, REST_V, STAGES, WARPGROUPS)
+    v = new_ring(v_descs, REST_V, STAGES, WARPGROUPS, E4M3)
     o_tiles = (q.tiles, q.tiles)
     if O_PARTS > 0:
         o_tile = new_tiles(o_desc, WARPGROUPS)
@@ -183,50 +192,63 @@ def attention_fwd(
         o_tiles = (o_tile, o_rest_tile)
     turns = Turns(new_barriers(WARPGROUPS, 1), WARPGROUPS, PING_PONG)
     pipes = Pipes(q, k, v, turns, schedule_ptr, tiles_ptr)
+    descales = (q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
     if WARPGROUPS == 1:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 0)),
             (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [1], [P])  # fmt: skip
     elif WARPGROUPS == 2:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 1)),
             (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 1], [R, P])  # fmt: skip
     elif WARPGROUPS == 3:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 2)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 1)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 2)),
             (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 4, 1], [R, R, P])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 2)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 3)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 1)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 2)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 3)),
             (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 4, 4, 1], [R, R, R, P])  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- host side
 
+_DESCALES = ("q_descale_ptr", "k_descale_ptr", "v_descale_ptr")
 _REGISTERS = {1: (240, 24, 255), 2: (240, 24, 168), 3: (160, 32, 128), 4: (112, 24, 96)}
 """By WARPGROUPS: registers per thread of a consumer, of the producer, and of the launch before
 setmaxnreg moves them between the two: 65,536 in all."""
 
 
 def _blocks(workload, config):
-    """(rows, columns, rest) of the tiles of q, k, v and out."""
+    """(rows, columns, rest) of the tiles of q, k, v and out; of V^T's for e4m3."""
     columns, rest = tma_blocks.split(workload.head_dim)
     columns_v, rest_v = tma_blocks.split(workload.head_dim_v)
     o_columns = columns_v // max(1, config["O_PARTS"])
     n = config["BLOCK_N"]
-    return (64, columns, rest), (n, columns, rest), (n, columns_v, rest_v), (64, o_columns, rest_v)
+    v_block = (columns_v, n, 0) if _is_e4m3(workload) else (n, columns_v, rest_v)
+    return (64, columns, rest), (n, columns, rest), v_block, (64, o_columns, rest_v)
+
+
+def _dtypes(workload):
+    """Of the tiles of q, k, v and out."""
+    kind = workload.dtype
+    return kind, kind, kind, "bf16" if _is_e4m3(workload) else kind
+
+
+def _is_e4m3(workload):
+    return workload.dtype == "e4m3"
 
 
 def _constants(workload, config):
@@ -238,6 +260,7 @@ def _constants(workload, config):
         "CAUSAL": workload.causal,
         "WINDOWED": workload.window is not None,
         "RAGGED": _is_ragged(workload, config),
+        "E4M3": _is_e4m3(workload),
         "REST": tma_blocks.split(workload.head_dim)[1],
         "REST_V": tma_blocks.split(workload.head_dim_v)[1],
         "CONSUMER_REGISTERS": consumer_registers,
@@ -259,10 +282,12 @@ def variant(workload, config, aligned=True):
     The compiled kernel depends on no batch, head count or length. TMA reads `aligned` tensors only.
     """
     constants = _constants(workload, config)
-    kind = workload.dtype
     types = {"lse_ptr": "*fp32", "scale_log2": "fp32"}
     types |= {"schedule_ptr": "*i32", "tiles_ptr": "*i32"}
-    types |= tma_blocks.types("qkvo", kind, _blocks(workload, config))
+    types |= dict.fromkeys(_DESCALES, "*fp32")
+    types |= tma_blocks.types("qkvo", _dtypes(workload), _blocks(workload, config))
+    if not _is_e4m3(workload):
+        constants |= dict.fromkeys([*_DESCALES, "heads_kv"])
     types |= dict.fromkeys(constants, "constexpr")
     return {
         "function": attention_fwd,
@@ -273,16 +298,40 @@ def variant(workload, config, aligned=True):
     }
 
 
+def prologue(workload, config):
+    """What writes V^T, for 8-bit operands."""
+    return e4m3.transposition(workload.head_dim_v) if _is_e4m3(workload) else None
+
+
+def scratch(workload, config):
+    """Memory for V^T."""
+    return [(e4m3.transposed_shape(workload), torch.float8_e4m3fn)]
+
+
+def prologue_arguments(tensors, workload, config):
+    """Grid and arguments of `prologue`."""
+    return e4m3.transposition_arguments(tensors[2], tensors[-1])
+
+
 def arguments(tensors, workload, config, scale):
     """The grid and the kernel's arguments, in the order of its signature.
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
-    seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
+    seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive. With e4m3 more follow:
+    the descales of q, k and v, each (batch, heads_kv), fp32, contiguous, or empty for 1; and V^T.
     """
-    descriptors = tma_blocks.descriptors(tensors[:4], workload.dtype, _blocks(workload, config))
-    lse, w = tensors[4], workload
+    q, k, v, out, lse, *rest = tensors
+    w, descales = workload, [None] * 4
+    if rest:
+        *descales, v = rest
+        descales.append(w.heads_kv)
+    blocks = _blocks(w, config)
+    descriptors = tma_blocks.descriptors((q, k, v, out), _dtypes(w), blocks)
     schedule, tiles = tile_table.tables(w, config, lse.device)
     sizes = [w.heads, w.seqlen_q, w.seqlen_k, w.window or 0, scale * LOG2_E]
     constants = _constants(w, config).values()
-    return (len(schedule) - 1, 1, 1), [*descriptors, lse, schedule, tiles, *sizes, *constants]
+    tables = [schedule, tiles]
+    return (len(tables[0]) - 1, 1, 1), [
+        *descriptors, lse, *descales, *tables, *sizes, *constants,
+    ]  # fmt: skip

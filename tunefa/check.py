@@ -92,11 +92,14 @@ def awkward(workload: Workload, config: Config) -> Workload:
 def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[Any, ...]:
     """Fresh (q, k, v, out, lse) on `device`: normal inputs, outputs full of NaN.
 
-    Shapes as a kernel's `arguments` takes them, (batch, heads, seqlen, head_dim), stored BSHD.
+    Shapes as a kernel's `arguments` takes them, (batch, heads, seqlen, head_dim), stored BSHD. For
+    e4m3 come the descales of q, k and v, (batch, heads_kv): uniform between 0.5 and 1.5.
     """
     import torch
 
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[workload.dtype]
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    # Nothing but a copy makes a tensor of 8 bits; what leaves as such would be too coarse to use.
+    dtype = dtypes.get(workload.dtype, torch.bfloat16)
     generator = torch.Generator(device)
     if seed is None:
         generator.seed()
@@ -106,6 +109,8 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     def normal(heads: int, seqlen: int, head_dim: int) -> Any:
         shape = (workload.batch, seqlen, heads, head_dim)
         made = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+        if workload.dtype == "e4m3":
+            made = made.to(reference.E4M3)
         return made.transpose(1, 2)
 
     q = normal(workload.heads, workload.seqlen_q, workload.head_dim)
@@ -115,15 +120,19 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     out_shape = (workload.batch, workload.seqlen_q, workload.heads, workload.head_dim_v)
     out = torch.full(out_shape, nan, device=device, dtype=dtype).transpose(1, 2)
     lse = torch.full(q.shape[:3], nan, device=device, dtype=torch.float32)
-    return q, k, v, out, lse
+    descales = []
+    if workload.dtype == "e4m3":
+        of_heads = (3, workload.batch, workload.heads_kv)
+        descales = list(0.5 + torch.rand(of_heads, generator=generator, device=device))
+    return q, k, v, out, lse, *descales
 
 
 def compare(workload: Workload, made: tuple[Any, ...], scale: float, dtype: Any) -> Verdict:
     """Judges outputs that a kernel wrote into `made`; the reference is computed in `dtype`."""
     import torch
 
-    q, k, v, out, lse = made
-    problem = Problem(q, k, v, workload.causal, scale, workload.window)
+    q, k, v, out, lse, *descales = made
+    problem = Problem(q, k, v, workload.causal, scale, workload.window, descales)
     right, right_lse = reference.attention(problem, dtype)
     difference = (out.to(dtype) - right).norm() / right.norm().clamp_min(1e-30)
     empty = torch.isneginf(right_lse)
@@ -151,13 +160,14 @@ class Gate:
         import torch
 
         launch()
-        first = [written.clone() for written in made[3:]]
-        for written in made[3:]:
+        outputs = made[3:5]
+        first = [written.clone() for written in outputs]
+        for written in outputs:
             written.fill_(float("nan"))
         launch()
         same = all(
             bool(((a == b) | (a.isnan() & b.isnan())).all())
-            for a, b in zip(first, made[3:], strict=True)
+            for a, b in zip(first, outputs, strict=True)
         )
         dtype = torch.float64 if shape.dtype == "fp32" else torch.float32
         found = compare(shape, made, shape.head_dim**-0.5, dtype)

@@ -10,7 +10,7 @@ from typing import Any
 from tunefa.errors import TunefaError, unknown
 
 OPS = ("fwd",)
-DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
+DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
 """Bytes of one element of each dtype."""
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256

@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from tunefa.kernels.gluon.api import aggregate, barrier, copy_out
+from tunefa.kernels.gluon.e4m3 import p_log2
 from tunefa.kernels.gluon.hopper import (
     Ring,
     Turns,
@@ -51,11 +52,12 @@ class Attention:
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
     RAGGED: gl.constexpr
+    E4M3: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(
         self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
-        CAUSAL, WINDOWED, RAGGED,
+        CAUSAL, WINDOWED, RAGGED, E4M3,
     ):  # fmt: skip
         self.heads, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2]
         self.window, self.scale_log2 = sizes[3], sizes[4]
@@ -63,7 +65,16 @@ class Attention:
         self.Q_STAGES, self.O_PARTS = gl.constexpr(Q_STAGES), gl.constexpr(O_PARTS)
         self.LANE_SUM, self.HALF_DIAGONAL = gl.constexpr(LANE_SUM), gl.constexpr(HALF_DIAGONAL)
         self.CAUSAL, self.WINDOWED = gl.constexpr(CAUSAL), gl.constexpr(WINDOWED)
-        self.RAGGED = gl.constexpr(RAGGED)
+        self.RAGGED, self.E4M3 = gl.constexpr(RAGGED), gl.constexpr(E4M3)
+
+    @gluon.jit
+    def rescaled(self, factor):
+        """The same with a scale that is `factor` times as large."""
+        sizes = (self.heads, self.seqlen_q, self.seqlen_k, self.window, self.scale_log2 * factor)
+        return Attention(
+            sizes, self.WARPGROUPS, self.BLOCK_N, self.Q_STAGES, self.O_PARTS, self.LANE_SUM,
+            self.HALF_DIAGONAL, self.CAUSAL, self.WINDOWED, self.RAGGED, self.E4M3,
+        )  # fmt: skip
 
     @gluon.jit
     def blocks(self, row, ROWS: gl.constexpr):
@@ -172,12 +183,15 @@ def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: g
     s_token = scores(pipes.q, q_slot, k, block % k.SLOTS, N)
     pipes.turns.give(ME)
     s = warpgroup_mma_wait(0, [s_token])
+    s = gl.convert_layout(s, wgmma_layout(N), assert_trivial=True)
     k.free(block % k.SLOTS)
     if a.CAUSAL or a.RAGGED:
         s = a.masked(s, row, key_block * a.BLOCK_N)
     row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
     row_sum = no_row_sum(N, a.LANE_SUM)
-    p, row_max, row_sum, _ = online_softmax(s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM)
+    p, row_max, row_sum, _ = online_softmax(
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, p_log2(a.E4M3)
+    )
     return p, row_max, row_sum
 
 
@@ -207,7 +221,7 @@ def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
         if a.crosses(row, key_block):
             s = a.masked(s, row, key_block * a.BLOCK_N)
     p32, row_max, row_sum, decay = online_softmax(
-        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, p_log2(a.E4M3)
     )
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
     acc = arrived(acc, v)
