@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from tunefa import reference, runtime
-from tunefa.call import Call, Options, heads_first
+from tunefa.call import Call, Descales, Options, heads_first
+from tunefa.errors import TunefaError
+from tunefa.reference import E4M3
 
 _OPTIONS = "bool causal, int? window, str layout, float? scale"
-_FORWARD = f"(Tensor q, Tensor k, Tensor v, {_OPTIONS})"
+_DESCALES = "Tensor? q_descale=None, Tensor? k_descale=None, Tensor? v_descale=None"
+_FORWARD = f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_DESCALES})"
 _BACKWARD = (
     "(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
     f"{_OPTIONS})"
@@ -24,22 +27,30 @@ _BACKWARD = (
 
 
 def flash_attention(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: Options,
+    scale: float | None,
+    descales: Descales = (),
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) through the dispatcher; arguments as in `tunefa.flash_attention`."""
-    out, lse = torch.ops.tunefa.flash_attention.default(q, k, v, *options, scale)
+    out, lse = torch.ops.tunefa.flash_attention.default(q, k, v, *options, scale, *descales)
     return out, lse
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    *options, scale = arguments
-    return runtime.attend(q, k, v, Options(*options), scale)
+    causal, window, layout, scale, *descales = arguments
+    if all(descale is None for descale in descales):
+        descales = []
+    return runtime.attend(q, k, v, Options(causal, window, layout), scale, descales)
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    *options, scale = arguments
+    causal, window, layout, scale, *descales = arguments
     # The default scale of a symbolic head_dim would be symbolic too; no shape depends on it.
-    call = Call.of(q, k, v, Options(*options), 1.0 if scale is None else scale)
+    scale = 1.0 if scale is None else scale
+    call = Call.of(q, k, v, Options(causal, window, layout), scale, descales)
     return call.new_out(), call.new_lse()
 
 
@@ -76,22 +87,27 @@ def _backward_fake(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, *ctx.arguments = inputs
+    q, k, v, *arguments = inputs
+    ctx.arguments = arguments[:-3]  # the descales stand last
     ctx.save_for_backward(q, k, v, *output)
     ctx.set_materialize_grads(False)  # whether lse has a gradient decides which formula serves
 
 
 def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     if grad_out is None and grad_lse is None:
-        return (None,) * (3 + len(ctx.arguments))
+        return (None,) * (6 + len(ctx.arguments))
     q, k, v, out, lse = ctx.saved_tensors
+    if q.dtype == E4M3:
+        raise TunefaError(
+            f"attention of {E4M3} has no gradient: train in bf16, or run it under torch.no_grad()"
+        )
     grads = torch.ops.tunefa.flash_attention_backward.default(
         torch.zeros_like(out) if grad_out is None else grad_out,
         grad_lse,
         *(q, k, v, out, lse),
         *ctx.arguments,
     )
-    return (*grads, *(None for _ in ctx.arguments))
+    return (*grads, None, None, None, *(None for _ in ctx.arguments))
 
 
 def _flash_serves(call: Call) -> bool:

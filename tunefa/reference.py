@@ -70,7 +70,12 @@ class Problem:
     @property
     def out_dtype(self) -> torch.dtype:
         """That of q; bf16 for e4m3."""
-        return torch.bfloat16 if self.q.dtype == E4M3 else self.q.dtype
+        return out_dtype(self.q.dtype)
+
+
+def out_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of the output of a problem in `dtype`."""
+    return torch.bfloat16 if dtype == E4M3 else dtype
 
 
 @dataclass(frozen=True)
