@@ -82,7 +82,7 @@ def test_gradcheck_of_out_and_lse(layout: str) -> None:
     assert torch.autograd.gradcheck(both, (q, k, v))
 
 
-def e4m3_inputs() -> tuple[list[Tensor], dict[str, Tensor]]:
+def e4m3_inputs() -> tuple[list[Tensor], dict[str, Any]]:
     """((q, k, v), descales by their arguments' names), two query heads on each KV head."""
     x = [torch.randn(2, n, heads, 16) for n, heads in ((9, 4), (12, 2), (12, 2))]
     scales = {f"{name}_descale": torch.rand(2, 2) + 0.5 for name in "qkv"}
