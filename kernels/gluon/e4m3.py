@@ -109,6 +109,17 @@ def p_log2(E4M3):
     return 8 if E4M3 else 0
 
 
+@gluon.constexpr_function
+def two_levels(E4M3, COLUMNS):
+    """Whether each block's p @ v is summed for itself and then added in fp32.
+
+    Hopper's tensor cores keep about 14 bits of an 8-bit product's sum (DeepSeek-V3,
+    arXiv:2412.19437, section 3.5.2), which tells after thousands of keys. A second accumulator
+    of more columns would leave no registers.
+    """
+    return E4M3 and COLUMNS <= 128
+
+
 @gluon.jit
 def packed(p):
     """fp32 (rows, keys) as words of four e4m3, (rows, keys // 4), keys in the order of V^T.

@@ -25,8 +25,8 @@ from tunefa.kernels.gluon.hopper import (
 from tunefa.kernels.gluon.products import (
     arrived,
     as_operand,
+    lowered,
     outputs,
-    scaled,
     scores,
     scores_arrived,
 )
@@ -227,7 +227,7 @@ def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
     acc = arrived(acc, v)
     v.free(before % v.SLOTS)
     p = as_operand(p32, v)
-    return scaled(acc, decay, v), p, row_max, row_sum
+    return lowered(acc, decay, v), p, row_max, row_sum
 
 
 @gluon.jit

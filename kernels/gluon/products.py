@@ -6,7 +6,7 @@ A head dimension between two powers of two is split into the lower one and a res
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
-from tunefa.kernels.gluon.e4m3 import packed, unpacked
+from tunefa.kernels.gluon.e4m3 import packed, two_levels, unpacked
 from tunefa.kernels.gluon.hopper import operand_layout, row_layout, wgmma_layout
 
 
@@ -31,19 +31,38 @@ def outputs(p, v, slot, acc):
     if v.REST:
         p_rest = gl.convert_layout(p, operand_layout(v.REST, p.dtype.primitive_bitwidth))
         acc_rest = warpgroup_mma(p_rest, v.rest(slot), acc_rest, is_async=True)
-    acc = warpgroup_mma(p, v.matrix(slot), acc, is_async=True)
-    return acc, acc_rest
+    if two_levels(v.TRANSPOSED, v.COLUMNS):
+        zeros = gl.zeros([64, v.COLUMNS], gl.float32, wgmma_layout(v.COLUMNS, v.BITS))
+        sums = warpgroup_mma(p, v.matrix(slot), zeros, use_acc=False, is_async=True)
+        made = (acc, acc_rest, sums)
+    else:
+        made = (warpgroup_mma(p, v.matrix(slot), acc, is_async=True), acc_rest)
+    return made
 
 
 @gluon.jit
 def arrived(acc, v):
     """What `outputs` started, when all of it is there."""
-    acc, acc_rest = acc
-    if v.REST:
-        acc, acc_rest = warpgroup_mma_wait(0, [acc, acc_rest])
+    if two_levels(v.TRANSPOSED, v.COLUMNS):
+        acc, factor, sums = acc
+        acc = (acc * factor[:, None] + warpgroup_mma_wait(0, [sums]), 0)
+    elif v.REST:
+        acc = warpgroup_mma_wait(0, [acc[0], acc[1]])
     else:
-        acc = warpgroup_mma_wait(0, [acc])
-    return acc, acc_rest
+        acc = (warpgroup_mma_wait(0, [acc[0]]), acc[1])
+    return acc
+
+
+@gluon.jit
+def lowered(acc, decay, v):
+    """An output for a higher maximum: times `decay`, which with sums on two levels waits for the
+    next sum, so that both are one instruction."""
+    if two_levels(v.TRANSPOSED, v.COLUMNS):
+        rows: gl.constexpr = gl.SliceLayout(1, acc[0].type.layout)
+        acc = (acc[0], gl.convert_layout(decay, rows))
+    else:
+        acc = scaled(acc, decay, v)
+    return acc
 
 
 @gluon.jit
@@ -63,6 +82,8 @@ def no_output(v):
     COLUMNS: gl.constexpr = v.COLUMNS
     acc = gl.zeros([64, COLUMNS], gl.float32, wgmma_layout(COLUMNS, v.BITS))
     acc_rest = 0
+    if two_levels(v.TRANSPOSED, v.COLUMNS):
+        acc_rest = gl.full([64], 1.0, gl.float32, gl.SliceLayout(1, acc.type.layout))
     if v.REST:
         acc_rest = gl.zeros([64, v.REST], gl.float32, wgmma_layout(v.REST))
     return acc, acc_rest
