@@ -16,9 +16,9 @@ Choices beyond the paper:
 * the output leaves through the buffer that the tile's queries came in, by TMA, while the next
   tile's queries arrive in another.
 
-With e4m3, a kernel that runs first writes V^T (see gluon/e4m3.py); scores and outputs are multiplied
-by scales of each KV head, and the output is bf16. Where registers allow, up to 128 columns, each
-block's p @ v is added in fp32.
+With e4m3, a kernel that runs first writes V^T (see gluon/e4m3.py); scores and outputs are
+multiplied by scales of each KV head, and the output is bf16. Where registers allow, up to 128
+columns, each block's p @ v is added in fp32.
 
 Causal means bottom-right aligned (FlashAttention >= 2.1): query i sees keys j <= i + seqlen_k -
 seqlen_q, with a window only the last `window` of them. A row that sees no key gives out = 0 and

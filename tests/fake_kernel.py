@@ -125,7 +125,7 @@ class FakeLanguage:
         config: Config,
         scale: float,
     ) -> None:
-        q, k, v, out, lse = tensors
+        q, k, v, out, lse, *descales = tensors
         assert all(tensor.stride(3) == 1 for tensor in (q, k, v, out))
         assert q.shape == (
             workload.batch,
@@ -133,7 +133,7 @@ class FakeLanguage:
             workload.seqlen_q,
             workload.head_dim,
         )
-        problem = Problem(q, k, v, workload.causal, scale, workload.window)
+        problem = Problem(q, k, v, workload.causal, scale, workload.window, descales)
         right, right_lse = reference.attention(problem)
         out.copy_(right)
         lse.copy_(right_lse)

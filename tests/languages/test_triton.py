@@ -144,7 +144,9 @@ def test_what_runs_first_is_compiled_and_tells_binaries_apart(own_kernels: OwnKe
     )
     assert plain.prologue is None
     assert causal.prologue.metadata.num_warps == 2 and causal.binary.metadata.num_warps == 1
-    keys = [language.binary_key(each, WORKLOAD, config, True) for each in (kernel, KERNEL)]
+    keys: list[Any] = [
+        language.binary_key(each, WORKLOAD, config, True) for each in (kernel, KERNEL)
+    ]
     assert keys[0][1:-1] == keys[1][1:] and len(keys[0]) == len(keys[1]) + 1
 
 
