@@ -7,6 +7,9 @@ The keys of V^T are in the order in which p lies in registers. Of each 8 columns
 accumulator a lane holds 2, of each 16 columns of an 8-bit left operand 4 consecutive ones. With the
 bits of a column of the former c3 c2 c1 c0, lane c2 c1 holds those with any c3 and c0; as column
 c2 c1 c3 c0 of the latter they are where they must be, and nothing moves between lanes.
+
+Rounding p is what it costs: emulated block by block on normal inputs of 1,024 and 8,192 keys, the
+output is 2.4e-2 to 2.6e-2 off fp64 in relative norm, where p in bf16 gives 2.2e-3 to 2.3e-3.
 """
 
 import triton
@@ -18,7 +21,7 @@ KEYS = 16
 """Keys that are reordered among each other; rows of V^T are as many bytes long, or a multiple."""
 
 _WORDS = 2048
-"""Words of 4 keys that a program of `transpose` writes per byte of a word that it read."""
+"""Words of four keys times words of four columns that a program of `transpose` works on."""
 
 
 # ------------------------------------------------------------------------------- the transposition
