@@ -16,6 +16,10 @@ Choices beyond the paper:
 * the output leaves through the buffer that the tile's queries came in, by TMA, while the next
   tile's queries arrive in another.
 
+With e4m3, a kernel that runs first writes V^T (see gluon/e4m3.py); scores and outputs are
+multiplied by scales of each KV head, and the output is bf16. Where registers allow, up to 128
+columns, each block's p @ v is added in fp32.
+
 Causal means bottom-right aligned (FlashAttention >= 2.1): query i sees keys j <= i + seqlen_k -
 seqlen_q. A window that reaches `ahead` keys beyond this diagonal is a causal mask with a diagonal
 further ahead, of which each query sees the last `window` keys. A row that sees no key gives out = 0
@@ -42,7 +46,8 @@ import math
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
-from tunefa.kernels.gluon import tile_table, tma_blocks
+from tunefa.kernels.gluon import e4m3, tile_table, tma_blocks
+from tunefa.kernels.gluon.e4m3 import descale
 from tunefa.kernels.gluon.forward import (
     Attention,
     Pipes,
@@ -99,15 +104,20 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
 
 
 @gluon.jit
-def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, ME: gl.constexpr):
+def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, descales, ME: gl.constexpr):
     """One warpgroup: 64 rows of each tile."""
-    a, q = attention, pipes.q
+    q = pipes.q
+    q_descale, k_descale, v_descale, heads_kv = descales
     first, count = first_and_count(pipes.schedule)
     tile = scheduled(pipes.tiles, first)
     block = 0  # counts those that went through the rings, over all tiles
     for turn in range(0, count):
-        batch, head, _, tile_row = tile
+        batch, head, head_kv, tile_row = tile
         tile = scheduled(pipes.tiles, first + turn + 1)
+        a = attention
+        if attention.E4M3:
+            at = batch * heads_kv + head_kv
+            a = attention.with_scale(descale(q_descale, at) * descale(k_descale, at))
         row = tile_row + a.ROWS * ME
         tile_begin, tile_end = a.blocks(tile_row, a.ROWS * a.WARPGROUPS)
         begin, end = a.blocks(row, a.ROWS)
@@ -120,6 +130,8 @@ def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, ME: gl.constexpr):
             block = skip(pipes, block, begin - tile_begin, ME)
         rows_before = (batch * a.heads + head).to(gl.int64) * a.seqlen_q
         share = write_lse(a, lse_ptr + rows_before, row, row_max, row_sum)
+        if a.E4M3:
+            share *= descale(v_descale, at)
         out = scaled(acc, share, pipes.v)
         write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME)
     tma.store_wait(0)
@@ -150,7 +162,7 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
     v.wait(before % v.SLOTS, before // v.SLOTS)
     if a.SLACK:
         acc = decayed(acc, decay, v)
-    acc = arrived(outputs(p, v, before % v.SLOTS, acc), v)
+    acc = arrived(outputs(p, v, before % v.SLOTS, acc), decay, v)
     v.free(before % v.SLOTS)
     return acc, row_max, row_sum, block
 
@@ -161,28 +173,31 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
 @gluon.jit
 def attention_fwd(
     q_desc, k_desc, v_desc, o_desc, q_rest_desc, k_rest_desc, v_rest_desc, o_rest_desc,
-    lse_ptr, schedule_ptr, tiles_ptr,
+    lse_ptr, q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv, schedule_ptr, tiles_ptr,
     heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale,
     WARPGROUPS: gl.constexpr, PACK_HEADS: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
     SLACK: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, AHEAD: gl.constexpr, SOFTCAP: gl.constexpr,
-    RAGGED: gl.constexpr,
+    RAGGED: gl.constexpr, E4M3: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Works through the tiles that the schedule gives to this program."""
-    sizes = (heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale)
     a = Attention(
-        sizes, WARPGROUPS, PACK_HEADS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK, HALF_DIAGONAL,
-        CAUSAL, WINDOWED, AHEAD, SOFTCAP, RAGGED,
+        heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, window=window, ahead=ahead,
+        scale_log2=scale_log2, tanh_scale=tanh_scale,
+        WARPGROUPS=WARPGROUPS, PACK_HEADS=PACK_HEADS, ROWS=64 // PACK_HEADS, BLOCK_N=BLOCK_N,
+        Q_STAGES=Q_STAGES, O_PARTS=O_PARTS, LANE_SUM=LANE_SUM, SLACK=SLACK,
+        HALF_DIAGONAL=HALF_DIAGONAL,
+        CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, SOFTCAP=SOFTCAP, RAGGED=RAGGED, E4M3=E4M3,
     )  # fmt: skip
     q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
     o_descs = (o_desc, o_rest_desc)
     q = new_ring(q_descs, REST, Q_STAGES * WARPGROUPS, 1)
     k = new_ring(k_descs, REST, STAGES, WARPGROUPS)
-    v = new_ring(v_descs, REST_V, STAGES, WARPGROUPS)
+    v = new_ring(v_descs, REST_V, STAGES, WARPGROUPS, E4M3)
     o_tiles = (q.tiles, q.tiles)
     if O_PARTS > 0:
         o_tile = new_tiles(o_desc, WARPGROUPS)
@@ -192,52 +207,65 @@ def attention_fwd(
         o_tiles = (o_tile, o_rest_tile)
     turns = Turns(new_barriers(WARPGROUPS, 1), WARPGROUPS, PING_PONG)
     pipes = Pipes(q, k, v, turns, schedule_ptr, tiles_ptr)
+    descales = (q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
     if WARPGROUPS == 1:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 0)),
             (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [1], [P])  # fmt: skip
     elif WARPGROUPS == 2:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 1)),
             (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 1], [R, P])  # fmt: skip
     elif WARPGROUPS == 3:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 2)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 1)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 2)),
             (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 4, 1], [R, R, P])  # fmt: skip
     else:
         gl.warp_specialize([
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 0)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 1)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 2)),
-            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, 3)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 0)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 1)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 2)),
+            (consumer, (a, pipes, o_descs, o_tiles, lse_ptr, descales, 3)),
             (producer, (a, pipes, q_descs, k_descs, v_descs)),
         ], [4, 4, 4, 1], [R, R, R, P])  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- host side
 
+_DESCALES = ("q_descale_ptr", "k_descale_ptr", "v_descale_ptr")
 _REGISTERS = {1: (240, 24, 255), 2: (240, 24, 168), 3: (160, 32, 128), 4: (112, 24, 96)}
 """By WARPGROUPS: registers per thread of a consumer, of the producer, and of the launch before
 setmaxnreg moves them between the two: 65,536 in all."""
 
 
 def _blocks(workload, config):
-    """(heads, rows, columns, rest) of the tiles of q, k, v and out."""
+    """(heads, rows, columns, rest) of the tiles of q, k, v and out; of V^T's for e4m3."""
     columns, rest = tma_blocks.split(workload.head_dim)
     columns_v, rest_v = tma_blocks.split(workload.head_dim_v)
     o_columns = columns_v // max(1, config["O_PARTS"])
     q, k = (config["PACK_HEADS"], 64 // config["PACK_HEADS"]), (1, config["BLOCK_N"])
-    return (
-        (*q, columns, rest), (*k, columns, rest), (*k, columns_v, rest_v), (*q, o_columns, rest_v),
-    )  # fmt: skip
+    v_block = (*k, columns_v, rest_v)
+    if _is_e4m3(workload):
+        v_block = (1, columns_v, config["BLOCK_N"], 0)
+    return (*q, columns, rest), (*k, columns, rest), v_block, (*q, o_columns, rest_v)
+
+
+def _dtypes(workload):
+    """Of the tiles of q, k, v and out."""
+    kind = workload.dtype
+    return kind, kind, kind, "bf16" if _is_e4m3(workload) else kind
+
+
+def _is_e4m3(workload):
+    return workload.dtype == "e4m3"
 
 
 def _constants(workload, config):
@@ -251,6 +279,7 @@ def _constants(workload, config):
         "AHEAD": not workload.causal and workload.band != (None, None),
         "SOFTCAP": workload.softcap,
         "RAGGED": _is_ragged(workload, config),
+        "E4M3": _is_e4m3(workload),
         "REST": tma_blocks.split(workload.head_dim)[1],
         "REST_V": tma_blocks.split(workload.head_dim_v)[1],
         "CONSUMER_REGISTERS": consumer_registers,
@@ -272,10 +301,12 @@ def variant(workload, config, aligned=True):
     The compiled kernel depends on no batch, head count or length. TMA reads `aligned` tensors only.
     """
     constants = _constants(workload, config)
-    kind = workload.dtype
     types = {"lse_ptr": "*fp32", "scale_log2": "fp32", "tanh_scale": "fp32"}
     types |= {"schedule_ptr": "*i32", "tiles_ptr": "*i32"}
-    types |= tma_blocks.types("qkvo", kind, _blocks(workload, config))
+    types |= dict.fromkeys(_DESCALES, "*fp32")
+    types |= tma_blocks.types("qkvo", _dtypes(workload), _blocks(workload, config))
+    if not _is_e4m3(workload):
+        constants |= dict.fromkeys([*_DESCALES, "heads_kv"])
     types |= dict.fromkeys(constants, "constexpr")
     return {
         "function": attention_fwd,
@@ -286,19 +317,43 @@ def variant(workload, config, aligned=True):
     }
 
 
+def prologue(workload, config):
+    """What writes V^T, for 8-bit operands."""
+    return e4m3.transposition(workload.head_dim_v) if _is_e4m3(workload) else None
+
+
+def scratch(workload, config):
+    """Memory for V^T."""
+    import torch  # takes seconds, which compiling does without
+
+    return [(e4m3.transposed_shape(workload), torch.float8_e4m3fn)]
+
+
+def prologue_arguments(tensors, workload, config):
+    """Grid and arguments of `prologue`."""
+    return e4m3.transposition_arguments(tensors[2], tensors[-1])
+
+
 def arguments(tensors, workload, config, scale, softcap=None):
     """The grid and the kernel's arguments, in the order of its signature.
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
-    seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive, as is `softcap`, the
-    bound of the scores where `workload.softcap`.
+    seqlen_q), fp32, contiguous. With e4m3 more follow: the descales of q, k and v, each (batch,
+    heads_kv), fp32, contiguous, or empty for 1; and V^T. `scale` multiplies q @ k^T and is
+    positive, as is `softcap`, the bound of the scores where `workload.softcap`.
     """
-    descriptors = tma_blocks.descriptors(tensors[:4], workload.dtype, _blocks(workload, config))
-    lse, w = tensors[4], workload
+    q, k, v, out, lse, *more = tensors
+    w, descales = workload, [None] * 4
+    if _is_e4m3(w):
+        *descales, v = more
+        descales.append(w.heads_kv)
+    descriptors = tma_blocks.descriptors((q, k, v, out), _dtypes(w), _blocks(w, config))
     schedule, tiles = tile_table.tables(w, config, lse.device)
     ahead, window = tile_table.edges(w)
     scales = (scale * LOG2_E, 0.0) if softcap is None else (softcap * LOG2_E, scale / softcap)
     sizes = [w.heads, w.seqlen_q, w.seqlen_k, window or 0, ahead, *scales]
     constants = _constants(w, config).values()
-    return (len(schedule) - 1, 1, 1), [*descriptors, lse, schedule, tiles, *sizes, *constants]
+    return (len(schedule) - 1, 1, 1), [
+        *descriptors, lse, *descales, schedule, tiles, *sizes, *constants,
+    ]  # fmt: skip

@@ -127,7 +127,7 @@ class FakeLanguage:
         scale: float,
         softcap: float | None = None,
     ) -> None:
-        q, k, v, out, lse = tensors
+        q, k, v, out, lse, *descales = tensors
         assert all(tensor.stride(3) == 1 for tensor in (q, k, v, out))
         assert q.shape == (
             workload.batch,
@@ -137,7 +137,7 @@ class FakeLanguage:
         )
         assert (softcap is not None) == workload.softcap
         mask = (workload.window, workload.ahead)
-        problem = Problem(q, k, v, workload.causal, scale, *mask, softcap)
+        problem = Problem(q, k, v, workload.causal, scale, *mask, softcap, descales)
         right, right_lse = reference.attention(problem)
         out.copy_(right)
         lse.copy_(right_lse)

@@ -25,24 +25,24 @@ PUBLISHED: dict[str, dict[str, float]] = {
     "NVIDIA A40": {"bf16": 149.7, "fp16": 149.7, "tf32": 74.8, "int8": 299.3},
     "NVIDIA RTX A6000": {"bf16": 154.8, "fp16": 154.8, "tf32": 77.4, "int8": 309.7},
     "Orin": {"int8": 85},
-    "NVIDIA GeForce RTX 4090": {"bf16": 165.2, "tf32": 82.6, "fp8": 330.3, "int8": 660.6},
-    "NVIDIA L4": {"bf16": 121, "fp16": 121, "tf32": 60, "fp8": 242.5, "int8": 242.5},
-    "NVIDIA L40S": {"bf16": 362, "fp16": 362, "tf32": 183, "fp8": 733, "int8": 733},
-    "NVIDIA RTX 6000 Ada Generation": {"bf16": 364.2, "tf32": 182.1, "fp8": 728.5, "int8": 728.5},
-    "NVIDIA H100 80GB HBM3": {"bf16": 989.4, "tf32": 494.7, "fp8": 1978.9, "int8": 1978.9},
-    "NVIDIA H100 PCIe": {"bf16": 756, "tf32": 378, "fp8": 1513, "int8": 1513},
-    "NVIDIA H100 NVL": {"bf16": 835.5, "tf32": 417.5, "fp8": 1670.5, "int8": 1670.5},
-    "NVIDIA H200": {"bf16": 989.5, "tf32": 494.5, "fp8": 1979, "int8": 1979},
-    "NVIDIA H200 NVL": {"bf16": 835.5, "tf32": 417.5, "fp8": 1670.5, "int8": 1670.5},
-    "NVIDIA GH200 480GB": {"bf16": 990, "tf32": 494, "fp8": 1979, "int8": 1979},
-    "NVIDIA GH200 144G HBM3e": {"bf16": 990, "tf32": 494, "fp8": 1979, "int8": 1979},
-    "NVIDIA H20": {"bf16": 148, "fp16": 148, "tf32": 74, "fp8": 296, "int8": 296},
-    "NVIDIA H800": {"bf16": 989.4, "fp8": 1978.9},
-    "NVIDIA H800 PCIe": {"bf16": 756, "fp8": 1513},
-    "NVIDIA B200": {"bf16": 2250, "fp16": 2250, "tf32": 1125, "fp8": 4500, "int8": 4500},
-    "NVIDIA GB200": {"bf16": 2500, "fp16": 2500, "tf32": 1250, "fp8": 5000, "int8": 5000},
-    "NVIDIA GeForce RTX 5090": {"bf16": 209.5, "tf32": 104.8, "fp8": 419, "int8": 838},
-    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": {"bf16": 503.8, "fp8": 1007.6},
+    "NVIDIA GeForce RTX 4090": {"bf16": 165.2, "tf32": 82.6, "e4m3": 330.3, "int8": 660.6},
+    "NVIDIA L4": {"bf16": 121, "fp16": 121, "tf32": 60, "e4m3": 242.5, "int8": 242.5},
+    "NVIDIA L40S": {"bf16": 362, "fp16": 362, "tf32": 183, "e4m3": 733, "int8": 733},
+    "NVIDIA RTX 6000 Ada Generation": {"bf16": 364.2, "tf32": 182.1, "e4m3": 728.5, "int8": 728.5},
+    "NVIDIA H100 80GB HBM3": {"bf16": 989.4, "tf32": 494.7, "e4m3": 1978.9, "int8": 1978.9},
+    "NVIDIA H100 PCIe": {"bf16": 756, "tf32": 378, "e4m3": 1513, "int8": 1513},
+    "NVIDIA H100 NVL": {"bf16": 835.5, "tf32": 417.5, "e4m3": 1670.5, "int8": 1670.5},
+    "NVIDIA H200": {"bf16": 989.5, "tf32": 494.5, "e4m3": 1979, "int8": 1979},
+    "NVIDIA H200 NVL": {"bf16": 835.5, "tf32": 417.5, "e4m3": 1670.5, "int8": 1670.5},
+    "NVIDIA GH200 480GB": {"bf16": 990, "tf32": 494, "e4m3": 1979, "int8": 1979},
+    "NVIDIA GH200 144G HBM3e": {"bf16": 990, "tf32": 494, "e4m3": 1979, "int8": 1979},
+    "NVIDIA H20": {"bf16": 148, "fp16": 148, "tf32": 74, "e4m3": 296, "int8": 296},
+    "NVIDIA H800": {"bf16": 989.4, "e4m3": 1978.9},
+    "NVIDIA H800 PCIe": {"bf16": 756, "e4m3": 1513},
+    "NVIDIA B200": {"bf16": 2250, "fp16": 2250, "tf32": 1125, "e4m3": 4500, "int8": 4500},
+    "NVIDIA GB200": {"bf16": 2500, "fp16": 2500, "tf32": 1250, "e4m3": 5000, "int8": 5000},
+    "NVIDIA GeForce RTX 5090": {"bf16": 209.5, "tf32": 104.8, "e4m3": 419, "int8": 838},
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": {"bf16": 503.8, "e4m3": 1007.6},
     # An eighth of the 3511 sparse fp4 TOP/s that its data sheet gives.
     "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": {"bf16": 438.9},
 }
@@ -222,8 +222,8 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 
 
 def test_a_dtype_without_tensor_cores_is_an_error_that_lists_the_others() -> None:
-    with pytest.raises(TunefaError, match=r"'fp8' *\(known: bf16, fp16, tf32, int8\)"):
-        arch.load("sm80").device().tensor_flops_per_s("fp8")
+    with pytest.raises(TunefaError, match=r"'e4m3' *\(known: bf16, fp16, tf32, int8\)"):
+        arch.load("sm80").device().tensor_flops_per_s("e4m3")
 
 
 def test_an_arch_travels_between_processes_and_into_sets() -> None:

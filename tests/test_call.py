@@ -90,6 +90,46 @@ def test_a_soft_cap_is_known_to_lookup_but_not_its_value() -> None:
     assert call(softcap=30.5).options.softcap == 30.5
 
 
+E4M3 = {name: GOOD[name].to(torch.float8_e4m3fn) for name in "qkv"}
+
+
+def test_e4m3_has_its_output_in_bf16() -> None:
+    made = call(**E4M3)
+    assert str(made.workload()) == "fwd_b2_h32_kv8_q8_k16_d64_e4m3_causal"
+    assert made.new_out().dtype == torch.bfloat16 and made.new_lse().dtype == torch.float32
+
+
+def test_descales_are_contiguous_and_empty_where_not_given() -> None:
+    assert call().descales == () and call(descales=(None,) * 3).descales == ()
+    assert [each.numel() for each in call(**E4M3).descales] == [0, 0, 0]
+    one = torch.tensor(0.5).expand(2, 8)
+    q, k, v = call(**E4M3, descales=(one, None, one)).descales
+    assert torch.equal(q, one) and q.is_contiguous() and k.numel() == 0 and torch.equal(v, one)
+
+
+@pytest.mark.parametrize(
+    ("descale", "message"),
+    [
+        (0.5, r"k_descale is a float: give an fp32 torch.Tensor, \(batch, heads_kv\), or None"),
+        (
+            tensor(8, dtype=torch.float32),
+            r"k_descale is \(8,\), .* here \(2, 8\), in torch.float32",
+        ),
+        (tensor(2, 32, dtype=torch.float32), r"k_descale is \(2, 32\), .* here \(2, 8\)"),
+        (tensor(2, 8), r"k_descale is \(2, 8\), torch.bfloat16: give .* in torch.float32"),
+        (tensor(2, 8, dtype=torch.float32, device="meta"), r"k_descale is on meta and q is on cpu"),
+    ],
+)
+def test_descales_that_do_not_fit(descale: Any, message: str) -> None:
+    with pytest.raises(TunefaError, match=message):
+        call(**E4M3, descales=(None, descale, None))
+
+
+def test_descales_are_for_e4m3_only() -> None:
+    with pytest.raises(TunefaError, match=r"q is torch.bfloat16 and has a descale: give descales"):
+        call(descales=(torch.ones(2, 8), None, None))
+
+
 def test_fp64_has_its_lse_in_fp64() -> None:
     made = call(q=Q.double(), k=KV.double(), v=KV.double())
     assert made.new_lse().dtype == torch.float64

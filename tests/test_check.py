@@ -28,9 +28,9 @@ CONFIG: dict[str, Any] = {
 def solved(workload: Workload = SMALL) -> tuple[Any, ...]:
     """Tensors in which a perfect kernel has written its outputs."""
     made = check.tensors(workload, "cpu", seed=0)
-    q, k, v, out, lse = made
+    q, k, v, out, lse, *descales = made
     mask = (workload.window, workload.ahead)
-    problem = Problem(q, k, v, workload.causal, 0.2, *mask, check.softcap(workload))
+    problem = Problem(q, k, v, workload.causal, 0.2, *mask, check.softcap(workload), descales)
     right, right_lse = reference.attention(problem, torch.float64)
     out.copy_(right)
     lse.copy_(right_lse)
@@ -57,7 +57,8 @@ def test_tensors_have_the_shapes_of_the_workload() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensors_have_the_dtype_of_the_workload(dtype: str) -> None:
     made = check.tensors(replace(SMALL, dtype=dtype), "cpu")
-    assert {tensor.dtype.itemsize for tensor in made[:4]} == {DTYPES[dtype]}
+    assert {tensor.dtype.itemsize for tensor in made[:3]} == {DTYPES[dtype]}
+    assert made[3].dtype.itemsize == max(2, DTYPES[dtype])
 
 
 def test_a_seed_makes_the_same_tensors_and_none_makes_others() -> None:

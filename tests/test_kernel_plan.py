@@ -30,6 +30,23 @@ def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> Non
     assert language.launched == [TMA, TMA]
 
 
+@pytest.mark.parametrize("given", ["", "q", "kv", "qkv"])
+def test_e4m3_gets_its_descales_and_gives_bf16(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    some = torch.rand(2, 2, 2)[..., 0] + 0.5
+    descales = [some if name in given else None for name in "qkv"] if given else []
+    q = torch.randn(2, 16, 8, 64).to(torch.float8_e4m3fn)
+    k = torch.randn(2, 16, 2, 64).to(torch.float8_e4m3fn)
+    made, tensors = call(q=q, k=k, v=k, descales=descales), (q, k, k)
+    with on_cpu(monkeypatch) as language:
+        runs = plan_of(made, language)
+        assert isinstance(runs, KernelPlan) and not runs.out_like_q
+        for scale in (None, 0.5):
+            out, lse = runs.run(*tensors, scale, descales)
+            right = PyTorchPlan.because(made, "").run(*tensors, scale, descales)
+            assert out.dtype == torch.bfloat16 and out.shape == (2, 16, 8, 64)
+            assert torch.equal(out, right[0]) and torch.equal(lse, right[1])
+
+
 def test_rows_that_are_not_contiguous_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     made = call()
     strided = torch.randn(2, 16, 64, 8, dtype=torch.bfloat16).transpose(2, 3)

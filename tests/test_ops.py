@@ -90,6 +90,47 @@ def test_gradcheck_of_out_and_lse(layout: str, softcap: float | None) -> None:
     assert torch.autograd.gradcheck(both, (q, k, v))
 
 
+def e4m3_inputs() -> tuple[list[Tensor], dict[str, Any]]:
+    """((q, k, v), descales by their arguments' names), two query heads on each KV head."""
+    x = [torch.randn(2, n, heads, 16) for n, heads in ((9, 4), (12, 2), (12, 2))]
+    scales = {f"{name}_descale": torch.rand(2, 2) + 0.5 for name in "qkv"}
+    return [each.to(torch.float8_e4m3fn) for each in x], scales
+
+
+@pytest.mark.parametrize("mask", [{"causal": True}, {"window": (3, 2), "softcap": 1.5}])
+def test_e4m3_is_attention_of_what_it_stands_for(mask: dict[str, Any]) -> None:
+    attention: Any = tunefa.flash_attention  # its overloads take no dictionaries
+    x, scales = e4m3_inputs()
+    made = attention(*x, return_lse=True, **mask, **scales)
+    plain = [
+        each.double() * scale.repeat_interleave(each.shape[2] // 2, 1)[:, None, :, None]
+        for each, scale in zip(x, scales.values(), strict=True)
+    ]
+    right = attention(*plain, return_lse=True, **mask)
+    assert made[0].dtype == torch.bfloat16
+    torch.testing.assert_close(made[0].double(), right[0], rtol=2**-8, atol=1e-5)
+    torch.testing.assert_close(made[1].double(), right[1], rtol=0, atol=1e-5)
+    ones = tunefa.flash_attention(*x, q_descale=torch.ones(2, 2))
+    assert torch.equal(ones, tunefa.flash_attention(*x))
+
+
+def test_e4m3_keeps_pytorch_s_rules() -> None:
+    x, scales = e4m3_inputs()
+    op, tests = torch.ops.tunefa.flash_attention.default, ("test_faketensor",)
+    settings = (*Options(causal=True), None)
+    torch.library.opcheck(op, (*x, *settings, *scales.values()), test_utils=tests)
+    torch.library.opcheck(op, (*x, *settings), test_utils=tests)
+    compiled: Any = torch.compile(tunefa.flash_attention, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(*x, **scales), tunefa.flash_attention(*x, **scales))
+
+
+def test_e4m3_has_no_gradient() -> None:
+    x, scales = e4m3_inputs()
+    scales["v_descale"].requires_grad_()
+    with pytest.raises(TunefaError, match="has no gradient: train in bf16"):
+        tunefa.flash_attention(*x, **scales).sum().backward()
+
+
 def test_the_gradient_of_lse_alone() -> None:
     q, k, v = inputs((4, 2, 3, 5, 8, 8))
     _, lse = tunefa.flash_attention(q, k, v, return_lse=True)

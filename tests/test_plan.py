@@ -44,13 +44,14 @@ class Fixed(Store):
 
 
 def call(layout: str = "bshd", dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Call:
+    descales = changes.pop("descales", ())
     q = torch.randn(2, 16, 8, 64, dtype=dtype)
     kv = torch.randn(2, 16, 2, 64, dtype=dtype)
     options = Options(True, changes.pop("window", None), layout)
     made = {"q": q, "k": kv, "v": kv, **changes}
     if layout == "bhsd":
         made = {name: tensor.transpose(1, 2) for name, tensor in made.items()}
-    return Call.of(**made, options=options, scale=None)
+    return Call.of(**made, options=options, scale=None, descales=descales)
 
 
 def plan_of(

@@ -201,6 +201,17 @@ def test_load_reads_the_file_at_once(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------ plans
 
 
+def test_descales_that_are_given_or_not_make_plans_of_their_own(
+    fresh: Runtime, language: FakeLanguage
+) -> None:
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in tensors())
+    some = torch.ones(k.shape[0], k.shape[2])
+    options, given = Options(True), [(), (some, None, None), (None, some, None), (some,) * 3]
+    plans = [fresh.plan(q, k, v, options, descales) for descales in given]
+    assert len(set(map(id, plans))) == 4
+    assert fresh.plan(q, k, v, options, (2 * some, None, None)) is plans[1]
+
+
 def plan_for(
     fresh: Runtime, q: Tensor, k: Tensor, v: Tensor, causal: bool = True, layout: str = "bshd"
 ) -> Plan:

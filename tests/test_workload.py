@@ -164,6 +164,13 @@ def test_work_with_another_head_dim_v() -> None:
     assert workload.io_bytes == 2 * (q + k + v + out) + 4 * 2 * 6 * 10
 
 
+def test_the_output_of_e4m3_has_two_bytes() -> None:
+    workload = Workload.parse("h6_kv3_q10_k20_d64_e4m3_full")
+    q, kv = 6 * 10 * 64, 3 * 20 * 64
+    assert workload.io_bytes == q + 2 * kv + 2 * q + 4 * 6 * 10
+    assert workload.env()["dtype_bytes"] == 1
+
+
 def test_expressions_read_its_fields() -> None:
     env = Workload.parse("b2_h6_kv3_q10_fp32").env()
     fields = {field.name for field in dataclasses.fields(Workload)} - {"op"}
@@ -228,7 +235,11 @@ def test_parse_quotes_the_text_and_says_what_to_do(text: str, problem: str) -> N
         ("batch", True, "batch is True: give a whole number from 1, such as 8192 or 8k (8192)"),
         ("ahead", -1, "ahead is -1: give a whole number from 1, such as 8192 or 8k (8192)"),
         ("window", 0, "window is 0: give a whole number from 1, such as 8192 or 8k (8192)"),
-        ("dtype", "fp61", "unknown dtype 'fp61': did you mean fp16? (known: bf16, fp16, fp32)"),
+        (
+            "dtype",
+            "fp61",
+            "unknown dtype 'fp61': did you mean fp16? (known: bf16, fp16, fp32, e4m3)",
+        ),
         ("op", "fdw", "unknown op 'fdw': did you mean fwd? (known: fwd)"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.reference import Problem
+from tunefa.reference import E4M3, Problem
 from tunefa.workload import MAX_HEAD_DIM, Workload
 
 LAYOUTS: Mapping[str, str] = {
@@ -26,6 +26,7 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.float16: "fp16",
     torch.float32: "fp32",
     torch.float64: "fp64",
+    E4M3: "e4m3",
 }
 """What q, k and v may be, by our names."""
 
@@ -33,6 +34,9 @@ DTYPES: Mapping[torch.dtype, str] = {
 Window = int | tuple[int | None, int | None] | None
 """How `flash_attention` takes a window: (left, right) are the keys before and beyond the diagonal,
 None for all; a number is those of a causal mask, the one on the diagonal included."""
+
+Descales = Sequence[Tensor | None]
+"""Those of q, k and v, or nothing where a call gives none of them."""
 
 
 class Options(NamedTuple):
@@ -108,7 +112,15 @@ class Call(Problem):
     layout: str
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None) -> Call:
+    def of(
+        cls,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        options: Options,
+        scale: float | None,
+        descales: Descales = (),
+    ) -> Call:
         """The call with these arguments, as `flash_attention` takes them.
 
         Raises TunefaError for the first argument that does not fit, saying which and why.
@@ -123,7 +135,8 @@ class Call(Problem):
         _check_sizes(q, k, v, layout)
         scale = _scale(scale, q.shape[3])
         mask = (options.window, options.ahead)
-        return cls(q, k, v, options.causal, scale, *mask, options.softcap, layout=layout)
+        cap, descales = options.softcap, _descales(q, k, descales)
+        return cls(q, k, v, options.causal, scale, *mask, cap, descales, layout=layout)
 
     @property
     def options(self) -> Options:
@@ -139,8 +152,8 @@ class Call(Problem):
         """Uninitialised memory for `out`, contiguous in the call's layout."""
         batch, heads, seqlen_q, head_dim_v = self.out_shape
         if self.layout == "bhsd":
-            return self.q.new_empty((batch, heads, seqlen_q, head_dim_v))
-        return self.q.new_empty((batch, seqlen_q, heads, head_dim_v))
+            return self.q.new_empty((batch, heads, seqlen_q, head_dim_v), dtype=self.out_dtype)
+        return self.q.new_empty((batch, seqlen_q, heads, head_dim_v), dtype=self.out_dtype)
 
     def new_lse(self) -> Tensor:
         """Uninitialised memory for lse, (batch, heads, seqlen_q)."""
@@ -219,6 +232,51 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
                 f"head_dim of {name} is {head_dim}: give 1 to {MAX_HEAD_DIM}, the largest tunefa's "
                 f"kernels serve ({axes})"
             )
+
+
+def _descales(q: Tensor, k: Tensor, descales: Descales) -> tuple[Tensor, ...]:
+    """Of q and k with heads first: three tensors as kernels take them for e4m3, else none."""
+    if q.dtype != E4M3:
+        if any(descale is not None for descale in descales):
+            raise TunefaError(
+                f"q is {q.dtype} and has a descale: give descales for {E4M3} only, or multiply"
+            )
+        return ()
+    shape = (k.shape[0], k.shape[1])
+    for name, descale in zip("qkv", descales, strict=bool(descales)):
+        if descale is None:
+            continue
+        if not isinstance(descale, Tensor):
+            raise TunefaError(
+                f"{name}_descale is a {type(descale).__name__}: give an fp32 torch.Tensor, "
+                f"(batch, heads_kv), or None for 1"
+            )
+        if (tuple(descale.shape), descale.dtype) != (shape, torch.float32):
+            raise TunefaError(
+                f"{name}_descale is {tuple(descale.shape)}, {descale.dtype}: give (batch, "
+                f"heads_kv), here {shape}, in torch.float32"
+            )
+        if descale.device != q.device:
+            raise TunefaError(
+                f"{name}_descale is on {descale.device} and q is on {q.device}: move one, such as "
+                f"{name}_descale.to(q.device)"
+            )
+    return as_kernels_take_them(descales, no_descales(q))
+
+
+def no_descales(q: Tensor) -> tuple[Tensor, ...]:
+    """What stands for descales of 1: three empty tensors for e4m3, nothing for other dtypes."""
+    return (q.new_empty(0, dtype=torch.float32),) * 3 if q.dtype == E4M3 else ()
+
+
+def as_kernels_take_them(descales: Descales, none: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Descales that were given contiguous, and those of `none` for the others."""
+    if not descales:
+        return none
+    return tuple(
+        empty if descale is None else descale.contiguous()
+        for descale, empty in zip(descales, none, strict=True)
+    )
 
 
 def _scale(scale: Any, head_dim: int) -> float:

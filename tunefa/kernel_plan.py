@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tunefa.call import heads_first
+from tunefa import call as calls
+from tunefa import reference
+from tunefa.call import Descales, heads_first
 from tunefa.languages import Launch
 from tunefa.recent import Recent
 from tunefa.workload import Workload
@@ -39,7 +41,9 @@ class KernelPlan:
     rows_contiguous: bool
     """Whether those of q, k and v all are; they are copied where not."""
     out_like_q: bool
-    """Whether q has the shape and strides of out."""
+    """Whether q has the shape, strides and dtype of out."""
+    no_descales: tuple[Tensor, ...] = ()
+    """What the kernel takes for descales that a call does not give; () if it takes none."""
     _scales: Recent[Launch] = field(default_factory=lambda: Recent(MAX_SCALES))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -68,22 +72,30 @@ class KernelPlan:
         assert self.chosen.workload is not None
         return self.chosen.workload
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
         if not self.rows_contiguous:
             q, k, v = rows_contiguous(q, k, v)
         # The former takes half of the latter's time.
-        out = torch.empty_like(q) if self.out_like_q else q.new_empty(self._out_shape)
+        out = torch.empty_like(q) if self.out_like_q else self._new_out(q)
         lse = q.new_empty(self._lse_shape, dtype=torch.float32)
+        more = self.no_descales
+        if descales:
+            more = calls.as_kernels_take_them(descales, more)
         launch = self.launch
         if scale is not None and scale != self._default_scale:
-            launch = self._of_scale(scale, q, k, v, out, lse)
+            launch = self._of_scale(scale, q, k, v, out, lse, *more)
         if torch.cuda.current_device() == self.device:
-            launch(q, k, v, out, lse)
+            launch(q, k, v, out, lse, *more)
         else:
             with torch.cuda.device(self.device):
-                launch(q, k, v, out, lse)
+                launch(q, k, v, out, lse, *more)
         return out, lse
+
+    def _new_out(self, q: Tensor) -> Tensor:
+        return q.new_empty(self._out_shape, dtype=reference.out_dtype(q.dtype))
 
     def _of_scale(self, scale: float, *tensors: Tensor) -> Launch:
         launch = self._scales.get(scale)
@@ -97,10 +109,10 @@ class KernelPlan:
 
 
 def as_kernels_take_them(
-    layout: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    layout: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor, *others: Tensor
 ) -> tuple[Tensor, ...]:
-    """Heads first, of tensors in `layout` whose rows are contiguous."""
-    return *(heads_first(tensor, layout) for tensor in (q, k, v, out)), lse
+    """Heads first, of tensors in `layout` whose rows are contiguous; `others` have no layout."""
+    return *(heads_first(tensor, layout) for tensor in (q, k, v, out)), *others
 
 
 def rows_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:

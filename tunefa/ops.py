@@ -7,16 +7,22 @@ call, else from the closed formula in `reference`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tunefa import reference, runtime
-from tunefa.call import Call, Options, heads_first
+from tunefa.call import Call, Descales, Options, heads_first
+from tunefa.errors import TunefaError
+from tunefa.reference import E4M3
 
 _OPTIONS = "bool causal, int? window, str layout, int? ahead, float? softcap, float? scale"
-_FORWARD = f"(Tensor q, Tensor k, Tensor v, {_OPTIONS})"
+_DESCALES = "Tensor? q_descale=None, Tensor? k_descale=None, Tensor? v_descale=None"
+_FORWARD = f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_DESCALES})"
+_SETTINGS = len(Options._fields) + 1
+"""Arguments between the tensors and the descales: the options and the scale."""
 _BACKWARD = (
     "(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
     f"{_OPTIONS})"
@@ -24,23 +30,36 @@ _BACKWARD = (
 
 
 def flash_attention(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: Options,
+    scale: float | None,
+    descales: Descales = (),
 ) -> tuple[Tensor, Tensor]:
     """(out, lse) through the dispatcher; arguments as in `tunefa.flash_attention`."""
-    out, lse = torch.ops.tunefa.flash_attention.default(q, k, v, *options, scale)
+    out, lse = torch.ops.tunefa.flash_attention.default(q, k, v, *options, scale, *descales)
     return out, lse
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    *options, scale = arguments
-    return runtime.attend(q, k, v, Options(*options), scale)
+    return runtime.attend(q, k, v, *_parts(arguments))
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    *options, scale = arguments
+    options, scale, descales = _parts(arguments)
     # The default scale of a symbolic head_dim would be symbolic too; no shape depends on it.
-    call = Call.of(q, k, v, Options(*options), 1.0 if scale is None else scale)
+    call = Call.of(q, k, v, options, 1.0 if scale is None else scale, descales)
     return call.new_out(), call.new_lse()
+
+
+def _parts(arguments: Sequence[Any]) -> tuple[Options, float | None, Descales]:
+    """What stands behind q, k and v; the dispatcher leaves out descales that are None."""
+    *options, scale = arguments[:_SETTINGS]
+    descales = arguments[_SETTINGS:]
+    if all(descale is None for descale in descales):
+        descales = ()
+    return Options(*options), scale, descales
 
 
 def _backward(
@@ -76,22 +95,27 @@ def _backward_fake(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, *ctx.arguments = inputs
+    q, k, v, *arguments = inputs
+    ctx.arguments = arguments[:_SETTINGS]
     ctx.save_for_backward(q, k, v, *output)
     ctx.set_materialize_grads(False)  # whether lse has a gradient decides which formula serves
 
 
 def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     if grad_out is None and grad_lse is None:
-        return (None,) * (3 + len(ctx.arguments))
+        return (None,) * (6 + len(ctx.arguments))
     q, k, v, out, lse = ctx.saved_tensors
+    if q.dtype == E4M3:
+        raise TunefaError(
+            f"attention of {E4M3} has no gradient: train in bf16, or run it under torch.no_grad()"
+        )
     grads = torch.ops.tunefa.flash_attention_backward.default(
         torch.zeros_like(out) if grad_out is None else grad_out,
         grad_lse,
         *(q, k, v, out, lse),
         *ctx.arguments,
     )
-    return (*grads, *(None for _ in ctx.arguments))
+    return (*grads, None, None, None, *(None for _ in ctx.arguments))
 
 
 def _flash_serves(call: Call) -> bool:

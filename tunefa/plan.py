@@ -13,7 +13,7 @@ from torch import Tensor
 from tunefa import arch as archs
 from tunefa import languages, reference
 from tunefa.arch import Arch
-from tunefa.call import DTYPES, Call, Options, heads_first
+from tunefa.call import DTYPES, Call, Descales, Options, heads_first, no_descales
 from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
 from tunefa.kernel import Kernel
@@ -85,7 +85,9 @@ class Plan(Protocol):
     def device_bytes(self) -> int:
         """Device memory that it holds."""
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
 
 
@@ -103,9 +105,11 @@ class PyTorchPlan:
         chosen = Chosen(PYTORCH, {}, "pytorch", f"{PYTORCH}: {why}", workload)
         return cls(chosen, call.options)
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
-        call = Call.of(q, k, v, self.options, scale)
+        call = Call.of(q, k, v, self.options, scale, descales)
         result, lse = reference.attention(call)
         out = call.new_out()
         heads_first(out, call.layout).copy_(result)
@@ -201,7 +205,8 @@ def _prepared(call: Call, chosen: Chosen, kernel: Kernel, compiled: Compiled) ->
         prepare(tensors, float(call.q.shape[3] ** -0.5)),
         prepare,
         rows_contiguous=all(x.stride(3) == 1 for x in (call.q, call.k, call.v)),
-        out_like_q=(q.shape, q.stride()) == (out.shape, out.stride()),
+        out_like_q=(q.shape, q.stride(), q.dtype) == (out.shape, out.stride(), out.dtype),
+        no_descales=no_descales(q),
     )
 
 
@@ -297,4 +302,5 @@ def _tensors(call: Call) -> tuple[Tensor, ...]:
     """The call's tensors and new ones for what it returns, as its plan hands them to a kernel."""
     q, k, v = (heads_first(tensor, call.layout) for tensor in (call.q, call.k, call.v))
     q, k, v = rows_contiguous(q, k, v)
-    return as_kernels_take_them(call.layout, q, k, v, call.new_out(), call.new_lse())
+    made = call.new_out(), call.new_lse()
+    return as_kernels_take_them(call.layout, q, k, v, *made, *call.descales)

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+E4M3 = torch.float8_e4m3fn
+"""Problems in it have an output in bf16."""
 _BLOCK_ELEMENTS = 2**25
 """Scores that exist at once: 128 MiB in fp32, and two or three temporaries of the same size."""
 
@@ -30,7 +32,9 @@ class Problem:
     (batch, heads_kv, seqlen_k, head_dim_v), of any strides; heads is a multiple of heads_kv. Causal
     means aligned to the bottom right, as in FlashAttention from 2.1 on: row i sees keys j <= i +
     seqlen_k - seqlen_q. `window` leaves it so many keys back from this diagonal, the one on it
-    included, and `ahead`, where it is not causal, so many beyond it; None for all.
+    included, and `ahead`, where it is not causal, so many beyond it; None for all. `descales` are
+    what q, k and v are to be multiplied by, each fp32, (batch, heads_kv), or empty for 1: one for
+    each KV head, and for the query heads that share it.
     """
 
     q: Tensor
@@ -42,6 +46,7 @@ class Problem:
     ahead: int | None = None
     softcap: float | None = None
     """Bound of the scores' magnitude; None: they stay as they are."""
+    descales: Sequence[Tensor] = ()
 
     @property
     def band(self) -> tuple[int | None, int | None]:
@@ -71,8 +76,18 @@ class Problem:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it is computed in: fp32 for bf16, fp16 and fp32, fp64 for fp64."""
-        return torch.promote_types(self.q.dtype, torch.float32)
+        """What it is computed in: fp64 for fp64, fp32 for all others."""
+        return torch.float64 if self.q.dtype == torch.float64 else torch.float32
+
+    @property
+    def out_dtype(self) -> torch.dtype:
+        """That of q; bf16 for e4m3."""
+        return out_dtype(self.q.dtype)
+
+
+def out_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of the output of a problem in `dtype`."""
+    return torch.bfloat16 if dtype == E4M3 else dtype
 
 
 @dataclass(frozen=True)
@@ -89,24 +104,34 @@ def attention(problem: Problem, dtype: torch.dtype | None = None) -> tuple[Tenso
     A row that sees no key gives out = 0 and lse = -inf. Differentiable by autograd.
 
     With `dtype` everything is computed and returned in it. Without, it is computed in fp32 (fp64
-    for fp64 inputs) and `out` is rounded to q's dtype.
+    for fp64 inputs) and `out` is rounded to `problem.out_dtype`.
     """
     q, made = problem.q, dtype or problem.dtype
     batch, heads, _, head_dim_v = problem.out_shape
     unseen = problem.first_row
+    scale, out_scale = _scales(problem, made)
     outs = [q.new_zeros((batch, heads, unseen, head_dim_v), dtype=made)]
     lses = [q.new_full((batch, heads, unseen), float("-inf"), dtype=made)]
     with _without_autocast(q.device):
         k, v = problem.k.to(made), problem.v.to(made)
         for block in _blocks(problem):
-            rows = _grouped(q[:, :, block.rows].to(made) * problem.scale, problem.group)
+            rows = _grouped(q[:, :, block.rows].to(made), problem.group) * scale
             scores = _scores(problem, block, rows, k)
             lse = scores.logsumexp(-1, keepdim=True)
-            out = (scores - lse).exp() @ v[:, :, block.keys]
+            out = (scores - lse).exp() @ v[:, :, block.keys] * out_scale
             outs.append(_ungrouped(out, problem.group))
             lses.append(_ungrouped(lse, problem.group).squeeze(-1))
     out = torch.cat(outs, dim=2)
-    return out if dtype else out.to(q.dtype), torch.cat(lses, dim=2)
+    return out if dtype else out.to(problem.out_dtype), torch.cat(lses, dim=2)
+
+
+def _scales(problem: Problem, made: torch.dtype) -> tuple[float | Tensor, float | Tensor]:
+    """What scores and outputs of grouped rows are multiplied by."""
+    q, k, v = (
+        descale.to(made)[:, :, None, None] if descale.numel() else 1.0
+        for descale in problem.descales or [problem.q.new_empty(0)] * 3
+    )
+    return problem.scale * q * k, v
 
 
 def gradients(

@@ -21,7 +21,7 @@ from tunefa import kernel as kernels
 from tunefa import languages, store
 from tunefa import plan as plans
 from tunefa.arch import Arch
-from tunefa.call import Call, Options, Window
+from tunefa.call import Call, Descales, Options, Window
 from tunefa.frozen import Freeze, Installed
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled
@@ -95,22 +95,30 @@ class Runtime:
         return chosen and replace(chosen, config=dict(chosen.config))
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        options: Options,
+        scale: float | None,
+        descales: Descales = (),
     ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call with the arguments of `flash_attention`, without autograd."""
         if q.is_cuda and (scale is None or (type(scale) is float and 0.0 < scale < math.inf)):
-            plan = self.plan(q, k, v, options)
+            plan = self.plan(q, k, v, options, descales)
         else:
-            call = Call.of(q, k, v, options, scale)
+            call = Call.of(q, k, v, options, scale, descales)
             scale = call.scale
             if q.is_cuda and scale > 0:
-                plan = self.plan(q, k, v, options)
+                plan = self.plan(q, k, v, options, descales)
             else:
                 plan = plans.without_kernel(call, self._freeze.file)
         self._last.chosen = plan.chosen
-        return plan.run(q, k, v, scale)
+        return plan.run(q, k, v, scale, descales)
 
-    def plan(self, q: Tensor, k: Tensor, v: Tensor, options: Options) -> Plan:
+    def plan(
+        self, q: Tensor, k: Tensor, v: Tensor, options: Options, descales: Descales = ()
+    ) -> Plan:
         """The plan for calls of this shape with a positive scale; made if there is none yet."""
         key = (
             *(q.shape, q.stride(), q.dtype, q.get_device()),
@@ -118,8 +126,9 @@ class Runtime:
             *(v.shape, v.stride(), v.dtype, v.get_device()),
             (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0,
             options,
+            tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales),
         )
-        return self._plans.get(key) or self._add(key, Call.of(q, k, v, options, None))
+        return self._plans.get(key) or self._add(key, Call.of(q, k, v, options, None, descales))
 
     def load(self, path: Path, frozen: bool = False) -> None:
         """Adds the records of a file, or freezes to it; known shapes are decided again."""
@@ -172,6 +181,9 @@ def flash_attention(
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: Literal[False] = ...,
+    q_descale: Tensor | None = ...,
+    k_descale: Tensor | None = ...,
+    v_descale: Tensor | None = ...,
 ) -> Tensor: ...
 
 
@@ -187,6 +199,9 @@ def flash_attention(
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: Literal[True],
+    q_descale: Tensor | None = ...,
+    k_descale: Tensor | None = ...,
+    v_descale: Tensor | None = ...,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -202,6 +217,9 @@ def flash_attention(
     scale: float | None = ...,
     layout: Layout = ...,
     return_lse: bool,
+    q_descale: Tensor | None = ...,
+    k_descale: Tensor | None = ...,
+    v_descale: Tensor | None = ...,
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
@@ -216,12 +234,18 @@ def flash_attention(
     scale: float | None = None,
     layout: Layout = "bshd",
     return_lse: bool = False,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale * q @ k^T) @ v, by the fastest kernel known for the shape and the device.
 
     q is (batch, seqlen_q, heads, head_dim), k (batch, seqlen_k, heads_kv, head_dim) and v
     (batch, seqlen_k, heads_kv, head_dim_v); in layout "bhsd", heads come before seqlen. Strides are
     free. Consecutive query heads share a KV head. `out` has q's dtype and layout, and head_dim_v.
+
+    torch.float8_e4m3fn: q, k and v are multiplied by q_descale, k_descale and v_descale, each fp32,
+    (batch, heads_kv), 1 if None; `out` is bf16, and there are no gradients.
 
     causal: query i sees keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from 2.1 on; a row
     that sees none gives 0. window: of these keys, only the last `window`; or (left, right), which
@@ -237,21 +261,29 @@ def flash_attention(
     `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
     """
     options = Options.of(causal, window, layout, softcap)
+    descales: Descales = ()
+    if q_descale is not None or k_descale is not None or v_descale is not None:
+        descales = (q_descale, k_descale, v_descale)
     if torch.compiler.is_compiling():
-        out, lse = _through_op(q, k, v, options, scale)
-    elif _is_plain(q, k, v):
-        out, lse = _RUNTIME.attend(q, k, v, options, scale)
+        out, lse = _through_op(q, k, v, options, scale, descales)
+    elif _is_plain(q, k, v) and (not descales or _are_plain(descales)):
+        out, lse = _RUNTIME.attend(q, k, v, options, scale, descales)
     else:
-        Call.of(q, k, v, options, scale)  # says what is wrong before the dispatcher does
-        out, lse = _through_op(q, k, v, options, scale)
+        Call.of(q, k, v, options, scale, descales)  # says what is wrong before the dispatcher does
+        out, lse = _through_op(q, k, v, options, scale, descales)
     return (out, lse) if return_lse else out
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: Options,
+    scale: float | None,
+    descales: Descales = (),
 ) -> tuple[Tensor, Tensor]:
     """(out, lse), always here and now: what `flash_attention` is to PyTorch's dispatcher."""
-    return _RUNTIME.attend(q, k, v, options, scale)
+    return _RUNTIME.attend(q, k, v, options, scale, descales)
 
 
 def last_choice() -> Chosen | None:
@@ -290,9 +322,23 @@ def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     )
 
 
+def _are_plain(descales: Descales) -> bool:
+    """As `_is_plain`, where that holds for q, k and v."""
+    return all(
+        descale is None
+        or (type(descale) is Tensor and not (torch.is_grad_enabled() and descale.requires_grad))
+        for descale in descales
+    )
+
+
 def _through_op(
-    q: Tensor, k: Tensor, v: Tensor, options: Options, scale: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: Options,
+    scale: float | None,
+    descales: Descales,
 ) -> tuple[Tensor, Tensor]:
     from tunefa import ops  # registers the op; a process that only infers never needs it
 
-    return ops.flash_attention(q, k, v, options, scale)
+    return ops.flash_attention(q, k, v, options, scale, descales)

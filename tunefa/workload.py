@@ -10,8 +10,8 @@ from typing import Any
 from tunefa.errors import TunefaError, unknown
 
 OPS = ("fwd",)
-DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Bytes of one element of each dtype."""
+DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
+"""Bytes of one element of q, k and v in each dtype. The output has the same; of e4m3 it is bf16."""
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
 _SIZES = {
@@ -212,8 +212,9 @@ class Workload:
         """Bytes of q, k, v, the output and the fp32 logsumexp, each moved once."""
         rows = self.batch * self.heads * self.seqlen_q
         rows_kv = self.batch * self.heads_kv * self.seqlen_k
-        elements = (rows + rows_kv) * (self.head_dim + self.head_dim_v)
-        return elements * DTYPES[self.dtype] + 4 * rows
+        size = DTYPES[self.dtype]
+        inputs = (rows * self.head_dim + rows_kv * (self.head_dim + self.head_dim_v)) * size
+        return inputs + rows * self.head_dim_v * max(size, 2) + 4 * rows
 
     def env(self) -> dict[str, Any]:
         """The names that an expression may read: every field but op, `group`, `dtype_bytes`."""

@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from tunefa.kernels.gluon.api import aggregate, barrier, copy_out
+from tunefa.kernels.gluon.e4m3 import p_log2, two_levels
 from tunefa.kernels.gluon.hopper import (
     Ring,
     Turns,
@@ -64,23 +65,25 @@ class Attention:
     AHEAD: gl.constexpr
     SOFTCAP: gl.constexpr
     RAGGED: gl.constexpr
+    E4M3: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(
-        self, sizes, WARPGROUPS, PACK_HEADS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, SLACK,
-        HALF_DIAGONAL, CAUSAL, WINDOWED, AHEAD, SOFTCAP, RAGGED,
-    ):  # fmt: skip
-        self.heads, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2]
-        self.window, self.ahead = sizes[3], sizes[4]
-        self.scale_log2, self.tanh_scale = sizes[5], sizes[6]
-        self.WARPGROUPS, self.BLOCK_N = gl.constexpr(WARPGROUPS), gl.constexpr(BLOCK_N)
-        self.PACK_HEADS, self.ROWS = gl.constexpr(PACK_HEADS), gl.constexpr(64 // PACK_HEADS)
-        self.Q_STAGES, self.O_PARTS = gl.constexpr(Q_STAGES), gl.constexpr(O_PARTS)
-        self.LANE_SUM, self.HALF_DIAGONAL = gl.constexpr(LANE_SUM), gl.constexpr(HALF_DIAGONAL)
-        self.SLACK = gl.constexpr(SLACK)
-        self.CAUSAL, self.WINDOWED = gl.constexpr(CAUSAL), gl.constexpr(WINDOWED)
-        self.AHEAD, self.SOFTCAP = gl.constexpr(AHEAD), gl.constexpr(SOFTCAP)
-        self.RAGGED = gl.constexpr(RAGGED)
+    def __init__(self, like=None, **fields):
+        """All fields by name; those that are left out are as in `like`."""
+        if like is not None:
+            fields = vars(like) | fields
+        for name, value in fields.items():
+            is_value = isinstance(value, gl.tensor | gl.constexpr)
+            setattr(self, name, value if is_value else gl.constexpr(value))
+
+    @gluon.jit
+    def with_scale(self, factor):
+        """The same with scores, before their soft-cap, `factor` times as large."""
+        if self.SOFTCAP:
+            made = Attention(like=self, tanh_scale=self.tanh_scale * factor)
+        else:
+            made = Attention(like=self, scale_log2=self.scale_log2 * factor)
+        return made
 
     @gluon.jit
     def diagonal(self):
@@ -218,13 +221,16 @@ def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: g
     s_token = scores(pipes.q, q_slot, k, block % k.SLOTS, N)
     pipes.turns.give(ME)
     s = warpgroup_mma_wait(0, [s_token])
+    s = gl.convert_layout(s, wgmma_layout(N), assert_trivial=True)
     k.free(block % k.SLOTS)
     s = a.capped(s)
     if a.CAUSAL or a.RAGGED:
         s = a.masked(s, row, key_block * a.BLOCK_N)
     row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
     row_sum = no_row_sum(N, a.LANE_SUM)
-    p, row_max, row_sum, _ = online_softmax(s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, 0)
+    p, row_max, row_sum, _ = online_softmax(
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, 0, p_log2(a.E4M3)
+    )
     return p, row_max, row_sum
 
 
@@ -260,16 +266,16 @@ def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
     if GUARD:
         if a.crosses(row, key_block):
             s = a.masked(s, row, key_block * a.BLOCK_N)
-    p32, row_max, row_sum, decay = online_softmax(
-        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, a.SLACK
+    p32, row_max, row_sum, new_decay = online_softmax(
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, a.SLACK, p_log2(a.E4M3)
     )
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
-    acc = arrived(acc, v)
+    acc = arrived(acc, decay, v)
     v.free(before % v.SLOTS)
     p = as_operand(p32, v)
-    if not a.SLACK:
-        acc = scaled(acc, decay, v)
-    return acc, p, row_max, row_sum, decay
+    if not (a.SLACK or two_levels(a.E4M3, v.COLUMNS)):
+        acc = scaled(acc, new_decay, v)
+    return acc, p, row_max, row_sum, new_decay
 
 
 @gluon.jit

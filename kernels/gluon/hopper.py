@@ -12,16 +12,20 @@ from tunefa.kernels.gluon.api import aggregate, copy_in
 
 
 @gluon.constexpr_function
-def wgmma_layout(columns):
-    """Registers of a WGMMA accumulator of 64 x columns (PTX ISA, wgmma.mma_async)."""
-    shape = [16, columns, 16]
+def wgmma_layout(columns, bits=16):
+    """Registers of a WGMMA accumulator of 64 x columns (PTX ISA, wgmma.mma_async).
+
+    They are the same for operands of any number of `bits`, but the compiler tells them apart.
+    """
+    shape = [16, columns, 256 // bits]
     return gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=shape)
 
 
 @gluon.constexpr_function
 def operand_layout(columns, bits):
     """Registers of a left WGMMA operand that goes into an accumulator of 64 x columns."""
-    return gl.DotOperandLayout(operand_index=0, parent=wgmma_layout(columns), k_width=32 // bits)
+    parent = wgmma_layout(columns, bits)
+    return gl.DotOperandLayout(operand_index=0, parent=parent, k_width=32 // bits)
 
 
 @gluon.constexpr_function
@@ -47,6 +51,7 @@ class Ring:
     A tile has a power of two of columns, and REST more in a second piece: head dimensions between
     two powers of two cost little more than they must. The producer and each consumer count the
     tiles that went through a slot; the parity of the count is the phase its barriers are at.
+    TRANSPOSED: of a tensor (batch, heads, head_dim, seqlen), whose tiles are (columns, rows).
     """
 
     tiles: gl.shared_memory_descriptor
@@ -55,11 +60,17 @@ class Ring:
     freed: gl.shared_memory_descriptor
     SLOTS: gl.constexpr
     REST: gl.constexpr
+    TRANSPOSED: gl.constexpr
+    COLUMNS: gl.constexpr
+    BITS: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, tiles, rests, filled, freed, SLOTS, REST):
+    def __init__(self, tiles, rests, filled, freed, SLOTS, REST, TRANSPOSED):
         self.tiles, self.rests, self.filled, self.freed = tiles, rests, filled, freed
         self.SLOTS, self.REST = gl.constexpr(SLOTS), gl.constexpr(REST)
+        self.TRANSPOSED = gl.constexpr(TRANSPOSED)
+        self.COLUMNS = gl.constexpr(tiles.shape[3 if TRANSPOSED else 4])
+        self.BITS = gl.constexpr(tiles.dtype.primitive_bitwidth)
 
     @gluon.jit
     def fill(self, slot, uses, descs, batch, head, row):
@@ -74,7 +85,10 @@ class Ring:
             copy_in(rest_desc, [batch, head, row, tile.shape[3]], filled, rest)
         else:
             mbarrier.expect(filled, desc.block_type.nbytes)
-        copy_in(desc, [batch, head, row, 0], filled, tile)
+        if self.TRANSPOSED:
+            copy_in(desc, [batch, head, 0, row], filled, tile)
+        else:
+            copy_in(desc, [batch, head, row, 0], filled, tile)
 
     @gluon.jit
     def wait(self, slot, uses):
@@ -89,7 +103,10 @@ class Ring:
     @gluon.jit
     def matrix(self, slot):
         """The tile as (rows, columns), without its rest."""
-        return as_matrix(self.tiles.index(slot))
+        tile = as_matrix(self.tiles.index(slot))
+        if self.TRANSPOSED:
+            tile = tile.permute((1, 0))
+        return tile
 
     @gluon.jit
     def rest(self, slot):
@@ -104,14 +121,19 @@ def as_matrix(tile):
 
 
 @gluon.jit
-def new_ring(descs, REST: gl.constexpr, SLOTS: gl.constexpr, READERS: gl.constexpr):
-    """A ring for tiles of two descriptors (1, heads, rows, columns), the second for the rest."""
+def new_ring(
+    descs, REST: gl.constexpr, SLOTS: gl.constexpr, READERS: gl.constexpr,
+    TRANSPOSED: gl.constexpr = False,
+):  # fmt: skip
+    """A ring for tiles of two descriptors (1, heads, rows, columns), the second for the rest; for
+    one of (1, 1, columns, rows) without a rest if TRANSPOSED."""
     desc, rest_desc = descs
     tiles = new_tiles(desc, SLOTS)
     rests = tiles
     if REST:
         rests = new_tiles(rest_desc, SLOTS)
-    return Ring(tiles, rests, new_barriers(SLOTS, 1), new_barriers(SLOTS, READERS), SLOTS, REST)
+    filled, freed = new_barriers(SLOTS, 1), new_barriers(SLOTS, READERS)
+    return Ring(tiles, rests, filled, freed, SLOTS, REST, TRANSPOSED)
 
 
 @gluon.jit
@@ -193,7 +215,7 @@ def tanh(x):
 @gluon.jit
 def online_softmax(
     s, row_max, row_sum, scale_log2,
-    MASKED: gl.constexpr, LANE_SUM: gl.constexpr, SLACK: gl.constexpr,
+    MASKED: gl.constexpr, LANE_SUM: gl.constexpr, SLACK: gl.constexpr, P_LOG2: gl.constexpr,
 ):  # fmt: skip
     """One block of scores: (p, row_max, row_sum, decay), maxima in units of log2.
 
@@ -201,10 +223,13 @@ def online_softmax(
     spread over its four lanes until `whole_row_sum`, which saves two shuffles per block and row.
     SLACK: a maximum stays until scores exceed it by more; decay is then nearly always 1, and p up
     to 2^SLACK. Any shift of the exponents gives the same quotient in the end (as FlashAttention-4
-    does on Blackwell).
+    does on Blackwell). P_LOG2: maxima are lowered by so much, so that p and row_sum are 2^P_LOG2
+    times as large.
     """
     N: gl.constexpr = s.shape[1]
     block_max = gl.max(s, 1) * scale_log2
+    if P_LOG2:
+        block_max -= P_LOG2
     if SLACK:
         new_max = gl.where(block_max > row_max + SLACK, block_max, row_max)
     else:

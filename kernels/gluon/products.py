@@ -6,6 +6,7 @@ A head dimension between two powers of two is split into the lower one and a res
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
+from tunefa.kernels.gluon.e4m3 import packed, two_levels, unpacked
 from tunefa.kernels.gluon.hopper import operand_layout, rescaled, row_layout, wgmma_layout
 
 
@@ -13,7 +14,7 @@ from tunefa.kernels.gluon.hopper import operand_layout, rescaled, row_layout, wg
 def scores(q, q_slot, k, k_slot, N: gl.constexpr):
     """Starts q @ k^T for the first N keys of a block that has arrived."""
     k_tile = k.matrix(k_slot).slice(0, N).permute((1, 0))
-    zeros = gl.zeros([64, N], gl.float32, wgmma_layout(N))
+    zeros = gl.zeros([64, N], gl.float32, wgmma_layout(N, k.BITS))
     s = warpgroup_mma(q.matrix(q_slot), k_tile, zeros, use_acc=False, is_async=True)
     if k.REST:
         k_rest = k.rest(k_slot).slice(0, N).permute((1, 0))
@@ -23,20 +24,33 @@ def scores(q, q_slot, k, k_slot, N: gl.constexpr):
 
 @gluon.jit
 def outputs(p, v, slot, acc):
-    """Starts acc + p @ v, in two pieces where v has a rest."""
+    """Starts acc + p @ v, in two pieces where v has a rest; on two levels, p @ v alone."""
     acc, acc_rest = acc
+    if v.TRANSPOSED:
+        p = unpacked(p, operand_layout(v.COLUMNS, v.BITS))
     if v.REST:
         p_rest = gl.convert_layout(p, operand_layout(v.REST, p.dtype.primitive_bitwidth))
         acc_rest = warpgroup_mma(p_rest, v.rest(slot), acc_rest, is_async=True)
-    acc = warpgroup_mma(p, v.matrix(slot), acc, is_async=True)
+    if two_levels(v.TRANSPOSED, v.COLUMNS):
+        zeros = gl.zeros([64, v.COLUMNS], gl.float32, wgmma_layout(v.COLUMNS, v.BITS))
+        acc_rest = warpgroup_mma(p, v.matrix(slot), zeros, use_acc=False, is_async=True)
+    else:
+        acc = warpgroup_mma(p, v.matrix(slot), acc, is_async=True)
     return acc, acc_rest
 
 
 @gluon.jit
-def arrived(acc, v):
-    """What `outputs` started, when all of it is there."""
+def arrived(acc, decay, v):
+    """What `outputs` started, when all of it is there.
+
+    On two levels this is where it is added to the output times `decay`: one instruction for both.
+    """
     acc, acc_rest = acc
-    if v.REST:
+    if two_levels(v.TRANSPOSED, v.COLUMNS):
+        rows: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
+        acc = acc * gl.convert_layout(decay, rows)[:, None] + warpgroup_mma_wait(0, [acc_rest])
+        acc_rest = 0
+    elif v.REST:
         acc, acc_rest = warpgroup_mma_wait(0, [acc, acc_rest])
     else:
         acc = warpgroup_mma_wait(0, [acc])
@@ -47,7 +61,8 @@ def arrived(acc, v):
 def scaled(acc, by_row, v):
     """An output with each row times a number."""
     acc, acc_rest = acc
-    acc = acc * gl.convert_layout(by_row, row_layout(acc.shape[1]))[:, None]
+    rows: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
+    acc = acc * gl.convert_layout(by_row, rows)[:, None]
     if v.REST:
         acc_rest = acc_rest * gl.convert_layout(by_row, row_layout(v.REST))[:, None]
     return acc, acc_rest
@@ -66,8 +81,8 @@ def decayed(acc, decay, v):
 @gluon.jit
 def no_output(v):
     """An output before the first block."""
-    COLUMNS: gl.constexpr = v.tiles.shape[4]
-    acc = gl.zeros([64, COLUMNS], gl.float32, wgmma_layout(COLUMNS))
+    COLUMNS: gl.constexpr = v.COLUMNS
+    acc = gl.zeros([64, COLUMNS], gl.float32, wgmma_layout(COLUMNS, v.BITS))
     acc_rest = 0
     if v.REST:
         acc_rest = gl.zeros([64, v.REST], gl.float32, wgmma_layout(v.REST))
@@ -76,15 +91,17 @@ def no_output(v):
 
 @gluon.jit
 def as_operand(p, v):
-    """Probabilities in the registers and the dtype in which they enter p @ v."""
-    columns: gl.constexpr = v.tiles.shape[4]
-    dtype: gl.constexpr = v.tiles.dtype
-    layout: gl.constexpr = operand_layout(columns, dtype.primitive_bitwidth)
-    return gl.convert_layout(p.to(dtype), layout)
+    """Probabilities as they wait for `outputs`, in registers and in the dtype of v."""
+    if v.TRANSPOSED:
+        p = packed(p)
+    else:
+        p = gl.convert_layout(p.to(v.tiles.dtype), operand_layout(v.COLUMNS, v.BITS))
+    return p
 
 
 @gluon.jit
 def scores_arrived(s, v):
     """Scores whose products were started before those of one `outputs`."""
     COUNT: gl.constexpr = 2 if v.REST else 1
-    return warpgroup_mma_wait(COUNT, [s])
+    s = warpgroup_mma_wait(COUNT, [s])
+    return gl.convert_layout(s, wgmma_layout(s.shape[1]), assert_trivial=True)

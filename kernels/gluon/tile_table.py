@@ -43,7 +43,8 @@ def schedule(workload, config, sms):
     if workload.band == (None, None):
         programs = triton.cdiv(tiles * heads, triton.cdiv(tiles * heads, programs))
         return [list(range(i, tiles * heads, programs)) for i in range(programs)]
-    kv_bytes = 2 * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
+    element = 1 if workload.dtype == "e4m3" else 2
+    kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
     section = max(1, int(config["SECTION_MB"] * 2**20 / kv_bytes)) * workload.group // packed
     cost = [_tile_cost(workload, config, rows, tile) for tile in range(tiles)]
     order = sorted(range(tiles), key=lambda tile: -cost[tile])

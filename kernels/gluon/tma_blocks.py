@@ -7,7 +7,10 @@ import triton
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-_GLUON_TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
+_TYPES = {
+    "bf16": ("bf16", gl.bfloat16), "fp16": ("fp16", gl.float16), "e4m3": ("fp8e4nv", gl.float8e4nv),
+}  # fmt: skip
+"""What the compiler and Gluon call a dtype."""
 
 
 def split(head_dim):
@@ -18,24 +21,25 @@ def split(head_dim):
     return (2 * whole, 0) if rest == whole else (whole, rest)
 
 
-def types(names, dtype, blocks):
+def types(names, dtypes, blocks):
     """Signature types of `<name>_desc` and `<name>_rest_desc`; blocks are (heads, rows, columns,
     rest)."""
     made = {}
-    for name, (heads, rows, columns, rest) in zip(names, blocks, strict=True):
+    for name, dtype, (heads, rows, columns, rest) in zip(names, dtypes, blocks, strict=True):
         for desc, width in ((f"{name}_desc", columns), (f"{name}_rest_desc", rest or columns)):
             block = [1, heads, rows, width]
-            made[desc] = f"tensordesc<{dtype}{block},{_layout(dtype, block)!r}>"
+            made[desc] = f"tensordesc<{_TYPES[dtype][0]}{block},{_layout(dtype, block)!r}>"
     return made
 
 
-def descriptors(tensors, dtype, blocks):
+def descriptors(tensors, dtypes, blocks):
     """Of the columns of each (batch, heads, seqlen, head_dim) tensor, then of the rest of each."""
     widths = [columns for _, _, columns, _ in blocks] + [
         rest or columns for _, _, columns, rest in blocks
     ]
     made = []
-    for tensor, (heads, rows, *_), width in zip(2 * tensors, 2 * blocks, widths, strict=True):
+    each = zip(2 * tensors, 2 * dtypes, 2 * blocks, widths, strict=True)
+    for tensor, dtype, (heads, rows, *_), width in each:
         block = [1, heads, rows, width]
         layout = _layout(dtype, block)
         made.append(TensorDescriptor(tensor, tensor.shape, tensor.stride(), block, layout))
@@ -53,4 +57,4 @@ def is_aligned(tensors):
 
 
 def _layout(dtype, block):
-    return gl.NVMMASharedLayout.get_default_for(block, _GLUON_TYPES[dtype])
+    return gl.NVMMASharedLayout.get_default_for(block, _TYPES[dtype][1])

@@ -75,7 +75,7 @@ WORKLOADS = [
         ("h32_kv8", "h8", "h8_kv1_b4", "h1"),
         ((1, 1), (1, 16384), (17, 100), (100, 17), (1024, 1024), (4096, 15360), (16384, 16384)),
         (16, 17, 40, 64, 72, 80, 96, 128, 160, 256),
-        ("bf16", "fp16", "fp32"),
+        ("bf16", "fp16", "fp32", "e4m3"),
         ("causal", "full"),
     )
 ]
@@ -162,7 +162,7 @@ def _sample(kernel: Kernel) -> list[tuple[Workload, Arch, dict[str, Any]]]:
     chance, sample = random.Random(0), []
     for arch in map(archs.load, ("sm80", "sm90", "sm120")):
         for sizes in ("d128_bf16_causal", "d64_bf16_full", "d80_bf16_causal", "d256_bf16_full",
-                      "d64_fp32_causal"):  # fmt: skip
+                      "d64_fp32_causal", "d128_e4m3_causal"):  # fmt: skip
             workload = Workload.parse(f"h32_kv8_q4096_{sizes}")
             if kernel.why_not(workload, arch) is None:
                 configs = kernel.space.feasible(workload, arch).configs

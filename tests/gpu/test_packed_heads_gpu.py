@@ -51,10 +51,13 @@ def test_few_queries_of_long_sequences(packed: int, head_dim: int) -> None:
     for seqlen_q in (1, 2, 7, 8, 9, 33, 63):
         for mask in ("causal", "full"):
             heads = f"b2_h{4 * packed}_kv4"
-            workload = Workload.parse(f"{heads}_q{seqlen_q}_k1000_d{head_dim}_bf16_{mask}")
-            config = KERNEL.default(workload, arch)
-            assert config["PACK_HEADS"] == packed
-            judge(workload, config)
+            for dtype in ("bf16", "e4m3"):
+                kind = f"d{head_dim}_{dtype}_{mask}"
+                workload = Workload.parse(f"{heads}_q{seqlen_q}_k1000_{kind}")
+                if KERNEL.why_not(workload, arch) is None:
+                    config = KERNEL.default(workload, arch)
+                    assert config["PACK_HEADS"] == packed
+                    judge(workload, config)
 
 
 @pytest.mark.parametrize("packed", [2, 4, 8])
@@ -64,8 +67,10 @@ def test_random_problems_through_random_configs(packed: int) -> None:
     for _ in range(RANDOM):
         mask = chance.choice(["causal", "full", "w9", "w70_a3", "a40", "full_w33"])
         cap = chance.choice(["", "", "_softcap"])
-        head_dim = chance.choice([64, 96, 128, 192, 256])
-        kind = f"d{head_dim}_{chance.choice(['bf16', 'fp16'])}_{mask}{cap}"
+        dtype, head_dim = chance.choice(["bf16", "fp16", "e4m3"]), chance.choice([64, 128, 256])
+        if dtype != "e4m3":
+            head_dim = chance.choice([64, 96, 128, 192, 256])
+        kind = f"d{head_dim}_{dtype}_{mask}{cap}"
         heads = f"b{chance.randint(1, 3)}_h{3 * packed * chance.choice([1, 2])}_kv3"
         few = Workload.parse(f"{heads}_q63_k4096_{kind}")
         configs = KERNEL.space.feasible(few, arch).configs

@@ -128,6 +128,28 @@ def test_a_kernels_own_words(own_kernels: OwnKernels) -> None:
         language.compile(kernel, WORKLOAD, {"FAULT": "error"}, archs.load("sm90"))
 
 
+FIRST = """
+
+def prologue(workload, config):
+    return {**variant(workload, config), "options": {"num_warps": 2}} if workload.causal else None
+"""
+
+
+def test_what_runs_first_is_compiled_and_tells_binaries_apart(own_kernels: OwnKernels) -> None:
+    kernel = own_kernels.add_attention("attention_prologue", lambda source: source + FIRST)
+    full = Workload.parse("q1024_d64_full")
+    config = {**CONFIG, **SMALL}
+    causal, plain = (
+        language.compile(kernel, each, config, archs.load("sm90")) for each in (WORKLOAD, full)
+    )
+    assert plain.prologue is None
+    assert causal.prologue.metadata.num_warps == 2 and causal.binary.metadata.num_warps == 1
+    keys: list[Any] = [
+        language.binary_key(each, WORKLOAD, config, True) for each in (kernel, KERNEL)
+    ]
+    assert keys[0][1:-1] == keys[1][1:] and len(keys[0]) == len(keys[1]) + 1
+
+
 class OddError(Exception):
     pass
 
