@@ -119,7 +119,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "says"), ERRORS, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("changes", "says"), ERRORS, ids=[says[:40] for _, says in ERRORS])
 def test_one_sentence_says_what_does_not_fit(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(TunefaError) as error:
         call(**changes)
