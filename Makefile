@@ -15,8 +15,10 @@ help: ## this list
 search: $(READY) ## search without a GPU for the default workload; ARGS="--arch sm80" for another
 	@$(VENV)/bin/tunefa search $(ARGS)
 
+# Tests of one file share what they compile, so they stay in one process. In the order of the files,
+# long ones are not left for the end.
 test: lint ## ruff, mypy and all tests
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
 lint: $(READY) ## ruff and mypy

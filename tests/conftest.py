@@ -21,9 +21,21 @@ from tests.fake_kernel import H200, SM90, FakeKernel, FakeLanguage, is_aligned, 
 from tests.fake_objective import Fake
 from tests.own_kernels import OwnKernels
 from tests.test_evaluate import KERNEL, WORKLOAD
-from tunefa import assets, bench, check, languages, runtime, search, store, timing
+from tunefa import (
+    assets,
+    bench,
+    check,
+    languages,
+    problem,
+    runtime,
+    search,
+    store,
+    timing,
+)
+from tunefa.kernel import Kernel
 from tunefa.measured import Measured
 from tunefa.runtime import Compiler, Runtime
+from tunefa.trial import Config
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +54,29 @@ def home_of_its_own(
         "assets",
         SimpleNamespace(home=assets.home, root=lambda name: folders.get(name) or assets.root(name)),
     )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def less_waiting() -> Iterator[None]:
+    """What a hundred searches of made-up times would otherwise spend most of their time on.
+
+    No file of a test must survive a power failure, and Optuna waits for the disk a dozen times a
+    trial. What the model expects of thousands of configs depends on the arguments alone.
+    """
+    known: dict[tuple[Any, ...], float] = {}
+    expected_us = problem._expected_us
+
+    def remembered(request: search.Request, kernel: Kernel, config: Config) -> float:
+        what = request.workload, request.arch, request.device, kernel.space.path
+        key = (*what, *config.values())
+        if key not in known:
+            known[key] = expected_us(request, kernel, config)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(problem, "_expected_us", remembered)
+        yield
 
 
 @pytest.fixture
@@ -104,6 +139,12 @@ def measured(device: Device) -> Iterator[Measured]:
     objective = InProcess(kernel, WORKLOAD, SM90, SM90.device("h200"), 1)
     with objective:
         yield objective
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `pytest -n auto`: none but this one where there is a GPU, which tests time."""
+    return 0 if torch.cuda.is_available() else min(4, os.cpu_count() or 1)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

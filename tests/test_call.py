@@ -219,7 +219,7 @@ def test_options_that_flash_attention_does_not_make(options: Options, says: str)
     assert str(error.value).startswith(says)
 
 
-@pytest.mark.parametrize(("changes", "says"), ERRORS, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("changes", "says"), ERRORS, ids=[says[:40] for _, says in ERRORS])
 def test_one_sentence_says_what_does_not_fit(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(TunefaError) as error:
         call(**changes)

@@ -54,17 +54,17 @@ def change_header(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 @pytest.mark.parametrize("strategy", strategies.names())
 def test_no_trial_is_repeated_and_all_count(fake: type[Fake], strategy: str) -> None:
     tried = counting(fake)
-    asked = request(budget=Budget(trials=40), strategy=strategy)
-    first = searched(asked, interrupt_at=15)
-    assert first.interrupted and len(first.finished) == 15
+    asked = request(budget=Budget(trials=24), strategy=strategy)
+    first = searched(asked, interrupt_at=12)
+    assert first.interrupted and len(first.finished) == 12
     before = {identity(f.trial.config) for f in first.finished}
     tried.clear()
-    second = searched(continued(asked, first.journal, 40))
+    second = searched(continued(asked, first.journal, 24))
     assert second.journal == first.journal and journal.paths() == [first.journal]
-    assert len(tried) == 25 and not {identity(config) for config in tried} & before
+    assert len(tried) == 12 and not {identity(config) for config in tried} & before
     held = {identity(trial.config) for _, trial in journal.read(second.journal)}
-    assert len(held) == 40 == len(second.finished)
-    assert second.record is not None and second.record.provenance["trials"] == 40
+    assert len(held) == 24 == len(second.finished)
+    assert second.record is not None and second.record.provenance["trials"] == 24
     best = min(f.trial.median_us or 0 for f in second.finished)
     assert second.record.median_us == best
 

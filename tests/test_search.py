@@ -26,7 +26,7 @@ from tunefa.trial import Config, Outcome, Trial
 
 def test_the_best_becomes_a_record(fake: type[Fake]) -> None:
     fake.judge = staticmethod(by_tile)
-    result = search.search(request(budget=Budget(trials=400)), user_store())
+    result = search.search(request(budget=Budget(trials=60)), user_store())
     record = result.record
     assert record is not None and result.stored is not None
     assert (record.objective, record.device, record.arch) == ("predicted", None, "sm90")
@@ -36,7 +36,7 @@ def test_the_best_becomes_a_record(fake: type[Fake]) -> None:
     assert record.tflops == pytest.approx(WORKLOAD.flops / best / 1e6)
     assert store.read(result.stored) == [record] == user_store().records()
     made = record.provenance
-    assert made["source_hash"] == KERNEL.source_hash and made["trials"] == 400
+    assert made["source_hash"] == KERNEL.source_hash and made["trials"] == 60
     assert made["check"] == "relative error 1.0e-04 against fp64 in the interpreter"
     assert {"tunefa", "triton", "torch", "compiler", "driver", "date", "strategy"} <= made.keys()
 

@@ -101,7 +101,7 @@ from tunefa.budget import Budget
 from tunefa.workload import Workload
 
 if __name__ == "__main__":
-    asked = request(budget=Budget(trials={trials}), seed={seed}, strategy={strategy!r})
+    asked = request(budget=Budget(trials={trials}), workers={workers}, strategy={strategy!r})
     asked = replace(asked, workload=Workload.parse({workload!r}))
     result = search.search(asked, user_store(), lambda p: print(p.done, flush=True))
     print(result.interrupted, result.stored, flush=True)
@@ -110,7 +110,7 @@ if __name__ == "__main__":
 
 def started(folder: Path, number: int, **changes: Any) -> subprocess.Popen[str]:
     """A search in a process and process group of its own, as from a shell."""
-    words = {"trials": 3, "seed": 0, "strategy": "auto", "workload": str(WORKLOAD)}
+    words = {"trials": 3, "workers": 2, "strategy": "auto", "workload": str(WORKLOAD)}
     script = folder / f"search_{number}.py"
     script.write_text(SEARCH.format(path=[str(TREE), *sys.path], **{**words, **changes}))
     return subprocess.Popen(
@@ -121,8 +121,8 @@ def started(folder: Path, number: int, **changes: Any) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_two_searches_at_once_into_one_store_keep_both(tmp_path: Path) -> None:
     searches = [
-        started(tmp_path, 1, workload="q1024_h4_d64_full"),
-        started(tmp_path, 2, workload="q1024_h4_d64_full", strategy="grid"),
+        started(tmp_path, 1, trials=2, workers=1, workload="q1024_h4_d64_full"),
+        started(tmp_path, 2, trials=2, workers=1, workload="q1024_h4_d64_full", strategy="grid"),
     ]
     stored = []
     for each in searches:

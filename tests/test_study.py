@@ -51,6 +51,27 @@ def test_optuna_reads_positions_values_and_times(journal: Path) -> None:
     assert trial.params == {p.name: p.values.index(config[p.name]) for p in problem().parameters}
 
 
+def test_ctrl_c_while_optuna_lets_go_of_its_lock(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = opened(journal)
+    config = strategy.ask()
+    assert config is not None
+    unlink, unlinked = os.unlink, list[str]()
+
+    def interrupted(path: str) -> None:
+        unlink(path)
+        unlinked.append(path)
+        if len(unlinked) == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            strategy.tell(good(config))
+    assert unlinked and strategy.ask() is not None
+
+
 def test_a_failure_is_a_slow_trial_that_violates_a_constraint(journal: Path) -> None:
     strategy = opened(journal)
     first, second = strategy.ask(), strategy.ask()

@@ -39,7 +39,7 @@ class Journal:
     def __init__(self, name: str, header: Mapping[str, Any]):
         """`name` begins the file's name. Raises TunefaError where the folder cannot be written."""
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
-        self.path = folder() / f"{stamp}-{name}-{secrets.token_hex(2)}.jsonl"
+        self.path = folder() / f"{stamp}-{name}-{secrets.token_hex(4)}.jsonl"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "x", encoding="utf-8")  # noqa: SIM115 - closed by __exit__

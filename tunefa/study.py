@@ -169,6 +169,9 @@ def _kept(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        # Interrupted as it lets go of its lock file, Optuna removes that once more.
+        if isinstance(interrupt := error.__context__, KeyboardInterrupt):
+            raise interrupt from None
         raise TunefaError(
             f"the study {name} cannot be kept: {_first_line(error)}: free space, or give another "
             "--storage"

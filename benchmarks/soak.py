@@ -1,0 +1,191 @@
+"""Calls of random shapes for a while, from several threads and streams: is memory still flat?
+
+    python -m benchmarks.soak --minutes 10
+
+Each round, two threads make calls on four streams: random lengths, batches, groups of heads,
+dtypes, masks, layouts and strides. Some outputs are compared with fp32. Between rounds everything
+is waited for and PyTorch's cache is emptied, so that what is left of host memory (RSS) and of the
+device's is what somebody keeps. It may grow during the first third, while binaries are compiled and
+plans kept; growth beyond --allow-mb after that is a leak. Exit code 1 for a leak or a wrong output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import tunefa
+from tunefa import check, reference
+
+THREADS, STREAMS = 2, 4
+CALLS = 400
+"""Of each thread in a round."""
+CHECK_EVERY = 20
+WARM_UP = 1 / 3
+"""Of the rounds; what is kept may grow until then."""
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call."""
+
+    batch: int
+    heads: int
+    heads_kv: int
+    seqlen_q: int
+    seqlen_k: int
+    head_dim: int
+    dtype: str
+    causal: bool
+    bhsd: bool
+    """Whether heads come before seqlen, in shape and in memory."""
+    offset: int
+    """Elements between the start of the memory and the tensor: odd ones are not aligned."""
+    padding: int
+    """Elements that lie unused between rows, as in slices of a packed tensor."""
+
+    @classmethod
+    def draw(cls, chance: random.Random) -> Case:
+        """Few of what needs a binary of its own, any of what does not."""
+        group, heads_kv = chance.choice([1, 1, 4, 7]), chance.randint(1, 4)
+        seqlen_q = chance.choice([1, chance.randint(2, 200), chance.randint(200, 1500)])
+        return cls(
+            batch=chance.randint(1, 3),
+            heads=group * heads_kv,
+            heads_kv=heads_kv,
+            seqlen_q=seqlen_q,
+            seqlen_k=chance.choice([seqlen_q, chance.randint(1, 1500)]),
+            head_dim=chance.choice([64, 128]),
+            dtype=chance.choice(list(DTYPES)),
+            causal=chance.random() < 0.5,
+            bhsd=chance.random() < 0.5,
+            offset=chance.choice([0, 0, 0, 1]),
+            padding=chance.choice([0, 64]),
+        )
+
+    def tensors(self, device: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Random q, k and v."""
+        return (
+            self._tensor(device, self.heads, self.seqlen_q),
+            self._tensor(device, self.heads_kv, self.seqlen_k),
+            self._tensor(device, self.heads_kv, self.seqlen_k),
+        )
+
+    def _tensor(self, device: str, heads: int, seqlen: int) -> Tensor:
+        rows = (self.batch, heads, seqlen) if self.bhsd else (self.batch, seqlen, heads)
+        row = self.head_dim + self.padding
+        count = rows[0] * rows[1] * rows[2] * row
+        memory = torch.randn(self.offset + count, device=device, dtype=DTYPES[self.dtype])
+        return memory[self.offset :].view(*rows, row)[..., : self.head_dim]
+
+    def run(self, device: str, compared: bool) -> str | None:
+        """Calls tunefa; what is wrong with the output if it is `compared` and that is not right."""
+        q, k, v = self.tensors(device)
+        layout = "bhsd" if self.bhsd else "bshd"
+        out = tunefa.flash_attention(q, k, v, causal=self.causal, layout=layout)  # type: ignore[call-overload]
+        if not compared:
+            return None
+        if not self.bhsd:
+            q, k, v, out = (tensor.transpose(1, 2) for tensor in (q, k, v, out))
+        problem = reference.Problem(q, k, v, self.causal, self.head_dim**-0.5)
+        right, _ = reference.attention(problem, torch.float32)
+        error = float((out.float() - right).norm() / right.norm().clamp_min(1e-30))
+        limit = check.TOLERANCE[self.dtype]
+        return None if error <= limit else f"error {error:.1e} (limit {limit:.0e}): {self}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is kept after a round, in MB."""
+
+    host: float
+    device: float
+
+    @classmethod
+    def now(cls) -> Reading:
+        """Once everything that runs has ended and everything that can be freed is."""
+        torch.cuda.synchronize()
+        gc.collect()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return cls(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, (total - free) / 1e6)
+
+
+def growth(readings: Sequence[Reading]) -> Reading:
+    """From the end of the warm-up on: the highest reading of the second half above the first's.
+
+    Zero and less: flat. Raises ValueError where there are too few readings to tell.
+    """
+    warm = readings[round(WARM_UP * len(readings)) :]
+    half = len(warm) // 2
+    if half < 2:
+        raise ValueError(f"{len(readings)} rounds are too few to tell: give more minutes")
+    first, second = warm[:half], warm[half:]
+    return Reading(
+        max(r.host for r in second) - max(r.host for r in first),
+        max(r.device for r in second) - max(r.device for r in first),
+    )
+
+
+def a_round(pool: ThreadPoolExecutor, streams: Sequence[torch.cuda.Stream], seed: int) -> list[str]:
+    """The wrong outputs of all threads' calls."""
+
+    def calls(thread: int) -> list[str]:
+        chance = random.Random(f"{seed} {thread}")
+        wrong = []
+        for number in range(CALLS):
+            with torch.cuda.stream(chance.choice(streams)):
+                wrong.append(Case.draw(chance).run("cuda", number % CHECK_EVERY == 0))
+        return [each for each in wrong if each]
+
+    return [each for found in pool.map(calls, range(THREADS)) for each in found]
+
+
+def main() -> None:
+    """Soaks, prints a line per round and the verdict."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--allow-mb", type=float, default=64.0, help="default: 64")
+    options = parser.parse_args()
+    streams = [torch.cuda.Stream() for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
+    readings: list[Reading] = []
+    wrong: list[str] = []
+    until = time.monotonic() + 60 * options.minutes
+    with ThreadPoolExecutor(THREADS) as pool:
+        while time.monotonic() < until:
+            wrong += a_round(pool, streams, options.seed + len(readings))
+            readings.append(Reading.now())
+            host, device = readings[-1].host, readings[-1].device
+            print(f"round {len(readings)}: host {host:.0f} MB, device {device:.0f} MB", flush=True)
+    grown = growth(readings)
+    print(*wrong, sep="\n")
+    calls = THREADS * CALLS * len(readings)
+    print(
+        f"{calls} calls, {calls // CHECK_EVERY} compared, {len(wrong)} wrong; after the warm-up "
+        f"the host kept {grown.host:+.1f} MB and the device {grown.device:+.1f} MB more"
+    )
+    leaked = max(grown.host, grown.device) > options.allow_mb
+    print("FAILED" if leaked or wrong else "passed")
+    sys.exit(leaked or bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

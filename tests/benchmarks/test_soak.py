@@ -1,0 +1,66 @@
+"""benchmarks/soak.py: what is called, what is found wrong, and what counts as growth."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+import tunefa
+from benchmarks import soak
+from benchmarks.soak import Case, Reading
+
+DRAWN = [Case.draw(random.Random(seed)) for seed in range(200)]
+SMALL = Case(2, 4, 2, 9, 14, 64, "bf16", True, False, 1, 64)
+
+
+def test_draws_are_repeatable_and_of_every_kind() -> None:
+    assert Case.draw(random.Random(3)) == DRAWN[3]
+    for field in ("dtype", "causal", "bhsd", "offset", "padding", "head_dim", "batch"):
+        assert len({getattr(case, field) for case in DRAWN}) > 1, field
+    assert any(case.heads > case.heads_kv for case in DRAWN)
+    assert any(case.seqlen_q > case.seqlen_k for case in DRAWN)
+
+
+@pytest.mark.parametrize("bhsd", [True, False])
+def test_tensors_have_the_shapes_and_strides_of_the_case(bhsd: bool) -> None:
+    q, k, v = Case(**{**vars(SMALL), "bhsd": bhsd}).tensors("cpu")
+    assert q.shape == ((2, 4, 9, 64) if bhsd else (2, 9, 4, 64))
+    assert k.shape == v.shape == ((2, 2, 14, 64) if bhsd else (2, 14, 2, 64))
+    assert q.stride(2) == 128 and q.stride(3) == 1 and q.storage_offset() == 1
+    assert q.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("case", [SMALL, Case(1, 3, 3, 12, 5, 128, "fp16", False, True, 0, 0)])
+def test_right_outputs_pass_and_wrong_ones_are_said(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert case.run("cpu", compared=True) is None
+    right = tunefa.flash_attention
+
+    def off(*arguments: Any, **options: Any) -> Any:
+        return 1.1 * right(*arguments, **options)
+
+    monkeypatch.setattr(tunefa, "flash_attention", off)
+    assert case.run("cpu", compared=False) is None
+    wrong = case.run("cpu", compared=True)
+    assert wrong is not None and wrong.startswith("error 1.0e-01") and str(case) in wrong
+
+
+def readings(*host: float) -> list[Reading]:
+    return [Reading(mb, 2 * mb) for mb in host]
+
+
+def test_growth_while_it_warms_up_is_none() -> None:
+    assert soak.growth(readings(1, 50, 100, 100, 90, 100, 100, 95, 100)) == Reading(0, 0)
+
+
+def test_growth_afterwards_is_found() -> None:
+    assert soak.growth(readings(1, 50, 100, 100, 110, 120, 130, 140, 150)) == Reading(30, 60)
+
+
+def test_too_few_rounds_say_nothing() -> None:
+    with pytest.raises(ValueError, match="give more minutes"):
+        soak.growth(readings(1, 2, 3, 4))
