@@ -11,7 +11,8 @@ the softmax of the one while the other is still being multiplied.
 
 Choices beyond the paper:
 * which program works on which tile is a table from the host, longest tiles first, each to the
-  program with the least work so far: no atomic counter, the same order every time;
+  program with the least work so far: no atomic counter, the same order every time; that of packed
+  sequences is made on the device;
 * a warpgroup skips the blocks above its own diagonal, although others of the tile need them;
 * the output leaves through the buffer that the tile's queries came in, by TMA, while the next
   tile's queries arrive in another.
@@ -38,13 +39,11 @@ import math
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
-from tunefa.kernels.gluon import tile_table, tma_blocks
+from tunefa.kernels.gluon import packed_tiles, tile_table, tma_blocks
 from tunefa.kernels.gluon.forward import (
     Attention,
     Pipes,
-    first_and_count,
     first_block,
-    scheduled,
     skip,
     step,
     write_lse,
@@ -52,9 +51,14 @@ from tunefa.kernels.gluon.forward import (
 )
 from tunefa.kernels.gluon.hopper import Turns, new_barriers, new_ring, new_tiles
 from tunefa.kernels.gluon.products import arrived, as_operand, no_output, outputs, scaled
+from tunefa.kernels.gluon.tiles import first_and_count, scheduled
+
+from tunefa.languages import Size
 
 LOG2_E = math.log2(math.e)
 is_aligned = tma_blocks.is_aligned
+prologue, scratch = packed_tiles.prologue, packed_tiles.scratch
+prologue_arguments = packed_tiles.prologue_arguments
 
 
 # ----------------------------------------------------------------------------------- the producer
@@ -66,27 +70,28 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
     q, k, v = pipes.q, pipes.k, pipes.v
     WARPGROUPS: gl.constexpr = attention.WARPGROUPS
     first, count = first_and_count(pipes.schedule)
-    tile = scheduled(pipes.tiles, first)
+    tile = scheduled(attention, pipes.tiles, first)
     loaded = 0
     for turn in range(0, count):
-        batch, head, head_kv, row = tile
-        tile = scheduled(pipes.tiles, first + turn + 1)  # long before it is needed
-        begin, end = attention.blocks(row, 64 * WARPGROUPS)
+        a, row = attention.of(tile), tile.row
+        queries, keys = tile.queries(), tile.keys()
+        tile = scheduled(a, pipes.tiles, first + turn + 1)  # long before it is needed
+        begin, end = a.blocks(row, 64 * WARPGROUPS)
         stage = turn % attention.Q_STAGES
         for me in gl.static_range(WARPGROUPS):
             slot = stage * WARPGROUPS + me
-            q.fill(slot, turn // attention.Q_STAGES, q_descs, batch, head, row + 64 * me)
+            q.fill(slot, turn // attention.Q_STAGES, q_descs, queries, row + 64 * me)
             if me == 0:  # the first scores need no more than this
                 key = (end - 1) * attention.BLOCK_N
-                k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, batch, head_kv, key)
+                k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, keys, key)
         for block in range(1, end - begin):
             key = (end - 1 - block) * attention.BLOCK_N
             before = key + attention.BLOCK_N
-            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, batch, head_kv, before)
+            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
             loaded += 1
-            k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, batch, head_kv, key)
+            k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, keys, key)
         key = begin * attention.BLOCK_N
-        v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, batch, head_kv, key)
+        v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, key)
         loaded += 1
 
 
@@ -96,13 +101,13 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
 @gluon.jit
 def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, ME: gl.constexpr):
     """One warpgroup: 64 rows of each tile."""
-    a, q = attention, pipes.q
+    q = pipes.q
     first, count = first_and_count(pipes.schedule)
-    tile = scheduled(pipes.tiles, first)
+    tile = scheduled(attention, pipes.tiles, first)
     block = 0  # counts those that went through the rings, over all tiles
     for turn in range(0, count):
-        batch, head, _, tile_row = tile
-        tile = scheduled(pipes.tiles, first + turn + 1)
+        a, here, tile_row = attention.of(tile), tile, tile.row
+        tile = scheduled(a, pipes.tiles, first + turn + 1)
         row = tile_row + 64 * ME
         tile_begin, tile_end = a.blocks(tile_row, 64 * a.WARPGROUPS)
         begin, end = a.blocks(row, 64)
@@ -113,10 +118,10 @@ def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, ME: gl.constexpr):
         acc, row_max, row_sum, block = attend(a, pipes, turn, slot, block, row, begin, end, ME)
         if a.WINDOWED:
             block = skip(pipes, block, begin - tile_begin, ME)
-        rows_before = (batch * a.heads + head).to(gl.int64) * a.seqlen_q
+        rows_before = attention.rows_before(here)
         share = write_lse(a, lse_ptr + rows_before, row, row_max, row_sum)
         out = scaled(acc, share, pipes.v)
-        write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME)
+        write_out(a, out, pipes, slot, o_descs, o_tiles, here.queries(), row, ME)
     tma.store_wait(0)
 
 
@@ -159,7 +164,7 @@ def attention_fwd(
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
     HALF_DIAGONAL: gl.constexpr,
-    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr,
+    CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, RAGGED: gl.constexpr, VARLEN: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -167,7 +172,7 @@ def attention_fwd(
     sizes = (heads, seqlen_q, seqlen_k, window, scale_log2)
     a = Attention(
         sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
-        CAUSAL, WINDOWED, RAGGED,
+        CAUSAL, WINDOWED, RAGGED, VARLEN,
     )  # fmt: skip
     q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
     o_descs = (o_desc, o_rest_desc)
@@ -238,6 +243,7 @@ def _constants(workload, config):
         "CAUSAL": workload.causal,
         "WINDOWED": workload.window is not None,
         "RAGGED": _is_ragged(workload, config),
+        "VARLEN": workload.varlen,
         "REST": tma_blocks.split(workload.head_dim)[1],
         "REST_V": tma_blocks.split(workload.head_dim_v)[1],
         "CONSUMER_REGISTERS": consumer_registers,
@@ -247,6 +253,8 @@ def _constants(workload, config):
 
 def _is_ragged(workload, config):
     """Whether more than a tile's first block may need a mask, or a row may see no key."""
+    if workload.varlen:
+        return True
     if not workload.causal:
         return workload.seqlen_k % config["BLOCK_N"] != 0
     offset = workload.seqlen_k - workload.seqlen_q
@@ -262,7 +270,7 @@ def variant(workload, config, aligned=True):
     kind = workload.dtype
     types = {"lse_ptr": "*fp32", "scale_log2": "fp32"}
     types |= {"schedule_ptr": "*i32", "tiles_ptr": "*i32"}
-    types |= tma_blocks.types("qkvo", kind, _blocks(workload, config))
+    types |= tma_blocks.types("qkvo", kind, _blocks(workload, config), workload.varlen)
     types |= dict.fromkeys(constants, "constexpr")
     return {
         "function": attention_fwd,
@@ -278,11 +286,14 @@ def arguments(tensors, workload, config, scale):
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
-    seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
+    seqlen_q), fp32, contiguous. Packed: (rows, heads, head_dim | head_dim_v) each, lse (heads,
+    rows), then cu_seqlens_q and cu_seqlens_k, (batch + 1,), int32, and what `scratch` says. `scale`
+    multiplies q @ k^T and is positive.
     """
     descriptors = tma_blocks.descriptors(tensors[:4], workload.dtype, _blocks(workload, config))
     lse, w = tensors[4], workload
-    schedule, tiles = tile_table.tables(w, config, lse.device)
-    sizes = [w.heads, w.seqlen_q, w.seqlen_k, w.window or 0, scale * LOG2_E]
+    schedule, tiles = tensors[-2:] if w.varlen else tile_table.tables(w, config, lse.device)
+    rows = Size(lse, 1) if w.varlen else w.seqlen_q
+    sizes = [w.heads, rows, w.seqlen_k, w.window or 0, scale * LOG2_E]
     constants = _constants(w, config).values()
     return (len(schedule) - 1, 1, 1), [*descriptors, lse, schedule, tiles, *sizes, *constants]

@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefa import kernel as kernels
-from tunefa import languages, reference
+from tunefa import languages, packed, reference
 from tunefa.kernel import Kernel
+from tunefa.packed import Packed
 from tunefa.reference import Problem
 from tunefa.trial import Config
 from tunefa.workload import Workload
@@ -71,7 +72,7 @@ def awkward(workload: Workload, config: Config) -> Workload:
     """A small workload of the same kind whose lengths divide no tile: two KV heads, ragged tails.
 
     seqlen_k exceeds seqlen_q, so that bottom-right and top-left causal masks differ. A window ends
-    inside of blocks, and is short of the last rows' keys by some.
+    inside of blocks, and is short of the last rows' keys by some. Packed sequences are four.
     """
     block_m, block_n = int(config.get("BLOCK_M", 64)), int(config.get("BLOCK_N", 64))
     seqlen_q, window = block_m + block_m // 2 + 1, workload.window
@@ -80,7 +81,7 @@ def awkward(workload: Workload, config: Config) -> Workload:
         seqlen_q += window + 4 * block_n
     return replace(
         workload,
-        batch=1,
+        batch=4 if workload.varlen else 1,
         heads=2 * workload.group,
         heads_kv=2,
         seqlen_q=seqlen_q,
@@ -92,7 +93,8 @@ def awkward(workload: Workload, config: Config) -> Workload:
 def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[Any, ...]:
     """Fresh (q, k, v, out, lse) on `device`: normal inputs, outputs full of NaN.
 
-    Shapes as a kernel's `arguments` takes them, (batch, heads, seqlen, head_dim), stored BSHD.
+    Shapes as a kernel's `arguments` takes them, (batch, heads, seqlen, head_dim), stored BSHD. Of a
+    `varlen` workload (rows, heads, head_dim), and cu_seqlens_q and cu_seqlens_k at the end.
     """
     import torch
 
@@ -102,35 +104,58 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
         generator.seed()
     else:
         generator.manual_seed(seed)
+    lengths = workload.lengths
+    rows, keys = (sum(each) for each in zip(*lengths, strict=True))
 
-    def normal(heads: int, seqlen: int, head_dim: int) -> Any:
-        shape = (workload.batch, seqlen, heads, head_dim)
-        made = torch.randn(shape, generator=generator, device=device, dtype=dtype)
-        return made.transpose(1, 2)
+    def stored(total: int, heads: int, head_dim: int) -> tuple[int, ...]:
+        if workload.varlen:
+            return total, heads, head_dim
+        return workload.batch, total // workload.batch, heads, head_dim
 
-    q = normal(workload.heads, workload.seqlen_q, workload.head_dim)
-    k = normal(workload.heads_kv, workload.seqlen_k, workload.head_dim)
-    v = normal(workload.heads_kv, workload.seqlen_k, workload.head_dim_v)
-    nan = float("nan")
-    out_shape = (workload.batch, workload.seqlen_q, workload.heads, workload.head_dim_v)
-    out = torch.full(out_shape, nan, device=device, dtype=dtype).transpose(1, 2)
-    lse = torch.full(q.shape[:3], nan, device=device, dtype=torch.float32)
-    return q, k, v, out, lse
+    def normal(total: int, heads: int, head_dim: int) -> Any:
+        shape = stored(total, heads, head_dim)
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
+
+    def nan(shape: tuple[int, ...], dtype: Any) -> Any:
+        return torch.full(shape, float("nan"), device=device, dtype=dtype)
+
+    made = [
+        normal(rows, workload.heads, workload.head_dim),
+        normal(keys, workload.heads_kv, workload.head_dim),
+        normal(keys, workload.heads_kv, workload.head_dim_v),
+        nan(stored(rows, workload.heads, workload.head_dim_v), dtype),
+    ]
+    if not workload.varlen:
+        lse = nan((workload.batch, workload.heads, workload.seqlen_q), torch.float32)
+        return *(each.transpose(1, 2) for each in made), lse
+    cu_seqlens = [
+        torch.tensor([0, *each], device=device).cumsum(0).int()
+        for each in zip(*lengths, strict=True)
+    ]
+    return *made, nan((workload.heads, rows), torch.float32), *cu_seqlens
 
 
 def compare(workload: Workload, made: tuple[Any, ...], scale: float, dtype: Any) -> Verdict:
     """Judges outputs that a kernel wrote into `made`; the reference is computed in `dtype`."""
     import torch
 
-    q, k, v, out, lse = made
-    problem = Problem(q, k, v, workload.causal, scale, workload.window)
-    right, right_lse = reference.attention(problem, dtype)
+    q, k, v, out, lse = made[:5]
+    if workload.varlen:
+        right, right_lse = packed.attention(_packed(workload, made, scale), dtype)
+    else:
+        problem = Problem(q, k, v, workload.causal, scale, workload.window)
+        right, right_lse = reference.attention(problem, dtype)
     difference = (out.to(dtype) - right).norm() / right.norm().clamp_min(1e-30)
     empty = torch.isneginf(right_lse)
     off = (lse.to(dtype) - right_lse).abs().masked_fill(empty, 0.0)
     if bool((torch.isneginf(lse) != empty).any()):
         off = off + float("inf")
     return Verdict(float(difference), float(off.max()), workload)
+
+
+def _packed(workload: Workload, made: tuple[Any, ...], scale: float) -> Packed:
+    q, k, v, _, _, cu_seqlens_q, cu_seqlens_k = made
+    return Packed(q, k, v, cu_seqlens_q, cu_seqlens_k, workload.causal, scale, workload.window)
 
 
 class Gate:
@@ -151,13 +176,14 @@ class Gate:
         import torch
 
         launch()
-        first = [written.clone() for written in made[3:]]
-        for written in made[3:]:
+        outputs = made[3:5]
+        first = [written.clone() for written in outputs]
+        for written in outputs:
             written.fill_(float("nan"))
         launch()
         same = all(
             bool(((a == b) | (a.isnan() & b.isnan())).all())
-            for a, b in zip(first, made[3:], strict=True)
+            for a, b in zip(first, outputs, strict=True)
         )
         dtype = torch.float64 if shape.dtype == "fp32" else torch.float32
         found = compare(shape, made, shape.head_dim**-0.5, dtype)
@@ -168,13 +194,24 @@ class Gate:
         import torch
 
         if shape not in self._limits:
-            q, k, v, out, lse = tensors(shape, self._device)
-            out.copy_(_sdpa(q, k, v, shape))
+            made = tensors(shape, self._device)
+            _run_sdpa(made, shape)
             dtype = torch.float64 if shape.dtype == "fp32" else torch.float32
-            made = (q, k, v, out, lse)
             peer = compare(shape, made, shape.head_dim**-0.5, dtype).error
             self._limits[shape] = max(2.0 * peer, ROUNDING[shape.dtype])
         return self._limits[shape]
+
+
+def _run_sdpa(made: tuple[Any, ...], shape: Workload) -> None:
+    """Has PyTorch's attention write `out`, of packed sequences one after the other."""
+    q, k, v, out, _ = made[:5]
+    if not shape.varlen:
+        out.copy_(_sdpa(q, k, v, shape))
+        return
+    for rows, _, one in _packed(shape, made, shape.head_dim**-0.5).sequences():
+        seqlen_q, seqlen_k = one.q.shape[2], one.k.shape[2]
+        alone = replace(shape, batch=1, seqlen_q=seqlen_q, seqlen_k=seqlen_k, varlen=False)
+        packed.heads_first(out[rows]).copy_(_sdpa(one.q, one.k, one.v, alone))
 
 
 def _sdpa(q: Any, k: Any, v: Any, shape: Workload) -> Any:

@@ -155,4 +155,5 @@ def _family(workload: Workload) -> tuple[object, ...]:
         workload.head_dim_v,
         workload.causal,
         workload.window is None,
+        workload.varlen,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
@@ -25,6 +26,7 @@ _SIZES = {
     "w": "window",
 }
 _MASKS = {"causal": True, "full": False}
+_VARLEN = "varlen"
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 _SIZE = re.compile(r"([1-9][0-9]{0,14})([kK]?)")
 
@@ -52,6 +54,9 @@ class Workload:
     FlashAttention from 2.1 on: query i attends key j where j <= i + seqlen_k - seqlen_q. A window
     leaves each query the last `window` of these keys; one that leaves out none, from seqlen_k on,
     becomes None, so that equal problems are equal workloads.
+
+    `varlen`: the sequences are packed, rows after rows, and seqlen_q and seqlen_k are the longest;
+    `lengths` are those that stand for any.
     """
 
     op: str = "fwd"
@@ -65,6 +70,7 @@ class Workload:
     dtype: str = "bf16"
     causal: bool = True
     window: int | None = None
+    varlen: bool = False
 
     def __post_init__(self) -> None:
         """Raises TunefaError for the first field with a value that no kernel could serve."""
@@ -144,6 +150,8 @@ class Workload:
         parts += [self.dtype, "causal" if self.causal else "full"]
         if self.window is not None:
             parts.append(f"w{self.window}")
+        if self.varlen:
+            parts.append(_VARLEN)
         return "_".join(parts)
 
     @property
@@ -152,8 +160,45 @@ class Workload:
         return self.heads // self.heads_kv
 
     @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Query rows and keys of each sequence.
+
+        Of packed ones, number i of `batch` by length has (i + 1) / batch of the longest, and they
+        come in an order that is always the same.
+        """
+        if not self.varlen:
+            return [(self.seqlen_q, self.seqlen_k)] * self.batch
+        chance = random.Random(0)
+        shares = sorted(range(1, self.batch + 1), key=lambda _: chance.random())
+        return [
+            (-(-self.seqlen_q * share // self.batch), -(-self.seqlen_k * share // self.batch))
+            for share in shares
+        ]
+
+    @property
+    def even(self) -> Workload:
+        """Itself, or for packed sequences about as many rows and pairs in equal ones.
+
+        Lengths up to L that are evenly spread have the mean L / 2 and the mean square L^2 / 3.
+        """
+        if not self.varlen:
+            return self
+        return replace(
+            self,
+            batch=max(1, round(self.batch * 3 / 4)),
+            seqlen_q=-(-self.seqlen_q * 2 // 3),
+            seqlen_k=-(-self.seqlen_k * 2 // 3),
+            varlen=False,
+        )
+
+    @property
     def pairs(self) -> int:
-        """Query-key pairs that one head attends, exactly."""
+        """Query-key pairs that one head attends, exactly: in a sequence, or in all packed ones."""
+        if self.varlen:
+            return sum(
+                replace(self, batch=1, seqlen_q=rows, seqlen_k=keys, varlen=False).pairs
+                for rows, keys in self.lengths
+            )
         if not self.causal:
             return self.seqlen_q * self.seqlen_k
         beyond_diagonal = self.seqlen_k - self.seqlen_q + 1
@@ -174,7 +219,7 @@ class Workload:
     @property
     def exp2_count(self) -> int:
         """Elements of the softmax, each one exp2."""
-        return self.batch * self.heads * self.pairs
+        return (1 if self.varlen else self.batch) * self.heads * self.pairs
 
     @property
     def flops(self) -> int:
@@ -184,8 +229,9 @@ class Workload:
     @property
     def io_bytes(self) -> int:
         """Bytes of q, k, v, the output and the fp32 logsumexp, each moved once."""
-        rows = self.batch * self.heads * self.seqlen_q
-        rows_kv = self.batch * self.heads_kv * self.seqlen_k
+        lengths = self.lengths
+        rows = self.heads * sum(rows for rows, _ in lengths)
+        rows_kv = self.heads_kv * sum(keys for _, keys in lengths)
         elements = (rows + rows_kv) * (self.head_dim + self.head_dim_v)
         return elements * DTYPES[self.dtype] + 4 * rows
 
@@ -204,9 +250,11 @@ def _parse_part(part: str) -> tuple[str, Any]:
         return "dtype", part
     if part in _MASKS:
         return "causal", _MASKS[part]
+    if part == _VARLEN:
+        return _VARLEN, True
     match = _PART.fullmatch(part)
     if match and match[1] in _SIZES:
         name = _SIZES[match[1]]
         return name, parse_size(match[2], name)
     sizes = (f"{key}<{name}>" for key, name in _SIZES.items())
-    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS])
+    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, _VARLEN])

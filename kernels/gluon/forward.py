@@ -15,6 +15,7 @@ from tunefa.kernels.gluon.hopper import (
     Ring,
     Turns,
     as_matrix,
+    at,
     no_row_sum,
     online_softmax,
     row_layout,
@@ -51,11 +52,12 @@ class Attention:
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
     RAGGED: gl.constexpr
+    VARLEN: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(
         self, sizes, WARPGROUPS, BLOCK_N, Q_STAGES, O_PARTS, LANE_SUM, HALF_DIAGONAL,
-        CAUSAL, WINDOWED, RAGGED,
+        CAUSAL, WINDOWED, RAGGED, VARLEN,
     ):  # fmt: skip
         self.heads, self.seqlen_q, self.seqlen_k = sizes[0], sizes[1], sizes[2]
         self.window, self.scale_log2 = sizes[3], sizes[4]
@@ -63,13 +65,35 @@ class Attention:
         self.Q_STAGES, self.O_PARTS = gl.constexpr(Q_STAGES), gl.constexpr(O_PARTS)
         self.LANE_SUM, self.HALF_DIAGONAL = gl.constexpr(LANE_SUM), gl.constexpr(HALF_DIAGONAL)
         self.CAUSAL, self.WINDOWED = gl.constexpr(CAUSAL), gl.constexpr(WINDOWED)
-        self.RAGGED = gl.constexpr(RAGGED)
+        self.RAGGED, self.VARLEN = gl.constexpr(RAGGED), gl.constexpr(VARLEN)
+
+    @gluon.jit
+    def of(self, tile):
+        """The same for the lengths of a tile's own sequence."""
+        a = self
+        if self.VARLEN:
+            sizes = (self.heads, tile.seqlen_q, tile.seqlen_k, self.window, self.scale_log2)
+            a = Attention(
+                sizes, self.WARPGROUPS, self.BLOCK_N, self.Q_STAGES, self.O_PARTS, self.LANE_SUM,
+                self.HALF_DIAGONAL, self.CAUSAL, self.WINDOWED, self.RAGGED, self.VARLEN,
+            )  # fmt: skip
+        return a
+
+    @gluon.jit
+    def rows_before(self, tile):
+        """Rows of lse, of all heads, before those of a tile's sequence."""
+        before = (tile.batch * self.heads + tile.head).to(gl.int64) * self.seqlen_q
+        if self.VARLEN:  # `seqlen_q` of the launch is that of all sequences
+            before = tile.head.to(gl.int64) * self.seqlen_q + tile.q_begin
+        return before
 
     @gluon.jit
     def blocks(self, row, ROWS: gl.constexpr):
         """[begin, end) of the key blocks that query rows [row, row + ROWS) see, at least one."""
         BLOCK_N: gl.constexpr = self.BLOCK_N
         end = (self.seqlen_k + BLOCK_N - 1) // BLOCK_N
+        if self.VARLEN:  # a sequence may have no keys at all
+            end = gl.maximum(end, 1)
         offset = self.seqlen_k - self.seqlen_q
         if self.CAUSAL:
             seen = gl.minimum(row + ROWS, self.seqlen_q) + offset
@@ -127,21 +151,6 @@ class Pipes:
         self.schedule, self.tiles = schedule, tiles
 
 
-@gluon.jit
-def first_and_count(schedule):
-    """Where the tiles of this program begin in the schedule, and how many there are."""
-    program = gl.program_id(0)
-    first = gl.load(schedule + program)
-    return first, gl.load(schedule + program + 1) - first
-
-
-@gluon.jit
-def scheduled(schedule, i):
-    """(batch, query head, KV head, first query row) of tile number i: no division on the device."""
-    entry = schedule + i * 4
-    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
-
-
 # --------------------------------------------------------------------------------- blocks of keys
 
 
@@ -168,7 +177,7 @@ def first_block(a, pipes, q_slot, block, row, key_block, ME: gl.constexpr):
 def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: gl.constexpr):
     """`first_block` of the first N keys of it."""
     k = pipes.k
-    GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
+    GUARD: gl.constexpr = a.RAGGED and (a.CAUSAL or a.VARLEN)
     s_token = scores(pipes.q, q_slot, k, block % k.SLOTS, N)
     pipes.turns.give(ME)
     s = warpgroup_mma_wait(0, [s_token])
@@ -246,7 +255,7 @@ def write_lse(a, lse_ptr, row, row_max, row_sum):
 
 
 @gluon.jit
-def write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME: gl.constexpr):
+def write_out(a, out, pipes, slot, o_descs, o_tiles, place, row, ME: gl.constexpr):
     """Sends 64 finished rows to memory by TMA, which leaves out the rows beyond seqlen_q."""
     out, rest = out
     q, v = pipes.q, pipes.v
@@ -258,31 +267,31 @@ def write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME: gl.co
         if v.REST:
             q.rest(slot).store(rest.to(dtype))
         fence_async_shared()
-        copy_out(o_desc, [batch, head, row, 0], q.tiles.index(slot))
+        copy_out(o_desc, at(place, row, 0), q.tiles.index(slot))
         if v.REST:
-            copy_out(o_rest_desc, [batch, head, row, COLUMNS], q.rests.index(slot))
+            copy_out(o_rest_desc, at(place, row, COLUMNS), q.rests.index(slot))
         if a.Q_STAGES == 1:
             tma.store_wait(0)
             q.free(slot)
     elif a.O_PARTS == 1:
         tile, rest_tile = o_tiles
-        send_part(out.to(dtype), o_desc, tile.index(ME), batch, head, row, 0)
+        send_part(out.to(dtype), o_desc, tile.index(ME), place, row, 0)
         if v.REST:
-            send_part(rest.to(dtype), o_rest_desc, rest_tile.index(ME), batch, head, row, COLUMNS)
+            send_part(rest.to(dtype), o_rest_desc, rest_tile.index(ME), place, row, COLUMNS)
     else:
         half: gl.constexpr = wgmma_layout(COLUMNS // 2)
         left, right = out.to(dtype).reshape([64, 2, COLUMNS // 2]).permute((0, 2, 1)).split()
         tile, _ = o_tiles
-        send_part(gl.convert_layout(left, half), o_desc, tile.index(ME), batch, head, row, 0)
+        send_part(gl.convert_layout(left, half), o_desc, tile.index(ME), place, row, 0)
         right = gl.convert_layout(right, half)
-        send_part(right, o_desc, tile.index(ME), batch, head, row, COLUMNS // 2)
+        send_part(right, o_desc, tile.index(ME), place, row, COLUMNS // 2)
 
 
 @gluon.jit
-def send_part(part, o_desc, tile, batch, head, row, column):
+def send_part(part, o_desc, tile, place, row, column):
     """Sends columns of the output through a buffer, once what it held before has left."""
     tma.store_wait(0)
     barrier()
     as_matrix(tile).store(part)
     fence_async_shared()
-    copy_out(o_desc, [batch, head, row, column], tile)
+    copy_out(o_desc, at(place, row, column), tile)

@@ -9,6 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from tunefa.kernels.gluon.api import aggregate, copy_in
+from tunefa.kernels.gluon.tma_blocks import ROW_LIMIT
 
 WARPGROUP_ROWS = 64
 """Rows of one WGMMA; a consumer warpgroup owns as many."""
@@ -65,8 +66,11 @@ class Ring:
         self.SLOTS, self.REST = gl.constexpr(SLOTS), gl.constexpr(REST)
 
     @gluon.jit
-    def fill(self, slot, uses, descs, batch, head, row):
-        """Producer: waits until the slot is free, then starts the copy of a tile into it."""
+    def fill(self, slot, uses, descs, place, row):
+        """Producer: waits until the slot is free, then starts the copy of a tile into it.
+
+        `place` is what `at` takes.
+        """
         desc, rest_desc = descs
         tile = self.tiles.index(slot)
         mbarrier.wait(self.freed.index(slot), (uses & 1) ^ 1)
@@ -74,10 +78,11 @@ class Ring:
         if self.REST:
             mbarrier.expect(filled, desc.block_type.nbytes + rest_desc.block_type.nbytes)
             rest = self.rests.index(slot)
-            copy_in(rest_desc, [batch, head, row, tile.shape[3]], filled, rest)
+            COLUMNS: gl.constexpr = desc.block_type.shape[-1]
+            copy_in(rest_desc, at(place, row, COLUMNS), filled, rest)
         else:
             mbarrier.expect(filled, desc.block_type.nbytes)
-        copy_in(desc, [batch, head, row, 0], filled, tile)
+        copy_in(desc, at(place, row, 0), filled, tile)
 
     @gluon.jit
     def wait(self, slot, uses):
@@ -101,14 +106,30 @@ class Ring:
 
 
 @gluon.jit
+def at(place, row, column):
+    """Where TMA finds a row and a column of a head.
+
+    `place` is (batch, head), or (head, begin, length) of a sequence among packed ones: then what
+    lies outside of these rows is outside of the tensor (`packed` in tma_blocks.py).
+    """
+    if len(place) == 2:
+        batch, head = place
+        coordinates = (batch, head, row, column)
+    else:
+        head, begin, length = place
+        coordinates = (ROW_LIMIT, begin + length, head, ROW_LIMIT - length + row, column)
+    return coordinates
+
+
+@gluon.jit
 def as_matrix(tile):
-    """(1, 1, rows, columns) in shared memory as (rows, columns)."""
-    return tile.reshape([tile.shape[2], tile.shape[3]])
+    """(1, ..., rows, columns) in shared memory as (rows, columns)."""
+    return tile.reshape([tile.shape[-2], tile.shape[-1]])
 
 
 @gluon.jit
 def new_ring(descs, REST: gl.constexpr, SLOTS: gl.constexpr, READERS: gl.constexpr):
-    """A ring for the tiles of two descriptors (1, 1, rows, columns), the second for the rest."""
+    """A ring for the tiles of two descriptors (1, ..., rows, columns), the second for the rest."""
     desc, rest_desc = descs
     tiles = new_tiles(desc, SLOTS)
     rests = tiles

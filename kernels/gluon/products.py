@@ -56,7 +56,7 @@ def scaled(acc, by_row, v):
 @gluon.jit
 def no_output(v):
     """An output before the first block."""
-    COLUMNS: gl.constexpr = v.tiles.shape[4]
+    COLUMNS: gl.constexpr = v.tiles.shape[-1]
     acc = gl.zeros([64, COLUMNS], gl.float32, wgmma_layout(COLUMNS))
     acc_rest = 0
     if v.REST:
@@ -67,7 +67,7 @@ def no_output(v):
 @gluon.jit
 def as_operand(p, v):
     """Probabilities in the registers and the dtype in which they enter p @ v."""
-    columns: gl.constexpr = v.tiles.shape[4]
+    columns: gl.constexpr = v.tiles.shape[-1]
     dtype: gl.constexpr = v.tiles.dtype
     layout: gl.constexpr = operand_layout(columns, dtype.primitive_bitwidth)
     return gl.convert_layout(p.to(dtype), layout)

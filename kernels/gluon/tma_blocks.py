@@ -7,6 +7,10 @@ import triton
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+ROW_LIMIT = gl.constexpr(2**30)
+"""Rows of a packed tensor, as its descriptor has them."""
+_SEQUENCES = 2**31 - 2**16
+"""What the coordinates that find a sequence stay below."""
 _GLUON_TYPES = {"bf16": gl.bfloat16, "fp16": gl.float16}
 
 
@@ -18,27 +22,51 @@ def split(head_dim):
     return (2 * whole, 0) if rest == whole else (whole, rest)
 
 
-def types(names, dtype, blocks):
+def types(names, dtype, blocks, packed=False):
     """Signature types of `<name>_desc` and `<name>_rest_desc`; blocks are (rows, columns, rest)."""
-    made = {}
+    made, ones = {}, _ones(packed)
     for name, (rows, columns, rest) in zip(names, blocks, strict=True):
         for desc, width in ((f"{name}_desc", columns), (f"{name}_rest_desc", rest or columns)):
-            layout = _layout(dtype, rows, width)
-            made[desc] = f"tensordesc<{dtype}[1, 1, {rows}, {width}],{layout!r}>"
+            block = [*ones, rows, width]
+            made[desc] = f"tensordesc<{dtype}{block},{_layout(dtype, block)!r}>"
     return made
 
 
 def descriptors(tensors, dtype, blocks):
-    """Of the columns of each (batch, heads, seqlen, head_dim) tensor, then of the rest of each."""
+    """Of the columns of each tensor, then of the rest of each.
+
+    Tensors are (batch, heads, seqlen, head_dim), or packed, (rows, heads, head_dim).
+    """
     widths = [columns for _, columns, _ in blocks] + [
         rest or columns for _, columns, rest in blocks
     ]
     made = []
     for tensor, (rows, _, _), width in zip(2 * tensors, 2 * blocks, widths, strict=True):
-        layout = _layout(dtype, rows, width)
-        block = [1, 1, rows, width]
-        made.append(TensorDescriptor(tensor, tensor.shape, tensor.stride(), block, layout))
+        shape, strides = tensor.shape, tensor.stride()
+        if tensor.dim() == 3:
+            shape, strides = _packed(tensor)
+        block = [*_ones(tensor.dim() == 3), rows, width]
+        made.append(TensorDescriptor(tensor, shape, strides, block, _layout(dtype, block)))
     return made
+
+
+def _packed(tensor):
+    """Shape and strides with which TMA stops at the end of any sequence of packed rows.
+
+    Coordinates (ROW_LIMIT, begin + length, head, ROW_LIMIT - length + row, column) leave the fourth
+    axis where the sequence ends: loads give zeros there, and stores write nothing. The strides of
+    the axes before have the address come out right, as that wraps at 2^64 (Triton's
+    tools/ragged_tma.py). None of them depends on how many rows there are.
+    """
+    _, heads, head_dim = tensor.shape
+    step, head_step, _ = tensor.stride()
+    shape = [_SEQUENCES, _SEQUENCES, heads, ROW_LIMIT.value, head_dim]
+    return shape, [2**34 - step, step, head_step, step, 1]
+
+
+def _ones(packed):
+    """The axes of a block before its rows."""
+    return [1, 1, 1] if packed else [1, 1]
 
 
 def is_aligned(tensors):
@@ -46,10 +74,10 @@ def is_aligned(tensors):
     Map")."""
     return all(
         tensor.data_ptr() % 16 == 0
-        and all(step * tensor.element_size() % 16 == 0 for step in tensor.stride()[:3])
+        and all(step * tensor.element_size() % 16 == 0 for step in tensor.stride()[:-1])
         for tensor in tensors[:4]
     )
 
 
-def _layout(dtype, rows, columns):
-    return gl.NVMMASharedLayout.get_default_for([1, 1, rows, columns], _GLUON_TYPES[dtype])
+def _layout(dtype, block):
+    return gl.NVMMASharedLayout.get_default_for(block, _GLUON_TYPES[dtype])

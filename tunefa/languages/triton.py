@@ -5,15 +5,15 @@ A kernel file in this language defines
 * `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
   (names of the arguments that are multiples of 16) and `options`;
 * `arguments(tensors, workload, config, scale) -> (grid, arguments)`, in the signature's order, of
-  which those that are or describe one of `tensors` change from call to call. Other tensors are
-  tables that the kernel's host side makes, once a launch;
+  which those that are or describe one of `tensors`, a `tunefa.languages.Size` too, change from call
+  to call. Other tensors are tables that the kernel's host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
 
 One that needs another kernel to run first in each call also defines
 
 * `prologue(workload, config) -> dict | None`: that kernel's variant, in Triton; None without;
-* `scratch(workload, config)`: shapes and dtypes of the memory that the two share: these tensors
-  come after the call's own in `tensors`;
+* `scratch(tensors, workload, config)`: shapes and dtypes of the memory that the two share, for the
+  call's tensors: they come after these in `tensors`;
 * `prologue_arguments(tensors, workload, config) -> (grid, arguments)`.
 
 Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
@@ -142,9 +142,11 @@ def prepare(
     def prepared() -> Launch:
         if compiled.prologue is None:
             return _launch(compiled.binary, main, tensors)
-        scratch = module.scratch(workload, config)
+        scratch = module.scratch(tensors, workload, config)
         both = [*tensors, *new_scratch(scratch, tensors[0])]
         steps = [_launch(compiled.prologue, first, both), _launch(compiled.binary, main, both)]
+        if any(isinstance(step, TritonLaunch) for step in steps):
+            raise CompileError("lengths that change from call to call need tunefa's own launch")
         return Steps(steps, scratch)
 
     return apart(tensors[0].get_device(), prepared)
