@@ -22,8 +22,9 @@ from tests.fake_objective import Fake
 from tests.own_kernels import OwnKernels
 from tests.test_evaluate import KERNEL, WORKLOAD
 from tunefa import assets, bench, check, languages, runtime, search, store, timing
+from tunefa.compiler import Compiler
 from tunefa.measured import Measured
-from tunefa.runtime import Compiler, Runtime
+from tunefa.runtime import Runtime
 
 
 @pytest.fixture(autouse=True)

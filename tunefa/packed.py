@@ -42,11 +42,18 @@ class Packed:
         """What it is computed in: fp32 for bf16, fp16 and fp32, fp64 for fp64."""
         return torch.promote_types(self.q.dtype, torch.float32)
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute: no row, or no key for any row."""
+        return 0 in self.out_shape or self.k.shape[0] == 0 or self.cu_seqlens_q.shape[0] < 2
+
     def sequences(self) -> Iterator[tuple[slice, slice, Problem]]:
         """The rows and keys of each sequence, and its problem of one batch.
 
         Waits for the device. Raises TunefaError for sequences that are not within q, k and v.
         """
+        if self.empty:
+            return
         starts_q = _starts("cu_seqlens_q", self.cu_seqlens_q, "q", self.q)
         starts_k = _starts("cu_seqlens_k", self.cu_seqlens_k, "k", self.k)
         for i in range(len(starts_q) - 1):
