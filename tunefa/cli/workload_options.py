@@ -125,7 +125,7 @@ _SIZE_OPTIONS = {
 }
 
 
-SELECTING = ("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "text")
+SELECTING = ("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "varlen", "text")
 """The parameters that make a selection, by the names that click has for them."""
 
 _CHIP_OPTIONS = (
@@ -144,6 +144,8 @@ _WORKLOAD_OPTIONS = (
     click.option("--dtype", metavar="NAME", help=f"{', '.join(DTYPES)}.  [default: bf16]"),
     click.option("--causal/--full", "causal", default=None, help=(
         "Mask, aligned to the bottom right, or none.  [default: causal]")),
+    click.option("--varlen", is_flag=True, default=None, help=(
+        "Packed sequences of many lengths; --seqlen is the longest.")),
     click.option("-w", "--workload", "text", metavar="WORKLOAD", help=(
         "All of it as one word, such as b4_h32_kv8_q4096_d128_bf16_causal.")),
 )  # fmt: skip
@@ -207,11 +209,14 @@ def _select(given: dict[str, Any]) -> Selection:
 
 def _flag(name: str) -> str:
     """The option that gives a field."""
-    return {"dtype": "--dtype", "causal": "--causal/--full"}.get(name) or _SIZE_OPTIONS[name][0]
+    flags = {"dtype": "--dtype", "causal": "--causal/--full", "varlen": "--varlen"}
+    return flags.get(name) or _SIZE_OPTIONS[name][0]
 
 
 def _words(name: str, value: Any) -> str:
     """The option that gives a field a value, as a user writes it."""
     if name == "causal":
         return "--causal" if value else "--full"
+    if name == "varlen":
+        return "--varlen"
     return f"{_flag(name)} {value}"
