@@ -229,9 +229,10 @@ class Workload:
     @property
     def io_bytes(self) -> int:
         """Bytes of q, k, v, the output and the fp32 logsumexp, each moved once."""
-        lengths = self.lengths
-        rows = self.heads * sum(rows for rows, _ in lengths)
-        rows_kv = self.heads_kv * sum(keys for _, keys in lengths)
+        rows, keys = self.batch * self.seqlen_q, self.batch * self.seqlen_k
+        if self.varlen:
+            rows, keys = (sum(each) for each in zip(*self.lengths, strict=True))
+        rows, rows_kv = self.heads * rows, self.heads_kv * keys
         elements = (rows + rows_kv) * (self.head_dim + self.head_dim_v)
         return elements * DTYPES[self.dtype] + 4 * rows
 

@@ -40,6 +40,7 @@ def asked(run: Run, *arguments: str) -> str:
         ("--seqlen 64 --head-dim 96 --dtype fp16", "fwd_b1_h32_kv8_q64_k64_d96_fp16_causal"),
         ("--seqlen 8k --window 1k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_w1024"),
         ("--seqlen 8k --window 8k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal"),
+        ("--seqlen 8k --varlen", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_varlen"),
         ("-w q4096_full", "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_full"),
         (
             "--model llama3-8b --seqlen 8192 --batch 4 --full --dtype fp16 --seqlen-k 15360",
@@ -186,6 +187,8 @@ def test_a_device_of_an_unknown_arch(monkeypatch: pytest.MonkeyPatch) -> None:
         (Selection(fields={"head_dim": 128}), measured(), True),
         (Selection(fields={"causal": False}), measured(), False),
         (Selection(fields={"window": 512}), measured(), False),
+        (Selection(fields={"varlen": True}), measured(), False),
+        (Selection(fields={"varlen": True}), measured("fwd_q4096_varlen"), True),
         (Selection(fields={"window": 512}), measured("fwd_q4096_w512"), True),
         (Selection(fields={"seqlen_q": 4096}), measured("fwd_q4096_k8192"), False),
     ],

@@ -19,7 +19,7 @@ chip = arch.load("sm90")
 for name in kernel.names():
     made = kernel.load(name)
     if made.language == "gluon":
-        for text in ("q8192_d128_causal", "q500_k700_d80_full"):
+        for text in ("q8192_d128_causal", "q500_k700_d80_full", "b4_q900_d64_varlen"):
             workload = Workload.parse(text)
             config = made.default(workload, chip)
             compiled = languages.load("gluon").compile(made, workload, config, chip)
