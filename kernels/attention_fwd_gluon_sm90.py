@@ -53,8 +53,6 @@ from tunefa.kernels.gluon.hopper import Turns, new_barriers, new_ring, new_tiles
 from tunefa.kernels.gluon.products import arrived, as_operand, no_output, outputs, scaled
 from tunefa.kernels.gluon.tiles import first_and_count, scheduled
 
-from tunefa.languages import Size
-
 LOG2_E = math.log2(math.e)
 is_aligned = tma_blocks.is_aligned
 prologue, scratch = packed_tiles.prologue, packed_tiles.scratch
@@ -293,7 +291,7 @@ def arguments(tensors, workload, config, scale):
     descriptors = tma_blocks.descriptors(tensors[:4], workload.dtype, _blocks(workload, config))
     lse, w = tensors[4], workload
     schedule, tiles = tensors[-2:] if w.varlen else tile_table.tables(w, config, lse.device)
-    rows = Size(lse, 1) if w.varlen else w.seqlen_q
+    rows = (lse, 1) if w.varlen else w.seqlen_q
     sizes = [w.heads, rows, w.seqlen_k, w.window or 0, scale * LOG2_E]
     constants = _constants(w, config).values()
     return (len(schedule) - 1, 1, 1), [*descriptors, lse, schedule, tiles, *sizes, *constants]

@@ -15,7 +15,6 @@ from tests.tabled_kernel import tabled
 from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa import languages, triton_abi
-from tunefa.languages import Size
 from tunefa.launch import Descriptor, Length, Pointer, Value
 from tunefa.workload import Workload
 
@@ -70,11 +69,10 @@ def test_lengths() -> None:
     given = arguments("pointer", made)
     kinds = list(binary("pointer").src.signature.values())
     place = next(i for i, kind in enumerate(kinds) if kind == "i32")
-    given[place] = Size(made[2], 3)
-    assert given[place] == 128
+    given[place] = (made[2], 3)
     found = triton_abi.parameters(binary("pointer"), given, made)
     assert found is not None and found[0][place] == Length(2, 3)
-    given[place] = Size(made[2].detach(), 3)  # of none of the call's tensors
+    given[place] = (made[2].detach(), 3)  # of none of the call's tensors
     assert triton_abi.parameters(binary("pointer"), given, made) is None
 
 

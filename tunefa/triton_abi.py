@@ -16,7 +16,6 @@ from typing import Any
 from torch import Tensor
 
 from tunefa.driver import TensorMap
-from tunefa.languages import Size
 from tunefa.launch import Descriptor, Entry, Length, Parameter, Pointer, Value
 
 _NUMBERS = {
@@ -85,9 +84,10 @@ def _pointer(
 
 
 def _number(kind: Any, argument: Any, tensors: Sequence[Tensor]) -> list[Parameter] | None:
-    if isinstance(argument, Size):
-        place = _place(argument.tensor, tensors)
-        return None if place is None or kind != "i32" else [Length(place, argument.axis)]
+    if isinstance(argument, tuple):
+        tensor, axis = argument
+        place = _place(tensor, tensors)
+        return None if place is None or kind != "i32" else [Length(place, axis)]
     form = _NUMBERS.get(kind) if isinstance(kind, str) else None
     return None if form is None else [Value(struct.pack(form, argument))]
 

@@ -10,8 +10,6 @@ import torch
 import triton
 import triton.language as tl
 
-from tunefa.languages import Size
-
 COLUMNS = 8
 """Of a tile: (query head, KV head, first query row in its sequence, where the sequence's rows begin
 and how many they are, where its keys begin and how many, nothing)."""
@@ -184,7 +182,7 @@ def prologue_arguments(tensors, workload, config):
     pointers = [cu_seqlens_q, cu_seqlens_k, schedule, tiles]
     sizes = [workload.heads, workload.group, workload.window or 0, len(schedule) - 1]
     constants = prologue(workload, config)["constants"].values()
-    return grid, [*pointers, Size(cu_seqlens_q, 0), *sizes, *constants]
+    return grid, [*pointers, (cu_seqlens_q, 0), *sizes, *constants]
 
 
 def _most_tiles(tensors, config):

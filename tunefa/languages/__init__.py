@@ -52,19 +52,6 @@ class Compiled:
         return self.inspect()
 
 
-class Size(int):
-    """How long an axis of one of a call's tensors is: an argument of a kernel that, as the tensor
-    does, changes from call to call."""
-
-    tensor: Tensor
-    axis: int
-
-    def __new__(cls, tensor: Tensor, axis: int) -> Size:
-        made = super().__new__(cls, tensor.shape[axis])
-        made.tensor, made.axis = tensor, axis
-        return made
-
-
 class Launch(Protocol):
     """A kernel that is ready to start. Threads may share it."""
 

@@ -5,8 +5,9 @@ A kernel file in this language defines
 * `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
   (names of the arguments that are multiples of 16) and `options`;
 * `arguments(tensors, workload, config, scale) -> (grid, arguments)`, in the signature's order, of
-  which those that are or describe one of `tensors`, a `tunefa.languages.Size` too, change from call
-  to call. Other tensors are tables that the kernel's host side makes, once a launch;
+  which those that are or describe one of `tensors` change from call to call. `(tensor, axis)` is
+  how long that axis is then. Other tensors are tables that the kernel's host side makes, once a
+  launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
 
 One that needs another kernel to run first in each call also defines
@@ -146,7 +147,7 @@ def prepare(
         both = [*tensors, *new_scratch(scratch, tensors[0])]
         steps = [_launch(compiled.prologue, first, both), _launch(compiled.binary, main, both)]
         if any(isinstance(step, TritonLaunch) for step in steps):
-            raise CompileError("lengths that change from call to call need tunefa's own launch")
+            raise CompileError("its launch needs what only Triton's launcher does")
         return Steps(steps, scratch)
 
     return apart(tensors[0].get_device(), prepared)
