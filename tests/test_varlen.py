@@ -143,6 +143,14 @@ def test_a_kernel_runs_it(fresh: Runtime, served: FakeLanguage) -> None:
     assert len(served.launched) == 1 and len(served.compiled) == 1
 
 
+def test_rows_that_are_not_contiguous_are_copied(fresh: Runtime, served: FakeLanguage) -> None:
+    made = tensors()
+    strided = made._replace(q=torch.stack([made.q, made.q], -1)[..., 0])
+    plan = plan_for(fresh, strided)
+    assert plan is not plan_for(fresh, made) and not plan.rows_contiguous
+    torch.testing.assert_close(plan.run(strided, None)[0], right(made, True)[0])
+
+
 def test_lengths_of_the_same_powers_of_two_share_a_plan(
     fresh: Runtime, served: FakeLanguage
 ) -> None:

@@ -33,6 +33,8 @@ class PackedKernelPlan:
     """For the default scale."""
     prepare: Callable[[Sequence[Tensor], float], Launch]
     """A launch on tensors as kernels take them, for a scale."""
+    rows_contiguous: bool
+    """Whether those of q, k and v all are; they are copied where not."""
     _scales: Recent[Launch] = field(default_factory=lambda: Recent(MAX_SCALES))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -44,7 +46,8 @@ class PackedKernelPlan:
     def run(self, tensors: PackedTensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call."""
         q, k, v, *cu_seqlens = tensors
-        q, k, v = rows_contiguous(q, k, v)
+        if not self.rows_contiguous:
+            q, k, v = rows_contiguous(q, k, v)
         rows, heads, head_dim = q.shape
         out = q.new_empty((rows, heads, v.shape[2]))
         lse = q.new_empty((heads, rows), dtype=torch.float32)

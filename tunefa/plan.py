@@ -179,8 +179,9 @@ def _prepared(call: AnyCall, chosen: Chosen, kernel: Kernel, compiled: Compiled)
 
     tensors, device = _tensors(call), call.q.get_device()
     launch = prepare(tensors, float(call.q.shape[-1] ** -0.5))
+    contiguous = all(x.stride(-1) == 1 for x in (call.q, call.k, call.v))
     if isinstance(call, PackedCall):
-        return PackedKernelPlan(chosen, device, launch, prepare)
+        return PackedKernelPlan(chosen, device, launch, prepare, contiguous)
     out = heads_first(tensors[3], call.layout)
     q = heads_first(call.q, call.layout)
     return KernelPlan(
@@ -189,7 +190,7 @@ def _prepared(call: AnyCall, chosen: Chosen, kernel: Kernel, compiled: Compiled)
         device,
         launch,
         prepare,
-        rows_contiguous=all(x.stride(3) == 1 for x in (call.q, call.k, call.v)),
+        rows_contiguous=contiguous,
         out_like_q=(q.shape, q.stride()) == (out.shape, out.stride()),
     )
 
