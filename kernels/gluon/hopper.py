@@ -110,7 +110,7 @@ def at(place, row, column):
     """Where TMA finds a row and a column of a head.
 
     `place` is (batch, head), or (head, begin, length) of a sequence among packed ones: then what
-    lies outside of these rows is outside of the tensor (`packed` in tma_blocks.py).
+    lies outside of these rows is outside of the tensor (`_packed` in tma_blocks.py).
     """
     if len(place) == 2:
         batch, head = place
