@@ -11,7 +11,8 @@ block before, and computes the softmax of the one while the other is still being
 
 Choices beyond the paper:
 * which program works on which tile is a table from the host, longest tiles first, each to the
-  program with the least work so far: no atomic counter, the same order every time;
+  program with the least work so far: no atomic counter, the same order every time; that of packed
+  sequences is made on the device;
 * a warpgroup skips the blocks above its own diagonal, although others of the tile need them;
 * the output leaves through the buffer that the tile's queries came in, by TMA, while the next
   tile's queries arrive in another.
@@ -46,14 +47,12 @@ import math
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
-from tunefa.kernels.gluon import e4m3, tile_table, tma_blocks
+from tunefa.kernels.gluon import e4m3, packed_tiles, tile_table, tma_blocks
 from tunefa.kernels.gluon.e4m3 import descale
 from tunefa.kernels.gluon.forward import (
     Attention,
     Pipes,
-    first_and_count,
     first_block,
-    scheduled,
     skip,
     step,
     write_lse,
@@ -61,6 +60,7 @@ from tunefa.kernels.gluon.forward import (
 )
 from tunefa.kernels.gluon.hopper import Turns, new_barriers, new_ring, new_tiles
 from tunefa.kernels.gluon.products import arrived, as_operand, decayed, no_output, outputs, scaled
+from tunefa.kernels.gluon.tiles import first_and_count, scheduled
 
 LOG2_E = math.log2(math.e)
 is_aligned = tma_blocks.is_aligned
@@ -75,28 +75,29 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
     q, k, v = pipes.q, pipes.k, pipes.v
     WARPGROUPS: gl.constexpr = attention.WARPGROUPS
     first, count = first_and_count(pipes.schedule)
-    tile = scheduled(pipes.tiles, first)
+    tile = scheduled(attention, pipes.tiles, first)
     loaded = 0
     for turn in range(0, count):
-        batch, head, head_kv, row = tile
-        tile = scheduled(pipes.tiles, first + turn + 1)  # long before it is needed
-        begin, end = attention.blocks(row, attention.ROWS * WARPGROUPS)
+        a, row = attention.of(tile), tile.row
+        queries, keys = tile.queries(), tile.keys()
+        tile = scheduled(a, pipes.tiles, first + turn + 1)  # long before it is needed
+        begin, end = a.blocks(row, a.ROWS * WARPGROUPS)
         stage = turn % attention.Q_STAGES
         for me in gl.static_range(WARPGROUPS):
             slot = stage * WARPGROUPS + me
-            me_row = row + attention.ROWS * me
-            q.fill(slot, turn // attention.Q_STAGES, q_descs, batch, head, me_row)
+            me_row = row + a.ROWS * me
+            q.fill(slot, turn // attention.Q_STAGES, q_descs, queries, me_row)
             if me == 0:  # the first scores need no more than this
                 key = (end - 1) * attention.BLOCK_N
-                k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, batch, head_kv, key)
+                k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, keys, key)
         for block in range(1, end - begin):
             key = (end - 1 - block) * attention.BLOCK_N
             before = key + attention.BLOCK_N
-            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, batch, head_kv, before)
+            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
             loaded += 1
-            k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, batch, head_kv, key)
+            k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, keys, key)
         key = begin * attention.BLOCK_N
-        v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, batch, head_kv, key)
+        v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, key)
         loaded += 1
 
 
@@ -109,14 +110,13 @@ def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, descales, ME: gl.const
     q = pipes.q
     q_descale, k_descale, v_descale, heads_kv = descales
     first, count = first_and_count(pipes.schedule)
-    tile = scheduled(pipes.tiles, first)
+    tile = scheduled(attention, pipes.tiles, first)
     block = 0  # counts those that went through the rings, over all tiles
     for turn in range(0, count):
-        batch, head, head_kv, tile_row = tile
-        tile = scheduled(pipes.tiles, first + turn + 1)
-        a = attention
+        a, here, tile_row = attention.of(tile), tile, tile.row
+        tile = scheduled(a, pipes.tiles, first + turn + 1)
         if attention.E4M3:
-            at = batch * heads_kv + head_kv
+            at = here.batch * heads_kv + here.head_kv
             a = attention.with_scale(descale(q_descale, at) * descale(k_descale, at))
         row = tile_row + a.ROWS * ME
         tile_begin, tile_end = a.blocks(tile_row, a.ROWS * a.WARPGROUPS)
@@ -128,12 +128,12 @@ def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, descales, ME: gl.const
         acc, row_max, row_sum, block = attend(a, pipes, turn, slot, block, row, begin, end, ME)
         if a.WINDOWED:
             block = skip(pipes, block, begin - tile_begin, ME)
-        rows_before = (batch * a.heads + head).to(gl.int64) * a.seqlen_q
+        rows_before = attention.rows_before(here)
         share = write_lse(a, lse_ptr + rows_before, row, row_max, row_sum)
         if a.E4M3:
             share *= descale(v_descale, at)
         out = scaled(acc, share, pipes.v)
-        write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME)
+        write_out(a, out, pipes, slot, o_descs, o_tiles, here.queries(), row, ME)
     tma.store_wait(0)
 
 
@@ -180,7 +180,7 @@ def attention_fwd(
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
     SLACK: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, AHEAD: gl.constexpr, SOFTCAP: gl.constexpr,
-    RAGGED: gl.constexpr, E4M3: gl.constexpr,
+    RAGGED: gl.constexpr, E4M3: gl.constexpr, VARLEN: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -192,6 +192,7 @@ def attention_fwd(
         Q_STAGES=Q_STAGES, O_PARTS=O_PARTS, LANE_SUM=LANE_SUM, SLACK=SLACK,
         HALF_DIAGONAL=HALF_DIAGONAL,
         CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, SOFTCAP=SOFTCAP, RAGGED=RAGGED, E4M3=E4M3,
+        VARLEN=VARLEN,
     )  # fmt: skip
     q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
     o_descs = (o_desc, o_rest_desc)
@@ -280,6 +281,7 @@ def _constants(workload, config):
         "SOFTCAP": workload.softcap,
         "RAGGED": _is_ragged(workload, config),
         "E4M3": _is_e4m3(workload),
+        "VARLEN": workload.varlen,
         "REST": tma_blocks.split(workload.head_dim)[1],
         "REST_V": tma_blocks.split(workload.head_dim_v)[1],
         "CONSUMER_REGISTERS": consumer_registers,
@@ -289,6 +291,8 @@ def _constants(workload, config):
 
 def _is_ragged(workload, config):
     """Whether more than a tile's first block may need a mask, or a row may see no key."""
+    if workload.varlen:
+        return True
     if workload.band == (None, None):
         return workload.seqlen_k % config["BLOCK_N"] != 0
     offset = workload.seqlen_k - workload.seqlen_q
@@ -304,7 +308,7 @@ def variant(workload, config, aligned=True):
     types = {"lse_ptr": "*fp32", "scale_log2": "fp32", "tanh_scale": "fp32"}
     types |= {"schedule_ptr": "*i32", "tiles_ptr": "*i32"}
     types |= dict.fromkeys(_DESCALES, "*fp32")
-    types |= tma_blocks.types("qkvo", _dtypes(workload), _blocks(workload, config))
+    types |= tma_blocks.types("qkvo", _dtypes(workload), _blocks(workload, config), workload.varlen)
     if not _is_e4m3(workload):
         constants |= dict.fromkeys([*_DESCALES, "heads_kv"])
     types |= dict.fromkeys(constants, "constexpr")
@@ -318,20 +322,24 @@ def variant(workload, config, aligned=True):
 
 
 def prologue(workload, config):
-    """What writes V^T, for 8-bit operands."""
-    return e4m3.transposition(workload.head_dim_v) if _is_e4m3(workload) else None
+    """What writes V^T for 8-bit operands, or the tables of packed tiles."""
+    if _is_e4m3(workload):
+        return e4m3.transposition(workload.head_dim_v)
+    return packed_tiles.prologue(workload, config)
 
 
-def scratch(workload, config):
-    """Memory for V^T."""
-    import torch  # takes seconds, which compiling does without
-
-    return [(e4m3.transposed_shape(workload), torch.float8_e4m3fn)]
+def scratch(tensors, workload, config):
+    """Memory for what `prologue` writes."""
+    if _is_e4m3(workload):
+        return e4m3.scratch(workload)
+    return packed_tiles.scratch(tensors, workload, config)
 
 
 def prologue_arguments(tensors, workload, config):
     """Grid and arguments of `prologue`."""
-    return e4m3.transposition_arguments(tensors[2], tensors[-1])
+    if _is_e4m3(workload):
+        return e4m3.transposition_arguments(tensors[2], tensors[-1])
+    return packed_tiles.prologue_arguments(tensors, workload, config)
 
 
 def arguments(tensors, workload, config, scale, softcap=None):
@@ -339,20 +347,26 @@ def arguments(tensors, workload, config, scale, softcap=None):
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
-    seqlen_q), fp32, contiguous. With e4m3 more follow: the descales of q, k and v, each (batch,
-    heads_kv), fp32, contiguous, or empty for 1; and V^T. `scale` multiplies q @ k^T and is
-    positive, as is `softcap`, the bound of the scores where `workload.softcap`.
+    seqlen_q), fp32, contiguous. Packed: (rows, heads, head_dim | head_dim_v) each, lse (heads,
+    rows), then cu_seqlens_q and cu_seqlens_k, (batch + 1,), int32. With e4m3 the descales of q, k
+    and v follow, each (batch, heads_kv), fp32, contiguous, or empty for 1. Last comes what
+    `scratch` says. `scale` multiplies q @ k^T and is positive, as is `softcap`, the bound of the
+    scores where `workload.softcap`.
     """
     q, k, v, out, lse, *more = tensors
-    w, descales = workload, [None] * 4
+    w, rows, descales = workload, workload.seqlen_q, [None] * 4
     if _is_e4m3(w):
         *descales, v = more
         descales.append(w.heads_kv)
+    if w.varlen:
+        schedule, tiles = more[-2:]
+        rows = (lse, 1)
+    else:
+        schedule, tiles = tile_table.tables(w, config, lse.device)
     descriptors = tma_blocks.descriptors((q, k, v, out), _dtypes(w), _blocks(w, config))
-    schedule, tiles = tile_table.tables(w, config, lse.device)
     ahead, window = tile_table.edges(w)
     scales = (scale * LOG2_E, 0.0) if softcap is None else (softcap * LOG2_E, scale / softcap)
-    sizes = [w.heads, w.seqlen_q, w.seqlen_k, window or 0, ahead, *scales]
+    sizes = [w.heads, rows, w.seqlen_k, window or 0, ahead, *scales]
     constants = _constants(w, config).values()
     return (len(schedule) - 1, 1, 1), [
         *descriptors, lse, *descales, schedule, tiles, *sizes, *constants,

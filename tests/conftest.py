@@ -32,9 +32,10 @@ from tunefa import (
     store,
     timing,
 )
+from tunefa.compiler import Compiler
 from tunefa.kernel import Kernel
 from tunefa.measured import Measured
-from tunefa.runtime import Compiler, Runtime
+from tunefa.runtime import Runtime
 from tunefa.trial import Config
 
 

@@ -13,8 +13,8 @@ import torch
 from tunefa import arch as archs
 from tunefa import languages, reference
 from tunefa.arch import Arch
+from tunefa.chip import Chip
 from tunefa.languages import Compiled, CompileError
-from tunefa.plan import Chip
 from tunefa.reference import Problem
 from tunefa.trial import Config, Resources
 from tunefa.workload import Workload

@@ -10,9 +10,10 @@ import torch
 
 from tests.own_kernels import OwnKernels
 from tunefa import arch as archs
-from tunefa import check, reference
+from tunefa import check, packed, reference
 from tunefa import kernel as kernels
 from tunefa.check import TOLERANCE
+from tunefa.packed import Packed
 from tunefa.reference import Problem
 from tunefa.workload import DTYPES, Workload
 
@@ -39,6 +40,38 @@ def solved(workload: Workload = SMALL) -> tuple[Any, ...]:
 
 def verdict(made: tuple[Any, ...], workload: Workload = SMALL) -> check.Verdict:
     return check.compare(workload, made, 0.2, torch.float64)
+
+
+PACKED = Workload.parse("b3_h4_kv2_q7_k13_d32_dv48_fp32_causal_varlen")
+
+
+def test_packed_tensors_have_the_lengths_of_the_workload() -> None:
+    q, k, v, out, lse, *cu_seqlens = check.tensors(PACKED, "cpu", seed=0)
+    assert q.shape == (15, 4, 32) and k.shape == (27, 2, 32) and v.shape == (27, 2, 48)
+    assert out.shape == (15, 4, 48) and lse.shape == (4, 15)
+    for starts, lengths in zip(cu_seqlens, zip(*PACKED.lengths, strict=True), strict=True):
+        assert starts.dtype == torch.int32 and starts[0] == 0
+        assert tuple(starts.diff().tolist()) == lengths
+    assert all(each.is_contiguous() for each in (q, k, v, out, lse))
+
+
+def test_packed_sequences_are_compared_one_by_one() -> None:
+    made = check.tensors(PACKED, "cpu", seed=0)
+    q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k = made
+    whole = Packed(q, k, v, cu_seqlens_q, cu_seqlens_k, True, 0.2)
+    for written, right in zip((out, lse), packed.attention(whole, torch.float64), strict=True):
+        written.copy_(right)
+    assert verdict(made, PACKED).passed
+    check._run_sdpa(made, PACKED)  # whose scale is another
+    assert not verdict(made, PACKED).passed
+    assert check.compare(PACKED, made, 32**-0.5, torch.float64).error < 1e-5
+    out[int(cu_seqlens_q[1])] = 0.0
+    assert not check.compare(PACKED, made, 32**-0.5, torch.float64).passed
+
+
+def test_awkward_packed_sequences_are_some() -> None:
+    shape = check.awkward(Workload.parse("b32_q8192_varlen"), CONFIG)
+    assert shape.varlen and len({rows for rows, _ in shape.lengths}) == 4
 
 
 def test_tensors_have_the_shapes_of_the_workload() -> None:

@@ -42,7 +42,8 @@ LAYERS = (
         "provenance",
         "exports",
     }
-    | {"reference", "call", "frozen", "driver", "launch", "triton_abi"},
+    | {"reference", "call", "frozen", "driver", "launch", "triton_abi"}
+    | {"packed", "packed_call", "chip", "compiler"},
     {
         "evaluate",
         "final",
@@ -56,9 +57,12 @@ LAYERS = (
         "resume",
         "search",
         "kernel_plan",
+        "packed_plan",
         "plan",
         "runtime",
+        "varlen",
         "ops",
+        "varlen_ops",
     },
     {"__init__", "__main__", "cli", "reports"},
 )

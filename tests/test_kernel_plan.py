@@ -11,7 +11,7 @@ from tests.fake_kernel import on_cpu
 from tests.test_plan import TMA, call, plan_of, record
 from tunefa.call import heads_first
 from tunefa.kernel_plan import KernelPlan
-from tunefa.plan import PyTorchPlan
+from tunefa.plan import because
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
@@ -23,10 +23,10 @@ def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> Non
         assert isinstance(runs, KernelPlan)
         out, lse = runs.run(q, k, v, None)
         scaled, _ = runs.run(q, k, v, 0.5)
-    right, right_lse = PyTorchPlan.because(made, "").run(q, k, v, None)
+    right, right_lse = because(made, "").run(q, k, v, None)
     assert out.shape == q.shape and out.is_contiguous()
     assert torch.equal(out, right) and torch.equal(lse, right_lse)
-    assert torch.equal(scaled, PyTorchPlan.because(made, "").run(q, k, v, 0.5)[0])
+    assert torch.equal(scaled, because(made, "").run(q, k, v, 0.5)[0])
     assert language.launched == [TMA, TMA]
 
 
@@ -42,7 +42,7 @@ def test_e4m3_gets_its_descales_and_gives_bf16(monkeypatch: pytest.MonkeyPatch, 
         assert isinstance(runs, KernelPlan) and not runs.out_like_q
         for scale in (None, 0.5):
             out, lse = runs.run(*tensors, scale, descales)
-            right = PyTorchPlan.because(made, "").run(*tensors, scale, descales)
+            right = because(made, "").run(*tensors, scale, descales)
             assert out.dtype == torch.bfloat16 and out.shape == (2, 16, 8, 64)
             assert torch.equal(out, right[0]) and torch.equal(lse, right[1])
 
@@ -54,9 +54,7 @@ def test_rows_that_are_not_contiguous_are_copied(monkeypatch: pytest.MonkeyPatch
     with on_cpu(monkeypatch) as language:
         runs = plan_of(made, language)
         out, _ = runs.run(strided, strided[:, :, :2], strided[:, :, 2:4], None)
-    right, _ = PyTorchPlan.because(made, "").run(
-        strided, strided[:, :, :2], strided[:, :, 2:4], None
-    )
+    right, _ = because(made, "").run(strided, strided[:, :, :2], strided[:, :, 2:4], None)
     assert torch.equal(out, right)
 
 
@@ -107,5 +105,5 @@ def test_out_is_contiguous_whatever_q_s_strides(
             runs = plan_of(made, language)
             x = [heads_first(tensor, layout) for tensor in (made.q, made.k, made.v)]
             out, lse = runs.run(x[0], x[1], x[2], None)
-        right, right_lse = PyTorchPlan.because(made, "").run(x[0], x[1], x[2], None)
+        right, right_lse = because(made, "").run(x[0], x[1], x[2], None)
         assert out.is_contiguous() and torch.equal(out, right) and torch.equal(lse, right_lse)

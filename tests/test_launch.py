@@ -18,6 +18,7 @@ from tunefa.launch import (
     MAX_MAPS,
     Descriptor,
     Entry,
+    Length,
     Parameter,
     Pointer,
     PreparedLaunch,
@@ -62,6 +63,16 @@ def test_the_driver_gets_grid_stream_and_parameters() -> None:
         assert started.parameters == [
             *(word(q), word(k) * 16, struct.pack("i", 7), struct.pack("f", 0.5)),
             *(word(v) * 16, word(lse), word(out), bytes(8)),
+        ]
+
+
+def test_lengths_are_those_of_the_call() -> None:
+    cuda, launch = made([Length(1, 0), Pointer(1), Length(4, 1), Value(struct.pack("i", 7))])
+    for rows in (3, 4096):
+        tensors = (torch.empty(1), torch.empty(rows, 2), *[torch.empty(1)] * 2, torch.empty(2, 5))
+        launch(*tensors)
+        assert cuda.started[-1].parameters == [
+            *(struct.pack("i", rows), word(tensors[1]), struct.pack("i", 5), struct.pack("i", 7)),
         ]
 
 

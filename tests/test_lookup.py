@@ -110,6 +110,7 @@ def test_part_of_a_chip_is_another_device() -> None:
         "fwd_q4096_d128_dv64",
         "fwd_q4096_full",
         "fwd_q4096_w512",
+        "fwd_q4096_varlen",
     ],
 )
 def test_another_family_s_records_do_not_apply(workload: str) -> None:

@@ -18,11 +18,12 @@ from tests.sample_records import measured
 from tunefa import kernel as kernels
 from tunefa import languages, plan
 from tunefa.call import Call, Options
+from tunefa.chip import Chip
 from tunefa.errors import TunefaError
 from tunefa.kernel_plan import KernelPlan
 from tunefa.languages import CompileError
 from tunefa.lookup import Choice
-from tunefa.plan import Chip, Chosen, Plan, PyTorchPlan
+from tunefa.plan import Chosen, Plan, PyTorchPlan
 from tunefa.record import Record
 from tunefa.store import Store
 from tunefa.workload import Workload
@@ -62,7 +63,8 @@ def plan_of(
     chip: Chip = H200,
 ) -> Plan:
     fake: Any = kernel or FakeKernel()
-    return plan.of(call, chip, Fixed(*records), [fake], language.compile)
+    made: Plan = plan.of(call, chip, Fixed(*records), [fake], language.compile)
+    return made
 
 
 def record(config: dict[str, Any], workload: str = str(WORKLOAD), **changes: Any) -> Record:

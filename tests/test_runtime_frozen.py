@@ -19,9 +19,10 @@ from tests.sample_records import measured
 from tests.test_plan import POINTER, TMA, UNSERVED, WORKLOAD, call, record, unaligned
 from tunefa import plan, store
 from tunefa.call import Call, Options, heads_first
+from tunefa.chip import Chip
 from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
-from tunefa.plan import Chip, Plan
+from tunefa.plan import Plan
 from tunefa.record import Record
 from tunefa.runtime import Runtime
 from tunefa.store import Store
@@ -40,7 +41,8 @@ def frozen_of(
 ) -> Plan:
     fake: Any = FakeKernel(**changes)
     lock = Frozen(Path("tunefa.lock.yaml"), records)
-    return plan.frozen(made, chip, lock, Installed([fake]), language.compile)
+    found: Plan = plan.frozen(made, chip, lock, Installed([fake]), language.compile)
+    return found
 
 
 def test_frozen_runs_the_exact_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +57,7 @@ def test_frozen_runs_the_exact_record(monkeypatch: pytest.MonkeyPatch) -> None:
         f"exact: frozen to tunefa.lock.yaml, measured on NVIDIA H200 for {WORKLOAD}"
     )
     assert chosen.workload == WORKLOAD and language.launched == [TMA]
-    assert torch.equal(out, plan.PyTorchPlan.because(made, "").run(q, k, v, None)[0])
+    assert torch.equal(out, plan.because(made, "").run(q, k, v, None)[0])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.tabled_kernel import tabled
 from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa import languages, triton_abi
-from tunefa.launch import Descriptor, Pointer, Value
+from tunefa.launch import Descriptor, Length, Pointer, Value
 from tunefa.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_triton")
@@ -62,6 +62,18 @@ def test_pointers_and_numbers() -> None:
     scale = struct.unpack("f", parameters[-3].data)[0]  # type: ignore[union-attr]
     assert scale == pytest.approx(0.25 * 1.4426950408889634)
     assert parameters[-2:] == [Value(bytes(8))] * 2  # no scratch memory
+
+
+def test_lengths() -> None:
+    made = tensors()
+    given = arguments("pointer", made)
+    kinds = list(binary("pointer").src.signature.values())
+    place = next(i for i, kind in enumerate(kinds) if kind == "i32")
+    given[place] = (made[2], 3)
+    found = triton_abi.parameters(binary("pointer"), given, made)
+    assert found is not None and found[0][place] == Length(2, 3)
+    given[place] = (made[2].detach(), 3)  # of none of the call's tensors
+    assert triton_abi.parameters(binary("pointer"), given, made) is None
 
 
 def test_descriptors() -> None:

@@ -30,6 +30,7 @@ def workloads(draw: st.DrawFn) -> Workload:
         window=draw(st.none() | seqlens),
         ahead=None if causal else draw(st.none() | seqlens),
         softcap=draw(st.booleans()),
+        varlen=draw(st.booleans()),
     )
 
 
@@ -60,6 +61,7 @@ def test_any_text_parses_or_is_one_tunefa_error(text: str) -> None:
     [
         ("q4096", "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal"),
         ("q8k_k16K", "fwd_b1_h32_kv8_q8192_k16384_d128_bf16_causal"),
+        ("q8_varlen_b3", "fwd_b3_h32_kv8_q8_k8_d128_bf16_causal_varlen"),
         ("h16_q1", "fwd_b1_h16_kv16_q1_k1_d128_bf16_causal"),
         ("kv4_q1", "fwd_b1_h32_kv4_q1_k1_d128_bf16_causal"),
         ("d64_q1", "fwd_b1_h32_kv8_q1_k1_d64_bf16_causal"),
@@ -108,7 +110,38 @@ def test_pairs_are_counted_exactly(ahead: int | None) -> None:
 
 @given(workloads())
 def test_pairs_are_within_the_rectangle(workload: Workload) -> None:
-    assert 0 <= workload.pairs <= workload.seqlen_q * workload.seqlen_k
+    most = workload.seqlen_q * workload.seqlen_k * (workload.batch if workload.varlen else 1)
+    assert 0 <= workload.pairs <= most
+
+
+def test_packed_sequences_have_all_lengths_up_to_the_longest() -> None:
+    workload = Workload.parse("b4_q100_k10_varlen")
+    assert sorted(workload.lengths) == [(25, 3), (50, 5), (75, 8), (100, 10)]
+    assert workload.lengths != sorted(workload.lengths)
+    assert workload.lengths == Workload.parse("b4_q100_k10_full_varlen").lengths
+    assert Workload.parse("b4_q100_k10").lengths == [(100, 10)] * 4
+
+
+@pytest.mark.parametrize("mask", ["causal", "full", "causal_w4"])
+def test_the_work_of_packed_sequences_is_that_of_each(mask: str) -> None:
+    workload = Workload.parse(f"b5_h4_kv2_q13_k20_d64_dv32_{mask}_varlen")
+    alone = [
+        Workload.parse(f"h4_kv2_q{rows}_k{keys}_d64_dv32_{mask}") for rows, keys in workload.lengths
+    ]
+    for name in ("pairs", "exp2_count", "flops", "io_bytes"):
+        assert getattr(workload, name) == sum(getattr(each, name) for each in alone), name
+    assert all(each.pairs == attended_pairs(each) for each in alone)
+
+
+@pytest.mark.parametrize(
+    "text", ["b32_q4096_varlen", "b32_q4096_full_varlen", "b8_q2048_w512_varlen"]
+)
+def test_even_sequences_have_about_as_much_work(text: str) -> None:
+    workload = Workload.parse(text)
+    even = workload.even
+    assert not even.varlen and even.even == even
+    assert even.flops == pytest.approx(workload.flops, rel=0.15)
+    assert even.io_bytes == pytest.approx(workload.io_bytes, rel=0.15)
 
 
 def test_pairs_at_the_corners() -> None:

@@ -12,9 +12,18 @@ from tunefa._version import __version__
 TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
 if TYPE_CHECKING:
     from tunefa.runtime import flash_attention, last_choice, load
+    from tunefa.varlen import flash_attention_varlen
     from tunefa.workload import Workload
 
-__all__ = ["Workload", "__version__", "flash_attention", "last_choice", "load"]
+__all__ = [
+    "Workload",
+    "__version__",
+    "flash_attention",
+    "flash_attention_varlen",
+    "last_choice",
+    "load",
+]
+_HOMES = {"Workload": "tunefa.workload", "flash_attention_varlen": "tunefa.varlen"}
 
 
 def __getattr__(name: str) -> object:
@@ -22,8 +31,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    home = "tunefa.workload" if name == "Workload" else "tunefa.runtime"
-    value: object = getattr(importlib.import_module(home), name)
+    home = importlib.import_module(_HOMES.get(name, "tunefa.runtime"))
+    value: object = getattr(home, name)
     globals()[name] = value  # so that the next access does not come here
     return value
 

@@ -128,12 +128,12 @@ class Call(Problem):
         options.check()
         layout = options.layout
         for name, tensor in (("q", q), ("k", k), ("v", v)):
-            _check_tensor(name, tensor, layout)
+            check_tensor(name, tensor, 4, f"{LAYOUTS[layout]} for layout {layout!r}")
         for name, tensor in (("k", k), ("v", v)):
-            _check_like_q(name, tensor, q)
+            check_like_q(name, tensor, q)
         q, k, v = (heads_first(tensor, layout) for tensor in (q, k, v))
-        _check_sizes(q, k, v, layout)
-        scale = _scale(scale, q.shape[3])
+        check_sizes(q, k, v, f"layout {layout!r} is {LAYOUTS[layout]}")
+        scale = check_scale(scale, q.shape[3])
         mask = (options.window, options.ahead)
         cap, descales = options.softcap, _descales(q, k, descales)
         return cls(q, k, v, options.causal, scale, *mask, cap, descales, layout=layout)
@@ -182,18 +182,19 @@ def heads_first(tensor: Tensor, layout: str) -> Tensor:
     return tensor.transpose(1, 2) if layout == "bshd" else tensor
 
 
-def _check_tensor(name: str, tensor: Any, layout: str) -> None:
-    axes = f"{LAYOUTS[layout]} for layout {layout!r}"
+def check_tensor(name: str, tensor: Any, count: int, axes: str) -> None:
+    """Raises TunefaError unless it is a tensor of so many axes, which the message names."""
     if not isinstance(tensor, Tensor):
         raise TunefaError(f"{name} is a {type(tensor).__name__}: give a torch.Tensor, {axes}")
-    if tensor.dim() != 4:
+    if tensor.dim() != count:
         shape = tuple(tensor.shape)
-        raise TunefaError(f"{name} has {tensor.dim()} axes, {shape}: give 4, {axes}")
+        raise TunefaError(f"{name} has {tensor.dim()} axes, {shape}: give {count}, {axes}")
     if tensor.dtype not in DTYPES:
         raise unknown(f"dtype of {name},", str(tensor.dtype), [str(dtype) for dtype in DTYPES])
 
 
-def _check_like_q(name: str, tensor: Tensor, q: Tensor) -> None:
+def check_like_q(name: str, tensor: Tensor, q: Tensor) -> None:
+    """Raises TunefaError unless it has q's dtype and device."""
     if tensor.dtype != q.dtype:
         raise TunefaError(
             f"{name} is {tensor.dtype} and q is {q.dtype}: convert one, such as {name}.to(q.dtype)"
@@ -205,9 +206,11 @@ def _check_like_q(name: str, tensor: Tensor, q: Tensor) -> None:
         )
 
 
-def _check_sizes(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
-    """Sizes of (batch, heads, seqlen, head_dim) views; the messages say the caller's layout."""
-    axes = f"layout {layout!r} is {LAYOUTS[layout]}"
+def check_sizes(q: Tensor, k: Tensor, v: Tensor, axes: str) -> None:
+    """Raises TunefaError where (batch, heads, seqlen, head_dim) views do not fit one another.
+
+    The messages say what the caller's axes are.
+    """
     sizes = (
         ("batch", "q", q.shape[0], "k", k.shape[0]),
         ("batch", "k", k.shape[0], "v", v.shape[0]),
@@ -279,7 +282,8 @@ def as_kernels_take_them(descales: Descales, none: tuple[Tensor, ...]) -> tuple[
     )
 
 
-def _scale(scale: Any, head_dim: int) -> float:
+def check_scale(scale: Any, head_dim: int) -> float:
+    """The scale, by default head_dim ** -0.5. Raises TunefaError unless it is a finite number."""
     if scale is None:
         return float(head_dim**-0.5)
     if not isinstance(scale, Real) or not math.isfinite(scale):

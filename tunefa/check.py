@@ -11,13 +11,16 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunefa import kernel as kernels
 from tunefa import languages
 from tunefa.kernel import Kernel
 from tunefa.trial import Config
 from tunefa.workload import Workload
+
+if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
+    from tunefa.packed import Packed
 
 TOLERANCE = {"bf16": 8e-3, "fp16": 1e-3, "fp32": 2e-5, "e4m3": 6e-2}
 """Twice to three times what rounding alone makes: P and the output are rounded to the dtype, whose
@@ -82,7 +85,7 @@ def awkward(workload: Workload, config: Config) -> Workload:
     """A small workload of the same kind whose lengths divide no tile: two KV heads, ragged tails.
 
     seqlen_k exceeds seqlen_q, so that bottom-right and top-left causal masks differ. A window ends
-    inside of blocks, and is short of the last rows' keys by some.
+    inside of blocks, and is short of the last rows' keys by some. Packed sequences are four.
     """
     block_m, block_n = int(config.get("BLOCK_M", 64)), int(config.get("BLOCK_N", 64))
     seqlen_q = block_m + block_m // 2 + 1
@@ -93,7 +96,7 @@ def awkward(workload: Workload, config: Config) -> Workload:
         seqlen_q += (window or 0) + (ahead or 0) + 4 * block_n
     return replace(
         workload,
-        batch=1,
+        batch=4 if workload.varlen else 1,
         heads=2 * workload.group,
         heads_kv=2,
         seqlen_q=seqlen_q,
@@ -111,8 +114,9 @@ def softcap(workload: Workload) -> float | None:
 def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[Any, ...]:
     """Fresh (q, k, v, out, lse) on `device`: normal inputs, outputs full of NaN.
 
-    Shapes as a kernel's `arguments` takes them, (batch, heads, seqlen, head_dim), stored BSHD. For
-    e4m3 come the descales of q, k and v, (batch, heads_kv): uniform between 0.5 and 1.5.
+    Shapes as a kernel's `arguments` takes them, (batch, heads, seqlen, head_dim), stored BSHD. Of a
+    `varlen` workload (rows, heads, head_dim), and cu_seqlens_q and cu_seqlens_k at the end. For
+    e4m3 the descales of q, k and v come there, (batch, heads_kv): uniform between 0.5 and 1.5.
     """
     import torch
 
@@ -124,44 +128,69 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
         generator.seed()
     else:
         generator.manual_seed(seed)
+    lengths = workload.lengths
+    rows, keys = (sum(each) for each in zip(*lengths, strict=True))
 
-    def normal(heads: int, seqlen: int, head_dim: int) -> Any:
-        shape = (workload.batch, seqlen, heads, head_dim)
+    def stored(total: int, heads: int, head_dim: int) -> tuple[int, ...]:
+        if workload.varlen:
+            return total, heads, head_dim
+        return workload.batch, total // workload.batch, heads, head_dim
+
+    def normal(total: int, heads: int, head_dim: int) -> Any:
+        shape = stored(total, heads, head_dim)
         made = torch.randn(shape, generator=generator, device=device, dtype=dtype)
-        if workload.dtype == "e4m3":
-            made = made.to(torch.float8_e4m3fn)
-        return made.transpose(1, 2)
+        return made.to(torch.float8_e4m3fn) if workload.dtype == "e4m3" else made
 
-    q = normal(workload.heads, workload.seqlen_q, workload.head_dim)
-    k = normal(workload.heads_kv, workload.seqlen_k, workload.head_dim)
-    v = normal(workload.heads_kv, workload.seqlen_k, workload.head_dim_v)
-    nan = float("nan")
-    out_shape = (workload.batch, workload.seqlen_q, workload.heads, workload.head_dim_v)
-    out = torch.full(out_shape, nan, device=device, dtype=dtype).transpose(1, 2)
-    lse = torch.full(q.shape[:3], nan, device=device, dtype=torch.float32)
+    def nan(shape: tuple[int, ...], dtype: Any) -> Any:
+        return torch.full(shape, float("nan"), device=device, dtype=dtype)
+
+    made = [
+        normal(rows, workload.heads, workload.head_dim),
+        normal(keys, workload.heads_kv, workload.head_dim),
+        normal(keys, workload.heads_kv, workload.head_dim_v),
+        nan(stored(rows, workload.heads, workload.head_dim_v), dtype),
+    ]
+    if workload.varlen:
+        cu_seqlens = [
+            torch.tensor([0, *each], device=device).cumsum(0).int()
+            for each in zip(*lengths, strict=True)
+        ]
+        return *made, nan((workload.heads, rows), torch.float32), *cu_seqlens
     descales = []
     if workload.dtype == "e4m3":
         of_heads = (3, workload.batch, workload.heads_kv)
         descales = list(0.5 + torch.rand(of_heads, generator=generator, device=device))
-    return q, k, v, out, lse, *descales
+    lse = nan((workload.batch, workload.heads, workload.seqlen_q), torch.float32)
+    return *(each.transpose(1, 2) for each in made), lse, *descales
 
 
 def compare(workload: Workload, made: tuple[Any, ...], scale: float, dtype: Any) -> Verdict:
     """Judges outputs that a kernel wrote into `made`; the reference is computed in `dtype`."""
     import torch
 
-    from tunefa import reference
+    from tunefa import packed, reference
 
-    q, k, v, out, lse, *descales = made
-    mask, cap = (workload.window, workload.ahead), softcap(workload)
-    problem = reference.Problem(q, k, v, workload.causal, scale, *mask, cap, descales)
-    right, right_lse = reference.attention(problem, dtype)
+    q, k, v, out, lse, *more = made
+    if workload.varlen:
+        right, right_lse = packed.attention(_packed(workload, made, scale), dtype)
+    else:
+        mask, cap = (workload.window, workload.ahead), softcap(workload)
+        problem = reference.Problem(q, k, v, workload.causal, scale, *mask, cap, more)
+        right, right_lse = reference.attention(problem, dtype)
     difference = (out.to(dtype) - right).norm() / right.norm().clamp_min(1e-30)
     empty = torch.isneginf(right_lse)
     off = (lse.to(dtype) - right_lse).abs().masked_fill(empty, 0.0)
     if bool((torch.isneginf(lse) != empty).any()):
         off = off + float("inf")
     return Verdict(float(difference), float(off.max()), workload)
+
+
+def _packed(workload: Workload, made: tuple[Any, ...], scale: float) -> Packed:
+    from tunefa.packed import Packed
+
+    q, k, v, _, _, cu_seqlens_q, cu_seqlens_k = made
+    mask, cap = (workload.window, workload.ahead), softcap(workload)
+    return Packed(q, k, v, cu_seqlens_q, cu_seqlens_k, workload.causal, scale, *mask, cap)
 
 
 class Gate:
@@ -205,13 +234,26 @@ class Gate:
         if shape.softcap or shape.dtype == "e4m3":
             return TOLERANCE[shape.dtype]
         if shape not in self._limits:
-            q, k, v, out, lse = tensors(shape, self._device)
-            out.copy_(_sdpa(q, k, v, shape))
+            made = tensors(shape, self._device)
+            _run_sdpa(made, shape)
             dtype = torch.float64 if shape.dtype == "fp32" else torch.float32
-            made = (q, k, v, out, lse)
             peer = compare(shape, made, shape.head_dim**-0.5, dtype).error
             self._limits[shape] = max(2.0 * peer, ROUNDING[shape.dtype])
         return self._limits[shape]
+
+
+def _run_sdpa(made: tuple[Any, ...], shape: Workload) -> None:
+    """Has PyTorch's attention write `out`, of packed sequences one after the other."""
+    from tunefa.packed import heads_first
+
+    q, k, v, out, _ = made[:5]
+    if not shape.varlen:
+        out.copy_(_sdpa(q, k, v, shape))
+        return
+    for rows, _, one in _packed(shape, made, shape.head_dim**-0.5).sequences():
+        seqlen_q, seqlen_k = one.q.shape[2], one.k.shape[2]
+        alone = replace(shape, batch=1, seqlen_q=seqlen_q, seqlen_k=seqlen_k, varlen=False)
+        heads_first(out[rows]).copy_(_sdpa(one.q, one.k, one.v, alone))
 
 
 def _sdpa(q: Any, k: Any, v: Any, shape: Workload) -> Any:

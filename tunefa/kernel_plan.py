@@ -117,4 +117,4 @@ def as_kernels_take_them(
 
 def rows_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """The tensors, those whose rows are not contiguous copied."""
-    return tuple(tensor if tensor.stride(3) == 1 else tensor.contiguous() for tensor in (q, k, v))
+    return tuple(tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (q, k, v))

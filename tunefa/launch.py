@@ -29,6 +29,7 @@ MAX_MAPS = 64
 # `pack_into` writes all that differs from call to call.
 _SIZES = struct.Struct("7I")
 _STREAM_AT, _ADDRESSES_AT = 32, 56
+_LENGTH = struct.Struct("i")
 Result = TypeVar("Result")
 Scratch = Sequence[tuple[tuple[int, ...], torch.dtype]]
 """Shapes and dtypes of memory that a call needs while it runs."""
@@ -63,7 +64,16 @@ class Value:
         return len(self.data)
 
 
-Parameter = Pointer | Descriptor | Value
+@dataclass(frozen=True)
+class Length:
+    """A parameter of 32 bits that is how long an axis of one of the tensors is."""
+
+    tensor: int
+    axis: int
+    size = 4
+
+
+Parameter = Pointer | Descriptor | Value | Length
 
 
 @dataclass(frozen=True)
@@ -82,8 +92,9 @@ class Entry:
 class PreparedLaunch:
     """Starts one kernel on tensors that lie in memory as those it was prepared for.
 
-    Only their addresses count, not how they are viewed. Threads and streams may share it. Once a
-    CUDA graph has captured it, it lives as long as the process.
+    Only their addresses count, not how they are viewed, but for the axes that a `Length` names.
+    Threads and streams may share it. Once a CUDA graph has captured it, it lives as long as the
+    process.
     """
 
     def __init__(
@@ -112,6 +123,12 @@ class PreparedLaunch:
             for number, each in enumerate(parameters)
             if isinstance(each, Descriptor)
         ]
+        places = _places(tensors, parameters)
+        self._lengths = [
+            (place, each.tensor, each.axis)
+            for place, each in zip(places, parameters, strict=True)
+            if isinstance(each, Length)
+        ]
         base = ctypes.addressof(self._block)
         pointers = (base, entry.function, base + parameters_at, None)
         self._arguments = tuple(ctypes.c_void_p(pointer) for pointer in pointers)
@@ -134,6 +151,8 @@ class PreparedLaunch:
             self._meet(stream)
         with self._lock:  # the driver copies parameters and maps before it returns
             self._call.pack_into(self._block, _STREAM_AT, stream, 0, 0, *addresses)
+            for place, tensor, axis in self._lengths:
+                _LENGTH.pack_into(self._block, place, tensors[tensor].shape[axis])
             for word, tensor, maps in self._descriptors:
                 address = addresses[tensor]
                 self._words[word] = maps.known.get(address) or maps.add(address)
@@ -201,34 +220,37 @@ class _Maps:
 
 
 def _block(entry: Entry, tensors: int, parameters: Sequence[Parameter]) -> Any:
-    """CUlaunchConfig, the tensors' addresses, a pointer to each parameter, and those that never
-    change.
+    """CUlaunchConfig, the tensors' addresses, a pointer to each parameter, and room for those that
+    are no addresses.
 
-    Pointers to tensor maps are left to the calls.
+    Pointers to tensor maps, and lengths, are left to the calls.
     """
-    parameters_at = _ADDRESSES_AT + 8 * tensors
-    values_at = parameters_at + 8 * len(parameters)
-    values = [each for each in parameters if isinstance(each, Value)]
-    block = (ctypes.c_ubyte * (values_at + sum(_room(value) for value in values)))()
+    places = _places(tensors, parameters)
+    end = _ADDRESSES_AT + 8 * (tensors + len(parameters)) + sum(map(_room, parameters))
+    block = (ctypes.c_ubyte * end)()
     base = ctypes.addressof(block)
     _SIZES.pack_into(block, 0, *entry.grid, entry.threads, 1, 1, entry.smem_bytes)
     pointers = []
-    for each in parameters:
-        if isinstance(each, Pointer):
-            pointers.append(base + _ADDRESSES_AT + 8 * each.tensor)
-        elif isinstance(each, Value):
-            pointers.append(base + values_at)
-            struct.pack_into(f"{each.size}s", block, values_at, each.data)
-            values_at += _room(each)
-        else:
-            pointers.append(0)
-    struct.pack_into(f"{len(pointers)}Q", block, parameters_at, *pointers)
+    for place, each in zip(places, parameters, strict=True):
+        if isinstance(each, Value):
+            struct.pack_into(f"{each.size}s", block, place, each.data)
+        pointers.append(0 if isinstance(each, Descriptor) else base + place)
+    struct.pack_into(f"{len(pointers)}Q", block, _ADDRESSES_AT + 8 * tensors, *pointers)
     return block
 
 
-def _room(value: Value) -> int:
-    """Bytes that a value takes among the others: each begins at a multiple of 8."""
-    return -(-value.size // 8) * 8
+def _places(tensors: int, parameters: Sequence[Parameter]) -> list[int]:
+    """Where in the block each parameter lies; of a tensor map, nowhere."""
+    places, free = [], _ADDRESSES_AT + 8 * (tensors + len(parameters))
+    for each in parameters:
+        places.append(_ADDRESSES_AT + 8 * each.tensor if isinstance(each, Pointer) else free)
+        free += _room(each)
+    return places
+
+
+def _room(parameter: Parameter) -> int:
+    """Bytes that it takes behind the pointers: each begins at a multiple of 8."""
+    return -(-parameter.size // 8) * 8 if isinstance(parameter, Value | Length) else 0
 
 
 def apart(device: int, work: Callable[[], Result]) -> Result:

@@ -166,4 +166,5 @@ def _family(workload: Workload) -> tuple[object, ...]:
         workload.window is None,
         workload.ahead is None,
         workload.softcap,
+        workload.varlen,
     )

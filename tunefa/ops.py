@@ -77,12 +77,12 @@ def _backward(
     call = Call.of(q, k, v, Options(*options), scale)
     layout = call.layout
     grad_out, out = heads_first(grad_out, layout), heads_first(out, layout)
-    if grad_lse is None and _flash_serves(call):
+    if grad_lse is None and not call.empty and flash_serves(call.q, call.v, call.scale):
         grads = _flash_gradients(call, out, lse, grad_out)
     else:
         grads = reference.gradients(call, out, lse, grad_out, grad_lse)
     dq, dk, dv = (
-        _like(heads_first(grad, layout), tensor)
+        like(heads_first(grad, layout), tensor)
         for grad, tensor in zip(grads, (q, k, v), strict=True)
     )
     return dq, dk, dv
@@ -118,22 +118,19 @@ def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
     return (*grads, None, None, None, *(None for _ in ctx.arguments))
 
 
-def _flash_serves(call: Call) -> bool:
-    """Whether PyTorch's FlashAttention-2 computes this call's gradients."""
-    head_dim = call.q.shape[3]
+def flash_serves(q: Tensor, v: Tensor, scale: float) -> bool:
+    """Whether PyTorch's FlashAttention-2 computes a call's gradients, if there is something to."""
+    head_dim = q.shape[-1]
     if not (
-        call.q.is_cuda
-        and call.q.dtype in (torch.bfloat16, torch.float16)
-        and head_dim == call.v.shape[3]
+        q.is_cuda
+        and q.dtype in (torch.bfloat16, torch.float16)
+        and head_dim == v.shape[-1]
         and head_dim % 8 == 0
-        and call.scale > 0
-        and call.softcap is None
-        and _flash_knows_band(call)
-        and not call.empty
+        and scale > 0
         and torch.backends.cuda.is_flash_attention_available()
     ):
         return False
-    capability = torch.cuda.get_device_capability(call.q.device)
+    capability = torch.cuda.get_device_capability(q.device)
     # Its backward for head_dim > 192 needs more shared memory than sm86, sm89 and sm120 have.
     return capability >= (8, 0) and (head_dim <= 192 or (capability[1] == 0 and capability[0] < 12))
 
@@ -176,7 +173,7 @@ def _flash_gradients(
     return dq, dk, dv
 
 
-def _like(grad: Tensor, tensor: Tensor) -> Tensor:
+def like(grad: Tensor, tensor: Tensor) -> Tensor:
     """`grad` with dtype and strides of `torch.empty_like(tensor)`, as the fake op promises."""
     made = torch.empty_like(tensor)
     if (grad.dtype, grad.stride()) == (made.dtype, made.stride()):

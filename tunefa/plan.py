@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-import torch
 from torch import Tensor
 
-from tunefa import arch as archs
 from tunefa import languages, reference
 from tunefa.arch import Arch
 from tunefa.call import DTYPES, Call, Descales, Options, heads_first, no_descales
+from tunefa.chip import Chip
 from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
 from tunefa.kernel import Kernel
 from tunefa.kernel_plan import KernelPlan, as_kernels_take_them, rows_contiguous
 from tunefa.languages import Compiled, CompileError, Launch
 from tunefa.lookup import Choice, How, lookup
+from tunefa.packed_call import PackedCall, PackedTensors
+from tunefa.packed_plan import PackedKernelPlan, PackedPyTorchPlan
 from tunefa.store import Store
 from tunefa.trial import Config
 from tunefa.workload import DTYPES as WORKLOAD_DTYPES
@@ -29,6 +30,7 @@ PYTORCH = "pytorch"
 _MAX_STRIDE = 2**31
 """Kernels take strides as 32-bit integers, but for the batch's."""
 
+AnyCall = Call | PackedCall
 Compile = Callable[[Kernel, Workload, Config, Arch, bool], Compiled]
 """A language's `compile`; the runtime's remembers what it compiled."""
 
@@ -48,33 +50,7 @@ class Chosen:
     """None where the call is none that a kernel could serve."""
 
 
-@dataclass(frozen=True)
-class Chip:
-    """What there is to know about a device before choosing for it."""
-
-    name: str
-    """As the driver says it."""
-    arch: Arch | None
-    why_not: str = ""
-    """Why kernels do not run on it; "" where there is an arch."""
-
-    @classmethod
-    def of(cls, device: torch.device) -> Chip:
-        """The chip behind a PyTorch device."""
-        if device.type != "cuda":
-            return cls(device.type, None, f"q is on {device.type}, and kernels run on CUDA devices")
-        name = torch.cuda.get_device_name(device)
-        if torch.version.hip is not None:  # its capabilities are numbered like NVIDIA's
-            return cls(name, None, f"{name} is an AMD device, and there is no kernel for it")
-        major, minor = torch.cuda.get_device_capability(device)
-        known = archs.names()
-        if f"sm{major}{minor}" not in known:
-            why = f"there is no arch sm{major}{minor} for {name} (known: {', '.join(known)})"
-            return cls(name, None, why)
-        return cls(name, archs.load(f"sm{major}{minor}"))
-
-
-class Plan(Protocol):
+class AnyPlan(Protocol):
     """Runs every call of one shape."""
 
     @property
@@ -85,10 +61,21 @@ class Plan(Protocol):
     def device_bytes(self) -> int:
         """Device memory that it holds."""
 
+
+class Plan(AnyPlan, Protocol):
+    """Of `flash_attention`."""
+
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
     ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
+
+
+class PackedPlan(AnyPlan, Protocol):
+    """Of `flash_attention_varlen`."""
+
+    def run(self, tensors: PackedTensors, scale: float | None) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +85,6 @@ class PyTorchPlan:
     chosen: Chosen
     options: Options
     device_bytes: int = 0
-
-    @classmethod
-    def because(cls, call: Call, why: str, workload: Workload | None = None) -> PyTorchPlan:
-        """The plan for a call that no kernel runs, and the reason."""
-        chosen = Chosen(PYTORCH, {}, "pytorch", f"{PYTORCH}: {why}", workload)
-        return cls(chosen, call.options)
 
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
@@ -116,7 +97,15 @@ class PyTorchPlan:
         return out, lse
 
 
-def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile) -> Plan:
+def because(call: AnyCall, why: str, workload: Workload | None = None) -> Any:
+    """The plan for a call that no kernel runs, and the reason."""
+    chosen = Chosen(PYTORCH, {}, "pytorch", f"{PYTORCH}: {why}", workload)
+    if isinstance(call, PackedCall):
+        return PackedPyTorchPlan(chosen, call.options)
+    return PyTorchPlan(chosen, call.options)
+
+
+def of(call: AnyCall, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile) -> Any:
     """The plan for a call on a chip: the config that lookup finds if it compiles, the kernel's
     default, PyTorch.
 
@@ -127,7 +116,7 @@ def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile:
         readable = _readable(call, workload, arch, kernels)
         choice = lookup(store, workload, arch, chip.name, readable)
     except TunefaError as error:
-        return PyTorchPlan.because(call, str(error))
+        return because(call, str(error))
     kernel = next(each for each in kernels if each.name == choice.kernel)
     try:
         aligned = _is_aligned(call, kernel)
@@ -141,10 +130,10 @@ def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile:
     except TunefaError as error:  # there is no compiler, say
         why = str(error)
     warnings.warn(f"attention runs in PyTorch: {why}", stacklevel=2)
-    return PyTorchPlan.because(call, why, workload)
+    return because(call, why, workload)
 
 
-def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: Compile) -> Plan:
+def frozen(call: AnyCall, chip: Chip, lock: Frozen, installed: Installed, compile: Compile) -> Any:
     """The plan for a call on a chip: the record of a lock file as it stands.
 
     Raises TunefaError where there is none, or where it cannot run so.
@@ -169,7 +158,7 @@ def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: 
         raise lock.cannot(record, str(error)) from error
 
 
-def without_kernel(call: Call, lock: Frozen | None) -> Plan:
+def without_kernel(call: AnyCall, lock: Frozen | None) -> Any:
     """The plan for a call that is off CUDA or has a scale that kernels do not take.
 
     Raises TunefaError for one on CUDA in a process that is frozen to `lock`.
@@ -180,12 +169,12 @@ def without_kernel(call: Call, lock: Frozen | None) -> Plan:
         why = f"scale {call.scale} is not positive, and kernels scale a row's maximum with it"
     if lock is not None and call.q.is_cuda:
         raise lock.serves_no(f"call with q {tuple(call.q.shape)} on {chip.name}", why)
-    return PyTorchPlan.because(call, why)
+    return because(call, why)
 
 
-def _prepared(call: Call, chosen: Chosen, kernel: Kernel, compiled: Compiled) -> KernelPlan:
+def _prepared(call: AnyCall, chosen: Chosen, kernel: Kernel, compiled: Compiled) -> Any:
     """The plan for calls like this one. Raises CompileError as `prepare` of the language does."""
-    workload, layout = chosen.workload, call.layout
+    workload = chosen.workload
     language = languages.load(kernel.language)
 
     def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
@@ -195,16 +184,20 @@ def _prepared(call: Call, chosen: Chosen, kernel: Kernel, compiled: Compiled) ->
         )
         return launch
 
-    tensors = _tensors(call)
-    out = heads_first(tensors[3], layout)
-    q = heads_first(call.q, layout)
+    tensors, device = _tensors(call), call.q.get_device()
+    launch = prepare(tensors, float(call.q.shape[-1] ** -0.5))
+    contiguous = all(x.stride(-1) == 1 for x in (call.q, call.k, call.v))
+    if isinstance(call, PackedCall):
+        return PackedKernelPlan(chosen, device, launch, prepare, contiguous)
+    out = heads_first(tensors[3], call.layout)
+    q = heads_first(call.q, call.layout)
     return KernelPlan(
         chosen,
-        layout,
-        call.q.get_device(),
-        prepare(tensors, float(call.q.shape[3] ** -0.5)),
+        call.layout,
+        device,
+        launch,
         prepare,
-        rows_contiguous=all(x.stride(3) == 1 for x in (call.q, call.k, call.v)),
+        rows_contiguous=contiguous,
         out_like_q=(q.shape, q.stride(), q.dtype) == (out.shape, out.stride(), out.dtype),
         no_descales=no_descales(q),
     )
@@ -250,7 +243,7 @@ def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
 
 
 def _readable(
-    call: Call, workload: Workload, arch: Arch, kernels: Sequence[Kernel]
+    call: AnyCall, workload: Workload, arch: Arch, kernels: Sequence[Kernel]
 ) -> Sequence[Kernel]:
     """The kernels that can read the call's tensors.
 
@@ -273,7 +266,7 @@ def _readable(
     return rest
 
 
-def _served(call: Call, chip: Chip) -> tuple[Workload, Arch]:
+def _served(call: AnyCall, chip: Chip) -> tuple[Workload, Arch]:
     """What lookup needs. Raises TunefaError with the reason why no kernel is asked."""
     if chip.arch is None:
         raise TunefaError(chip.why_not)
@@ -287,7 +280,7 @@ def _served(call: Call, chip: Chip) -> tuple[Workload, Arch]:
     return call.workload(), chip.arch
 
 
-def _is_aligned(call: Call, kernel: Kernel) -> bool:
+def _is_aligned(call: AnyCall, kernel: Kernel) -> bool:
     tensors = _tensors(call)
     # No source says that TMA takes a stride of 0, which an expanded tensor has.
     expanded = any(
@@ -298,9 +291,11 @@ def _is_aligned(call: Call, kernel: Kernel) -> bool:
     return not expanded and bool(kernel.module.is_aligned(tensors))
 
 
-def _tensors(call: Call) -> tuple[Tensor, ...]:
+def _tensors(call: AnyCall) -> tuple[Tensor, ...]:
     """The call's tensors and new ones for what it returns, as its plan hands them to a kernel."""
+    out, lse = call.new_out(), call.new_lse()
+    if isinstance(call, PackedCall):
+        return *rows_contiguous(call.q, call.k, call.v), out, lse, *call.cu_seqlens
     q, k, v = (heads_first(tensor, call.layout) for tensor in (call.q, call.k, call.v))
     q, k, v = rows_contiguous(q, k, v)
-    made = call.new_out(), call.new_lse()
-    return as_kernels_take_them(call.layout, q, k, v, *made, *call.descales)
+    return as_kernels_take_them(call.layout, q, k, v, out, lse, *call.descales)

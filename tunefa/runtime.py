@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
 from tunefa import kernel as kernels
-from tunefa import languages, store
 from tunefa import plan as plans
-from tunefa.arch import Arch
+from tunefa import store
 from tunefa.call import Call, Descales, Options, Window
+from tunefa.chip import Chip
+from tunefa.compiler import Compiler
 from tunefa.frozen import Freeze, Installed
 from tunefa.kernel import Kernel
-from tunefa.languages import Compiled
-from tunefa.plan import Chip, Chosen, Plan
+from tunefa.plan import AnyCall, AnyPlan, Chosen, Plan
 from tunefa.recent import Recent
 from tunefa.record import Record
 from tunefa.store import Store
-from tunefa.trial import Config
-from tunefa.workload import Workload
 
 MAX_PLANS = 4096
 """A server that decodes makes one for each length. One counts once more for every 16 KiB that it
 holds on the device (`KernelPlan.device_bytes`), so that all hold at most 64 MiB there."""
-MAX_COMPILED = 512
 
 Layout = Literal["bshd", "bhsd"]
 
@@ -51,35 +48,12 @@ class _Records(Store):
         return [*self.loaded, *super().records()]
 
 
-class Compiler:
-    """A language's `compile` for one device, which remembers what it compiled.
-
-    Another batch or length takes the same binary: kernels get these as arguments. A binary is
-    loaded into one device's context, so every device has a compiler of its own.
-    """
-
-    def __init__(self) -> None:
-        self._compiled: Recent[Compiled] = Recent(MAX_COMPILED)
-
-    def __call__(
-        self, kernel: Kernel, workload: Workload, config: Config, arch: Arch, aligned: bool
-    ) -> Compiled:
-        """As `compile` of the kernel's language; raises what that raises."""
-        language = languages.load(kernel.language)
-        key = (arch.name, language.binary_key(kernel, workload, config, aligned))
-        compiled = self._compiled.get(key)
-        if compiled is None:
-            compiled = language.compile(kernel, workload, config, arch, aligned)
-            self._compiled.add(key, compiled)
-        return compiled
-
-
 class Runtime:
     """Plans, compiled configs and records of one process. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._plans: Recent[Plan] = Recent(MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
+        self._plans = Recent[AnyPlan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
         self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self._records: _Records | None = None
         self._kernels: tuple[Kernel, ...] | None = None
@@ -109,10 +83,8 @@ class Runtime:
         else:
             call = Call.of(q, k, v, options, scale, descales)
             scale = call.scale
-            if q.is_cuda and scale > 0:
-                plan = self.plan(q, k, v, options, descales)
-            else:
-                plan = plans.without_kernel(call, self._freeze.file)
+            on_cuda = q.is_cuda and scale > 0
+            plan = self.plan(q, k, v, options, descales) if on_cuda else self.unplanned(call)
         self._last.chosen = plan.chosen
         return plan.run(q, k, v, scale, descales)
 
@@ -128,7 +100,20 @@ class Runtime:
             options,
             tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales),
         )
-        return self._plans.get(key) or self._add(key, Call.of(q, k, v, options, None, descales))
+        plan: Plan = self.planned(key, lambda: Call.of(q, k, v, options, None, descales))
+        return plan
+
+    def planned(self, key: Hashable, call: Callable[[], AnyCall]) -> Any:
+        """The plan under a key; made for a call if there is none yet."""
+        return self._plans.get(key) or self._add(key, call())
+
+    def unplanned(self, call: AnyCall) -> Any:
+        """The plan for a call that no kernel may run, whatever its shape."""
+        return plans.without_kernel(call, self._freeze.file)
+
+    def remember(self, plan: AnyPlan) -> None:
+        """What ran this thread's last call, for `last`."""
+        self._last.chosen = plan.chosen
 
     def load(self, path: Path, frozen: bool = False) -> None:
         """Adds the records of a file, or freezes to it; known shapes are decided again."""
@@ -141,7 +126,7 @@ class Runtime:
                 stored.loaded = [*store.read(path), *stored.loaded]
             self._plans.clear()
 
-    def _add(self, key: Hashable, call: Call) -> Plan:
+    def _add(self, key: Hashable, call: AnyCall) -> AnyPlan:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
@@ -167,6 +152,11 @@ class Runtime:
 
 
 _RUNTIME = Runtime()
+
+
+def current() -> Runtime:
+    """That of this process."""
+    return _RUNTIME
 
 
 @overload

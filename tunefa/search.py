@@ -288,7 +288,7 @@ def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial
         return right[:1]
     count, default = state.request.finalists, _default(state.request, kernel)
     finalists = right[:count] + [t for t in right[count:] if t.config in known]
-    if state.request.measured and default and all(t.config != default for t in own):
+    if state.request.objective == "measured" and default and all(t.config != default for t in own):
         finalists.append(Trial(default, "ok"))
     return finalists
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from tunefa.driver import TensorMap
-from tunefa.launch import Descriptor, Entry, Parameter, Pointer, Value
+from tunefa.launch import Descriptor, Entry, Length, Parameter, Pointer, Value
 
 _NUMBERS = {
     "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
@@ -54,7 +54,7 @@ def parameters(
         elif str(kind).startswith("*"):
             made = _pointer(argument, tensors, tables)
         else:
-            made = _number(kind, argument)
+            made = _number(kind, argument, tensors)
         if made is None:
             return None
         found += made
@@ -83,7 +83,11 @@ def _pointer(
     return [Value(struct.pack("Q", argument.data_ptr()))]
 
 
-def _number(kind: Any, argument: Any) -> list[Parameter] | None:
+def _number(kind: Any, argument: Any, tensors: Sequence[Tensor]) -> list[Parameter] | None:
+    if isinstance(argument, tuple):
+        tensor, axis = argument
+        place = _place(tensor, tensors)
+        return None if place is None or kind != "i32" else [Length(place, axis)]
     form = _NUMBERS.get(kind) if isinstance(kind, str) else None
     return None if form is None else [Value(struct.pack(form, argument))]
 

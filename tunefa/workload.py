@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
@@ -28,6 +29,7 @@ _SIZES = {
 _SIDES = ("window", "ahead")
 _MASKS = {"causal": True, "full": False}
 _SOFTCAP = "softcap"
+_VARLEN = "varlen"
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 _SIZE = re.compile(r"([1-9][0-9]{0,14})([kK]?)")
 
@@ -57,6 +59,9 @@ class Workload:
     a causal mask, so many beyond it. One that leaves out no key becomes None, so that equal
     problems are equal workloads. `softcap` says whether scores are bounded, s to c * tanh(s / c)
     (Gemma 2, arXiv:2408.00118, section 2), not by what c.
+
+    `varlen`: the sequences are packed, rows after rows, and seqlen_q and seqlen_k are the longest;
+    `lengths` are those that stand for any.
     """
 
     op: str = "fwd"
@@ -72,6 +77,7 @@ class Workload:
     window: int | None = None
     ahead: int | None = None
     softcap: bool = False
+    varlen: bool = False
 
     def __post_init__(self) -> None:
         """Raises TunefaError for the first field with a value that no kernel could serve."""
@@ -162,6 +168,8 @@ class Workload:
             parts.append(f"a{self.ahead}")
         if self.softcap:
             parts.append(_SOFTCAP)
+        if self.varlen:
+            parts.append(_VARLEN)
         return "_".join(parts)
 
     @property
@@ -177,8 +185,45 @@ class Workload:
         return left, 0 if self.causal else self.ahead
 
     @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Query rows and keys of each sequence.
+
+        Of packed ones, number i of `batch` by length has (i + 1) / batch of the longest, and they
+        come in an order that is always the same.
+        """
+        if not self.varlen:
+            return [(self.seqlen_q, self.seqlen_k)] * self.batch
+        chance = random.Random(0)
+        shares = sorted(range(1, self.batch + 1), key=lambda _: chance.random())
+        return [
+            (-(-self.seqlen_q * share // self.batch), -(-self.seqlen_k * share // self.batch))
+            for share in shares
+        ]
+
+    @property
+    def even(self) -> Workload:
+        """Itself, or for packed sequences about as many rows and pairs in equal ones.
+
+        Lengths up to L that are evenly spread have the mean L / 2 and the mean square L^2 / 3.
+        """
+        if not self.varlen:
+            return self
+        return replace(
+            self,
+            batch=max(1, round(self.batch * 3 / 4)),
+            seqlen_q=-(-self.seqlen_q * 2 // 3),
+            seqlen_k=-(-self.seqlen_k * 2 // 3),
+            varlen=False,
+        )
+
+    @property
     def pairs(self) -> int:
-        """Query-key pairs that one head attends, exactly."""
+        """Query-key pairs that one head attends, exactly: in a sequence, or in all packed ones."""
+        if self.varlen:
+            return sum(
+                replace(self, batch=1, seqlen_q=rows, seqlen_k=keys, varlen=False).pairs
+                for rows, keys in self.lengths
+            )
         diagonal = self.seqlen_k - self.seqlen_q
         left, right = self.band
         pairs = self.seqlen_q * self.seqlen_k
@@ -200,7 +245,7 @@ class Workload:
     @property
     def exp2_count(self) -> int:
         """Elements of the softmax, each one exp2."""
-        return self.batch * self.heads * self.pairs
+        return (1 if self.varlen else self.batch) * self.heads * self.pairs
 
     @property
     def flops(self) -> int:
@@ -210,9 +255,10 @@ class Workload:
     @property
     def io_bytes(self) -> int:
         """Bytes of q, k, v, the output and the fp32 logsumexp, each moved once."""
-        rows = self.batch * self.heads * self.seqlen_q
-        rows_kv = self.batch * self.heads_kv * self.seqlen_k
-        size = DTYPES[self.dtype]
+        rows, keys = self.batch * self.seqlen_q, self.batch * self.seqlen_k
+        if self.varlen:
+            rows, keys = (sum(each) for each in zip(*self.lengths, strict=True))
+        rows, rows_kv, size = self.heads * rows, self.heads_kv * keys, DTYPES[self.dtype]
         inputs = (rows * self.head_dim + rows_kv * (self.head_dim + self.head_dim_v)) * size
         return inputs + rows * self.head_dim_v * max(size, 2) + 4 * rows
 
@@ -233,9 +279,11 @@ def _parse_part(part: str) -> tuple[str, Any]:
         return "causal", _MASKS[part]
     if part == _SOFTCAP:
         return "softcap", True
+    if part == _VARLEN:
+        return _VARLEN, True
     match = _PART.fullmatch(part)
     if match and match[1] in _SIZES:
         name = _SIZES[match[1]]
         return name, parse_size(match[2], name)
     sizes = (f"{key}<{name}>" for key, name in _SIZES.items())
-    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, _SOFTCAP])
+    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, _SOFTCAP, _VARLEN])

@@ -93,10 +93,13 @@ def transposition_arguments(v, vt):
     return grid, [v, vt, heads_kv, seqlen_k, groups, *strides, *constants]
 
 
-def transposed_shape(workload):
-    """(batch, heads_kv, head_dim, keys) of V^T, keys in whole groups."""
+def scratch(workload):
+    """Shape and dtype of V^T, (batch, heads_kv, head_dim, keys), keys in whole groups."""
+    import torch  # takes seconds, which compiling does without
+
     keys = triton.cdiv(workload.seqlen_k, KEYS) * KEYS
-    return workload.batch, workload.heads_kv, workload.head_dim_v, keys
+    shape = (workload.batch, workload.heads_kv, workload.head_dim_v, keys)
+    return [(shape, torch.float8_e4m3fn)]
 
 
 # ---------------------------------------------------------------------------------- on the way to p

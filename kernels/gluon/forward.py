@@ -16,6 +16,7 @@ from tunefa.kernels.gluon.hopper import (
     Ring,
     Turns,
     as_matrix,
+    at,
     no_row_sum,
     online_softmax,
     row_layout,
@@ -66,6 +67,7 @@ class Attention:
     SOFTCAP: gl.constexpr
     RAGGED: gl.constexpr
     E4M3: gl.constexpr
+    VARLEN: gl.constexpr
 
     @gluon.constexpr_function
     def __init__(self, like=None, **fields):
@@ -95,10 +97,28 @@ class Attention:
         return diagonal
 
     @gluon.jit
+    def of(self, tile):
+        """The same for the lengths of a tile's own sequence."""
+        a = self
+        if self.VARLEN:
+            a = Attention(like=self, seqlen_q=tile.seqlen_q, seqlen_k=tile.seqlen_k)
+        return a
+
+    @gluon.jit
+    def rows_before(self, tile):
+        """Rows of lse, of all heads, before those of a tile's sequence."""
+        before = (tile.batch * self.heads + tile.head).to(gl.int64) * self.seqlen_q
+        if self.VARLEN:  # `seqlen_q` of the launch is that of all sequences
+            before = tile.head.to(gl.int64) * self.seqlen_q + tile.q_begin
+        return before
+
+    @gluon.jit
     def blocks(self, row, ROWS: gl.constexpr):
         """[begin, end) of the key blocks that query rows [row, row + ROWS) see, at least one."""
         BLOCK_N: gl.constexpr = self.BLOCK_N
         end = (self.seqlen_k + BLOCK_N - 1) // BLOCK_N
+        if self.VARLEN:  # a sequence may have no keys at all
+            end = gl.maximum(end, 1)
         offset = self.diagonal()
         if self.CAUSAL:
             seen = gl.minimum(row + ROWS, self.seqlen_q) + offset
@@ -175,22 +195,6 @@ class Pipes:
         self.schedule, self.tiles = schedule, tiles
 
 
-@gluon.jit
-def first_and_count(schedule):
-    """Where the tiles of this program begin in the schedule, and how many there are."""
-    program = gl.program_id(0)
-    first = gl.load(schedule + program)
-    return first, gl.load(schedule + program + 1) - first
-
-
-@gluon.jit
-def scheduled(schedule, i):
-    """(batch, first query head, KV head, first query row) of tile number i: no division on the
-    device."""
-    entry = schedule + i * 4
-    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), gl.load(entry + 3)
-
-
 # --------------------------------------------------------------------------------- blocks of keys
 
 
@@ -217,7 +221,7 @@ def first_block(a, pipes, q_slot, block, row, key_block, ME: gl.constexpr):
 def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: gl.constexpr):
     """`first_block` of the first N keys of it."""
     k = pipes.k
-    GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
+    GUARD: gl.constexpr = a.RAGGED and (a.CAUSAL or a.VARLEN)
     s_token = scores(pipes.q, q_slot, k, block % k.SLOTS, N)
     pipes.turns.give(ME)
     s = warpgroup_mma_wait(0, [s_token])
@@ -310,7 +314,7 @@ def write_lse(a, lse_ptr, row, row_max, row_sum):
 
 
 @gluon.jit
-def write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME: gl.constexpr):
+def write_out(a, out, pipes, slot, o_descs, o_tiles, place, row, ME: gl.constexpr):
     """Sends 64 finished rows to memory by TMA, which leaves out the rows beyond seqlen_q."""
     out, rest = out
     q, v = pipes.q, pipes.v
@@ -322,31 +326,31 @@ def write_out(a, out, pipes, slot, o_descs, o_tiles, batch, head, row, ME: gl.co
         if v.REST:
             q.rest(slot).store(rest.to(dtype))
         fence_async_shared()
-        copy_out(o_desc, [batch, head, row, 0], q.tiles.index(slot))
+        copy_out(o_desc, at(place, row, 0), q.tiles.index(slot))
         if v.REST:
-            copy_out(o_rest_desc, [batch, head, row, COLUMNS], q.rests.index(slot))
+            copy_out(o_rest_desc, at(place, row, COLUMNS), q.rests.index(slot))
         if a.Q_STAGES == 1:
             tma.store_wait(0)
             q.free(slot)
     elif a.O_PARTS == 1:
         tile, rest_tile = o_tiles
-        send_part(out.to(dtype), o_desc, tile.index(ME), batch, head, row, 0)
+        send_part(out.to(dtype), o_desc, tile.index(ME), place, row, 0)
         if v.REST:
-            send_part(rest.to(dtype), o_rest_desc, rest_tile.index(ME), batch, head, row, COLUMNS)
+            send_part(rest.to(dtype), o_rest_desc, rest_tile.index(ME), place, row, COLUMNS)
     else:
         half: gl.constexpr = wgmma_layout(COLUMNS // 2)
         left, right = out.to(dtype).reshape([64, 2, COLUMNS // 2]).permute((0, 2, 1)).split()
         tile, _ = o_tiles
-        send_part(gl.convert_layout(left, half), o_desc, tile.index(ME), batch, head, row, 0)
+        send_part(gl.convert_layout(left, half), o_desc, tile.index(ME), place, row, 0)
         right = gl.convert_layout(right, half)
-        send_part(right, o_desc, tile.index(ME), batch, head, row, COLUMNS // 2)
+        send_part(right, o_desc, tile.index(ME), place, row, COLUMNS // 2)
 
 
 @gluon.jit
-def send_part(part, o_desc, tile, batch, head, row, column):
+def send_part(part, o_desc, tile, place, row, column):
     """Sends columns of the output through a buffer, once what it held before has left."""
     tma.store_wait(0)
     barrier()
     as_matrix(tile).store(part)
     fence_async_shared()
-    copy_out(o_desc, [batch, head, row, column], tile)
+    copy_out(o_desc, at(place, row, column), tile)

@@ -9,6 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from tunefa.kernels.gluon.api import aggregate, copy_in
+from tunefa.kernels.gluon.tma_blocks import ROW_LIMIT
 
 
 @gluon.constexpr_function
@@ -69,12 +70,15 @@ class Ring:
         self.tiles, self.rests, self.filled, self.freed = tiles, rests, filled, freed
         self.SLOTS, self.REST = gl.constexpr(SLOTS), gl.constexpr(REST)
         self.TRANSPOSED = gl.constexpr(TRANSPOSED)
-        self.COLUMNS = gl.constexpr(tiles.shape[3 if TRANSPOSED else 4])
+        self.COLUMNS = gl.constexpr(tiles.shape[-2 if TRANSPOSED else -1])
         self.BITS = gl.constexpr(tiles.dtype.primitive_bitwidth)
 
     @gluon.jit
-    def fill(self, slot, uses, descs, batch, head, row):
-        """Producer: waits until the slot is free, then starts the copy of a tile into it."""
+    def fill(self, slot, uses, descs, place, row):
+        """Producer: waits until the slot is free, then starts the copy of a tile into it.
+
+        `place` is what `at` takes.
+        """
         desc, rest_desc = descs
         tile = self.tiles.index(slot)
         mbarrier.wait(self.freed.index(slot), (uses & 1) ^ 1)
@@ -82,13 +86,14 @@ class Ring:
         if self.REST:
             mbarrier.expect(filled, desc.block_type.nbytes + rest_desc.block_type.nbytes)
             rest = self.rests.index(slot)
-            copy_in(rest_desc, [batch, head, row, tile.shape[3]], filled, rest)
+            COLUMNS: gl.constexpr = desc.block_type.shape[-1]
+            copy_in(rest_desc, at(place, row, COLUMNS), filled, rest)
         else:
             mbarrier.expect(filled, desc.block_type.nbytes)
         if self.TRANSPOSED:
-            copy_in(desc, [batch, head, 0, row], filled, tile)
+            copy_in(desc, at(place, 0, row), filled, tile)
         else:
-            copy_in(desc, [batch, head, row, 0], filled, tile)
+            copy_in(desc, at(place, row, 0), filled, tile)
 
     @gluon.jit
     def wait(self, slot, uses):
@@ -115,9 +120,25 @@ class Ring:
 
 
 @gluon.jit
+def at(place, row, column):
+    """Where TMA finds a row and a column of a head.
+
+    `place` is (batch, head), or (head, begin, length) of a sequence among packed ones: then what
+    lies outside of these rows is outside of the tensor (`_packed` in tma_blocks.py).
+    """
+    if len(place) == 2:
+        batch, head = place
+        coordinates = (batch, head, row, column)
+    else:
+        head, begin, length = place
+        coordinates = (ROW_LIMIT, begin + length, head, ROW_LIMIT - length + row, column)
+    return coordinates
+
+
+@gluon.jit
 def as_matrix(tile):
-    """(1, heads, rows, columns) in shared memory as (heads * rows, columns)."""
-    return tile.reshape([tile.shape[1] * tile.shape[2], tile.shape[3]])
+    """(1, ..., heads, rows, columns) in shared memory as (heads * rows, columns)."""
+    return tile.reshape([tile.shape[-3] * tile.shape[-2], tile.shape[-1]])
 
 
 @gluon.jit
@@ -125,8 +146,8 @@ def new_ring(
     descs, REST: gl.constexpr, SLOTS: gl.constexpr, READERS: gl.constexpr,
     TRANSPOSED: gl.constexpr = False,
 ):  # fmt: skip
-    """A ring for tiles of two descriptors (1, heads, rows, columns), the second for the rest; for
-    one of (1, 1, columns, rows) without a rest if TRANSPOSED."""
+    """A ring for tiles of two descriptors (1, ..., heads, rows, columns), the second for the rest;
+    for one of (1, 1, columns, rows) without a rest if TRANSPOSED."""
     desc, rest_desc = descs
     tiles = new_tiles(desc, SLOTS)
     rests = tiles

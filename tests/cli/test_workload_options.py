@@ -43,6 +43,7 @@ def asked(run: Run, *arguments: str) -> str:
         ("--seqlen 8k --full --window 1k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_full_w1024"),
         ("--seqlen 8k --ahead 9 --window 2", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_full_w2_a9"),
         ("--seqlen 8k --softcap", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_softcap"),
+        ("--seqlen 8k --varlen", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_varlen"),
         ("-w q4096_full", "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_full"),
         (
             "--model llama3-8b --seqlen 8192 --batch 4 --full --dtype fp16 --seqlen-k 15360",
@@ -190,6 +191,8 @@ def test_a_device_of_an_unknown_arch(monkeypatch: pytest.MonkeyPatch) -> None:
         (Selection(fields={"head_dim": 128}), measured(), True),
         (Selection(fields={"causal": False}), measured(), False),
         (Selection(fields={"window": 512}), measured(), False),
+        (Selection(fields={"varlen": True}), measured(), False),
+        (Selection(fields={"varlen": True}), measured("fwd_q4096_varlen"), True),
         (Selection(fields={"window": 512}), measured("fwd_q4096_w512"), True),
         (Selection(fields={"softcap": True}), measured(), False),
         (Selection(fields={"softcap": True}), measured("fwd_q4096_softcap"), True),

@@ -19,7 +19,8 @@ chip = arch.load("sm90")
 for name in kernel.names():
     made = kernel.load(name)
     if made.language == "gluon":
-        for text in ("q8192_d128_causal", "q500_k700_d80_full", "q8192_d128_e4m3_full"):
+        for text in ("q8192_d128_causal", "q500_k700_d80_full", "q8192_d128_e4m3_full",
+                     "b4_q900_d64_varlen"):  # fmt: skip
             workload = Workload.parse(text)
             config = made.default(workload, chip)
             compiled = languages.load("gluon").compile(made, workload, config, chip)

@@ -18,7 +18,7 @@ from tunefa import kernel as kernels
 from tunefa import languages, plan, reference, runtime
 from tunefa.call import heads_first
 from tunefa.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.plan import Chip
+from tunefa.chip import Chip
 from tunefa.record import Record
 from tunefa.reference import Problem
 from tunefa.runtime import Runtime

@@ -126,7 +126,9 @@ _SIZE_OPTIONS = {
 }
 
 
-SELECTING = ("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "softcap", "text")
+SELECTING = (
+    *("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "softcap", "varlen", "text"),
+)
 """The parameters that make a selection, by the names that click has for them."""
 
 _CHIP_OPTIONS = (
@@ -147,6 +149,8 @@ _WORKLOAD_OPTIONS = (
         "Mask, aligned to the bottom right, or none.  [default: causal]")),
     click.option("--softcap", is_flag=True, default=None, help=(
         "Scores are bounded by a tanh, as in Gemma 2.")),
+    click.option("--varlen", is_flag=True, default=None, help=(
+        "Packed sequences of many lengths; --seqlen is the longest.")),
     click.option("-w", "--workload", "text", metavar="WORKLOAD", help=(
         "All of it as one word, such as b4_h32_kv8_q4096_d128_bf16_causal.")),
 )  # fmt: skip
@@ -210,14 +214,15 @@ def _select(given: dict[str, Any]) -> Selection:
 
 def _flag(name: str) -> str:
     """The option that gives a field."""
-    others = {"dtype": "--dtype", "causal": "--causal/--full", "softcap": "--softcap"}
-    return others.get(name) or _SIZE_OPTIONS[name][0]
+    flags = {"dtype": "--dtype", "causal": "--causal/--full"}
+    flags |= {"softcap": "--softcap", "varlen": "--varlen"}
+    return flags.get(name) or _SIZE_OPTIONS[name][0]
 
 
 def _words(name: str, value: Any) -> str:
     """The option that gives a field a value, as a user writes it."""
     if name == "causal":
         return "--causal" if value else "--full"
-    if name == "softcap":
-        return "--softcap"
+    if name in ("softcap", "varlen"):
+        return f"--{name}"
     return f"{_flag(name)} {value}"

@@ -6,15 +6,15 @@ A kernel file in this language defines
   (names of the arguments that are multiples of 16) and `options`;
 * `arguments(tensors, workload, config, scale) -> (grid, arguments)`, with `softcap` as a fifth
   where a kernel serves soft-capped scores, in the signature's order, of which those that are or
-  describe one of `tensors` change from call to call. Other tensors are tables that the kernel's
-  host side makes, once a launch;
+  describe one of `tensors` change from call to call. `(tensor, axis)` is how long that axis is
+  then. Other tensors are tables that the kernel's host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
 
 One that needs another kernel to run first in each call also defines
 
 * `prologue(workload, config) -> dict | None`: that kernel's variant, in Triton; None without;
-* `scratch(workload, config)`: shapes and dtypes of the memory that the two share: these tensors
-  come after the call's own in `tensors`;
+* `scratch(tensors, workload, config)`: shapes and dtypes of the memory that the two share, for the
+  call's tensors: they come after these in `tensors`;
 * `prologue_arguments(tensors, workload, config) -> (grid, arguments)`.
 
 Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
@@ -147,9 +147,11 @@ def prepare(
     def prepared() -> Launch:
         if compiled.prologue is None:
             return _launch(compiled.binary, main, tensors)
-        scratch = module.scratch(workload, config)
+        scratch = module.scratch(tensors, workload, config)
         both = [*tensors, *new_scratch(scratch, tensors[0])]
         steps = [_launch(compiled.prologue, first, both), _launch(compiled.binary, main, both)]
+        if any(isinstance(step, TritonLaunch) for step in steps):
+            raise CompileError("its launch needs what only Triton's launcher does")
         return Steps(steps, scratch)
 
     return apart(tensors[0].get_device(), prepared)

@@ -1,0 +1,76 @@
+"""Runs the kernel that makes packed sequences' tiles in Triton's interpreter, on random lengths:
+`python -m tests.kernels.packed_tables`.
+
+Prints one JSON object a line: what was given, and the tables. TRITON_INTERPRET=1 must be set before
+Triton is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from tunefa import kernel as kernels
+
+UNWRITTEN = -7
+BATCHES = [1, 1, 2, 3, 7, 32, 127, 128, 129, 300]
+TRIALS = 3
+
+
+def cases() -> Iterator[dict[str, Any]]:
+    """Lengths with empty sequences on either side, groups of heads, all masks."""
+    chance = random.Random(0)
+    for batch in BATCHES * TRIALS:
+        causal, group = chance.random() < 0.7, chance.choice([1, 2, 4])
+        yield {
+            "seqlens_q": _lengths(chance, batch),
+            "seqlens_k": _lengths(chance, batch),
+            "heads": group * chance.choice([1, 2, 5]),
+            "group": group,
+            "window": chance.choice([None, 5, 100]) if causal else None,
+            "causal": causal,
+            "rows": chance.choice([64, 128, 192, 256]),
+            "programs": chance.choice([1, 5, 132]),
+        }
+    nothing = {"seqlens_q": [0, 0], "seqlens_k": [5, 0], "heads": 2, "group": 1}
+    yield {**nothing, "window": None, "causal": True, "rows": 64, "programs": 4}
+
+
+def _lengths(chance: random.Random, batch: int) -> list[int]:
+    longest = chance.choice([1, 60, 300, 1000])
+    kinds = (lambda: 0, lambda: longest, lambda: chance.randint(0, longest))
+    return [chance.choice(kinds)() for _ in range(batch)]
+
+
+def made(case: dict[str, Any]) -> tuple[list[int], list[list[int]]]:
+    """(schedule, tiles) as the kernel writes them."""
+    module = kernels.load("attention_fwd_gluon_sm90").module.packed_tiles
+    lengths = case["seqlens_q"], case["seqlens_k"]
+    cu_seqlens = [torch.tensor([0, *accumulate(x)], dtype=torch.int32) for x in lengths]
+    room = sum(lengths[0]) // case["rows"] + len(lengths[0])
+    schedule = torch.full((case["programs"] + 1,), UNWRITTEN, dtype=torch.int32)
+    tiles = torch.full((room * case["heads"] + 1, module.COLUMNS), UNWRITTEN, dtype=torch.int32)
+    module.pack_tiles[(-(-room // 32),)](
+        *(*cu_seqlens, schedule, tiles, len(cu_seqlens[0]), case["heads"], case["group"]),
+        *(case["window"] or 0, case["programs"], case["rows"], case["causal"]),
+        *(case["window"] is not None, module.COLUMNS, 32, 128, 16, 256),
+    )
+    return schedule.tolist(), tiles.tolist()
+
+
+def main() -> None:
+    """Prints all cases."""
+    assert os.environ["TRITON_INTERPRET"] == "1"
+    for case in cases():
+        schedule, tiles = made(case)
+        print(json.dumps({"case": case, "schedule": schedule, "tiles": tiles}))
+
+
+if __name__ == "__main__":
+    main()

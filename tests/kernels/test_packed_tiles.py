@@ -1,0 +1,183 @@
+"""Packed sequences: the tables that the device makes, and where TMA finds and stops at what."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.fake_cuda import FakeCuda
+from tests.kernels.packed_tables import UNWRITTEN
+from tunefa import arch as archs
+from tunefa import check, languages, triton_abi
+from tunefa import kernel as kernels
+from tunefa.driver import TensorMap
+from tunefa.launch import Descriptor, Length, Pointer
+from tunefa.workload import Workload
+
+TREE = Path(__file__).resolve().parent.parent.parent
+KERNEL = kernels.load("attention_fwd_gluon_sm90")
+SM90 = archs.load("sm90")
+WORKLOAD = Workload.parse("b4_h8_kv2_q300_k500_d128_bf16_causal_varlen")
+
+
+@pytest.fixture(scope="module")
+def tables() -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.packed_tables"],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        cwd=TREE,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def dealt(case: dict[str, Any]) -> list[list[tuple[int, ...]]]:
+    """The tiles of each program, plainly: sorted by the keys they see, dealt there and back."""
+    ordered = []
+    q_begin = k_begin = 0
+    lengths = zip(case["seqlens_q"], case["seqlens_k"], strict=True)
+    for sequence, (seqlen_q, seqlen_k) in enumerate(lengths):
+        for row in range(0, seqlen_q, case["rows"]):
+            keys = seqlen_k
+            if case["causal"]:
+                keys = min(row + case["rows"] + seqlen_k - seqlen_q, seqlen_k)
+            if case["window"]:
+                keys = min(keys, case["rows"] + case["window"])
+            ordered.append((-keys, sequence, row, q_begin, seqlen_q, k_begin, seqlen_k))
+        q_begin, k_begin = q_begin + seqlen_q, k_begin + seqlen_k
+    lists: list[list[tuple[int, ...]]] = [[] for _ in range(case["programs"])]
+    there_and_back = [*range(case["programs"]), *reversed(range(case["programs"]))]
+    number = 0
+    for _, _, row, *place in sorted(ordered):
+        for head in range(case["heads"]):
+            program = there_and_back[number % len(there_and_back)]
+            lists[program].append((head, head // case["group"], row, *place))
+            number += 1
+    return lists
+
+
+def test_tables_are_those_that_sorting_gives(tables: list[dict[str, Any]]) -> None:
+    assert len(tables) > 20
+    for each in tables:
+        lists = dealt(each["case"])
+        assert each["schedule"] == [0, *accumulate(map(len, lists))], each["case"]
+        right = [tile for program in lists for tile in program]
+        found = [tuple(tile[:7]) for tile in each["tiles"]]
+        assert found[: len(right)] == right, each["case"]
+        assert all(x == UNWRITTEN for tile in each["tiles"][len(right) :] for x in tile)
+
+
+def test_programs_end_together(tables: list[dict[str, Any]]) -> None:
+    for each in tables:
+        if each["case"]["causal"] or each["case"]["programs"] == 1:
+            continue
+        work = [sum(tile[6] for tile in tiles) for tiles in dealt(each["case"])]
+        longest = max(each["case"]["seqlens_k"], default=0)
+        assert max(work) - min(work) <= 2 * longest
+
+
+# --------------------------------------------------------------------- what the device is handed
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Tensors of WORKLOAD with the scratch memory of a call, and the kernel's and the prologue's
+    parameters for them."""
+    sms = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: sms)
+    config = KERNEL.default(WORKLOAD, SM90)
+    compiled = languages.load("gluon").compile(KERNEL, WORKLOAD, config, SM90)
+    made = check.tensors(WORKLOAD, "cpu", seed=0)
+    shapes = KERNEL.module.scratch(made, WORKLOAD, config)
+    made += tuple(torch.empty(shape, dtype=dtype) for shape, dtype in shapes)
+    main = KERNEL.module.arguments(made, WORKLOAD, config, 0.5)
+    first = KERNEL.module.prologue_arguments(made, WORKLOAD, config)
+    return SimpleNamespace(
+        tensors=made,
+        config=config,
+        grids=(first[0], main[0]),
+        first=triton_abi.parameters(compiled.prologue, first[1], made),
+        main=triton_abi.parameters(compiled.binary, main[1], made),
+    )
+
+
+def test_a_call_brings_all_that_changes(launched: Any) -> None:
+    (first, first_tables), (main, main_tables) = launched.first, launched.main
+    assert not first_tables and not main_tables
+    assert [x.tensor for x in first if isinstance(x, Pointer)] == [5, 6, 7, 8]
+    assert [x for x in first if isinstance(x, Length)] == [Length(5, 0)]
+    assert [x.tensor for x in main if isinstance(x, Pointer)] == [4, 7, 8]
+    assert [x for x in main if isinstance(x, Length)] == [Length(4, 1)]
+    places = [x.tensor for x in main if isinstance(x, Descriptor)]
+    assert places == [0, 1, 2, 3] * 2
+
+
+def test_there_is_room_for_as_many_as_the_next_powers_of_two(launched: Any) -> None:
+    lengths = WORKLOAD.lengths  # 750 rows: up to 1024
+    rows = 64 * launched.config["WARPGROUPS"]
+    assert sum(each for each, _ in lengths) == 750
+    schedule, tiles = launched.tensors[-2:]
+    most = 1024 // rows + 4
+    assert tiles.shape == (most * 8 + 1, 8) and len(schedule) == min(132, most * 8) + 1
+    assert launched.grids == ((-(-most // 32), 1, 1), (len(schedule) - 1, 1, 1))
+
+
+def address(map: TensorMap, coordinates: Sequence[int]) -> int | None:
+    """Where TMA looks, in elements from the tensor's start; None outside of it."""
+    if any(not 0 <= x < size for x, size in zip(coordinates, map.shape, strict=True)):
+        return None
+    step = map.element_bytes
+    total = sum(x * s * step for x, s in zip(coordinates, map.strides, strict=True))
+    wrapped = (total + 2**63) % 2**64 - 2**63
+    assert wrapped % step == 0
+    return wrapped // step
+
+
+def test_a_sequence_ends_where_it_ends(launched: Any) -> None:
+    """With the coordinates of `at` in kernels/gluon/hopper.py."""
+    chance = random.Random(0)
+    maps = [each for each in launched.main[0] if isinstance(each, Descriptor)]
+    for each in maps[:4]:
+        tensor: Tensor = launched.tensors[each.tensor]
+        cu_seqlens = launched.tensors[5 if each.tensor in (0, 3) else 6].tolist()
+        for begin, end in pairwise(cu_seqlens):
+            for row in (0, 1, end - begin - 1, end - begin, end - begin + 63):
+                head, column = chance.randrange(tensor.shape[1]), chance.randrange(128)
+                length, limit = end - begin, 2**30
+                found = address(
+                    each.map, (limit, begin + length, head, limit - length + row, column)
+                )
+                if row < length:
+                    right = tensor[begin + row, head, column].storage_offset()
+                    assert found == right
+                else:
+                    assert found is None
+
+
+def test_the_driver_takes_the_strides(launched: Any) -> None:
+    """Bytes, below 2^40 and multiples of 16 (CUDA driver API, cuTensorMapEncodeTiled)."""
+    cuda = FakeCuda([])
+    for each in launched.main[0]:
+        if isinstance(each, Descriptor):
+            each.map.at(4096, cuda.driver, 0)
+    assert len(cuda.encoded) == 8
+    for encoded in cuda.encoded:
+        dims, strides, box = encoded[3:6]
+        assert len(dims) == 5 and all(1 <= size <= 2**32 for size in dims)
+        assert all(step % 16 == 0 and step < 2**40 for step in strides)
+        assert box[2:] == (1, 1, 1) and sum(strides[2:]) == 2**35  # of 2 bytes an element

@@ -1,0 +1,85 @@
+"""What runs a call of `flash_attention_varlen`: a kernel, or PyTorch where none does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from tunefa import packed
+from tunefa.kernel_plan import MAX_SCALES, rows_contiguous
+from tunefa.languages import Launch
+from tunefa.packed_call import PackedCall, PackedOptions, PackedTensors
+from tunefa.recent import Recent
+
+if TYPE_CHECKING:  # it imports this module
+    from tunefa.plan import Chosen
+
+
+@dataclass(frozen=True)
+class PackedKernelPlan:
+    """Launches one compiled config, on the tensors' device and its current stream.
+
+    As `KernelPlan`, for any lengths of the same powers of two.
+    """
+
+    chosen: Chosen
+    device: int
+    launch: Launch
+    """For the default scale."""
+    prepare: Callable[[Sequence[Tensor], float], Launch]
+    """A launch on tensors as kernels take them, for a scale."""
+    rows_contiguous: bool
+    """Whether those of q, k and v all are; they are copied where not."""
+    _scales: Recent[Launch] = field(default_factory=lambda: Recent(MAX_SCALES))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that it holds; that of the tiles belongs to each call."""
+        return self.launch.device_bytes
+
+    def run(self, tensors: PackedTensors, scale: float | None) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call."""
+        q, k, v, *cu_seqlens = tensors
+        if not self.rows_contiguous:
+            q, k, v = rows_contiguous(q, k, v)
+        rows, heads, head_dim = q.shape
+        out = q.new_empty((rows, heads, v.shape[2]))
+        lse = q.new_empty((heads, rows), dtype=torch.float32)
+        made = q, k, v, out, lse, *cu_seqlens
+        launch = self.launch
+        if scale is not None and scale != float(head_dim**-0.5):
+            launch = self._of_scale(scale, made)
+        if torch.cuda.current_device() == self.device:
+            launch(*made)
+        else:
+            with torch.cuda.device(self.device):
+                launch(*made)
+        return out, lse
+
+    def _of_scale(self, scale: float, tensors: Sequence[Tensor]) -> Launch:
+        with self._lock:
+            launch = self._scales.get(scale)
+            if launch is None:
+                launch = self.prepare(tensors, scale)
+                self._scales.add(scale, launch)
+            return launch
+
+
+@dataclass(frozen=True)
+class PackedPyTorchPlan:
+    """Computes in PyTorch, one sequence after the other, and waits for the device to read where
+    they begin."""
+
+    chosen: Chosen
+    options: PackedOptions
+    device_bytes: int = 0
+
+    def run(self, tensors: PackedTensors, scale: float | None) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call."""
+        return packed.attention(PackedCall.of(tensors, self.options, scale))

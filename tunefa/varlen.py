@@ -1,0 +1,146 @@
+"""`flash_attention_varlen`: `flash_attention` for sequences that are packed, rows after rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from tunefa import runtime as runtimes
+from tunefa.packed_call import PackedCall, PackedOptions, PackedTensors, plan_key
+from tunefa.plan import PackedPlan
+
+
+@overload
+def flash_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool = ...,
+    window: int | None = ...,
+    scale: float | None = ...,
+    return_lse: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def flash_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool = ...,
+    window: int | None = ...,
+    scale: float | None = ...,
+    return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def flash_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool = ...,
+    window: int | None = ...,
+    scale: float | None = ...,
+    return_lse: bool,
+) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
+def flash_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`flash_attention` of each of some sequences, whose rows follow one another.
+
+    q is (rows, heads, head_dim), k (keys, heads_kv, head_dim) and v (keys, heads_kv, head_dim_v),
+    all sequences together. cu_seqlens_q and cu_seqlens_k are (batch + 1,), int32, on q's device:
+    sequence i has the rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] of q, and the like of k and v.
+    Sequences may be empty. max_seqlen_q and max_seqlen_k are the longest, or more; the config is
+    chosen by them. `out` is (rows, heads, head_dim_v), lse (heads, rows); rows of q beyond the last
+    sequence are not computed, and theirs hold anything. Masks, scale, window, return_lse and
+    gradients are as `flash_attention` says, for each sequence by itself.
+
+    Nothing waits for the device where a kernel serves the call, on sm90; PyTorch, which does
+    elsewhere, has to. A CUDA graph may capture any call, and when it is replayed, cu_seqlens may
+    hold other lengths up to max_seqlen_q and max_seqlen_k. Raises TunefaError for arguments that do
+    not fit; cu_seqlens that are not cumulated lengths within q and k are undefined behaviour.
+    """
+    tensors = PackedTensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
+    options = PackedOptions(max_seqlen_q, max_seqlen_k, causal, window)
+    if torch.compiler.is_compiling():
+        out, lse = _through_op(tensors, options, scale)
+    elif _is_plain(tensors):
+        out, lse = attend(tensors, options, scale)
+    else:
+        PackedCall.of(tensors, options, scale)  # says what is wrong before the dispatcher does
+        out, lse = _through_op(tensors, options, scale)
+    return (out, lse) if return_lse else out
+
+
+def attend(
+    tensors: PackedTensors, options: PackedOptions, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """(out, lse), always here and now: what `flash_attention_varlen` is to the dispatcher."""
+    runtime = runtimes.current()
+    served = tensors.q.is_cuda
+    if not served or not (scale is None or (type(scale) is float and 0.0 < scale < math.inf)):
+        call = PackedCall.of(tensors, options, scale)
+        scale = call.scale
+        served = served and scale > 0
+    if served:
+        plan: PackedPlan = runtime.planned(
+            plan_key(tensors, options), lambda: PackedCall.of(tensors, options, None)
+        )
+    else:
+        plan = runtime.unplanned(call)
+    runtime.remember(plan)
+    return plan.run(tensors, scale)
+
+
+def _is_plain(tensors: PackedTensors) -> bool:
+    """Whether nothing but the kernel has to happen, so that the dispatcher's tens of us are saved.
+
+    Autograd, tensor subclasses, fake and meta tensors and dispatch modes need it.
+    """
+    return (
+        all(type(tensor) is Tensor for tensor in tensors)
+        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        and not tensors.q.is_meta
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
+
+
+def _through_op(
+    tensors: PackedTensors, options: PackedOptions, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    from tunefa import varlen_ops  # registers the op; a process that only infers never needs it
+
+    return varlen_ops.flash_attention_varlen(tensors, options, scale)
