@@ -267,11 +267,40 @@ def test_flash_gradients_only_where_windows_mean_the_same() -> None:
 
     def served(tensors: tuple[Tensor, ...], causal: bool, window: Window) -> bool:
         q, k, v = tensors
-        return ops._flash_knows_band(Call.of(q, k, v, Options.of(causal, window), None))
+        return ops._flash_takes(Call.of(q, k, v, Options.of(causal, window), None))
 
     for window in ((3, None), (None, 9), (3, 2)):
         assert served(few, False, window) and not served(many, False, window)
     assert served(many, False, None) and served(many, True, 3) and served(many, False, (3, 0))
+
+
+@pytest.mark.parametrize(
+    ("options", "serves"),
+    [
+        ({"causal": True}, True),
+        ({"window": (3, 2)}, True),
+        ({"window": (3, 2), "softcap": 1.5}, False),
+        ({"causal": True, "softcap": 1.5}, False),
+    ],
+)
+def test_flash_gradients_only_of_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], serves: bool
+) -> None:
+    """Where the device and the tensors are such as it serves; a window also by its lengths."""
+    taken: list[Call] = []
+
+    def gradients(call: Call, out: Tensor, lse: Tensor, grad: Tensor) -> Any:
+        taken.append(call)
+        return reference.gradients(call, out, lse, grad)
+
+    monkeypatch.setattr(ops, "flash_serves", lambda q, v, scale: True)
+    monkeypatch.setattr(ops, "_flash_gradients", gradients)
+    for seqlens, knows in (((7, 12), True), ((12, 7), "window" not in options)):
+        taken.clear()
+        q, k, v = inputs((4, 2, *seqlens, 8, 8))
+        attention: Any = tunefa.flash_attention
+        attention(q, k, v, **options).sum().backward()
+        assert bool(taken) == (serves and knows)
 
 
 @pytest.mark.parametrize(

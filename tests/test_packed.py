@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ def starts(*seqlens: int) -> Tensor:
     return torch.tensor([0, *seqlens]).cumsum(0).int()
 
 
-def problem(causal: bool = True, window: int | None = None) -> Packed:
+def problem(*mask: Any) -> Packed:
+    """Causal, or with these of (causal, window, ahead, softcap)."""
+    causal, *more = mask or (True,)
     generator = torch.Generator().manual_seed(0)
 
     def normal(rows: int, heads: int, head_dim: int) -> Tensor:
@@ -31,12 +34,13 @@ def problem(causal: bool = True, window: int | None = None) -> Packed:
 
     q, k = normal(sum(SEQLENS_Q), 4, 16), normal(sum(SEQLENS_K), 2, 16)
     v = normal(sum(SEQLENS_K), 2, 24)
-    return Packed(q, k, v, starts(*SEQLENS_Q), starts(*SEQLENS_K), causal, 0.3, window)
+    return Packed(q, k, v, starts(*SEQLENS_Q), starts(*SEQLENS_K), causal, 0.3, *more)
 
 
-@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (True, 4)])
-def test_each_sequence_is_as_by_itself(causal: bool, window: int | None) -> None:
-    made = problem(causal, window)
+@pytest.mark.parametrize("mask", [(False,), (True,), (True, 4), (False, 3, 2, 1.5)])
+def test_each_sequence_is_as_by_itself(mask: Any) -> None:
+    made = problem(*mask)
+    causal, *more = mask
     out, lse = packed.attention(made)
     pairs = zip(
         pairwise(made.cu_seqlens_q.tolist()), pairwise(made.cu_seqlens_k.tolist()), strict=True
@@ -46,16 +50,16 @@ def test_each_sequence_is_as_by_itself(causal: bool, window: int | None) -> None
             x.transpose(0, 1)[None]
             for x in (made.q[begin:end], made.k[first:last], made.v[first:last])
         )
-        right, right_lse = reference.attention(Problem(q, k, v, causal, 0.3, window))
+        right, right_lse = reference.attention(Problem(q, k, v, causal, 0.3, *more))
         assert torch.equal(out[begin:end], right[0].transpose(0, 1))
         assert torch.equal(lse[:, begin:end], right_lse[0])
     assert not out[-ROOM:].any() and lse[:, -ROOM:].isneginf().all()
     assert not out[5:12].any() and lse[:, 5:12].isneginf().all()  # the sequence without keys
 
 
-@pytest.mark.parametrize(("causal", "window"), [(False, None), (True, 4)])
-def test_gradients_are_autograd_s(causal: bool, window: int | None) -> None:
-    made = problem(causal, window)
+@pytest.mark.parametrize("mask", [(False,), (True, 4), (False, 3, 2, 1.5)])
+def test_gradients_are_autograd_s(mask: Any) -> None:
+    made = problem(*mask)
     out, lse = packed.attention(made)
     grad, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     leaves, seen = (made.q, made.k, made.v), lse.isfinite()

@@ -11,15 +11,25 @@ from torch import Tensor
 import tunefa
 from tests.fake_kernel import FakeLanguage
 from tests.test_packed import starts
-from tunefa import packed, varlen
+from tunefa import packed, varlen, varlen_ops
+from tunefa.call import Options, Window
 from tunefa.errors import TunefaError
 from tunefa.packed import Packed
 from tunefa.packed_call import PackedCall, PackedOptions, PackedTensors, plan_key
 from tunefa.packed_plan import PackedKernelPlan
+from tunefa.reference import E4M3
 from tunefa.runtime import Runtime
 from tunefa.workload import Workload
 
 SEQLENS = (5, 0, 9, 2)
+MASKS: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"causal": True, "window": 3},
+    {"window": (2, 1), "softcap": 1.5},
+    {"window": (None, 2)},
+    {"window": (2, None)},
+]
 
 
 def tensors(
@@ -40,14 +50,18 @@ def call(made: PackedTensors, **options: Any) -> Any:
     return tunefa.flash_attention_varlen(*made, 9, 9, **options)
 
 
-def right(made: PackedTensors, causal: bool = False, window: int | None = None) -> Any:
-    return packed.attention(Packed(*made, causal, 32**-0.5, window))
+def right(
+    made: PackedTensors, causal: bool = False, window: Window = None, softcap: float | None = None
+) -> Any:
+    one = Options.of(causal, window)
+    mask = (one.window, one.ahead)
+    return packed.attention(Packed(*made, one.causal, 32**-0.5, *mask, softcap))
 
 
 # -------------------------------------------------------------------------------------- arguments
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "window": 3}])
+@pytest.mark.parametrize("options", MASKS)
 def test_off_cuda_it_is_pytorch_s(fresh: Runtime, options: dict[str, Any]) -> None:
     made = tensors()
     out, lse = call(made, return_lse=True, **options)
@@ -82,6 +96,9 @@ def test_nothing_to_compute() -> None:
         ({"max_seqlen_q": -1}, "max_seqlen_q is -1: give the length of the longest"),
         ({"max_seqlen_k": 9.0}, r"max_seqlen_k is 9\.0: give the length"),
         ({"window": 3}, "window is 3 and causal is False"),
+        ({"window": (3, -1)}, r"window is \(3, -1\): give the number of keys"),
+        ({"softcap": 0.0}, r"softcap is 0\.0: give a positive number"),
+        ({"q": torch.ones(16, 4, 32).to(E4M3)}, r"q is torch\.float8_e4m3fn: packed sequences are"),
         ({"scale": float("nan")}, "scale is nan: give a finite number"),
     ],
 )
@@ -99,25 +116,29 @@ def served(language: FakeLanguage, monkeypatch: pytest.MonkeyPatch) -> FakeLangu
     """What the fake language launches computes packed sequences, whatever their lengths."""
 
     def launch(
-        kernel: Any, compiled: Any, tensors: Any, workload: Workload, config: Any, scale: float
+        tensors: Any, workload: Workload, config: Any, scale: float, softcap: float | None
     ) -> None:
-        q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k = tensors
-        assert workload.varlen
-        problem = Packed(q, k, v, cu_seqlens_q, cu_seqlens_k, workload.causal, scale)
+        q, k, v, out, lse, *cu_seqlens = tensors
+        assert workload.varlen and workload.softcap == (softcap is not None)
+        mask = (workload.window, workload.ahead)
+        starts_q, starts_k = cu_seqlens
+        causal = workload.causal
+        problem = Packed(q, k, v, starts_q, starts_k, causal, scale, *mask, softcap)
         for written, made in zip((out, lse), packed.attention(problem), strict=True):
             written.copy_(made)
         language.launched.append(config)
 
     def prepare(
-        kernel: Any, compiled: Any, tensors: Any, workload: Any, config: Any, scale: float
-    ) -> Any:
+        kernel: Any, compiled: Any, tensors: Any, workload: Any, config: Any, scale: float,
+        softcap: float | None,
+    ) -> Any:  # fmt: skip
         language.prepared.append(scale)
 
         class Launch:
             device_bytes = 0
 
             def __call__(self, *tensors: Tensor) -> None:
-                launch(kernel, compiled, tensors, workload, config, scale)
+                launch(tensors, workload, config, scale, softcap)
 
         return Launch()
 
@@ -141,6 +162,15 @@ def test_a_kernel_runs_it(fresh: Runtime, served: FakeLanguage) -> None:
     for mine, theirs in zip((out, lse), right(made, True), strict=True):
         torch.testing.assert_close(mine, theirs)
     assert len(served.launched) == 1 and len(served.compiled) == 1
+
+
+def test_a_kernel_gets_the_mask_and_the_soft_cap(fresh: Runtime, served: FakeLanguage) -> None:
+    made = tensors()
+    plan = plan_for(fresh, made, 9, 9, False, 3, 2, 1.5)
+    text = "b4_h4_kv2_q16_d32_dv16_fp32_full_w3_a2_softcap_varlen"
+    assert plan.chosen.workload == Workload.parse(text)
+    for mine, theirs in zip(plan.run(made, None), right(made, False, (2, 2), 1.5), strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_rows_that_are_not_contiguous_are_copied(fresh: Runtime, served: FakeLanguage) -> None:
@@ -167,8 +197,10 @@ def test_lengths_of_the_same_powers_of_two_share_a_plan(
         plan_for(fresh, tensors(16, 16, 1), 9, 9, True),
         plan_for(fresh, tensors(9, 9, 9), 9, 9, False),
         plan_for(fresh, tensors(9, 9, 9), 9, 9, True, 3),
+        plan_for(fresh, tensors(9, 9, 9), 9, 9, False, None, 2),
+        plan_for(fresh, tensors(9, 9, 9), 9, 9, True, None, None, 1.5),
     ]
-    assert len({id(each) for each in [plan, *others]}) == 7
+    assert len({id(each) for each in [plan, *others]}) == 9
 
 
 def test_what_is_refused_meets_no_plan_of_what_fits(fresh: Runtime, served: FakeLanguage) -> None:
@@ -205,7 +237,7 @@ def test_without_keys_nothing_is_launched(fresh: Runtime, served: FakeLanguage) 
 # ----------------------------------------------------------------------- autograd, torch.compile
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"causal": True, "window": 3}])
+@pytest.mark.parametrize("options", MASKS)
 def test_gradients(options: dict[str, Any]) -> None:
     made = tensors(5, 0, 9, 2, keys=(7, 3, 0, 2), dtype=torch.float64)
     leaves = [x.requires_grad_() for x in made[:3]]
@@ -219,18 +251,52 @@ def test_gradients(options: dict[str, Any]) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def test_the_op_is_sound() -> None:
+@pytest.mark.parametrize(
+    ("options", "serves"),
+    [
+        ({}, True),
+        ({"causal": True, "window": 3}, True),
+        ({"window": (2, 0)}, True),
+        ({"window": (2, 1)}, False),
+        ({"window": (None, 1)}, False),
+        ({"window": (2, None)}, False),
+        ({"causal": True, "softcap": 1.5}, False),
+    ],
+)
+def test_flash_gradients_only_of_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], serves: bool
+) -> None:
+    """Where the device and the tensors are such as it serves."""
+    taken: list[PackedCall] = []
+
+    def gradients(call: PackedCall, out: Tensor, lse: Tensor, grad: Tensor) -> Any:
+        taken.append(call)
+        return packed.gradients(call, out, lse, grad)
+
+    monkeypatch.setattr(varlen_ops, "flash_serves", lambda q, v, scale: True)
+    monkeypatch.setattr(varlen_ops, "_flash_gradients", gradients)
+    made = tensors()
+    call(made._replace(q=made.q.requires_grad_()), **options).sum().backward()
+    assert bool(taken) == serves
+
+
+@pytest.mark.parametrize(
+    "options", [PackedOptions(9, 9, True), PackedOptions(9, 9, False, 3, 2, 1.5)]
+)
+def test_the_op_is_sound(options: PackedOptions) -> None:
     made = tensors(dtype=torch.float64)
-    arguments = [*(x.requires_grad_() for x in made[:3]), *made[3:], 9, 9, True, None, None]
-    assert varlen._through_op(made, PackedOptions(9, 9, True), None)[0].requires_grad
+    arguments = [*(x.requires_grad_() for x in made[:3]), *made[3:], *options, None]
+    assert varlen._through_op(made, options, None)[0].requires_grad
     torch.library.opcheck(torch.ops.tunefa.flash_attention_varlen.default, tuple(arguments))
 
 
-def test_compiles_whole_with_any_lengths() -> None:
+@pytest.mark.parametrize("options", [{"causal": True}, *MASKS[2:4]])
+def test_compiles_whole_with_any_lengths(options: dict[str, Any]) -> None:
     def attend(made: PackedTensors, longest: int) -> Tensor:
-        return tunefa.flash_attention_varlen(*made, longest, longest, causal=True)
+        out: Tensor = tunefa.flash_attention_varlen(*made, longest, longest, **options)
+        return out
 
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=True)
     for seqlens in ((5, 0, 9, 2), (3, 12, 8), (20,)):
         made = tensors(*seqlens)
-        torch.testing.assert_close(compiled(made, max(seqlens)), right(made, True)[0])
+        torch.testing.assert_close(compiled(made, max(seqlens)), right(made, **options)[0])

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tunefa.call import DTYPES, Options, check_like_q, check_scale, check_sizes, check_tensor
+from tunefa.call import (
+    DTYPES,
+    Options,
+    Window,
+    check_like_q,
+    check_scale,
+    check_sizes,
+    check_tensor,
+)
 from tunefa.errors import TunefaError
 from tunefa.packed import Packed, heads_first
 from tunefa.reference import E4M3
@@ -35,10 +43,26 @@ class PackedOptions(NamedTuple):
     max_seqlen_k: int
     causal: bool = False
     window: int | None = None
+    ahead: int | None = None
+    softcap: float | None = None
+    """These four as in `Options`."""
+
+    @classmethod
+    def of(
+        cls,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        causal: bool = False,
+        window: Window = None,
+        softcap: float | None = None,
+    ) -> PackedOptions:
+        """From `flash_attention_varlen`'s arguments. Raises TunefaError for no proper window."""
+        one = Options.of(causal, window, softcap=softcap)
+        return cls(max_seqlen_q, max_seqlen_k, one.causal, one.window, one.ahead, one.softcap)
 
     def check(self) -> None:
         """Raises TunefaError for the first that does not fit."""
-        Options(self.causal, self.window).check()
+        Options(self.causal, self.window, ahead=self.ahead, softcap=self.softcap).check()
         for name in ("max_seqlen_q", "max_seqlen_k"):
             value = getattr(self, name)
             if not isinstance(value, int | torch.SymInt) or isinstance(value, bool) or value < 0:
@@ -78,9 +102,9 @@ class PackedCall(Packed):
                 f"cu_seqlens_q has {sequences[0]} sequences and cu_seqlens_k {sequences[1]}: give "
                 f"every sequence in both, with a length of 0 where it has none"
             )
-        masks = {"causal": options.causal, "window": options.window}
         scale = check_scale(scale, q.shape[2])
-        return cls(*tensors, **masks, scale=scale, options=options)  # type: ignore[arg-type]
+        _, _, causal, *more = options
+        return cls(*tensors, causal, scale, *more, options=options)  # type: ignore[arg-type]
 
     @property
     def cu_seqlens(self) -> tuple[Tensor, Tensor]:
@@ -99,18 +123,19 @@ class PackedCall(Packed):
     def workload(self) -> Workload:
         """What lookup knows it as, each length and the batch as the next power of two: calls with
         others like them run the same. Raises TunefaError where no kernel could serve it."""
-        max_seqlen_q, max_seqlen_k, causal, window = self.options
         return Workload(
             batch=power_of_2(self.cu_seqlens_q.shape[0] - 1),
             heads=self.q.shape[1],
             heads_kv=self.k.shape[1],
-            seqlen_q=power_of_2(max(1, max_seqlen_q)),
-            seqlen_k=power_of_2(max(1, max_seqlen_k)),
+            seqlen_q=power_of_2(max(1, self.options.max_seqlen_q)),
+            seqlen_k=power_of_2(max(1, self.options.max_seqlen_k)),
             head_dim=self.q.shape[2],
             head_dim_v=self.v.shape[2],
             dtype=DTYPES[self.q.dtype],
-            causal=causal,
-            window=window,
+            causal=self.causal,
+            window=self.window,
+            ahead=self.ahead,
+            softcap=self.softcap is not None,
             varlen=True,
         )
 

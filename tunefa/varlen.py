@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tunefa import runtime as runtimes
+from tunefa.call import Window
 from tunefa.packed_call import PackedCall, PackedOptions, PackedTensors, plan_key
 from tunefa.plan import PackedPlan
 
@@ -24,7 +25,8 @@ def flash_attention_varlen(
     max_seqlen_k: int,
     *,
     causal: bool = ...,
-    window: int | None = ...,
+    window: Window = ...,
+    softcap: float | None = ...,
     scale: float | None = ...,
     return_lse: Literal[False] = ...,
 ) -> Tensor: ...
@@ -41,7 +43,8 @@ def flash_attention_varlen(
     max_seqlen_k: int,
     *,
     causal: bool = ...,
-    window: int | None = ...,
+    window: Window = ...,
+    softcap: float | None = ...,
     scale: float | None = ...,
     return_lse: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
@@ -58,7 +61,8 @@ def flash_attention_varlen(
     max_seqlen_k: int,
     *,
     causal: bool = ...,
-    window: int | None = ...,
+    window: Window = ...,
+    softcap: float | None = ...,
     scale: float | None = ...,
     return_lse: bool,
 ) -> Tensor | tuple[Tensor, Tensor]: ...
@@ -74,7 +78,8 @@ def flash_attention_varlen(
     max_seqlen_k: int,
     *,
     causal: bool = False,
-    window: int | None = None,
+    window: Window = None,
+    softcap: float | None = None,
     scale: float | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -85,8 +90,8 @@ def flash_attention_varlen(
     sequence i has the rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] of q, and the like of k and v.
     Sequences may be empty. max_seqlen_q and max_seqlen_k are the longest, or more; the config is
     chosen by them. `out` is (rows, heads, head_dim_v), lse (heads, rows); rows of q beyond the last
-    sequence are not computed, and theirs hold anything. Masks, scale, window, return_lse and
-    gradients are as `flash_attention` says, for each sequence by itself.
+    sequence are not computed, and theirs hold anything. causal, window, softcap, scale, return_lse
+    and gradients are as `flash_attention` says, for each sequence by itself.
 
     Nothing waits for the device where a kernel serves the call, on sm90; PyTorch, which does
     elsewhere, has to. A CUDA graph may capture any call, and when it is replayed, cu_seqlens may
@@ -94,7 +99,7 @@ def flash_attention_varlen(
     not fit; cu_seqlens that are not cumulated lengths within q and k are undefined behaviour.
     """
     tensors = PackedTensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
-    options = PackedOptions(max_seqlen_q, max_seqlen_k, causal, window)
+    options = PackedOptions.of(max_seqlen_q, max_seqlen_k, causal, window, softcap)
     if torch.compiler.is_compiling():
         out, lse = _through_op(tensors, options, scale)
     elif _is_plain(tensors):

@@ -16,7 +16,10 @@ from tunefa.ops import flash_serves, like
 from tunefa.packed_call import PackedCall, PackedOptions, PackedTensors
 
 _TENSORS = "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k"
-_OPTIONS = "SymInt max_seqlen_q, SymInt max_seqlen_k, bool causal, SymInt? window, float? scale"
+_OPTIONS = (
+    "SymInt max_seqlen_q, SymInt max_seqlen_k, bool causal, int? window, int? ahead, "
+    "float? softcap, float? scale"
+)
 _FORWARD = f"({_TENSORS}, {_OPTIONS})"
 _BACKWARD = f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_TENSORS}, {_OPTIONS})"
 
@@ -30,7 +33,7 @@ def flash_attention_varlen(
 
 
 def _split(arguments: tuple[Any, ...]) -> tuple[PackedTensors, PackedOptions, float | None]:
-    return PackedTensors(*arguments[:5]), PackedOptions(*arguments[5:9]), arguments[9]
+    return PackedTensors(*arguments[:5]), PackedOptions(*arguments[5:-1]), arguments[-1]
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -49,7 +52,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv), with the dtypes and strides that `torch.empty_like` gives for q, k and v."""
     call = PackedCall.of(*_split(arguments))
-    if grad_lse is None and not call.empty and flash_serves(call.q, call.v, call.scale):
+    if grad_lse is None and _flash_takes(call) and flash_serves(call.q, call.v, call.scale):
         grads = _flash_gradients(call, out, lse, grad_out)
     else:
         grads = packed.gradients(call, out, lse, grad_out, grad_lse)
@@ -81,6 +84,13 @@ def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
         *ctx.options,
     )
     return *grads, *rest
+
+
+def _flash_takes(call: PackedCall) -> bool:
+    """As in `ops`: but which sequences have no more queries than keys only the device knows."""
+    if call.empty or call.softcap is not None:
+        return False
+    return call.causal or (call.window is None and call.ahead is None)
 
 
 def _flash_gradients(

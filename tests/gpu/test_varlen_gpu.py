@@ -15,6 +15,7 @@ from torch import Tensor
 import tunefa
 from tests.gpu.test_windows_gpu import _verdict, seen_arch, served
 from tunefa import check, packed
+from tunefa.call import Options, Window
 from tunefa.check import LSE_TOLERANCE, TOLERANCE
 from tunefa.packed import Packed
 from tunefa.runtime import Runtime
@@ -46,7 +47,8 @@ class Call:
     head_dim_v: int = 128
     dtype: torch.dtype = torch.bfloat16
     causal: bool = True
-    window: int | None = None
+    window: Window = None
+    softcap: float | None = None
     room: int = 0
 
     def __post_init__(self) -> None:
@@ -71,14 +73,20 @@ class Call:
             max(self.seqlens_k),
             causal=self.causal,
             window=self.window,
+            softcap=self.softcap,
             return_lse=True,
         )
 
+    def problem(self, q: Tensor) -> Packed:
+        """The same for the reference, with these queries."""
+        mask = Options.of(self.causal, self.window)
+        sides, scale = (mask.window, mask.ahead), self.head_dim**-0.5
+        tensors = (q, self.k, self.v, *self.cu_seqlens)
+        return Packed(*tensors, mask.causal, scale, *sides, self.softcap)
+
     def judge(self, out: Tensor, lse: Tensor) -> None:
         """Raises AssertionError where (out, lse) of the sequences' rows are not near fp32."""
-        q, scale = self.q[: self.rows], self.head_dim**-0.5
-        problem = Packed(q, self.k, self.v, *self.cu_seqlens, self.causal, scale, self.window)
-        right, right_lse = packed.attention(problem, torch.float32)
+        right, right_lse = packed.attention(self.problem(self.q[: self.rows]), torch.float32)
         out, lse = out[: self.rows], lse[:, : self.rows]
         seen = right_lse.isfinite()
         assert torch.equal(lse.isneginf(), ~seen), str(self)
@@ -129,6 +137,28 @@ def test_random_lengths(head_dim: int, head_dim_v: int, causal: bool) -> None:
         out, lse = call.run()
         if call.rows and call.keys:
             is_kernels()
+        call.judge(out, lse)
+
+
+@pytest.mark.parametrize("window", [(0, 0), (70, 40), (None, 3), (100, None), (3, 400)])
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_windows_of_two_sides_and_soft_caps(
+    window: tuple[int | None, int | None], softcap: float | None
+) -> None:
+    chance = random.Random(str(window))
+    for head_dim in (64, 128, 256):
+        seqlens_q, seqlens_k = (random_lengths(chance, 12, 700) for _ in range(2))
+        call = Call(
+            seqlens_q,
+            seqlens_k,
+            head_dim=head_dim,
+            head_dim_v=head_dim,
+            causal=False,
+            window=window,
+            softcap=softcap,
+        )
+        out, lse = call.run()
+        is_kernels()
         call.judge(out, lse)
 
 
@@ -243,18 +273,29 @@ def test_strided_and_scaled_calls() -> None:
         assert float((out.float() - right).norm() / right.norm()) <= TOLERANCE["fp16"]
 
 
-@pytest.mark.parametrize(("causal", "window"), [(True, None), (False, None), (True, 40)])
-def test_gradients(causal: bool, window: int | None) -> None:
+@pytest.mark.parametrize(
+    ("causal", "window", "softcap"),
+    [
+        (True, None, None),
+        (False, None, None),
+        (True, 40, None),
+        (False, (40, 20), None),
+        (False, (40, None), None),
+        (True, None, 1.5),
+    ],
+)
+def test_gradients(causal: bool, window: Window, softcap: float | None) -> None:
     """Beside the closed formula in fp64; rows without a key and padding included."""
     call = Call([70, 0, 200, 90], [70, 30, 150, 0], causal=causal, window=window, room=20)
+    call.softcap = softcap
     leaves = [x.requires_grad_() for x in (call.q, call.k, call.v)]
     out, _ = call.run()
     grad = torch.randn_like(out)
     grad[call.rows :] = 0.0
     out = torch.where(torch.arange(len(out), device="cuda")[:, None, None] < call.rows, out, 0.0)
     made = torch.autograd.grad(out, leaves, grad)
-    q, k, v = (x.detach().double() for x in leaves)
-    problem = Packed(q, k, v, *call.cu_seqlens, causal, 128**-0.5, window)
+    call.k, call.v = (x.detach().double() for x in leaves[1:])
+    problem = call.problem(call.q.detach().double())
     right = packed.gradients(problem, *packed.attention(problem), grad.double())
     for mine, theirs in zip(made, right, strict=True):
         assert mine.isfinite().all()
@@ -263,7 +304,12 @@ def test_gradients(causal: bool, window: int | None) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["b32_q4096_d128_varlen", "b16_q2048_d64_full_varlen", "b8_q4096_d256_w512_varlen"],
+    [
+        "b32_q4096_d128_varlen",
+        "b16_q2048_d64_full_varlen",
+        "b8_q4096_d256_w512_varlen",
+        "b8_q4096_d128_full_w512_a100_softcap_varlen",
+    ],
 )
 def test_random_configs_pass_the_gate(text: str) -> None:
     """On the shapes that a search checks them on."""
