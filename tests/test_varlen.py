@@ -109,8 +109,9 @@ def served(language: FakeLanguage, monkeypatch: pytest.MonkeyPatch) -> FakeLangu
         language.launched.append(config)
 
     def prepare(
-        kernel: Any, compiled: Any, tensors: Any, workload: Any, config: Any, scale: float
-    ) -> Any:
+        kernel: Any, compiled: Any, tensors: Any, workload: Any, config: Any, scale: float,
+        softcap: float | None,
+    ) -> Any:  # fmt: skip
         language.prepared.append(scale)
 
         class Launch:

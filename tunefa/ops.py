@@ -77,7 +77,7 @@ def _backward(
     call = Call.of(q, k, v, Options(*options), scale)
     layout = call.layout
     grad_out, out = heads_first(grad_out, layout), heads_first(out, layout)
-    if grad_lse is None and not call.empty and flash_serves(call.q, call.v, call.scale):
+    if grad_lse is None and _flash_takes(call) and flash_serves(call.q, call.v, call.scale):
         grads = _flash_gradients(call, out, lse, grad_out)
     else:
         grads = reference.gradients(call, out, lse, grad_out, grad_lse)
@@ -135,12 +135,14 @@ def flash_serves(q: Tensor, v: Tensor, scale: float) -> bool:
     return capability >= (8, 0) and (head_dim <= 192 or (capability[1] == 0 and capability[0] < 12))
 
 
-def _flash_knows_band(call: Call) -> bool:
-    """Whether the window means the same there.
+def _flash_takes(call: Call) -> bool:
+    """Whether there is something to compute, without a soft-cap, and a window means the same there.
 
     FlashAttention takes a side of seqlen_k keys for all of them. Beyond the diagonal that holds for
     no more queries than keys.
     """
+    if call.empty or call.softcap is not None:
+        return False
     return call.causal or call.band == (None, None) or call.q.shape[2] <= call.k.shape[2]
 
 

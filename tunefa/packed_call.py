@@ -38,7 +38,7 @@ class PackedOptions(NamedTuple):
 
     def check(self) -> None:
         """Raises TunefaError for the first that does not fit."""
-        Options(self.causal, self.window).check()
+        Options.of(self.causal, self.window)
         for name in ("max_seqlen_q", "max_seqlen_k"):
             value = getattr(self, name)
             if not isinstance(value, int | torch.SymInt) or isinstance(value, bool) or value < 0:

@@ -34,7 +34,7 @@ for sizes in ("h1_q1_k1_d64", "b2_h4_kv2_q1_k333_d128", "h1_q1_k512_d256", "h6_k
     workload = Workload.parse(f"{sizes}_e4m3_full")
     w = workload
     v = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv, w.head_dim_v), dtype=torch.int8)
-    (shape, dtype), = module.scratch(workload, {})
+    (shape, dtype), = module.scratch((), workload, {})
     made = torch.full(shape, 127, dtype=torch.int8)
     v = v.transpose(1, 2)
     grid, arguments = module.e4m3.transposition_arguments(v, made)
@@ -129,7 +129,7 @@ def test_only_e4m3_needs_something_to_run_first() -> None:
     assert keys[0] != keys[1]
     longer = Workload.parse("b1_h8_kv2_q500_k777_d128_e4m3_full")
     assert language.binary_key(KERNEL, longer, config, True) == keys[0]
-    ((shape, dtype),) = KERNEL.module.scratch(WORKLOAD, config)
+    ((shape, dtype),) = KERNEL.module.scratch((), WORKLOAD, config)
     assert (shape, dtype) == ((2, 2, 128, 336), torch.float8_e4m3fn)
 
 

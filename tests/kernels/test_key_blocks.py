@@ -55,9 +55,13 @@ def test_every_key_is_met_once_and_masked_where_it_must(kind: str) -> None:
     for _ in range(300):
         seqlen_q, seqlen_k = (chance.randint(0, chance.choice([70, 500])) for _ in range(2))
         window, n = chance.choice([1, 50, 130]) if kind == "window" else 0, chance.choice([64, 128])
-        rows, a = 64 * chance.randint(1, 4), SimpleNamespace(VARLEN=True, BLOCK_N=Number(n))
+        rows, a = (
+            64 * chance.randint(1, 4),
+            SimpleNamespace(VARLEN=True, BLOCK_N=Number(n), ROWS=64),
+        )
         a.seqlen_q, a.seqlen_k, a.window = map(Number, (seqlen_q, seqlen_k, window))
-        a.CAUSAL, a.WINDOWED = causal, bool(window)
+        a.CAUSAL, a.WINDOWED, a.AHEAD = causal, bool(window), False
+        a.diagonal = lambda a=a: a.seqlen_k - a.seqlen_q
         for tile in range(0, seqlen_q, rows):
             tile_begin, tile_end = blocks(a, Number(tile), rows)
             for row in range(tile, tile + rows, 64):
