@@ -260,7 +260,7 @@ def test_flash_gradients_call_pytorch_s_op_as_it_is(
     assert [x.shape for x in grads] == [x.shape for x in (call.q, call.k, call.v)]
 
 
-def test_flash_gradients_only_where_windows_mean_the_same() -> None:
+def test_flash_gradients_only_where_it_means_the_same() -> None:
     few, many = (
         tuple(x.detach() for x in inputs((4, 2, *seqlens, 8, 8))) for seqlens in ((7, 12), (12, 7))
     )
@@ -272,6 +272,8 @@ def test_flash_gradients_only_where_windows_mean_the_same() -> None:
     for window in ((3, None), (None, 9), (3, 2)):
         assert served(few, False, window) and not served(many, False, window)
     assert served(many, False, None) and served(many, True, 3) and served(many, False, (3, 0))
+    q, k, v = few
+    assert not ops._flash_takes(Call.of(q, k, v, Options(softcap=5.0), None))
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,10 @@ def test_exact_nearest_default(fresh: Runtime, tmp_path: Path) -> None:
     run_and_judge(WORKLOAD)
     first = tunefa.last_choice()
     assert first is not None and first.how == "default"
-    config = {**first.config, "num_stages": 2, "LOADS": "pointer"}
+    arch = Chip.of(torch.device("cuda", torch.cuda.current_device())).arch
+    assert arch is not None
+    default = kernels.load("attention_fwd_triton").default(Workload.parse(WORKLOAD), arch)
+    config = {**default, "num_stages": 2, "LOADS": "pointer"}
     store_record(tmp_path, config)
     fresh._plans.clear()
     for workload, how in [
