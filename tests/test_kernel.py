@@ -132,3 +132,9 @@ def test_listing_and_loading_import_no_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=TREE, capture_output=True, text=True)
     assert done.stderr.strip() == ""
+
+
+def test_the_sources_of_a_gluon_kernel_are_all_that_it_runs() -> None:
+    made = kernels.load("attention_fwd_gluon_sm90")
+    folder = made.source.parent / "gluon"
+    assert set(made.sources) == {made.source, *folder.glob("*.py")}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -45,6 +47,19 @@ def test_e4m3_gets_its_descales_and_gives_bf16(monkeypatch: pytest.MonkeyPatch, 
             right = because(made, "").run(*tensors, scale, descales)
             assert out.dtype == torch.bfloat16 and out.shape == (2, 16, 8, 64)
             assert torch.equal(out, right[0]) and torch.equal(lse, right[1])
+
+
+def test_a_plan_keeps_no_tensor_of_the_call_it_was_made_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = call()
+    tensors = [weakref.ref(x) for x in (made.q, made.k, made.v)]
+    with on_cpu(monkeypatch) as language:
+        kept = plan_of(made, language)
+        language.launched.clear()
+        del made
+        gc.collect()
+        assert isinstance(kept, KernelPlan) and not any(each() is not None for each in tensors)
 
 
 def test_rows_that_are_not_contiguous_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:

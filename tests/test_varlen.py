@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -152,6 +154,24 @@ def plan_for(fresh: Runtime, made: PackedTensors, *options: Any) -> PackedKernel
         plan_key(made, chosen), lambda: PackedCall.of(made, chosen, None)
     )
     return plan
+
+
+def test_a_plan_keeps_no_tensor_of_the_call_it_was_made_for(
+    fresh: Runtime, served: FakeLanguage
+) -> None:
+    made = tensors()
+    alive = [weakref.ref(each) for each in made]
+    kept = plan_for(fresh, made)
+    del made
+    gc.collect()
+    assert kept.chosen.kernel != "pytorch" and not any(each() is not None for each in alive)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "cu_seqlens_q", "cu_seqlens_k"])
+def test_tensors_without_axes_have_a_key_of_their_own(name: str) -> None:
+    made = tensors()
+    odd = made._replace(**{name: getattr(made, name).flatten()[0]})
+    assert plan_key(odd, PackedOptions(9, 9)) != plan_key(made, PackedOptions(9, 9))
 
 
 def test_a_kernel_runs_it(fresh: Runtime, served: FakeLanguage) -> None:

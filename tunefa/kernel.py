@@ -22,7 +22,8 @@ from tunefa.trial import Config
 from tunefa.workload import Workload
 
 _PACKAGE = "tunefa.kernels"
-_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.([\w.]+) import", re.MULTILINE)
+_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+_NAME = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -50,21 +51,25 @@ class Kernel:
 
     @cached_property
     def source_hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of its source files, in the order of their names.
+        """First 16 hex digits of the SHA-256 of its `sources`, in the order of their names."""
+        digest = hashlib.sha256()
+        for path in self.sources:
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
 
-        They are those of its name, and the modules beside it that they import.
-        """
-        folder, names, sources = self.source.parent, [self.name], dict[Path, bytes]()
+    @cached_property
+    def sources(self) -> tuple[Path, ...]:
+        """The files of its name, and the modules beside it that they import."""
+        folder, names, found = self.source.parent, [self.name], set[Path]()
         while names:
             stem = names.pop().replace(".", "/")
-            found = [path for path in folder.glob(f"{stem}.*") if path.is_file()]
-            for path in sorted(set(found) - set(sources)):
-                sources[path] = path.read_bytes()
-                names += re.findall(_IMPORT, sources[path].decode(errors="replace"))
-        digest = hashlib.sha256()
-        for path in sorted(sources):
-            digest.update(sources[path])
-        return digest.hexdigest()[:16]
+            new = {path for path in folder.glob(f"{stem}.*") if path.is_file()} - found
+            found |= new
+            for path in new:
+                for module, imported in _IMPORT.findall(path.read_text(errors="replace")):
+                    # What a folder is asked for are modules.
+                    names += [module, *(f"{module}.{name}" for name in _NAME.findall(imported))]
+        return tuple(sorted(found))
 
     @cached_property
     def module(self) -> ModuleType:

@@ -7,7 +7,6 @@ gets a new process, with a CUDA context that nothing has poisoned.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import time
 from collections.abc import Iterable
@@ -113,7 +112,10 @@ class Measured(Predicted):
         finalists = list(trials)
         until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
         raced: Raced | Lost = self._call("race", (finalists, default, until), RACE_LIMIT_S)
-        return unraced(finalists, raced.reason) if isinstance(raced, Lost) else raced
+        if isinstance(raced, Lost):
+            seen = [trial for trial in finalists if trial.resources is not None]
+            return unraced(seen, raced.reason)
+        return raced
 
     def final(
         self, own: Trial, rivals: list[tuple[str, Trial]], until: float = math.inf
@@ -165,10 +167,18 @@ def timed(mode: Mode) -> type[Measured]:
     return Replaying if mode == "graph" else Measured
 
 
-@functools.lru_cache(maxsize=1)
+_benches: dict[_Task, Bench] = {}
+"""In the process: the one that it is at."""
+
+
 def _bench(task: _Task) -> Bench:
-    kernel, workload, arch, mode = task
-    return Bench(kernels.load(kernel), Workload.parse(workload), archs.load(arch), mode)
+    if task not in _benches:
+        _benches.clear()  # first: the device may not hold the tensors of two
+        kernel, workload, arch, mode = task
+        _benches[task] = Bench(
+            kernels.load(kernel), Workload.parse(workload), archs.load(arch), mode
+        )
+    return _benches[task]
 
 
 def run(task: _Task, method: str, arguments: tuple[Any, ...]) -> Any:

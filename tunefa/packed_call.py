@@ -150,9 +150,10 @@ def plan_key(tensors: PackedTensors, options: PackedOptions) -> Hashable:
         *((x.shape[1:], x.stride(), x.dtype, x.get_device()) for x in (q, k, v)),
         *((x.dim(), x.stride(), x.dtype, x.get_device()) for x in cu_seqlens),
         (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0,
-        power_of_2(q.shape[0]),
-        (k.shape[0] > 0, k.shape[0] == v.shape[0]),
-        (power_of_2(cu_seqlens[0].shape[0] - 1), cu_seqlens[0].shape == cu_seqlens[1].shape),
+        tuple(map(power_of_2, q.shape[:1])),
+        (0 in k.shape[:1], k.shape[:1] == v.shape[:1]),
+        tuple(power_of_2(bounds - 1) for bounds in cu_seqlens[0].shape[:1]),
+        cu_seqlens[0].shape == cu_seqlens[1].shape,
         *map(power_of_2, options[:2]),
         *options[2:],
     )

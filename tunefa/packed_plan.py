@@ -63,12 +63,14 @@ class PackedKernelPlan:
         return out, lse
 
     def _of_scale(self, scale: float, tensors: Sequence[Tensor]) -> Launch:
-        with self._lock:
-            launch = self._scales.get(scale)
-            if launch is None:
-                launch = self.prepare(tensors, scale)
-                self._scales.add(scale, launch)
-            return launch
+        launch = self._scales.get(scale)
+        if launch is None:
+            with self._lock:
+                launch = self._scales.get(scale)  # made by a thread that held the lock before
+                if launch is None:
+                    launch = self.prepare(tensors, scale)
+                    self._scales.add(scale, launch)
+        return launch
 
 
 @dataclass(frozen=True)

@@ -176,11 +176,11 @@ def _prepared(call: AnyCall, chosen: Chosen, kernel: Kernel, compiled: Compiled)
     """The plan for calls like this one. Raises CompileError as `prepare` of the language does."""
     workload = chosen.workload
     language = languages.load(kernel.language)
+    softcap = call.softcap  # the plan keeps `prepare`, which must not keep the call's tensors
 
     def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
-        scores = (scale, call.softcap)
         launch: Launch = language.prepare(
-            kernel, compiled, tensors, workload, chosen.config, *scores
+            kernel, compiled, tensors, workload, chosen.config, scale, softcap
         )
         return launch
 

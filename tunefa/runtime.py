@@ -235,7 +235,7 @@ def flash_attention(
     free. Consecutive query heads share a KV head. `out` has q's dtype and layout, and head_dim_v.
 
     torch.float8_e4m3fn: q, k and v are multiplied by q_descale, k_descale and v_descale, each fp32,
-    (batch, heads_kv), 1 if None; `out` is bf16, and there are no gradients.
+    (batch, heads_kv), not negative, 1 if None; `out` is bf16, and there are no gradients.
 
     causal: query i sees keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from 2.1 on; a row
     that sees none gives 0. window: of these keys, only the last `window`; or (left, right), which

@@ -179,6 +179,7 @@ def search(
     """Searches until the budget is used, the space is exhausted or nothing gets better.
 
     A budget of seconds holds from its start to the stored record, so it leaves some for the race.
+    Only a default that no compiler was done with by then is compiled beyond it.
 
     The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found by
     then, `interrupted`. Raises TunefaError when the rules refuse every config of every kernel, and

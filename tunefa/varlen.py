@@ -94,9 +94,10 @@ def flash_attention_varlen(
     and gradients are as `flash_attention` says, for each sequence by itself.
 
     Nothing waits for the device where a kernel serves the call, on sm90; PyTorch, which does
-    elsewhere, has to. A CUDA graph may capture any call, and when it is replayed, cu_seqlens may
-    hold other lengths up to max_seqlen_q and max_seqlen_k. Raises TunefaError for arguments that do
-    not fit; cu_seqlens that are not cumulated lengths within q and k are undefined behaviour.
+    elsewhere, has to. A CUDA graph may capture a call that a kernel serves, and when it is
+    replayed, cu_seqlens may hold other lengths up to max_seqlen_q and max_seqlen_k. Raises
+    TunefaError for arguments that do not fit; cu_seqlens that are not cumulated lengths within q
+    and k are undefined behaviour.
     """
     tensors = PackedTensors(q, k, v, cu_seqlens_q, cu_seqlens_k)
     options = PackedOptions.of(max_seqlen_q, max_seqlen_k, causal, window, softcap)

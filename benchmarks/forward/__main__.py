@@ -40,7 +40,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workloads", nargs="*", type=Workload.parse, metavar="WORKLOAD")
+    parser.add_argument("workloads", nargs="*", type=_dense, metavar="WORKLOAD")
     parser.add_argument(
         "--rows", type=_names([*GROUPS, "all"]), default=[], help=f"of {', '.join(GROUPS)}, or all"
     )
@@ -63,6 +63,18 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     if made.flex_every < 1 or made.rounds < 3:
         parser.error("--flex-every starts at 1 and --rounds at 3")
     return made
+
+
+def _dense(text: str) -> Workload:
+    """An argument's type: a workload that the peers are called for as tunefa is."""
+    workload = Workload.parse(text)
+    if workload.varlen or workload.softcap or workload.band[1] not in (None, 0):
+        raise argparse.ArgumentTypeError(
+            f"{workload} is packed, soft-capped or sees keys ahead: peers are called for none"
+        )
+    if workload.window is not None and not workload.causal:
+        raise argparse.ArgumentTypeError(f"{workload} has a window and no causal mask")
+    return workload
 
 
 def _names(known: Collection[str]) -> Callable[[str], list[str]]:

@@ -38,8 +38,8 @@ def transpose(
 
     Both are read and written as words of four 8-bit elements. Strides of V are in 16 bytes.
     """
-    word = tl.program_id(0) * WORDS + tl.arange(0, WORDS)
-    batch, head = tl.program_id(1) // heads_kv, tl.program_id(1) % heads_kv
+    word = tl.program_id(1) * WORDS + tl.arange(0, WORDS)
+    batch, head = tl.program_id(0) // heads_kv, tl.program_id(0) % heads_kv
     column = tl.arange(0, COLUMNS)
     v_ptr += 4 * (batch * v_batch + head * v_head)
     # The word of column c2 c1 holds, from its lowest byte on, the keys with c3 c0 = 0, 1, 2, 3.
@@ -49,7 +49,7 @@ def transpose(
     c = _keys(v_ptr, key + 8, column, seqlen_k, v_key)
     d = _keys(v_ptr, key + 9, column, seqlen_k, v_key)
     length = groups * 4
-    vt_ptr += tl.program_id(1).to(tl.int64) * (4 * COLUMNS) * length
+    vt_ptr += tl.program_id(0).to(tl.int64) * (4 * COLUMNS) * length
     for byte in tl.static_range(4):
         low = _byte(a, byte) | (_byte(b, byte) << 8)
         made = low | (_byte(c, byte) << 16) | (_byte(d, byte) << 24)
@@ -88,7 +88,8 @@ def transposition_arguments(v, vt):
     batch, heads_kv, seqlen_k, head_dim = v.shape
     constants = transposition(head_dim)["constants"].values()
     groups = vt.shape[3] // KEYS
-    grid = (triton.cdiv(4 * groups, _WORDS // (head_dim // 4)), batch * heads_kv, 1)
+    # Of the three axes only the first takes more than 65,535.
+    grid = (batch * heads_kv, triton.cdiv(4 * groups, _WORDS // (head_dim // 4)), 1)
     strides = [step // 16 for step in v.stride()[:3]]
     return grid, [v, vt, heads_kv, seqlen_k, groups, *strides, *constants]
 

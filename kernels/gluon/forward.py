@@ -81,6 +81,7 @@ class Attention:
     @gluon.jit
     def with_scale(self, factor):
         """The same with scores, before their soft-cap, `factor` times as large."""
+        factor = gl.maximum(factor, 1e-30)  # 0 times a hidden key's -inf would be NaN
         if self.SOFTCAP:
             made = Attention(like=self, tanh_scale=self.tanh_scale * factor)
         else:
