@@ -3,10 +3,11 @@
     python -m benchmarks.soak --minutes 10
 
 Each round, two threads make calls on four streams: random lengths, batches, groups of heads,
-dtypes, masks, layouts and strides. Some outputs are compared with fp32. Between rounds everything
-is waited for and PyTorch's cache is emptied, so that what is left of host memory (RSS) and of the
-device's is what somebody keeps. It may grow during the first third, while binaries are compiled and
-plans kept; growth beyond --allow-mb after that is a leak. Exit code 1 for a leak or a wrong output.
+dtypes, masks, layouts and strides, packed sequences, windows, soft-caps and scales among them. Some
+outputs are compared with fp32. Between rounds everything is waited for and PyTorch's cache is
+emptied, so that what is left of host memory (RSS) and of the device's is what somebody keeps. It
+may grow during the first third, while binaries are compiled and plans kept; growth beyond
+--allow-mb after that is a leak. Exit code 1 for a leak or a wrong output.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ import os
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import tunefa
-from tunefa import check, reference
+from tunefa import check, packed, reference
+from tunefa.call import Call, Options, heads_first
 
 THREADS, STREAMS = 2, 4
 CALLS = 400
@@ -34,7 +37,15 @@ CALLS = 400
 CHECK_EVERY = 20
 WARM_UP = 1 / 3
 """Of the rounds; what is kept may grow until then."""
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "window": {"window": (70, 30)},
+    "softcap": {"softcap": 20.0},
+    "scale": {"scale": 0.2},
+    "packed": {},
+}
+"""What a call has beside its tensors and mask; packed ones are `flash_attention_varlen`'s."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +65,17 @@ class Case:
     offset: int
     """Elements between the start of the memory and the tensor: odd ones are not aligned."""
     padding: int
-    """Elements that lie unused between rows, as in slices of a packed tensor."""
+    """Elements that lie unused between rows, as in slices of a wider tensor."""
+    kind: str = "plain"
+    """One of `KINDS`."""
 
     @classmethod
     def draw(cls, chance: random.Random) -> Case:
         """Few of what needs a binary of its own, any of what does not."""
         group, heads_kv = chance.choice([1, 1, 4, 7]), chance.randint(1, 4)
         seqlen_q = chance.choice([1, chance.randint(2, 200), chance.randint(200, 1500)])
+        kind = chance.choice(["plain"] * 3 + list(KINDS))
+        dtypes = [name for name in DTYPES if kind != "packed" or name != "e4m3"]
         return cls(
             batch=chance.randint(1, 3),
             heads=group * heads_kv,
@@ -68,11 +83,12 @@ class Case:
             seqlen_q=seqlen_q,
             seqlen_k=chance.choice([seqlen_q, chance.randint(1, 1500)]),
             head_dim=chance.choice([64, 128]),
-            dtype=chance.choice(list(DTYPES)),
+            dtype=chance.choice(dtypes),
             causal=chance.random() < 0.5,
             bhsd=chance.random() < 0.5,
             offset=chance.choice([0, 0, 0, 1]),
             padding=chance.choice([0, 64]),
+            kind=kind,
         )
 
     def tensors(self, device: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -87,23 +103,48 @@ class Case:
         rows = (self.batch, heads, seqlen) if self.bhsd else (self.batch, seqlen, heads)
         row = self.head_dim + self.padding
         count = rows[0] * rows[1] * rows[2] * row
-        memory = torch.randn(self.offset + count, device=device, dtype=DTYPES[self.dtype])
+        memory = torch.randn(self.offset + count, device=device).to(DTYPES[self.dtype])
         return memory[self.offset :].view(*rows, row)[..., : self.head_dim]
 
     def run(self, device: str, compared: bool) -> str | None:
         """Calls tunefa; what is wrong with the output if it is `compared` and that is not right."""
-        q, k, v = self.tensors(device)
-        layout = "bhsd" if self.bhsd else "bshd"
-        out = tunefa.flash_attention(q, k, v, causal=self.causal, layout=layout)  # type: ignore[call-overload]
+        out, expected = (self._packed if self.kind == "packed" else self._dense)(device)
         if not compared:
             return None
-        if not self.bhsd:
-            q, k, v, out = (tensor.transpose(1, 2) for tensor in (q, k, v, out))
-        problem = reference.Problem(q, k, v, self.causal, self.head_dim**-0.5)
-        right, _ = reference.attention(problem, torch.float32)
+        right = expected()
         error = float((out.float() - right).norm() / right.norm().clamp_min(1e-30))
         limit = check.TOLERANCE[self.dtype]
         return None if error <= limit else f"error {error:.1e} (limit {limit:.0e}): {self}"
+
+    def _dense(self, device: str) -> tuple[Tensor, Callable[[], Tensor]]:
+        """What tunefa says, heads first, and a function that says what is right."""
+        q, k, v = self.tensors(device)
+        given = {"causal": self.causal, **KINDS[self.kind]}
+        layout: Any = "bhsd" if self.bhsd else "bshd"
+        out = tunefa.flash_attention(q, k, v, **given, layout=layout)
+        call = Call.of(
+            *(q, k, v),
+            Options.of(self.causal, given.get("window"), layout, given.get("softcap")),
+            given.get("scale"),
+        )
+        return heads_first(out, layout), lambda: reference.attention(call, torch.float32)[0]
+
+    def _packed(self, device: str) -> tuple[Tensor, Callable[[], Tensor]]:
+        """The same of packed sequences: the second to last is empty, the last as long as all."""
+        q, k, v = (
+            (tensor.transpose(1, 2) if self.bhsd else tensor).flatten(0, 1)
+            for tensor in self.tensors(device)
+        )
+        bounds = [
+            torch.tensor([0, each.shape[0] // 3, each.shape[0] // 3, each.shape[0]], device=device)
+            for each in (q, k)
+        ]
+        starts = [each.int() for each in bounds]
+        out = tunefa.flash_attention_varlen(
+            *(q, k, v, starts[0], starts[1], q.shape[0], k.shape[0]), causal=self.causal
+        )
+        problem = packed.Packed(*(q, k, v, starts[0], starts[1], self.causal, self.head_dim**-0.5))
+        return out, lambda: packed.attention(problem, torch.float32)[0]
 
 
 @dataclass(frozen=True)

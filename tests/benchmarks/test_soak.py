@@ -18,7 +18,7 @@ SMALL = Case(2, 4, 2, 9, 14, 64, "bf16", True, False, 1, 64)
 
 def test_draws_are_repeatable_and_of_every_kind() -> None:
     assert Case.draw(random.Random(3)) == DRAWN[3]
-    for field in ("dtype", "causal", "bhsd", "offset", "padding", "head_dim", "batch"):
+    for field in ("dtype", "causal", "bhsd", "offset", "padding", "head_dim", "batch", "kind"):
         assert len({getattr(case, field) for case in DRAWN}) > 1, field
     assert any(case.heads > case.heads_kv for case in DRAWN)
     assert any(case.seqlen_q > case.seqlen_k for case in DRAWN)
@@ -33,17 +33,29 @@ def test_tensors_have_the_shapes_and_strides_of_the_case(bhsd: bool) -> None:
     assert q.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("case", [SMALL, Case(1, 3, 3, 12, 5, 128, "fp16", False, True, 0, 0)])
+@pytest.mark.parametrize(
+    "case",
+    [
+        SMALL,
+        Case(1, 3, 3, 12, 5, 128, "fp16", False, True, 0, 0),
+        Case(2, 4, 2, 90, 140, 64, "bf16", False, False, 0, 0, "window"),
+        Case(2, 4, 2, 9, 14, 64, "bf16", True, True, 0, 0, "softcap"),
+        Case(2, 4, 2, 9, 14, 64, "fp16", True, False, 0, 0, "scale"),
+        Case(2, 4, 2, 9, 14, 64, "e4m3", True, False, 0, 0),
+        Case(2, 4, 2, 9, 14, 64, "bf16", True, True, 0, 64, "packed"),
+    ],
+)
 def test_right_outputs_pass_and_wrong_ones_are_said(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert case.run("cpu", compared=True) is None
-    right = tunefa.flash_attention
+    name = "flash_attention_varlen" if case.kind == "packed" else "flash_attention"
+    right = getattr(tunefa, name)
 
     def off(*arguments: Any, **options: Any) -> Any:
         return 1.1 * right(*arguments, **options)
 
-    monkeypatch.setattr(tunefa, "flash_attention", off)
+    monkeypatch.setattr(tunefa, name, off)
     assert case.run("cpu", compared=False) is None
     wrong = case.run("cpu", compared=True)
     assert wrong is not None and wrong.startswith("error 1.0e-01") and str(case) in wrong
