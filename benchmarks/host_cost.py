@@ -60,7 +60,7 @@ def pieces(workload: Workload, tensors: tuple[Any, ...]) -> dict[str, Callable[[
         "find the plan": lambda: runtime.plan(q, k, v, options),
         "run the plan": lambda: plan.run(q, k, v, None),
         "allocate": lambda: (torch.empty_like(q), q.new_empty(shape, dtype=torch.float32)),
-        "launch": lambda: plan.launch(q, k, v, out, lse),
+        "launch": lambda: plan.launches.launch(q, k, v, out, lse),
     }
 
 

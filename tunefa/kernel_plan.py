@@ -26,6 +26,39 @@ MAX_SCALES = 4
 
 
 @dataclass(frozen=True)
+class Launches:
+    """Those of one compiled config on one device: for the default scale, which a plan is made with,
+    and for the others that came last."""
+
+    device: int
+    launch: Launch
+    """For the default scale."""
+    prepare: Callable[[Sequence[Tensor], float], Launch]
+    """A launch on tensors as kernels take them, for a scale."""
+    _scales: Recent[Launch] = field(default_factory=lambda: Recent(MAX_SCALES))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, launch: Launch, tensors: Sequence[Tensor]) -> None:
+        """Starts one on its device and that's current stream."""
+        if torch.cuda.current_device() == self.device:
+            launch(*tensors)
+        else:
+            with torch.cuda.device(self.device):
+                launch(*tensors)
+
+    def of(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> Launch:
+        """That for a scale; `tensors` says what one is prepared with, as kernels take it."""
+        launch = self._scales.get(scale)
+        if launch is None:
+            with self._lock:
+                launch = self._scales.get(scale)  # made by a thread that held the lock before
+                if launch is None:
+                    launch = self.prepare(tensors(), scale)
+                    self._scales.add(scale, launch)
+        return launch
+
+
+@dataclass(frozen=True)
 class KernelPlan:
     """Launches one compiled config, on the tensors' device and its current stream.
 
@@ -34,23 +67,18 @@ class KernelPlan:
 
     chosen: Chosen
     layout: str
-    device: int
-    launch: Launch
-    prepare: Callable[[Sequence[Tensor], float], Launch]
-    """A launch on tensors as kernels take them, for a scale."""
+    launches: Launches
     rows_contiguous: bool
     """Whether those of q, k and v all are; they are copied where not."""
     out_like_q: bool
     """Whether q has the shape, strides and dtype of out."""
     no_descales: tuple[Tensor, ...] = ()
     """What the kernel takes for descales that a call does not give; () if it takes none."""
-    _scales: Recent[Launch] = field(default_factory=lambda: Recent(MAX_SCALES))
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def device_bytes(self) -> int:
         """Device memory that it holds, but for that of scales other than the default."""
-        return self.launch.device_bytes
+        return self.launches.launch.device_bytes
 
     @functools.cached_property
     def _out_shape(self) -> tuple[int, int, int, int]:
@@ -84,28 +112,15 @@ class KernelPlan:
         more = self.no_descales
         if descales:
             more = calls.as_kernels_take_them(descales, more)
-        launch = self.launch
+        tensors = (q, k, v, out, lse, *more)
+        launch = self.launches.launch
         if scale is not None and scale != self._default_scale:
-            launch = self._of_scale(scale, q, k, v, out, lse, *more)
-        if torch.cuda.current_device() == self.device:
-            launch(q, k, v, out, lse, *more)
-        else:
-            with torch.cuda.device(self.device):
-                launch(q, k, v, out, lse, *more)
+            launch = self.launches.of(scale, lambda: as_kernels_take_them(self.layout, *tensors))
+        self.launches.start(launch, tensors)
         return out, lse
 
     def _new_out(self, q: Tensor) -> Tensor:
         return q.new_empty(self._out_shape, dtype=reference.out_dtype(q.dtype))
-
-    def _of_scale(self, scale: float, *tensors: Tensor) -> Launch:
-        launch = self._scales.get(scale)
-        if launch is None:
-            with self._lock:
-                launch = self._scales.get(scale)  # made by a thread that held the lock before
-                if launch is None:
-                    launch = self.prepare(as_kernels_take_them(self.layout, *tensors), scale)
-                    self._scales.add(scale, launch)
-        return launch
 
 
 def as_kernels_take_them(

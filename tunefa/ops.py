@@ -7,7 +7,7 @@ call, else from the closed formula in `reference`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -183,19 +183,21 @@ def like(grad: Tensor, tensor: Tensor) -> Tensor:
     return made.copy_(grad)
 
 
-_forward_op = torch.library.custom_op(
-    "tunefa::flash_attention",
-    _forward,
-    mutates_args=(),
-    schema=f"{_FORWARD} -> (Tensor, Tensor)",
-)
-_forward_op.register_fake(_forward_fake)
-_forward_op.register_autograd(_autograd, setup_context=_setup_context)
+def register(
+    name: str,
+    signature: str,
+    returns: str,
+    run: Callable[..., tuple[Tensor, ...]],
+    fake: Callable[..., tuple[Tensor, ...]],
+) -> Any:
+    """`tunefa::name` as the dispatcher calls it, and for shapes alone; it changes no argument."""
+    schema = f"{signature} -> ({returns})"
+    op: Any = torch.library.custom_op(f"tunefa::{name}", run, mutates_args=(), schema=schema)
+    op.register_fake(fake)
+    return op
 
-_backward_op = torch.library.custom_op(
-    "tunefa::flash_attention_backward",
-    _backward,
-    mutates_args=(),
-    schema=f"{_BACKWARD} -> (Tensor, Tensor, Tensor)",
+
+register("flash_attention", _FORWARD, "Tensor, Tensor", _forward, _forward_fake).register_autograd(
+    _autograd, setup_context=_setup_context
 )
-_backward_op.register_fake(_backward_fake)
+register("flash_attention_backward", _BACKWARD, "Tensor, Tensor, Tensor", _backward, _backward_fake)

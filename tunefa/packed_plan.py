@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tunefa import packed
-from tunefa.kernel_plan import MAX_SCALES, rows_contiguous
-from tunefa.languages import Launch
+from tunefa.kernel_plan import Launches, rows_contiguous
 from tunefa.packed_call import PackedCall, PackedOptions, PackedTensors
-from tunefa.recent import Recent
 
 if TYPE_CHECKING:  # it imports this module
     from tunefa.plan import Chosen
@@ -28,20 +24,14 @@ class PackedKernelPlan:
     """
 
     chosen: Chosen
-    device: int
-    launch: Launch
-    """For the default scale."""
-    prepare: Callable[[Sequence[Tensor], float], Launch]
-    """A launch on tensors as kernels take them, for a scale."""
+    launches: Launches
     rows_contiguous: bool
     """Whether those of q, k and v all are; they are copied where not."""
-    _scales: Recent[Launch] = field(default_factory=lambda: Recent(MAX_SCALES))
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def device_bytes(self) -> int:
         """Device memory that it holds; that of the tiles belongs to each call."""
-        return self.launch.device_bytes
+        return self.launches.launch.device_bytes
 
     def run(self, tensors: PackedTensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call."""
@@ -52,25 +42,11 @@ class PackedKernelPlan:
         out = q.new_empty((rows, heads, v.shape[2]))
         lse = q.new_empty((heads, rows), dtype=torch.float32)
         made = q, k, v, out, lse, *cu_seqlens
-        launch = self.launch
+        launch = self.launches.launch
         if scale is not None and scale != float(head_dim**-0.5):
-            launch = self._of_scale(scale, made)
-        if torch.cuda.current_device() == self.device:
-            launch(*made)
-        else:
-            with torch.cuda.device(self.device):
-                launch(*made)
+            launch = self.launches.of(scale, lambda: made)
+        self.launches.start(launch, made)
         return out, lse
-
-    def _of_scale(self, scale: float, tensors: Sequence[Tensor]) -> Launch:
-        launch = self._scales.get(scale)
-        if launch is None:
-            with self._lock:
-                launch = self._scales.get(scale)  # made by a thread that held the lock before
-                if launch is None:
-                    launch = self.prepare(tensors, scale)
-                    self._scales.add(scale, launch)
-        return launch
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tunefa.chip import Chip
 from tunefa.errors import TunefaError
 from tunefa.frozen import Frozen, Installed
 from tunefa.kernel import Kernel
-from tunefa.kernel_plan import KernelPlan, as_kernels_take_them, rows_contiguous
+from tunefa.kernel_plan import KernelPlan, Launches, as_kernels_take_them, rows_contiguous
 from tunefa.languages import Compiled, CompileError, Launch
 from tunefa.lookup import Choice, How, lookup
 from tunefa.packed_call import PackedCall, PackedTensors
@@ -185,18 +185,16 @@ def _prepared(call: AnyCall, chosen: Chosen, kernel: Kernel, compiled: Compiled)
         return launch
 
     tensors, device = _tensors(call), call.q.get_device()
-    launch = prepare(tensors, float(call.q.shape[-1] ** -0.5))
+    launches = Launches(device, prepare(tensors, float(call.q.shape[-1] ** -0.5)), prepare)
     contiguous = all(x.stride(-1) == 1 for x in (call.q, call.k, call.v))
     if isinstance(call, PackedCall):
-        return PackedKernelPlan(chosen, device, launch, prepare, contiguous)
+        return PackedKernelPlan(chosen, launches, contiguous)
     out = heads_first(tensors[3], call.layout)
     q = heads_first(call.q, call.layout)
     return KernelPlan(
         chosen,
         call.layout,
-        device,
-        launch,
-        prepare,
+        launches,
         rows_contiguous=contiguous,
         out_like_q=(q.shape, q.stride(), q.dtype) == (out.shape, out.stride(), out.dtype),
         no_descales=no_descales(q),

@@ -78,14 +78,14 @@ class Runtime:
         descales: Descales = (),
     ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call with the arguments of `flash_attention`, without autograd."""
-        if q.is_cuda and (scale is None or (type(scale) is float and 0.0 < scale < math.inf)):
+        if q.is_cuda and is_usual(scale):
             plan = self.plan(q, k, v, options, descales)
         else:
             call = Call.of(q, k, v, options, scale, descales)
             scale = call.scale
             on_cuda = q.is_cuda and scale > 0
             plan = self.plan(q, k, v, options, descales) if on_cuda else self.unplanned(call)
-        self._last.chosen = plan.chosen
+        self.remember(plan)
         return plan.run(q, k, v, scale, descales)
 
     def plan(
@@ -98,7 +98,7 @@ class Runtime:
             *(v.shape, v.stride(), v.dtype, v.get_device()),
             (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0,
             options,
-            tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales),
+            _kinds(descales) if descales else (),
         )
         plan: Plan = self.planned(key, lambda: Call.of(q, k, v, options, None, descales))
         return plan
@@ -256,7 +256,7 @@ def flash_attention(
         descales = (q_descale, k_descale, v_descale)
     if torch.compiler.is_compiling():
         out, lse = _through_op(q, k, v, options, scale, descales)
-    elif _is_plain(q, k, v) and (not descales or _are_plain(descales)):
+    elif is_plain(q, k, v) and (not descales or _are_plain(descales)):
         out, lse = _RUNTIME.attend(q, k, v, options, scale, descales)
     else:
         Call.of(q, k, v, options, scale, descales)  # says what is wrong before the dispatcher does
@@ -295,7 +295,12 @@ def load(path: str | PathLike[str], *, frozen: bool = False) -> None:
     _RUNTIME.load(Path(path), frozen)
 
 
-def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def is_usual(scale: float | None) -> bool:
+    """Whether kernels take it as it is: the rest is to be checked first, or PyTorch's."""
+    return scale is None or (type(scale) is float and 0.0 < scale < math.inf)
+
+
+def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether nothing but the kernel has to happen, so that the dispatcher's tens of us are saved.
 
     Autograd, tensor subclasses, fake and meta tensors and dispatch modes need it.
@@ -313,12 +318,17 @@ def _is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _are_plain(descales: Descales) -> bool:
-    """As `_is_plain`, where that holds for q, k and v."""
+    """As `is_plain`, where that holds for q, k and v."""
     return all(
         descale is None
         or (type(descale) is Tensor and not (torch.is_grad_enabled() and descale.requires_grad))
         for descale in descales
     )
+
+
+def _kinds(descales: Descales) -> Hashable:
+    """What of descales decides whether they fit a call."""
+    return tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales)
 
 
 def _through_op(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, overload
 
 import torch
@@ -117,7 +116,7 @@ def attend(
     """(out, lse), always here and now: what `flash_attention_varlen` is to the dispatcher."""
     runtime = runtimes.current()
     served = tensors.q.is_cuda
-    if not served or not (scale is None or (type(scale) is float and 0.0 < scale < math.inf)):
+    if not served or not runtimes.is_usual(scale):
         call = PackedCall.of(tensors, options, scale)
         scale = call.scale
         served = served and scale > 0
@@ -132,16 +131,9 @@ def attend(
 
 
 def _is_plain(tensors: PackedTensors) -> bool:
-    """Whether nothing but the kernel has to happen, so that the dispatcher's tens of us are saved.
-
-    Autograd, tensor subclasses, fake and meta tensors and dispatch modes need it.
-    """
-    return (
-        all(type(tensor) is Tensor for tensor in tensors)
-        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
-        and not tensors.q.is_meta
-        and torch._C._len_torch_dispatch_stack() == 0
-    )
+    """As of `runtime.is_plain`; what has no gradients may still be of a subclass."""
+    q, k, v, *cu_seqlens = tensors
+    return runtimes.is_plain(q, k, v) and all(type(starts) is Tensor for starts in cu_seqlens)
 
 
 def _through_op(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tunefa import packed, varlen
-from tunefa.ops import flash_serves, like
+from tunefa.ops import flash_serves, like, register
 from tunefa.packed_call import PackedCall, PackedOptions, PackedTensors
 
 _TENSORS = "Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k"
@@ -126,19 +126,12 @@ def _within(grad: Tensor, cu_seqlens: Tensor) -> Tensor:
     return grad.masked_fill(outside[:, None, None], 0.0)
 
 
-_forward_op = torch.library.custom_op(
-    "tunefa::flash_attention_varlen",
-    _forward,
-    mutates_args=(),
-    schema=f"{_FORWARD} -> (Tensor, Tensor)",
+register(
+    "flash_attention_varlen", _FORWARD, "Tensor, Tensor", _forward, _forward_fake
+).register_autograd(_autograd, setup_context=_setup_context)
+register(
+    "flash_attention_varlen_backward",
+    _BACKWARD,
+    "Tensor, Tensor, Tensor",
+    *(_backward, _backward_fake),
 )
-_forward_op.register_fake(_forward_fake)
-_forward_op.register_autograd(_autograd, setup_context=_setup_context)
-
-_backward_op = torch.library.custom_op(
-    "tunefa::flash_attention_varlen_backward",
-    _backward,
-    mutates_args=(),
-    schema=f"{_BACKWARD} -> (Tensor, Tensor, Tensor)",
-)
-_backward_op.register_fake(_backward_fake)
