@@ -10,12 +10,8 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tunefa import arch as archs
-from tunefa import check, languages
-from tunefa import kernel as kernels
-from tunefa.arch import Arch
-from tunefa.errors import TunefaError
-from tunefa.kernel import Kernel
+from tests.gpu_kernels import judge_random_configs, served
+from tunefa import check
 from tunefa.workload import Workload
 
 pytestmark = [
@@ -29,18 +25,6 @@ RANDOM = 25
 """Random shapes of each kind."""
 CONFIGS = 8
 """Random configs of each workload; a binary takes seconds to compile."""
-
-
-def seen_arch() -> Arch:
-    return archs.find(torch.cuda.get_device_name())[0]
-
-
-def served(workload: Workload) -> list[Kernel]:
-    """The kernels that compute it on the device that is there."""
-    try:
-        return kernels.serving(workload, seen_arch())
-    except TunefaError:
-        return []
 
 
 def call(workload: Workload, made: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
@@ -91,19 +75,7 @@ def test_sums_over_many_keys_keep_the_accuracy(head_dim: int) -> None:
     ["q8192_d128", "q8192_d64_full", "q8192_d256", "q8192_d128_w999_a99", "q8192_d128_softcap"],
 )
 def test_random_configs_pass_the_gate(text: str) -> None:
-    """On the shapes that a search checks them on."""
-    workload, arch = Workload.parse(f"{text}_e4m3"), seen_arch()
-    scores = (workload.head_dim**-0.5, check.softcap(workload))
-    gate = check.Gate("cuda")
-    for kernel in served(workload):
-        configs = list(kernel.space.feasible(workload, arch).configs)
-        for config in random.Random(text).sample(configs, CONFIGS):
-            shape = check.awkward(workload, config)
-            language, made = languages.load(kernel.language), check.tensors(shape, "cuda")
-            compiled = language.compile(kernel, shape, config, arch)
-            launch = language.prepare(kernel, compiled, made, shape, config, *scores)
-            found = gate.verdict(lambda: launch(*made), shape, made)  # noqa: B023
-            assert found.passed and found.repeatable, f"{found.reason}: {config}"
+    judge_random_configs(Workload.parse(f"{text}_e4m3"), CONFIGS, text)
 
 
 def test_descales_that_are_not_given_are_one() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 import torch
 
 import tunefa
+from tests.gpu_kernels import judge, seen_arch
 from tunefa import arch as archs
-from tunefa import check, languages
+from tunefa import check
 from tunefa import kernel as kernels
 from tunefa.workload import Workload
 
@@ -20,8 +20,7 @@ KERNEL = kernels.load("attention_fwd_gluon_sm90")
 def _is_served() -> bool:
     if not torch.cuda.is_available():
         return False
-    arch = archs.find(torch.cuda.get_device_name())[0]
-    return KERNEL.why_not(Workload.parse("q1"), arch) is None
+    return KERNEL.why_not(Workload.parse("q1"), seen_arch()) is None
 
 
 pytestmark = [
@@ -31,17 +30,6 @@ pytestmark = [
 
 RANDOM = 25
 """Random problems of each pack; a binary takes seconds to compile."""
-
-
-def judge(workload: Workload, config: dict[str, Any]) -> None:
-    """Raises AssertionError where a launch is not right twice."""
-    arch, language = archs.load("sm90"), languages.load(KERNEL.language)
-    made = check.tensors(workload, "cuda")
-    compiled = language.compile(KERNEL, workload, config, arch)
-    scores = (workload.head_dim**-0.5, check.softcap(workload))
-    launch = language.prepare(KERNEL, compiled, made, workload, config, *scores)
-    found = check.Gate("cuda").verdict(lambda: launch(*made), workload, made)
-    assert found.passed and found.repeatable, f"{found.reason}: {config}"
 
 
 @pytest.mark.parametrize("packed", [2, 4, 8])
@@ -57,7 +45,7 @@ def test_few_queries_of_long_sequences(packed: int, head_dim: int) -> None:
                 if KERNEL.why_not(workload, arch) is None:
                     config = KERNEL.default(workload, arch)
                     assert config["PACK_HEADS"] == packed
-                    judge(workload, config)
+                    judge(KERNEL, workload, config, check.Gate("cuda"))
 
 
 @pytest.mark.parametrize("packed", [2, 4, 8])
@@ -77,7 +65,7 @@ def test_random_problems_through_random_configs(packed: int) -> None:
         config = chance.choice([each for each in configs if each["PACK_HEADS"] == packed])
         for _ in range(3):
             seqlens = f"q{chance.randint(1, 300)}_k{chance.randint(1, 300)}"
-            judge(Workload.parse(f"{heads}_{seqlens}_{kind}"), dict(config))
+            judge(KERNEL, Workload.parse(f"{heads}_{seqlens}_{kind}"), config, check.Gate("cuda"))
 
 
 def test_a_decoding_step_packs_its_heads_by_default() -> None:

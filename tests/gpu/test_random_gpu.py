@@ -11,7 +11,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from tunefa import arch as archs
+from tests.gpu_kernels import seen_arch
 from tunefa import check, compile_pool, languages
 from tunefa import kernel as kernels
 from tunefa.arch import Arch
@@ -37,12 +37,6 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.kernel.name} {self.workload} {dict(self.config)}"
-
-
-def seen_arch() -> Arch:
-    import torch
-
-    return archs.find(torch.cuda.get_device_name())[0]
 
 
 def _kind(chance: random.Random) -> Workload:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tests.gpu.test_windows_gpu import _verdict, seen_arch, served
+from tests.gpu_kernels import judge_random_configs, seen_arch, served
 from tunefa import check, packed
 from tunefa.call import Options, Window
 from tunefa.check import LSE_TOLERANCE, TOLERANCE
@@ -312,13 +312,7 @@ def test_gradients(causal: bool, window: Window, softcap: float | None) -> None:
     ],
 )
 def test_random_configs_pass_the_gate(text: str) -> None:
-    """On the shapes that a search checks them on."""
-    workload, arch = Workload.parse(text), seen_arch()
+    workload = Workload.parse(text)
     if not served(workload):
-        pytest.skip(f"no kernel serves packed sequences on {arch.name}")
-    gate = check.Gate("cuda")
-    for kernel in served(workload):
-        configs = kernel.space.feasible(workload, arch).configs
-        for config in random.Random(0).sample(list(configs), CONFIGS):
-            found = _verdict(gate, kernel, check.awkward(workload, config), config)
-            assert found.passed and found.repeatable, f"{found.reason}: {config}"
+        pytest.skip(f"no kernel serves packed sequences on {seen_arch().name}")
+    judge_random_configs(workload, CONFIGS)

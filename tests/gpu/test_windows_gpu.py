@@ -11,13 +11,9 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tunefa import arch as archs
-from tunefa import check, languages, reference
-from tunefa import kernel as kernels
-from tunefa.arch import Arch
+from tests.gpu_kernels import judge_random_configs, seen_arch, served
+from tunefa import check, reference
 from tunefa.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.errors import TunefaError
-from tunefa.kernel import Kernel
 from tunefa.reference import Problem
 from tunefa.workload import Workload
 
@@ -30,18 +26,6 @@ RANDOM = 20
 """Random shapes of each kind."""
 CONFIGS = 12
 """Random configs of each kernel; a binary takes seconds to compile."""
-
-
-def seen_arch() -> Arch:
-    return archs.find(torch.cuda.get_device_name())[0]
-
-
-def served(workload: Workload) -> list[Kernel]:
-    """The kernels that compute it on the device that is there."""
-    try:
-        return kernels.serving(workload, seen_arch())
-    except TunefaError:
-        return []
 
 
 def call(workload: Workload, softcap: float | None) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
@@ -154,22 +138,7 @@ def test_what_no_kernel_serves_runs_in_pytorch() -> None:
     ],
 )
 def test_random_configs_pass_the_gate(text: str) -> None:
-    """On the shapes that a search checks them on."""
-    workload, arch = Workload.parse(text), seen_arch()
+    workload = Workload.parse(text)
     if not served(workload):
-        pytest.skip(f"no kernel serves windows on {arch.name}")
-    gate = check.Gate("cuda")
-    for kernel in served(workload):
-        configs = kernel.space.feasible(workload, arch).configs
-        for config in random.Random(0).sample(list(configs), CONFIGS):
-            shape = check.awkward(workload, config)
-            found = _verdict(gate, kernel, shape, config)
-            assert found.passed and found.repeatable, f"{found.reason}: {config}"
-
-
-def _verdict(gate: check.Gate, kernel: Kernel, shape: Workload, config: Any) -> check.Verdict:
-    language, made = languages.load(kernel.language), check.tensors(shape, "cuda")
-    compiled = language.compile(kernel, shape, config, seen_arch())
-    scores = (shape.head_dim**-0.5, check.softcap(shape))
-    launch = language.prepare(kernel, compiled, made, shape, config, *scores)
-    return gate.verdict(lambda: launch(*made), shape, made)
+        pytest.skip(f"no kernel serves windows on {seen_arch().name}")
+    judge_random_configs(workload, CONFIGS)

@@ -1,0 +1,52 @@
+"""Kernels on the GPU that is there: which serve a workload, and whether a config is right."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+
+from tunefa import arch as archs
+from tunefa import check, languages
+from tunefa import kernel as kernels
+from tunefa.arch import Arch
+from tunefa.errors import TunefaError
+from tunefa.kernel import Kernel
+from tunefa.trial import Config
+from tunefa.workload import Workload
+
+
+def seen_arch() -> Arch:
+    """That of the GPU."""
+    return archs.find(torch.cuda.get_device_name())[0]
+
+
+def served(workload: Workload) -> list[Kernel]:
+    """The kernels that compute it on the GPU."""
+    try:
+        return kernels.serving(workload, seen_arch())
+    except TunefaError:
+        return []
+
+
+def judge(kernel: Kernel, workload: Workload, config: Config, gate: check.Gate) -> None:
+    """Raises AssertionError where a launch is not right twice."""
+    language, made = languages.load(kernel.language), check.tensors(workload, "cuda")
+    compiled = language.compile(kernel, workload, config, seen_arch())
+    scores = (workload.head_dim**-0.5, check.softcap(workload))
+    launch = language.prepare(kernel, compiled, made, workload, config, *scores)
+    found = gate.verdict(lambda: launch(*made), workload, made)
+    assert found.passed and found.repeatable, f"{found.reason}: {config}"
+
+
+def judge_random_configs(workload: Workload, count: int, seed: Any = 0) -> None:
+    """So many of each kernel that serves the workload, on the shapes that a search checks them on.
+
+    Raises AssertionError for the first that is not right.
+    """
+    gate = check.Gate("cuda")
+    for kernel in served(workload):
+        configs = list(kernel.space.feasible(workload, seen_arch()).configs)
+        for config in random.Random(seed).sample(configs, count):
+            judge(kernel, check.awkward(workload, config), config, gate)
