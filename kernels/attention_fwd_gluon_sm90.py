@@ -31,6 +31,7 @@ What each parameter trades:
     PACK_HEADS   query heads of a KV head that share a tile: few queries fill its rows so
     BLOCK_N      fewer, longer steps against registers and shared memory
     STAGES       blocks of K and of V in flight against shared memory
+    K_FIRST      1: the next block of K is copied before V of this one, in the order of their use
     Q_STAGES     2: the next tile's queries arrive early, for shared memory
     O_PARTS      0: the output leaves through the queries' buffer; 1, 2: through one of its own, in
                  as many trips
@@ -93,9 +94,13 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
         for block in range(1, end - begin):
             key = (end - 1 - block) * attention.BLOCK_N
             before = key + attention.BLOCK_N
-            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
+            if attention.K_FIRST:
+                k.fill((loaded + 1) % k.SLOTS, (loaded + 1) // k.SLOTS, k_descs, keys, key)
+                v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
+            else:
+                v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
+                k.fill((loaded + 1) % k.SLOTS, (loaded + 1) // k.SLOTS, k_descs, keys, key)
             loaded += 1
-            k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, keys, key)
         key = begin * attention.BLOCK_N
         v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, key)
         loaded += 1
@@ -176,7 +181,7 @@ def attention_fwd(
     lse_ptr, q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv, schedule_ptr, tiles_ptr,
     heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale,
     WARPGROUPS: gl.constexpr, PACK_HEADS: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, Q_STAGES: gl.constexpr,
+    STAGES: gl.constexpr, K_FIRST: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
     SLACK: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, AHEAD: gl.constexpr, SOFTCAP: gl.constexpr,
@@ -190,7 +195,7 @@ def attention_fwd(
         scale_log2=scale_log2, tanh_scale=tanh_scale,
         WARPGROUPS=WARPGROUPS, PACK_HEADS=PACK_HEADS, ROWS=64 // PACK_HEADS, BLOCK_N=BLOCK_N,
         Q_STAGES=Q_STAGES, O_PARTS=O_PARTS, LANE_SUM=LANE_SUM, SLACK=SLACK,
-        HALF_DIAGONAL=HALF_DIAGONAL,
+        HALF_DIAGONAL=HALF_DIAGONAL, K_FIRST=K_FIRST,
         CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, SOFTCAP=SOFTCAP, RAGGED=RAGGED, E4M3=E4M3,
         VARLEN=VARLEN,
     )  # fmt: skip
@@ -271,8 +276,8 @@ def _is_e4m3(workload):
 
 def _constants(workload, config):
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS"]]
-    names = ("WARPGROUPS", "PACK_HEADS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "PING_PONG",
-             "LANE_SUM", "SLACK", "HALF_DIAGONAL")  # fmt: skip
+    names = ("WARPGROUPS", "PACK_HEADS", "BLOCK_N", "STAGES", "K_FIRST", "Q_STAGES", "O_PARTS",
+             "PING_PONG", "LANE_SUM", "SLACK", "HALF_DIAGONAL")  # fmt: skip
     return {
         **{name: config[name] for name in names},
         "CAUSAL": workload.band != (None, None),

@@ -233,6 +233,12 @@ def test_awkward_shapes_divide_no_tile(block_m: int, block_n: int) -> None:
     assert packed_rows % block_m
 
 
+@pytest.mark.parametrize("warpgroups", [1, 2, 3, 4])
+def test_awkward_shapes_are_more_than_a_tile_of_warpgroups(warpgroups: int) -> None:
+    shape = check.awkward(Workload.parse("q8192"), {"WARPGROUPS": warpgroups, "BLOCK_N": 64})
+    assert 64 * warpgroups < shape.seqlen_q < 128 * warpgroups
+
+
 @pytest.mark.parametrize("block_m", [16, 64, 256])
 @pytest.mark.parametrize("block_n", [16, 256])
 def test_awkward_windows_cross_blocks_and_skip_some(block_m: int, block_n: int) -> None:

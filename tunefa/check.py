@@ -86,8 +86,10 @@ def awkward(workload: Workload, config: Config) -> Workload:
 
     seqlen_k exceeds seqlen_q, so that bottom-right and top-left causal masks differ. A window ends
     inside of blocks, and is short of the last rows' keys by some. Packed sequences are four.
+    Kernels with warpgroups have tiles of 64 rows of each (PTX ISA, wgmma: M is 64).
     """
-    block_m, block_n = int(config.get("BLOCK_M", 64)), int(config.get("BLOCK_N", 64))
+    rows = 64 * int(config.get("WARPGROUPS", 1))
+    block_m, block_n = int(config.get("BLOCK_M", rows)), int(config.get("BLOCK_N", 64))
     seqlen_q = block_m + block_m // 2 + 1
     window, ahead = (
         side and min(side, block_n + block_n // 2 + 1) for side in (workload.window, workload.ahead)

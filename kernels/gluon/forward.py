@@ -61,6 +61,7 @@ class Attention:
     LANE_SUM: gl.constexpr
     SLACK: gl.constexpr
     HALF_DIAGONAL: gl.constexpr
+    K_FIRST: gl.constexpr
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
     AHEAD: gl.constexpr
