@@ -1,0 +1,125 @@
+// Matrix products of a warpgroup (PTX ISA, "wgmma"): D of 64 x N in fp32, N a multiple of 16.
+//
+// A thread of lane l in warp w holds rows 16 w + l / 4 and, 8 further down, the same again:
+// d[4 j], d[4 j + 1] are columns 8 j + 2 (l % 4) and the next of the first row, d[4 j + 2] and
+// d[4 j + 3] those of the second.
+#pragma once
+
+#if DTYPE_FP16
+#define OPERAND ".f16.f16 "
+#else
+#define OPERAND ".bf16.bf16 "
+#endif
+
+// ---------------------------------------------------------------------- operands in shared memory
+
+// Where a tile of rows of WIDTH bytes lies, and how far apart its parts are (PTX ISA, "matrix
+// descriptor"). Rows come in groups of 8, which are swizzled; a tile with more columns has chunks.
+template <int WIDTH>
+__device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes) {
+    constexpr u64 swizzle = WIDTH == 128 ? 1 : WIDTH == 64 ? 2 : 3;
+    return (swizzle << 62) | ((u64)((stride_bytes & 0x3FFFF) >> 4) << 32) |
+           ((u64)((leading_bytes & 0x3FFFF) >> 4) << 16) | ((address & 0x3FFFF) >> 4);
+}
+
+// ------------------------------------------------------------------------------- order and waiting
+
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until no more than LEFT of the committed groups are unfinished.
+template <int LEFT>
+__device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// Nothing that uses these registers moves to the other side: the compiler does not know that an
+// unfinished product still writes or reads them.
+template <int N>
+__device__ __forceinline__ void pin(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int N>
+__device__ __forceinline__ void pin(u32 (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+r"(x[i])::"memory");
+}
+
+// ------------------------------------------------------------------------------------ the products
+
+template <int N>
+struct Wgmma;  // ss: A and B^T in shared memory; rs: A in registers, B in shared memory
+
+// Inline PTX names its operands by number: R<k> are the first 16 k / 2 of them, D<k> what they are.
+#define R1 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define R2 R1 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define R3 R2 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define R4 R3 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define R5 R4 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define R6 R5 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define R7 R6 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define R8 R7 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define R9 R8 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define R10 R9 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define R11 R10 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define R12 R11 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define R13 R12 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define R14 R13 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define R15 R14 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define R16 R15 ",%120,%121,%122,%123,%124,%125,%126,%127"
+#define EIGHT(i)                                                                              \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define D1 EIGHT(0)
+#define D2 D1, EIGHT(8)
+#define D3 D2, EIGHT(16)
+#define D4 D3, EIGHT(24)
+#define D5 D4, EIGHT(32)
+#define D6 D5, EIGHT(40)
+#define D7 D6, EIGHT(48)
+#define D8 D7, EIGHT(56)
+#define D9 D8, EIGHT(64)
+#define D10 D9, EIGHT(72)
+#define D11 D10, EIGHT(80)
+#define D12 D11, EIGHT(88)
+#define D13 D12, EIGHT(96)
+#define D14 D13, EIGHT(104)
+#define D15 D14, EIGHT(112)
+#define D16 D15, EIGHT(120)
+
+// a, b, ... number the operands behind the accumulator: 8 k and on.
+#define WGMMA(N, k, a, b, c, e, f, g)                                                             \
+    template <>                                                                                   \
+    struct Wgmma<N> {                                                                             \
+        static __device__ __forceinline__ void ss(float (&d)[N / 2], u64 q, u64 b_, int add) {    \
+            asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #c ", 0;\n"                       \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32" OPERAND "{" R##k "}, %" \
+                         #a ", %" #b ", add, 1, 1, 0, 0; }"                                       \
+                         : D##k                                                                   \
+                         : "l"(q), "l"(b_), "r"(add));                                            \
+        }                                                                                         \
+        static __device__ __forceinline__ void rs(float (&d)[N / 2], const u32* p, u64 v) {       \
+            asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #g ", 0;\n"                       \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32" OPERAND "{" R##k        \
+                         "}, {%" #a ",%" #b ",%" #c ",%" #e "}, %" #f ", add, 1, 1, 1; }"         \
+                         : D##k                                                                   \
+                         : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v), "n"(1));           \
+        }                                                                                         \
+    };
+WGMMA(16, 1, 8, 9, 10, 11, 12, 13)
+WGMMA(32, 2, 16, 17, 18, 19, 20, 21)
+WGMMA(48, 3, 24, 25, 26, 27, 28, 29)
+WGMMA(64, 4, 32, 33, 34, 35, 36, 37)
+WGMMA(80, 5, 40, 41, 42, 43, 44, 45)
+WGMMA(96, 6, 48, 49, 50, 51, 52, 53)
+WGMMA(112, 7, 56, 57, 58, 59, 60, 61)
+WGMMA(128, 8, 64, 65, 66, 67, 68, 69)
+WGMMA(144, 9, 72, 73, 74, 75, 76, 77)
+WGMMA(160, 10, 80, 81, 82, 83, 84, 85)
+WGMMA(176, 11, 88, 89, 90, 91, 92, 93)
+WGMMA(192, 12, 96, 97, 98, 99, 100, 101)
+WGMMA(208, 13, 104, 105, 106, 107, 108, 109)
+WGMMA(224, 14, 112, 113, 114, 115, 116, 117)
+WGMMA(240, 15, 120, 121, 122, 123, 124, 125)
+WGMMA(256, 16, 128, 129, 130, 131, 132, 133)
