@@ -168,7 +168,7 @@ def create(torch: Torch | None) -> None:
 def install(limits: Path) -> None:
     """tunefa and its tools into .venv; ends the program with one sentence if pip fails."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install"]
-    command += ["--constraint", str(limits), "--editable", f"{ROOT}[dev]"]
+    command += ["--constraint", str(limits), "--editable", f"{ROOT}[dev,cuda]"]
     # A machine that installs to the user's folder by default cannot do so from here.
     env = {**os.environ, "PIP_USER": "0"}
     said = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from ctypes import c_int, c_uint32, c_void_p
+from ctypes import c_int, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +40,9 @@ class FakeCuda:
         self.contexts = True
         """Whether threads have a context before `bind`."""
         self.fails = False
+        self.load_status = 0
+        self.loaded: list[tuple[str, int]] = []
+        """Names of the functions, with the shared memory that they were allowed."""
         self.stream = 0
         self.capturing = False
         self.library = SimpleNamespace(
@@ -51,6 +54,14 @@ class FakeCuda:
             cuDeviceGet=ctypes.CFUNCTYPE(c_int, c_void_p, c_int)(lambda handle, device: 0),
             cuDevicePrimaryCtxRetain=ctypes.CFUNCTYPE(c_int, c_void_p, c_int)(lambda *_: 0),
             cuCtxSetCurrent=_c(1)(self._bind),
+            cuModuleLoadData=ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p)(self._load),
+            cuModuleGetFunction=ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, ctypes.c_char_p)(
+                self._function
+            ),
+            cuFuncSetAttribute=ctypes.CFUNCTYPE(c_int, c_void_p, c_int, c_int)(self._allow),
+            cuFuncGetParamInfo=ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t, c_void_p, c_void_p)(
+                self._parameter
+            ),
         )
         streams = SimpleNamespace(
             _cuda_getCurrentRawStream=lambda device: self.stream,
@@ -101,6 +112,25 @@ class FakeCuda:
     def _bind(self, context: int) -> int:
         self.bound += 1
         self.contexts = True
+        return 0
+
+    def _load(self, module: int, image: int) -> int:
+        return self.load_status
+
+    def _function(self, function: int, module: int, name: bytes) -> int:
+        self.loaded.append((name.decode(), 0))
+        c_void_p.from_address(function).value = 0xF00
+        return 0
+
+    def _allow(self, function: int, attribute: int, value: int) -> int:
+        assert attribute == 8
+        self.loaded[-1] = (self.loaded[-1][0], value)
+        return 0
+
+    def _parameter(self, function: int, number: int, offset: int, size: int) -> int:
+        if number >= len(self.sizes):
+            return 1
+        c_size_t.from_address(size).value = self.sizes[number]
         return 0
 
     def _error(self, status: int, text: int) -> int:

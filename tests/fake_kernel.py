@@ -38,6 +38,7 @@ class FakeKernel:
 
     name: str = "attention_fwd_triton"
     language: str = "fake"
+    order: int = 0
     source_hash: str = "0123abcd"
     """That of `tests.sample_records`."""
     default_config: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT))

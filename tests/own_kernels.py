@@ -50,6 +50,13 @@ class OwnKernels:
         space_file.write_text(space.replace("NAME", name), encoding="utf-8")
         return kernels.load(name)
 
+    def add_cuda(self, name: str, **sources: str) -> Kernel:
+        """A kernel of that name in CUDA C++: `py` and `cu` in place of those of COPY_IN_CUDA."""
+        (self.folder / "kernels" / f"{name}.cu").write_text(
+            sources.get("cu", COPY_IN_CUDA), encoding="utf-8"
+        )
+        return self.add(name, sources.get("py", COPY_IN_CUDA_HOST), COPY_IN_CUDA_SPACE)
+
     def add_attention(
         self, name: str, change: Callable[[str], str] = str, space: Callable[[str], str] = str
     ) -> Kernel:
@@ -125,3 +132,85 @@ def variant(workload, config, aligned=True):
     }
 """
 """A copy of one number: it compiles at once, unless its config says how to fail."""
+
+COPY_IN_CUDA_SPACE = f"""\
+schema: 1
+kernel: NAME
+op: fwd
+language: cuda
+order: 1
+parameters:
+  WIDTH:
+    values: [1, 2, 200]
+    doc: numbers a thread copies
+defaults:
+  - config: {{WIDTH: 1}}
+{MODEL}"""
+
+COPY_IN_CUDA = """
+#ifndef WIDTH
+#define WIDTH 1
+#endif
+
+extern "C" __global__ void __launch_bounds__(128, 4)
+copy(const float *source, float *target, int rows, long long stride, const float *table) {
+    extern __shared__ float staged[];
+    __shared__ float own[32];
+    float found[WIDTH];
+    #pragma unroll
+    for (int i = 0; i < WIDTH; ++i) found[i] = source[i * stride + threadIdx.x] * table[i];
+    own[threadIdx.x % 32] = found[0];
+    __syncthreads();
+    #pragma unroll
+    for (int i = 0; i < WIDTH; ++i)
+        #pragma unroll
+        for (int j = 0; j < WIDTH; j += 50) found[i] += found[i] * found[j] + found[WIDTH - 1 - i];
+    #pragma unroll
+    for (int i = 0; i < WIDTH; ++i)
+        if (i < rows) target[i * stride + threadIdx.x] = found[i] + own[i % 32] + staged[i];
+}
+"""
+"""More numbers at once than a thread has registers, with a WIDTH of 200."""
+
+COPY_IN_CUDA_HOST = """
+import ctypes
+
+
+def variant(workload, config, aligned=True):
+    return {
+        "function": "copy",
+        "defines": {"WIDTH": config["WIDTH"]},
+        "threads": 128,
+        "smem_bytes": 65536,
+    }
+
+
+def arguments(tensors, workload, config, scale):
+    import torch
+
+    table = torch.full((200,), scale)
+    q, out = tensors[0], tensors[3]
+    return (4, 1, 1), [q, out, (q, 2), ctypes.c_longlong(128), table]
+
+
+def is_aligned(tensors):
+    return True
+"""
+
+FIRST_IN_CUDA = """
+
+def prologue(workload, config):
+    made = variant(workload, config)
+    return {**made, "defines": {"WIDTH": 2}, "threads": 64} if workload.causal else None
+
+
+def scratch(tensors, workload, config):
+    import torch
+
+    return [((16,), torch.int32)]
+
+
+def prologue_arguments(tensors, workload, config):
+    return arguments(tensors, workload, config, 1.0)
+"""
+"""Joined to the host side: what another kernel needs to run first."""

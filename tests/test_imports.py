@@ -43,6 +43,7 @@ LAYERS = (
         "exports",
     }
     | {"reference", "call", "frozen", "driver", "launch", "triton_abi"}
+    | {"parameters", "host_side", "cuda_abi", "nvrtc", "cubin_cache"}
     | {"packed", "packed_call", "chip", "compiler"},
     {
         "evaluate",

@@ -14,17 +14,8 @@ from torch import Tensor
 
 from tests.fake_cuda import FakeCuda
 from tunefa.driver import TensorMap
-from tunefa.launch import (
-    MAX_MAPS,
-    Descriptor,
-    Entry,
-    Length,
-    Parameter,
-    Pointer,
-    PreparedLaunch,
-    Steps,
-    Value,
-)
+from tunefa.launch import MAX_MAPS, Entry, PreparedLaunch, Steps
+from tunefa.parameters import Descriptor, Length, Parameter, Pointer, Value
 
 ENTRY = Entry(device=0, function=0xF00, grid=(5, 2, 3), threads=128, smem_bytes=4096)
 MAP = TensorMap(

@@ -28,6 +28,7 @@ class Kernel:
     name: str = "attention_fwd_triton"
     max_head_dim: int = 256
     refused_block_m: frozenset[int] = field(default=frozenset())
+    order: int = 0
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         return "head_dim" if workload.head_dim > self.max_head_dim else None
@@ -84,6 +85,11 @@ def test_the_most_trusted_record_wins_however_slow(best: int, how: str) -> None:
     assert (choice.record, choice.how) == (LADDER[best], how)
     assert choice.kernel == "attention_fwd_triton"
     assert choice.config == CONFIG
+
+
+def test_kernels_have_an_order_where_nothing_is_known() -> None:
+    named = [Kernel("first_by_name", order=1), Kernel("preferred"), Kernel("third")]
+    assert ask([], kernels=named).kernel == "preferred"
 
 
 def test_without_a_record_the_first_kernel_that_serves_runs_its_default() -> None:

@@ -136,6 +136,18 @@ def test_pytorch_computes_where_no_kernel_reads_the_tensors(
     assert chosen.kernel == "pytorch" and chosen.why.endswith("(blind: it reads whole 16 bytes)")
 
 
+def test_a_record_of_a_kernel_without_its_compiler_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fakes: list[Any] = [FakeKernel("optional"), FakeKernel()]
+    best = record(TMA, kernel="optional")
+    with on_cpu(monkeypatch) as language:
+        for lacking, kernel in (({}, "optional"), ({"optional": "why"}, fakes[1].name)):
+            monkeypatch.setattr(languages, "lacking", lambda kernels, arch, found=lacking: found)
+            made = plan.of(call(), H200, Fixed(best), fakes, language.compile)
+            assert made.chosen.kernel == kernel
+
+
 def test_what_the_device_has_too_little_for_gives_way_to_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -198,7 +210,10 @@ def test_pytorch_computes_where_there_is_no_compiler(monkeypatch: pytest.MonkeyP
         raise TunefaError("no compiler found: pip install triton")
 
     fake: Any = FakeKernel()
-    with pytest.warns(UserWarning, match="attention runs in PyTorch: no compiler found"):
+    with (
+        on_cpu(monkeypatch),
+        pytest.warns(UserWarning, match="attention runs in PyTorch: no compiler found"),
+    ):
         made = plan.of(call(), H200, Fixed(), [fake], no_compiler)
     assert made.chosen.why == "pytorch: no compiler found: pip install triton"
 

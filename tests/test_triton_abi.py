@@ -15,7 +15,7 @@ from tests.tabled_kernel import tabled
 from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa import languages, triton_abi
-from tunefa.launch import Descriptor, Length, Pointer, Value
+from tunefa.parameters import Descriptor, Length, Pointer, Value
 from tunefa.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_triton")

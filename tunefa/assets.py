@@ -42,3 +42,12 @@ def home() -> Path:
     import platformdirs  # 15 ms that most imports of tunefa need not pay
 
     return platformdirs.user_data_path("tunefa")
+
+
+def cache() -> Path:
+    """The folder of what can be made again: in `TUNEFA_HOME` if it is set, else the platform's."""
+    if os.environ.get("TUNEFA_HOME"):
+        return home() / "cache"
+    import platformdirs
+
+    return platformdirs.user_cache_path("tunefa")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import byref, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,12 +24,31 @@ _NON_BLOCKING = 1
 _RELAXED = 2
 _NO_INTERLEAVE, _L2_PROMOTION_128B = 0, 2
 _FILL_ZERO, _FILL_NAN = 0, 1
+_MAX_DYNAMIC_SMEM = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: 48 KiB of it need no leave."""
+_UNASKED_SMEM = 48 * 1024
+
+
+class DriverError(RuntimeError):
+    """A call that failed, in the driver's own words."""
+
+    def __init__(self, status: int, name: str, words: str) -> None:
+        super().__init__(f"CUDA error {status} in {name}: {words}")
+        self.status = status
+
+    @property
+    def is_image_too_new(self) -> bool:
+        """Whether a cubin is of a kind that this driver does not know.
+
+        cuda.h: CUDA_ERROR_INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX, UNSUPPORTED_PTX_VERSION.
+        """
+        return self.status in (200, 209, 218, 222)
 
 
 class Driver:
     """libcuda, or a library that stands in for it, and PyTorch's current streams.
 
-    Methods raise RuntimeError with the driver's own words where a call fails.
+    Methods raise DriverError where a call fails.
     """
 
     def __init__(self, library: Any, streams: Any) -> None:
@@ -74,12 +93,33 @@ class Driver:
         self.call("cuStreamCreate", byref(stream), c_uint32(_NON_BLOCKING))
         return stream.value or 0
 
+    def load_function(self, image: bytes, name: str, smem_bytes: int) -> int:
+        """A kernel of a cubin in the current context, as a CUfunction that may be launched with so
+        much dynamic shared memory."""
+        module, function = c_void_p(), c_void_p()
+        self.call("cuModuleLoadData", byref(module), ctypes.c_char_p(image))
+        self.call("cuModuleGetFunction", byref(function), module, name.encode())
+        if smem_bytes > _UNASKED_SMEM:
+            self.call("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SMEM), c_int(smem_bytes))
+        return function.value or 0
+
+    def parameter_sizes(self, function: int) -> list[int] | None:
+        """Bytes of each parameter of a CUfunction; None from drivers before 12.4."""
+        ask = getattr(self._library, "cuFuncGetParamInfo", None)
+        if ask is None:
+            return None
+        sizes: list[int] = []
+        offset, size = c_size_t(), c_size_t()
+        while ask(c_void_p(function), c_size_t(len(sizes)), byref(offset), byref(size)) == SUCCESS:
+            sizes.append(size.value)
+        return sizes
+
     def _check(self, status: int, name: str) -> None:
         if status != SUCCESS:
             text = ctypes.c_char_p()
             self._library.cuGetErrorString(c_int(status), byref(text))
             words = (text.value or b"unknown error").decode()
-            raise RuntimeError(f"CUDA error {status} in {name}: {words}")
+            raise DriverError(status, name, words)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,19 +29,21 @@ class Installed:
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
         self._kernels = {kernel.name: kernel for kernel in kernels}
-        self._triton: dict[str, str | None] = {}
+        self._versions: dict[str, Mapping[str, str]] = {}
 
     def kernel(self, record: Record) -> Kernel:
         """The kernel of a record. Raises TunefaError if it is not what the record was made with."""
         if record.kernel not in self._kernels:
             raise unknown("kernel", record.kernel, self._kernels)
         kernel = self._kernels[record.kernel]
-        if kernel.language not in self._triton:
-            versions = languages.load(kernel.language).versions()
-            self._triton[kernel.language] = versions.get("triton")
+        if kernel.language not in self._versions:
+            self._versions[kernel.language] = languages.load(kernel.language).versions()
+        here, then = self._versions[kernel.language], record.provenance
+        # Triton brings its ptxas along; a language without Triton is its compiler.
+        what, key = ("Triton", "triton") if "triton" in here else ("compiler", "compiler")
         pairs = (
-            (f"{kernel.name} source_hash", record.provenance["source_hash"], kernel.source_hash),
-            ("Triton", record.provenance.get("triton"), self._triton[kernel.language]),
+            (f"{kernel.name} source_hash", then["source_hash"], kernel.source_hash),
+            (what, then.get(key), here.get(key)),
         )
         parts = [f"{what} {was}, and here is {is_}" for what, was, is_ in pairs if was != is_]
         if parts:

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from tunefa.workload import Workload
 _PACKAGE = "tunefa.kernels"
 _IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
 _NAME = re.compile(r"\w+")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Kernel:
         return self.space.language
 
     @property
+    def order(self) -> int:
+        """Its place among kernels of which nothing is known: the lowest runs."""
+        return self.space.order
+
+    @property
     def unaligned(self) -> Mapping[str, Any] | str:
         """What parameters are for tensors that are not aligned, or why it cannot read these."""
         return self.space.unaligned
@@ -59,16 +65,13 @@ class Kernel:
 
     @cached_property
     def sources(self) -> tuple[Path, ...]:
-        """The files of its name, and the modules beside it that they import."""
-        folder, names, found = self.source.parent, [self.name], set[Path]()
-        while names:
-            stem = names.pop().replace(".", "/")
-            new = {path for path in folder.glob(f"{stem}.*") if path.is_file()} - found
+        """The files of its name, and what they import or include from the same folder."""
+        folder, patterns, found = self.source.parent, [f"{self.name}.*"], set[Path]()
+        while patterns:
+            new = {path for path in folder.glob(patterns.pop()) if path.is_file()} - found
             found |= new
             for path in new:
-                for module, imported in _IMPORT.findall(path.read_text(errors="replace")):
-                    # What a folder is asked for are modules.
-                    names += [module, *(f"{module}.{name}" for name in _NAME.findall(imported))]
+                patterns += _needed(path.read_text(errors="replace"))
         return tuple(sorted(found))
 
     @cached_property
@@ -105,6 +108,15 @@ class Kernel:
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
         """The config that is sound without a search. Raises TunefaError when there is none."""
         return self.space.default(workload, arch)
+
+
+def _needed(source: str) -> Iterator[str]:
+    """Patterns of the files that one needs, by their path from the folder of kernels."""
+    for module, imported in _IMPORT.findall(source):
+        # What a folder is asked for are modules.
+        for name in (module, *(f"{module}.{name}" for name in _NAME.findall(imported))):
+            yield f"{name.replace('.', '/')}.*"
+    yield from _INCLUDE.findall(source)
 
 
 def _open_folder(folder: Path) -> None:

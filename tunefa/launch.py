@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from tunefa import driver as drivers
-from tunefa.driver import MAP_BYTES, SUCCESS, Driver, TensorMap
+from tunefa.driver import SUCCESS, Driver, TensorMap
 from tunefa.languages import Launch
+from tunefa.parameters import Descriptor, Length, Parameter, Pointer, Value
 
 MAX_MAPS = 64
 """Addresses whose tensor maps an argument keeps; a map takes half a kilobyte."""
@@ -33,47 +34,6 @@ _LENGTH = struct.Struct("i")
 Result = TypeVar("Result")
 Scratch = Sequence[tuple[tuple[int, ...], torch.dtype]]
 """Shapes and dtypes of memory that a call needs while it runs."""
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """A parameter that is the address of one of the tensors."""
-
-    tensor: int
-    size = 8
-
-
-@dataclass(frozen=True)
-class Descriptor:
-    """A parameter that is a CUtensorMap of one of the tensors."""
-
-    tensor: int
-    map: TensorMap
-    size = MAP_BYTES
-
-
-@dataclass(frozen=True)
-class Value:
-    """A parameter that never changes."""
-
-    data: bytes
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return len(self.data)
-
-
-@dataclass(frozen=True)
-class Length:
-    """A parameter of 32 bits that is how long an axis of one of the tensors is."""
-
-    tensor: int
-    axis: int
-    size = 4
-
-
-Parameter = Pointer | Descriptor | Value | Length
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 From the most to the least trusted: a measurement of this workload on this device; of the nearest
 workload on this device; on another device of the arch; the model's prediction for the arch; the
-default of the first kernel that serves the workload. A workload further away than `FAR_OCTAVES`
-says nothing. Of measurements equally near, eager ones come
-before those of CUDA graphs: that is how the runtime launches.
+default of the first kernel, by its `order`, that serves the workload. A workload further away than
+`FAR_OCTAVES` says nothing. Of measurements equally near, eager ones come before those of CUDA
+graphs: that is how the runtime launches.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class KernelLike(Protocol):
     @property
     def name(self) -> str:
         """The stem of its file."""
+
+    @property
+    def order(self) -> int:
+        """Its place among kernels of which nothing is known: the lowest runs."""
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         """Why it does not serve this workload there, in words; None if it does."""
@@ -103,7 +107,7 @@ def lookup(
         octaves = distance(record.workload, workload)
         how = _how(record, workload, device_name)
         return Choice(record.kernel, dict(record.config), how, record, octaves)
-    first = next(iter(serving.values()))
+    first = min(serving.values(), key=lambda kernel: kernel.order)
     return Choice(first.name, first.default(workload, arch), "default", None)
 
 

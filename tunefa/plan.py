@@ -113,7 +113,7 @@ def of(call: AnyCall, chip: Chip, store: Store, kernels: Sequence[Kernel], compi
     """
     try:
         workload, arch = _served(call, chip)
-        readable = _readable(call, workload, arch, kernels)
+        readable = _readable(call, workload, arch, _compilable(kernels, arch))
         choice = lookup(store, workload, arch, chip.name, readable)
     except TunefaError as error:
         return because(call, str(error))
@@ -238,6 +238,12 @@ def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
     return {
         name: value for name, value in kernel.unaligned.items() if config.get(name, value) != value
     }
+
+
+def _compilable(kernels: Sequence[Kernel], arch: Arch) -> Sequence[Kernel]:
+    """The kernels whose compiler is here, if there are any; a record of another is passed over."""
+    lacking = languages.lacking(kernels, arch)
+    return [kernel for kernel in kernels if kernel.name not in lacking] or kernels
 
 
 def _readable(

@@ -57,6 +57,8 @@ class Space:
     kernel: str
     op: str
     language: str
+    order: int
+    """Of the kernels that serve a workload of which nothing is known, the lowest runs."""
     parameters: tuple[Parameter, ...]
     serves: Mapping[str, Expr]
     define: Mapping[str, Expr]

@@ -39,6 +39,7 @@ def read(path: Path) -> dict[str, Any]:
         "kernel": kernel,
         "op": fields.take("op", str),
         "language": fields.take("language", str),
+        "order": fields.take("order", int, 0),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
         "model": _model(fields, path),

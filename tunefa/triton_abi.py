@@ -16,7 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from tunefa.driver import TensorMap
-from tunefa.launch import Descriptor, Entry, Length, Parameter, Pointer, Value
+from tunefa.launch import Entry
+from tunefa.parameters import Descriptor, Parameter, Value, length, place, pointer
 
 _NUMBERS = {
     "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
@@ -52,7 +53,7 @@ def parameters(
         if str(kind).startswith("tensordesc"):
             made = _descriptor(next(maps, None), argument, tensors)
         elif str(kind).startswith("*"):
-            made = _pointer(argument, tensors, tables)
+            made = pointer(argument, tensors, tables)
         else:
             made = _number(kind, argument, tensors)
         if made is None:
@@ -71,23 +72,9 @@ def sizes(ptx: str) -> Iterator[int]:
         yield int(bits) // 8 * int(count or 1)
 
 
-def _pointer(
-    argument: Any, tensors: Sequence[Tensor], tables: list[Tensor]
-) -> list[Parameter] | None:
-    place = _place(argument, tensors)
-    if place is not None:
-        return [Pointer(place)]
-    if not isinstance(argument, Tensor) or _overlaps(argument, tensors):
-        return None
-    tables.append(argument)
-    return [Value(struct.pack("Q", argument.data_ptr()))]
-
-
 def _number(kind: Any, argument: Any, tensors: Sequence[Tensor]) -> list[Parameter] | None:
     if isinstance(argument, tuple):
-        tensor, axis = argument
-        place = _place(tensor, tensors)
-        return None if place is None or kind != "i32" else [Length(place, axis)]
+        return length(argument, tensors) if kind == "i32" else None
     form = _NUMBERS.get(kind) if isinstance(kind, str) else None
     return None if form is None else [Value(struct.pack(form, argument))]
 
@@ -96,9 +83,9 @@ def _descriptor(
     meta: dict[str, Any] | None, argument: Any, tensors: Sequence[Tensor]
 ) -> list[Parameter] | None:
     """`meta` is what the compiler says of it; None where the kernel takes it apart itself."""
-    place = _place(argument.base, tensors)
+    at = place(argument.base, tensors)
     special = getattr(argument, "round_f32_to_tf32", False)
-    if place is None or meta is None or special or meta["fp4_padded"] or meta.get("is_im2col"):
+    if at is None or meta is None or special or meta["fp4_padded"] or meta.get("is_im2col"):
         return None
     # The compiler numbers the types as the device does, the driver a little otherwise.
     from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
@@ -113,14 +100,4 @@ def _descriptor(
         fill_nan=argument.padding == "nan",
     )
     shape = [Value(struct.pack("i", size)) for size in map.shape]
-    return [Descriptor(place, map), *shape, *(Value(struct.pack("q", s)) for s in map.strides)]
-
-
-def _place(tensor: Any, tensors: Sequence[Tensor]) -> int | None:
-    return next((place for place, each in enumerate(tensors) if each is tensor), None)
-
-
-def _overlaps(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
-    """Whether it is part of one of them, whose address changes from call to call."""
-    storage = tensor.untyped_storage().data_ptr()
-    return any(each.untyped_storage().data_ptr() == storage for each in tensors)
+    return [Descriptor(at, map), *shape, *(Value(struct.pack("q", s)) for s in map.strides)]

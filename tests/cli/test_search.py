@@ -18,7 +18,7 @@ from tests.cli.conftest import Run
 from tests.fake_objective import Fake
 from tests.sample_records import measured, predicted
 from tunefa import arch as archs
-from tunefa import exports, store
+from tunefa import exports, languages, store
 from tunefa.cli import devices
 from tunefa.cli.devices import Seen, Target
 
@@ -78,6 +78,19 @@ def test_report_fits_the_terminal(
     lines = run(*SMALL).stdout.splitlines()
     paths = ("stored", "journal", "  tunefa")
     assert max(len(line) for line in lines if not line.startswith(paths)) <= int(columns)
+
+
+def test_a_kernel_without_its_compiler_is_left_out(
+    run: Run, canned: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = canned(record=predicted(config=CONFIG))
+    missing = {"attention_fwd_gluon_sm90": "no compiler found: pip install it"}
+    monkeypatch.setattr(languages, "lacking", lambda kernels, arch: missing)
+    said = run(*SMALL).stderr
+    assert "attention_fwd_gluon_sm90 is left out: no compiler found: pip install it" in said
+    assert "attention_fwd_gluon_sm90" not in [kernel.name for kernel in requests[0].kernels]
+    asked = run(*SMALL, "--kernel", "attention_fwd_gluon_sm90", code=1).stderr
+    assert "no compiler found: pip install it" in asked and len(requests) == 1
 
 
 def test_two_kernels_are_told_apart(

@@ -23,7 +23,7 @@ from tunefa import arch as archs
 from tunefa import check, languages, triton_abi
 from tunefa import kernel as kernels
 from tunefa.driver import TensorMap
-from tunefa.launch import Descriptor, Length, Pointer
+from tunefa.parameters import Descriptor, Length, Pointer
 from tunefa.workload import Workload
 
 TREE = Path(__file__).resolve().parent.parent.parent

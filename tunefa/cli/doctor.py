@@ -20,6 +20,7 @@ from tunefa.cli import devices
 from tunefa.cli.workload_options import Selection, chip_options
 from tunefa.errors import TunefaError
 from tunefa.frozen import VARIABLE, Frozen, Installed, measured_on
+from tunefa.kernel import Kernel
 from tunefa.record import Record
 from tunefa.reports import doctor as reports
 from tunefa.reports import records as record_reports
@@ -40,12 +41,14 @@ def command(selection: Selection, as_json: bool) -> None:
     """
     target = selection.target
     versions, problems = _versions()
+    library = _library() if versions["nvrtc"] else None
     records, best, broken = _records()
     pairs = zip(best, provenance.drifts(best), strict=True)
     drifted = [record for record, changes in pairs if changes]
     frozen, not_served = _frozen(target)
     report = {
         "versions": versions,
+        "nvrtc_path": library,
         "devices": [_device(each) for each in devices.seen()],
         "no_device_because": _why_no_device(),
         "target": _chip(target.arch, target.device) | {"present": target.present},
@@ -74,20 +77,32 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = None
-    made: dict[str, Any] = {}
-    loaded, problems = [], []
+    used: dict[str, Kernel] = {}
+    problems: dict[str, None] = {}  # two languages may lack the same
     for name in kernels.names():
         try:
-            loaded.append(kernels.load(name))
+            kernel = kernels.load(name)
+            used.setdefault(kernel.language, kernel)
         except TunefaError as error:
-            problems.append(str(error))
-    try:
-        made = provenance.of(loaded[0]) if loaded else {}
-    except TunefaError as error:
-        problems.append(str(error))
-    ptxas = str(made["compiler"]).removeprefix("ptxas ") if "compiler" in made else None
-    versions |= {"ptxas": ptxas, "cuda": _cuda(), "driver": made.get("driver")}
-    return versions, problems
+            problems[str(error)] = None
+    compilers: dict[str, str | None] = {"ptxas": None, "nvrtc": None}
+    driver = None
+    for kernel in used.values():
+        try:
+            made = provenance.of(kernel)
+        except TunefaError as error:
+            problems[str(error)] = None
+            continue
+        name, _, version = str(made["compiler"]).partition(" ")
+        compilers[name], driver = version, made["driver"]
+    return {**versions, **compilers, "cuda": _cuda(), "driver": driver}, list(problems)
+
+
+def _library() -> str | None:
+    """Where NVRTC is, if cuda-bindings say so."""
+    from tunefa import nvrtc
+
+    return nvrtc.installed().path or None
 
 
 def _cuda() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tunefa import exports, landscape, store, strategies
+from tunefa import exports, landscape, languages, store, strategies
 from tunefa import kernel as kernels
 from tunefa.budget import Budget
 from tunefa.cli import INTERRUPTED, files
 from tunefa.cli import replay as replaying
 from tunefa.cli.workload_options import SELECTING, Selection, workload_options
-from tunefa.errors import unknown
+from tunefa.errors import TunefaError, unknown
 from tunefa.reports import text
 from tunefa.trial import MODES, Mode
 
@@ -77,7 +78,7 @@ def command(
     if out is not None:
         files.check(out, exports.for_path(out))
     if replay is None:
-        request = _request(selection, **how)
+        request = _compilable(_request(selection, **how), how["names"])
     else:
         if resume is not None or out is not None:
             option = "--out" if resume is None else "--resume"
@@ -127,6 +128,20 @@ def _request(
         mode=mode or "eager",
         **rest,
     )
+
+
+def _compilable(request: Request, named: Sequence[str]) -> Request:
+    """The request without the kernels that cannot be compiled here; says which on stderr.
+
+    Raises TunefaError where one of them was asked for by name, or none is left.
+    """
+    lacking = languages.lacking(request.kernels, request.arch)
+    left = tuple(kernel for kernel in request.kernels if kernel.name not in lacking)
+    for name, why in lacking.items():
+        if name in named or not left:
+            raise TunefaError(why)
+        click.echo(f"{name} is left out: {why}", err=True)
+    return replace(request, kernels=left)
 
 
 def _replaying(path: Path, selection: Selection, names: tuple[str, ...], **how: Any) -> Request:

@@ -11,6 +11,8 @@ A language is a module here, found by its file name, with
 * `interpret(kernel, tensors, workload, config, scale)`: on the CPU, for checking numerics; left out
   where the language has no interpreter;
 * `why_no_interpreter() -> str | None`: why it is left out, or does not run with what is installed;
+* `why_no_compiler(arch) -> str | None`: why it cannot compile for an arch here, and what to
+  install; left out where tunefa itself asks for the compiler when it is installed;
 * `versions() -> dict[str, str]`: of its toolchain, for provenance.
 """
 
@@ -18,14 +20,17 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tunefa.arch import Arch
 from tunefa.errors import unknown
-from tunefa.trial import Resources
+from tunefa.kernel import Kernel
+from tunefa.trial import Config, Resources
+from tunefa.workload import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,6 +71,17 @@ class Launch(Protocol):
         one, and its current stream."""
 
 
+def variants(
+    kernel: Kernel, workload: Workload, config: Config, aligned: bool
+) -> list[dict[str, Any]]:
+    """What a kernel file has compiled for a config: its `variant`, then what its `prologue`, if it
+    has one, says must run first."""
+    module = kernel.module
+    first = module.prologue(workload, config) if hasattr(module, "prologue") else None
+    made = [module.variant(workload, config, aligned), first]
+    return [each for each in made if each is not None]
+
+
 def names() -> list[str]:
     """All languages: the modules in this folder."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
@@ -76,6 +92,17 @@ def load(name: str) -> ModuleType:
     if name not in names():
         raise unknown("language", name, names())
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def lacking(kernels: Sequence[Kernel], arch: Arch) -> dict[str, str]:
+    """The kernels that cannot be compiled for `arch` here, each with the reason."""
+    asked = {name: load(name) for name in {kernel.language for kernel in kernels}}
+    reasons = {
+        name: language.why_no_compiler(arch)
+        for name, language in asked.items()
+        if hasattr(language, "why_no_compiler")
+    }
+    return {k.name: why for k in kernels if (why := reasons.get(k.language)) is not None}
 
 
 def has_interpreter(name: str) -> bool:

@@ -27,7 +27,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from tunefa.arch import Arch
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
-from tunefa.languages import Compiled, CompileError, Launch
+from tunefa.languages import Compiled, CompileError, Launch, variants
 from tunefa.trial import Config, Resources
 from tunefa.workload import Workload
 
@@ -62,9 +62,7 @@ def compile(
 
 def binary_key(kernel: Kernel, workload: Workload, config: Config, aligned: bool) -> Hashable:
     """Everything of a `variant`, and of what runs first, that the compiler sees."""
-    variants = [kernel.module.variant(workload, config, aligned)]
-    first = _prologue(kernel, workload, config)
-    return kernel.name, *map(_seen, variants if first is None else [*variants, first])
+    return kernel.name, *map(_seen, variants(kernel, workload, config, aligned))
 
 
 def _seen(variant: dict[str, Any]) -> Hashable:
@@ -81,11 +79,10 @@ def build(
     aligned: bool,
 ) -> Compiled:
     """As `compile`, from the kind of source that the kernel's language begins with."""
-    variant = kernel.module.variant(workload, config, aligned)
-    first = _prologue(kernel, workload, config)
+    variant, *first = variants(kernel, workload, config, aligned)
     start = time.perf_counter()
     binary = _binary(source_type, variant, arch)
-    prologue = first and _binary(_triton().compiler.ASTSource, first, arch)
+    prologue = _binary(_triton().compiler.ASTSource, first[0], arch) if first else None
     seconds = time.perf_counter() - start
     return Compiled(binary, partial(_resources, binary), seconds, prologue)
 
@@ -108,12 +105,6 @@ def _binary(source_type: Any, variant: dict[str, Any], arch: Arch) -> Any:
         raise CompileError(_first_words(error)) from error
 
 
-def _prologue(kernel: Kernel, workload: Workload, config: Config) -> dict[str, Any] | None:
-    """The variant of what has to run first, if anything has."""
-    made: Callable[..., dict[str, Any] | None] | None = getattr(kernel.module, "prologue", None)
-    return made(workload, config) if made else None
-
-
 def prepare(
     kernel: Kernel,
     compiled: Compiled,
@@ -129,32 +120,11 @@ def prepare(
     the caller's stream and capture. Raises CompileError when the device has too little of something
     for it.
     """
-    # They import PyTorch, which takes a process that only compiles a second or two.
-    from tunefa.launch import Steps, apart, new_scratch
+    # It imports PyTorch, which takes a process that only compiles a second or two.
+    from tunefa.host_side import HostSide, prepared
 
-    # Tensors are told apart by identity, and a caller may pass one as both k and v.
-    tensors = [tensor.detach() for tensor in tensors]
-    module = kernel.module
-
-    bound = () if softcap is None else (softcap,)
-
-    def main(tensors: Sequence[Tensor]) -> Any:
-        return module.arguments(tensors, workload, config, scale, *bound)
-
-    def first(tensors: Sequence[Tensor]) -> Any:
-        return module.prologue_arguments(tensors, workload, config)
-
-    def prepared() -> Launch:
-        if compiled.prologue is None:
-            return _launch(compiled.binary, main, tensors)
-        scratch = module.scratch(tensors, workload, config)
-        both = [*tensors, *new_scratch(scratch, tensors[0])]
-        steps = [_launch(compiled.prologue, first, both), _launch(compiled.binary, main, both)]
-        if any(isinstance(step, TritonLaunch) for step in steps):
-            raise CompileError("its launch needs what only Triton's launcher does")
-        return Steps(steps, scratch)
-
-    return apart(tensors[0].get_device(), prepared)
+    side = HostSide(kernel.module, workload, config, scale, softcap)
+    return prepared(side, compiled, tensors, _launch)
 
 
 def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:

@@ -15,6 +15,8 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     out.print(text.heading("Versions"))
     versions = {name: version or "not there" for name, version in report["versions"].items()}
     out.print(text.facts(versions, indent=2))
+    if report["nvrtc_path"]:
+        out.print(f"  nvrtc is {report['nvrtc_path']}", style="dim", soft_wrap=True)
     out.print()
     out.print(text.heading("Devices"))
     _show_devices(report, out)
