@@ -18,7 +18,7 @@ def tables(workload, config, device):
     lists = schedule(workload, config, sms)
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
     order = np.array([tile for tiles in lists for tile in tiles] + [0])
-    rows, packed = _rows(config), config["PACK_HEADS"]
+    rows, packed = _rows(config), config.get("PACK_HEADS", 1)
     head, tile = np.divmod(order, triton.cdiv(workload.seqlen_q, rows))
     batch, head = np.divmod(head * packed, workload.heads)
     table = np.stack([batch, head, head // workload.group, tile * rows], axis=1)
@@ -35,7 +35,7 @@ def schedule(workload, config, sms):
     Longest processing time first (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
     Appl. Math. 17(2), 1969) inside sections of heads whose K and V the L2 cache holds together.
     """
-    rows, packed = _rows(config), config["PACK_HEADS"]
+    rows, packed = _rows(config), config.get("PACK_HEADS", 1)
     tiles = triton.cdiv(workload.seqlen_q, rows)
     heads = workload.batch * workload.heads // packed
     programs = min(tiles * heads, sms)
@@ -69,7 +69,7 @@ def edges(workload):
 
 def _rows(config):
     """Query rows of a tile."""
-    return 64 * config["WARPGROUPS"] // config["PACK_HEADS"]
+    return 64 * config["WARPGROUPS"] // config.get("PACK_HEADS", 1)
 
 
 def _tile_cost(workload, config, rows, tile):

@@ -1,0 +1,272 @@
+// 64 query rows of a warpgroup and the key blocks they see: one block of scores, of softmax and of
+// output, and the way of the finished rows into shared memory.
+//
+// Included by attention_fwd_cuda_sm90.cu, whose parameters and sizes it uses.
+#pragma once
+
+// What a warpgroup knows of its 64 rows.
+struct Rows {
+    float out[V_COLUMNS / 2];
+    u32 p[BLOCK_N / 4];  // probabilities of the block before, in the dtype
+    float max_log2[2], sum[2], decay[2];
+};
+
+struct Consumer {
+    const Sizes& sizes;
+    KRing k;
+    VRing v;
+    QRing q;
+    u32 shared;
+    int me, lane, warp;
+
+    // This lane's first row and column of a block, beside `row` and `key`.
+    __device__ __forceinline__ int lane_row() const { return 16 * warp + lane / 4; }
+    __device__ __forceinline__ int lane_column() const { return 2 * (lane % 4); }
+
+    // Ping-pong: warpgroups issue their products one after the other, so that one's softmax runs
+    // under another's products (FlashAttention-3, section 3.1). Barriers 1 to WARPGROUPS.
+    __device__ __forceinline__ void wait_turn() const {
+        if (PING_PONG) threads_sync(1 + me, 256);
+    }
+    __device__ __forceinline__ void give_turn() const {
+        if (PING_PONG) threads_arrive(1 + (me + 1 == WARPGROUPS ? 0 : me + 1), 256);
+    }
+    __device__ __forceinline__ void free(u32 barrier) const {
+        if (lane == 0) barrier_arrive(barrier);
+    }
+
+    // Starts s = q @ k^T of a block's first N keys.
+    template <int N>
+    __device__ __forceinline__ void start_scores(float (&s)[N / 2], int slot, int use) const {
+        u64 a = matrix_descriptor<SWIZZLE>(shared + Q_AT + slot * Q_BYTES, 16, 8 * SWIZZLE);
+        u64 b = matrix_descriptor<SWIZZLE>(shared + K_AT + use % STAGES * K_BYTES, 16, 8 * SWIZZLE);
+        wgmma_begin();
+#pragma unroll
+        for (int column = 0; column < K_COLUMNS; column += 16) {
+            int chunk = column / CHUNK, bytes = column % CHUNK * 2;
+            Wgmma<N>::ss(s, a + ((chunk * Q_CHUNK_BYTES + bytes) >> 4),
+                               b + ((chunk * KV_CHUNK_BYTES + bytes) >> 4), column > 0);
+        }
+        wgmma_commit();
+    }
+
+    // Starts out += p @ v.
+    __device__ __forceinline__ void start_output(Rows& rows, int use) const {
+        // Columns of V lie side by side, chunk behind chunk; groups of 8 keys follow each other.
+        u64 b = matrix_descriptor<SWIZZLE>(shared + V_AT + use % STAGES * V_BYTES, KV_CHUNK_BYTES,
+                                           8 * SWIZZLE);
+        wgmma_begin();
+#pragma unroll
+        for (int key = 0; key < BLOCK_N; key += 16)
+            Wgmma<V_COLUMNS>::rs(rows.out, rows.p + key / 4, b + ((key * SWIZZLE) >> 4));
+        wgmma_commit();
+    }
+
+    // -inf where a row does not see a key.
+    template <int N>
+    __device__ __forceinline__ void mask(float (&s)[N / 2], int row, int key) const {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int last = sizes.seqlen_k - 1;
+            if (CAUSAL)
+                last = min(last, row + lane_row() + 8 * half + sizes.seqlen_k - sizes.seqlen_q);
+            last -= key + lane_column();
+#pragma unroll
+            for (int i = 0; i < N / 8; i++) {
+                float* pair = s + 4 * i + 2 * half;
+                if (8 * i > last) pair[0] = -INFINITE;
+                if (8 * i + 1 > last) pair[1] = -INFINITE;
+            }
+        }
+    }
+
+    // Scores become probabilities: FlashAttention-2, arXiv:2307.08691, algorithm 1, lines 8 and 9.
+    // Sums stay spread over a row's four lanes. With SLACK a maximum stays until scores exceed it by
+    // so many powers of two: then decay is nearly always 1, and the output need not be rescaled.
+    // EMPTY: some rows may have seen no key yet.
+    template <bool EMPTY, int N>
+    __device__ __forceinline__ void softmax(float (&s)[N / 2], Rows& rows) const {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float most = -INFINITE;
+#pragma unroll
+            for (int i = 0; i < N / 8; i++)
+                most = fmaxf(most, fmaxf(s[4 * i + 2 * half], s[4 * i + 2 * half + 1]));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2)) * sizes.scale_log2;
+            float before = rows.max_log2[half];
+            float now = SLACK ? (most > before + SLACK ? most : before) : fmaxf(most, before);
+            float shift = EMPTY && now == -INFINITE ? 0.0f : now;  // -inf - -inf would be NaN
+            rows.decay[half] = exp2_approx(before - shift);
+            rows.max_log2[half] = now;
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < N / 8; i++) {
+                float* pair = s + 4 * i + 2 * half;
+                pair[0] = exp2_approx(fmaf(pair[0], sizes.scale_log2, -shift));
+                pair[1] = exp2_approx(fmaf(pair[1], sizes.scale_log2, -shift));
+                sum += pair[0] + pair[1];
+            }
+            rows.sum[half] = fmaf(rows.sum[half], rows.decay[half], sum);
+        }
+    }
+
+    template <int N>
+    __device__ __forceinline__ void keep(const float (&s)[N / 2], Rows& rows) const {
+#pragma unroll
+        for (int i = 0; i < BLOCK_N / 4; i++)
+            rows.p[i] = i < N / 4 ? packed(s[2 * i % (N / 2)], s[2 * i % (N / 2) + 1]) : 0;
+    }
+
+    // out times what its rows' maxima have grown by; a warp in which none has does nothing.
+    __device__ __forceinline__ void rescale(Rows& rows) const {
+        if (SLACK && !__any_sync(~0u, rows.decay[0] != 1.0f || rows.decay[1] != 1.0f)) return;
+#pragma unroll
+        for (int i = 0; i < V_COLUMNS / 2; i++) rows.out[i] *= rows.decay[i / 2 % 2];
+    }
+
+    // A tile's first block, or the first N keys of it: nothing to multiply with V yet.
+    template <int N>
+    __device__ __forceinline__ void first_block(Rows& rows, int slot, int use, int row, int block) const {
+        float s[N / 2];
+        k.wait_filled(use);
+        wait_turn();
+        start_scores<N>(s, slot, use);
+        give_turn();
+        wgmma_wait<0>();
+        pin(s);
+        free(k.freed(use % STAGES));
+        if (CAUSAL || RAGGED) mask<N>(s, row, block * BLOCK_N);
+        softmax<CAUSAL, N>(s, rows);
+        keep<N>(s, rows);
+    }
+
+    // Scores and softmax of a block, and p @ v of the one before.
+    template <bool MASKED>
+    __device__ __forceinline__ void step(Rows& rows, int slot, int use, int row, int block) const {
+        float s[BLOCK_N / 2];
+        k.wait_filled(use);
+        wait_turn();
+        start_scores<BLOCK_N>(s, slot, use);
+        rescale(rows);
+        v.wait_filled(use - 1);
+        start_output(rows, use - 1);
+        give_turn();
+        wgmma_wait<1>();
+        pin(s);
+        free(k.freed(use % STAGES));
+        if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
+        softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
+        wgmma_wait<0>();
+        pin(rows.out);
+        pin(rows.p);
+        free(v.freed((use - 1) % STAGES));
+        keep<BLOCK_N>(s, rows);
+    }
+
+    // The same, one product after the other: fewer registers, and other warpgroups fill the gaps.
+    template <bool MASKED>
+    __device__ __forceinline__ void step_in_turn(Rows& rows, int slot, int use, int row,
+                                                 int block) const {
+        float s[BLOCK_N / 2];
+        k.wait_filled(use);
+        start_scores<BLOCK_N>(s, slot, use);
+        wgmma_wait<0>();
+        pin(s);
+        free(k.freed(use % STAGES));
+        if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
+        softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
+        keep<BLOCK_N>(s, rows);
+        rescale(rows);
+        v.wait_filled(use);
+        start_output(rows, use);
+        wgmma_wait<0>();
+        pin(rows.out);
+        pin(rows.p);
+        free(v.freed(use % STAGES));
+    }
+
+    // Hands back a block that other warpgroups of the tile need, and this one does not.
+    __device__ __forceinline__ void skip(int use) const {
+        wait_turn();
+        give_turn();
+        k.wait_filled(use);
+        free(k.freed(use % STAGES));
+        v.wait_filled(use);
+        free(v.freed(use % STAGES));
+    }
+
+    // 64 rows past the key blocks below `end`, from the last to the first; the next use of a slot.
+    // `before_output` is called when there is time, `after_scores` when the queries have been read.
+    template <class Before, class After>
+    __device__ __forceinline__ int attend(Rows& rows, int slot, int use, int row, int end,
+                                          Before before_output, After after_scores) const {
+        int clear = sizes.seqlen_k;  // blocks of which each row sees each key
+        if (CAUSAL) clear = min(clear, max(row + sizes.seqlen_k - sizes.seqlen_q + 1, 0));
+        clear = CAUSAL || RAGGED ? clear / BLOCK_N : end;
+        int block = end - 1;
+        if (OVERLAP) {
+            int seen = row + 64 + sizes.seqlen_k - sizes.seqlen_q - block * BLOCK_N;  // of this block
+            if (CAUSAL && HALF_DIAGONAL && seen <= BLOCK_N / 2)
+                first_block<HALF_DIAGONAL ? BLOCK_N / 2 : BLOCK_N>(rows, slot, use, row, block);
+            else
+                first_block<BLOCK_N>(rows, slot, use, row, block);
+            use++, block--;
+            before_output();
+            if (CAUSAL)
+                for (; block >= clear; block--, use++) step<true>(rows, slot, use, row, block);
+            for (; block >= 0; block--, use++) step<false>(rows, slot, use, row, block);
+            after_scores();
+            rescale(rows);
+            v.wait_filled(use - 1);
+            start_output(rows, use - 1);
+            wgmma_wait<0>();
+            pin(rows.out);
+            free(v.freed((use - 1) % STAGES));
+        } else {
+            if (CAUSAL || RAGGED)
+                for (; block >= clear; block--, use++) step_in_turn<true>(rows, slot, use, row, block);
+            for (; block >= 0; block--, use++) step_in_turn<false>(rows, slot, use, row, block);
+            before_output();
+            after_scores();
+        }
+        return use;
+    }
+
+    // Divides by the sums and writes lse: what the output is still to be multiplied with.
+    __device__ __forceinline__ void finish(Rows& rows, float* lse, int row) const {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = rows.sum[half];
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            rows.decay[half] = sum > 0.0f ? 1.0f / sum : 0.0f;
+            int mine = row + lane_row() + 8 * half;
+            if (lane % 4 == 0 && mine < sizes.seqlen_q)
+                lse[mine] = sum > 0.0f ? (rows.max_log2[half] + log2_approx(sum)) * LN_2 : -INFINITE;
+        }
+    }
+
+    // Puts chunks [FIRST, FIRST + COUNT) of the output into shared memory, where TMA finds them.
+    template <int FIRST, int COUNT>
+    __device__ __forceinline__ void put(const Rows& rows, u32 to) const {
+        threads_sync(1 + WARPGROUPS + me, 128);  // every warp has read what is there
+        const float *share = rows.decay;
+        int at = 16 * warp + lane % 16;
+        constexpr int SHIFT = SWIZZLE == 128 ? 0 : SWIZZLE == 64 ? 1 : 2, UNITS = SWIZZLE / 16;
+        constexpr int END = (FIRST + COUNT) * CHUNK < V_COLUMNS ? (FIRST + COUNT) * CHUNK : V_COLUMNS;
+#pragma unroll
+        for (int column = FIRST * CHUNK; column < END; column += 16) {
+            const float* x = rows.out + column / 2;
+            int unit = column % CHUNK / 8 + lane / 16;  // of 16 bytes, in a row of SWIZZLE
+            u32 address = to + (column / CHUNK - FIRST) * Q_CHUNK_BYTES + at * SWIZZLE +
+                          ((unit ^ ((at >> SHIFT) % UNITS)) << 4);
+            matrices_store(address, packed(x[0] * share[0], x[1] * share[0]),
+                           packed(x[2] * share[1], x[3] * share[1]),
+                           packed(x[4] * share[0], x[5] * share[0]),
+                           packed(x[6] * share[1], x[7] * share[1]));
+        }
+        fence_async_proxy();
+        threads_sync(1 + WARPGROUPS + me, 128);
+    }
+};
