@@ -1,4 +1,4 @@
-"""Rows whose maxima grow while the Gluon kernel goes from the last keys to the first: with SLACK it
+"""Rows whose maxima grow while a kernel goes from the last keys to the first: with SLACK it
 rescales its output then, and only then, which random inputs of one size hardly ever ask for."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from tunefa import check, languages
 from tunefa import kernel as kernels
 from tunefa.workload import Workload
 
-KERNEL, SM90 = kernels.load("attention_fwd_gluon_sm90"), archs.load("sm90")
+SM90 = archs.load("sm90")
+KERNELS = ("attention_fwd_gluon_sm90", "attention_fwd_cuda_sm90")
 
 
 def _is_served() -> bool:
@@ -50,25 +51,27 @@ def rises(workload: Workload, made: tuple[Any, ...], config: dict[str, Any]) -> 
     return blocks[..., 1:] - blocks.cummax(3).values[..., :-1]
 
 
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("kind", ["d64_bf16", "d64_fp16", "d80_bf16", "d96_fp16", "d128_bf16",
                                   "d160_bf16", "d256_bf16"])  # fmt: skip
-def test_maxima_that_grow(kind: str, mask: str) -> None:
+def test_maxima_that_grow(kind: str, mask: str, name: str) -> None:
+    kernel = kernels.load(name)
     workload = Workload.parse(f"b2_h4_kv2_q1000_k1111_{kind}_{mask}")
-    config = {**KERNEL.default(workload, SM90), "SLACK": 8}
-    assert KERNEL.refusal(config, workload, SM90) is None
+    config = {**kernel.default(workload, SM90), "SLACK": 8}
+    assert kernel.refusal(config, workload, SM90) is None
     made = growing(workload)
     grown = rises(workload, made, config) > 8.0
     assert grown.any() and not grown.all(), "some rows rescale, some do not"
-    language = languages.load(KERNEL.language)
+    language = languages.load(kernel.language)
     scale = workload.head_dim**-0.5
-    compiled = language.compile(KERNEL, workload, config, SM90)
-    language.prepare(KERNEL, compiled, made, workload, config, scale)(*made)
+    compiled = language.compile(kernel, workload, config, SM90)
+    language.prepare(kernel, compiled, made, workload, config, scale)(*made)
     found = check.compare(workload, made, scale, torch.float64)
     assert found.passed, found.reason
     always = {**config, "SLACK": 0}
     again = (*made[:3], *(torch.full_like(x, float("nan")) for x in made[3:]))
-    compiled = language.compile(KERNEL, workload, always, SM90)
-    language.prepare(KERNEL, compiled, again, workload, always, scale)(*again)
+    compiled = language.compile(kernel, workload, always, SM90)
+    language.prepare(kernel, compiled, again, workload, always, scale)(*again)
     other = check.compare(workload, again, scale, torch.float64)
     assert found.error <= 1.5 * other.error + 1e-5, f"{found.error} against {other.error}"

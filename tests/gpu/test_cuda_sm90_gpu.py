@@ -1,0 +1,74 @@
+"""attention_fwd_cuda_sm90 on the device: widths that only it has, each way in and out of a tile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.gpu_kernels import judge, judge_random_configs
+from tunefa import arch as archs
+from tunefa import check
+from tunefa import kernel as kernels
+from tunefa.workload import Workload
+
+KERNEL, SM90 = kernels.load("attention_fwd_cuda_sm90"), archs.load("sm90")
+
+
+def _is_served() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not _is_served(), reason="needs a Hopper GPU"),
+]
+
+CONFIG: dict[str, Any] = dict(
+    WARPGROUPS=2, BLOCK_N=128, STAGES=2, Q_STAGES=1, O_PARTS=0, OVERLAP=1, PING_PONG=0, SLACK=8,
+    HALF_DIAGONAL=0, SWIZZLE=128, SECTION_MB=8,
+)  # fmt: skip
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("h2_kv1_q200_k333_d128_full", {}),
+    ("h2_kv1_q200_k333_d128_full", dict(BLOCK_N=96, O_PARTS=1)),
+    ("h4_kv2_q1000_k777_d64", dict(WARPGROUPS=3, PING_PONG=1, STAGES=3)),
+    ("h4_q1000_d128", dict(BLOCK_N=176)),
+    ("h4_q1000_d128_full", dict(BLOCK_N=176, PING_PONG=1)),
+    ("h4_q1000_d128_full", dict(BLOCK_N=192)),
+    ("h4_q1000_d128", dict(WARPGROUPS=3, BLOCK_N=112, OVERLAP=0)),
+    ("b4_h8_q1300_k1333_d128", dict(Q_STAGES=2, PING_PONG=1, HALF_DIAGONAL=1)),
+    ("b8_h16_q1300_d128_full", dict(WARPGROUPS=3, BLOCK_N=80, STAGES=3, Q_STAGES=2, PING_PONG=1)),
+    ("h3_q500_d72", dict(WARPGROUPS=3, BLOCK_N=112)),
+    ("h3_q500_d80", dict(SWIZZLE=32)),
+    ("h3_q500_d96_fp16", dict(SWIZZLE=64, BLOCK_N=144)),
+    ("b8_h16_q2048_d96",
+     dict(WARPGROUPS=3, BLOCK_N=96, Q_STAGES=2, O_PARTS=1, PING_PONG=1, HALF_DIAGONAL=1, SWIZZLE=64)),
+    ("h3_q500_d160_full", dict(SWIZZLE=64, BLOCK_N=144)),
+    ("b4_h8_q1300_k1000_d192_full", dict(BLOCK_N=80, O_PARTS=1)),
+    ("b4_h8_q1300_k1333_d256", dict(BLOCK_N=64, O_PARTS=2, HALF_DIAGONAL=1)),
+    ("b8_h8_q1300_k1333_d256_full", dict(BLOCK_N=64, O_PARTS=2, PING_PONG=1)),
+    ("b2_h3_q1_k700_d128", dict(WARPGROUPS=1)),
+    ("h2_q64_d16_full", dict(WARPGROUPS=1, BLOCK_N=64)),
+    ("h2_q130_k100_d104_dv64", dict(BLOCK_N=64)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "changes"), CASES)
+def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
+    workload = Workload.parse(text)
+    config = {**CONFIG, **changes}
+    assert KERNEL.refusal(config, workload, SM90) is None
+    judge(KERNEL, workload, config, check.Gate("cuda"))
+
+
+@pytest.mark.parametrize("head_dim", range(16, 257, 24))
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_the_default_of_each_head_dim(head_dim: int, mask: str) -> None:
+    workload = Workload.parse(f"b2_h6_kv2_q777_k1000_d{head_dim}_{mask}")
+    judge(KERNEL, workload, KERNEL.default(workload, SM90), check.Gate("cuda"))
+
+
+@pytest.mark.parametrize("text", ["q4096_d72", "q4096_d120_fp16_full", "q4096_d200_dv64"])
+def test_random_configs(text: str) -> None:
+    judge_random_configs(Workload.parse(text), 10)
