@@ -65,7 +65,7 @@ def _smem_bytes(workload, config):
 
 
 def _chunks(head_dim, width):
-    """Pieces of `width` bytes that a row of 16-bit elements is cut into; WGMMA takes 16 at a time."""
+    """Pieces of `width` bytes of a row of 16-bit elements, of which WGMMA takes 16 at a time."""
     columns = -(-head_dim // 16) * 16
     return -(-2 * columns // width)
 
