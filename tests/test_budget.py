@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefa.budget import Budget
+from tunefa.budget import LOOK_S, LOOK_TRIALS, Budget
 from tunefa.errors import TunefaError
 
 
@@ -80,3 +81,37 @@ def test_a_share_of_the_trials() -> None:
     assert Budget(trials=10).trials_left(0.5, 2) == 3
     assert Budget(trials=10).trials_left(0.5, 7) == 0
     assert Budget(seconds=60).trials_left(0.5, 0) is None
+
+
+def parts(budget: Budget, kernels: int, part: float = 1.0) -> list[float]:
+    """Seconds or trials of each kernel."""
+    ends = budget.shares(kernels, part)
+    whole = budget.seconds or budget.trials or 0
+    return [whole * (end - start) for start, end in zip([0.0, *ends], ends, strict=False)]
+
+
+@pytest.mark.parametrize(
+    ("budget", "kernels", "each"),
+    [
+        (Budget(seconds=55), 1, [55]),
+        (Budget(seconds=55), 2, [7 + 41 * 2 / 3, 7 + 41 / 3]),
+        (Budget(seconds=120), 3, [7 + 66, 7 + 22, 7 + 11]),
+        (Budget(seconds=10), 2, [5, 5]),
+        (Budget(trials=110), 3, [20 + 100 / 3, 20 + 100 / 9, 20 + 50 / 9]),
+        (Budget(trials=30), 3, [10, 10, 10]),
+    ],
+)
+def test_shares(budget: Budget, kernels: int, each: list[float]) -> None:
+    assert parts(budget, kernels) == pytest.approx(each)
+
+
+@given(st.integers(10, 600), st.integers(2, 8), st.floats(0.5, 1.0), st.booleans())
+def test_all_is_shared_and_none_has_less_than_the_next(
+    size: int, kernels: int, part: float, by_time: bool
+) -> None:
+    budget = Budget(seconds=size) if by_time else Budget(trials=size)
+    ends, each = budget.shares(kernels, part), parts(budget, kernels, part)
+    assert len(ends) == kernels and ends[-1] == part
+    look = min(LOOK_S if by_time else LOOK_TRIALS, part * size / kernels)
+    assert min(each) > look - 1e-6 and each[0] > (part * size - (kernels - 1) * look) * 2 / 3 - 1e-6
+    assert all(one > after - 1e-6 for one, after in itertools.pairwise(each))

@@ -11,7 +11,7 @@ import pytest
 from tests.fake_objective import KERNEL, Fake
 from tunefa import loop
 from tunefa.budget import Budget
-from tunefa.loop import Plateau, Share
+from tunefa.loop import Outlook, Share
 from tunefa.trial import Config, Trial
 
 
@@ -44,7 +44,7 @@ def share(budget: Budget, reserve_s: float = 0.0, fraction: float = 1.0) -> Shar
 def timed(evaluator: Fake, own: Share, *earlier: Trial) -> tuple[list[Trial], float]:
     """The trials of a search, and the seconds it took."""
     start = time.monotonic()
-    found = list(loop.trials(Numbers(), evaluator, own, earlier))
+    found = list(loop.trials(Numbers(), evaluator, own, Outlook().resumed(earlier)))
     return found, time.monotonic() - start
 
 
@@ -106,14 +106,50 @@ def test_failures_do_not_keep_a_search_alive() -> None:
 
 def test_what_was_found_earlier_is_no_gain_again() -> None:
     earlier = [Trial({"A": n}, "ok", predicted_us=50.0) for n in range(10)]
-    plateau = Plateau.after([*earlier, Trial({"A": 99}, "crashed", "because")])
-    assert (plateau.best_us, plateau.done) == (50.0, 11)
-    plateau.add(Trial({"A": 11}, "ok", predicted_us=60.0))
-    assert (plateau.best_us, plateau.since_best) == (50.0, 1)
-    plateau.add(Trial({"A": 12}, "ok", predicted_us=40.0))
-    assert (plateau.best_us, plateau.since_best) == (40.0, 0)
+    outlook = Outlook().resumed([*earlier, Trial({"A": 99}, "crashed", "because")])
+    assert (outlook.best_us, outlook.done, outlook.right) == (50.0, 11, 10)
+    outlook.add(Trial({"A": 11}, "ok", predicted_us=60.0))
+    assert (outlook.best_us, outlook.since_best) == (50.0, 1)
+    outlook.add(Trial({"A": 12}, "ok", predicted_us=40.0))
+    assert (outlook.best_us, outlook.since_best) == (40.0, 0)
 
 
 def test_a_continued_search_by_seconds_ends_on_the_plateau_it_is_on() -> None:
     found, _ = timed(fake(), share(Budget(seconds=600)), Trial({}, "ok", predicted_us=100.0))
     assert len(found) == 61 + Fake.width - 1  # those under way when it was seen end too
+
+
+def test_a_kernel_has_lost_after_a_fair_look_at_what_is_right() -> None:
+    """Trials that failed are none; far behind is not yet lost, and close behind never."""
+    outlook = Outlook(to_beat_us=100.0, fair_trials=3)
+    for place, (outcome, us) in enumerate(
+        [("ok", 140.0), ("crashed", None), ("crashed", None), ("ok", 130.0)]
+    ):
+        outlook.add(Trial({"A": place}, outcome, predicted_us=us))  # type: ignore[arg-type]
+    assert outlook.behind and not outlook.lost
+    outlook.add(Trial({"A": 4}, "ok", predicted_us=150.0))
+    assert outlook.lost and outlook.slower_by == pytest.approx(0.3)
+    outlook.add(Trial({"A": 5}, "ok", predicted_us=114.0))
+    assert not outlook.behind and not outlook.lost
+
+
+def test_nothing_to_beat_is_nothing_to_lose_to() -> None:
+    outlook = Outlook(fair_trials=0)
+    assert not outlook.behind and not outlook.lost
+    outlook.add(Trial({}, "ok", predicted_us=1e9))
+    assert not outlook.behind and not outlook.lost
+
+
+@pytest.mark.parametrize("budget", [Budget(seconds=600), Budget(trials=50)])
+def test_what_is_under_way_when_a_kernel_has_lost_is_abandoned(budget: Budget) -> None:
+    evaluator = fake()
+    outlook = Outlook(to_beat_us=80.0, fair_trials=5)
+    assert len(list(loop.trials(Numbers(), evaluator, share(budget), outlook))) == 5
+    assert len(evaluator.pending) == Fake.width - 1
+    assert list(loop.trials(Numbers(), evaluator, share(budget), outlook)) == []
+
+
+def test_a_share_of_trials_is_used_by_the_last_of_them() -> None:
+    """However it was rounded: 0.2 + 0.2 + 0.2 is more than 0.6."""
+    own = Share(Budget(trials=10), 0.2 + 0.2 + 0.2, 4, 0.0)
+    assert not own.is_used(1) and own.is_used(2)

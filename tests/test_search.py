@@ -274,6 +274,6 @@ def test_a_default_that_was_not_ready_in_time_races() -> None:
     )
     other = dict(default, BLOCK_M=64 if default["BLOCK_M"] != 64 else 128)
     state.take(KERNEL.name, Trial(other, "ok", samples_us=(5.0,)))
-    assert [t.config for t in search._finalists(state, KERNEL, [])] == [other, default]
+    assert [t.config for t in search._finalists(state, KERNEL, [], False)] == [other, default]
     state.take(KERNEL.name, Trial(default, "wrong", "error 5.0e-01"))
-    assert [t.config for t in search._finalists(state, KERNEL, [])] == [other]
+    assert [t.config for t in search._finalists(state, KERNEL, [], False)] == [other]

@@ -9,6 +9,15 @@ from dataclasses import dataclass, field
 
 from tunefa.errors import TunefaError
 
+LOOK_S = 7.0
+"""What each of several kernels is left at least: its compilers start, the first of them are done,
+and two configs race. More would be the leader's: of 55 s and four kernels it has 20 s as it is."""
+LOOK_TRIALS = 20
+"""The same of a budget of trials: enough of them are right to say what the kernel is worth."""
+_NEXT = 2 / 3
+"""Of what is beyond these looks, the part of the kernel that is searched next. The first is the one
+that is expected to win; not all is its own, as the model of time may be wrong about kernels."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -45,6 +54,18 @@ class Budget:
         if self.trials is None:
             return None
         return max(0, math.ceil(round(share * self.trials, 9)) - used)
+
+    def shares(self, kernels: int, part: float = 1.0) -> list[float]:
+        """How much of it is used when each of so many kernels is done: `part` with the last one.
+
+        Each has a look, of little an equal part. Of what is beyond, the first has two thirds, the
+        next two thirds of the rest, and so on. What one leaves over is there for the next.
+        """
+        whole, least = (self.seconds, LOOK_S) if self.seconds else (self.trials or 1, LOOK_TRIALS)
+        look = min(least / whole, part / kernels)
+        beyond = part - kernels * look
+        ends = [n * look + beyond * (1 - (1 - _NEXT) ** n) for n in range(1, kernels)]
+        return [*ends, part]
 
     def fraction(self, elapsed_s: float, done: int) -> float:
         """How much of it is used, 0 to 1."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefa.budget import Budget
 from tunefa.evaluate import Objective
@@ -15,26 +15,36 @@ from tunefa.trial import Trial, time_us
 _PLATEAU_TRIALS = 60
 """A search by seconds ends early after so many trials (and a third of all) without a 0.5 % gain."""
 _GAIN = 0.995
+BEHIND = 0.15
+"""A kernel whose best is so much slower than another's winner does not catch up any more: after a
+fair look the best was 6 % from that of the whole space at most (docs/search.md). The rest is for
+what screenings and the other's race differ by."""
 
 
 @dataclass
-class Plateau:
-    """Tells when a search has stopped to get better."""
+class Outlook:
+    """Tells when more trials of a kernel are not worth their time: no gain, or no chance."""
 
+    to_beat_us: float = math.inf
+    """The best of the kernels that were searched before."""
+    fair_trials: float = math.inf
+    """Right trials that make a fair look at the kernel, see `strategies.fair_trials`."""
     best_us: float = math.inf
     since_best: int = 0
     """Trials since the last gain."""
     done: int = 0
+    right: int = 0
 
-    @classmethod
-    def after(cls, earlier: Sequence[Trial]) -> Plateau:
+    def resumed(self, earlier: Sequence[Trial]) -> Outlook:
         """Of a search that goes on after these trials: what they found is no gain any more."""
-        times = [t.median_us for t in earlier if t.outcome == "ok" and t.median_us is not None]
-        return cls(best_us=min(times, default=math.inf), done=len(earlier))
+        right = [trial for trial in earlier if trial.outcome == "ok"]
+        best_us = min(map(time_us, right), default=math.inf)
+        return replace(self, best_us=best_us, done=len(earlier), right=len(right))
 
     def add(self, trial: Trial) -> None:
         """Counts a trial."""
         self.done, self.since_best = self.done + 1, self.since_best + 1
+        self.right += trial.outcome == "ok"
         if trial.outcome == "ok" and time_us(trial) < self.best_us * _GAIN:
             self.best_us, self.since_best = time_us(trial), 0
 
@@ -44,9 +54,24 @@ class Plateau:
         return math.isfinite(self.best_us)
 
     @property
-    def reached(self) -> bool:
-        """Whether more trials are not worth their time."""
+    def on_plateau(self) -> bool:
+        """Whether nothing has got better for long."""
         return self.since_best > max(_PLATEAU_TRIALS, self.done // 3)
+
+    @property
+    def slower_by(self) -> float:
+        """How much slower its best is than what it has to beat, relative to that."""
+        return self.best_us / self.to_beat_us - 1.0
+
+    @property
+    def behind(self) -> bool:
+        """Whether it is too slow by now."""
+        return self.slower_by > BEHIND
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was after a fair look."""
+        return self.behind and self.right >= self.fair_trials
 
 
 @dataclass(frozen=True)
@@ -73,25 +98,27 @@ class Share:
 
     def is_used(self, submitted: int) -> bool:
         """Whether a budget of trials is, by those submitted."""
-        return self.budget.fraction(0.0, self.started + submitted) >= self.fraction
+        left = self.budget.trials_left(self.fraction, self.started)
+        return left is not None and submitted >= left
 
 
 def trials(
-    strategy: Strategy, evaluator: Objective, share: Share, earlier: Sequence[Trial] = ()
+    strategy: Strategy, evaluator: Objective, share: Share, outlook: Outlook
 ) -> Iterator[Trial]:
-    """Trials as they finish. At the end of its time what is under way is abandoned.
+    """Trials as they finish; `outlook` counts them.
 
-    Only a search that has found nothing right by then waits for what it has started, one config at
-    least: the first is the one most likely to be right.
+    At the end of its time, or once the kernel has lost, what is under way is abandoned. Only a
+    search that has found nothing right by then waits for what it has started, one config at least:
+    the first is the one most likely to be right.
     """
-    until, plateau = share.search_until(), Plateau.after(earlier)
+    until = share.search_until()
     by_time = share.budget.seconds is not None
     underway, submitted, exhausted = 0, 0, False
-    while True:
+    while not outlook.lost:
         while not exhausted and underway < evaluator.width:
             if by_time:
-                may_end = submitted or plateau.found_any
-                exhausted = plateau.reached or (bool(may_end) and time.monotonic() >= until)
+                may_end = submitted or outlook.found_any
+                exhausted = outlook.on_plateau or (bool(may_end) and time.monotonic() >= until)
             else:
                 exhausted = share.is_used(submitted)
             config = None if exhausted else strategy.ask()
@@ -100,12 +127,12 @@ def trials(
                 break
             evaluator.submit(config)
             underway, submitted = underway + 1, submitted + 1
-        left_s = until - time.monotonic() if plateau.found_any else math.inf
+        left_s = until - time.monotonic() if outlook.found_any else math.inf
         if underway == 0 or left_s <= 0.0:
             return
         trial = evaluator.next(left_s)
         if trial is None:
             return
         underway -= 1
-        plateau.add(trial)
+        outlook.add(trial)
         yield trial

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,25 @@ def check_interpreters(request: Request) -> None:
             raise TunefaError(f"the winner could not be checked: {reason}")
 
 
+def by_promise(
+    request: Request, kernels: Sequence[Kernel], feasible: Mapping[str, Feasible]
+) -> list[Kernel]:
+    """The kernels, first the one that the model expects to be the fastest; equals as they were.
+
+    A kernel's default stands for it, which was measured to be good. What the model likes best of a
+    large space is its most flattering mistake, and stands for a kernel without a default only: on
+    the eight landscapes it named the faster of two kernels six times, the defaults seven times.
+    """
+
+    def promised_us(kernel: Kernel) -> float:
+        config = default(request, kernel)
+        configs = feasible[kernel.name].configs if config is None else [config]
+        times = (_expected_us(request, kernel, config) for config in configs)
+        return min((us for us in times if us > 0), default=math.inf)
+
+    return sorted(kernels, key=promised_us)
+
+
 def of(
     request: Request,
     kernel: Kernel,
@@ -61,6 +81,13 @@ def of(
         trials=trials,
         seed=request.seed,
     )
+
+
+def default(request: Request, kernel: Kernel) -> Config | None:
+    """The kernel's default; None where it has none."""
+    with contextlib.suppress(TunefaError):
+        return kernel.default(request.workload, request.arch)
+    return None
 
 
 def known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,6 @@ from tunefa import (
 )
 from tunefa.arch import Arch, Device
 from tunefa.budget import Budget
-from tunefa.errors import TunefaError
 from tunefa.evaluate import Objective, Predicted
 from tunefa.journal import Journal
 from tunefa.kernel import Kernel
@@ -113,6 +112,8 @@ class Result:
     journal: Path
     stored: Path | None
     interrupted: bool
+    left_early: Mapping[str, float] = field(default_factory=dict)
+    """By kernel that had no chance any more, how much slower its best was than another's."""
 
     def top(self, n: int) -> list[Finished]:
         """The n best that are right, best first; those that raced before those that did not.
@@ -148,6 +149,8 @@ class _State(Tally):
     """The kernels whose race came to an end."""
     winners: list[Winner] = field(default_factory=list)
     """One for each of them that had a right finalist."""
+    left_early: dict[str, float] = field(default_factory=dict)
+    """See `Result`."""
 
     def keep(self, kernel: str, trial: Trial) -> None:
         """Writes a trial to the journal, counts it and reports."""
@@ -178,6 +181,9 @@ def search(
 ) -> Result:
     """Searches until the budget is used, the space is exhausted or nothing gets better.
 
+    The kernels come one after the other, the most promising first; one that is far behind those
+    before it is left early.
+
     A budget of seconds holds from its start to the stored record, so it leaves some for the race.
     Only a default that no compiler was done with by then is compiled beyond it.
 
@@ -193,11 +199,12 @@ def search(
         state = _State(
             request, on_progress, journal, database or study.beside(journal.path), process
         )
-        searched = [k for k in request.kernels if feasible[k.name].configs]
+        some = [k for k in request.kernels if feasible[k.name].configs]
+        before = final.share_before(request, len(some))
         try:
-            before = final.share_before(request, len(searched))
-            for place, kernel in enumerate(searched, start=1):
-                share = before * place / len(searched)
+            searched = problem.by_promise(request, some, feasible)
+            shares = request.budget.shares(len(searched), before)
+            for kernel, share in zip(searched, shares, strict=True):
                 _search_kernel(state, kernel, feasible[kernel.name], store, share)
             if not state.interrupted:
                 state.winners = list(filter(None, [final.winner(request, state.winners, process)]))
@@ -208,7 +215,15 @@ def search(
     finished = tuple(state.finished.values())
     elapsed = request.budget.elapsed_s
     return Result(
-        request, record, finished, feasible, elapsed, journal.path, stored, state.interrupted
+        request,
+        record,
+        finished,
+        feasible,
+        elapsed,
+        journal.path,
+        stored,
+        state.interrupted,
+        state.left_early,
     )
 
 
@@ -229,18 +244,23 @@ def _search_kernel(
     asked = problem.of(request, kernel, feasible, known, trials)
     fresh = strategies.create(request.strategy, asked, saved)
     strategy = resume.Continued(fresh, earlier)
+    to_beat_us = min((won.median_us for won in state.winners), default=math.inf)
+    outlook = loop.Outlook(to_beat_us, strategies.fair_trials(request.strategy)).resumed(earlier)
     with _objective(request, kernel, state.process) as evaluator:
         own = loop.Share(request.budget, share, len(state.finished), evaluator.reserve_s)
         state.stage = "search"
         if request.budget.seconds is not None:  # of the time some is used, before the first trial
             state.say(kernel.name)
         try:
-            for trial in loop.trials(strategy, evaluator, own, earlier):
+            for trial in loop.trials(strategy, evaluator, own, outlook):
                 state.keep(kernel.name, trial)
                 strategy.tell(trial)
         except KeyboardInterrupt:
             state.interrupted = True
-        _race(state, kernel, evaluator, _finalists(state, kernel, known), own.deadline)
+        if outlook.lost:
+            state.left_early[kernel.name] = outlook.slower_by
+        finalists = _finalists(state, kernel, known, outlook.behind)
+        _race(state, kernel, evaluator, finalists, own.deadline)
 
 
 def _race(
@@ -251,7 +271,7 @@ def _race(
     state.stage = "check" if request.objective == "predicted" else "race"
     if not state.interrupted:
         state.say(kernel.name)
-    raced = evaluator.race(finalists, _default(request, kernel), until)
+    raced = evaluator.race(finalists, problem.default(request, kernel), until)
     state.raced.add(kernel.name)
     if raced.winner is not None:
         won = Winner(kernel, raced.winner, raced.certificate, request.serving_mode)
@@ -277,18 +297,20 @@ def _objective(request: Request, kernel: Kernel, process: Workers | None) -> Obj
     return Predicted(kernel, *where)
 
 
-def _finalists(state: _State, kernel: Kernel, known: list[Config]) -> list[Trial]:
+def _finalists(state: _State, kernel: Kernel, known: list[Config], behind: bool) -> list[Trial]:
     """The best so far, and the known configs they must beat; only the best after Ctrl-C.
 
-    A default that no compiler was done with in time races all the same: where everything is slow,
-    the search must not end with worse than nothing would have.
+    Of a kernel that is behind another it is the best and the default: the final between kernels
+    says by how much. A default that no compiler was done with in time races all the same: where
+    everything is slow, the search must not end with worse than nothing would have.
     """
     own = [f.trial for f in state.finished.values() if f.kernel == kernel.name]
     right = sorted((t for t in own if t.outcome == "ok"), key=time_us)
     if state.interrupted:
         return right[:1]
-    count, default = state.request.finalists, _default(state.request, kernel)
-    finalists = right[:count] + [t for t in right[count:] if t.config in known]
+    default = problem.default(state.request, kernel)
+    count, rivals = (1, [default]) if behind else (state.request.finalists, known)
+    finalists = right[:count] + [t for t in right[count:] if t.config in rivals]
     if state.request.objective == "measured" and default and all(t.config != default for t in own):
         finalists.append(Trial(default, "ok"))
     return finalists
@@ -306,12 +328,6 @@ def _record(state: _State) -> Record | None:
     device_name = request.device.name if request.measured else None
     record = best.record(request.workload, request.arch, device_name, notes)
     return record if request.replay is None else replayed.relabelled(record, request.replay)
-
-
-def _default(request: Request, kernel: Kernel) -> Config | None:
-    with contextlib.suppress(TunefaError):
-        return kernel.default(request.workload, request.arch)
-    return None
 
 
 def _standing(finished: Finished) -> tuple[bool, float]:

@@ -65,6 +65,7 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "top": [row.to_data() for row in _rows(result)],
         "trials": len(result.finished),
         "failures": dict(_failures(result)),
+        "left_early": dict(result.left_early),
         "refused": {name: dict(found.refused) for name, found in result.feasible.items()},
         "feasible": {name: len(found.configs) for name, found in result.feasible.items()},
         "elapsed_s": result.elapsed_s,
@@ -102,7 +103,9 @@ def _best_of(result: Result, kernel: str) -> str:
     own = [finished for finished in result.finished if finished.kernel == kernel]
     best = next((each for each in result.top(len(result.finished)) if each.kernel == kernel), None)
     time = f"the best {text.number(best.trial.median_us, 1)} us" if best else "none right"
-    return f"{text.plural(len(own), 'trial')}, {time}"
+    behind = result.left_early.get(kernel)
+    left = "" if behind is None else f": left early, {behind:.0%} behind"
+    return f"{text.plural(len(own), 'trial')}, {time}{left}"
 
 
 def _rows(result: Result) -> list[_Row]:

@@ -8,6 +8,7 @@ asks it, and remembers.
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,6 +64,15 @@ def create(name: str, problem: Problem, saved: Saved | None = None) -> Strategy:
 
     module = importlib.import_module(f"{__name__}.{name}")
     return Study(module.sampler(problem), saved)
+
+
+def fair_trials(name: str) -> float:
+    """Right trials of a strategy that tell how fast a kernel can be.
+
+    Infinite for one that begins anywhere, whose module names no `FAIR_TRIALS`.
+    """
+    module = importlib.import_module(f"{__name__}.{name}")
+    return float(getattr(module, "FAIR_TRIALS", math.inf))
 
 
 def identity(config: Config) -> tuple[object, ...]:

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
 from tunefa.sampler import FeasibleSampler, InOrder
-from tunefa.strategies import Problem
-from tunefa.strategies.prior import Prior
+from tunefa.strategies import Problem, prior
 
+FAIR_TRIALS = prior.FAIR_TRIALS
 _POLISH_EVERY = 5
 _BEST = 3
 
 
-class Auto(Prior):
+class Auto(prior.Prior):
     """Known ones, then as `Prior`, and polish."""
 
     def opening(self, problem: Problem) -> Iterator[int]:
