@@ -1,4 +1,4 @@
-"""Packed sequences: the tables that the device makes, and where TMA finds and stops at what."""
+"""Packed sequences: the list that the device makes, and where TMA finds and stops at what."""
 
 from __future__ import annotations
 
@@ -46,49 +46,51 @@ def tables() -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def dealt(case: dict[str, Any]) -> list[list[tuple[int, ...]]]:
-    """The tiles of each program, plainly: sorted by the keys they see, dealt there and back."""
-    ordered = []
+def listed(case: dict[str, Any]) -> list[tuple[int, ...]]:
+    """The tiles in order, plainly."""
+    rows, heads, group = case["rows"], case["heads"], case["group"]
+    places = []
     q_begin = k_begin = 0
-    lengths = zip(case["seqlens_q"], case["seqlens_k"], strict=True)
-    for sequence, (seqlen_q, seqlen_k) in enumerate(lengths):
-        for row in range(0, seqlen_q, case["rows"]):
-            keys = seqlen_k
-            if case["causal"]:
-                keys = min(row + case["rows"] + seqlen_k - seqlen_q, seqlen_k)
-            if case["window"]:
-                keys = min(keys, case["rows"] + case["window"])
-            ordered.append((-keys, sequence, row, q_begin, seqlen_q, k_begin, seqlen_k))
+    for seqlen_q, seqlen_k in zip(case["seqlens_q"], case["seqlens_k"], strict=True):
+        places.append((q_begin, seqlen_q, k_begin, seqlen_k))
         q_begin, k_begin = q_begin + seqlen_q, k_begin + seqlen_k
-    lists: list[list[tuple[int, ...]]] = [[] for _ in range(case["programs"])]
-    there_and_back = [*range(case["programs"]), *reversed(range(case["programs"]))]
-    number = 0
-    for _, _, row, *place in sorted(ordered):
-        for head in range(case["heads"]):
-            program = there_and_back[number % len(there_and_back)]
-            lists[program].append((head, head // case["group"], row, *place))
-            number += 1
-    return lists
+    tiles: list[tuple[int, ...]] = []
+    for place in sorted(places, key=lambda place: -place[3]):
+        at_once = max(1, case["section"] // max(1, place[3])) * group
+        for first in range(0, heads, at_once):
+            section = range(first, min(heads, first + at_once))
+            for row in reversed(range(0, place[1], rows)):
+                tiles += [(head, head // group, row, *place) for head in section]
+    return tiles
 
 
-def test_tables_are_those_that_sorting_gives(tables: list[dict[str, Any]]) -> None:
+def test_the_list_is_that_which_sorting_gives(tables: list[dict[str, Any]]) -> None:
     assert len(tables) > 20
     for each in tables:
-        lists = dealt(each["case"])
-        assert each["schedule"] == [0, *accumulate(map(len, lists))], each["case"]
-        right = [tile for program in lists for tile in program]
+        right = listed(each["case"])
         found = [tuple(tile[:7]) for tile in each["tiles"]]
         assert found[: len(right)] == right, each["case"]
-        assert all(x == UNWRITTEN for tile in each["tiles"][len(right) :] for x in tile)
 
 
-def test_programs_end_together(tables: list[dict[str, Any]]) -> None:
+def test_the_list_ends_and_nobody_has_drawn_from_it(tables: list[dict[str, Any]]) -> None:
     for each in tables:
-        if each["case"]["causal"] or each["case"]["programs"] == 1:
-            continue
-        work = [sum(tile[6] for tile in tiles) for tiles in dealt(each["case"])]
-        longest = max(each["case"]["seqlens_k"], default=0)
-        assert max(work) - min(work) <= 2 * longest
+        total = len(listed(each["case"]))
+        assert each["schedule"] == [0, total]
+        end, *rest = each["tiles"][total:]
+        assert end[2] == -1
+        assert all(x == UNWRITTEN for x in [*end[:2], *end[3:]])
+        assert all(x == UNWRITTEN for tile in rest for x in tile)
+
+
+def test_every_row_of_every_head_is_in_one_tile(tables: list[dict[str, Any]]) -> None:
+    for each in tables:
+        case, (_, total) = each["case"], each["schedule"]
+        seen = [
+            (head, q_begin + row)
+            for head, _, row, q_begin, seqlen_q, *_ in each["tiles"][:total]
+            for row in range(row, min(row + case["rows"], seqlen_q))
+        ]
+        assert len(seen) == len(set(seen)) == case["heads"] * sum(case["seqlens_q"])
 
 
 # --------------------------------------------------------------------- what the device is handed
@@ -133,8 +135,15 @@ def test_there_is_room_for_as_many_as_the_next_powers_of_two(launched: Any) -> N
     assert sum(each for each, _ in lengths) == 750
     schedule, tiles = launched.tensors[-2:]
     most = 1024 // rows + 4
-    assert tiles.shape == (most * 8 + 1, 8) and len(schedule) == min(132, most * 8) + 1
-    assert launched.grids == ((-(-most // 32), 1, 1), (len(schedule) - 1, 1, 1))
+    assert tiles.shape == (most * 8 + 1, 8) and schedule.shape == (2,)
+    assert launched.grids == ((-(-most // 32), 1, 1), (min(132, most * 8), 1, 1))
+
+
+def test_a_section_is_as_the_config_says(launched: Any) -> None:
+    config = {**launched.config, "SECTION_MB": 16}
+    _, arguments = KERNEL.module.prologue_arguments(launched.tensors, WORKLOAD, config)
+    section = arguments[7]
+    assert section * 2 * (128 + 128) == 16 * 2**20  # bytes of K and V of one KV head
 
 
 def address(map: TensorMap, coordinates: Sequence[int]) -> int | None:
