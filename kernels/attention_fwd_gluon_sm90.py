@@ -68,7 +68,7 @@ from tunefa.kernels.gluon.tiles import (
     hand,
     handed,
     listed,
-    new_handed,
+    new_tray,
     scheduled,
 )
 
@@ -97,7 +97,7 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
             v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, key)
             loaded += 1
             turn += 1
-        hand(pipes, turn, tile)
+        hand(pipes, turn, tile)  # which is none: consumers wait for one
         for me in gl.static_range(attention.WARPGROUPS):
             slot, uses = attention.q_slot(turn, me)
             pipes.q.fill_nothing(slot, uses)
@@ -269,10 +269,10 @@ def attention_fwd(
             o_rest_tile = new_tiles(o_rest_desc, WARPGROUPS)
         o_tiles = (o_tile, o_rest_tile)
     turns = Turns(new_barriers(WARPGROUPS, 1), WARPGROUPS, PING_PONG)
-    handed = turns.barriers  # not used
+    tray = turns.barriers  # not used
     if VARLEN:
-        handed = new_handed()
-    pipes = Pipes(q, k, v, turns, schedule_ptr, tiles_ptr, handed)
+        tray = new_tray()
+    pipes = Pipes(q, k, v, turns, schedule_ptr, tiles_ptr, tray)
     descales = (q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS

@@ -194,12 +194,12 @@ class Pipes:
     turns: Turns
     schedule: gl.tensor
     tiles: gl.tensor
-    handed: gl.shared_memory_descriptor
+    tray: gl.shared_memory_descriptor
 
     @gluon.constexpr_function
-    def __init__(self, q, k, v, turns, schedule, tiles, handed):
+    def __init__(self, q, k, v, turns, schedule, tiles, tray):
         self.q, self.k, self.v, self.turns = q, k, v, turns
-        self.schedule, self.tiles, self.handed = schedule, tiles, handed
+        self.schedule, self.tiles, self.tray = schedule, tiles, tray
 
 
 # --------------------------------------------------------------------------------- blocks of keys

@@ -1,11 +1,11 @@
-"""The list of packed sequences' tiles: made on the device, for their lengths are known nowhere else,
-and a replayed CUDA graph may find others than it was captured with.
+"""The list of packed sequences' tiles: made on the device, for their lengths are known nowhere
+else, and a replayed CUDA graph may find others than it was captured with.
 
-Programs take tiles from its front as they get done (`draw` in tiles.py), so tiles that are worked on
-at one time lie near each other, and its order decides what the L2 cache holds. Sequences with most
-keys come first: short ones at the end let the programs end together. Of a sequence come, one after
-the other, sections of heads whose K and V the cache holds together, and of a section the last rows
-first, as under a causal mask they see most keys, all heads of the same rows together. It takes no
+Programs take tiles from its front as they get done (`draw` in tiles.py): what is worked on at one
+time lies close together, and the order decides what the L2 cache holds. Sequences with most keys
+come first, as short ones at the end let the programs end together. Of a sequence come sections of
+heads whose K and V the cache holds together, one after the other. Of a section come the last rows
+first, as under a causal mask they see most keys, and all its heads of the same rows. It takes no
 sort: how many tiles come before one is a sum over the sequences.
 """
 

@@ -1,13 +1,14 @@
-"""Which tiles a persistent program works on: those of a table, or drawn from a list as it goes on."""
+"""Which tiles a persistent program works on: those of a table, or those it draws from a list."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from tunefa.kernels.gluon.api import aggregate
+from tunefa.kernels.gluon.packed_tiles import COLUMNS
 
-FIELDS = gl.constexpr(8)
-"""Of a tile of packed sequences: COLUMNS in packed_tiles.py."""
-HANDED = gl.constexpr(4)
-"""Tiles on their way to the consumers: at least one more than there are stages of queries."""
+FIELDS = gl.constexpr(COLUMNS)
+"""Of a tile of packed sequences."""
+PLACES = gl.constexpr(4)
+"""Of a tray: at least one more than there are stages of queries."""
 _LANES = gl.constexpr(gl.BlockedLayout([1], [32], [1], [0]))
 
 
@@ -104,16 +105,16 @@ def listed(a, pipes, number, total):
 
 
 @gluon.jit
-def new_handed():
-    """Shared memory for what `hand` hands over."""
+def new_tray():
+    """Shared memory in which tiles go from the producer, who draws them, to the consumers."""
     layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    return gl.allocate_shared_memory(gl.int32, [HANDED, FIELDS], layout)
+    return gl.allocate_shared_memory(gl.int32, [PLACES, FIELDS], layout)
 
 
 @gluon.jit
 def hand(pipes, turn, tile):
-    """Producer: lays out the tile of a turn before it fills in its queries, whose barrier tells the
-    consumers of both. The tile that lay there has been read: its queries have been freed."""
+    """Producer: lays the tile of a turn on the tray before its queries set out, whose barrier tells
+    the consumers of both. What lay there has been read: they have freed its queries."""
     values = (
         tile.head, tile.head_kv, tile.row, tile.q_begin, tile.seqlen_q, tile.k_begin, tile.seqlen_k
     )  # fmt: skip
@@ -121,13 +122,13 @@ def hand(pipes, turn, tile):
     fields = gl.full([FIELDS], 0, gl.int32, layout)
     for i in gl.static_range(len(values)):
         fields = gl.where(gl.arange(0, FIELDS, layout) == i, values[i], fields)
-    pipes.handed.index(turn % HANDED).store(fields)
+    pipes.tray.index(turn % PLACES).store(fields)
 
 
 @gluon.jit
 def handed(pipes, turn):
     """Consumer: the tile of a turn whose queries are there."""
-    fields = pipes.handed.index(turn % HANDED).load(_in_each_thread(4))
+    fields = pipes.tray.index(turn % PLACES).load(_in_each_thread(4))
     of_heads = (0, _field(fields, 0), _field(fields, 1))
     queries = (_field(fields, 3), _field(fields, 4))
     keys = (_field(fields, 5), _field(fields, 6))
@@ -143,4 +144,4 @@ def _field(fields, i: gl.constexpr):
 @gluon.constexpr_function
 def _in_each_thread(warps):
     """All fields of a tile."""
-    return gl.BlockedLayout([8], [32], [warps], [0])
+    return gl.BlockedLayout([COLUMNS], [32], [warps], [0])

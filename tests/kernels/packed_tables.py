@@ -1,8 +1,8 @@
 """Runs the kernel that lists packed sequences' tiles in Triton's interpreter, on random lengths:
 `python -m tests.kernels.packed_tables`.
 
-Prints one JSON object a line: what was given, and what it wrote. TRITON_INTERPRET=1 must be set before
-Triton is imported.
+Prints one JSON object a line: what was given, and what it wrote. TRITON_INTERPRET=1 must be set
+before Triton is imported.
 """
 
 from __future__ import annotations

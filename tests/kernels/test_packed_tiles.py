@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +94,67 @@ def test_every_row_of_every_head_is_in_one_tile(tables: list[dict[str, Any]]) ->
             for row in range(row, min(row + case["rows"], seqlen_q))
         ]
         assert len(seen) == len(set(seen)) == case["heads"] * sum(case["seqlens_q"])
+
+
+# ----------------------------------------------------------------------- how programs draw tiles
+
+
+def binary(text: str, **changes: Any) -> languages.Compiled:
+    workload = Workload.parse(text)
+    config = {**KERNEL.default(workload, SM90), **changes}
+    assert KERNEL.refusal(config, workload, SM90) is None
+    made: languages.Compiled = languages.load("gluon").compile(KERNEL, workload, config, SM90)
+    return made
+
+
+DRAWING = pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("b32_q4096_d64_varlen", {}),  # four warpgroups, which leave the fewest registers
+        ("b32_q4096_d64_full_varlen", {}),
+        ("b32_q4096_d96_varlen", {}),
+        ("b32_q4096_d128_varlen", {}),
+        ("b32_q4096_d128_full_varlen", {"SECTION_MB": 16}),
+        ("b32_q4096_d128_varlen", {"Q_STAGES": 1, "O_PARTS": 1, "SLACK": 0}),
+        ("b32_q4096_d256_varlen", {}),
+        ("b32_q4096_d128_full_w512_a100_softcap_varlen", {}),
+        ("b300_q40_d128_varlen", {}),
+    ],
+)
+
+
+@pytest.mark.skipif(
+    tuple(map(int, version("triton").split(".")[:2])) > (3, 7),
+    reason="with 3.9, head_dim 64 spills, packed or not",
+)
+@DRAWING
+def test_nothing_spills(text: str, changes: dict[str, Any]) -> None:
+    assert binary(text, **changes).resources.spill_bytes == 0
+
+
+@DRAWING
+def test_one_atomic_draws_a_tile(text: str, changes: dict[str, Any]) -> None:
+    ptx = binary(text, **changes).binary.asm["ptx"]
+    (draw,) = re.finditer(r"@%p\d+ atom\.global\.gpu\.relaxed\.add\.u32", ptx)
+    assert len(re.findall(r"\batom\b", ptx)) == 1
+    # All of the producer, who waits for no warp of the consumers but at mbarriers.
+    producer = ptx[: draw.start()].rpartition("barrier.sync")[2]
+    producer += ptx[draw.start() :].partition("barrier.sync")[0]
+    assert "bar.sync" not in producer
+    assert producer.count("redux.sync.max.s32") == 1
+    assert producer.count("st.shared.v4.b32") >= 2  # a tile and, maybe elsewhere, the end
+
+
+def test_dense_problems_have_a_table() -> None:
+    ptx = binary("b4_q4096_d128").binary.asm["ptx"]
+    assert not re.search(r"\batom\b", ptx) and "redux" not in ptx
+
+
+def test_a_tile_stays_on_the_tray_until_all_have_read_it() -> None:
+    """The producer lays one there when all have freed the queries of Q_STAGES + 1 turns before."""
+    stages = next(each for each in KERNEL.space.parameters if each.name == "Q_STAGES")
+    tiles = importlib.import_module("tunefa.kernels.gluon.tiles")
+    assert tiles.PLACES.value > max(stages.values)
 
 
 # --------------------------------------------------------------------- what the device is handed
