@@ -107,6 +107,11 @@ class Attention:
         return a
 
     @gluon.jit
+    def q_slot(self, turn, ME: gl.constexpr):
+        """Where the queries of a warpgroup's turn lie, and how often others did before."""
+        return turn % self.Q_STAGES * self.WARPGROUPS + ME, turn // self.Q_STAGES
+
+    @gluon.jit
     def rows_before(self, tile):
         """Rows of lse, of all heads, before those of a tile's sequence."""
         before = (tile.batch * self.heads + tile.head).to(gl.int64) * self.seqlen_q
@@ -190,11 +195,12 @@ class Pipes:
     turns: Turns
     schedule: gl.tensor
     tiles: gl.tensor
+    tray: gl.shared_memory_descriptor
 
     @gluon.constexpr_function
-    def __init__(self, q, k, v, turns, schedule, tiles):
+    def __init__(self, q, k, v, turns, schedule, tiles, tray):
         self.q, self.k, self.v, self.turns = q, k, v, turns
-        self.schedule, self.tiles = schedule, tiles
+        self.schedule, self.tiles, self.tray = schedule, tiles, tray
 
 
 # --------------------------------------------------------------------------------- blocks of keys

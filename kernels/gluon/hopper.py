@@ -96,6 +96,12 @@ class Ring:
             copy_in(desc, at(place, row, 0), filled, tile)
 
     @gluon.jit
+    def fill_nothing(self, slot, uses):
+        """Producer: lets the consumer go on that waits for a tile, as there are no more."""
+        mbarrier.wait(self.freed.index(slot), (uses & 1) ^ 1)
+        mbarrier.arrive(self.filled.index(slot), count=1)
+
+    @gluon.jit
     def wait(self, slot, uses):
         """Consumer: waits until the tile is there."""
         mbarrier.wait(self.filled.index(slot), uses & 1)
