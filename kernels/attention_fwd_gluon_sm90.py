@@ -40,6 +40,8 @@ What each parameter trades:
     LANE_SUM     1: row sums stay spread over lanes until the end of a tile
     SLACK        powers of two by which scores may exceed their row's maximum before it follows
                  them; a warp whose maxima all stay need not rescale its output
+    EXP2_FMA     e4m3, whose exponentials take as long as its products: which part of them, a
+                 fourth or an eighth, is computed by multiplications
     HALF_DIAGONAL  1: of a causal tile's first block, only the half that can be seen is multiplied
     SECTION_MB   masked or packed: heads whose K and V fill so much of the L2 are worked on together
 """
@@ -245,7 +247,7 @@ def attention_fwd(
     WARPGROUPS: gl.constexpr, PACK_HEADS: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, K_FIRST: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
-    SLACK: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
+    SLACK: gl.constexpr, EXP2_FMA: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, AHEAD: gl.constexpr, SOFTCAP: gl.constexpr,
     RAGGED: gl.constexpr, E4M3: gl.constexpr, VARLEN: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
@@ -257,7 +259,7 @@ def attention_fwd(
         scale_log2=scale_log2, tanh_scale=tanh_scale,
         WARPGROUPS=WARPGROUPS, PACK_HEADS=PACK_HEADS, ROWS=64 // PACK_HEADS, BLOCK_N=BLOCK_N,
         Q_STAGES=Q_STAGES, O_PARTS=O_PARTS, LANE_SUM=LANE_SUM, SLACK=SLACK,
-        HALF_DIAGONAL=HALF_DIAGONAL, K_FIRST=K_FIRST,
+        HALF_DIAGONAL=HALF_DIAGONAL, K_FIRST=K_FIRST, EXP2_FMA=EXP2_FMA,
         CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, SOFTCAP=SOFTCAP, RAGGED=RAGGED, E4M3=E4M3,
         VARLEN=VARLEN,
     )  # fmt: skip
@@ -342,7 +344,7 @@ def _is_e4m3(workload):
 def _constants(workload, config):
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS"]]
     names = ("WARPGROUPS", "PACK_HEADS", "BLOCK_N", "STAGES", "K_FIRST", "Q_STAGES", "O_PARTS",
-             "PING_PONG", "LANE_SUM", "SLACK", "HALF_DIAGONAL")  # fmt: skip
+             "PING_PONG", "LANE_SUM", "SLACK", "EXP2_FMA", "HALF_DIAGONAL")  # fmt: skip
     return {
         **{name: config[name] for name in names},
         "CAUSAL": workload.band != (None, None),
