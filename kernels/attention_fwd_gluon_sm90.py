@@ -11,8 +11,9 @@ block before, and computes the softmax of the one while the other is still being
 
 Choices beyond the paper:
 * which program works on which tile is a table from the host, longest tiles first, each to the
-  program with the least work so far: no atomic counter, the same order every time; that of packed
-  sequences is made on the device;
+  program with the least work so far: no atomic counter, the same order every time. Of packed
+  sequences, a kernel that runs first lists the tiles, and programs draw from the list as they get
+  done (see gluon/packed_tiles.py);
 * a warpgroup skips the blocks above its own diagonal, although others of the tile need them;
 * the output leaves through the buffer that the tile's queries came in, by TMA, while the next
   tile's queries arrive in another.
@@ -39,8 +40,10 @@ What each parameter trades:
     LANE_SUM     1: row sums stay spread over lanes until the end of a tile
     SLACK        powers of two by which scores may exceed their row's maximum before it follows
                  them; a warp whose maxima all stay need not rescale its output
+    EXP2_FMA     e4m3, whose exponentials take as long as its products: which part of them, a
+                 fourth or an eighth, is computed by multiplications
     HALF_DIAGONAL  1: of a causal tile's first block, only the half that can be seen is multiplied
-    SECTION_MB   masked: heads whose K and V fill so much of the L2 are worked on together
+    SECTION_MB   masked or packed: heads whose K and V fill so much of the L2 are worked on together
 """
 
 import math
@@ -61,7 +64,16 @@ from tunefa.kernels.gluon.forward import (
 )
 from tunefa.kernels.gluon.hopper import Turns, new_barriers, new_ring, new_tiles
 from tunefa.kernels.gluon.products import arrived, as_operand, decayed, no_output, outputs, scaled
-from tunefa.kernels.gluon.tiles import first_and_count, scheduled
+from tunefa.kernels.gluon.tiles import (
+    draw,
+    drawn,
+    first_and_count,
+    hand,
+    handed,
+    listed,
+    new_tray,
+    scheduled,
+)
 
 LOG2_E = math.log2(math.e)
 is_aligned = tma_blocks.is_aligned
@@ -73,37 +85,62 @@ is_aligned = tma_blocks.is_aligned
 @gluon.jit
 def producer(attention, pipes, q_descs, k_descs, v_descs):
     """One warp: Q of each tile, then K and V of its blocks from the last to the first."""
-    q, k, v = pipes.q, pipes.k, pipes.v
-    WARPGROUPS: gl.constexpr = attention.WARPGROUPS
-    first, count = first_and_count(pipes.schedule)
-    tile = scheduled(attention, pipes.tiles, first)
+    v = pipes.v
+    descs = (q_descs, k_descs, v_descs)
     loaded = 0
-    for turn in range(0, count):
-        a, row = attention.of(tile), tile.row
-        queries, keys = tile.queries(), tile.keys()
-        tile = scheduled(a, pipes.tiles, first + turn + 1)  # long before it is needed
-        begin, end = a.blocks(row, a.ROWS * WARPGROUPS)
-        stage = turn % attention.Q_STAGES
-        for me in gl.static_range(WARPGROUPS):
-            slot = stage * WARPGROUPS + me
-            me_row = row + a.ROWS * me
-            q.fill(slot, turn // attention.Q_STAGES, q_descs, queries, me_row)
-            if me == 0:  # the first scores need no more than this
-                key = (end - 1) * attention.BLOCK_N
-                k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, keys, key)
-        for block in range(1, end - begin):
-            key = (end - 1 - block) * attention.BLOCK_N
-            before = key + attention.BLOCK_N
-            if attention.K_FIRST:
-                k.fill((loaded + 1) % k.SLOTS, (loaded + 1) // k.SLOTS, k_descs, keys, key)
-                v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
-            else:
-                v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
-                k.fill((loaded + 1) % k.SLOTS, (loaded + 1) // k.SLOTS, k_descs, keys, key)
+    if attention.VARLEN:
+        turn = 0
+        total = gl.load(pipes.schedule + 1)
+        tile = listed(attention, pipes, gl.program_id(0), total)
+        while tile.exists():
+            number = draw(pipes.schedule)
+            hand(pipes, turn, tile)
+            loaded, keys, key = load(attention, pipes, tile, turn, loaded, descs)
+            tile = listed(attention, pipes, drawn(number), total)
+            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, key)
             loaded += 1
-        key = begin * attention.BLOCK_N
-        v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, key)
+            turn += 1
+        hand(pipes, turn, tile)  # which is none: consumers wait for one
+        for me in gl.static_range(attention.WARPGROUPS):
+            slot, uses = attention.q_slot(turn, me)
+            pipes.q.fill_nothing(slot, uses)
+    else:
+        first, count = first_and_count(pipes.schedule)
+        tile = scheduled(attention, pipes.tiles, first)
+        for turn in range(0, count):
+            here = tile
+            tile = scheduled(attention, pipes.tiles, first + turn + 1)  # long before it is needed
+            loaded, keys, key = load(attention, pipes, here, turn, loaded, descs)
+            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, key)
+            loaded += 1
+
+
+@gluon.jit
+def load(attention, pipes, tile, turn, loaded, descs):
+    """All but the last V of a tile: (blocks loaded, place and first key of the last)."""
+    q, k, v = pipes.q, pipes.k, pipes.v
+    q_descs, k_descs, v_descs = descs
+    WARPGROUPS: gl.constexpr = attention.WARPGROUPS
+    a, row = attention.of(tile), tile.row
+    queries, keys = tile.queries(), tile.keys()
+    begin, end = a.blocks(row, a.ROWS * WARPGROUPS)
+    for me in gl.static_range(WARPGROUPS):
+        slot, uses = attention.q_slot(turn, me)
+        q.fill(slot, uses, q_descs, queries, row + a.ROWS * me)
+        if me == 0:  # the first scores need no more than this
+            key = (end - 1) * attention.BLOCK_N
+            k.fill(loaded % k.SLOTS, loaded // k.SLOTS, k_descs, keys, key)
+    for block in range(1, end - begin):
+        key = (end - 1 - block) * attention.BLOCK_N
+        before = key + attention.BLOCK_N
+        if attention.K_FIRST:
+            k.fill((loaded + 1) % k.SLOTS, (loaded + 1) // k.SLOTS, k_descs, keys, key)
+            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
+        else:
+            v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
+            k.fill((loaded + 1) % k.SLOTS, (loaded + 1) // k.SLOTS, k_descs, keys, key)
         loaded += 1
+    return loaded, keys, begin * attention.BLOCK_N
 
 
 # ---------------------------------------------------------------------------------- the consumers
@@ -112,34 +149,60 @@ def producer(attention, pipes, q_descs, k_descs, v_descs):
 @gluon.jit
 def consumer(attention, pipes, o_descs, o_tiles, lse_ptr, descales, ME: gl.constexpr):
     """One warpgroup: 64 rows of each tile."""
-    q = pipes.q
-    q_descale, k_descale, v_descale, heads_kv = descales
-    first, count = first_and_count(pipes.schedule)
-    tile = scheduled(attention, pipes.tiles, first)
+    outs = (o_descs, o_tiles, lse_ptr)
     block = 0  # counts those that went through the rings, over all tiles
-    for turn in range(0, count):
-        a, here, tile_row = attention.of(tile), tile, tile.row
-        tile = scheduled(a, pipes.tiles, first + turn + 1)
-        if attention.E4M3:
-            at = here.batch * heads_kv + here.head_kv
-            a = attention.with_scale(descale(q_descale, at) * descale(k_descale, at))
-        row = tile_row + a.ROWS * ME
-        tile_begin, tile_end = a.blocks(tile_row, a.ROWS * a.WARPGROUPS)
-        begin, end = a.blocks(row, a.ROWS)
-        if a.CAUSAL:
-            block = skip(pipes, block, tile_end - end, ME)
-        slot = (turn % a.Q_STAGES) * a.WARPGROUPS + ME
-        q.wait(slot, turn // a.Q_STAGES)
-        acc, row_max, row_sum, block = attend(a, pipes, turn, slot, block, row, begin, end, ME)
-        if a.WINDOWED:
-            block = skip(pipes, block, begin - tile_begin, ME)
-        rows_before = attention.rows_before(here)
-        share = write_lse(a, lse_ptr + rows_before, row, row_max, row_sum)
-        if a.E4M3:
-            share *= descale(v_descale, at)
-        out = scaled(acc, share, pipes.v)
-        write_out(a, out, pipes, slot, o_descs, o_tiles, here.queries(), row, ME)
+    if attention.VARLEN:
+        turn = 0
+        tile = received(attention, pipes, turn, ME)
+        while tile.exists():
+            block = work(attention, pipes, tile, turn, block, outs, descales, ME)
+            turn += 1
+            tile = received(attention, pipes, turn, ME)
+    else:
+        first, count = first_and_count(pipes.schedule)
+        tile = scheduled(attention, pipes.tiles, first)
+        for turn in range(0, count):
+            here = tile
+            tile = scheduled(attention, pipes.tiles, first + turn + 1)
+            block = work(attention, pipes, here, turn, block, outs, descales, ME)
     tma.store_wait(0)
+
+
+@gluon.jit
+def received(attention, pipes, turn, ME: gl.constexpr):
+    """The tile of a turn, when its queries are there."""
+    slot, uses = attention.q_slot(turn, ME)
+    pipes.q.wait(slot, uses)
+    return handed(pipes, turn)
+
+
+@gluon.jit
+def work(attention, pipes, tile, turn, block, outs, descales, ME: gl.constexpr):
+    """64 rows of a tile from their queries to their output: the next block."""
+    o_descs, o_tiles, lse_ptr = outs
+    q_descale, k_descale, v_descale, heads_kv = descales
+    a = attention.of(tile)
+    if attention.E4M3:
+        at = tile.batch * heads_kv + tile.head_kv
+        a = attention.with_scale(descale(q_descale, at) * descale(k_descale, at))
+    row = tile.row + a.ROWS * ME
+    tile_begin, tile_end = a.blocks(tile.row, a.ROWS * a.WARPGROUPS)
+    begin, end = a.blocks(row, a.ROWS)
+    if a.CAUSAL:
+        block = skip(pipes, block, tile_end - end, ME)
+    slot, uses = a.q_slot(turn, ME)
+    if not a.VARLEN:  # `received` has waited for them
+        pipes.q.wait(slot, uses)
+    acc, row_max, row_sum, block = attend(a, pipes, turn, slot, block, row, begin, end, ME)
+    if a.WINDOWED:
+        block = skip(pipes, block, begin - tile_begin, ME)
+    rows_before = attention.rows_before(tile)
+    share = write_lse(a, lse_ptr + rows_before, row, row_max, row_sum)
+    if a.E4M3:
+        share *= descale(v_descale, at)
+    out = scaled(acc, share, pipes.v)
+    write_out(a, out, pipes, slot, o_descs, o_tiles, tile.queries(), row, ME)
+    return block
 
 
 @gluon.jit
@@ -154,7 +217,8 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
     if a.O_PARTS == 0 and a.Q_STAGES > 1:
         if turn > 0:  # the output of the tile before has left its buffer
             tma.store_wait(0)
-            q.free(((turn - 1) % a.Q_STAGES) * a.WARPGROUPS + ME)
+            free, _ = a.q_slot(turn - 1, ME)
+            q.free(free)
     block += 1
     state = (acc, p, row_max, row_sum, gl.full_like(row_max, 1.0))
     for j in range(0, end - 1 - begin):
@@ -183,19 +247,19 @@ def attention_fwd(
     WARPGROUPS: gl.constexpr, PACK_HEADS: gl.constexpr, BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr, K_FIRST: gl.constexpr, Q_STAGES: gl.constexpr,
     O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
-    SLACK: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
+    SLACK: gl.constexpr, EXP2_FMA: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, AHEAD: gl.constexpr, SOFTCAP: gl.constexpr,
     RAGGED: gl.constexpr, E4M3: gl.constexpr, VARLEN: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Works through the tiles that the schedule gives to this program."""
+    """Works through the tiles that the schedule gives to this program, or that it draws."""
     a = Attention(
         heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, window=window, ahead=ahead,
         scale_log2=scale_log2, tanh_scale=tanh_scale,
         WARPGROUPS=WARPGROUPS, PACK_HEADS=PACK_HEADS, ROWS=64 // PACK_HEADS, BLOCK_N=BLOCK_N,
         Q_STAGES=Q_STAGES, O_PARTS=O_PARTS, LANE_SUM=LANE_SUM, SLACK=SLACK,
-        HALF_DIAGONAL=HALF_DIAGONAL, K_FIRST=K_FIRST,
+        HALF_DIAGONAL=HALF_DIAGONAL, K_FIRST=K_FIRST, EXP2_FMA=EXP2_FMA,
         CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, SOFTCAP=SOFTCAP, RAGGED=RAGGED, E4M3=E4M3,
         VARLEN=VARLEN,
     )  # fmt: skip
@@ -212,7 +276,10 @@ def attention_fwd(
             o_rest_tile = new_tiles(o_rest_desc, WARPGROUPS)
         o_tiles = (o_tile, o_rest_tile)
     turns = Turns(new_barriers(WARPGROUPS, 1), WARPGROUPS, PING_PONG)
-    pipes = Pipes(q, k, v, turns, schedule_ptr, tiles_ptr)
+    tray = turns.barriers  # not used
+    if VARLEN:
+        tray = new_tray()
+    pipes = Pipes(q, k, v, turns, schedule_ptr, tiles_ptr, tray)
     descales = (q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
@@ -277,7 +344,7 @@ def _is_e4m3(workload):
 def _constants(workload, config):
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS"]]
     names = ("WARPGROUPS", "PACK_HEADS", "BLOCK_N", "STAGES", "K_FIRST", "Q_STAGES", "O_PARTS",
-             "PING_PONG", "LANE_SUM", "SLACK", "HALF_DIAGONAL")  # fmt: skip
+             "PING_PONG", "LANE_SUM", "SLACK", "EXP2_FMA", "HALF_DIAGONAL")  # fmt: skip
     return {
         **{name: config[name] for name in names},
         "CAUSAL": workload.band != (None, None),
@@ -327,7 +394,7 @@ def variant(workload, config, aligned=True):
 
 
 def prologue(workload, config):
-    """What writes V^T for 8-bit operands, or the tables of packed tiles."""
+    """What writes V^T for 8-bit operands, or the list of packed tiles."""
     if _is_e4m3(workload):
         return e4m3.transposition(workload.head_dim_v)
     return packed_tiles.prologue(workload, config)
@@ -365,14 +432,15 @@ def arguments(tensors, workload, config, scale, softcap=None):
         descales.append(w.heads_kv)
     if w.varlen:
         schedule, tiles = more[-2:]
-        rows = (lse, 1)
+        rows, programs = (lse, 1), packed_tiles.programs(tiles)
     else:
         schedule, tiles = tile_table.tables(w, config, lse.device)
+        programs = len(schedule) - 1
     descriptors = tma_blocks.descriptors((q, k, v, out), _dtypes(w), _blocks(w, config))
     ahead, window = tile_table.edges(w)
     scales = (scale * LOG2_E, 0.0) if softcap is None else (softcap * LOG2_E, scale / softcap)
     sizes = [w.heads, rows, w.seqlen_k, window or 0, ahead, *scales]
     constants = _constants(w, config).values()
-    return (len(schedule) - 1, 1, 1), [
+    return (programs, 1, 1), [
         *descriptors, lse, *descales, schedule, tiles, *sizes, *constants,
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from tunefa.kernels.gluon.hopper import (
     Turns,
     as_matrix,
     at,
+    beside,
     no_row_sum,
     online_softmax,
     row_layout,
@@ -62,6 +63,7 @@ class Attention:
     SLACK: gl.constexpr
     HALF_DIAGONAL: gl.constexpr
     K_FIRST: gl.constexpr
+    EXP2_FMA: gl.constexpr
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
     AHEAD: gl.constexpr
@@ -105,6 +107,11 @@ class Attention:
         if self.VARLEN:
             a = Attention(like=self, seqlen_q=tile.seqlen_q, seqlen_k=tile.seqlen_k)
         return a
+
+    @gluon.jit
+    def q_slot(self, turn, ME: gl.constexpr):
+        """Where the queries of a warpgroup's turn lie, and how often others did before."""
+        return turn % self.Q_STAGES * self.WARPGROUPS + ME, turn // self.Q_STAGES
 
     @gluon.jit
     def rows_before(self, tile):
@@ -190,11 +197,12 @@ class Pipes:
     turns: Turns
     schedule: gl.tensor
     tiles: gl.tensor
+    tray: gl.shared_memory_descriptor
 
     @gluon.constexpr_function
-    def __init__(self, q, k, v, turns, schedule, tiles):
+    def __init__(self, q, k, v, turns, schedule, tiles, tray):
         self.q, self.k, self.v, self.turns = q, k, v, turns
-        self.schedule, self.tiles = schedule, tiles
+        self.schedule, self.tiles, self.tray = schedule, tiles, tray
 
 
 # --------------------------------------------------------------------------------- blocks of keys
@@ -235,7 +243,7 @@ def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: g
     row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
     row_sum = no_row_sum(N, a.LANE_SUM)
     p, row_max, row_sum, _ = online_softmax(
-        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, 0, p_log2(a.E4M3)
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, 0, p_log2(a.E4M3), a.EXP2_FMA
     )
     return p, row_max, row_sum
 
@@ -243,8 +251,7 @@ def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: g
 @gluon.jit
 def widened(p, N: gl.constexpr):
     """(64, N // 2) as (64, N) with zeros on the right, which moves no register."""
-    wide = gl.join(p, gl.zeros_like(p)).permute((0, 2, 1)).reshape([64, N])
-    return gl.convert_layout(wide, wgmma_layout(N), assert_trivial=True)
+    return gl.convert_layout(beside(p, gl.zeros_like(p)), wgmma_layout(N), assert_trivial=True)
 
 
 @gluon.jit
@@ -273,7 +280,7 @@ def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
         if a.crosses(row, key_block):
             s = a.masked(s, row, key_block * a.BLOCK_N)
     p32, row_max, row_sum, new_decay = online_softmax(
-        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, a.SLACK, p_log2(a.E4M3)
+        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, a.SLACK, p_log2(a.E4M3), a.EXP2_FMA
     )
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
     acc = arrived(acc, decay, v)

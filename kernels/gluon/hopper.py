@@ -96,6 +96,12 @@ class Ring:
             copy_in(desc, at(place, row, 0), filled, tile)
 
     @gluon.jit
+    def fill_nothing(self, slot, uses):
+        """Producer: lets the consumer go on that waits for a tile, as there are no more."""
+        mbarrier.wait(self.freed.index(slot), (uses & 1) ^ 1)
+        mbarrier.arrive(self.filled.index(slot), count=1)
+
+    @gluon.jit
     def wait(self, slot, uses):
         """Consumer: waits until the tile is there."""
         mbarrier.wait(self.filled.index(slot), uses & 1)
@@ -237,6 +243,7 @@ def tanh(x):
 def online_softmax(
     s, row_max, row_sum, scale_log2,
     MASKED: gl.constexpr, LANE_SUM: gl.constexpr, SLACK: gl.constexpr, P_LOG2: gl.constexpr,
+    EXP2_FMA: gl.constexpr,
 ):  # fmt: skip
     """One block of scores: (p, row_max, row_sum, decay), maxima in units of log2.
 
@@ -258,7 +265,7 @@ def online_softmax(
     shift = new_max
     if MASKED:  # a row that has seen no key yet: -inf - -inf would be NaN
         shift = gl.where(new_max == -float("inf"), 0.0, new_max)
-    p = gl.exp2(s * scale_log2 - shift[:, None])
+    p = exp2(s * scale_log2 - shift[:, None], EXP2_FMA)
     decay = gl.exp2(row_max - shift)
     if LANE_SUM:
         lanes: gl.constexpr = lane_sum_layout()
@@ -268,6 +275,48 @@ def online_softmax(
     else:
         row_sum = row_sum * decay + gl.sum(p, 1)
     return p, new_max, row_sum, decay
+
+
+@gluon.jit
+def exp2(x, PART: gl.constexpr):
+    """2^x of 64 x N; a PART-th of the columns as products and sums, which have a pipe of their own,
+    none if 0."""
+    if PART == 0:
+        y = gl.exp2(x)
+    elif PART == 1:
+        y = exp2_by_products(x)
+    else:
+        N: gl.constexpr = x.shape[1]
+        left, right = x.reshape([64, 2, N // 2]).permute((0, 2, 1)).split()
+        y = beside(gl.exp2(left), exp2(right, PART // 2))
+        y = gl.convert_layout(y, x.type.layout, assert_trivial=True)
+    return y
+
+
+@gluon.jit
+def beside(left, right):
+    """(64, N) twice as (64, 2 N), which moves no register."""
+    return gl.join(left, right).permute((0, 2, 1)).reshape([64, 2 * left.shape[1]])
+
+
+_ROUNDING = gl.constexpr(1.5 * 2**23)
+"""Added to a small fp32 it leaves the nearest integer in the lowest bits."""
+
+
+@gluon.jit
+def exp2_by_products(x):
+    """2^x for x up to 100, and 0 for what is below -127.
+
+    Cody and Waite, "Software Manual for the Elementary Functions" (1980), chapter 6: the nearest
+    integer goes to the exponent, a polynomial of the rest does the mantissa.
+    """
+    x = gl.maximum(x, -127.0)
+    shifted = x + _ROUNDING
+    rest = x - (shifted - _ROUNDING)
+    # Of all cubics the one with the least relative error between -1/2 and 1/2, 7.5e-5.
+    y = ((0.0551717 * rest + 0.2426114) * rest + 0.6932610) * rest + 0.9999280
+    bits = y.to(gl.int32, bitcast=True) + (shifted.to(gl.int32, bitcast=True) << 23)
+    return bits.to(gl.float32, bitcast=True)
 
 
 @gluon.jit

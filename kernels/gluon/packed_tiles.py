@@ -1,9 +1,12 @@
-"""Which program works on which tile of packed sequences: made on the device, for their lengths are
-known nowhere else, and a replayed CUDA graph may find others than it was captured with.
+"""The list of packed sequences' tiles: made on the device, for their lengths are known nowhere
+else, and a replayed CUDA graph may find others than it was captured with.
 
-Longest tiles first (`tile_table` says why) and without a sort: the rank of a tile is the number of
-those that see more keys, which each sequence gives in closed form. Tiles in order of rank, each
-with all of its heads, are dealt to the programs there and back again.
+Programs take tiles from its front as they get done (`draw` in tiles.py): what is worked on at one
+time lies close together, and the order decides what the L2 cache holds. Sequences with most keys
+come first, as short ones at the end let the programs end together. Of a sequence come sections of
+heads whose K and V the cache holds together, one after the other. Of a section come the last rows
+first, as under a causal mask they see most keys, and all its heads of the same rows. It takes no
+sort: how many tiles come before one is a sum over the sequences.
 """
 
 import triton
@@ -11,54 +14,57 @@ import triton.language as tl
 
 COLUMNS = 8
 """Of a tile: (query head, KV head, first query row in its sequence, where the sequence's rows begin
-and how many they are, where its keys begin and how many, nothing)."""
-_TILES, _SEQUENCES, _HEADS, _PROGRAMS = 32, 128, 16, 256
+and how many they are, where its keys begin and how many, nothing). What ends the list has the row
+-1."""
+_TILES, _SEQUENCES, _HEADS = 32, 128, 16
 """What one program of the kernel looks at together."""
 
 
 @triton.jit
 def pack_tiles(
     cu_seqlens_q_ptr, cu_seqlens_k_ptr, schedule_ptr, tiles_ptr,
-    bounds, heads, group, window, programs,
-    ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, COLUMNS: tl.constexpr,
-    TILES: tl.constexpr, SEQUENCES: tl.constexpr, HEADS: tl.constexpr, PROGRAMS: tl.constexpr,
+    bounds, heads, group, section,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    TILES: tl.constexpr, SEQUENCES: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """Writes TILES tiles of all heads to `tiles`, and the first program also `schedule`.
+    """Writes TILES tiles of all heads to `tiles`; the first program ends the list, and writes to
+    `schedule` how many tiles have been drawn, none, and how many there are.
 
-    `bounds` is one more than there are sequences; tiles have ROWS query rows.
+    `bounds` is one more than there are sequences; tiles have ROWS query rows. K and V of one KV
+    head fill a section if it has `section` keys.
     """
     batch = bounds - 1
     tile = tl.program_id(0) * TILES + tl.arange(0, TILES)
     sequence, start, total = _found(tile, cu_seqlens_q_ptr, batch, ROWS, SEQUENCES)
     if tl.program_id(0) == 0:
-        for first in range(0, programs + 1, PROGRAMS):
-            program = first + tl.arange(0, PROGRAMS)
-            begin = _tiles_before(program, total * heads, programs)
-            tl.store(schedule_ptr + program, begin, mask=program <= programs)
+        tl.store(schedule_ptr, 0)
+        tl.store(schedule_ptr + 1, total * heads)
+        tl.store(tiles_ptr + total * heads * COLUMNS + 2, -1)
     if tl.program_id(0) * TILES < total:
-        exists, number = tile < total, tile - start
+        exists = tile < total
         q_begin, seqlen_q = _bounds(cu_seqlens_q_ptr, sequence, exists)
         k_begin, seqlen_k = _bounds(cu_seqlens_k_ptr, sequence, exists)
-        offset, most = _keys(seqlen_q, seqlen_k, window, ROWS, CAUSAL, WINDOWED)
-        keys = tl.minimum((number + 1) * ROWS + offset, most)
-        rank = tl.zeros([TILES], tl.int32)
+        before = tl.zeros([TILES], tl.int32)
         for first in range(0, batch, SEQUENCES):
             other = first + tl.arange(0, SEQUENCES)
             _, rows = _bounds(cu_seqlens_q_ptr, other, other < batch)
-            _, length = _bounds(cu_seqlens_k_ptr, other, other < batch)
-            other_offset, other_most = _keys(rows, length, window, ROWS, CAUSAL, WINDOWED)
-            others = (other_offset[None, :], other_most[None, :], tl.cdiv(rows, ROWS)[None, :])
-            rank += _ahead(keys, sequence, number, other, others, ROWS)
+            _, keys = _bounds(cu_seqlens_k_ptr, other, other < batch)
+            longer = keys[None, :] > seqlen_k[:, None]
+            as_long = keys[None, :] == seqlen_k[:, None]
+            ahead = longer | (as_long & (other[None, :] < sequence[:, None]))
+            before += tl.sum(tl.where(ahead, tl.cdiv(rows, ROWS)[None, :], 0), 1)
+        turn, count = (tile - start)[:, None], tl.cdiv(seqlen_q, ROWS)[:, None]
+        at_once = tl.maximum(section // tl.maximum(seqlen_k, 1), 1) * group
+        at_once = tl.minimum(at_once, heads)[:, None]
         for first in range(0, heads, HEADS):
             head = (first + tl.arange(0, HEADS))[None, :]
-            place = rank[:, None] * heads + head
-            turn, program = place // programs, place % programs
-            program = tl.where(turn % 2 == 1, programs - 1 - program, program)
-            row = _tiles_before(program, total * heads, programs) + turn
-            entry, mask = tiles_ptr + row * COLUMNS, exists[:, None] & (head < heads)
+            earlier = head // at_once * at_once  # heads of the sections before
+            together = tl.minimum(at_once, heads - earlier)
+            place = before[:, None] * heads + earlier * count + turn * together + head - earlier
+            entry, mask = tiles_ptr + place * COLUMNS, exists[:, None] & (head < heads)
             tl.store(entry, head, mask=mask)
             tl.store(entry + 1, head // group, mask=mask)
-            tl.store(entry + 2, number[:, None] * ROWS, mask=mask)
+            tl.store(entry + 2, (count - 1 - turn) * ROWS, mask=mask)
             tl.store(entry + 3, q_begin[:, None], mask=mask)
             tl.store(entry + 4, seqlen_q[:, None], mask=mask)
             tl.store(entry + 5, k_begin[:, None], mask=mask)
@@ -83,74 +89,25 @@ def _found(tile, cu_seqlens_q_ptr, batch, ROWS: tl.constexpr, SEQUENCES: tl.cons
 
 
 @triton.jit
-def _ahead(keys, sequence, number, other, others, ROWS: tl.constexpr):
-    """How many tiles of some sequences come before each tile: those that see more keys, and of
-    those that see as many the ones of earlier sequences, and of its own the earlier ones."""
-    _, _, count = others
-    more = _seeing_more(keys[:, None], others, ROWS)
-    as_many = _seeing_more(keys[:, None] - 1, others, ROWS)
-    ahead = tl.where(other[None, :] < sequence[:, None], as_many, more)
-    earlier = number[:, None] - (count - as_many)
-    ahead += tl.where(other[None, :] == sequence[:, None], earlier, 0)
-    return tl.sum(ahead, 1)
-
-
-@triton.jit
 def _bounds(cu_seqlens_ptr, sequence, mask):
     """Where sequences begin, and how long they are."""
     begin = tl.load(cu_seqlens_ptr + sequence, mask=mask, other=0)
     return begin, tl.load(cu_seqlens_ptr + sequence + 1, mask=mask, other=0) - begin
 
 
-@triton.jit
-def _keys(seqlen_q, seqlen_k, window, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
-          WINDOWED: tl.constexpr):  # fmt: skip
-    """(offset, most): tile t of a sequence sees min(ROWS * (t + 1) + offset, most) keys.
-
-    Not exactly where a window ends within the first tile or a sequence within the last.
-    """
-    offset, most = seqlen_k, seqlen_k
-    if CAUSAL:
-        offset = seqlen_k - seqlen_q
-    if WINDOWED:
-        most = tl.minimum(seqlen_k, ROWS + window)
-    return offset, most
-
-
-@triton.jit
-def _seeing_more(keys, sequences, ROWS: tl.constexpr):
-    """How many tiles of each sequence, its last ones, see more keys than that."""
-    offset, most, count = sequences
-    fewer = tl.minimum(tl.maximum((keys - offset) // ROWS, 0), count)
-    return tl.where(most > keys, count - fewer, 0)
-
-
-@triton.jit
-def _tiles_before(program, total, programs):
-    """Tiles of all programs before one, when `total` are dealt there and back again."""
-    turns, rest = total // programs, total % programs
-    last = tl.where(
-        turns % 2 == 1, tl.maximum(program - (programs - rest), 0), tl.minimum(program, rest)
-    )
-    return program * turns + last
-
-
 # -------------------------------------------------------------------------------------- host side
 
 
 def prologue(workload, config):
-    """The variant that makes the tables of a call; None where the host makes them."""
+    """The variant that makes the list of a call; None where the host makes tables."""
     if not workload.varlen:
         return None
     constants = {
         "ROWS": 64 * config["WARPGROUPS"],
-        "CAUSAL": workload.causal,
-        "WINDOWED": workload.window is not None,
         "COLUMNS": COLUMNS,
         "TILES": _TILES,
         "SEQUENCES": _SEQUENCES,
         "HEADS": _HEADS,
-        "PROGRAMS": _PROGRAMS,
     }
     types = {name: "*i32" for name in pack_tiles.arg_names if name.endswith("_ptr")}
     types |= dict.fromkeys(constants, "constexpr")
@@ -164,7 +121,7 @@ def prologue(workload, config):
 
 
 def scratch(tensors, workload, config):
-    """Shapes and dtypes of (schedule, tiles), see `tile_table.tables`, with COLUMNS per tile.
+    """Shapes and dtypes of (schedule, tiles), see `pack_tiles`: a call's own, as it counts in them.
 
     `tensors` = (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k). There is room for as many rows and
     sequences as the next powers of two.
@@ -172,8 +129,7 @@ def scratch(tensors, workload, config):
     import torch  # takes seconds, which compiling does without
 
     tiles = _most_tiles(tensors, config) * workload.heads
-    sms = torch.cuda.get_device_properties(tensors[0].device).multi_processor_count
-    return ((min(tiles, sms) + 1,), torch.int32), ((tiles + 1, COLUMNS), torch.int32)
+    return ((2,), torch.int32), ((tiles + 1, COLUMNS), torch.int32)
 
 
 def prologue_arguments(tensors, workload, config):
@@ -181,9 +137,18 @@ def prologue_arguments(tensors, workload, config):
     *_, cu_seqlens_q, cu_seqlens_k, schedule, tiles = tensors
     grid = (triton.cdiv(_most_tiles(tensors, config), _TILES), 1, 1)
     pointers = [cu_seqlens_q, cu_seqlens_k, schedule, tiles]
-    sizes = [workload.heads, workload.group, workload.window or 0, len(schedule) - 1]
+    section = config["SECTION_MB"] * 2**20 // (2 * (workload.head_dim + workload.head_dim_v))
+    sizes = [workload.heads, workload.group, section]
     constants = prologue(workload, config)["constants"].values()
     return grid, [*pointers, (cu_seqlens_q, 0), *sizes, *constants]
+
+
+def programs(tiles):
+    """How many work through a list with that much room."""
+    import torch
+
+    sms = torch.cuda.get_device_properties(tiles.device).multi_processor_count
+    return min(len(tiles) - 1, sms)
 
 
 def _most_tiles(tensors, config):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tests.gpu_kernels import judge_random_configs, seen_arch, served
-from tunefa import check, packed
+from tests.gpu_kernels import judge, judge_random_configs, seen_arch, served
+from tunefa import check, languages, packed
 from tunefa.call import Options, Window
 from tunefa.check import LSE_TOLERANCE, TOLERANCE
 from tunefa.packed import Packed
@@ -185,8 +185,6 @@ def test_rows_of_no_sequence_are_not_written() -> None:
     kernels = served(workload)
     if not kernels:
         pytest.skip(f"no kernel serves packed sequences on {seen_arch().name}")
-    from tunefa import languages
-
     q, k, v, out, lse, *_ = made = check.tensors(workload, "cuda")
     rows = q.shape[0] - 100
     starts = [0, 7, 7, 200, rows - 1, rows]
@@ -242,6 +240,86 @@ def test_a_graph_may_be_replayed_with_other_lengths() -> None:
             graph.replay()
             call.rows = sum(call.seqlens_q)
             call.judge(out, lse)
+
+
+def test_many_calls_in_a_row_draw_every_tile_each_time() -> None:
+    """Whoever draws a tile computes the same; and no call finds what another has counted."""
+    chance = random.Random(0)
+    calls = []
+    for batch, longest in [(32, 1500), (3, 4000), (300, 40)] * 2:
+        seqlens_q, seqlens_k = ([*random_lengths(chance, batch, longest), 70] for _ in range(2))
+        calls.append(Call(seqlens_q, seqlens_k, heads=8))
+    rights = []
+    for call in calls:
+        out, lse = call.run()
+        is_kernels()
+        call.judge(out, lse)
+        rights.append((out[: call.rows], lse[:, : call.rows]))
+    for _ in range(50):
+        order = chance.sample(range(len(calls)), len(calls))
+        made = {i: calls[i].run() for i in order}
+        for i, (out, lse) in made.items():
+            right, right_lse = rights[i]
+            assert torch.equal(out[: calls[i].rows], right)
+            assert torch.equal(lse[:, : calls[i].rows], right_lse)
+
+
+def test_a_graph_of_many_calls_is_replayed_many_times() -> None:
+    calls = [Call([900, 0, 64 + i, 2000], [900, 5, 64 + i, 2000], heads=8) for i in range(4)]
+    rights = [call.run() for call in calls]
+    is_kernels()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = [call.run() for call in calls]
+    for _ in range(50):
+        for out, lse in made:
+            out.fill_(float("nan"))
+            lse.fill_(float("nan"))
+        graph.replay()
+        for (out, lse), (right, right_lse) in zip(made, rights, strict=True):
+            assert torch.equal(out, right) and torch.equal(lse, right_lse)
+
+
+@pytest.mark.parametrize("batch", [300, 3000])
+@pytest.mark.parametrize("causal", [True, False])
+def test_many_short_sequences(batch: int, causal: bool) -> None:
+    chance = random.Random(batch)
+    seqlens = [chance.choice([0, 1, 7, 20, 64, 65]) for _ in range(batch)]
+    call = Call(seqlens, seqlens, heads=8, causal=causal)
+    out, lse = call.run()
+    is_kernels()
+    call.judge(out, lse)
+
+
+def test_sequences_without_rows_or_keys() -> None:
+    """Nothing is drawn; or there are tiles for some programs only, whose rows see no key."""
+    empty = Call([0] * 40, [3] * 40, room=10)
+    empty.run()
+    torch.cuda.synchronize()
+    for seqlens_q, seqlens_k in (([0, 9, 0], [4, 0, 4]), ([1] * 9 + [0], [0] * 9 + [1])):
+        call = Call(seqlens_q, seqlens_k)
+        out, lse = call.run()
+        is_kernels()
+        call.judge(out, lse)
+        assert not out.any() and lse.isneginf().all()
+
+
+def test_sections_of_heads() -> None:
+    """Of one KV head, of some, and of all: the same bits, as the order of tiles changes none."""
+    workload = Workload.parse("b3_h24_kv6_q3000_d128_causal_varlen")
+    kernels = served(workload)
+    if not kernels:
+        pytest.skip(f"no kernel serves packed sequences on {seen_arch().name}")
+    gate, made = check.Gate("cuda"), []
+    for megabytes in (4, 8, 32):
+        config = {**kernels[0].default(workload, seen_arch()), "SECTION_MB": megabytes}
+        judge(kernels[0], workload, config, gate)
+        tensors = check.tensors(workload, "cuda", seed=0)
+        language = languages.load(kernels[0].language)
+        compiled = language.compile(kernels[0], workload, config, seen_arch())
+        language.prepare(kernels[0], compiled, tensors, workload, config, 0.1)(*tensors)
+        made.append(tensors[3])
+    assert torch.equal(made[0], made[1]) and torch.equal(made[0], made[2])
 
 
 def test_two_streams_share_a_plan() -> None:

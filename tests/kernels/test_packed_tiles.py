@@ -1,14 +1,17 @@
-"""Packed sequences: the tables that the device makes, and where TMA finds and stops at what."""
+"""Packed sequences: the list that the device makes, and where TMA finds and stops at what."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,49 +49,112 @@ def tables() -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def dealt(case: dict[str, Any]) -> list[list[tuple[int, ...]]]:
-    """The tiles of each program, plainly: sorted by the keys they see, dealt there and back."""
-    ordered = []
+def listed(case: dict[str, Any]) -> list[tuple[int, ...]]:
+    """The tiles in order, plainly."""
+    rows, heads, group = case["rows"], case["heads"], case["group"]
+    places = []
     q_begin = k_begin = 0
-    lengths = zip(case["seqlens_q"], case["seqlens_k"], strict=True)
-    for sequence, (seqlen_q, seqlen_k) in enumerate(lengths):
-        for row in range(0, seqlen_q, case["rows"]):
-            keys = seqlen_k
-            if case["causal"]:
-                keys = min(row + case["rows"] + seqlen_k - seqlen_q, seqlen_k)
-            if case["window"]:
-                keys = min(keys, case["rows"] + case["window"])
-            ordered.append((-keys, sequence, row, q_begin, seqlen_q, k_begin, seqlen_k))
+    for seqlen_q, seqlen_k in zip(case["seqlens_q"], case["seqlens_k"], strict=True):
+        places.append((q_begin, seqlen_q, k_begin, seqlen_k))
         q_begin, k_begin = q_begin + seqlen_q, k_begin + seqlen_k
-    lists: list[list[tuple[int, ...]]] = [[] for _ in range(case["programs"])]
-    there_and_back = [*range(case["programs"]), *reversed(range(case["programs"]))]
-    number = 0
-    for _, _, row, *place in sorted(ordered):
-        for head in range(case["heads"]):
-            program = there_and_back[number % len(there_and_back)]
-            lists[program].append((head, head // case["group"], row, *place))
-            number += 1
-    return lists
+    tiles: list[tuple[int, ...]] = []
+    for place in sorted(places, key=lambda place: -place[3]):
+        at_once = max(1, case["section"] // max(1, place[3])) * group
+        for first in range(0, heads, at_once):
+            section = range(first, min(heads, first + at_once))
+            for row in reversed(range(0, place[1], rows)):
+                tiles += [(head, head // group, row, *place) for head in section]
+    return tiles
 
 
-def test_tables_are_those_that_sorting_gives(tables: list[dict[str, Any]]) -> None:
+def test_the_list_is_that_which_sorting_gives(tables: list[dict[str, Any]]) -> None:
     assert len(tables) > 20
     for each in tables:
-        lists = dealt(each["case"])
-        assert each["schedule"] == [0, *accumulate(map(len, lists))], each["case"]
-        right = [tile for program in lists for tile in program]
+        right = listed(each["case"])
         found = [tuple(tile[:7]) for tile in each["tiles"]]
         assert found[: len(right)] == right, each["case"]
-        assert all(x == UNWRITTEN for tile in each["tiles"][len(right) :] for x in tile)
 
 
-def test_programs_end_together(tables: list[dict[str, Any]]) -> None:
+def test_the_list_ends_and_nobody_has_drawn_from_it(tables: list[dict[str, Any]]) -> None:
     for each in tables:
-        if each["case"]["causal"] or each["case"]["programs"] == 1:
-            continue
-        work = [sum(tile[6] for tile in tiles) for tiles in dealt(each["case"])]
-        longest = max(each["case"]["seqlens_k"], default=0)
-        assert max(work) - min(work) <= 2 * longest
+        total = len(listed(each["case"]))
+        assert each["schedule"] == [0, total]
+        end, *rest = each["tiles"][total:]
+        assert end[2] == -1
+        assert all(x == UNWRITTEN for x in [*end[:2], *end[3:]])
+        assert all(x == UNWRITTEN for tile in rest for x in tile)
+
+
+def test_every_row_of_every_head_is_in_one_tile(tables: list[dict[str, Any]]) -> None:
+    for each in tables:
+        case, (_, total) = each["case"], each["schedule"]
+        seen = [
+            (head, q_begin + row)
+            for head, _, row, q_begin, seqlen_q, *_ in each["tiles"][:total]
+            for row in range(row, min(row + case["rows"], seqlen_q))
+        ]
+        assert len(seen) == len(set(seen)) == case["heads"] * sum(case["seqlens_q"])
+
+
+# ----------------------------------------------------------------------- how programs draw tiles
+
+
+def binary(text: str, **changes: Any) -> languages.Compiled:
+    workload = Workload.parse(text)
+    config = {**KERNEL.default(workload, SM90), **changes}
+    assert KERNEL.refusal(config, workload, SM90) is None
+    made: languages.Compiled = languages.load("gluon").compile(KERNEL, workload, config, SM90)
+    return made
+
+
+DRAWING = pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("b32_q4096_d64_varlen", {}),  # four warpgroups, which leave the fewest registers
+        ("b32_q4096_d64_full_varlen", {}),
+        ("b32_q4096_d96_varlen", {}),
+        ("b32_q4096_d128_varlen", {}),
+        ("b32_q4096_d128_full_varlen", {"SECTION_MB": 16}),
+        ("b32_q4096_d128_varlen", {"Q_STAGES": 1, "O_PARTS": 1, "SLACK": 0}),
+        ("b32_q4096_d256_varlen", {}),
+        ("b32_q4096_d128_full_w512_a100_softcap_varlen", {}),
+        ("b300_q40_d128_varlen", {}),
+    ],
+)
+
+
+@pytest.mark.skipif(
+    tuple(map(int, version("triton").split(".")[:2])) > (3, 7),
+    reason="with 3.9, head_dim 64 spills, packed or not",
+)
+@DRAWING
+def test_nothing_spills(text: str, changes: dict[str, Any]) -> None:
+    assert binary(text, **changes).resources.spill_bytes == 0
+
+
+@DRAWING
+def test_one_atomic_draws_a_tile(text: str, changes: dict[str, Any]) -> None:
+    ptx = binary(text, **changes).binary.asm["ptx"]
+    (draw,) = re.finditer(r"@%p\d+ atom\.global\.gpu\.relaxed\.add\.u32", ptx)
+    assert len(re.findall(r"\batom\b", ptx)) == 1
+    # All of the producer, who waits for no warp of the consumers but at mbarriers.
+    producer = ptx[: draw.start()].rpartition("barrier.sync")[2]
+    producer += ptx[draw.start() :].partition("barrier.sync")[0]
+    assert "bar.sync" not in producer
+    assert producer.count("redux.sync.max.s32") == 1
+    assert producer.count("st.shared.v4.b32") >= 2  # a tile and, maybe elsewhere, the end
+
+
+def test_dense_problems_have_a_table() -> None:
+    ptx = binary("b4_q4096_d128").binary.asm["ptx"]
+    assert not re.search(r"\batom\b", ptx) and "redux" not in ptx
+
+
+def test_a_tile_stays_on_the_tray_until_all_have_read_it() -> None:
+    """The producer lays one there when all have freed the queries of Q_STAGES + 1 turns before."""
+    stages = next(each for each in KERNEL.space.parameters if each.name == "Q_STAGES")
+    tiles = importlib.import_module("tunefa.kernels.gluon.tiles")
+    assert tiles.PLACES.value > max(stages.values)
 
 
 # --------------------------------------------------------------------- what the device is handed
@@ -133,8 +199,15 @@ def test_there_is_room_for_as_many_as_the_next_powers_of_two(launched: Any) -> N
     assert sum(each for each, _ in lengths) == 750
     schedule, tiles = launched.tensors[-2:]
     most = 1024 // rows + 4
-    assert tiles.shape == (most * 8 + 1, 8) and len(schedule) == min(132, most * 8) + 1
-    assert launched.grids == ((-(-most // 32), 1, 1), (len(schedule) - 1, 1, 1))
+    assert tiles.shape == (most * 8 + 1, 8) and schedule.shape == (2,)
+    assert launched.grids == ((-(-most // 32), 1, 1), (min(132, most * 8), 1, 1))
+
+
+def test_a_section_is_as_the_config_says(launched: Any) -> None:
+    config = {**launched.config, "SECTION_MB": 16}
+    _, arguments = KERNEL.module.prologue_arguments(launched.tensors, WORKLOAD, config)
+    section = arguments[7]
+    assert section * 2 * (128 + 128) == 16 * 2**20  # bytes of K and V of one KV head
 
 
 def address(map: TensorMap, coordinates: Sequence[int]) -> int | None:
