@@ -63,8 +63,9 @@ def test_mistakes_in_a_config(run: Run, config: str, error: str) -> None:
     ("config", "kernel"),
     [
         ("BLOCK_M=64", "attention_fwd_triton"),
-        ("WARPGROUPS=2", "attention_fwd_gluon_sm90"),
-        ("BLOCK_N=32", "attention_fwd_triton"),  # both have BLOCK_N, one this value
+        ("LANE_SUM=1", "attention_fwd_gluon_sm90"),
+        ("OVERLAP=1", "attention_fwd_cuda_sm90"),
+        ("BLOCK_N=32", "attention_fwd_triton"),  # all have BLOCK_N, one this value
     ],
 )
 def test_a_config_is_that_of_the_kernel_whose_parameters_it_names(
@@ -78,7 +79,7 @@ def test_a_config_is_that_of_the_kernel_whose_parameters_it_names(
 @pytest.mark.parametrize(
     ("config", "error"),
     [
-        ("BLOKC_M=1", "unknown parameter of attention_fwd_gluon_sm90 or attention_fwd_triton 'BL"),
+        ("BLOKC_M=1", "attention_fwd_gluon_sm90 or attention_fwd_triton 'BLOKC_M'"),
         ("BLOCK_M=64,num_warps=4,STAGES=2", "unknown parameter of attention_fwd_triton 'STAGES'"),
         ("WARPGROUPS=9", "unknown value of WARPGROUPS '9'"),
     ],

@@ -93,11 +93,14 @@ def test_a_kernel_without_its_compiler_is_left_out(
     assert "no compiler found: pip install it" in asked and len(requests) == 1
 
 
+TWO = ("--kernel", "attention_fwd_gluon_sm90", "--kernel", "attention_fwd_triton")
+
+
 def test_two_kernels_are_told_apart(
     run: Run, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    out = run(*SMALL, "--budget", "4").stdout
+    out = run(*SMALL, *TWO, "--budget", "4").stdout
     assert out.count("2 trials, the best 100.0 us") == 2
     for kernel in ("attention_fwd_triton", "attention_fwd_gluon_sm90"):
         assert f"all {kernel} " in out and f"{kernel}: the rules leave" in out
@@ -109,13 +112,13 @@ def test_a_kernel_that_was_left_early_is_said(
     monkeypatch.setenv("COLUMNS", "200")
     us = {"attention_fwd_triton": 134.0}
     fake.judge = lambda self, config: us.get(self.kernel.name, 100.0)  # type: ignore[assignment, misc]
-    out = run(*SMALL, "--budget", "60").stdout
+    out = run(*SMALL, *TWO, "--budget", "60").stdout
     gluon, triton = (
         "34 trials, the best 100.0 us\n",
         "16 trials, the best 134.0 us: left early, 34% behind\n",
     )
     assert gluon in out and triton in out
-    said = json.loads(run(*SMALL, "--budget", "60", "--json").stdout)
+    said = json.loads(run(*SMALL, *TWO, "--budget", "60", "--json").stdout)
     assert said["left_early"] == {"attention_fwd_triton": pytest.approx(0.34)}
 
 
