@@ -11,7 +11,7 @@ from tunefa.errors import TunefaError
 
 LOOK_S = 7.0
 """What each of several kernels is left at least: its compilers start, the first of them are done,
-and two configs race. More would be the leader's: of 55 s and four kernels it has 20 s as it is."""
+and two configs race."""
 LOOK_TRIALS = 20
 """The same of a budget of trials: enough of them are right to say what the kernel is worth."""
 _NEXT = 2 / 3

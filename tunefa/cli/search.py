@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
 
 NOTHING_VALID = 3
 """Exit status of a search that ran and found no config that works."""
-DEFAULT_BUDGET = "55s"
+DEFAULT_BUDGET = "75s"
 """Two kernels compile and race in it, and without a GPU it ends in under a minute."""
 
 
