@@ -14,6 +14,7 @@ from typing import Any
 
 from tunefa import arch as archs
 from tunefa import kernel as kernels
+from tunefa.arch import Arch
 from tunefa.kernel import Kernel
 from tunefa.workload import Workload
 
@@ -52,12 +53,12 @@ def cases() -> Iterator[tuple[Kernel, Workload, dict[str, Any]]]:
     for kernel in map(kernels.load, names()):
         for workload in map(Workload.parse, WORKLOADS):
             if kernel.why_not(workload, arch) is None:
-                for config in _covering(kernel, workload):
+                for config in covering(kernel, workload, arch):
                     yield kernel, workload, config
 
 
-def _covering(kernel: Kernel, workload: Workload) -> list[dict[str, Any]]:
-    arch = archs.load(ARCH)
+def covering(kernel: Kernel, workload: Workload, arch: Arch) -> list[dict[str, Any]]:
+    """The default, and others until every value of every parameter that can be there is."""
     configs = list(kernel.space.feasible(workload, arch).configs)
     random.Random(str(workload)).shuffle(configs)
     chosen = [kernel.default(workload, arch)]

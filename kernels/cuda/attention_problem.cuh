@@ -1,0 +1,47 @@
+// What the host side passes of an attention problem, and which tile a block works on.
+#pragma once
+
+#include "cuda/mma_sm80.cuh"
+
+// In elements; rows are contiguous.
+struct Strides {
+    long long batch;
+    int head, row;
+};
+
+struct Sizes {
+    int heads, group;  // query heads, and those of one KV head
+    int seqlen_q, seqlen_k;
+    int tiles;                    // of one head
+    int all_heads, section_heads;  // batch x heads; heads whose tiles are interleaved
+    float scale_log2;
+};
+
+struct Owned {
+    int tile, batch, head;
+};
+
+// By section of heads, whose K and V the L2 cache can hold; in one the heaviest tiles first, so that
+// the last blocks to start are short.
+template <bool HEAVY_FIRST> DEVICE Owned owned_tile(const Sizes &sizes) {
+    const int of_section = sizes.tiles * sizes.section_heads;
+    const int section = blockIdx.x / of_section, rest = blockIdx.x % of_section;
+    const int first = section * sizes.section_heads;
+    const int heads_here = min(sizes.all_heads - first, sizes.section_heads);
+    const int tile = rest / heads_here, head = first + rest % heads_here;
+    return {HEAVY_FIRST ? sizes.tiles - 1 - tile : tile, head / sizes.heads, head % sizes.heads};
+}
+
+// Where a row of a head begins in a tensor.
+DEVICE long long at(const Strides &strides, int batch, int head, int row) {
+    return batch * strides.batch + static_cast<long long>(head) * strides.head +
+           static_cast<long long>(row) * strides.row;
+}
+
+// Constants that pick the code of a call.
+struct True {
+    static constexpr bool value = true;
+};
+struct False {
+    static constexpr bool value = false;
+};

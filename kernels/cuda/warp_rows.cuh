@@ -1,0 +1,215 @@
+// The rows of one warp: scores, softmax and output of 16 or 32 of them, in registers.
+#pragma once
+
+#include "cuda/mma_sm80.cuh"
+#include "cuda/swizzled_tile.cuh"
+
+constexpr float LN_2 = 0.693147181f;
+#define MINUS_INFINITY __int_as_float(0xff800000)
+
+// What one warp knows of its rows. A lane has row lane / 4 of each 16 in half 0, that row + 8 in
+// half 1, and four lanes share a row.
+template <class SHAPE> struct Warp {
+    static constexpr int M_TILES = SHAPE::M_TILES, D_STEPS = SHAPE::D_STEPS;
+    static constexpr int S_TILES = SHAPE::S_TILES, O_TILES = SHAPE::O_TILES;
+    static constexpr bool IS_BF16 = SHAPE::IS_BF16, KEEP_Q = SHAPE::KEEP_Q;
+    typedef typename SHAPE::QTile QTile;
+    typedef typename SHAPE::KTile KTile;
+    typedef typename SHAPE::VTile VTile;
+    typedef typename SHAPE::OTile OTile;
+
+    Pair q[M_TILES][KEEP_Q ? D_STEPS : 1][4];
+    float out[M_TILES][O_TILES][4];
+    float maximum[M_TILES][2];  // of the scores, before the scale
+    float sum[M_TILES][2];      // of this lane's columns
+    int lane, first_row;        // of the block's tile
+
+    __device__ __forceinline__ void begin() {
+        lane = threadIdx.x % 32;
+        first_row = threadIdx.x / 32 * 16 * M_TILES;
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+            maximum[m][0] = maximum[m][1] = MINUS_INFINITY;
+            sum[m][0] = sum[m][1] = 0.0f;
+#pragma unroll
+            for (int o = 0; o < O_TILES; ++o)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) out[m][o][i] = 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void load_q(Shared tile, int m, int step, Pair (&to)[4]) const {
+        const Shared rows = tile + QTile::at(0, 2 * step, lane % 16, lane / 16);
+        load_matrices(to, rows + (first_row + 16 * m) * 16 * QTile::width(2 * step));
+    }
+
+    __device__ __forceinline__ void keep_q(Shared tile) {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m)
+#pragma unroll
+            for (int step = 0; step < D_STEPS; ++step) load_q(tile, m, step, q[m][step]);
+    }
+
+    // s = q k^T
+    __device__ __forceinline__ void scores(float (&s)[M_TILES][S_TILES][4], Shared q_tile, Shared k_tile) const {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m)
+#pragma unroll
+            for (int n = 0; n < S_TILES; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) s[m][n][i] = 0.0f;
+#pragma unroll
+        for (int step = 0; step < D_STEPS; ++step) {
+            Pair a[M_TILES][4];
+#pragma unroll
+            for (int m = 0; m < M_TILES; ++m)
+                if constexpr (KEEP_Q) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) a[m][i] = q[m][step][i];
+                } else {
+                    load_q(q_tile, m, step, a[m]);
+                }
+#pragma unroll
+            for (int n = 0; n < S_TILES; n += 2) {
+                Pair b[4];  // 16 keys x 16 columns
+                const int key = lane % 8 + lane / 16 * 8;
+                load_matrices(b, k_tile + KTile::at(8 * n, 2 * step, key, lane / 8 % 2));
+#pragma unroll
+                for (int m = 0; m < M_TILES; ++m) {
+                    multiply<IS_BF16>(s[m][n], a[m], b[0], b[1]);
+                    multiply<IS_BF16>(s[m][n + 1], a[m], b[2], b[3]);
+                }
+            }
+        }
+    }
+
+    // Keys that a row does not see score -inf. `seen` is how many keys from the block's first on the
+    // row `first_row + lane / 4` sees, `more` how many more each further row does.
+    __device__ __forceinline__ void mask(float (&s)[M_TILES][S_TILES][4], int seen, int more, int there) const {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int limit = min(seen + more * (16 * m + 8 * half), there) - 2 * (lane % 4);
+#pragma unroll
+                for (int n = 0; n < S_TILES; ++n)
+#pragma unroll
+                    for (int i = 0; i < 2; ++i)
+                        if (8 * n + i >= limit) s[m][n][2 * half + i] = MINUS_INFINITY;
+            }
+    }
+
+    // s becomes exp2(scale_log2 s - the row's maximum); what was summed so far is scaled to it.
+    template <bool MASKED>
+    __device__ __forceinline__ void softmax(float (&s)[M_TILES][S_TILES][4], float scale_log2) {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float highest = maximum[m][half];
+#pragma unroll
+                for (int n = 0; n < S_TILES; ++n)
+                    highest = fmaxf(highest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+                highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+                highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+                // A row that has seen no key yet: -inf - -inf would be NaN.
+                const bool none = MASKED && highest == MINUS_INFINITY;
+                const float shift = none ? 0.0f : highest * scale_log2;
+                const float decay = fast_exp2(fmaf(maximum[m][half], scale_log2, -shift));
+                maximum[m][half] = highest;
+                float total = 0.0f;
+#pragma unroll
+                for (int n = 0; n < S_TILES; ++n)
+#pragma unroll
+                    for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                        s[m][n][i] = fast_exp2(fmaf(s[m][n][i], scale_log2, -shift));
+                        total += s[m][n][i];
+                    }
+                sum[m][half] = fmaf(sum[m][half], decay, total);
+#pragma unroll
+                for (int o = 0; o < O_TILES; ++o) {
+                    out[m][o][2 * half] *= decay;
+                    out[m][o][2 * half + 1] *= decay;
+                }
+            }
+    }
+
+    // out += s v. A sum of q k^T lies in registers as a factor of the next product does.
+    __device__ __forceinline__ void add_values(const float (&s)[M_TILES][S_TILES][4], Shared v_tile) {
+#pragma unroll
+        for (int n = 0; n < S_TILES; n += 2) {
+            Pair a[M_TILES][4];
+#pragma unroll
+            for (int m = 0; m < M_TILES; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const float(&from)[4] = s[m][n + i / 2];
+                    a[m][i] = rounded<IS_BF16>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+                }
+#pragma unroll
+            for (int o = 0; o < O_TILES; o += 2) {
+                Pair b[4];  // 16 keys x 16 columns, 8 at an odd end
+                if (o + 1 < O_TILES)
+                    load_transposed(b, v_tile + VTile::at(8 * n, o, lane % 16, lane / 16));
+                else
+                    load_two_transposed(b, v_tile + VTile::at(8 * n, o, lane % 16));
+#pragma unroll
+                for (int m = 0; m < M_TILES; ++m) {
+                    multiply<IS_BF16>(out[m][o], a[m], b[0], b[1]);
+                    if (o + 1 < O_TILES) multiply<IS_BF16>(out[m][o + 1], a[m], b[2], b[3]);
+                }
+            }
+        }
+    }
+
+    // Divides by the sums, and writes the logsumexp of the `rows` that are there.
+    __device__ __forceinline__ void finish(float *lse, int rows, float scale_log2) {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float total = sum[m][half];
+                total += __shfl_xor_sync(~0u, total, 1);
+                total += __shfl_xor_sync(~0u, total, 2);
+                const bool none = total == 0.0f;  // a row that sees no key gives 0
+                const float inverse = none ? 0.0f : fast_reciprocal(total);
+#pragma unroll
+                for (int o = 0; o < O_TILES; ++o) {
+                    out[m][o][2 * half] *= inverse;
+                    out[m][o][2 * half + 1] *= inverse;
+                }
+                const int row = 16 * m + 8 * half + lane / 4;
+                const float log2 = fmaf(maximum[m][half], scale_log2, fast_log2(total));
+                if (lane % 4 == 0 && row < rows) lse[row] = none ? MINUS_INFINITY : log2 * LN_2;
+            }
+    }
+
+    // The output by way of shared memory, so that 16 bytes of a row are written at a time.
+    __device__ __forceinline__ void store(Element *to, int stride, int rows, Shared tile) const {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m)
+#pragma unroll
+            for (int o = 0; o < O_TILES; ++o)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const int row = first_row + 16 * m + 8 * half;
+                    const Shared place = tile + OTile::at(0, o, lane / 4) + 4 * (lane % 4);
+                    store_pair(place + row * 16 * OTile::width(o),
+                               rounded<IS_BF16>(out[m][o][2 * half], out[m][o][2 * half + 1]));
+                }
+        __syncwarp();
+        for_panels<OTile>([&](int first, auto panel) {
+            constexpr int width = decltype(panel)::value;
+            const int chunk = lane % width;
+#pragma unroll
+            for (int more = 0; more < 16 * M_TILES; more += 32 / width) {
+                const int row = more + lane / width;
+                if (row >= min(rows, 16 * M_TILES)) break;
+                const int place = OTile::swizzled(width, row, chunk) + (first_row + row) * width;
+                const uint4 found = load_16(tile + 16 * (first * OTile::HEIGHT + place));
+                Element *there = to + Offset(row) * stride + 8 * (first + chunk);
+                *reinterpret_cast<uint4 *>(there) = found;
+            }
+        });
+    }
+};

@@ -1,0 +1,120 @@
+"""kernels/attention_fwd_cuda_sm80.cu on the device, launched as a search launches it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from tests.gpu_kernels import judge, seen_arch
+from tunefa import check, languages
+from tunefa import kernel as kernels
+from tunefa.workload import Workload
+
+pytestmark = pytest.mark.gpu
+
+KERNEL = kernels.load("attention_fwd_cuda_sm80")
+NAMES = ("WARPS", "BLOCK_M", "BLOCK_N", "STAGES", "Q_IN_REGS", "SHARE_QK", "BLOCKS_PER_SM")
+SHAPES = [
+    # Head dimensions of every kind of panel, padded for q k^T or not, and both dtypes.
+    *(f"h4_kv2_q300_d{d}_{dtype}_causal" for d in (16, 24, 64, 72, 80, 96, 120, 128, 160, 192, 256)
+      for dtype in ("bf16", "fp16")),
+    # Without a mask; tails of either length; a length that tiles divide.
+    *(f"b2_h4_kv4_q{q}_k{k}_d64_bf16_full"
+      for q, k in ((1, 1), (127, 129), (512, 512), (65, 1000), (1000, 16))),
+    # Causal with lengths that differ: bottom-right aligned, and rows without a key.
+    *(f"h4_kv2_q{q}_k{k}_d128_bf16_causal"
+      for q, k in ((1, 777), (100, 612), (612, 100), (300, 1), (129, 128), (128, 129))),
+    # Groups of heads: MQA, a group that divides no section, one head.
+    "b3_h16_kv1_q130_d64_fp16_causal",
+    "h6_kv2_q257_k300_d96_bf16_causal",
+    "h1_q200_d128_bf16_causal",
+    "b2_h40_kv8_q70_d128_bf16_full",
+    # head_dim_v that differs, either way.
+    "h4_kv2_q200_d64_dv128_bf16_causal",
+    "h4_kv2_q200_k333_d128_dv40_fp16_full",
+    "h4_kv2_q200_d32_dv256_bf16_causal",
+    "h4_kv2_q200_d248_dv16_bf16_full",
+    # Long, with more blocks than SMs, and K and V in several sections.
+    "h32_kv8_q2048_d128_bf16_causal",
+    "b4_h16_q1024_d64_fp16_full",
+    "h8_kv4_q3000_k20000_d128_bf16_causal",
+]  # fmt: skip
+
+
+def config(*values: int) -> dict[str, Any]:
+    return dict(zip(NAMES, values, strict=True))
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_numbers_are_right_and_the_same_each_time(text: str) -> None:
+    """Outputs begin as NaN; the default, and random configs."""
+    workload, arch, gate = Workload.parse(text), seen_arch(), check.Gate("cuda")
+    configs = KERNEL.space.feasible(workload, arch).configs
+    chosen = random.Random(text).sample(configs, min(6, len(configs)))
+    for each in (KERNEL.default(workload, arch), *chosen):
+        judge(KERNEL, workload, each, gate)
+
+
+def launched(made: Any, workload: Workload, chosen: dict[str, Any], scale: float = 0.125) -> Any:
+    """Copies of what a launch wrote into outputs full of NaN."""
+    language = languages.load("cuda")
+    binary = language.compile(KERNEL, workload, chosen, seen_arch())
+    for output in made[3:]:
+        output.fill_(float("nan"))
+    language.prepare(KERNEL, binary, made, workload, chosen, scale)(*made)
+    torch.cuda.synchronize()
+    return [output.clone() for output in made[3:]]
+
+
+@pytest.mark.parametrize("values", [(4, 64, 64, 1, 0, 0, 1), (8, 128, 48, 3, 1, 1, 1)])
+def test_layouts_are_strides(values: tuple[int, ...]) -> None:
+    """BHSD and a slice of a longer cache give what BSHD gives, to the bit, and write beside
+    nothing."""
+    workload = Workload.parse("b2_h4_kv4_q200_k200_d64_bf16_causal")
+    made = check.tensors(workload, "cuda", seed=0)
+    right = launched(made, workload, config(*values))
+
+    def part_of_more(x: Any) -> Any:
+        batch, heads, seqlen, head_dim = x.shape
+        shape = (batch, heads + 3, seqlen + 8, head_dim + 16)
+        more = torch.full(shape, 7.0, dtype=x.dtype, device=x.device)
+        view = more[:, 1 : heads + 1, :seqlen, :head_dim]
+        view.copy_(x)
+        return view
+
+    for layout in (torch.Tensor.contiguous, part_of_more):
+        others = [layout(x) for x in made[:4]]
+        got = launched((*others, made[4]), workload, config(*values))
+        assert all(torch.equal(a, b) for a, b in zip(right, got, strict=True)), layout
+    around = others[3]._base
+    assert around is not None
+    around = around.clone()
+    around[:, 1:5, :200, :64] = 7
+    assert bool((around == 7).all())
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_any_positive_scale(scale: float) -> None:
+    workload = Workload.parse("h4_kv2_q150_k170_d64_fp16_causal")
+    made = check.tensors(workload, "cuda", seed=0)
+    launched(made, workload, KERNEL.default(workload, seen_arch()), scale)
+    found = check.compare(workload, made, scale, torch.float32)
+    # Scores of hundreds are exact to 1e-5 each in fp32, and exp makes that relative.
+    assert found.error < 5e-3 and found.lse_error < 1e-2
+
+
+def test_offsets_beyond_two_to_the_31st() -> None:
+    """8.4 million keys of 256 elements: a row's offset no longer fits 32 bits."""
+    workload = Workload.parse("h1_q16_k8404992_d256_bf16_full")
+    free, _ = torch.cuda.mem_get_info()
+    if free < 60 * 2**30:
+        pytest.skip("needs 60 GiB of device memory")
+    made = check.tensors(workload, "cuda", seed=0)
+    # The last keys decide: they alone resemble the queries.
+    made[1][:, :, -16:] = made[0] * 4
+    launched(made, workload, KERNEL.default(workload, seen_arch()), 256**-0.5)
+    found = check.compare(workload, made, 256**-0.5, torch.float32)
+    assert found.passed, found.reason
