@@ -82,11 +82,18 @@ constexpr int O_BYTES = O_PARTS ? O_CHUNKS * Q_CHUNK_BYTES : 0;
 constexpr int K_BYTES = K_CHUNKS * KV_CHUNK_BYTES, V_BYTES = V_CHUNKS * KV_CHUNK_BYTES;
 constexpr int ROWS = 64 * WARPGROUPS;
 constexpr int THREADS = 128 * (WARPGROUPS + 1);
-// Of the 65,536 registers of an SM; the launch gives each thread as many.
+// The launch gives each thread 65,536 / THREADS registers, rounded down to a multiple of 8: 168 of
+// three warpgroups, 128 of four. Consumers take more of what the producer gives back: 128 threads
+// times (24 + 2 * 240) are 64,512, times (32 + 3 * 160) 65,536.
 constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : 240;
 constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
 constexpr float LN_2 = 0.6931471805599453f;
-#define INFINITE __int_as_float(0x7f800000)
+#define INFINITE __int_as_float(0x7f800000)  // no header of the toolkit's has to be there
+
+static_assert(BLOCK_N % 16 == 0 && BLOCK_N <= 256, "WGMMA takes 16 keys at a time, TMA copies 256");
+static_assert(!O_PARTS || V_CHUNKS % O_PARTS == 0, "a trip takes whole chunks");
+static_assert(!HALF_DIAGONAL || (OVERLAP && BLOCK_N % 32 == 0), "half a block is 16 keys or more");
+static_assert(OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip would");
 
 // Shared memory, in bytes from a multiple of 1,024, at which swizzles begin.
 constexpr int Q_AT = 0, K_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES;
@@ -142,10 +149,10 @@ __device__ __forceinline__ int blocks_end(const Sizes& sizes, int row, int rows)
 
 // ------------------------------------------------------------------------------------- the producer
 
-__device__ __forceinline__ void load_chunks(const TensorMap* map, u32 to, int chunk_bytes, int chunks,
+__device__ __forceinline__ void load_chunks(const TensorMap* map, u32 to, int chunk_bytes, int count,
                                             u32 barrier, int row, int head, int batch) {
 #pragma unroll
-    for (int i = 0; i < chunks; i++)
+    for (int i = 0; i < count; i++)
         tma_load(to + i * chunk_bytes, map, barrier, i * CHUNK, row, head, batch);
 }
 
@@ -220,17 +227,17 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
         }
         // With two slots the output of the tile before leaves while this one's first block is
         // worked on; with a buffer of its own it never keeps queries waiting.
-        auto free_before = [&] {
+        auto release_before = [&] {
             if (O_PARTS == 0 && Q_STAGES > 1 && turn > 0 && thread == 0) {
                 tma_store_wait();
                 barrier_arrive(c.q.freed((turn - 1) % Q_STAGES * WARPGROUPS + me));
             }
         };
-        auto free_queries = [&] {
-            if (O_PARTS > 0) c.free(c.q.freed(slot));
+        auto release_queries = [&] {
+            if (O_PARTS > 0) c.release(c.q.freed(slot));
         };
         barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
-        use = c.attend(rows, slot, use, row, end, free_before, free_queries);
+        use = c.attend(rows, slot, use, row, end, release_before, release_queries);
         long long rows_before = (long long)(here.batch * sizes.heads + here.head) * sizes.seqlen_q;
         c.finish(rows, lse + rows_before, row);
         auto send = [&](u32 from, int chunk) {
@@ -265,6 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap o_map,
                   float* lse, const int* schedule, const int* tiles, int heads, int seqlen_q,
                   int seqlen_k, float scale_log2) {
+    // Nothing static lies before it, so it begins where it is aligned.
     extern __shared__ __align__(1024) unsigned char memory[];
     u32 shared = shared_address(memory);
     Sizes sizes{heads, seqlen_q, seqlen_k, scale_log2};
@@ -279,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     if (warpgroup == WARPGROUPS) {
-        give_registers<PRODUCER_REGISTERS>();
+        if (WARPGROUPS > 1) give_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == WARPGROUPS * 128)
             produce(&q_map, &k_map, &v_map, sizes, schedule, tiles, shared);
     } else {

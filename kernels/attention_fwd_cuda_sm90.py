@@ -22,24 +22,26 @@ The algorithm stands in the .cu. What each parameter trades:
 import ctypes
 import math
 
-from tunefa.kernels.gluon import tile_table, tma_blocks
+from tunefa.kernels.hopper import tile_table
+from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
 LOG2_E = math.log2(math.e)
 _PARAMETERS = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "OVERLAP", "PING_PONG",
                "SLACK", "HALF_DIAGONAL", "SWIZZLE")  # fmt: skip
-is_aligned = tma_blocks.is_aligned
 
 
 def variant(workload, config, aligned=True):
     """What the compiler needs for one config, with no device present: a plain dict.
 
-    The compiled kernel depends on no batch, head count or length. TMA reads `aligned` tensors only.
+    The compiled kernel depends on no batch or head count, and on no length but for whether blocks
+    of keys divide it. TMA reads `aligned` tensors only.
     """
     defines = {name: config[name] for name in _PARAMETERS}
     defines |= {"HEAD_DIM": workload.head_dim, "HEAD_DIM_V": workload.head_dim_v}
     defines |= {
         "CAUSAL": int(workload.causal),
-        "RAGGED": int(workload.seqlen_k % config["BLOCK_N"] != 0),
+        # A causal kernel masks its first blocks in any case.
+        "RAGGED": int(not workload.causal and workload.seqlen_k % config["BLOCK_N"] != 0),
         "DTYPE_FP16": int(workload.dtype == "fp16"),
     }
     threads = 128 * (config["WARPGROUPS"] + 1)

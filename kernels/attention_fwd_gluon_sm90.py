@@ -51,7 +51,7 @@ import math
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
-from tunefa.kernels.gluon import e4m3, packed_tiles, tile_table, tma_blocks
+from tunefa.kernels.gluon import e4m3, packed_tiles, tma_blocks
 from tunefa.kernels.gluon.e4m3 import descale
 from tunefa.kernels.gluon.forward import (
     Attention,
@@ -74,9 +74,10 @@ from tunefa.kernels.gluon.tiles import (
     new_tray,
     scheduled,
 )
+from tunefa.kernels.hopper import tile_table
+from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
 LOG2_E = math.log2(math.e)
-is_aligned = tma_blocks.is_aligned
 
 
 # ----------------------------------------------------------------------------------- the producer

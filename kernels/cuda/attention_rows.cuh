@@ -9,6 +9,7 @@ struct Rows {
     float out[V_COLUMNS / 2];
     u32 p[BLOCK_N / 4];  // probabilities of the block before, in the dtype
     float max_log2[2], sum[2], decay[2];
+    float share[2];  // in the end, 1 / sum
 };
 
 struct Consumer {
@@ -31,7 +32,7 @@ struct Consumer {
     __device__ __forceinline__ void give_turn() const {
         if (PING_PONG) threads_arrive(1 + (me + 1 == WARPGROUPS ? 0 : me + 1), 256);
     }
-    __device__ __forceinline__ void free(u32 barrier) const {
+    __device__ __forceinline__ void release(u32 barrier) const {
         if (lane == 0) barrier_arrive(barrier);
     }
 
@@ -135,7 +136,7 @@ struct Consumer {
         give_turn();
         wgmma_wait<0>();
         pin(s);
-        free(k.freed(use % STAGES));
+        release(k.freed(use % STAGES));
         if (CAUSAL || RAGGED) mask<N>(s, row, block * BLOCK_N);
         softmax<CAUSAL, N>(s, rows);
         keep<N>(s, rows);
@@ -154,13 +155,13 @@ struct Consumer {
         give_turn();
         wgmma_wait<1>();
         pin(s);
-        free(k.freed(use % STAGES));
+        release(k.freed(use % STAGES));
         if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
         softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
         wgmma_wait<0>();
         pin(rows.out);
         pin(rows.p);
-        free(v.freed((use - 1) % STAGES));
+        release(v.freed((use - 1) % STAGES));
         keep<BLOCK_N>(s, rows);
     }
 
@@ -173,7 +174,7 @@ struct Consumer {
         start_scores<BLOCK_N>(s, slot, use);
         wgmma_wait<0>();
         pin(s);
-        free(k.freed(use % STAGES));
+        release(k.freed(use % STAGES));
         if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
         softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
         keep<BLOCK_N>(s, rows);
@@ -183,17 +184,18 @@ struct Consumer {
         wgmma_wait<0>();
         pin(rows.out);
         pin(rows.p);
-        free(v.freed(use % STAGES));
+        release(v.freed(use % STAGES));
     }
 
-    // Hands back a block that other warpgroups of the tile need, and this one does not.
+    // Hands back a block that other warpgroups of the tile need, and this one does not. Before it is
+    // filled that would count for what was in the slot before.
     __device__ __forceinline__ void skip(int use) const {
         wait_turn();
         give_turn();
         k.wait_filled(use);
-        free(k.freed(use % STAGES));
+        release(k.freed(use % STAGES));
         v.wait_filled(use);
-        free(v.freed(use % STAGES));
+        release(v.freed(use % STAGES));
     }
 
     // 64 rows past the key blocks below `end`, from the last to the first; the next use of a slot.
@@ -213,7 +215,7 @@ struct Consumer {
                 first_block<BLOCK_N>(rows, slot, use, row, block);
             use++, block--;
             before_output();
-            if (CAUSAL)
+            if (CAUSAL)  // the ragged end was in the first block
                 for (; block >= clear; block--, use++) step<true>(rows, slot, use, row, block);
             for (; block >= 0; block--, use++) step<false>(rows, slot, use, row, block);
             after_scores();
@@ -222,12 +224,12 @@ struct Consumer {
             start_output(rows, use - 1);
             wgmma_wait<0>();
             pin(rows.out);
-            free(v.freed((use - 1) % STAGES));
+            release(v.freed((use - 1) % STAGES));
         } else {
+            before_output();
             if (CAUSAL || RAGGED)
                 for (; block >= clear; block--, use++) step_in_turn<true>(rows, slot, use, row, block);
             for (; block >= 0; block--, use++) step_in_turn<false>(rows, slot, use, row, block);
-            before_output();
             after_scores();
         }
         return use;
@@ -240,10 +242,10 @@ struct Consumer {
             float sum = rows.sum[half];
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
-            rows.decay[half] = sum > 0.0f ? 1.0f / sum : 0.0f;
+            rows.share[half] = sum != 0.0f ? 1.0f / sum : 0.0f;  // 0: a row that saw no key
             int mine = row + lane_row() + 8 * half;
             if (lane % 4 == 0 && mine < sizes.seqlen_q)
-                lse[mine] = sum > 0.0f ? (rows.max_log2[half] + log2_approx(sum)) * LN_2 : -INFINITE;
+                lse[mine] = sum != 0.0f ? (rows.max_log2[half] + log2_approx(sum)) * LN_2 : -INFINITE;
         }
     }
 
@@ -251,7 +253,7 @@ struct Consumer {
     template <int FIRST, int COUNT>
     __device__ __forceinline__ void put(const Rows& rows, u32 to) const {
         threads_sync(1 + WARPGROUPS + me, 128);  // every warp has read what is there
-        const float *share = rows.decay;
+        const float(&share)[2] = rows.share;
         int at = 16 * warp + lane % 16;
         constexpr int SHIFT = SWIZZLE == 128 ? 0 : SWIZZLE == 64 ? 1 : 2, UNITS = SWIZZLE / 16;
         constexpr int END = (FIRST + COUNT) * CHUNK < V_COLUMNS ? (FIRST + COUNT) * CHUNK : V_COLUMNS;

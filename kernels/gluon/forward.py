@@ -313,7 +313,7 @@ def skip(pipes, block, count, ME: gl.constexpr):
 def write_lse(a, lse_ptr, row, row_max, row_sum):
     """Writes logsumexp of 64 rows; returns 1 / row_sum, 0 for a row that saw no key."""
     row_sum = whole_row_sum(row_sum, a.BLOCK_N, a.LANE_SUM)
-    seen = row_sum > 0.0
+    seen = row_sum != 0.0  # NaN stays NaN
     rows, heads = a.rows(row, row_layout(a.BLOCK_N))
     lse = gl.where(seen, (row_max + gl.log2(row_sum)) * LN_2, -float("inf"))
     if a.PACK_HEADS > 1:

@@ -73,15 +73,5 @@ def _block(heads, rows, width, packed):
     return [1, 1, heads, rows, width] if packed else [1, heads, rows, width]
 
 
-def is_aligned(tensors):
-    """Whether TMA may read these tensors: 16-byte multiples (CUDA C++ Programming Guide, "Tensor
-    Map")."""
-    return all(
-        tensor.data_ptr() % 16 == 0
-        and all(step * tensor.element_size() % 16 == 0 for step in tensor.stride()[:-1])
-        for tensor in tensors[:4]
-    )
-
-
 def _layout(dtype, block):
     return gl.NVMMASharedLayout.get_default_for(block, _TYPES[dtype][1])

@@ -39,6 +39,13 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("h4_q1000_d128", dict(WARPGROUPS=3, BLOCK_N=112, OVERLAP=0)),
     ("b4_h8_q1300_k1333_d128", dict(Q_STAGES=2, PING_PONG=1, HALF_DIAGONAL=1)),
     ("b8_h16_q1300_d128_full", dict(WARPGROUPS=3, BLOCK_N=80, STAGES=3, Q_STAGES=2, PING_PONG=1)),
+    # Some tiles for each program, each way from one to the next.
+    ("b8_h16_q1300_d128", {}),
+    ("b8_h16_q1300_k1333_d64_full", dict(OVERLAP=0)),
+    ("b8_h16_q1300_d128", dict(OVERLAP=0, Q_STAGES=2)),
+    ("b8_h16_q1300_d128_full", dict(WARPGROUPS=1)),
+    ("b8_h16_q1300_d96", dict(WARPGROUPS=3, BLOCK_N=80, O_PARTS=1, PING_PONG=1)),
+    ("b8_h16_q1300_d128", dict(BLOCK_N=96, Q_STAGES=2, O_PARTS=2)),
     ("h3_q500_d72", dict(WARPGROUPS=3, BLOCK_N=112)),
     ("h3_q500_d80", dict(SWIZZLE=32)),
     ("h3_q500_d96_fp16", dict(SWIZZLE=64, BLOCK_N=144)),
@@ -65,7 +72,7 @@ def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("head_dim", range(16, 257, 24))
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_the_default_of_each_head_dim(head_dim: int, mask: str) -> None:
-    workload = Workload.parse(f"b2_h6_kv2_q777_k1000_d{head_dim}_{mask}")
+    workload = Workload.parse(f"b12_h18_kv6_q777_k1000_d{head_dim}_{mask}")
     judge(KERNEL, workload, KERNEL.default(workload, SM90), check.Gate("cuda"))
 
 

@@ -3,7 +3,6 @@
 import heapq
 
 import numpy as np
-import triton
 
 _TILE_COST = 0.5
 """What a tile costs beside its blocks, in blocks: queries in, output out."""
@@ -19,7 +18,7 @@ def tables(workload, config, device):
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
     order = np.array([tile for tiles in lists for tile in tiles] + [0])
     rows, packed = _rows(config), config.get("PACK_HEADS", 1)
-    head, tile = np.divmod(order, triton.cdiv(workload.seqlen_q, rows))
+    head, tile = np.divmod(order, _ceil_div(workload.seqlen_q, rows))
     batch, head = np.divmod(head * packed, workload.heads)
     table = np.stack([batch, head, head // workload.group, tile * rows], axis=1)
     return (
@@ -36,12 +35,12 @@ def schedule(workload, config, sms):
     Appl. Math. 17(2), 1969) inside sections of heads whose K and V the L2 cache holds together.
     """
     rows, packed = _rows(config), config.get("PACK_HEADS", 1)
-    tiles = triton.cdiv(workload.seqlen_q, rows)
+    tiles = _ceil_div(workload.seqlen_q, rows)
     heads = workload.batch * workload.heads // packed
     programs = min(tiles * heads, sms)
     lists = [[] for _ in range(programs)]
     if workload.band == (None, None):
-        programs = triton.cdiv(tiles * heads, triton.cdiv(tiles * heads, programs))
+        programs = _ceil_div(tiles * heads, _ceil_div(tiles * heads, programs))
         return [list(range(i, tiles * heads, programs)) for i in range(programs)]
     element = 1 if workload.dtype == "e4m3" else 2
     kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
@@ -80,4 +79,8 @@ def _tile_cost(workload, config, rows, tile):
     first = 0
     if window is not None:
         first = max(0, rows * tile + offset - window + 1) // n
-    return _TILE_COST + max(1, triton.cdiv(max(seen, 1), n) - first)
+    return _TILE_COST + max(1, _ceil_div(max(seen, 1), n) - first)
+
+
+def _ceil_div(a, b):
+    return -(-a // b)
