@@ -97,9 +97,10 @@ def test_two_kernels_are_told_apart(
     run: Run, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    out = run(*SMALL, "--budget", "4").stdout
+    two = ("attention_fwd_triton", "attention_fwd_gluon_sm90")
+    out = run(*SMALL, "--budget", "4", *("--kernel", two[0], "--kernel", two[1])).stdout
     assert out.count("2 trials, the best 100.0 us") == 2
-    for kernel in ("attention_fwd_triton", "attention_fwd_gluon_sm90"):
+    for kernel in two:
         assert f"all {kernel} " in out and f"{kernel}: the rules leave" in out
 
 
