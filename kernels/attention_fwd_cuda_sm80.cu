@@ -1,6 +1,6 @@
-// FlashAttention-2 forward with the tensor cores of sm80 (mma.sync); attention_fwd_cuda_sm80.py says
-// what the parameters are for. One block owns BLOCK_M query rows of one head, a warp M_TILES times 16
-// of them, and keys pass by in blocks of BLOCK_N, from the last one that any of its rows sees.
+// FlashAttention-2 forward with the tensor cores of sm80 (mma.sync). attention_fwd_cuda_sm80.py
+// says what the parameters are for. One block owns BLOCK_M query rows of one head, a warp M_TILES
+// times 16 of them, and keys pass by in blocks of BLOCK_N, from the last one that a row sees.
 
 #include "cuda/attention_problem.cuh"
 #include "cuda/swizzled_tile.cuh"
@@ -48,10 +48,10 @@ static_assert(Q_IN_REGS || !SHARE_QK, "keys may overwrite queries that are in re
 constexpr int THREADS = 32 * WARPS;
 
 struct Shape {
-    static constexpr int M_TILES = BLOCK_M / (16 * WARPS);   // 16 rows each, of a warp
-    static constexpr int D_STEPS = (HEAD_DIM + 15) / 16;     // of q k^T; zeros pad the last
-    static constexpr int S_TILES = BLOCK_N / 8;              // 8 columns each, of scores
-    static constexpr int O_TILES = HEAD_DIM_V / 8;           // and of output
+    static constexpr int M_TILES = BLOCK_M / (16 * WARPS);  // 16 rows each, of a warp
+    static constexpr int D_STEPS = (HEAD_DIM + 15) / 16;    // of q k^T; zeros pad the last
+    static constexpr int S_TILES = BLOCK_N / 8;             // 8 columns each, of scores
+    static constexpr int O_TILES = HEAD_DIM_V / 8;          // and of output
     static constexpr bool IS_BF16 = BF16, KEEP_Q = Q_IN_REGS;
     typedef Tile<BLOCK_M, 16 * D_STEPS> QTile;
     typedef Tile<BLOCK_N, 16 * D_STEPS> KTile;
@@ -66,6 +66,88 @@ typedef Shape::VTile VTile;
 constexpr int K_AT = SHARE_QK ? 0 : QTile::BYTES;
 constexpr int V_AT = K_AT + STAGES * KTile::BYTES;
 
+// Groups of copies that may still be under way when a block's own must be there.
+constexpr int AHEAD = STAGES > 1 ? STAGES - 2 : 0;
+
+// K and V of one head on their way into shared memory. Only the last block may have a tail, and it
+// is the first to be worked on.
+struct Keys {
+    const Element *k, *v;
+    int k_stride, v_stride, seqlen;
+    Shared smem;
+
+    template <bool TAIL> __device__ __forceinline__ void copy_k(int block, int stage) const {
+        const int first = block * BLOCK_N;
+        copy_rows<KTile, THREADS, HEAD_DIM, TAIL>(smem + K_AT + stage * KTile::BYTES,
+                                                  k + Offset(first) * k_stride, k_stride,
+                                                  seqlen - first);
+    }
+
+    template <bool TAIL> __device__ __forceinline__ void copy_v(int block, int stage) const {
+        const int first = block * BLOCK_N;
+        copy_rows<VTile, THREADS, HEAD_DIM_V, TAIL>(smem + V_AT + stage * VTile::BYTES,
+                                                    v + Offset(first) * v_stride, v_stride,
+                                                    seqlen - first);
+    }
+
+    // Begins what there is room for before the first step.
+    __device__ __forceinline__ void begin(int blocks) const {
+        if (STAGES == 1) {
+            if (blocks > 0) copy_k<true>(blocks - 1, 0);
+            end_group();
+        }
+#pragma unroll
+        for (int stage = 0; stage < STAGES - 1; ++stage) {
+            if (blocks > stage) {
+                copy_k<true>(blocks - 1 - stage, stage);
+                copy_v<true>(blocks - 1 - stage, stage);
+            }
+            end_group();
+        }
+    }
+
+    // Until a block's K is there. Nobody needs the V before any more, or with several stages all of
+    // the block before: the next copies go there.
+    template <bool TAIL> __device__ __forceinline__ void before_scores(int block, int stage) const {
+        wait_groups<AHEAD>();
+        __syncthreads();
+        if (STAGES == 1) {
+            copy_v<TAIL>(block, 0);
+        } else if (block >= STAGES - 1) {
+            const int free = stage == 0 ? STAGES - 1 : stage - 1;
+            copy_k<false>(block - (STAGES - 1), free);
+            copy_v<false>(block - (STAGES - 1), free);
+        }
+        end_group();
+    }
+
+    // Until its V is there too, and with one stage nobody needs its K any more.
+    __device__ __forceinline__ void after_scores(int block) const {
+        if (STAGES > 1) return;
+        wait_groups<0>();
+        __syncthreads();
+        if (block > 0) copy_k<false>(block - 1, 0);
+        end_group();
+    }
+};
+
+// Takes a warp's rows past a block of keys. MASKED: some row may not see all of them; the row
+// `first_row + lane / 4` sees the first `seen`.
+template <bool MASKED>
+DEVICE void step(Warp<Shape> &warp, const Keys &keys, int block, int stage, int seen,
+                 float scale_log2) {
+    typename Warp<Shape>::Scores s;
+    keys.before_scores<MASKED>(block, stage);
+    warp.scores(s, keys.smem, keys.smem + K_AT + stage * KTile::BYTES);
+    keys.after_scores(block);
+    if (MASKED) {
+        const int there = keys.seqlen - block * BLOCK_N;
+        warp.mask(s, CAUSAL ? seen - block * BLOCK_N : there, CAUSAL, there);
+    }
+    warp.template softmax<MASKED>(s, scale_log2);
+    warp.add_values(s, keys.smem + V_AT + stage * VTile::BYTES);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 attention_fwd(const Element *q, const Element *k, const Element *v, Element *out, float *lse,
               Strides q_strides, Strides k_strides, Strides v_strides, Strides out_strides,
@@ -74,35 +156,15 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
     const Shared smem = shared_address(shared);
     const Owned own = owned_tile<CAUSAL>(sizes);
     const int head_kv = own.head / sizes.group, first_query = own.tile * BLOCK_M;
-    q += at(q_strides, own.batch, own.head, first_query);
-    k += at(k_strides, own.batch, head_kv, 0);
-    v += at(v_strides, own.batch, head_kv, 0);
-
-    // Every row sees the keys before `clear`, none of them one from `end` on.
-    const int further = sizes.seqlen_k - sizes.seqlen_q;  // keys of query i: those up to i + further
-    int clear = sizes.seqlen_k, end = sizes.seqlen_k;
-    if (CAUSAL) {
-        const int last_query = min(first_query + BLOCK_M, sizes.seqlen_q) - 1;
-        clear = min(max(first_query + further + 1, 0), sizes.seqlen_k);
-        end = min(max(last_query + further + 1, 0), sizes.seqlen_k);
-    }
-    const int blocks = (end + BLOCK_N - 1) / BLOCK_N, clear_blocks = clear / BLOCK_N;
-
-    auto copy_k = [&](int block, int stage, auto tail) {
-        const int first = block * BLOCK_N;
-        copy_rows<KTile, THREADS, HEAD_DIM, decltype(tail)::value>(
-            smem + K_AT + stage * KTile::BYTES, k + Offset(first) * k_strides.row, k_strides.row,
-            sizes.seqlen_k - first);
-    };
-    auto copy_v = [&](int block, int stage, auto tail) {
-        const int first = block * BLOCK_N;
-        copy_rows<VTile, THREADS, HEAD_DIM_V, decltype(tail)::value>(
-            smem + V_AT + stage * VTile::BYTES, v + Offset(first) * v_strides.row, v_strides.row,
-            sizes.seqlen_k - first);
-    };
+    const Keys keys = {k + at(k_strides, own.batch, head_kv, 0),
+                       v + at(v_strides, own.batch, head_kv, 0),
+                       k_strides.row, v_strides.row, sizes.seqlen_k, smem};
+    const Seen seen = seen_keys<CAUSAL>(sizes, first_query, BLOCK_M);
+    const int blocks = (seen.end + BLOCK_N - 1) / BLOCK_N, clear_blocks = seen.clear / BLOCK_N;
 
     Warp<Shape> warp;
     warp.begin();
+    q += at(q_strides, own.batch, own.head, first_query);
     copy_rows<QTile, THREADS, HEAD_DIM, true>(smem, q, q_strides.row, sizes.seqlen_q - first_query);
     end_group();
     if (SHARE_QK) {
@@ -111,65 +173,20 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
         warp.keep_q(smem);
         __syncthreads();
     }
-    // The last block may have a tail, and is the first to be worked on.
-    if (STAGES == 1) {
-        if (blocks > 0) copy_k(blocks - 1, 0, True());
-        end_group();
-    } else {
-#pragma unroll
-        for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
-            if (blocks > ahead) {
-                copy_k(blocks - 1 - ahead, ahead, True());
-                copy_v(blocks - 1 - ahead, ahead, True());
-            }
-            end_group();
-        }
-    }
+    keys.begin(blocks);
     if (Q_IN_REGS && !SHARE_QK) {
-        wait_groups<STAGES == 1 ? 1 : STAGES - 1>();
+        wait_groups<STAGES == 1 ? 1 : STAGES - 1>();  // all that `begin` has begun
         __syncthreads();
         warp.keep_q(smem);
     }
 
     const int first_row = first_query + warp.first_row;
-    int stage = 0;
-    auto step = [&](int block, auto masked) {
-        float s[Shape::M_TILES][Shape::S_TILES][4];
-        if (STAGES == 1) {
-            wait_groups<0>();
-            __syncthreads();  // K is here, and nobody reads the V before
-            copy_v(block, 0, masked);
-            end_group();
-        } else {
-            wait_groups<STAGES - 2>();
-            __syncthreads();  // K and V are here, and nobody reads the block before
-            if (block >= STAGES - 1) {
-                const int free = stage == 0 ? STAGES - 1 : stage - 1;
-                copy_k(block - (STAGES - 1), free, False());
-                copy_v(block - (STAGES - 1), free, False());
-            }
-            end_group();
-        }
-        warp.scores(s, smem, smem + K_AT + stage * KTile::BYTES);
-        if (STAGES == 1) {
-            wait_groups<0>();
-            __syncthreads();  // V is here, and nobody reads K
-            if (block > 0) copy_k(block - 1, 0, False());
-            end_group();
-        }
-        if (decltype(masked)::value) {
-            const int there = sizes.seqlen_k - block * BLOCK_N;
-            const int query = first_row + warp.lane / 4;
-            const int seen = CAUSAL ? query + further + 1 - block * BLOCK_N : there;
-            warp.mask(s, seen, CAUSAL, there);
-        }
-        warp.template softmax<decltype(masked)::value>(s, sizes.scale_log2);
-        warp.add_values(s, smem + V_AT + stage * VTile::BYTES);
-        if (STAGES > 1) stage = stage == STAGES - 1 ? 0 : stage + 1;
-    };
-    int block = blocks - 1;
-    for (; block >= clear_blocks; --block) step(block, True());
-    for (; block >= 0; --block) step(block, False());
+    const int own_keys = first_row + warp.lane / 4 + seen.further + 1;
+    int block = blocks - 1, stage = 0;
+    for (; block >= clear_blocks; --block, stage = (stage + 1) % STAGES)
+        step<true>(warp, keys, block, stage, own_keys, sizes.scale_log2);
+    for (; block >= 0; --block, stage = (stage + 1) % STAGES)
+        step<false>(warp, keys, block, stage, own_keys, sizes.scale_log2);
 
     wait_groups<0>();
     __syncthreads();  // nobody reads the memory that the output is gathered in

@@ -136,5 +136,17 @@ def test_listing_and_loading_import_no_compiler() -> None:
 
 def test_the_sources_of_a_gluon_kernel_are_all_that_it_runs() -> None:
     made = kernels.load("attention_fwd_gluon_sm90")
-    folder = made.source.parent / "gluon"
-    assert set(made.sources) == {made.source, *folder.glob("*.py")}
+    folder = made.source.parent
+    assert set(made.sources) == {
+        made.source, *folder.glob("gluon/*.py"), *folder.glob("hopper/*.py")
+    }  # fmt: skip
+
+
+def test_the_sources_of_a_cuda_kernel_are_all_that_it_includes() -> None:
+    made = kernels.load("attention_fwd_cuda_sm90")
+    folder = made.source.parent
+    included = ("attention_rows.cuh", "hopper.cuh", "wgmma.cuh")
+    assert set(made.sources) == {
+        made.source, made.source.with_suffix(".cu"), *folder.glob("hopper/*.py"),
+        *(folder / "cuda" / name for name in included),
+    }  # fmt: skip

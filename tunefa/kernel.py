@@ -139,11 +139,13 @@ def load(name: str) -> Kernel:
 
 
 def serving(workload: Workload, arch: Arch, only: Sequence[str] = ()) -> list[Kernel]:
-    """The kernels that serve the workload on the arch, of those named in `only` if any are.
+    """The kernels that serve the workload on the arch, of those named in `only` if any are; else in
+    their `order`.
 
     Raises TunefaError when none does, with each one's reason.
     """
-    kernels = [load(name) for name in only or names()]
+    ordered = sorted(map(load, () if only else names()), key=lambda kernel: kernel.order)
+    kernels = ordered or [load(name) for name in only]
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
     serving = [kernel for kernel in kernels if reasons[kernel.name] is None]
     if not serving:

@@ -17,7 +17,8 @@ DEVICE Shared shared_address(const void *pointer) {
 // 16 bytes past the L1 cache, which has nothing of K and V to keep, and the rest of their 128 bytes
 // into the L2 cache.
 DEVICE void copy_16(Shared to, const void *from) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from)
+                 : "memory");
 }
 
 // The same, or 16 bytes of zeros: then nothing is read, wherever `from` points.
@@ -62,9 +63,10 @@ DEVICE void load_two_transposed(Pair (&to)[4], Shared row) {
                  : "memory");
 }
 
-// sum (16 x 8) += a (16 x 16) b (16 x 8). A lane holds of `sum` columns 2 (lane % 4) and the next, of
-// row lane / 4 in sum[0] and sum[1], of row 8 + lane / 4 in sum[2] and sum[3].
-template <bool IS_BF16> DEVICE void multiply(float (&sum)[4], const Pair (&a)[4], Pair b0, Pair b1) {
+// sum (16 x 8) += a (16 x 16) b (16 x 8). A lane holds of `sum` columns 2 (lane % 4) and the next,
+// of row lane / 4 in sum[0] and sum[1], of row 8 + lane / 4 in sum[2] and sum[3].
+template <bool IS_BF16>
+DEVICE void multiply(float (&sum)[4], const Pair (&a)[4], Pair b0, Pair b1) {
     if constexpr (IS_BF16)
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

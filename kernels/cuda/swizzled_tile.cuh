@@ -1,10 +1,10 @@
 // A tile of 16-bit elements in shared memory that ldmatrix reads without bank conflicts, whatever
 // multiple of 8 its width is.
 //
-// Eight columns of a row are a chunk of 16 bytes, what one lane copies at a time. Chunks are grouped
-// into panels of 8 (128 bytes a row, all banks), and what is left over into panels of 4, 2 and 1; in
-// a panel row follows row. ldmatrix reads the same chunk of 8 rows at a time: `swizzled` shuffles the
-// chunks of each row so that these 8 lie in different banks.
+// Eight columns of a row are a chunk of 16 bytes, what one lane copies at a time. Chunks are
+// grouped into panels of 8 (128 bytes a row, all banks), and what is left over into panels of 4, 2
+// and 1; in a panel row follows row. ldmatrix reads the same chunk of 8 rows at a time: `swizzled`
+// shuffles the chunks of each row so that these 8 lie in different banks.
 #pragma once
 
 #include "cuda/mma_sm80.cuh"
@@ -34,10 +34,10 @@ template <int ROWS, int COLUMNS> struct Tile {
         return chunk ^ (row / (8 / wide) % wide);
     }
 
-    // Byte offset of chunk `chunk ^ next` in row `row + lane_row`, where `chunk` and `row`, a multiple
-    // of 16, are known when compiled, `lane_row` is less than 16 and `next` stays in the panel. The
-    // swizzle depends on the lowest three bits of a row, which are those of lane_row: so a lane has
-    // four offsets to keep at the most, and the rest is added by the instruction that loads.
+    // Byte offset of chunk `chunk ^ next` in row `row + lane_row`, where `chunk` and `row`, a
+    // multiple of 16, are known when compiled, `lane_row` is less than 16 and `next` stays in the
+    // panel. The swizzle depends on the lowest three bits of a row, which are those of lane_row: so
+    // a lane has four offsets to keep at the most, and the instruction that loads adds the rest.
     static __device__ __forceinline__ int at(int row, int chunk, int lane_row, int next = 0) {
         const int first = start(chunk), wide = width(chunk);
         const int lane = 16 * (lane_row * wide + swizzled(wide, lane_row, next));

@@ -17,6 +17,7 @@ template <class SHAPE> struct Warp {
     typedef typename SHAPE::KTile KTile;
     typedef typename SHAPE::VTile VTile;
     typedef typename SHAPE::OTile OTile;
+    typedef float Scores[M_TILES][S_TILES][4];
 
     Pair q[M_TILES][KEEP_Q ? D_STEPS : 1][4];
     float out[M_TILES][O_TILES][4];
@@ -51,7 +52,7 @@ template <class SHAPE> struct Warp {
     }
 
     // s = q k^T
-    __device__ __forceinline__ void scores(float (&s)[M_TILES][S_TILES][4], Shared q_tile, Shared k_tile) const {
+    __device__ __forceinline__ void scores(Scores &s, Shared q_tile, Shared k_tile) const {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
@@ -83,9 +84,10 @@ template <class SHAPE> struct Warp {
         }
     }
 
-    // Keys that a row does not see score -inf. `seen` is how many keys from the block's first on the
-    // row `first_row + lane / 4` sees, `more` how many more each further row does.
-    __device__ __forceinline__ void mask(float (&s)[M_TILES][S_TILES][4], int seen, int more, int there) const {
+    // Keys that a row does not see score -inf. `seen` is how many keys from the block's first on
+    // the row `first_row + lane / 4` sees, `more` how many more each further row does, and `there`
+    // how many there are.
+    __device__ __forceinline__ void mask(Scores &s, int seen, int more, int there) const {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
@@ -101,7 +103,7 @@ template <class SHAPE> struct Warp {
 
     // s becomes exp2(scale_log2 s - the row's maximum); what was summed so far is scaled to it.
     template <bool MASKED>
-    __device__ __forceinline__ void softmax(float (&s)[M_TILES][S_TILES][4], float scale_log2) {
+    __device__ __forceinline__ void softmax(Scores &s, float scale_log2) {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
@@ -135,7 +137,7 @@ template <class SHAPE> struct Warp {
     }
 
     // out += s v. A sum of q k^T lies in registers as a factor of the next product does.
-    __device__ __forceinline__ void add_values(const float (&s)[M_TILES][S_TILES][4], Shared v_tile) {
+    __device__ __forceinline__ void add_values(const Scores &s, Shared v_tile) {
 #pragma unroll
         for (int n = 0; n < S_TILES; n += 2) {
             Pair a[M_TILES][4];

@@ -1,7 +1,8 @@
 // In place of kernels/cuda/mma_sm80.cuh, for a host compiler: what its instructions do, by the PTX
 // ISA, between threads that are fibers. So the kernels themselves run on a CPU, and so do their
 // mistakes: a copy arrives as early or as late as it may, warps run ahead of each other as far as
-// their barriers let them, shared memory begins as NaN, and reading beside a tensor ends the program.
+// their barriers let them, shared memory begins as NaN, and reading beside a tensor or two rows of
+// the same banks ends the program.
 #pragma once
 
 #include <cmath>
@@ -177,7 +178,8 @@ static void load(Pair *to, Shared row, int count, bool transposed) {
         const int lane = threadIdx.x % 32;
         for (int matrix = 0; matrix < count; ++matrix) {
             unsigned int banks = 0;  // in fours
-            for (int line = 0; line < 8; ++line) banks |= 1 << all[8 * matrix + line].word[0] / 16 % 8;
+            for (int line = 0; line < 8; ++line)
+                banks |= 1 << all[8 * matrix + line].word[0] / 16 % 8;
             if (banks != 0xff) fail("ldmatrix: two rows in the same banks");
             unsigned short both[2];
             for (int i = 0; i < 2; ++i) {
@@ -205,7 +207,8 @@ template <bool IS_BF16> static float widened(Pair both, int which) {
 }
 
 // By PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
-template <bool IS_BF16> DEVICE void multiply(float (&sum)[4], const Pair (&a)[4], Pair b0, Pair b1) {
+template <bool IS_BF16>
+DEVICE void multiply(float (&sum)[4], const Pair (&a)[4], Pair b0, Pair b1) {
     Lane own;
     std::memcpy(own.word, a, 16);
     own.word[4] = b0, own.word[5] = b1;

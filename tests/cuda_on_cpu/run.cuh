@@ -61,9 +61,10 @@ template <class... TYPES> static void call(void (*kernel)(TYPES...)) {
     call(kernel, std::make_index_sequence<sizeof...(TYPES)>());
 }
 
-// `ranges`: begin and end of each tensor that may be read. `mode`: bit 0: copies arrive late, bit 1:
-// the last warp goes first.
-extern "C" void run(int blocks, int threads, int mode, void **given, const char **ranges, int count) {
+// `ranges`: begin and end of each tensor that may be read. `mode`: bit 0: copies arrive late, bit
+// 1: the last warp goes first.
+extern "C" void run(int blocks, int threads, int mode, void **given, const char **ranges,
+                    int count) {
     copies_are_late = mode & 1;
     parameters = given;
     readable.clear();
