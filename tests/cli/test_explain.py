@@ -79,7 +79,7 @@ def test_a_config_is_that_of_the_kernel_whose_parameters_it_names(
 @pytest.mark.parametrize(
     ("config", "error"),
     [
-        ("BLOKC_M=1", "attention_fwd_gluon_sm90 or attention_fwd_triton 'BLOKC_M'"),
+        ("BLOKC_M=1", "unknown parameter of attention_fwd_cuda_sm90 or attention_fwd_gluon_sm90"),
         ("BLOCK_M=64,num_warps=4,STAGES=2", "unknown parameter of attention_fwd_triton 'STAGES'"),
         ("WARPGROUPS=9", "unknown value of WARPGROUPS '9'"),
     ],
@@ -89,10 +89,12 @@ def test_a_config_of_no_kernel(run: Run, config: str, error: str) -> None:
 
 
 def test_a_kernel_with_a_program_per_sm(run: Run) -> None:
-    found = json.loads(run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64", "--no-compile", "--json").stdout)
+    found = json.loads(
+        run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64,LANE_SUM=1", "--no-compile", "--json").stdout
+    )
     assert found["blocks_per_sm"] == 1 and found["threads"] == 256  # consumer and producer
     assert found["blocks_limiter"] == "grid"
-    out = run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64", "--no-compile").stdout
+    out = run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64,LANE_SUM=1", "--no-compile").stdout
     assert "limited by the grid" in out and "no more programs than there are SMs" in out
 
 
