@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 # The "a" is for the instructions of just that chip: WGMMA, setmaxnreg, tcgen05.
 _OF_ONE_CHIP = (90, 100)
-_OPTIONS = ("-std=c++17", "--ptxas-options=-v")
+# NVRTC 13.0 takes generic lambdas inside of device functions for functions of the host.
+_OPTIONS = ("-std=c++17", "--ptxas-options=-v", "-default-device")
 _SOURCES = (".cu", ".cuh")
 
 
