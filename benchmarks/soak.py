@@ -2,8 +2,9 @@
 
     python -m benchmarks.soak --minutes 10
 
-Each round, two threads make calls on four streams: random lengths, batches, groups of heads,
-dtypes, masks, layouts and strides, packed sequences, windows, soft-caps and scales among them. Some
+Each round, two threads make calls on four streams, of 1,500 that are drawn once: random lengths,
+batches, groups of heads, dtypes, masks, layouts and strides, packed sequences, windows, soft-caps
+and scales among them. So all binaries are there after a few rounds, and plans come and go. Some
 outputs are compared with fp32. Between rounds everything is waited for and PyTorch's cache is
 emptied, so that what is left of host memory (RSS) and of the device's is what somebody keeps. It
 may grow during the first third, while binaries are compiled and plans kept; growth beyond
@@ -34,6 +35,8 @@ from tunefa.call import Call, Options, heads_first
 THREADS, STREAMS = 2, 4
 CALLS = 400
 """Of each thread in a round."""
+DISTINCT = 1500
+"""Calls that are drawn from: more than the runtime keeps plans for."""
 CHECK_EVERY = 20
 WARM_UP = 1 / 3
 """Of the rounds; what is kept may grow until then."""
@@ -181,7 +184,9 @@ def growth(readings: Sequence[Reading]) -> Reading:
     )
 
 
-def a_round(pool: ThreadPoolExecutor, streams: Sequence[torch.cuda.Stream], seed: int) -> list[str]:
+def a_round(
+    pool: ThreadPoolExecutor, streams: Sequence[torch.cuda.Stream], cases: Sequence[Case], seed: int
+) -> list[str]:
     """The wrong outputs of all threads' calls."""
 
     def calls(thread: int) -> list[str]:
@@ -189,7 +194,7 @@ def a_round(pool: ThreadPoolExecutor, streams: Sequence[torch.cuda.Stream], seed
         wrong = []
         for number in range(CALLS):
             with torch.cuda.stream(chance.choice(streams)):
-                wrong.append(Case.draw(chance).run("cuda", number % CHECK_EVERY == 0))
+                wrong.append(chance.choice(cases).run("cuda", number % CHECK_EVERY == 0))
         return [each for each in wrong if each]
 
     return [each for found in pool.map(calls, range(THREADS)) for each in found]
@@ -207,12 +212,13 @@ def main() -> None:
     parser.add_argument("--allow-mb", type=float, default=64.0, help="default: 64")
     options = parser.parse_args()
     streams = [torch.cuda.Stream() for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
+    cases = [Case.draw(random.Random(f"{options.seed} {n}")) for n in range(DISTINCT)]
     readings: list[Reading] = []
     wrong: list[str] = []
     until = time.monotonic() + 60 * options.minutes
     with ThreadPoolExecutor(THREADS) as pool:
         while time.monotonic() < until:
-            wrong += a_round(pool, streams, options.seed + len(readings))
+            wrong += a_round(pool, streams, cases, options.seed + len(readings))
             readings.append(Reading.now())
             host, device = readings[-1].host, readings[-1].device
             print(f"round {len(readings)}: host {host:.0f} MB, device {device:.0f} MB", flush=True)

@@ -35,7 +35,10 @@ def parameters(
 
 
 def check_sizes(found: Sequence[Parameter], sizes: Sequence[int] | None) -> None:
-    """Raises CompileError where the kernel has parameters of other sizes; None: not known."""
+    """Raises CompileError where the kernel has fewer parameters than `found`, or of other sizes.
+
+    None: not known.
+    """
     given = [each.size for each in found]
     if sizes is not None and given != list(sizes):
         raise CompileError(f"its parameters have {list(sizes)} bytes, its arguments {given}")

@@ -103,14 +103,20 @@ class Driver:
             self.call("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SMEM), c_int(smem_bytes))
         return function.value or 0
 
-    def parameter_sizes(self, function: int) -> list[int] | None:
-        """Bytes of each parameter of a CUfunction; None from drivers before 12.4."""
+    def parameter_sizes(self, function: int, most: int) -> list[int] | None:
+        """Bytes of the first `most` parameters of a CUfunction; None from drivers before 12.4.
+
+        Asking for one that is not there is an error, which tools that watch the driver report.
+        """
         ask = getattr(self._library, "cuFuncGetParamInfo", None)
         if ask is None:
             return None
         sizes: list[int] = []
         offset, size = c_size_t(), c_size_t()
-        while ask(c_void_p(function), c_size_t(len(sizes)), byref(offset), byref(size)) == SUCCESS:
+        while len(sizes) < most:
+            where = c_void_p(function), c_size_t(len(sizes)), byref(offset), byref(size)
+            if ask(*where) != SUCCESS:
+                break
             sizes.append(size.value)
         return sizes
 

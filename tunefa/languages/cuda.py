@@ -150,7 +150,7 @@ def _launch(binary: Binary, host_side: Any, tensors: Sequence[Tensor]) -> Launch
     device, libcuda = tensors[0].get_device(), driver.load()
     function = _loaded(libcuda, device, binary)
     parameters, tables = cuda_abi.parameters(arguments, tensors)
-    cuda_abi.check_sizes(parameters, libcuda.parameter_sizes(function))
+    cuda_abi.check_sizes(parameters, libcuda.parameter_sizes(function, len(parameters)))
     entry = Entry(device, function, grid, binary.threads, binary.smem_bytes)
     return PreparedLaunch(libcuda, entry, len(tensors), parameters, tables, binary)
 
