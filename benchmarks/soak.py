@@ -2,7 +2,7 @@
 
     python -m benchmarks.soak --minutes 10
 
-Each round, two threads make calls on four streams, of 1,500 that are drawn once: random lengths,
+Each round, two threads make calls on four streams, of 6,000 that are drawn once: random lengths,
 batches, groups of heads, dtypes, masks, layouts and strides, packed sequences, windows, soft-caps
 and scales among them. So all binaries are there after a few rounds, and plans come and go. Some
 outputs are compared with fp32. Between rounds everything is waited for and PyTorch's cache is
@@ -35,7 +35,7 @@ from tunefa.call import Call, Options, heads_first
 THREADS, STREAMS = 2, 4
 CALLS = 400
 """Of each thread in a round."""
-DISTINCT = 1500
+DISTINCT = 6000
 """Calls that are drawn from: more than the runtime keeps plans for."""
 CHECK_EVERY = 20
 WARM_UP = 1 / 3
