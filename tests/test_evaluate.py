@@ -19,7 +19,7 @@ from tunefa.evaluate import Predicted, Raced
 from tunefa.trial import Config, Outcome, Resources, Trial
 from tunefa.workload import Workload
 
-SM90 = archs.load("sm90")
+SM90 = archs.gpu(archs.load("sm90"))
 H200 = SM90.device("h200")
 KERNEL = kernels.load("attention_fwd_triton")
 WORKLOAD = Workload.parse("h4_kv2_q96_k160_d32")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa import strict_yaml
+from tunefa.arch_file import VENDORS
 from tunefa.errors import TunefaError, unknown
 from tunefa.expr import Expr
 from tunefa.strict_yaml import Fields
@@ -39,6 +40,7 @@ def read(path: Path) -> dict[str, Any]:
         "kernel": kernel,
         "op": fields.take("op", str),
         "language": fields.take("language", str),
+        "vendor": _vendor(fields),
         "order": fields.take("order", int, 0),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
@@ -52,6 +54,13 @@ def read(path: Path) -> dict[str, Any]:
     space["unaligned"] = _unaligned(fields, values, path)
     fields.done()
     return space
+
+
+def _vendor(fields: Fields) -> str:
+    vendor = str(fields.take("vendor", str, "nvidia"))
+    if vendor not in VENDORS:
+        raise TunefaError(f"{fields.at('vendor')}: {unknown('vendor', vendor, VENDORS)}")
+    return vendor
 
 
 def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
