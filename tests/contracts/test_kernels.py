@@ -189,7 +189,7 @@ def compiled() -> dict[str, list[Compiled]]:
             made = pool.map(compile_pool._compile, *zip(*arguments, strict=True))
             found[kernel.name] = [
                 Compiled(w, a, config, kernel.space.estimate(config, w, a), resources, reason)
-                for (w, a, config), (resources, _, reason) in zip(sample, made, strict=True)
+                for (w, a, config), (_, resources, _, reason) in zip(sample, made, strict=True)
             ]
     return found
 

@@ -183,9 +183,10 @@ def why_no_compiler(arch: Arch) -> str | None:
         found = nvrtc.installed()
     except TunefaError as error:
         return str(error)
-    if gpu(arch).target not in found.targets:
+    chip = gpu(arch).target
+    if chip not in found.targets:
         return (
-            f"NVRTC {found.version} ({found.path}) compiles for no {arch.name}: "
+            f"NVRTC {found.version} ({found.path}) compiles for no sm_{chip}: "
             f"pip install --upgrade nvidia-cuda-nvrtc"
         )
     return None
