@@ -36,15 +36,16 @@ def read(path: Path) -> dict[str, Any]:
         raise TunefaError(
             f"{fields.at('kernel')}: it names the kernel {kernel}, its file name {path.stem}"
         )
+    vendor = _vendor(fields)
     space = {
         "kernel": kernel,
         "op": fields.take("op", str),
         "language": fields.take("language", str),
-        "vendor": _vendor(fields),
+        "vendor": vendor,
         "order": fields.take("order", int, 0),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
-        "model": _model(fields, path),
+        "model": _model(fields, vendor, path),
         "defaults": _defaults(fields.take("defaults", list), path),
         "path": path,
     }
@@ -109,8 +110,10 @@ def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
     }
 
 
-def _model(fields: Fields, path: Path) -> dict[str, Expr]:
-    """An expression for each field of `Tiling`."""
+def _model(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
+    """An expression for each field of `Tiling`; nothing for chips that it does not describe."""
+    if vendor != "nvidia":
+        return {}
     model = _expressions(fields.take("model", dict), path)
     for name, expression in model.items():
         if name not in FIELDS:

@@ -17,7 +17,7 @@ from tunefa.reports.download import Reporter
 def command() -> None:
     """Compile for Huawei's Ascend NPUs, with none at hand.
 
-    Needs no GPU and no NPU.
+    Needs no GPU and no NPU. With --json, a command prints one JSON document.
     """
 
 

@@ -84,7 +84,8 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
     for name in kernels.names():
         try:
             kernel = kernels.load(name)
-            used.setdefault(kernel.language, kernel)
+            if kernel.space.vendor == "nvidia":  # others tell of their compilers elsewhere
+                used.setdefault(kernel.language, kernel)
         except TunefaError as error:
             problems[str(error)] = None
     compilers: dict[str, str | None] = {"ptxas": None, "nvrtc": None}
