@@ -224,7 +224,7 @@ def gpu(arch: Arch) -> GpuArch:
     """`arch` as what has SMs and warps. Raises TunefaError where it has none."""
     if isinstance(arch, GpuArch):
         return arch
-    raise TunefaError(f"{arch.name} has no SMs: only chips of NVIDIA are modelled by theirs")
+    raise TunefaError(f"{arch.name} has no SMs, and the model of time knows only chips that do")
 
 
 def npu(arch: Arch) -> NpuArch:

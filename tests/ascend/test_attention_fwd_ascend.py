@@ -1,0 +1,89 @@
+"""kernels/attention_fwd_ascend.py: numbers in Triton's interpreter, memory by the real compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ascend.interpreted import KERNEL
+from tests.ascend.test_compiler import THERE, needs_compiler
+from tunefa import arch as archs
+from tunefa import kernel as kernels
+from tunefa import languages
+from tunefa.ascend import sidecar
+from tunefa.kernel import Kernel
+from tunefa.workload import Workload
+
+TREE = Path(__file__).resolve().parent.parent.parent
+B3 = archs.npu(archs.load("ascend910b3"))
+WORKLOADS = [
+    Workload.parse(f"h8_q2048_d{head_dim}_{dtype}_{mask}")
+    for head_dim in (64, 128, 256)
+    for dtype in ("fp16", "bf16")
+    for mask in ("full", "causal")
+]
+each_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=str)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """The shipped one, with the user's sidecar."""
+    monkeypatch.setattr(sidecar, "folder", lambda: THERE)
+    return kernels.load(KERNEL)
+
+
+def test_numbers_are_right() -> None:
+    if reason := languages.load("triton").why_no_interpreter():
+        pytest.skip(reason)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.ascend.interpreted"],
+        cwd=TREE,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    wrong = [case for case in cases if not case["passed"]]
+    assert len(cases) > 20 and not wrong, f"{len(wrong)} of {len(cases)}, first {wrong[:1]}"
+
+
+def test_it_serves_npus_alone() -> None:
+    kernel = kernels.load(KERNEL)
+    assert kernel.why_not(WORKLOADS[0], archs.load("sm90")) == (
+        "it runs on chips of huawei, not of nvidia"
+    )
+    assert "no compiler" in (kernel.why_not(WORKLOADS[0], archs.load("ascend310p")) or "")
+    tail = Workload.parse("h8_q2047_d64_fp16_full")
+    assert "multiples of 64" in (kernel.why_not(tail, B3) or "")
+    assert [each.name for each in kernels.serving(WORKLOADS[0], B3)] == [KERNEL]
+
+
+@needs_compiler
+@each_workload
+def test_the_default_fits(kernel: Kernel, workload: Workload) -> None:
+    config = kernel.default(workload, B3)
+    found = languages.load("ascend").compile(kernel, workload, config, B3).binary
+    assert found.status == "fits" and not found.changed
+
+
+@needs_compiler
+@pytest.mark.slow
+@each_workload
+def test_bounds_never_exceed_what_the_compiler_takes(kernel: Kernel, workload: Workload) -> None:
+    language = languages.load("ascend")
+    configs = kernel.space.feasible(workload, B3).configs
+    for config in random.Random(str(workload)).sample(configs, 6):
+        bound = kernel.space.estimate(config, workload, B3)["l0c_needed"]
+        found = language.verdict(kernel, kernel.module.variant(workload, config), B3)
+        assert found.status in ("fits", "overflow"), found
+        memory = found.memories.get("l0c")
+        if memory is not None:
+            assert bound <= (memory.required_bytes or memory.peak_bytes or 0), (config, memory)
