@@ -55,7 +55,8 @@ def test_every_result_can_be_used() -> None:
 
 
 def sound() -> Record:
-    kernel = kernels.load(kernels.names()[0])
+    every = map(kernels.load, kernels.names())
+    kernel = next(each for each in every if each.space.vendor == "nvidia")
     record = measured("fwd_q4096")
     return measured(
         "fwd_q4096",
