@@ -87,13 +87,3 @@ def test_this_torch_is_asked_without_importing_it() -> None:
     import torch
 
     assert devices._torch_has_cuda() == (torch.version.cuda is not None)
-
-
-@pytest.mark.gpu
-def test_they_are_those_of_torch() -> None:
-    import torch
-
-    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    assert seen() == [
-        Seen(p.name, (p.major, p.minor), p.multi_processor_count, p.total_memory) for p in found
-    ]
