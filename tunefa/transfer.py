@@ -61,7 +61,11 @@ def choose(
     except TunefaError:  # a product of which the model knows no peaks
         return nearest
     near = _Near(store, workload, arch, device, str(device_name), kernels)
-    own_us, (name, config, us) = near.expected_us(nearest), min(near.expected(), key=lambda x: x[2])
+    expected = list(near.expected())
+    own = nearest.kernel, dict(nearest.config)
+    # 0 where a newer record of the nearest's question has a config that cannot run here.
+    own_us = next((us for name, config, us in expected if (name, dict(config)) == own), 0.0)
+    name, config, us = min(expected, key=lambda each: each[2], default=("", {}, math.inf))
     if not us <= (1 - GAIN) * own_us < math.inf:
         return nearest
     return Choice(name, dict(config), "nearest", nearest.record, nearest.octaves, 1 - us / own_us)
@@ -77,12 +81,6 @@ class _Near:
     device: Device
     device_name: str
     kernels: Sequence[Kernel]
-
-    def expected_us(self, choice: Choice) -> float:
-        """Of what `lookup` chose; 0 where a newer record of the same has another config."""
-        own = choice.kernel, dict(choice.config)
-        times = (us for name, config, us in self.expected() if (name, dict(config)) == own)
-        return next(times, 0.0)
 
     def expected(self) -> Iterator[tuple[str, Config, float]]:
         """(kernel, config, expected time) of all that may run."""
