@@ -6,7 +6,7 @@ VENV := .venv
 READY := $(VENV)/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help search test lint bench-search venv clean
+.PHONY: help search test test-ascend lint bench-search venv clean
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=python3.12]"
@@ -19,6 +19,11 @@ search: $(READY) ## search without a GPU for the default workload; ARGS="--arch 
 # long ones are not left for the end.
 test: lint ## ruff, mypy and all tests
 	$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# Without the compiler, `make test` skips what this runs. It is fetched once, into tunefa's folder.
+test-ascend: $(READY) ## the tests with Huawei's real compiler; fetches it, about 200 MB
+	$(VENV)/bin/tunefa ascend setup
+	$(VENV)/bin/python -m pytest tests/ascend
 
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
 lint: $(READY) ## ruff and mypy

@@ -19,7 +19,7 @@ from tunefa.evaluate import Predicted, Raced
 from tunefa.trial import Config, Outcome, Resources, Trial
 from tunefa.workload import Workload
 
-SM90 = archs.load("sm90")
+SM90 = archs.gpu(archs.load("sm90"))
 H200 = SM90.device("h200")
 KERNEL = kernels.load("attention_fwd_triton")
 WORKLOAD = Workload.parse("h4_kv2_q96_k160_d32")
@@ -78,7 +78,7 @@ def pending(of: Config, done: bool) -> Pending:
     """A config whose compiler has ended, or never does."""
     future: Any = Future()
     if done:
-        future.set_result((FITS, 0.1, ""))
+        future.set_result(("ok", FITS, 0.1, ""))
     return Pending(of, future)
 
 
@@ -87,7 +87,7 @@ def test_trials_come_as_they_are_ready(predicted: Predicted) -> None:
     predicted._pending.extend([slow, fast])
     trial = predicted.next()
     assert trial is not None and trial.config == fast.config
-    slow.future.set_result((FITS, 0.1, ""))
+    slow.future.set_result(("ok", FITS, 0.1, ""))
     trial = predicted.next(wait_s=0.0)
     assert trial is not None and trial.config == slow.config
 

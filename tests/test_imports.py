@@ -44,7 +44,7 @@ LAYERS = (
     }
     | {"reference", "call", "frozen", "driver", "launch", "triton_abi"}
     | {"parameters", "host_side", "cuda_abi", "nvrtc", "cubin_cache"}
-    | {"packed", "packed_call", "chip", "compiler"},
+    | {"packed", "packed_call", "chip", "compiler", "ascend"},
     {
         "evaluate",
         "final",
@@ -147,7 +147,7 @@ from tunefa import compile_pool, kernel
 for name in kernel.names():
     made = kernel.load(name)
     config = made.default(compile_pool.Workload.parse("q100_d64"), compile_pool.archs.load("sm90"))
-    print(compile_pool._compile(name, "q100_d64", "sm90", dict(config), True)[2])
+    print(compile_pool._compile(name, "q100_d64", "sm90", dict(config), True)[3])
 sys.exit("torch" in sys.modules)
 """
 

@@ -12,13 +12,13 @@ import pytest
 from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa import model
-from tunefa.arch import Arch, Device
+from tunefa.arch import Device, GpuArch
 from tunefa.model import Prediction
 from tunefa.tiling import Tiling
 from tunefa.trial import Config, Resources
 from tunefa.workload import Workload
 
-SM90 = archs.load("sm90")
+SM90 = archs.gpu(archs.load("sm90"))
 H200 = SM90.device("NVIDIA H200")
 KERNEL = kernels.load("attention_fwd_triton")
 FULL = Workload.parse("h16_q8192_d128_full")
@@ -47,18 +47,18 @@ def predict(workload: Workload = FULL, **changes: Any) -> Prediction:
     return model.predict(workload, SM90, H200, tiling, replace(RESOURCES, **resources))
 
 
-def tiled(config: Config = CONFIG, workload: Workload = FULL, arch: Arch = SM90) -> Tiling:
+def tiled(config: Config = CONFIG, workload: Workload = FULL, arch: GpuArch = SM90) -> Tiling:
     return KERNEL.space.tiling(config, workload, arch)
 
 
-def lower_bounds(config: Config, workload: Workload, arch: Arch) -> Resources:
+def lower_bounds(config: Config, workload: Workload, arch: GpuArch) -> Resources:
     """Resources as a search supposes them before it has compiled anything."""
     estimate = KERNEL.space.estimate(config, workload, arch)
     registers = min(int(estimate["registers"]) + 32, arch.max_registers_per_thread)
     return Resources(int(estimate["smem_bytes"]), registers, 0, 0)
 
 
-def sample(workload: Workload, arch: Arch, count: int) -> list[tuple[Config, Resources]]:
+def sample(workload: Workload, arch: GpuArch, count: int) -> list[tuple[Config, Resources]]:
     """Feasible configs, the same at each run."""
     configs = KERNEL.space.feasible(workload, arch).configs
     some = random.Random(0).sample(configs, min(count, len(configs)))
@@ -188,10 +188,10 @@ LONGER = {
 }
 
 
-@pytest.mark.parametrize("arch", archs.names())
+@pytest.mark.parametrize("arch", archs.names("nvidia"))
 @pytest.mark.parametrize("what", LONGER)
 def test_more_work_is_never_faster(arch: str, what: str) -> None:
-    chip = archs.load(arch)
+    chip = archs.gpu(archs.load(arch))
     for text in WORKLOADS:
         workload = Workload.parse(text)
         for config, resources in sample(workload, chip, 40):
@@ -217,12 +217,12 @@ def test_a_tile_more_of_queries_is_never_faster() -> None:
         assert times == sorted(times), config
 
 
-DEVICES = [(each, device) for each in archs.names() for device in archs.load(each).devices]
+DEVICES = [(each, device) for each in archs.names("nvidia") for device in archs.load(each).devices]
 
 
 @pytest.mark.parametrize(("arch", "device"), DEVICES, ids=lambda each: getattr(each, "name", each))
 def test_no_config_is_predicted_above_the_peak(arch: str, device: Device) -> None:
-    chip = archs.load(arch)
+    chip = archs.gpu(archs.load(arch))
     for text in WORKLOADS:
         workload = Workload.parse(text)
         rate = device.tensor_flops_per_s("tf32" if workload.dtype == "fp32" else workload.dtype)

@@ -16,7 +16,7 @@ from tunefa.tiling import Tiling
 from tunefa.trial import Resources
 from tunefa.workload import Workload
 
-SM90 = archs.load("sm90")
+SM90 = archs.gpu(archs.load("sm90"))
 H200 = SM90.device("NVIDIA H200")
 GLUON = kernels.load("attention_fwd_gluon_sm90")
 TRITON = kernels.load("attention_fwd_triton")
@@ -147,7 +147,7 @@ BEFORE = [
 def test_kernels_without_specialised_warps_are_as_before(
     arch: str, text: str, changes: dict[str, Any], time_us: float
 ) -> None:
-    chip, workload = archs.load(arch), Workload.parse(text)
+    chip, workload = archs.gpu(archs.load(arch)), Workload.parse(text)
     config = {**TRITON.default(workload, chip), **changes}
     tiling = TRITON.space.tiling(config, workload, chip)
     made = model.predict(workload, chip, chip.device(), tiling, Resources(40000, 128, 40, 0))

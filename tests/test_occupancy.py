@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import pytest
 
-from tunefa.arch import load
+from tunefa import arch
 from tunefa.occupancy import Occupancy, occupancy
 
 KIB = 1024
+SM90 = arch.gpu(arch.load("sm90"))
 
 
 def _limits(name: str, registers: int, smem_bytes: int, threads: int) -> tuple[int, int, int, int]:
     """Limits by threads, registers, shared memory and blocks."""
-    found = occupancy(load(name), registers, smem_bytes, threads)
+    found = occupancy(arch.gpu(arch.load(name)), registers, smem_bytes, threads)
     assert found.blocks_per_sm == min(found.limits.values()) == found.limits[found.limiter]
     assert list(found.limits) == ["threads", "registers", "smem", "blocks"]
     return tuple(found.limits.values())  # type: ignore[return-value]
@@ -25,7 +26,7 @@ def test_a_typical_attention_block_on_hopper() -> None:
     # 8 warps: 64 / 8 = 8 by threads. 128 x 32 = 4096 registers per warp; a partition of 16384 holds
     # 4 warps, an SM 16, which is 2 blocks. (96 + 1) KiB = 99328: 233472 / 99328 = 2.
     assert _limits("sm90", 128, 96 * KIB, 256) == (8, 2, 2, 32)
-    assert occupancy(load("sm90"), 128, 96 * KIB, 256).limiter == "registers"
+    assert occupancy(SM90, 128, 96 * KIB, 256).limiter == "registers"
 
 
 def test_the_block_of_the_explain_example_fits_twice() -> None:
@@ -38,10 +39,10 @@ def test_the_block_of_the_explain_example_fits_twice() -> None:
 
 @pytest.mark.parametrize("name", ["sm80", "sm86", "sm87", "sm89", "sm90", "sm100", "sm120"])
 def test_the_whole_opt_in_fits_once_and_a_byte_more_never(name: str) -> None:
-    most = load(name).smem_per_block_bytes
+    most = arch.gpu(arch.load(name)).smem_per_block_bytes
     assert _limits(name, 32, most, 128)[2] == 1
     assert _limits(name, 32, most + 1, 128)[2] == 0
-    assert occupancy(load(name), 32, most + 1, 128).blocks_per_sm == 0
+    assert occupancy(arch.gpu(arch.load(name)), 32, most + 1, 128).blocks_per_sm == 0
 
 
 def test_shared_memory_is_taken_in_units_of_128_bytes() -> None:
@@ -100,16 +101,16 @@ def test_threads_count_in_whole_warps() -> None:
 )
 def test_small_blocks_meet_the_limit_on_blocks(name: str, blocks: int) -> None:
     # One warp of 16 registers and no shared memory: 64 or 48 blocks by threads, 128 by registers.
-    found = occupancy(load(name), 16, 0, 32)
+    found = occupancy(arch.gpu(arch.load(name)), 16, 0, 32)
     assert (found.blocks_per_sm, found.limiter) == (blocks, "blocks")
     assert found.limits["registers"] == 128
 
 
 def test_the_limiter_is_named() -> None:
-    assert occupancy(load("sm90"), 32, 0, 1024).limiter == "threads"  # 2, 2 by registers too
-    assert occupancy(load("sm90"), 168, 0, 384).limiter == "registers"  # 12 warps: 1
-    assert occupancy(load("sm90"), 64, 200 * KIB, 128).limiter == "smem"
-    assert occupancy(load("sm90"), 32, 0, 1024) == Occupancy(
+    assert occupancy(SM90, 32, 0, 1024).limiter == "threads"  # 2, 2 by registers too
+    assert occupancy(SM90, 168, 0, 384).limiter == "registers"  # 12 warps: 1
+    assert occupancy(SM90, 64, 200 * KIB, 128).limiter == "smem"
+    assert occupancy(SM90, 32, 0, 1024) == Occupancy(
         2, {"threads": 2, "registers": 2, "smem": 228, "blocks": 32}, "threads"
     )
 
@@ -121,4 +122,4 @@ def test_what_no_kernel_has_is_a_bug_of_the_caller(
     registers: int, smem_bytes: int, threads: int
 ) -> None:
     with pytest.raises(ValueError, match="no kernel has"):
-        occupancy(load("sm90"), registers, smem_bytes, threads)
+        occupancy(SM90, registers, smem_bytes, threads)

@@ -106,6 +106,7 @@ def test_enumeration_is_brute_force_in_any_space(
         kernel="any",
         op="fwd",
         language="triton",
+        vendor="nvidia",
         order=0,
         parameters=tuple(
             Parameter(name, tuple(each), "") for name, each in zip("ABC", values, strict=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa import arch_file
-from tunefa.errors import unknown
+from tunefa.errors import TunefaError, unknown
 
 _FOLDER = Path(__file__).parent / "archs"
 
@@ -31,18 +31,21 @@ class Device:
     match: tuple[str, ...]
     """Lower-case parts of a device name that mean this device."""
     sms: int
+    """Of an NPU, its cores with a cube."""
     boost_mhz: float
     """Clock behind the published tensor peak; a kernel at the power limit runs below it."""
     l2_bytes: int
     """As the driver reports it."""
     hbm_bytes_per_s: float
     """Peak of the device's memory, of whatever kind that is."""
-    memory_bytes: int
-    power_w: float
     tensor_flops_per_clock_per_sm: Mapping[str, float] = field(hash=False)
     """By dtype; the arch's, except where this product is fused to another rate."""
     l2_bytes_per_clock: float
     """Read bandwidth of the whole chip's L2."""
+    memory_bytes: int | None = None
+    power_w: float | None = None
+    vector_cores: int | None = None
+    """Of an NPU."""
     max_mhz: float | None = None
     """Highest clock the driver allows, where it differs from `boost_mhz`."""
 
@@ -57,16 +60,49 @@ class Device:
         return self.sms * rates[dtype] * self.boost_mhz * 1e6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Arch:
-    """One chip family: what fits an SM and what an SM does per clock."""
+    """One chip family, of whatever vendor: what its kinds have in common."""
 
     name: str
     """"sm90"."""
     vendor: str
-    compute_capability: tuple[int, int]
     features: frozenset[str]
     """"tma", "wgmma", "fp8" and the like."""
+    tensor_flops_per_clock_per_sm: Mapping[str, float] = field(hash=False)
+    """By dtype: dense, fp32 accumulation, of the first device (see `Device`)."""
+    devices: tuple[Device, ...]
+    """The first is the default."""
+    sources: Mapping[str, str] = field(hash=False)
+    """Citation by key; one that begins with "Estimate:" stands for an estimate."""
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes it has tensor peaks for, and fp32."""
+        return (*self.tensor_flops_per_clock_per_sm, "fp32")
+
+    def env(self) -> dict[str, Any]:
+        """The names that a space's expressions may use for this arch."""
+        return {"arch": self.name}
+
+    def device(self, name: str | None = None) -> Device:
+        """The device of this arch that `name` means, the default one for None.
+
+        Raises TunefaError for a name that means none of them.
+        """
+        if name is None:
+            return self.devices[0]
+        found = max(_matches(self, name), key=lambda each: each[0], default=None)
+        if found is None:
+            raise unknown(f"{self.name} device", name, [each.name for each in self.devices])
+        return found[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuArch(Arch):
+    """Of NVIDIA: what fits an SM and what an SM does per clock."""
+
+    compute_capability: tuple[int, int]
     registers_per_sm: int
     """32-bit registers; also the most that one block may have."""
     max_registers_per_thread: int
@@ -84,18 +120,12 @@ class Arch:
     smem_reserved_per_block_bytes: int
     """Taken by the driver for each resident block."""
     smem_allocation_unit_bytes: int
-    tensor_flops_per_clock_per_sm: Mapping[str, float] = field(hash=False)
-    """By dtype: dense, fp32 accumulation, of the first device (see `Device`)."""
     fp32_fma_per_clock_per_sm: float
     exp2_per_clock_per_sm: float
     """Of the special-function unit."""
     smem_bytes_per_clock_per_sm: float
     l2_bytes_per_clock: float
     """Of the first device's whole chip."""
-    devices: tuple[Device, ...]
-    """The first is the default."""
-    sources: Mapping[str, str] = field(hash=False)
-    """Citation by key; one that begins with "Estimate:" stands for an estimate."""
 
     @property
     def target(self) -> int:
@@ -107,15 +137,10 @@ class Arch:
         """Threads of a warp."""
         return self.max_threads_per_sm // self.max_warps_per_sm
 
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The dtypes it has tensor peaks for, and fp32."""
-        return (*self.tensor_flops_per_clock_per_sm, "fp32")
-
     def env(self) -> dict[str, Any]:
         """The names that a space's expressions may use for this arch."""
         return {
-            "arch": self.name,
+            **super().env(),
             "compute_capability": self.target,
             "smem_per_block_bytes": self.smem_per_block_bytes,
             "smem_per_sm_bytes": self.smem_per_sm_bytes,
@@ -125,24 +150,50 @@ class Arch:
             **{f"has_{each}": each in self.features for each in ("tma", "wgmma", "fp8")},
         }
 
-    def device(self, name: str | None = None) -> Device:
-        """The device of this arch that `name` means, the default one for None.
 
-        Raises TunefaError for a name that means none of them.
-        """
-        if name is None:
-            return self.devices[0]
-        found = max(_matches(self, name), key=lambda each: each[0], default=None)
-        if found is None:
-            raise unknown(f"{self.name} device", name, [each.name for each in self.devices])
-        return found[1]
+@dataclass(frozen=True, kw_only=True)
+class NpuArch(Arch):
+    """Of Huawei: the memories of one core, which programs fill and no cache manages.
+
+    A core is a cube, for products, with L1, L0A, L0B and L0C, and vector cores with a UB each.
+    """
+
+    ub_bytes: int
+    """What programs get of one vector core's Unified Buffer."""
+    l1_bytes: int
+    l0a_bytes: int
+    l0b_bytes: int
+    l0c_bytes: int
+
+    @property
+    def target(self) -> str:
+        """What compilers call it: "Ascend910B3"."""
+        return self.devices[0].name
+
+    @property
+    def capacities(self) -> dict[str, int]:
+        """Bytes by the names of `Planned`'s memories in `tunefa.ascend.verdict`."""
+        return {"ub": self.ub_bytes, "l1": self.l1_bytes, "l0c": self.l0c_bytes}
+
+    def env(self) -> dict[str, Any]:
+        """The names that a space's expressions may use for this arch."""
+        return {
+            **super().env(),
+            "cores": self.devices[0].sms,
+            "ub_bytes": self.ub_bytes,
+            "l1_bytes": self.l1_bytes,
+            "l0a_bytes": self.l0a_bytes,
+            "l0b_bytes": self.l0b_bytes,
+            "l0c_bytes": self.l0c_bytes,
+        }
 
 
-def names() -> list[str]:
-    """Every arch there is a file for, oldest first."""
-    return sorted(
-        (path.stem for path in _FOLDER.glob("*.yaml")), key=lambda each: (len(each), each)
+def names(vendor: str | None = None) -> list[str]:
+    """Every arch there is a file for, or those of one vendor, oldest first."""
+    every = sorted(
+        (path.stem for path in _FOLDER.glob("*.yaml")), key=lambda name: (len(name), name)
     )
+    return every if vendor is None else [name for name in every if _load(name).vendor == vendor]
 
 
 def load(name: str) -> Arch:
@@ -169,6 +220,20 @@ def find(name: str) -> tuple[Arch, Device]:
     return found
 
 
+def gpu(arch: Arch) -> GpuArch:
+    """`arch` as what has SMs and warps. Raises TunefaError where it has none."""
+    if isinstance(arch, GpuArch):
+        return arch
+    raise TunefaError(f"{arch.name} has no SMs: only chips of NVIDIA are modelled by theirs")
+
+
+def npu(arch: Arch) -> NpuArch:
+    """`arch` as what has cubes and UBs. Raises TunefaError where it has none."""
+    if isinstance(arch, NpuArch):
+        return arch
+    raise TunefaError(f"{arch.name} is no NPU: name one of {', '.join(names('huawei'))}")
+
+
 def read(path: Path) -> Arch:
     """The arch in the file at `path`.
 
@@ -179,7 +244,7 @@ def read(path: Path) -> Arch:
     devices = tuple(
         Device(
             **{
-                "l2_bytes_per_clock": numbers["l2_bytes_per_clock"],
+                "l2_bytes_per_clock": numbers.get("l2_bytes_per_clock"),
                 **each,
                 "tensor_flops_per_clock_per_sm": {
                     **numbers["tensor_flops_per_clock_per_sm"],
@@ -189,7 +254,10 @@ def read(path: Path) -> Arch:
         )
         for each in numbers.pop("devices")
     )
-    return Arch(**numbers, devices=devices)
+    return _KINDS[numbers["vendor"]](**numbers, devices=devices)
+
+
+_KINDS: Mapping[str, type[Arch]] = {"nvidia": GpuArch, "huawei": NpuArch}
 
 
 @functools.cache  # of frozen values from files that do not change while tunefa runs

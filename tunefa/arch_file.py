@@ -11,7 +11,7 @@ from tunefa import strict_yaml
 from tunefa.errors import TunefaError, unknown
 from tunefa.strict_yaml import Fields, Located
 
-_COUNTS = (
+_GPU_COUNTS = (
     "registers_per_sm",
     "max_registers_per_thread",
     "register_allocation_unit",
@@ -25,14 +25,22 @@ _COUNTS = (
     "smem_reserved_per_block_bytes",
     "smem_allocation_unit_bytes",
 )
-_RATES = (
+_GPU_RATES = (
     "fp32_fma_per_clock_per_sm",
     "exp2_per_clock_per_sm",
     "smem_bytes_per_clock_per_sm",
     "l2_bytes_per_clock",
 )
-_DEVICE_COUNTS = ("sms", "l2_bytes", "memory_bytes")
-_DEVICE_RATES = ("boost_mhz", "hbm_bytes_per_s", "power_w")
+_NPU_COUNTS = ("ub_bytes", "l1_bytes", "l0a_bytes", "l0b_bytes", "l0c_bytes")
+VENDORS = ("nvidia", "huawei")
+_OF_DEVICE: dict[str, tuple[str, ...]] = {
+    "nvidia": ("sms", "l2_bytes", "memory_bytes"),
+    "huawei": ("sms", "vector_cores", "l2_bytes"),
+}
+_RATES_OF_DEVICE: dict[str, tuple[str, ...]] = {
+    "nvidia": ("boost_mhz", "hbm_bytes_per_s", "power_w"),
+    "huawei": ("boost_mhz", "hbm_bytes_per_s", "l2_bytes_per_clock"),
+}
 _DEVICE_OPTIONAL = ("max_mhz", "l2_bytes_per_clock")
 _TENSOR = "tensor_flops_per_clock_per_sm"
 _SHAPE = "{value: N, source: KEY}, with KEY one of 'sources'"
@@ -47,15 +55,14 @@ def read(path: Path) -> dict[str, Any]:
     fields = Fields(data, str(path))
     sources = _texts(fields.take("sources", dict), str(path))
     entry = _Entry(data, fields, _Citations(str(path), sources))
+    vendor = _vendor(fields)
     arch: dict[str, Any] = {
         "name": _stem(fields, path),
-        "vendor": fields.take("vendor", str),
-        "compute_capability": _capability(fields),
+        "vendor": vendor,
         "features": frozenset(_list_of_text(fields, "features")),
-        **{key: entry.number(key, int) for key in _COUNTS},
-        **{key: entry.number(key, float) for key in _RATES},
+        **(_gpu(fields, entry) if vendor == "nvidia" else _npu(entry)),
         _TENSOR: entry.numbers(_TENSOR),
-        "devices": [_device(each, entry.cited) for each in fields.take("devices", list)],
+        "devices": [_device(each, vendor, entry.cited) for each in fields.take("devices", list)],
         "sources": sources,
     }
     fields.done()
@@ -117,19 +124,40 @@ class _Entry:
         return {name: inner.number(name, float) for name in data}
 
 
-def _device(data: Any, cited: _Citations) -> dict[str, Any]:
+def _device(data: Any, vendor: str, cited: _Citations) -> dict[str, Any]:
     fields = Fields(data, cited.path)
     entry = _Entry(data, fields, cited)
     device = {
         "name": fields.take("name", str),
         "match": tuple(_list_of_text(fields, "match")),
-        **{key: entry.number(key, int) for key in _DEVICE_COUNTS},
-        **{key: entry.number(key, float) for key in _DEVICE_RATES},
+        **{key: entry.number(key, int) for key in _OF_DEVICE[vendor]},
+        **{key: entry.number(key, float) for key in _RATES_OF_DEVICE[vendor]},
         **{key: entry.number(key, float) for key in _DEVICE_OPTIONAL if key in data},
         _TENSOR: entry.numbers(_TENSOR),
     }
     fields.done()
     return device
+
+
+def _vendor(fields: Fields) -> str:
+    vendor = str(fields.take("vendor", str))
+    if vendor not in VENDORS:
+        raise TunefaError(f"{fields.at('vendor')}: {unknown('vendor', vendor, VENDORS)}")
+    return vendor
+
+
+def _gpu(fields: Fields, entry: _Entry) -> dict[str, Any]:
+    """What only `GpuArch` has."""
+    return {
+        "compute_capability": _capability(fields),
+        **{key: entry.number(key, int) for key in _GPU_COUNTS},
+        **{key: entry.number(key, float) for key in _GPU_RATES},
+    }
+
+
+def _npu(entry: _Entry) -> dict[str, Any]:
+    """What only `NpuArch` has."""
+    return {key: entry.number(key, int) for key in _NPU_COUNTS}
 
 
 def _stem(fields: Fields, path: Path) -> str:

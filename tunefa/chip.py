@@ -29,7 +29,7 @@ class Chip:
         if torch.version.hip is not None:  # its capabilities are numbered like NVIDIA's
             return cls(name, None, f"{name} is an AMD device, and there is no kernel for it")
         major, minor = torch.cuda.get_device_capability(device)
-        known = archs.names()
+        known = archs.names("nvidia")
         if f"sm{major}{minor}" not in known:
             why = f"there is no arch sm{major}{minor} for {name} (known: {', '.join(known)})"
             return cls(name, None, why)

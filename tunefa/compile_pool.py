@@ -19,7 +19,7 @@ from tunefa import check, languages
 from tunefa import kernel as kernels
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
-from tunefa.trial import Config, Resources, Trial
+from tunefa.trial import Config, Outcome, Resources, Trial
 from tunefa.workers import Workers
 from tunefa.workload import Workload
 
@@ -32,20 +32,18 @@ class Pending:
     """A config on its way through the compiler."""
 
     config: Config
-    future: Future[tuple[Resources | None, float, str]]
+    future: Future[tuple[Outcome, Resources | None, float, str]]
 
     def trial(self) -> Trial:
         """Waits for it: `ok` with resources, or why it failed."""
         try:
-            resources, seconds, reason = self.future.result()
+            outcome, resources, seconds, reason = self.future.result()
         except TimeoutError:
             return Trial(self.config, "timeout", f"compiling took over {COMPILE_LIMIT_S:.0f} s")
         except ProcessExpired as error:
             reason = f"the compiler died with exit code {error.exitcode}"
             return Trial(self.config, "crashed", reason)
-        if resources is None:
-            return Trial(self.config, "compile_failed", reason, compile_s=seconds)
-        return Trial(self.config, "ok", resources=resources, compile_s=seconds)
+        return Trial(self.config, outcome, reason, resources, compile_s=seconds)
 
 
 class CompilePool:
@@ -85,8 +83,8 @@ class CompilePool:
 
 def _compile(
     kernel_name: str, workload: str, arch_name: str, config: Config, gated: bool = False
-) -> tuple[Resources | None, float, str]:
-    """In a worker: (resources, seconds, "") or (None, 0, why not)."""
+) -> tuple[Outcome, Resources | None, float, str]:
+    """In a worker: ("ok", resources, seconds, "") or (what happened, what is known, 0, why)."""
     kernel, problem = kernels.load(kernel_name), Workload.parse(workload)
     language, arch = languages.load(kernel.language), archs.load(arch_name)
     # As contiguous tensors have it: the heads of each row lie head_dim elements apart.
@@ -99,10 +97,10 @@ def _compile(
                 keys = {language.binary_key(kernel, w, config, aligned) for w in (problem, checked)}
                 if len(keys) > 1:
                     language.compile(kernel, checked, config, arch, aligned)
-            return compiled.resources, compiled.seconds, ""
+            return "ok", compiled.resources, compiled.seconds, ""
         except languages.CompileError as error:
-            failure = str(error)
-    return None, 0.0, _cause(failure, log.getvalue())
+            failure = error
+    return failure.outcome, failure.resources, 0.0, _cause(str(failure), log.getvalue())
 
 
 _CAUSE = re.compile(r"error: (?!Failures have been detected)|fatal\s|Assertion|LLVM ERROR")

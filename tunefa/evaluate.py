@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from tunefa import check, languages, model
-from tunefa.arch import Arch, Device
+from tunefa.arch import Arch, Device, GpuArch, gpu
 from tunefa.compile_pool import CompilePool, Pending
 from tunefa.kernel import Kernel
 from tunefa.trial import Config, Resources, Trial, time_us
@@ -107,9 +107,10 @@ class Predicted:
         if trial.outcome != "ok" or trial.resources is None:
             return trial
         tiling = self.kernel.space.tiling(trial.config, self.workload, self.arch)
-        prediction = model.predict(self.workload, self.arch, self.device, tiling, trial.resources)
+        arch = gpu(self.arch)
+        prediction = model.predict(self.workload, arch, self.device, tiling, trial.resources)
         if math.isinf(prediction.time_us):
-            return replace(trial, outcome="refused", reason=_too_large(trial.resources, self.arch))
+            return replace(trial, outcome="refused", reason=_too_large(trial.resources, arch))
         return replace(trial, predicted_us=prediction.time_us)
 
     def race(
@@ -144,7 +145,7 @@ class Predicted:
         self._pending.clear()
 
 
-def _too_large(resources: Resources, arch: Arch) -> str:
+def _too_large(resources: Resources, arch: GpuArch) -> str:
     return (
         f"the compiled block needs {resources.smem_bytes:,} B of shared memory and "
         f"{resources.registers} registers per thread: it fits no SM of {arch.name}, which gives a "

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tunefa.arch import Arch, Device
+from tunefa.arch import Device, GpuArch
 from tunefa.expr import ceil_div
 from tunefa.occupancy import Occupancy, occupancy
 from tunefa.tiling import Tiling
@@ -95,7 +95,7 @@ class _Cut:
 
 
 def predict(
-    workload: Workload, arch: Arch, device: Device, tiling: Tiling, resources: Resources
+    workload: Workload, arch: GpuArch, device: Device, tiling: Tiling, resources: Resources
 ) -> Prediction:
     """The time of one launch, in us, on `device` at its boost clock.
 
@@ -122,7 +122,7 @@ def predict(
     return Prediction(time_us, binding, fits, pipes, steps, compute_us, l2_us, hbm_us)
 
 
-def expected_resources(arch: Arch, tiling: Tiling, smem_bytes: int, registers: int) -> Resources:
+def expected_resources(arch: GpuArch, tiling: Tiling, smem_bytes: int, registers: int) -> Resources:
     """What the compiler will probably report, from a space's lower bounds.
 
     `registers` are those of a thread's scores and output; where warps are specialised those of the
@@ -143,11 +143,11 @@ def expected_resources(arch: Arch, tiling: Tiling, smem_bytes: int, registers: i
     return Resources(smem_bytes, int(min(wanted, tiling.max_registers)), int(4 * spilled))
 
 
-def _uses_wgmma(arch: Arch, tiling: Tiling) -> bool:
+def _uses_wgmma(arch: GpuArch, tiling: Tiling) -> bool:
     return "wgmma" in arch.features and tiling.warps >= 4 and tiling.block_m >= 64
 
 
-def _resident(arch: Arch, tiling: Tiling, resources: Resources) -> Occupancy:
+def _resident(arch: GpuArch, tiling: Tiling, resources: Resources) -> Occupancy:
     """The blocks that an SM holds; of a kernel that starts one on each SM, no more than that."""
     registers, smem_bytes = max(1, int(resources.registers or 0)), int(resources.smem_bytes or 0)
     fits = occupancy(arch, registers, smem_bytes, tiling.threads)
@@ -187,7 +187,7 @@ def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:
 
 
 def _step_cycles(
-    workload: Workload, arch: Arch, tiling: Tiling, resources: Resources, cut: _Cut
+    workload: Workload, arch: GpuArch, tiling: Tiling, resources: Resources, cut: _Cut
 ) -> dict[str, float]:
     block_m, block_n = tiling.block_m, tiling.block_n
     columns = tiling.columns + tiling.columns_v

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tunefa.arch import Arch
+from tunefa.arch import GpuArch
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Occupancy:
     """The lowest of `limits`, the first in that order if several are."""
 
 
-def occupancy(arch: Arch, registers: int, smem_bytes: int, threads: int) -> Occupancy:
+def occupancy(arch: GpuArch, registers: int, smem_bytes: int, threads: int) -> Occupancy:
     """The occupancy of blocks of `threads` threads with `registers` registers each and
     `smem_bytes` bytes of shared memory (static and dynamic) per block.
 
@@ -43,11 +43,11 @@ def occupancy(arch: Arch, registers: int, smem_bytes: int, threads: int) -> Occu
     return Occupancy(limits[limiter], limits, limiter)
 
 
-def _by_threads(arch: Arch, threads: int, warps: int) -> int:
+def _by_threads(arch: GpuArch, threads: int, warps: int) -> int:
     return 0 if threads > arch.max_threads_per_block else arch.max_warps_per_sm // warps
 
 
-def _by_registers(arch: Arch, registers: int, warps: int) -> int:
+def _by_registers(arch: GpuArch, registers: int, warps: int) -> int:
     per_warp = _round_up(registers * arch.warp_size, arch.register_allocation_unit)
     parts = arch.register_partitions_per_sm
     # The launch check supposes that a block takes registers in every partition alike.
@@ -59,7 +59,7 @@ def _by_registers(arch: Arch, registers: int, warps: int) -> int:
     return warps_per_part * parts // warps
 
 
-def _by_smem(arch: Arch, smem_bytes: int) -> int:
+def _by_smem(arch: GpuArch, smem_bytes: int) -> int:
     if smem_bytes > arch.smem_per_block_bytes:
         return 0
     taken = smem_bytes + arch.smem_reserved_per_block_bytes

@@ -25,6 +25,9 @@ Objective = Literal["measured", "predicted", "replayed"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
+_OF_NPUS = ("ub_bytes", "l1_bytes", "l0c_bytes", "workspace_bytes")
+
+
 @dataclass(frozen=True)
 class Record:
     """One winner of one search.
@@ -137,7 +140,7 @@ class Record:
             "mode": self.mode,
             "median_us": self.median_us,
             "tflops": self.tflops,
-            "resources": None if self.resources is None else asdict(self.resources),
+            "resources": None if self.resources is None else _said(self.resources),
             "certificate": self.certificate,
             "provenance": self.provenance,
         }
@@ -187,9 +190,15 @@ def _resources(data: Any, where: str) -> Resources:
         registers=fields.take("registers", optional_int, None),
         spill_bytes=fields.take("spill_bytes", optional_int, None),
         stack_bytes=fields.take("stack_bytes", optional_int, None),
+        **{name: fields.take(name, optional_int, None) for name in _OF_NPUS},
     )
     fields.done()
     return resources
+
+
+def _said(resources: Resources) -> dict[str, int | None]:
+    """Without what only other kinds of chips have."""
+    return {k: v for k, v in asdict(resources).items() if v is not None or k not in _OF_NPUS}
 
 
 def _timestamp(date: Any) -> float:

@@ -57,6 +57,8 @@ class Space:
     kernel: str
     op: str
     language: str
+    vendor: str
+    """Whose chips it runs on."""
     order: int
     """Of the kernels that serve a workload of which nothing is known, the lowest runs."""
     parameters: tuple[Parameter, ...]
@@ -74,6 +76,8 @@ class Space:
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         """Why the kernel does not serve the workload on that arch, in words; None if it does."""
+        if arch.vendor != self.vendor:
+            return f"it runs on chips of {self.vendor}, not of {arch.vendor}"
         if workload.op != self.op:
             return f"it computes {self.op}, not {workload.op}"
         if workload.dtype not in arch.dtypes:
@@ -204,21 +208,23 @@ def load(kernel: str) -> Space:
 def read(path: Path) -> Space:
     """The space in one file. Raises TunefaError with file and line for one that does not hold."""
     fields = space_file.read(path)
-    space = Space(**{**fields, "parameters": tuple(map(_parameter, fields["parameters"]))})
+    vendor = fields["vendor"]
+    parameters = tuple(_parameter(each, vendor) for each in fields["parameters"])
+    space = Space(**{**fields, "parameters": parameters})
     _check_names(space)
     return space
 
 
-def _parameter(fields: dict[str, Any]) -> Parameter:
+def _parameter(fields: dict[str, Any], vendor: str) -> Parameter:
     where = fields.pop("where")
-    if fields["name"] in _outer_names():
+    if fields["name"] in _outer_names(vendor):
         raise TunefaError(f"{where}: the name is already one of a workload or an arch")
     return Parameter(**fields)
 
 
 def _check_names(space: Space) -> None:
     """Every name an expression reads is known where it stands; every default is in the space."""
-    outer = _outer_names()
+    outer = _outer_names(space.vendor)
     for when in (*space.serves.values(), *(when for when, _ in space.defaults)):
         _check_known(when, outer)
     known = outer | {p.name for p in space.parameters}
@@ -239,6 +245,6 @@ def _check_known(expression: Expr, names: frozenset[str]) -> None:
         raise TunefaError(f"{expression.where}: {unknown('name', name, names)}")
 
 
-def _outer_names() -> frozenset[str]:
-    """What every expression may read: names of the workload and of the arch."""
-    return _WORKLOAD_NAMES | archs.load("sm90").env().keys()
+def _outer_names(vendor: str) -> frozenset[str]:
+    """What every expression may read: names of the workload and of an arch of that vendor."""
+    return _WORKLOAD_NAMES | archs.load(archs.names(vendor)[0]).env().keys()

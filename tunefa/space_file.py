@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa import strict_yaml
+from tunefa.arch_file import VENDORS
 from tunefa.errors import TunefaError, unknown
 from tunefa.expr import Expr
 from tunefa.strict_yaml import Fields
@@ -35,14 +36,16 @@ def read(path: Path) -> dict[str, Any]:
         raise TunefaError(
             f"{fields.at('kernel')}: it names the kernel {kernel}, its file name {path.stem}"
         )
+    vendor = _vendor(fields)
     space = {
         "kernel": kernel,
         "op": fields.take("op", str),
         "language": fields.take("language", str),
+        "vendor": vendor,
         "order": fields.take("order", int, 0),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
-        "model": _model(fields, path),
+        "model": _model(fields, vendor, path),
         "defaults": _defaults(fields.take("defaults", list), path),
         "path": path,
     }
@@ -52,6 +55,13 @@ def read(path: Path) -> dict[str, Any]:
     space["unaligned"] = _unaligned(fields, values, path)
     fields.done()
     return space
+
+
+def _vendor(fields: Fields) -> str:
+    vendor = str(fields.take("vendor", str, "nvidia"))
+    if vendor not in VENDORS:
+        raise TunefaError(f"{fields.at('vendor')}: {unknown('vendor', vendor, VENDORS)}")
+    return vendor
 
 
 def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
@@ -100,8 +110,10 @@ def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
     }
 
 
-def _model(fields: Fields, path: Path) -> dict[str, Expr]:
-    """An expression for each field of `Tiling`."""
+def _model(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
+    """An expression for each field of `Tiling`; nothing for chips that it does not describe."""
+    if vendor != "nvidia":
+        return {}
     model = _expressions(fields.take("model", dict), path)
     for name, expression in model.items():
         if name not in FIELDS:

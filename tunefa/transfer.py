@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tunefa import arch as archs
 from tunefa import lookup, model
-from tunefa.arch import Arch, Device
+from tunefa.arch import Arch, Device, gpu
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.lookup import Choice
@@ -33,6 +33,7 @@ def expected_us(
     kernel: Kernel, config: Config, workload: Workload, arch: Arch, device: Device
 ) -> float:
     """The model's time before any compiler has seen the config; infinite if it cannot run."""
+    arch = gpu(arch)
     estimate = kernel.space.estimate(config, workload, arch)
     smem_bytes, registers = int(estimate.get("smem_bytes", 0)), int(estimate.get("registers", 0))
     tiling = kernel.space.tiling(config, workload, arch)

@@ -29,6 +29,12 @@ class Resources:
     """Bytes of local memory stored by spill instructions, per thread."""
     stack_bytes: int | None = None
     """Stack frame per thread."""
+    ub_bytes: int | None = None
+    """Of an NPU: the highest address in the UB of a vector core, or what an overflow asks for."""
+    l1_bytes: int | None = None
+    l0c_bytes: int | None = None
+    workspace_bytes: int | None = None
+    """Of an NPU: global memory that each core wants."""
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def test_mistakes_are_found_before_the_search(
 
 
 def test_space_whose_every_config_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = replace(archs.load("sm90"), smem_per_block_bytes=64)
+    tiny = replace(archs.gpu(archs.load("sm90")), smem_per_block_bytes=64)
     monkeypatch.setattr(devices, "choose", lambda *_: Target(tiny, tiny.device(), False))
     error = run(*SMALL, code=1).stderr
     assert "every config for fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal on sm90 is ref" in error

@@ -189,7 +189,7 @@ def compiled() -> dict[str, list[Compiled]]:
             made = pool.map(compile_pool._compile, *zip(*arguments, strict=True))
             found[kernel.name] = [
                 Compiled(w, a, config, kernel.space.estimate(config, w, a), resources, reason)
-                for (w, a, config), (resources, _, reason) in zip(sample, made, strict=True)
+                for (w, a, config), (_, resources, _, reason) in zip(sample, made, strict=True)
             ]
     return found
 
@@ -231,9 +231,9 @@ def test_defaults_fit_a_block_and_an_sm(
         if each.config == kernel.default(each.workload, each.arch):
             made = each.resources
             assert made is not None and made.registers is not None and made.smem_bytes is not None
-            assert made.smem_bytes <= each.arch.smem_per_block_bytes, each
+            assert made.smem_bytes <= archs.gpu(each.arch).smem_per_block_bytes, each
             threads = kernel.space.tiling(each.config, each.workload, each.arch).threads
-            fits = occupancy(each.arch, made.registers, made.smem_bytes, threads)
+            fits = occupancy(archs.gpu(each.arch), made.registers, made.smem_bytes, threads)
             assert fits.blocks_per_sm >= 1, each
 
 

@@ -15,7 +15,7 @@ import pytest
 from tunefa import arch as archs
 from tunefa import check, compile_pool, languages
 from tunefa import kernel as kernels
-from tunefa.arch import Arch
+from tunefa.arch import Arch, gpu
 from tunefa.kernel import Kernel
 from tunefa.trial import Config
 from tunefa.workload import Workload
@@ -87,7 +87,7 @@ def fits(workload: Workload, config: dict[str, Any]) -> bool:
     """Whether the compiler's shared memory is within the limit that the rules only bound below."""
     language, arch = languages.load(KERNEL.language), seen_arch()
     resources = language.compile(KERNEL, workload, config, arch).resources
-    return bool(resources.smem_bytes <= arch.smem_per_block_bytes)
+    return bool(resources.smem_bytes <= gpu(arch).smem_per_block_bytes)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -83,7 +83,7 @@ def test_random_problems_are_right_and_repeatable(name: str) -> None:
         tasks = [(name, str(c.workload), arch.name, dict(c.config)) for c in everything]
         # The shapes of one binary go to one process, so that it is compiled once.
         made = list(pool.map(compile_pool._compile, *zip(*tasks, strict=True), chunksize=SHAPES))
-    reasons = dict(zip(map(str, everything), (reason for _, _, reason in made), strict=True))
+    reasons = dict(zip(map(str, everything), (reason for *_, reason in made), strict=True))
     failed = [f"{why}: {case}" for case, why in reasons.items() if why and not lacks_registers(why)]
     assert not failed, f"{len(failed)} do not compile, first {failed[0]}"
     everything = [case for case in everything if not reasons[str(case)]]

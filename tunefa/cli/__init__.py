@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "verify": "Re-time stored winners on the GPU of this machine, after an upgrade.",
     "space": "Count what the rules leave of a kernel's search space.",
     "explain": "Show with its arithmetic what limits a config.",
+    "ascend": "Set up the compiler for Huawei's NPUs.",
     "doctor": "Check devices, toolchain, stores and records.",
 }
 """Help by command, in the order of the help text. Each is a module of this package with a function

@@ -106,10 +106,10 @@ def described(device: Seen) -> tuple[Arch, Device]:
     except TunefaError:
         pass
     name = "sm{}{}".format(*device.compute_capability)
-    if name not in archs.names():
+    if name not in archs.names("nvidia"):
         raise TunefaError(
             f"{device.name} is {name}, which tunefa does not know: name one of "
-            f"{', '.join(archs.names())} with --arch, or add tunefa/archs/{name}.yaml"
+            f"{', '.join(archs.names('nvidia'))} with --arch, or add tunefa/archs/{name}.yaml"
         )
     arch = archs.load(name)
     match = (device.name.lower(),)

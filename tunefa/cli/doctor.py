@@ -15,7 +15,8 @@ import click
 from tunefa import assets, journal, provenance, store
 from tunefa import kernel as kernels
 from tunefa._version import __version__
-from tunefa.arch import Arch, Device
+from tunefa.arch import Arch, Device, GpuArch
+from tunefa.ascend import sidecar
 from tunefa.cli import devices
 from tunefa.cli.workload_options import Selection, chip_options
 from tunefa.errors import TunefaError
@@ -49,6 +50,7 @@ def command(selection: Selection, as_json: bool) -> None:
     report = {
         "versions": versions,
         "nvrtc_path": library,
+        "ascend": sidecar.state(),
         "devices": [_device(each) for each in devices.seen()],
         "no_device_because": _why_no_device(),
         "target": _chip(target.arch, target.device) | {"present": target.present},
@@ -82,7 +84,8 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
     for name in kernels.names():
         try:
             kernel = kernels.load(name)
-            used.setdefault(kernel.language, kernel)
+            if kernel.space.vendor == "nvidia":  # others tell of their compilers elsewhere
+                used.setdefault(kernel.language, kernel)
         except TunefaError as error:
             problems[str(error)] = None
     compilers: dict[str, str | None] = {"ptxas": None, "nvrtc": None}
@@ -139,7 +142,8 @@ def _device(seen: devices.Seen) -> dict[str, Any]:
 
 
 def _chip(arch: Arch, device: Device) -> dict[str, Any]:
-    features = {each: each in arch.features for each in _FEATURES}
+    named = _FEATURES if isinstance(arch, GpuArch) else sorted(arch.features)
+    features = {each: each in arch.features for each in named}
     return {"arch": arch.name, "device": device.name, "features": features}
 
 

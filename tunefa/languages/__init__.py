@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tunefa.arch import Arch
 from tunefa.errors import unknown
 from tunefa.kernel import Kernel
-from tunefa.trial import Config, Resources
+from tunefa.trial import Config, Outcome, Resources
 from tunefa.workload import Workload
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ if TYPE_CHECKING:
 
 class CompileError(Exception):
     """A config that does not compile: expected in a search, and data there."""
+
+    def __init__(
+        self,
+        reason: str,
+        outcome: Outcome = "compile_failed",
+        resources: Resources | None = None,
+    ) -> None:
+        """`resources`: what the config asks for, where the compiler says so as it refuses it."""
+        super().__init__(reason)
+        self.outcome = outcome
+        self.resources = resources
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tunefa import cubin_cache, nvrtc
-from tunefa.arch import Arch
+from tunefa.arch import Arch, gpu
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled, CompileError, Launch, variants
@@ -97,8 +97,8 @@ def binary_key(kernel: Kernel, workload: Workload, config: Config, aligned: bool
 def _built(kernel: Kernel, variant: dict[str, Any], arch: Arch) -> Binary:
     """A `variant` out of the cache, or compiled."""
     sources, name = _sources(kernel), f"{kernel.name}.cu"
-    function = variant["function"]
-    target = f"--gpu-architecture=sm_{arch.target}{'a' if arch.target in _OF_ONE_CHIP else ''}"
+    function, chip = variant["function"], gpu(arch).target
+    target = f"--gpu-architecture=sm_{chip}{'a' if chip in _OF_ONE_CHIP else ''}"
     defines = (f"-D{macro}={value}" for macro, value in variant["defines"].items())
     options = (target, *_OPTIONS, *defines)
     key = cubin_cache.key(nvrtc.installed().version, name, sources, function, options)
@@ -183,9 +183,10 @@ def why_no_compiler(arch: Arch) -> str | None:
         found = nvrtc.installed()
     except TunefaError as error:
         return str(error)
-    if arch.target not in found.targets:
+    chip = gpu(arch).target
+    if chip not in found.targets:
         return (
-            f"NVRTC {found.version} ({found.path}) compiles for no sm_{arch.target}: "
+            f"NVRTC {found.version} ({found.path}) compiles for no sm_{chip}: "
             f"pip install --upgrade nvidia-cuda-nvrtc"
         )
     return None

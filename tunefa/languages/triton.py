@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunefa.arch import Arch
+from tunefa.arch import Arch, GpuArch, gpu
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled, CompileError, Launch, variants
@@ -81,13 +81,13 @@ def build(
     """As `compile`, from the kind of source that the kernel's language begins with."""
     variant, *first = variants(kernel, workload, config, aligned)
     start = time.perf_counter()
-    binary = _binary(source_type, variant, arch)
-    prologue = _binary(_triton().compiler.ASTSource, first[0], arch) if first else None
+    binary = _binary(source_type, variant, gpu(arch))
+    prologue = _binary(_triton().compiler.ASTSource, first[0], gpu(arch)) if first else None
     seconds = time.perf_counter() - start
     return Compiled(binary, partial(_resources, binary), seconds, prologue)
 
 
-def _binary(source_type: Any, variant: dict[str, Any], arch: Arch) -> Any:
+def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
     """A `variant` through Triton's pipeline."""
     triton = _triton()
     function = variant["function"]

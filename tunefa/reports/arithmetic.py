@@ -7,7 +7,7 @@ sums again from the printed text and compares.
 from __future__ import annotations
 
 from tunefa import model
-from tunefa.arch import Arch
+from tunefa.arch import GpuArch
 from tunefa.expr import round_up
 from tunefa.model import Prediction
 from tunefa.occupancy import Occupancy
@@ -18,7 +18,7 @@ from tunefa.workload import DTYPES, Workload
 
 
 def occupancy_lines(
-    arch: Arch, resources: Resources, threads: int, found: Occupancy
+    arch: GpuArch, resources: Resources, threads: int, found: Occupancy
 ) -> dict[str, str]:
     """By limit ("threads", "registers", "smem", "blocks", "grid"): how many blocks it allows."""
     lines = {
@@ -34,7 +34,7 @@ def occupancy_lines(
     return lines
 
 
-def _threads(arch: Arch, threads: int, blocks: int) -> str:
+def _threads(arch: GpuArch, threads: int, blocks: int) -> str:
     if threads > arch.max_threads_per_block:
         return f"{threads:,} threads, over the {arch.max_threads_per_block:,} of a block = 0 blocks"
     warps = -(-threads // arch.warp_size)
@@ -44,7 +44,7 @@ def _threads(arch: Arch, threads: int, blocks: int) -> str:
     )
 
 
-def _registers(arch: Arch, registers: int, threads: int, blocks: int) -> str:
+def _registers(arch: GpuArch, registers: int, threads: int, blocks: int) -> str:
     if registers > arch.max_registers_per_thread:
         most = arch.max_registers_per_thread
         return f"{registers} registers per thread, over the {most} there can be = 0 blocks"
@@ -66,7 +66,7 @@ def _registers(arch: Arch, registers: int, threads: int, blocks: int) -> str:
     )
 
 
-def _smem(arch: Arch, smem_bytes: int, blocks: int) -> str:
+def _smem(arch: GpuArch, smem_bytes: int, blocks: int) -> str:
     if smem_bytes > arch.smem_per_block_bytes:
         return f"{smem_bytes:,} B, over the {arch.smem_per_block_bytes:,} B of a block = 0 blocks"
     reserved = arch.smem_reserved_per_block_bytes
@@ -78,7 +78,7 @@ def _smem(arch: Arch, smem_bytes: int, blocks: int) -> str:
 
 
 def cycle_lines(
-    workload: Workload, arch: Arch, tiling: Tiling, resources: Resources, found: Prediction
+    workload: Workload, arch: GpuArch, tiling: Tiling, resources: Resources, found: Prediction
 ) -> dict[str, tuple[str, str]]:
     """By pipe: the formula of one step's cycles, and the same with its numbers.
 
@@ -113,7 +113,7 @@ def cycle_lines(
     }
 
 
-def _rate(workload: Workload, arch: Arch, wgmma: bool) -> str:
+def _rate(workload: Workload, arch: GpuArch, wgmma: bool) -> str:
     """FLOP per clock and SM of the instruction that the kernel gets, as a sum."""
     rates = arch.tensor_flops_per_clock_per_sm
     exact = workload.dtype == "fp32"  # three tf32 products

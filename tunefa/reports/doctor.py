@@ -32,6 +32,7 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     out.print(text.heading("Records"))
     _show_records(report, out)
     _show_frozen(report, out)
+    _show_ascend(report["ascend"], out)
     for problem in report["problems"]:
         out.print()
         out.print(f"Problem: {problem}", soft_wrap=True)  # paths are there to be copied
@@ -70,6 +71,16 @@ def _show_records(report: Mapping[str, Any], out: Console) -> None:
     if counts["drifted"]:
         made = text.plural(counts["drifted"], "record")
         out.print(f"  of the best, {made} made with another toolchain or kernel source")
+
+
+def _show_ascend(state: Mapping[str, Any], out: Console) -> None:
+    out.print()
+    out.print(text.heading("Ascend"))
+    if state["problem"]:
+        out.print(f"  {state['problem']}", soft_wrap=True)
+        return
+    out.print(f"  {state['front_end']}, {state['compiler']}:")
+    out.print(f"    {state['path']}", soft_wrap=True)
 
 
 def _show_frozen(report: Mapping[str, Any], out: Console) -> None:

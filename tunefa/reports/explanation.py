@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from tunefa import model
-from tunefa.arch import Arch, Device
+from tunefa.arch import Arch, Device, GpuArch, gpu
 from tunefa.kernel import Kernel
 from tunefa.model import Prediction
 from tunefa.reports import arithmetic, text
@@ -44,7 +44,7 @@ class Explanation:
 
     kernel: str
     workload: Workload
-    arch: Arch
+    arch: GpuArch
     device: Device
     config: Mapping[str, Any]
     refused_by: tuple[str, ...]
@@ -122,7 +122,7 @@ def explain(
 
     Where it did not compile, the space's lower bounds stand in for the compiler's figures.
     """
-    arch, device = chip
+    arch, device = gpu(chip[0]), chip[1]
     resources = trial.resources if trial is not None else None
     bounds = kernel.space.estimate(config, workload, arch)
     used = resources or Resources(int(bounds["smem_bytes"]), int(bounds["registers"]))

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tunefa import model
+from tunefa.arch import gpu
 from tunefa.record import Record
 from tunefa.reports import text
 from tunefa.reports.space import show_refusals
@@ -119,7 +120,7 @@ def _rows(result: Result) -> list[_Row]:
             space = spaces[finished.kernel]
             tiling = space.tiling(trial.config, request.workload, request.arch)
             prediction = model.predict(
-                request.workload, request.arch, request.device, tiling, trial.resources
+                request.workload, gpu(request.arch), request.device, tiling, trial.resources
             )
             blocks, limiter = prediction.occupancy.blocks_per_sm, prediction.limiter
         tflops = request.workload.flops / median_us / 1e6

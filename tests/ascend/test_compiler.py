@@ -1,0 +1,193 @@
+"""tunefa/languages/ascend.py with the real compiler, where `tunefa ascend setup` has been run."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tunefa import arch as archs
+from tunefa import languages
+from tunefa.ascend import back_end, front_end, sidecar, verdict
+from tunefa.ascend.sidecar import Sidecar
+from tunefa.ascend.verdict import Output, Verdict
+from tunefa.errors import TunefaError
+from tunefa.kernel import Kernel
+from tunefa.languages import CompileError
+from tunefa.trial import Config
+from tunefa.workload import Workload
+
+LANGUAGE = languages.load("ascend")
+SOURCE = Path(__file__).with_name("attention.py")
+THERE = sidecar.folder()
+"""The user's: asked before any test has a home of its own."""
+try:
+    INSTALLED: Sidecar | None = sidecar.installed()
+    WHY = ""
+except TunefaError as error:
+    INSTALLED, WHY = None, str(error)
+
+needs_compiler = pytest.mark.skipif(INSTALLED is None, reason=WHY)
+WORKLOAD = Workload.parse("h8_q2048_d64_fp16_full")
+B3 = archs.npu(archs.load("ascend910b3"))
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """The one of this folder, with the user's sidecar."""
+    monkeypatch.setattr(sidecar, "folder", lambda: THERE)
+    space: Any = SimpleNamespace(language="ascend")
+    return Kernel("attention", SOURCE, space)
+
+
+def config(block_m: int, block_n: int, multibuffer: bool = True) -> Config:
+    """A tile."""
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "MULTIBUFFER": multibuffer}
+
+
+def planned(kernel: Kernel, tile: Config, arch: str = "ascend910b3") -> Verdict:
+    """The verdict on a tile that fits."""
+    compiled = LANGUAGE.compile(kernel, WORKLOAD, tile, archs.load(arch))
+    found: Verdict = compiled.binary
+    assert found.status == "fits"
+    return found
+
+
+@needs_compiler
+@pytest.mark.parametrize(("block_m", "block_n"), [(32, 64), (64, 64), (128, 64), (128, 128)])
+@pytest.mark.parametrize("multibuffer", [True, False])
+def test_l1_and_l0c_are_what_the_formulas_say(
+    kernel: Kernel, block_m: int, block_n: int, multibuffer: bool
+) -> None:
+    """The operands of both products in L1, twice with multibuffer, and their results in L0C."""
+    found = planned(kernel, config(block_m, block_n, multibuffer))
+    depth = 2 if multibuffer else 1
+    operands = block_m * 64 + 2 * block_n * 64 + block_m * block_n
+    assert found.memories["l1"].peak_bytes == depth * 2 * operands
+    assert found.memories["l0c"].peak_bytes == 4 * (block_m * block_n + block_m * 64)
+    assert 0 < (found.memories["ub"].peak_bytes or 0) <= B3.ub_bytes
+    assert found.workspace_bytes and not found.changed
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ["ascend910b1", "ascend910b2", "ascend910b4", "ascend910_93"])
+def test_other_chips_of_the_family_plan_alike(kernel: Kernel, arch: str) -> None:
+    tile = config(128, 128)
+    assert planned(kernel, tile, arch).memories == planned(kernel, tile).memories
+
+
+@needs_compiler
+def test_an_overflow_says_what_it_asks_of_each_memory(kernel: Kernel) -> None:
+    with pytest.raises(CompileError, match="L0C overflow: 262,144 of 131,072 B") as caught:
+        LANGUAGE.compile(kernel, WORKLOAD, config(256, 256), B3)
+    assert caught.value.outcome == "compile_failed"
+    assert caught.value.resources is not None
+    assert caught.value.resources.l0c_bytes == 262144
+    assert (caught.value.resources.ub_bytes or 0) > B3.ub_bytes
+
+
+@needs_compiler
+def test_a_verdict_is_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = planned(kernel, config(64, 64))
+    monkeypatch.setattr(back_end, "compile", None)
+    assert planned(kernel, config(64, 64)) == first
+
+
+@needs_compiler
+def test_what_the_front_end_refuses_is_told(kernel: Kernel, tmp_path: Path) -> None:
+    spoiled = tmp_path / "attention.py"
+    spoiled.write_text(
+        SOURCE.read_text().replace("tl.zeros([BLOCK_M], ", "tl.zeros([BLOCK_M + 1], ")
+    )
+    with pytest.raises(CompileError, match=r"power of 2|shape"):
+        LANGUAGE.compile(replace(kernel, source=spoiled), WORKLOAD, config(64, 64), B3)
+
+
+@needs_compiler
+def test_the_front_end_takes_no_triton_of_ours(
+    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "triton.py").write_text("raise ImportError('not this one')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    front_end.lowered.cache_clear()
+    assert planned(kernel, config(32, 32))
+
+
+@needs_compiler
+def test_what_the_compiler_does_not_take_is_an_error(kernel: Kernel) -> None:
+    assert INSTALLED is not None
+    found = back_end.compile(INSTALLED, "module { func.func @f() { foo.bar } }", B3.target, {})
+    assert found.status == "error" and found.reason
+    assert back_end.compile(INSTALLED, "module {}", "Ascend1", {}).status == "error"
+
+
+@needs_compiler
+def test_a_run_that_takes_too_long_is_ended(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(back_end, "LIMIT_S", 0.001)
+    with pytest.raises(CompileError, match="the compiler took over") as caught:
+        LANGUAGE.compile(kernel, WORKLOAD, config(64, 128), B3)
+    assert caught.value.outcome == "timeout"
+    monkeypatch.undo()
+
+
+@needs_compiler
+def test_versions_are_told(kernel: Kernel) -> None:
+    told = LANGUAGE.versions()
+    assert told["triton"] == "ascend 3.2.0"
+    assert told["compiler"].startswith("bishengir-compile 1.")
+
+
+CRASHING = Sidecar(Path("python"), "3.2.0", Path("bishengir-compile"), "1.1.0")
+
+
+def test_a_crash_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = [Output(-11, ""), Output(0, "")]
+    monkeypatch.setattr(back_end, "_run", lambda command, ir: outputs.pop(0))
+    assert back_end.compile(CRASHING, "", "Ascend910B3", {}).status == "fits"
+    outputs = [Output(-11, ""), Output(-11, "")]
+    found = back_end.compile(CRASHING, "", "Ascend910B3", {})
+    assert (found.status, found.memories, outputs) == ("crash", {}, [])
+
+
+def test_a_crash_is_not_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar, "installed", lambda: CRASHING)
+    monkeypatch.setattr(front_end, "lowered", lambda tools, task: "module {}")
+    monkeypatch.setattr(back_end, "_run", lambda command, ir: Output(-11, ""))
+    with pytest.raises(CompileError, match="died with exit code -11") as caught:
+        LANGUAGE.compile(kernel, WORKLOAD, config(64, 64), B3)
+    assert (caught.value.outcome, caught.value.resources) == ("crashed", None)
+    monkeypatch.setattr(back_end, "_run", lambda command, ir: Output(0, ""))
+    assert planned(kernel, config(64, 64)).status == "fits"
+
+
+def test_the_key_holds_the_versions_of_both_tools() -> None:
+    def key(tools: Sidecar, ir: str = "ir", target: str = "Ascend910B3", flag: bool = True) -> str:
+        return back_end.key(tools, ir, target, {"flag": flag})
+
+    others = [replace(CRASHING, version="1.2.0"), replace(CRASHING, front_end="3.2.1")]
+    keys = [key(CRASHING), *map(key, others), key(CRASHING, "other")]
+    keys += [key(CRASHING, target="Ascend910B1"), key(CRASHING, flag=False)]
+    assert len(set(keys)) == len(keys) and key(CRASHING) == keys[0]
+
+
+def test_without_it_the_command_that_installs_it_is_told() -> None:
+    assert "tunefa ascend setup" in (LANGUAGE.why_no_compiler(B3) or "")
+    assert "formulas are all" in LANGUAGE.why_no_compiler(archs.load("ascend310p"))
+    assert "no NPU" in LANGUAGE.why_no_compiler(archs.load("sm90"))
+
+
+def test_the_950_has_a_compiler_of_its_own(tmp_path: Path) -> None:
+    tools = replace(CRASHING, compiler=tmp_path / "bishengir-compile")
+    with pytest.raises(TunefaError, match="no bishengir-compile-a5 beside it"):
+        back_end._command(tools, "Ascend950PR_9589", {})
+    shutil.copy("/bin/true", tmp_path / "bishengir-compile-a5")
+    assert back_end._command(tools, "Ascend950PR_9589", {})[0].endswith("-a5")
+    assert not back_end._command(tools, "Ascend910_9392", {})[0].endswith("-a5")
+    assert verdict.of(Output(0, "")).status == "fits"

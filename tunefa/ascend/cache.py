@@ -1,0 +1,48 @@
+"""Verdicts on disk, by everything that they depend on.
+
+An entry is one file, put in place by a rename, so that any number of processes may write the same;
+a damaged one counts as missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from tunefa import assets
+from tunefa.ascend.verdict import Memory, Verdict
+
+_FORMAT = 1
+
+
+def load(key: str) -> Verdict | None:
+    """The entry of that key; None where there is no whole one."""
+    try:
+        data = json.loads(_path(key).read_text(encoding="utf-8"))
+        memories = {name: Memory(**each) for name, each in data.pop("memories").items()}
+        return Verdict(**data, memories=memories)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def save(key: str, verdict: Verdict) -> None:
+    """Keeps an entry. Where the folder cannot be written, it is asked for again next time."""
+    path = _path(key)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(asdict(verdict), file)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+
+def _path(key: str) -> Path:
+    return assets.cache() / f"ascend-{_FORMAT}" / key[:2] / f"{key}.json"
