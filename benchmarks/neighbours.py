@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tunefa import arch as archs
 from tunefa import kernel as kernels
-from tunefa import lookup, search, store
+from tunefa import search, store, transfer
 from tunefa.budget import Budget
 from tunefa.lookup import Choice
 from tunefa.store import Store
@@ -112,7 +112,7 @@ def measured(workload: Workload, known: Store, budget: str) -> Regret:
 
     chip, device = archs.find(torch.cuda.get_device_name())
     serving = tuple(kernels.serving(workload, chip))
-    choice = lookup.lookup(known, workload, chip, device.name, serving)
+    choice = transfer.choose(known, workload, chip, device.name, serving)
     with tempfile.TemporaryDirectory() as folder:
         request = search.Request(
             *(workload, chip, device, True, serving, Budget.parse(budget)), mode="graph"

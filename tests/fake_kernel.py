@@ -16,6 +16,7 @@ from tunefa.arch import Arch
 from tunefa.chip import Chip
 from tunefa.languages import Compiled, CompileError
 from tunefa.reference import Problem
+from tunefa.tiling import Tiling
 from tunefa.trial import Config, Resources
 from tunefa.workload import Workload
 
@@ -45,6 +46,7 @@ class FakeKernel:
     refused_block_m: frozenset[int] = frozenset()
     unaligned: Any = field(default_factory=lambda: {"LOADS": "pointer"})
     module: Any = field(default_factory=lambda: SimpleNamespace(is_aligned=is_aligned))
+    space: Any = field(default_factory=lambda: FakeSpace())
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         return None
@@ -54,6 +56,20 @@ class FakeKernel:
 
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
         return dict(self.default_config)
+
+
+class FakeSpace:
+    """One in which the model finds every config equally fast."""
+
+    def estimate(self, config: Config, workload: Workload, arch: Arch) -> dict[str, float]:
+        return {"smem_bytes": 1024, "registers": 32}
+
+    def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
+        return Tiling(
+            block_m=64, block_n=64, columns=64, columns_v=64, warps=4, stages=2,
+            copied_by_threads=False, max_registers=255, section_heads=1, packed_heads=1,
+            diagonal_n=64, warp_specialised=False,
+        )  # fmt: skip
 
 
 @dataclass

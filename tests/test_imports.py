@@ -57,6 +57,7 @@ LAYERS = (
         "problem",
         "resume",
         "search",
+        "transfer",
         "kernel_plan",
         "packed_plan",
         "plan",

@@ -201,7 +201,7 @@ class NeverReady(InProcess):
 
 def compiled(of: Config) -> Pending:
     future: Any = Future()
-    future.set_result((FITS, 0.1, ""))
+    future.set_result(("ok", FITS, 0.1, ""))
     return Pending(of, future)
 
 

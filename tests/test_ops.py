@@ -120,6 +120,7 @@ def test_e4m3_keeps_pytorch_s_rules() -> None:
     settings = (*Options(causal=True), None)
     torch.library.opcheck(op, (*x, *settings, *scales.values()), test_utils=tests)
     torch.library.opcheck(op, (*x, *settings), test_utils=tests)
+    torch.compiler.reset()
     compiled: Any = torch.compile(tunefa.flash_attention, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(*x, **scales), tunefa.flash_attention(*x, **scales))
 
@@ -204,7 +205,7 @@ def test_compiles_into_one_graph(dynamic: bool, return_lse: bool, options: dict[
         out, lse = tunefa.flash_attention(q * 2, k, v, **options, return_lse=True)
         return out + lse.mT[..., None]
 
-    torch._dynamo.reset()  # the other cases compiled the same code
+    torch.compiler.reset()  # the other cases compiled the same code
     compiled = torch.compile(block, fullgraph=True, dynamic=dynamic, backend="aot_eager")
     for shape in SHAPES[:2]:
         q, k, v = inputs(shape)
@@ -232,6 +233,7 @@ assert torch.equal(out, block(q)) and q.grad.shape == q.shape
 
 
 def test_mistakes_are_named_under_compile_too() -> None:
+    torch.compiler.reset()  # of what others compiled; after eight of a function it gives up
     compiled = torch.compile(tunefa.flash_attention, fullgraph=True, backend="eager")
     q, k, v = inputs(SHAPES[0])
     with pytest.raises(Exception, match="q has 4 heads, which is not a multiple of the 3"):

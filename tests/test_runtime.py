@@ -13,7 +13,7 @@ from torch import Tensor
 import tunefa
 from tests.fake_kernel import DEFAULT, FakeLanguage
 from tests.sample_records import measured
-from tunefa import plan, store
+from tunefa import store, transfer
 from tunefa.call import Options
 from tunefa.errors import TunefaError
 from tunefa.plan import Chosen, Plan
@@ -226,7 +226,7 @@ def test_a_known_shape_is_not_decided_again(
     def never(*arguments: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(plan, "lookup", never)
+    monkeypatch.setattr(transfer, "choose", never)
     monkeypatch.setattr(store, "read", never)
     monkeypatch.setattr(language, "compile", never)
     assert plan_for(fresh, *tensors()) is first

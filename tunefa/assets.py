@@ -6,6 +6,7 @@ does not find them in an editable install, so this looks at the file system.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -51,3 +52,23 @@ def cache() -> Path:
     import platformdirs
 
     return platformdirs.user_cache_path("tunefa")
+
+
+def keep(path: Path, data: bytes) -> None:
+    """Puts a file into the cache by a rename: any number of processes may write the same.
+
+    Where the folder cannot be written nothing is kept. Nothing waits for the disk: what a power
+    failure leaves may be damaged, which readers have to notice.
+    """
+    import tempfile  # every start of tunefa imports this module, few keep anything
+
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # it has got its name
+                os.unlink(temporary)

@@ -6,11 +6,8 @@ a damaged one counts as missing.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,23 +38,10 @@ def load(name: str) -> Cubin | None:
 
 
 def save(name: str, cubin: Cubin) -> None:
-    """Keeps an entry. Where the folder cannot be written, the kernel is compiled again next time.
-
-    Nothing waits for the disk: what a power failure leaves of an entry is damaged.
-    """
+    """Keeps an entry. Where that is not possible, the kernel is compiled again next time."""
     digest = hashlib.sha256(cubin.image).hexdigest()
     head = json.dumps({"sha256": digest, "resources": asdict(cubin.resources)})
-    path = _path(name)
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(head.encode() + b"\n" + cubin.image)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    assets.keep(_path(name), head.encode() + b"\n" + cubin.image)
 
 
 def _path(name: str) -> Path:

@@ -60,6 +60,8 @@ class Choice:
     """The record the config is from; None for a default."""
     octaves: float = 0.0
     """`distance` from the record's workload to the one that was asked for."""
+    gain: float = 0.0
+    """By how much the config is expected to be faster than the record's; 0 where it is that one."""
 
     @property
     def why(self) -> str:
@@ -70,7 +72,8 @@ class Choice:
         if self.record.device is None:
             source = f"the model's pick on {self.record.arch}"
         far = "" if self.how == "exact" else f", {self.octaves:.1f} octaves away"
-        return f"{self.how}: {source} for {self.record.workload}{far}"
+        other = f", a config {self.gain:.0%} faster than its own expected" if self.gain else ""
+        return f"{self.how}: {source} for {self.record.workload}{far}{other}"
 
 
 def lookup(

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from tunefa import languages, reference
+from tunefa import languages, reference, transfer
 from tunefa.arch import Arch
 from tunefa.call import DTYPES, Call, Descales, Options, heads_first, no_descales
 from tunefa.chip import Chip
@@ -18,7 +18,7 @@ from tunefa.frozen import Frozen, Installed
 from tunefa.kernel import Kernel
 from tunefa.kernel_plan import KernelPlan, Launches, as_kernels_take_them, rows_contiguous
 from tunefa.languages import Compiled, CompileError, Launch
-from tunefa.lookup import Choice, How, lookup
+from tunefa.lookup import Choice, How
 from tunefa.packed_call import PackedCall, PackedTensors
 from tunefa.packed_plan import PackedKernelPlan, PackedPyTorchPlan
 from tunefa.store import Store
@@ -114,7 +114,7 @@ def of(call: AnyCall, chip: Chip, store: Store, kernels: Sequence[Kernel], compi
     try:
         workload, arch = _served(call, chip)
         readable = _readable(call, workload, arch, _compilable(kernels, arch))
-        choice = lookup(store, workload, arch, chip.name, readable)
+        choice = transfer.choose(store, workload, arch, chip.name, readable)
     except TunefaError as error:
         return because(call, str(error))
     kernel = next(each for each in kernels if each.name == choice.kernel)

@@ -7,8 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tunefa import languages, lookup, model
-from tunefa.arch import gpu
+from tunefa import languages, lookup, transfer
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.space import Feasible
@@ -103,10 +102,4 @@ def known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config
 
 
 def _expected_us(request: Request, kernel: Kernel, config: Config) -> float:
-    """The model's time before any compiler has seen the config."""
-    arch = gpu(request.arch)
-    estimate = kernel.space.estimate(config, request.workload, arch)
-    smem_bytes, registers = int(estimate.get("smem_bytes", 0)), int(estimate.get("registers", 0))
-    tiling = kernel.space.tiling(config, request.workload, arch)
-    resources = model.expected_resources(arch, tiling, smem_bytes, registers)
-    return model.predict(request.workload, arch, request.device, tiling, resources).time_us
+    return transfer.expected_us(kernel, config, request.workload, request.arch, request.device)

@@ -194,7 +194,7 @@ def environment(home: Path, *folders: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "arguments",
-    [SMALL, ("explain", "--arch", "sm90", "--seqlen", "4096")],
+    [SMALL, ("explain", "--arch", "sm90", "--seqlen", "4096", "-c", "num_warps=4")],
     ids=["search", "explain"],
 )
 def test_no_compiler(arguments: tuple[str, ...], tmp_path: Path, home: Path) -> None:

@@ -6,10 +6,7 @@ a damaged one counts as missing.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,17 +28,7 @@ def load(key: str) -> Verdict | None:
 
 def save(key: str, verdict: Verdict) -> None:
     """Keeps an entry. Where the folder cannot be written, it is asked for again next time."""
-    path = _path(key)
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(asdict(verdict), file)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+    assets.keep(_path(key), json.dumps(asdict(verdict)).encode())
 
 
 def _path(key: str) -> Path:

@@ -1,9 +1,13 @@
-"""The GPUs of this machine, as torch sees them, and what a record or a prediction is for."""
+"""The GPUs of this machine, as torch will see them, and what a record or a prediction is for."""
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+from ctypes import byref, c_char_p, c_int, c_size_t
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -37,31 +41,58 @@ class Target:
 
 
 def driver_is_there() -> bool:
-    """Whether NVIDIA's driver can be loaded; without it there is no need to import torch."""
-    try:
-        ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False
-    return True
+    """Whether NVIDIA's driver can be loaded."""
+    return _driver() is not None
 
 
 def seen() -> list[Seen]:
-    """Every device that torch can use, in its order; none without a driver or without torch."""
-    if not driver_is_there():
+    """Every device that torch can use, in its order; none without a driver or without torch.
+
+    The driver says it: importing torch and waking a device through it takes seconds, which a search
+    has better uses for. Both obey CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
+    """
+    driver = _driver()
+    count = c_int()
+    if driver is None or not _torch_has_cuda():
         return []
+    if driver.cuInit(0) or driver.cuDeviceGetCount(byref(count)):  # no device is an error, too
+        return []
+    return [_device(driver, index) for index in range(count.value)]
+
+
+def _device(driver: Any, index: int) -> Seen:
+    handle, name, memory_bytes = c_int(), ctypes.create_string_buffer(256), c_size_t()
+    driver.cuDeviceGet(byref(handle), index)
+    driver.cuDeviceGetName(name, len(name), handle)
+    driver.cuDeviceTotalMem_v2(byref(memory_bytes), handle)
+
+    def attribute(number: int) -> int:
+        value = c_int()
+        driver.cuDeviceGetAttribute(byref(value), number, handle)
+        return value.value
+
+    capability = (attribute(_MAJOR), attribute(_MINOR))
+    said = c_char_p(name.raw).value or b""
+    return Seen(said.decode(errors="replace"), capability, attribute(_SMS), memory_bytes.value)
+
+
+# CUdevice_attribute (cuda.h).
+_SMS, _MAJOR, _MINOR = 16, 75, 76
+
+
+def _driver() -> Any:
+    """libcuda; None where it cannot be loaded."""
     try:
-        import torch
-    except ImportError:
-        return []
-    if not torch.cuda.is_available():
-        return []
-    found = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        capability = (properties.major, properties.minor)
-        sms = properties.multi_processor_count
-        found.append(Seen(properties.name, capability, sms, properties.total_memory))
-    return found
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _torch_has_cuda() -> bool:
+    """Whether the torch that would be imported was built for CUDA."""
+    found = importlib.util.find_spec("torch")
+    origin = found and found.origin
+    return bool(origin) and (Path(str(origin)).parent / "lib" / "libtorch_cuda.so").exists()
 
 
 def described(device: Seen) -> tuple[Arch, Device]:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tunefa import kernel as kernels
-from tunefa import lookup, store
+from tunefa import store, transfer
 from tunefa.cli.devices import Target
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError, unknown
@@ -59,7 +59,7 @@ def _choose(
     """(kernel, whole config, where it is from)."""
     device = target.device.name if target.present else None
     if chosen is None:
-        choice = lookup.lookup(store.default_store(), workload, target.arch, device, serving)
+        choice = transfer.choose(store.default_store(), workload, target.arch, device, serving)
         return kernels.load(choice.kernel), choice.config, choice.why
     kernel, given = _recognised(chosen, serving)
     names = [parameter.name for parameter in kernel.space.parameters]

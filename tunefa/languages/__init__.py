@@ -18,11 +18,11 @@ A language is a module here, found by its file name, with
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -63,7 +63,7 @@ class Compiled:
     prologue: Any = None
     """The binary of what a call launches first; None where the kernel needs no such thing."""
 
-    @cached_property
+    @functools.cached_property
     def resources(self) -> Resources:
         """What one program needs, read from the binary: tens of ms, so only when asked for."""
         return self.inspect()
@@ -98,6 +98,7 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
+@functools.cache  # each new shape of a call asks, and a language stays
 def load(name: str) -> ModuleType:
     """The language of that name. Raises TunefaError for an unknown one."""
     if name not in names():

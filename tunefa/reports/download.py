@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import DownloadColumn, TimeRemainingColumn
 
-from tunefa.reports import text
+from tunefa.reports.bar import OnStderr
 
 
-class Reporter:
+class Reporter(OnStderr):
     """Is called with a step and how many of how many bytes are there. A context manager."""
 
     def __init__(self) -> None:
-        self._console = text.console(stderr=True)
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            DownloadColumn(),
-            TimeRemainingColumn(),
-            console=self._console,
-            transient=True,
-            expand=True,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=None)
+        super().__init__("", None, DownloadColumn(), TimeRemainingColumn())
         self._step = ""
-
-    def __enter__(self) -> Reporter:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
     def __call__(self, step: str, done: int, total: int) -> None:
         """Shows where it stands; a total of 0 is unknown."""

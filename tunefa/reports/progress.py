@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from rich.progress import BarColumn, ProgressColumn, Task, TaskProgressColumn, TextColumn
-from rich.progress import Progress as Bar
+from rich.progress import ProgressColumn, Task, TaskProgressColumn
 from rich.text import Text
 
 from tunefa.reports import text
+from tunefa.reports.bar import OnStderr
 from tunefa.search import Progress
 
 _LINE_EVERY_S = 10.0
@@ -25,31 +25,13 @@ class _Left(ProgressColumn):
         return Text(f"left {minutes}:{seconds:02d}")
 
 
-class Reporter:
+class Reporter(OnStderr):
     """Shows each `Progress` that it is called with. A context manager."""
 
     def __init__(self) -> None:
-        self._console = text.console(stderr=True)
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            _Left(),
-            console=self._console,
-            transient=True,
-            expand=True,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._bar.add_task("compiling", total=1.0)
+        super().__init__("compiling", 1.0, TaskProgressColumn(), _Left())
         self._next_line_s = 0.0
         self._stage = ""
-
-    def __enter__(self) -> Reporter:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
 
     def __call__(self, progress: Progress) -> None:
         """Shows where the search stands."""

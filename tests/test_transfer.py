@@ -1,0 +1,79 @@
+"""tunefa/transfer.py: what runs where only workloads nearby were measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sample_records import measured
+from tests.test_lookup import Fixed
+from tunefa import arch as archs
+from tunefa import kernel as kernels
+from tunefa import lookup, transfer
+from tunefa.lookup import Choice
+from tunefa.record import Record
+from tunefa.workload import Workload
+
+SM90, H200 = archs.load("sm90"), "NVIDIA H200"
+GLUON, CUDA = "attention_fwd_gluon_sm90", "attention_fwd_cuda_sm90"
+LONG = "b4_h16_q4096_d128_full"
+
+
+def record(kernel: str, median_us: float, device: str = H200, **changes: Any) -> Record:
+    """The kernel's default for LONG, with changes."""
+    config = {**kernels.load(kernel).default(Workload.parse(LONG), SM90), **changes}
+    return measured(LONG, kernel=kernel, config=config, median_us=median_us, device=device)
+
+
+def both(*records: Record, text: str, device: str = H200) -> tuple[Choice, Choice]:
+    """What lookup finds, and what is chosen."""
+    workload = Workload.parse(text)
+    serving = kernels.serving(workload, SM90)
+    asked = Fixed(records), workload, SM90, device, serving
+    return lookup.lookup(*asked), transfer.choose(*asked)
+
+
+WIDE = record(CUDA, 732.0)  # tiles of 192 rows
+NARROW = record(GLUON, 740.0)  # of 128
+
+
+def test_tiles_that_make_another_wave_give_way() -> None:
+    nearest, chosen = both(WIDE, NARROW, text="b1_h16_q2048_d128_full")  # 176 tiles, 256 narrow
+    assert nearest.kernel == CUDA and nearest.config["WARPGROUPS"] == 3
+    assert chosen.config["WARPGROUPS"] == 2 and chosen.gain > 0.2
+    assert (chosen.how, chosen.record, chosen.octaves) == ("nearest", WIDE, nearest.octaves)
+    assert chosen.why.endswith(f", a config {chosen.gain:.0%} faster than its own expected")
+
+
+def test_a_default_that_was_not_measured_may_run() -> None:
+    _, chosen = both(record(CUDA, 732.0, WARPGROUPS=1, BLOCK_N=128), text="b2_h16_q8192_d128_full")
+    assert chosen.config == kernels.load(CUDA).default(Workload.parse(LONG), SM90)
+
+
+def test_what_a_record_says_of_its_kernel_counts() -> None:
+    slow = record(GLUON, 7400.0)
+    nearest, chosen = both(WIDE, slow, text="b1_h16_q2048_d128_full")
+    assert chosen == nearest
+
+
+def test_little_to_gain_changes_nothing() -> None:
+    nearest, chosen = both(WIDE, NARROW, text="b2_h16_q8192_d128_full")
+    assert chosen == nearest and chosen.gain == 0.0 and "expected" not in chosen.why
+
+
+@pytest.mark.parametrize("text", [LONG, "b4_h16_q4096_d64_full"])
+def test_exact_records_and_defaults_are_left_alone(text: str) -> None:
+    nearest, chosen = both(WIDE, NARROW, text=text)
+    assert chosen == nearest and chosen.how in ("exact", "default")
+
+
+def test_records_of_other_devices_are_left_alone() -> None:
+    nearest, chosen = both(WIDE, text="b1_h16_q2048_d128_full", device="NVIDIA H100 80GB HBM3")
+    assert chosen == nearest and chosen.how == "other-device"
+
+
+def test_a_device_that_the_model_does_not_know() -> None:
+    own = record(CUDA, 732.0, device="NVIDIA H999")
+    nearest, chosen = both(own, text="b1_h16_q2048_d128_full", device="NVIDIA H999")
+    assert chosen == nearest and chosen.how == "nearest"
