@@ -21,8 +21,13 @@ What each parameter trades:
     MULTIBUFFER           1: blocks of K and V arrive while others are worked on, for twice the L1
     LOOPS                 2: causal blocks that no mask touches run in a loop of their own, without
                           one; the two loops do not share L1 and L0C
-    TILE_MIX_VECTOR_LOOP  parts in which the vector cores do their work on scores, 0: the compiler's
-                          choice; more take less UB (compiler 1.2.0; 1.1.0 does not heed it)
+    TILE_MIX_VECTOR_LOOP  parts in which the vector cores do their work on scores; more take less UB
+    WORKSPACE_BUFFERS     blocks of scores and probabilities under way between cube and vectors,
+                          against memory
+    L0C_BUFFERS           2: a product begins while the one before it leaves L0C, for twice the L0C
+    UNIT_FLAG             1: the parts of a product leave L0C as they are done
+The compiler 1.1.0 heeds neither TILE_MIX_VECTOR_LOOP nor WORKSPACE_BUFFERS, and without MULTIBUFFER
+1.2.0 does not either.
 """
 
 from __future__ import annotations
@@ -35,19 +40,34 @@ MASKED = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _step(q, k_block, v_block, top, total, acc, scale, first, start, MASK: tl.constexpr):
+def _rows(block, TAIL: tl.constexpr):
+    """The rows of a block; zeros for those beyond the end, where there may be some."""
+    if TAIL:
+        return tl.load(block, boundary_check=(0,), padding_option="zero")
+    else:
+        return tl.load(block)
+
+
+@triton.jit
+def _step(
+    q, k_block, v_block, top, total, acc, scale, first, last, start,
+    DIAGONAL: tl.constexpr, END: tl.constexpr, TAIL_N: tl.constexpr,
+):  # fmt: skip
     """One block of keys: (row maximum, row sum, output), each brought up to date."""
-    s = tl.dot(q, tl.trans(tl.load(k_block))) * scale  # (BLOCK_M, BLOCK_N)
-    if MASK:
-        # In fp32, for the vector cores compare no integers; exact up to 2 ** 24 keys.
+    s = tl.dot(q, tl.trans(_rows(k_block, TAIL_N))) * scale  # (BLOCK_M, BLOCK_N)
+    # Compared in fp32, for the vector cores compare no integers; exact up to 2 ** 24 keys.
+    if DIAGONAL:
         rows = (first - start + tl.arange(0, s.shape[0])).to(tl.float32)
         columns = tl.arange(0, s.shape[1]).to(tl.float32)
         s = tl.where(rows[:, None] >= columns[None, :], s, MASKED)
+    if END:
+        columns = (start + tl.arange(0, s.shape[1])).to(tl.float32)
+        s = tl.where((columns <= last)[None, :], s, MASKED)
     new = tl.maximum(top, tl.max(s, 1))
     p = tl.math.exp(s - new[:, None])
     alpha = tl.math.exp(top - new)
     total = total * alpha + tl.sum(p, 1)
-    acc = tl.dot(p.to(q.dtype), tl.load(v_block), acc * alpha[:, None])
+    acc = tl.dot(p.to(q.dtype), _rows(v_block, TAIL_N), acc * alpha[:, None])
     return new, total, acc
 
 
@@ -58,9 +78,13 @@ def attention_fwd(
     o_batch, o_head, o_row,
     heads, group, seqlen_q, seqlen_k, num_tiles, tiles_per_head, scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, CAUSAL: tl.constexpr,
-    LOOPS: tl.constexpr,
+    LOOPS: tl.constexpr, TAIL_M: tl.constexpr, TAIL_N: tl.constexpr,
 ):  # fmt: skip
-    """The tiles of one core. Lengths are multiples of the blocks; strides are in elements."""
+    """The tiles of one core; strides are in elements.
+
+    TAIL_M, TAIL_N: whether the last block of a head has fewer rows than the others.
+    """
+    last = (seqlen_k - 1).to(tl.float32)
     for tile in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
         head = tile // tiles_per_head % heads
         batch = tile // tiles_per_head // heads
@@ -81,35 +105,50 @@ def attention_fwd(
             Out + batch * o_batch + head * o_head,
             (seqlen_q, HEAD_DIM), (o_row, 1), (own, 0), (BLOCK_M, HEAD_DIM), (1, 0),
         )  # fmt: skip
-        q = tl.load(q_block)
+        q = _rows(q_block, TAIL_M)
         top = tl.full([BLOCK_M], MASKED, tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
         first = own + seqlen_k - seqlen_q  # the last key that the first row sees
         masked, end = seqlen_k, seqlen_k
         if CAUSAL:
-            masked = (first + 1) // BLOCK_N * BLOCK_N if LOOPS == 2 else 0
-            end = first + BLOCK_M
-        if not CAUSAL or LOOPS == 2:
+            masked = (first + 1) // BLOCK_N * BLOCK_N
+            end = tl.minimum(first + BLOCK_M, seqlen_k) if TAIL_M else first + BLOCK_M
+        elif TAIL_N:
+            masked = seqlen_k // BLOCK_N * BLOCK_N
+        if LOOPS == 2:
             for start in range(0, masked, BLOCK_N):
                 top, total, acc = _step(
-                    q, k_block, v_block, top, total, acc, scale, first, start, MASK=False
-                )
+                    q, k_block, v_block, top, total, acc, scale, first, last, start,
+                    DIAGONAL=False, END=False, TAIL_N=False,
+                )  # fmt: skip
                 k_block = tl.advance(k_block, (BLOCK_N, 0))
                 v_block = tl.advance(v_block, (BLOCK_N, 0))
-        if CAUSAL:
-            for start in range(masked, end, BLOCK_N):
-                top, total, acc = _step(
-                    q, k_block, v_block, top, total, acc, scale, first, start, MASK=True
-                )
-                k_block = tl.advance(k_block, (BLOCK_N, 0))
-                v_block = tl.advance(v_block, (BLOCK_N, 0))
-        tl.store(o_block, (acc / total[:, None]).to(q.dtype))
-        lse = Lse + (batch * heads + head) * seqlen_q + own + tl.arange(0, BLOCK_M)
-        tl.store(lse, top + tl.math.log(total))
+        else:
+            masked = 0
+        # No valid row sees a key beyond the end where a row sees none beyond its own.
+        for start in range(masked, end, BLOCK_N):
+            top, total, acc = _step(
+                q, k_block, v_block, top, total, acc, scale, first, last, start,
+                DIAGONAL=CAUSAL, END=TAIL_N and not CAUSAL, TAIL_N=TAIL_N,
+            )  # fmt: skip
+            k_block = tl.advance(k_block, (BLOCK_N, 0))
+            v_block = tl.advance(v_block, (BLOCK_N, 0))
+        out = (acc / total[:, None]).to(q.dtype)
+        rows = own + tl.arange(0, BLOCK_M)
+        lse = Lse + (batch * heads + head) * seqlen_q + rows
+        if TAIL_M:
+            tl.store(o_block, out, boundary_check=(0,))
+            tl.store(lse, top + tl.math.log(total), mask=rows < seqlen_q)
+        else:
+            tl.store(o_block, out)
+            tl.store(lse, top + tl.math.log(total))
 
 
 # ---------------------------------------------------------------------------------------- host side
+
+
+_L0C_LIMIT = {1: "no-l0c", 2: "no-limit"}
 
 
 def _constants(workload, config):
@@ -119,6 +158,8 @@ def _constants(workload, config):
         "HEAD_DIM": workload.head_dim,
         "CAUSAL": workload.causal,
         "LOOPS": config["LOOPS"],
+        "TAIL_M": workload.seqlen_q % config["BLOCK_M"] != 0,
+        "TAIL_N": workload.seqlen_k % config["BLOCK_N"] != 0,
     }
 
 
@@ -129,14 +170,29 @@ def variant(workload, config, aligned=True):
     names = [name for name in attention_fwd.arg_names if name not in constants]
     signature = dict.fromkeys(names, "i32") | dict.fromkeys(("Q", "K", "V", "Out"), pointer)
     signature |= {"Lse": "*fp32", "scale": "fp32"}
-    flags = {"enable-auto-multi-buffer": bool(config["MULTIBUFFER"])}
-    if config["TILE_MIX_VECTOR_LOOP"]:
-        flags["tile-mix-vector-loop"] = config["TILE_MIX_VECTOR_LOOP"]
+    flags = {
+        "enable-auto-multi-buffer": bool(config["MULTIBUFFER"]),
+        "tile-mix-vector-loop": config["TILE_MIX_VECTOR_LOOP"],
+        "set-workspace-multibuffer": config["WORKSPACE_BUFFERS"],
+        "limit-auto-multi-buffer-of-local-buffer": _L0C_LIMIT[config["L0C_BUFFERS"]],
+        "enable-hivm-unit-flag-sync": bool(config["UNIT_FLAG"]),
+    }
     return {
         "function": attention_fwd.__name__,
         "signature": signature,
         "constants": constants,
         "flags": flags,
+    }
+
+
+def options(config):
+    """The flags of `variant`, as a `triton.Config` of triton-ascend takes them."""
+    return {
+        "multibuffer": bool(config["MULTIBUFFER"]),
+        "tile_mix_vector_loop": config["TILE_MIX_VECTOR_LOOP"],
+        "set_workspace_multibuffer": config["WORKSPACE_BUFFERS"],
+        "limit_auto_multi_buffer_of_local_buffer": _L0C_LIMIT[config["L0C_BUFFERS"]],
+        "unit_flag": bool(config["UNIT_FLAG"]),
     }
 
 
@@ -153,7 +209,7 @@ def arguments(tensors, workload, config, scale):
     launcher starts as many as there are cores.
     """
     q, k, v, out, lse = tensors
-    tiles_per_head = workload.seqlen_q // config["BLOCK_M"]
+    tiles_per_head = -(-workload.seqlen_q // config["BLOCK_M"])
     num_tiles = tiles_per_head * workload.batch * workload.heads
     strides = [step for tensor in (q, k, v, out) for step in tensor.stride()[:3]]
     sizes = [workload.heads, workload.group, workload.seqlen_q, workload.seqlen_k]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tunefa import strategies
@@ -49,9 +50,11 @@ def problem(
     first: Sequence[Config] = (),
     trials: int | None = None,
     seed: int = 0,
+    memories: tuple[str, ...] = (),
 ) -> Problem:
     expected = [landscape_us(config) * (1 + 0.3 * math.sin(i)) for i, config in enumerate(configs)]
-    return Problem(PARAMETERS, list(configs), expected, list(first), trials, seed)
+    made = Problem(PARAMETERS, list(configs), expected, list(first), trials, seed)
+    return replace(made, memories=memories)
 
 
 def good(config: Config) -> Trial:

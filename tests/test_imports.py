@@ -51,6 +51,7 @@ LAYERS = (
         "loop",
         "bench",
         "measured",
+        "modelled",
         "replayed",
         "verify",
         "winner",

@@ -78,7 +78,7 @@ def test_summary_says_where_and_how_fast() -> None:
         ({"arch": ".."}, "arch '..'"),
         ({"arch": "sm90\nimport os"}, "one word"),
         ({"device": None}, "a measured record names its device"),
-        ({"objective": "predicted"}, "a predicted one has none"),
+        ({"objective": "predicted"}, "another has none"),
         ({"objective": "guessed"}, "objective 'guessed'"),
         ({"device": "H200\nimport os"}, "printable"),
         ({"device": " "}, "printable"),

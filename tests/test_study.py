@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from tests.sample_problem import FEASIBLE, SMALL, good, problem
 from tunefa import strategies, study
 from tunefa.errors import TunefaError
-from tunefa.trial import Trial
+from tunefa.trial import Planned, Resources, Trial
 
 NAME = "search-kernel"
 
@@ -237,6 +238,25 @@ def test_a_full_disk_is_said_in_a_sentence(journal: Path) -> None:
                           | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "the study full cannot be kept" in done.stdout
+
+
+def test_what_is_too_large_for_a_memory_violates_it_by_how_much(journal: Path) -> None:
+    strategy = opened(journal, memories=("ub", "l1"))
+    ended = [
+        Trial({}, "compile_failed", "UB", Resources(planned=Planned({"ub": 0.25, "l1": -0.5}))),
+        Trial({}, "ok", "", Resources(planned=Planned({"ub": -0.1, "l1": -0.5})), 10.0),
+        Trial({}, "crashed", "the compiler died"),
+    ]
+    for trial in ended:
+        strategy.tell(replace(trial, config=strategy.ask() or {}))
+    assert [trial.constraints for trial in held(journal).trials] == [
+        {"failed": -1.0, "ub": 0.25, "l1": -0.5},
+        {"failed": -1.0, "ub": -0.1, "l1": -0.5},
+        {"failed": 1.0, "ub": 0.0, "l1": 0.0},
+    ]
+    again: Any = opened(journal, memories=("ub", "l1"))
+    assert list(again._candidates.excess.values()) == [0.25]
+    assert list(again._candidates.times.values()) == [None, 10.0, None]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

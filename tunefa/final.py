@@ -65,11 +65,12 @@ def unraced(
     for kernel in kernels:
         own = [each.trial for each in finished if each.kernel == kernel.name]
         # Without an interpreter nothing says more of a prediction than that it compiles.
-        checked = request.objective != "predicted" or languages.has_interpreter(kernel.language)
+        checked = request.measured or languages.has_interpreter(kernel.language)
         left = measured.unraced(own, "interrupted", checked)
         if left.winner is not None:
             certificate = left.certificate if request.objective == "measured" else None
-            found.append(Winner(kernel, left.winner, certificate, request.serving_mode))
+            mode, objective = request.serving_mode, request.objective
+            found.append(Winner(kernel, left.winner, certificate, mode, objective))
     return found
 
 

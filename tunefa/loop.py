@@ -9,11 +9,15 @@ from dataclasses import dataclass, replace
 
 from tunefa.budget import Budget
 from tunefa.evaluate import Objective
+from tunefa.record import Objective as Kind
 from tunefa.strategies import Strategy
 from tunefa.trial import Trial, time_us
 
 _PLATEAU_TRIALS = 60
 """A search by seconds ends early after so many trials (and a third of all) without a 0.5 % gain."""
+_MODELLED_PLATEAU_TRIALS = 200
+"""The same where a law says the time and a compiler only whether a config fits: it takes a third of
+a second, and what is just too large leads nowhere near as smoothly as times do."""
 _GAIN = 0.995
 BEHIND = 0.15
 """A kernel whose best is so much slower than another's winner does not catch up any more: after a
@@ -29,6 +33,8 @@ class Outlook:
     """The best of the kernels that were searched before."""
     fair_trials: float = math.inf
     """Right trials that make a fair look at the kernel, see `strategies.fair_trials`."""
+    patience: int = _PLATEAU_TRIALS
+    """Trials without a gain that end a search, see `patience`."""
     best_us: float = math.inf
     since_best: int = 0
     """Trials since the last gain."""
@@ -56,7 +62,7 @@ class Outlook:
     @property
     def on_plateau(self) -> bool:
         """Whether nothing has got better for long."""
-        return self.since_best > max(_PLATEAU_TRIALS, self.done // 3)
+        return self.since_best > max(self.patience, self.done // 3)
 
     @property
     def slower_by(self) -> float:
@@ -100,6 +106,11 @@ class Share:
         """Whether a budget of trials is, by those submitted."""
         left = self.budget.trials_left(self.fraction, self.started)
         return left is not None and submitted >= left
+
+
+def patience(objective: Kind) -> int:
+    """Trials without a gain after which a search by seconds ends."""
+    return _MODELLED_PLATEAU_TRIALS if objective == "modelled" else _PLATEAU_TRIALS
 
 
 def trials(

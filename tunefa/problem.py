@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from tunefa import languages, lookup, transfer
+from tunefa import languages, lookup, modelled, transfer
+from tunefa.arch import NpuArch, npu
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.space import Feasible
@@ -17,6 +19,24 @@ from tunefa.trial import Config
 
 if TYPE_CHECKING:  # it imports this module
     from tunefa.search import Request
+
+
+_SAME = "what is compiled is the same as another's"
+
+
+def feasible(request: Request, kernel: Kernel) -> Feasible:
+    """What the rules leave of the kernel's space, and of configs that are one trial the first."""
+    timed = request.measured or request.replay is not None
+    space = kernel.space if timed else kernel.space.untimed()
+    found = space.feasible(request.workload, request.arch)
+    key = getattr(languages.load(kernel.language), "trial_key", None)
+    if key is None or timed:
+        return found
+    distinct: dict[Hashable, dict[str, Any]] = {}
+    for config in found.configs:
+        distinct.setdefault(key(kernel, request.workload, config), config)
+    same = len(found.configs) - len(distinct)
+    return Feasible(tuple(distinct.values()), {**found.refused, _SAME: same})
 
 
 def check_feasible(request: Request, feasible: Mapping[str, Feasible]) -> None:
@@ -73,7 +93,7 @@ def of(
 
     `trials` is what this kernel may use of a budget of trials.
     """
-    return Problem(
+    made = Problem(
         parameters=kernel.space.parameters,
         configs=feasible.configs,
         expected_us=[_expected_us(request, kernel, config) for config in feasible.configs],
@@ -81,6 +101,10 @@ def of(
         trials=trials,
         seed=request.seed,
     )
+    if not isinstance(request.arch, NpuArch):
+        return made
+    room = [_room(request, kernel, config) for config in feasible.configs]
+    return replace(made, room=room, memories=tuple(request.arch.capacities))
 
 
 def default(request: Request, kernel: Kernel) -> Config | None:
@@ -99,6 +123,14 @@ def known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config
         known.append(choice.config)
         known.append(kernel.default(request.workload, request.arch))
     return known
+
+
+def _room(request: Request, kernel: Kernel, config: Config) -> float:
+    """Of the memory of an NPU that formulas expect to be the fullest."""
+    arch = npu(request.arch)
+    resources = modelled.estimated(kernel.space.npu_tiling(config, request.workload, arch), arch)
+    planned = resources.planned
+    return -max(planned.excess.values()) if planned else 0.0
 
 
 def _expected_us(request: Request, kernel: Kernel, config: Config) -> float:

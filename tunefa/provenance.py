@@ -33,8 +33,9 @@ def at_hand(kernel: Kernel) -> dict[str, Any]:
 
     The compiler itself comes in Triton's wheel and changes with its version.
     """
+    told = getattr(languages.load(kernel.language), "at_hand", None)
     return {
-        "triton": _installed("triton"),
+        **(told() if told else {"triton": _installed("triton")}),
         "driver": _driver(),
         "source_hash": kernel.source_hash,
     }

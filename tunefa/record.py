@@ -17,8 +17,9 @@ from tunefa.workload import Workload
 SCHEMA = 1
 """Version of the documents that hold records; raised when older readers would misread them."""
 
-Objective = Literal["measured", "predicted", "replayed"]
-"""What a time is; replayed ones (tunefa/replayed.py) are shown, never kept."""
+Objective = Literal["measured", "predicted", "modelled", "estimated", "replayed"]
+"""What a time is: of a device; of the model of GPUs; of the law for NPUs, where the compiler says
+that the config fits, or where a formula does; replayed from a journal, which is shown, not kept."""
 
 # Both become part of a file's path and of generated source, and may come from an imported file:
 # no separators, no leading dot, nothing a shell or a comment would read as more than a word.
@@ -43,7 +44,7 @@ class Record:
     kernel: str
     arch: str
     device: str | None
-    """As the driver names it, `NVIDIA H200`; None for a predicted record."""
+    """As the driver names it, `NVIDIA H200`; None where nothing was measured."""
     workload: Workload
     config: dict[str, Any]
     objective: Objective
@@ -86,17 +87,19 @@ class Record:
                     "digits, '_', '-' and '.'"
                 )
         if self.objective not in get_args(Objective):
-            raise TunefaError(f"objective {self.objective!r} must be 'measured' or 'predicted'")
+            known = ", ".join(each for each in get_args(Objective) if each != "replayed")
+            raise TunefaError(f"objective {self.objective!r} must be one of {known}")
         kept = self.objective != "replayed"
         if kept and (self.device is None) == (self.objective == "measured"):
             raise TunefaError(
                 f"device {self.device!r} of a {self.objective} record: a measured record names its "
-                "device, a predicted one has none"
+                "device, another has none"
             )
-        if self.mode not in (None, *MODES) or (self.mode and self.objective == "predicted"):
+        timed = self.objective in ("measured", "replayed")
+        if self.mode not in (None, *MODES) or (self.mode and not timed):
             raise TunefaError(
                 f"mode {self.mode!r} of a {self.objective} record: a measured one has "
-                f"{' or '.join(MODES)}, a predicted one none"
+                f"{' or '.join(MODES)}, another none"
             )
         if self.device is not None and not (self.device.strip() and self.device.isprintable()):
             raise TunefaError(f"device {self.device!r} of a record must be printable text")
@@ -107,10 +110,11 @@ class Record:
         return _timestamp(self.provenance["date"])
 
     @property
-    def rank(self) -> tuple[bool, bool, float, float]:
-        """Sort key, best first: measured, eager (as a program calls it), lowest median, newest."""
-        measured = self.objective == "measured"
-        return not measured, self.mode == "graph", self.median_us, -self.timestamp
+    def rank(self) -> tuple[bool, bool, bool, float, float]:
+        """Sort key, best first: measured, compiled, eager (as a program calls it), lowest median,
+        newest."""
+        measured, estimated = self.objective == "measured", self.objective == "estimated"
+        return not measured, estimated, self.mode == "graph", self.median_us, -self.timestamp
 
     @property
     def summary(self) -> str:
@@ -198,7 +202,8 @@ def _resources(data: Any, where: str) -> Resources:
 
 def _said(resources: Resources) -> dict[str, int | None]:
     """Without what only other kinds of chips have."""
-    return {k: v for k, v in asdict(resources).items() if v is not None or k not in _OF_NPUS}
+    of_npus = (*_OF_NPUS, "planned")
+    return {k: v for k, v in asdict(resources).items() if v is not None or k not in of_npus}
 
 
 def _timestamp(date: Any) -> float:

@@ -22,7 +22,8 @@ from tunefa.strategies import Problem, identity
 from tunefa.trial import Config
 
 FAILED = "failed"
-"""The constraint that a failed trial violates."""
+"""The constraint that a failed trial violates, but for one that only is too large for a memory:
+that violates the memory's own, by how much it is too large."""
 
 
 class Candidates:
@@ -40,6 +41,8 @@ class Candidates:
         """Neither told nor under way."""
         self.times: dict[int, float | None] = {}
         """By place in `configs`: us of a trial that was told, None for a failed one."""
+        self.excess: dict[int, float] = {}
+        """Of those that are too large for a memory, (required - available) / available."""
         self.underway: list[int] = []
         self._by_place = {tuple(place): i for i, place in enumerate(self.places.tolist())}
         self._by_identity = {identity(config): i for i, config in enumerate(self.configs)}
@@ -77,8 +80,10 @@ class Candidates:
         chosen = self.at(trial.params)
         self.untried[chosen] = False
         if trial.state == TrialState.COMPLETE:
-            failed = trial.constraints.get(FAILED, 0.0) > 0
-            self.times[chosen] = None if failed else trial.value
+            violated = {k: value for k, value in trial.constraints.items() if value > 0}
+            self.times[chosen] = None if violated else trial.value
+            if violated and FAILED not in violated:
+                self.excess[chosen] = max(violated.values())
         else:
             self.underway.append(chosen)
 

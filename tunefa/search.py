@@ -27,12 +27,13 @@ from tunefa import (
     strategies,
     study,
 )
-from tunefa.arch import Arch, Device
+from tunefa.arch import Arch, Device, NpuArch
 from tunefa.budget import Budget
 from tunefa.evaluate import Objective, Predicted
 from tunefa.journal import Journal
 from tunefa.kernel import Kernel
 from tunefa.landscape import Landscape
+from tunefa.modelled import Estimated, Modelled
 from tunefa.record import Objective as Kind
 from tunefa.record import Record
 from tunefa.space import Feasible
@@ -67,13 +68,19 @@ class Request:
     """The database for the Optuna studies; None for a file beside the journal."""
     replay: Landscape | None = None
     """What answers in place of a device or a compiler; nothing is stored then."""
+    estimate: bool = False
+    """Whether formulas answer in place of an NPU's compiler."""
 
     @property
     def objective(self) -> Kind:
         """What its times are."""
         if self.replay is not None:
             return "replayed"
-        return "measured" if self.measured else "predicted"
+        if self.measured:
+            return "measured"
+        if isinstance(self.arch, NpuArch):
+            return "estimated" if self.estimate else "modelled"
+        return "predicted"
 
     @property
     def serving_mode(self) -> Mode | None:
@@ -191,7 +198,7 @@ def search(
     then, `interrupted`. Raises TunefaError when the rules refuse every config of every kernel, and
     when the journal, the study or the store cannot be written.
     """
-    feasible = {k.name: k.space.feasible(request.workload, request.arch) for k in request.kernels}
+    feasible = {kernel.name: problem.feasible(request, kernel) for kernel in request.kernels}
     problem.check_feasible(request, feasible)
     problem.check_interpreters(request)
     database = study.database(request.storage) if request.storage is not None else None
@@ -245,7 +252,8 @@ def _search_kernel(
     fresh = strategies.create(request.strategy, asked, saved)
     strategy = resume.Continued(fresh, earlier)
     to_beat_us = min((won.median_us for won in state.winners), default=math.inf)
-    outlook = loop.Outlook(to_beat_us, strategies.fair_trials(request.strategy)).resumed(earlier)
+    fair, patience = strategies.fair_trials(request.strategy), loop.patience(request.objective)
+    outlook = loop.Outlook(to_beat_us, fair, patience).resumed(earlier)
     with _objective(request, kernel, state.process) as evaluator:
         own = loop.Share(request.budget, share, len(state.finished), evaluator.reserve_s)
         state.stage = "search"
@@ -268,13 +276,15 @@ def _race(
 ) -> None:
     """Races the finalists of one kernel; what becomes of them is kept, as is who wins."""
     request = state.request
-    state.stage = "check" if request.objective == "predicted" else "race"
+    state.stage = "race" if request.objective in ("measured", "replayed") else "check"
     if not state.interrupted:
         state.say(kernel.name)
     raced = evaluator.race(finalists, problem.default(request, kernel), until)
     state.raced.add(kernel.name)
     if raced.winner is not None:
-        won = Winner(kernel, raced.winner, raced.certificate, request.serving_mode)
+        won = Winner(
+            kernel, raced.winner, raced.certificate, request.serving_mode, request.objective
+        )
         state.winners.append(won)
     for trial in raced.trials:
         state.keep(kernel.name, trial)
@@ -294,7 +304,11 @@ def _objective(request: Request, kernel: Kernel, process: Workers | None) -> Obj
     where = request.workload, request.arch, request.device, request.workers
     if request.measured:
         return measured.timed(request.mode)(kernel, *where, process)
-    return Predicted(kernel, *where)
+    if request.objective == "estimated":
+        return Estimated(kernel, *where)
+    return (
+        Modelled(kernel, *where) if request.objective == "modelled" else Predicted(kernel, *where)
+    )
 
 
 def _finalists(state: _State, kernel: Kernel, known: list[Config], behind: bool) -> list[Trial]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tunefa import assets, space_file
 from tunefa.arch import Arch
 from tunefa.errors import TunefaError, unknown
 from tunefa.expr import Expr
-from tunefa.tiling import Tiling
+from tunefa.tiling import NpuTiling, Tiling
 from tunefa.trial import Config
 from tunefa.workload import Workload
 
@@ -34,6 +34,8 @@ class Parameter:
     name: str
     values: tuple[Any, ...]
     doc: str
+    timed_only: bool = False
+    """Whether nothing but a device tells its values apart; where none times it, it is the first."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Space:
     resources: Mapping[str, Expr]
     rules: Mapping[str, Expr]
     model: Mapping[str, Expr]
-    """By field of `Tiling`."""
+    """By field of `Tiling`, or of `NpuTiling`."""
     defaults: tuple[tuple[Expr, dict[str, Any]], ...]
     unaligned: Mapping[str, Any] | str
     """What parameters must be for tensors that are not aligned, or why the kernel cannot read such
@@ -115,9 +117,16 @@ class Space:
         return {name: expression(env) for name, expression in self.resources.items()}
 
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
-        """The config as the time model sees it."""
+        """The config as the time model sees it, of a kernel for GPUs."""
+        return Tiling(**self._modelled(config, workload, arch))
+
+    def npu_tiling(self, config: Config, workload: Workload, arch: Arch) -> NpuTiling:
+        """The config as the law of time sees it, of a kernel for NPUs."""
+        return NpuTiling(**self._modelled(config, workload, arch))
+
+    def _modelled(self, config: Config, workload: Workload, arch: Arch) -> dict[str, Any]:
         env = self._env(config, workload, arch)
-        return Tiling(**{name: expression(env) for name, expression in self.model.items()})
+        return {name: expression(env) for name, expression in self.model.items()}
 
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
         """The config that is sound without a search: the first default that matches and fits.
@@ -133,6 +142,11 @@ class Space:
                     return dict(config)
                 why = f"the default is refused: {refusal}"
         raise TunefaError(f"{self.kernel} has no default for {workload} on {arch.name}: {why}")
+
+    def untimed(self) -> Space:
+        """The part of it that a search on no device has: see `Parameter.timed_only`."""
+        cut = [replace(p, values=p.values[:1]) if p.timed_only else p for p in self.parameters]
+        return replace(self, parameters=tuple(cut))
 
     def feasible(self, workload: Workload, arch: Arch) -> Feasible:
         """Every config that no rule refuses, in the order of the file, and the refusals by rule.

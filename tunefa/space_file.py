@@ -77,8 +77,9 @@ def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
             raise TunefaError(
                 f"{where} needs values, each once, that are numbers or text: {list(values)}"
             )
+        doc, timed_only = fields.take("doc", str), fields.take("timed_only", bool, False)
         parameters.append(
-            {"name": name, "values": values, "doc": fields.take("doc", str), "where": where}
+            {"name": name, "values": values, "doc": doc, "timed_only": timed_only, "where": where}
         )
         fields.done()
     return parameters
@@ -111,14 +112,12 @@ def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
 
 
 def _model(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
-    """An expression for each field of `Tiling`; nothing for chips that it does not describe."""
-    if vendor != "nvidia":
-        return {}
-    model = _expressions(fields.take("model", dict), path)
+    """An expression for each field of `Tiling`, or of `NpuTiling`."""
+    model, known = _expressions(fields.take("model", dict), path), FIELDS[vendor]
     for name, expression in model.items():
-        if name not in FIELDS:
-            raise TunefaError(f"{expression.where}: {unknown('field', name, FIELDS)}")
-    if missing := [name for name in FIELDS if name not in model]:
+        if name not in known:
+            raise TunefaError(f"{expression.where}: {unknown('field', name, known)}")
+    if missing := [name for name in known if name not in model]:
         raise TunefaError(f"{fields.at('model')}: model lacks {', '.join(missing)}")
     return model
 

@@ -116,7 +116,7 @@ def current(records: Sequence[Record]) -> list[Record]:
             standing[_question(record)] = record
     for record in records:
         held = standing[_question(record)]
-        comparable = record.objective == "predicted" and _versions(record) == _versions(held)
+        comparable = record.device is None and _versions(record) == _versions(held)
         if comparable and record.median_us < held.median_us:
             standing[_question(record)] = record
     return [record for record in records if standing[_question(record)] is record]
@@ -176,7 +176,7 @@ class Store:
         """
         if not self.roots:
             raise TunefaError("this store has no folder to write to")
-        folder = self.roots[0] / record.arch / _slug(record.device or "predicted")
+        folder = self.roots[0] / record.arch / _slug(record.device or record.objective)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

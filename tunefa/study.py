@@ -1,7 +1,8 @@
 """The Optuna study behind a search: asked for configs, told trials, kept for Optuna's own tools.
 
 Optuna's samplers ignore failed trials. So a failure is told as completed, twice as slow as the
-slowest success, and as violating a constraint.
+slowest success, and as violating a constraint: one that is too large for a memory violates that
+memory's, by (required - available) / available.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +98,11 @@ class Study:
     raises TunefaError when the storage fails.
     """
 
-    def __init__(self, sampler: FeasibleSampler, saved: Saved | None = None) -> None:
+    def __init__(
+        self, sampler: FeasibleSampler, saved: Saved | None = None, memories: Sequence[str] = ()
+    ) -> None:
+        """`memories`: see `Problem`."""
+        self._memories = tuple(memories)
         saved = saved or Saved(InMemoryStorage(), "search")
         self._name = saved.name
         self._candidates = sampler.candidates
@@ -139,7 +144,8 @@ class Study:
             self._candidates.update(self._study)
 
     def _close(self, asked: optuna.Trial, trial: Trial, time_us: float | None) -> None:
-        asked.set_constraint(FAILED, -1.0 if time_us else 1.0)
+        for name, value in self._constraints(trial, time_us).items():
+            asked.set_constraint(name, value)
         if time_us is None:
             asked.set_user_attr("outcome", _outcome(trial))
         self._study.tell(asked, time_us or self._penalty())
@@ -154,9 +160,18 @@ class Study:
                 params=self._candidates.params(chosen),
                 distributions=dict(self._candidates.distributions),
                 user_attrs=notes,
-                constraints={FAILED: -1.0 if time_us else 1.0},
+                constraints=self._constraints(trial, time_us),
             )
         )
+
+    def _constraints(self, trial: Trial, time_us: float | None) -> dict[str, float]:
+        """Always of the same names, as Optuna's GP wants it; 0, which violates nothing, where the
+        compiler said nothing of a memory."""
+        planned = trial.resources.planned if trial.resources else None
+        excess = planned.excess if planned else {}
+        memories = {name: excess.get(name, 0.0) for name in self._memories}
+        failed = time_us is None and max(memories.values(), default=0.0) <= 0.0
+        return {FAILED: 1.0 if failed else -1.0, **memories}
 
     def _penalty(self) -> float:
         times = (time_us for time_us in self._candidates.times.values() if time_us is not None)

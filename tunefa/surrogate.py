@@ -4,12 +4,12 @@
 
 with a and b under Gaussian priors around 0 (the model is right), and a Gaussian process for where
 it is not. Whether a config works at all is another process, through 1 for a trial that did and -1
-for one that failed.
+for one that failed, or less far below 0 for one that only just failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,21 +57,26 @@ class Belief:
 class Surrogate:
     """Learns from trials of a list of configs."""
 
-    def __init__(self, places: Places, expected_us: Sequence[float]) -> None:
-        """`places`: (configs, parameters), positions in the parameters' lists of values."""
+    def __init__(
+        self, places: Places, expected_us: Sequence[float], room: Sequence[float] = ()
+    ) -> None:
+        """`places`: (configs, parameters), positions in the parameters' lists of values; `room`:
+        what is known beforehand of whether each works, 1 for yes, down to -1 for no."""
         prior = np.log(np.maximum(np.asarray(expected_us, dtype=float), 1e-9))
         finite = prior[np.isfinite(prior)]
         self._prior: Array = np.where(np.isfinite(prior), prior, finite.max(initial=0.0))
         slope = self._prior - self._prior.min(initial=np.inf)
         trend = np.c_[np.full(len(prior), _OFFSET_SD), _SLOPE_SD * slope]
         self._times = Process(places, trend, _AMPLITUDE, _NOISE)
+        self._room: Array = np.asarray(room, dtype=float) if len(room) else np.ones(len(prior))
         self._working = Process(places, np.zeros((len(prior), 1)), 1.0, _DOUBT)
 
     def believe(
-        self, done: Sequence[int], times_us: Sequence[float], failed: Sequence[int],
+        self, done: Sequence[int], times_us: Sequence[float], failed: Mapping[int, float],
         underway: Sequence[int],
     ) -> Belief:  # fmt: skip
-        """What the trials `done` and `failed`, by place in the list, say of all configs.
+        """What the trials `done` and `failed`, by place in the list, say of all configs; how badly
+        one failed is a number up to 1.
 
         Those under way are believed to come out as expected (the kriging believer: Ginsbourger et
         al., "Kriging Is Well-Suited to Parallelize Optimization", 2010): they leave no doubt.
@@ -87,19 +92,20 @@ class Surrogate:
         self._times.fit(known, residual - offset)
         sure = np.asarray(underway, dtype=int)
         mean, sd = self._times.posterior(known, residual - offset, sure)
-        works = self._works(np.asarray(done, dtype=int), np.asarray(failed, dtype=int))
+        works = self._works(np.asarray(done, dtype=int), failed)
         return Belief(mean + offset + self._prior, sd, works, best)
 
-    def _works(self, done: Places, failed: Places) -> Array:
-        """Chances; all 1 while nothing has failed."""
-        if not len(failed):
+    def _works(self, done: Places, failed: Mapping[int, float]) -> Array:
+        """Chances; all 1 while nothing has failed, and nothing was known to."""
+        if not failed and self._room.min(initial=1.0) >= 1.0:
             return np.ones(len(self._prior))
-        done, failed = done[-_POINTS // 2 :], failed[-_POINTS // 2 :]
-        known = np.r_[done, failed]
-        below = np.r_[np.zeros(len(done)), np.full(len(failed), -2.0)]
-        self._working.fit(known, below)
-        mean, sd = self._working.posterior(known, below, known[:0])
-        chance: Array = ndtr((1.0 + mean) / sd)
+        done, which = done[-_POINTS // 2 :], np.array([*failed][-_POINTS // 2 :], dtype=int)
+        known = np.r_[done, which]
+        seen = np.r_[np.ones(len(done)), [-failed[place] for place in which.tolist()]]
+        off = seen - self._room[known]
+        self._working.fit(known, off)
+        mean, sd = self._working.posterior(known, off, known[:0])
+        chance: Array = ndtr((self._room + mean) / sd)
         return chance
 
 

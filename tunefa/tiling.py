@@ -46,4 +46,24 @@ class Tiling:
         return 32 * (self.warps + (4 if self.warp_specialised else 0))
 
 
-FIELDS = tuple(field.name for field in fields(Tiling))
+@dataclass(frozen=True)
+class NpuTiling:
+    """One config of a kernel for NPUs, as the law of time and estimates see it."""
+
+    block_m: int
+    """Query rows of a tile."""
+    block_n: int
+    """Keys of a step."""
+    multibuffer: bool
+    """Whether a step's keys and values arrive during the step before it."""
+    ub_bytes: float
+    """What it is expected to need of a vector core's UB, and of the others."""
+    l1_bytes: float
+    l0c_bytes: float
+
+
+FIELDS = {
+    "nvidia": tuple(field.name for field in fields(Tiling)),
+    "huawei": tuple(field.name for field in fields(NpuTiling)),
+}
+"""By vendor of the chips, what a space's `model` must say."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from tunefa import arch as archs
 from tunefa import lookup, model
-from tunefa.arch import Arch, Device, gpu
+from tunefa.arch import Arch, Device, NpuArch, gpu
+from tunefa.ascend import time_law
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.lookup import Choice
@@ -33,6 +34,8 @@ def expected_us(
     kernel: Kernel, config: Config, workload: Workload, arch: Arch, device: Device
 ) -> float:
     """The model's time before any compiler has seen the config; infinite if it cannot run."""
+    if isinstance(arch, NpuArch):
+        return time_law.time_us(workload, device, kernel.space.npu_tiling(config, workload, arch))
     arch = gpu(arch)
     estimate = kernel.space.estimate(config, workload, arch)
     smem_bytes, registers = int(estimate.get("smem_bytes", 0)), int(estimate.get("registers", 0))

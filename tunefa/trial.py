@@ -19,6 +19,18 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)
+class Planned:
+    """How the compiler for an NPU laid out one config: bytes are by memory, `ub`, `l1`, `l0c`."""
+
+    excess: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """(required - available) / available: above 0 it does not fit, below it does."""
+    changed: Mapping[str, bool] = field(default_factory=dict, hash=False)
+    """Flags that the compiler set otherwise by itself, so that it fits: what was compiled."""
+    code: str | None = None
+    """Names the program that came out: equal names, equal programs."""
+
+
+@dataclass(frozen=True)
 class Resources:
     """What the compiler says one program needs; None where it did not say."""
 
@@ -35,6 +47,8 @@ class Resources:
     l0c_bytes: int | None = None
     workspace_bytes: int | None = None
     """Of an NPU: global memory that each core wants."""
+    planned: Planned | None = None
+    """Of an NPU; kept in journals, not in records."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +91,15 @@ class Trial:
         return cls(
             **{
                 **data,
-                "resources": Resources(**resources) if resources else None,
+                "resources": _resources(resources) if resources else None,
                 "samples_us": tuple(data.get("samples_us", ())),
             }
         )
+
+
+def _resources(data: Mapping[str, Any]) -> Resources:
+    planned = data.get("planned")
+    return Resources(**{**data, "planned": Planned(**planned) if planned else None})
 
 
 def time_us(trial: Trial) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefa import languages, provenance
 from tunefa.arch import Arch
 from tunefa.kernel import Kernel
-from tunefa.record import Record
+from tunefa.record import Objective, Record
 from tunefa.trial import Mode, Trial, time_us
 from tunefa.workload import Workload
 
@@ -21,7 +21,9 @@ class Winner:
     trial: Trial
     certificate: dict[str, Any] | None
     mode: Mode | None
-    """How it was timed; None where the time is the model's."""
+    """How it was timed; None where the time is a model's."""
+    model: Objective = "predicted"
+    """What its time is where no device said it."""
 
     @property
     def median_us(self) -> float:
@@ -31,20 +33,25 @@ class Winner:
     def record(
         self, workload: Workload, arch: Arch, device_name: str | None, notes: dict[str, Any]
     ) -> Record:
-        """The record of it; `device_name` None where the time is the model's.
+        """The record of it; `device_name` None where the time is a model's.
 
         `notes` go into its provenance beside the versions and the check.
         """
+        resources = self.trial.resources
+        if resources is not None and resources.planned is not None:
+            if resources.planned.changed:  # what was compiled is not what was asked for
+                notes = {**notes, "changed_by_the_compiler": dict(resources.planned.changed)}
+            resources = replace(resources, planned=None)
         return Record(
             kernel=self.kernel.name,
             arch=arch.name,
             device=device_name,
             workload=workload,
             config=dict(self.trial.config),
-            objective="predicted" if device_name is None else "measured",
+            objective=self.model if device_name is None else "measured",
             median_us=self.median_us,
             tflops=workload.flops / self.median_us / 1e6,
-            resources=self.trial.resources,
+            resources=resources,
             certificate=self.certificate,
             mode=self.mode,
             provenance={

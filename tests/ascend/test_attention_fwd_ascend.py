@@ -60,9 +60,8 @@ def test_it_serves_npus_alone() -> None:
     assert kernel.why_not(WORKLOADS[0], archs.load("sm90")) == (
         "it runs on chips of huawei, not of nvidia"
     )
-    assert "no compiler" in (kernel.why_not(WORKLOADS[0], archs.load("ascend310p")) or "")
-    tail = Workload.parse("h8_q2047_d64_fp16_full")
-    assert "multiples of 64" in (kernel.why_not(tail, B3) or "")
+    window = Workload.parse("h8_q2048_d64_fp16_causal_w128")
+    assert "no sliding window" in (kernel.why_not(window, B3) or "")
     assert [each.name for each in kernels.serving(WORKLOADS[0], B3)] == [KERNEL]
 
 

@@ -121,14 +121,14 @@ def test_interrupted_it_goes_on_with_what_came_whole(index: Path) -> None:
     steps.until = "installing"
     with pytest.raises(KeyboardInterrupt):
         setup(steps)
-    with pytest.raises(TunefaError, match="front end is not there: tunefa ascend setup"):
+    with pytest.raises(TunefaError, match="front end is not there: run 'tunefa ascend setup'"):
         sidecar.installed()
     for wheel in index.glob("triton*"):  # it is not asked for again
         wheel.unlink()
     steps.until = "unpacking"
     with pytest.raises(KeyboardInterrupt):
         setup(steps)
-    with pytest.raises(TunefaError, match="compiler is not there: tunefa ascend setup"):
+    with pytest.raises(TunefaError, match="compiler is not there: run 'tunefa ascend setup'"):
         sidecar.installed()
     steps.until = "never"
     setup(steps)
@@ -188,7 +188,7 @@ def test_a_compiler_that_is_there_is_taken(index: Path, tmp_path: Path) -> None:
     assert sidecar.installed().compiler == own
     assert "fetching triton-ascend 3.2.0 (54 MB)" in result.stderr
     own.unlink()
-    with pytest.raises(TunefaError, match=f"{own} is gone: tunefa ascend setup"):
+    with pytest.raises(TunefaError, match=f"{own} is gone: run 'tunefa ascend setup'"):
         sidecar.installed()
 
 

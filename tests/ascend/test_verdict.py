@@ -126,3 +126,13 @@ def test_a_damaged_entry_is_missing() -> None:
     assert cache.load("ab12") is None
     path.write_text("[]")
     assert cache.load("ab12") is None
+
+
+def test_equal_programs_have_equal_names_however_they_are_numbered() -> None:
+    head = "// -----// IR Dump After ConvertHIVMToStandard //----- //\n"
+    first = f"{head}#map = affine_map<(d0) -> (d0 * 2)>\n%1 = vadd %a, %0#1 [#map]\n%2 = vexp %1\n"
+    again = f"{head}#map3 = affine_map<(d0) -> (d0 * 4)>\n%7 = vexp %5\n%5 = vadd %a, %4 [#map3]\n"
+    assert verdict.code(first) == verdict.code(again)
+    assert verdict.code(first) == verdict.code(f"%9 = of an attempt that failed\n{first}")
+    assert verdict.code(first) != verdict.code(first.replace("vexp", "vln"))
+    assert verdict.code(first) == verdict.code(f'{first}loc("/tmp/x/kernel.mlir":1:1): hivmc\n')

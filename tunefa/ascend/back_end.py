@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunefa.ascend import verdict
-from tunefa.ascend.sidecar import Sidecar
-from tunefa.ascend.verdict import Output, Verdict
+from tunefa.ascend.sidecar import SETUP, Sidecar
+from tunefa.ascend.verdict import Memory, Output, Verdict
 from tunefa.errors import TunefaError
 
 LIMIT_S = 60.0
@@ -40,8 +40,8 @@ def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> Verdict:
 
     It runs with one thread: with more it dies in about 1 of 100 runs, and which of several failures
     it reports changes from run to run. One thread stops at the first function that does not fit,
-    though, so an overflow is looked at again with threads, for what the others ask for. A crash is
-    tried once more, and is no overflow.
+    though, the cube's before the vector cores', so an overflow of L1 or L0C is looked at again with
+    threads, for what the UB is asked for. A crash is tried once more, and is no overflow.
     """
     command = [*_command(sidecar, target, flags), _ONE_THREAD, _PRINT]
     start = time.perf_counter()
@@ -50,14 +50,17 @@ def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> Verdict:
         if verdict.of(output).status == "crash":
             output = _run(command, ir)
         found = verdict.of(output)
-        if found.status == "overflow":
+        if found.status == "overflow" and not found.memories.get("ub", Memory()).overflows:
             # A crash here takes nothing away from what is known.
             found = verdict.of(output, [_run(_command(sidecar, target, flags), ir)])
     except subprocess.TimeoutExpired:
         reason = f"the compiler took over {LIMIT_S:.0f} s"
         return Verdict("timeout", reason, seconds=time.perf_counter() - start)
-    workspace = verdict.workspace_bytes(output.stderr) if found.status == "fits" else None
-    return replace(found, workspace_bytes=workspace, seconds=time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    if found.status != "fits":
+        return replace(found, seconds=seconds)
+    workspace, code = verdict.workspace_bytes(output.stderr), verdict.code(output.stderr)
+    return replace(found, workspace_bytes=workspace, code=code, seconds=seconds)
 
 
 def key(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> str:
@@ -72,7 +75,10 @@ def _command(sidecar: Sidecar, target: str, flags: Flags) -> list[str]:
     if "95" in target.removeprefix("Ascend910_"):
         compiler = compiler.with_name("bishengir-compile-a5")
         if not compiler.is_file():
-            raise TunefaError(f"{sidecar.compiler} has no bishengir-compile-a5 beside it: {target}")
+            raise TunefaError(
+                f"{sidecar.compiler} has no bishengir-compile-a5 beside it, which {target} needs: "
+                f"take another version with {SETUP} --version"
+            )
     given = [f"--{name}={value}" for name, value in flags.items()]
     return [str(compiler), "kernel.mlir", f"--target={target}", *_ALWAYS, *given, "-o", "kernel.o"]
 

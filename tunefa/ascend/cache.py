@@ -13,7 +13,7 @@ from pathlib import Path
 from tunefa import assets
 from tunefa.ascend.verdict import Memory, Verdict
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def load(key: str) -> Verdict | None:

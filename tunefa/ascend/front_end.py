@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import select
 import subprocess
+import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,26 +51,59 @@ def lowered(sidecar: Sidecar, task: Task) -> str:
             "target": task.target,
         }
     )
-    # Nothing of this process's own Triton may reach that one.
-    hidden = ("PYTHONPATH", "PYTHONHOME", "TRITON_INTERPRET", "TRITON_KERNEL_OVERRIDE")
-    environment = {key: value for key, value in os.environ.items() if key not in hidden}
     try:
-        done = subprocess.run(
-            [sidecar.python, "-I", _PROGRAM],
-            input=question,
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=LIMIT_S,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise FrontEndError(f"the front end took over {LIMIT_S:.0f} s") from error
-    try:
-        answer = json.loads(done.stdout)
-    except ValueError as error:
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        said = f"the front end died with exit code {done.returncode}: {last}"
-        raise FrontEndError(said[:300]) from error
+        answer = _running(sidecar.python).ask(question)
+    except FrontEndError:
+        _running.cache_clear()  # the next kernel gets another
+        raise
     if "error" in answer:
         raise FrontEndError(answer["error"])
     return str(answer["ir"])
+
+
+class _FrontEnd:
+    """triton-ascend at work: to import it takes longer than to lower a kernel."""
+
+    def __init__(self, python: Path) -> None:
+        # Nothing of this process's own Triton may reach that one.
+        hidden = ("PYTHONPATH", "PYTHONHOME", "TRITON_INTERPRET", "TRITON_KERNEL_OVERRIDE")
+        environment = {key: value for key, value in os.environ.items() if key not in hidden}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the object
+        self._process = subprocess.Popen(
+            [python, "-I", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+        )
+        weakref.finalize(self, self._process.kill)
+
+    def ask(self, question: str) -> dict[str, str]:
+        """The answer to one task. Raises FrontEndError where none comes; then it is of no use."""
+        told, says = self._process.stdin, self._process.stdout
+        assert told is not None and says is not None
+        try:
+            told.write(f"{question}\n".encode())
+            told.flush()
+        except BrokenPipeError as error:
+            raise self._dead() from error
+        if not select.select([says], [], [], LIMIT_S)[0]:
+            self._process.kill()
+            raise FrontEndError(f"the front end took over {LIMIT_S:.0f} s")
+        line = says.readline()
+        if not line.endswith(b"\n"):
+            raise self._dead()
+        answer: dict[str, str] = json.loads(line)
+        return answer
+
+    def _dead(self) -> FrontEndError:
+        """In its last words."""
+        code = self._process.wait()
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines() or [""]
+        return FrontEndError(f"the front end died with exit code {code}: {lines[-1]}"[:300])
+
+
+@functools.cache  # of one Python there is; `lowered` lets go of one that died
+def _running(python: Path) -> _FrontEnd:
+    return _FrontEnd(python)

@@ -1,14 +1,15 @@
 """Lowers a Triton kernel to linalg with triton-ascend: a program of its own, for its environment.
 
-It imports nothing of tunefa's. On standard input comes {source, function, signature, constants,
-target} as JSON, on standard output goes {ir} or {error}, which is what is wrong with the kernel.
-`triton.compile` is no way to do it: behind the front end it wants CANN.
+It imports nothing of tunefa's. Each line on standard input is {source, function, signature,
+constants, target} as JSON; a line on standard output answers it with {ir} or {error}, which is what
+is wrong with the kernel. `triton.compile` is no way to do it: behind the front end it wants CANN.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import sys
 from typing import Any
@@ -60,14 +61,15 @@ def _first_words(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Answers one task."""
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # what the front end prints is no answer
-    try:
-        made = {"ir": _lowered(json.load(sys.stdin))}
-    except Exception as error:  # the front end's failures have no common class
-        made = {"error": _first_words(error)}
-    json.dump(made, answer)
+    """Answers until there are no more tasks."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the front end prints is no answer
+    for line in sys.stdin:
+        try:
+            made = {"ir": _lowered(json.loads(line))}
+        except Exception as error:  # the front end's failures have no common class
+            made = {"error": _first_words(error)}
+        print(json.dumps(made), file=answers, flush=True)
 
 
 if __name__ == "__main__":

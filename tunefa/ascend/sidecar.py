@@ -68,13 +68,13 @@ def is_ready(path: Path) -> bool:
 def installed() -> Sidecar:
     """What is installed. Raises TunefaError, with the command that installs it, if nothing is."""
     if not is_ready(front_end_folder()):
-        raise TunefaError(f"no compiler found: Ascend's front end is not there: {SETUP}")
+        raise TunefaError(f"no compiler found: Ascend's front end is not there: run '{SETUP}'")
     chosen = _chosen()
     if chosen is None:
-        raise TunefaError(f"no compiler found: Ascend's compiler is not there: {SETUP}")
+        raise TunefaError(f"no compiler found: Ascend's compiler is not there: run '{SETUP}'")
     compiler = Path(chosen["path"])
     if not compiler.is_file():
-        raise TunefaError(f"no compiler found: {compiler} is gone: {SETUP}")
+        raise TunefaError(f"no compiler found: {compiler} is gone: run '{SETUP}'")
     return Sidecar(python(), pins.FRONT_END, compiler, chosen["version"])
 
 

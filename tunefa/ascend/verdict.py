@@ -7,6 +7,7 @@ gets that far fits. 1.1.0 then exits with 0, 1.2.0 with 1.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,10 @@ _SET = re.compile(r"set ([\w-]+) to (true|false)")
 _FAILED_PASS = re.compile(r"error: Failed to run BiShengHIR pipeline")
 _ERROR = re.compile(r"(?:\berror: |\[ERROR\] |LLVM ERROR|Assertion)(?!Failed to run BiSheng).*")
 _UNTELLING = ("hivmc", " overflow, requires ")
+# What differs between two runs of 1.2.0 that make the same: the order of workspaces and all that is
+# numbered, the folder.
+_NUMBERED = re.compile(r"%\w+(?::\d+)?(?:#\d+)?|#map\d*")
+_ACCIDENTAL = ("affine_map<", "loc(", "hivmc")
 _WORKSPACE = re.compile(
     r"infer_workspace_shape_function\(\) -> index.*?arith\.constant (\d+) : index", re.DOTALL
 )
@@ -65,6 +70,8 @@ class Verdict:
     is not what it was asked for."""
     retries: int = 0
     """How often it tried anew; 1.1.0 does not say with what."""
+    code: str | None = None
+    """Names the program that came out: equal names, equal programs. None where none did."""
     seconds: float = 0.0
 
 
@@ -101,6 +108,14 @@ def workspace_bytes(ir: str) -> int | None:
     """What the function that tells a launcher the size of the workspace returns."""
     found = _WORKSPACE.search(ir)
     return int(found[1]) if found else None
+
+
+def code(ir: str) -> str:
+    """A name for the last IR that was printed, whatever its values and workspaces are numbered."""
+    last = ir[ir.rfind("IR Dump After") :]
+    lines = (_NUMBERED.sub("%", line).strip() for line in last.splitlines())
+    telling = sorted(line for line in lines if not any(each in line for each in _ACCIDENTAL))
+    return hashlib.sha256("\n".join(telling).encode()).hexdigest()[:16]
 
 
 def read_plan(text: str) -> Any:

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from tunefa import exports, landscape, languages, store, strategies
 from tunefa import kernel as kernels
+from tunefa.arch import NpuArch
 from tunefa.budget import Budget
 from tunefa.cli import INTERRUPTED, files
 from tunefa.cli import replay as replaying
@@ -28,12 +29,15 @@ NOTHING_VALID = 3
 """Exit status of a search that ran and found no config that works."""
 DEFAULT_BUDGET = "75s"
 """Two kernels compile and race in it, and without a GPU it ends in under a minute."""
+NPU_BUDGET = "150s"
+"""Of an NPU: a tile that its compiler refuses takes ten times as long as one that fits."""
 
 
 @click.command()
 @workload_options
-@click.option("--budget", default=DEFAULT_BUDGET, show_default=True, metavar="B",
-              help="Time for all of it (60s, 2m) or number of trials (200).")  # fmt: skip
+@click.option("--budget", metavar="B", help=(
+    "Time for all of it (60s, 2m) or number of trials (200).  "
+    f"[default: {DEFAULT_BUDGET}, for an NPU {NPU_BUDGET}]"))  # fmt: skip
 @click.option("--mode", type=click.Choice(MODES), help=(
     "How calls are made, and so timed: eager, the longer of device and host time, or replayed in a "
     "CUDA graph.  [default: eager]"))  # fmt: skip
@@ -46,6 +50,8 @@ DEFAULT_BUDGET = "75s"
               help="Same seed, same proposals.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), metavar="N",
               help="Processes that compile.  [default: one per core]")  # fmt: skip
+@click.option("--estimate", is_flag=True,
+              help="Of an NPU: formulas in place of its compiler say what fits.")  # fmt: skip
 @click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
               help="Go on with the newest search of the same question, or the one of a journal: "
               "its trials are not repeated, and count for a budget of trials.")  # fmt: skip
@@ -68,13 +74,20 @@ def command(
 
     On the GPU of this machine candidates are checked and timed. For another chip, or where there is
     no GPU, they are compiled for it, the winner's results are checked in an interpreter, and the
-    times are a model's: such a record says `predicted`.
+    times are a model's: such a record says `predicted`. For an NPU of Huawei, its compiler says
+    what fits, after `tunefa ascend setup`, and a law how long it takes: such a record says
+    `modelled`, or `estimated` with --estimate.
 
     Needs no GPU, but measures only with one. A time budget counts from the start to the stored
     record. Ctrl-C ends it early and keeps the best so far; --resume goes on from there, and from a
     crash.
     """
-    how["budget"] = Budget.parse(how["budget"])
+    npu = replay is None and isinstance(selection.target.arch, NpuArch)
+    how["budget"] = Budget.parse(how["budget"] or (NPU_BUDGET if npu else DEFAULT_BUDGET))
+    if how["estimate"] and not npu:
+        raise click.UsageError(
+            "--estimate is for NPUs of Huawei: name one with --arch, or leave it"
+        )
     if out is not None:
         files.check(out, exports.for_path(out))
     if replay is None:
@@ -135,11 +148,14 @@ def _compilable(request: Request, named: Sequence[str]) -> Request:
 
     Raises TunefaError where one of them was asked for by name, or none is left.
     """
+    if request.estimate:
+        return request
     lacking = languages.lacking(request.kernels, request.arch)
     left = tuple(kernel for kernel in request.kernels if kernel.name not in lacking)
     for name, why in lacking.items():
         if name in named or not left:
-            raise TunefaError(why)
+            formulas = isinstance(request.arch, NpuArch)
+            raise TunefaError(f"{why}, or go on without it: --estimate" if formulas else why)
         click.echo(f"{name} is left out: {why}", err=True)
     return replace(request, kernels=left)
 

@@ -6,7 +6,8 @@ code to a binary, which only CANN has: nothing here is launched.
 A kernel file in this language defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, its name in the file; `signature` and
-  `constants`, as in Triton; `flags` of the compiler by name ("enable-auto-multi-buffer").
+  `constants`, as in Triton; `flags` of the compiler by name ("enable-auto-multi-buffer");
+* `options(config) -> dict`: the same flags as triton-ascend names them in a `triton.Config`.
 
 It is imported by the front end's own Python, so it imports triton and nothing of tunefa's, and its
 programs walk over tiles by `tl.num_programs(0)`: there is one for each core.
@@ -27,13 +28,23 @@ from tunefa.ascend.verdict import Verdict
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled, CompileError, Launch
-from tunefa.trial import Config, Outcome, Resources
+from tunefa.trial import Config, Outcome, Planned, Resources
 from tunefa.workload import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _OUTCOMES: Mapping[str, Outcome] = {"crash": "crashed", "timeout": "timeout"}
+_COMPILER = "bishengir-compile "
+_UNHEEDED = {
+    "1.1.0": frozenset(
+        {"tile-mix-vector-loop", "tile-mix-cube-loop", "set-workspace-multibuffer"}
+        | {"enable-hivm-auto-cv-balance"}
+    ),
+    "1.2.0": frozenset({"tile-mix-cube-loop", "enable-hivm-auto-cv-balance"}),
+}
+"""By version of the compiler, flags that it takes and that change nothing: on four tiles of the
+FlashAttention forward, the last IR was the same for each of their values."""
 
 
 def compile(
@@ -49,7 +60,7 @@ def compile(
     start = time.perf_counter()
     found = verdict(kernel, kernel.module.variant(workload, config, aligned), npu(arch))
     seconds = time.perf_counter() - start
-    resources = _resources(found)
+    resources = _resources(found, npu(arch))
     if found.status != "fits":
         raise CompileError(
             found.reason,
@@ -75,20 +86,28 @@ def verdict(kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -> Verdic
         ir = front_end.lowered(tools, task)
     except front_end.FrontEndError as error:
         return Verdict("error", str(error))
-    key = back_end.key(tools, ir, arch.target, variant["flags"])
+    flags = _heeded(variant["flags"], tools.short_version)
+    key = back_end.key(tools, ir, arch.target, flags)
     found = cache.load(key)
     if found is None:
-        found = back_end.compile(tools, ir, arch.target, variant["flags"])
+        found = back_end.compile(tools, ir, arch.target, flags)
         if found.status not in _OUTCOMES:
             cache.save(key, found)
     return found
 
 
 def binary_key(kernel: Kernel, workload: Workload, config: Config, aligned: bool) -> Hashable:
-    """Everything of a `variant` that the front end and the compiler see."""
+    """Everything of a `variant` that the front end and the compiler see and heed."""
     variant = kernel.module.variant(workload, config, aligned)
-    parts = (variant[name].items() for name in ("signature", "constants", "flags"))
+    flags = _heeded(variant["flags"], versions()["compiler"])
+    parts = (each.items() for each in (variant["signature"], variant["constants"], flags))
     return kernel.name, variant["function"], *map(tuple, parts)
+
+
+def trial_key(kernel: Kernel, workload: Workload, config: Config) -> Hashable:
+    """Equal for configs that are one trial: tiles and lengths are all that a launch adds to a
+    program, and both are in it."""
+    return binary_key(kernel, workload, config, True)
 
 
 def prepare(
@@ -114,7 +133,7 @@ def why_no_compiler(arch: Arch) -> str | None:
     if not isinstance(arch, NpuArch):
         return f"{arch.name} is no NPU of Huawei"
     if "bishengir" not in arch.features:
-        return f"no compiler of kernels knows {arch.name}: formulas are all there is"
+        return f"no compiler of kernels knows {arch.name}, and formulas are all there is"
     try:
         sidecar.installed()
     except TunefaError as error:
@@ -122,16 +141,28 @@ def why_no_compiler(arch: Arch) -> str | None:
     return None
 
 
-def versions() -> dict[str, str]:
-    """`triton`, the front end, and `compiler`."""
-    found = sidecar.installed()
+def versions() -> dict[str, str | None]:
+    """`triton`, the front end, and `compiler`; None where they are not installed."""
+    try:
+        found = sidecar.installed()
+    except TunefaError:
+        return {"triton": None, "compiler": None}
     return {
         "triton": f"ascend {found.front_end}",
-        "compiler": f"bishengir-compile {found.version}",
+        "compiler": f"{_COMPILER}{found.version}",
     }
 
 
-def _resources(found: Verdict) -> Resources:
+at_hand = versions  # they are read from a file
+
+
+def _heeded(flags: Mapping[str, Any], version: str | None) -> dict[str, Any]:
+    """Without those that this version takes and does nothing with."""
+    short = (version or "").removeprefix(_COMPILER).partition(" ")[0]
+    return {k: v for k, v in flags.items() if k not in _UNHEEDED.get(short, ())}
+
+
+def _resources(found: Verdict, arch: NpuArch) -> Resources:
     """What it asks for where it overflows, the highest address it uses where it fits."""
     wanted = {
         name: memory.required_bytes if memory.overflows else memory.peak_bytes
@@ -142,4 +173,17 @@ def _resources(found: Verdict) -> Resources:
         l1_bytes=wanted.get("l1"),
         l0c_bytes=wanted.get("l0c"),
         workspace_bytes=found.workspace_bytes,
+        planned=Planned(_excess(found, arch), found.changed, found.code),
     )
+
+
+def _excess(found: Verdict, arch: NpuArch) -> dict[str, float]:
+    """See `Planned`. A memory that overflows with all that there is asked for lacks a byte."""
+    excess = {}
+    for name, memory in found.memories.items():
+        available = memory.available_bytes or arch.capacities[name]
+        if memory.overflows:
+            excess[name] = max(1, (memory.required_bytes or 0) - available) / available
+        elif memory.peak_bytes is not None:
+            excess[name] = (memory.peak_bytes - available) / available
+    return excess

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,26 @@ from rich.console import Console
 from rich.text import Text
 
 from tunefa import model
-from tunefa.arch import gpu
+from tunefa.arch import GpuArch
 from tunefa.record import Record
 from tunefa.reports import text
 from tunefa.reports.space import show_refusals
 from tunefa.search import Result
 from tunefa.tally import Finished
-from tunefa.trial import OUTCOMES
+from tunefa.trial import OUTCOMES, Resources
 
 _TOP = 5
 _LABELS = {
     "predicted": "PREDICTED by the model for a chip that is not here: nothing was measured",
+    "modelled": "MODELLED by a law of time: the compiler says what fits, nothing ran on an NPU",
+    "estimated": "ESTIMATED by formulas: no compiler said that it fits, nothing ran on an NPU",
     "replayed": "REPLAYED from a recorded landscape: nothing was measured, nothing is stored",
     "eager": "MEASURED on this machine's device, eager: the longer of device and host time",
     "graph": "MEASURED on this machine's device, replayed in a CUDA graph",
+}
+_FIGURES = {
+    "nvidia": ("us", "TFLOP/s", "regs", "smem\nKiB", "blocks\nper SM", "limiter"),
+    "huawei": ("us", "TFLOP/s", "UB\nKiB", "L1\nKiB", "L0C\nKiB"),
 }
 _REASON_CHARACTERS = 160
 
@@ -36,8 +42,9 @@ class _Row:
     finished: Finished
     median_us: float
     tflops: float
-    blocks_per_sm: int | None
-    limiter: str | None
+    blocks_per_sm: int | None = None
+    """Of a GPU, as is `limiter`."""
+    limiter: str | None = None
 
     def to_data(self) -> dict[str, Any]:
         trial = self.finished.trial
@@ -50,6 +57,15 @@ class _Row:
             "blocks_per_sm": self.blocks_per_sm,
             "limiter": self.limiter,
         }
+
+    def cells(self) -> list[str]:
+        """Figures, in the order of `_FIGURES`."""
+        times = [text.number(self.median_us, 1), text.number(self.tflops, 1)]
+        found = self.finished.trial.resources or Resources()
+        if found.planned is not None:
+            return [*times, *map(text.kib, (found.ub_bytes, found.l1_bytes, found.l0c_bytes))]
+        block = [text.number(found.registers), text.kib(found.smem_bytes)]
+        return [*times, *block, text.number(self.blocks_per_sm), self.limiter or text.NO_VALUE]
 
 
 def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
@@ -65,6 +81,7 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "record": result.record.to_dict() if result.record else None,
         "top": [row.to_data() for row in _rows(result)],
         "trials": len(result.finished),
+        "programs": _programs(result),
         "failures": dict(_failures(result)),
         "left_early": dict(result.left_early),
         "refused": {name: dict(found.refused) for name, found in result.feasible.items()},
@@ -83,11 +100,13 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
         out.print(text.heading("Interrupted: this is the best so far."))
     out.print(text.heading(f"{request.workload} on {request.device.name} ({request.arch.name})"))
     out.print(_LABELS[request.mode if request.objective == "measured" else request.objective])
-    out.print(f"{text.plural(len(result.finished), 'trial')} in {result.elapsed_s:.0f} s")
+    programs = _programs(result)
+    of = f" of {text.plural(programs, 'program')}" if programs else ""
+    out.print(f"{text.plural(len(result.finished), 'trial')}{of} in {result.elapsed_s:.0f} s")
     rows = _rows(result)
     if rows:
         out.print()
-        _show_top(rows, out)
+        _show_top(rows, _FIGURES[request.arch.vendor], out)
     _show_failures(result, out)
     for name, found in result.feasible.items():
         out.print()
@@ -115,40 +134,36 @@ def _rows(result: Result) -> list[_Row]:
     for finished in result.top(_TOP):
         trial, request = finished.trial, result.request
         median_us = trial.median_us or float("inf")
-        blocks, limiter = None, None
-        if trial.resources is not None:
-            space = spaces[finished.kernel]
-            tiling = space.tiling(trial.config, request.workload, request.arch)
+        row = _Row(finished, median_us, request.workload.flops / median_us / 1e6)
+        if trial.resources is not None and isinstance(request.arch, GpuArch):
+            tiling = spaces[finished.kernel].tiling(trial.config, request.workload, request.arch)
             prediction = model.predict(
-                request.workload, gpu(request.arch), request.device, tiling, trial.resources
+                request.workload, request.arch, request.device, tiling, trial.resources
             )
-            blocks, limiter = prediction.occupancy.blocks_per_sm, prediction.limiter
-        tflops = request.workload.flops / median_us / 1e6
-        rows.append(_Row(finished, median_us, tflops, blocks, limiter))
+            blocks = prediction.occupancy.blocks_per_sm
+            row = replace(row, blocks_per_sm=blocks, limiter=prediction.limiter)
+        rows.append(row)
     return rows
 
 
-def _show_top(rows: list[_Row], out: Console) -> None:
+def _programs(result: Result) -> int:
+    """Of an NPU, how many different ones the trials compiled to that fit."""
+    found = (each.trial.resources for each in result.finished)
+    codes = {each.planned.code for each in found if each and each.planned}
+    return len(codes - {None})
+
+
+def _show_top(rows: list[_Row], figures: tuple[str, ...], out: Console) -> None:
     """The config's column holds what differs; what all rows of a kernel share stands below."""
     kernels = list(dict.fromkeys(row.finished.kernel for row in rows))
     shared = {kernel: _shared(rows, kernel) for kernel in kernels}
-    figures = ("us", "TFLOP/s", "regs", "smem\nKiB", "blocks\nper SM")
-    top = text.table("", *figures, "limiter", "config", right=("", *figures))
+    right = ("", *(figure for figure in figures if figure != "limiter"))
+    top = text.table("", *figures, "config", right=right)
     for place, row in enumerate(rows, start=1):
-        resources = row.finished.trial.resources
         of_all = shared[row.finished.kernel]
         own = {k: v for k, v in row.finished.trial.config.items() if k not in of_all}
         kernel = f"{row.finished.kernel} " if len(kernels) > 1 else ""
-        top.add_row(
-            str(place),
-            text.number(row.median_us, 1),
-            text.number(row.tflops, 1),
-            text.number(resources.registers if resources else None),
-            text.kib(resources.smem_bytes if resources else None),
-            text.number(row.blocks_per_sm),
-            row.limiter or text.NO_VALUE,
-            kernel + text.config_text(own),
-        )
+        top.add_row(str(place), *row.cells(), kernel + text.config_text(own))
     out.print(top)
     whose = {kernel: f"all {kernel}" if len(kernels) > 1 else "all of them" for kernel in kernels}
     common = {whose[each]: text.config_text(config) for each, config in shared.items() if config}

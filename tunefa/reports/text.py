@@ -67,7 +67,7 @@ def kib(size_bytes: int | None) -> str:
 def chip(record: Record) -> str:
     """Where a record is from: `NVIDIA H200 (sm90), measured in eager mode`."""
     if record.device is None:
-        return f"{record.arch}, predicted (no measurement)"
+        return f"{record.arch}, {record.objective} (no measurement)"
     return f"{record.device} ({record.arch}), measured in {record.mode} mode"
 
 

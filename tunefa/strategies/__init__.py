@@ -36,6 +36,11 @@ class Problem:
     trials: int | None
     """How many trials the budget allows; None when it is counted in seconds."""
     seed: int
+    room: Sequence[float] = ()
+    """Of each of `configs`, the part of a memory that formulas expect it to leave free, below 0
+    where it is too large; empty where no compiler says such things."""
+    memories: tuple[str, ...] = ()
+    """Those that a compiler says of how much of them a config asks for too much."""
 
 
 class Strategy(Protocol):
@@ -63,7 +68,7 @@ def create(name: str, problem: Problem, saved: Saved | None = None) -> Strategy:
     from tunefa.study import Study
 
     module = importlib.import_module(f"{__name__}.{name}")
-    return Study(module.sampler(problem), saved)
+    return Study(module.sampler(problem), saved, problem.memories)
 
 
 def fair_trials(name: str) -> float:

@@ -23,6 +23,9 @@ FAIR_TRIALS = 16
 """On eight landscapes the best of them was 6 % from the best of all at most; without a model, as of
 `random`, it was up to 118 % (docs/search.md)."""
 _FAVOURITES = 4
+_FAR = 0.25
+"""A config that asks for so much more than a memory has fails as surely as any; with so much to
+spare, one works."""
 _APART = 3
 """Steps along the parameters' lists from a favourite to all that was tried."""
 
@@ -34,6 +37,7 @@ class Prior(FeasibleSampler):
         super().__init__(problem)
         self._random = np.random.default_rng(problem.seed)
         self._expected_us = np.asarray(problem.expected_us, dtype=float)
+        self._room = [max(-1.0, min(1.0, room / _FAR)) for room in problem.room]
         self._opening = self.opening(problem)
         self._surrogate: Surrogate | None = None
 
@@ -51,7 +55,8 @@ class Prior(FeasibleSampler):
         for _ in range(_FAVOURITES):
             tried = found.places[~found.untried]
             steps = np.abs(found.places[:, None, :] - tried).sum(axis=2)
-            far = np.flatnonzero(found.untried & (steps.min(axis=1, initial=_APART) >= _APART))
+            hopeful = found.untried & (np.asarray(self._room or 1.0) > 0)
+            far = np.flatnonzero(hopeful & (steps.min(axis=1, initial=_APART) >= _APART))
             if not len(far):
                 return
             yield int(far[self._expected_us[far].argmin()])
@@ -64,11 +69,17 @@ class Prior(FeasibleSampler):
         """What is believed of all candidates now."""
         found = self.candidates
         if self._surrogate is None:
-            self._surrogate = Surrogate(found.places, self._expected_us.tolist())
+            self._surrogate = Surrogate(found.places, self._expected_us.tolist(), self._room)
         done = [place for place, time_us in found.times.items() if time_us is not None]
         times = [time_us for time_us in found.times.values() if time_us is not None]
-        failed = [place for place, time_us in found.times.items() if time_us is None]
-        return self._surrogate.believe(done, times, failed, found.underway)
+        return self._surrogate.believe(done, times, self._failed(), found.underway)
+
+    def _failed(self) -> dict[int, float]:
+        """How badly each failed: one that is a little too large for a memory says less of others
+        than one that is far too large, or that crashed."""
+        found = self.candidates
+        failed = (place for place, time_us in found.times.items() if time_us is None)
+        return {place: min(1.0, found.excess.get(place, _FAR) / _FAR) for place in failed}
 
     def best_of(self, score: NDArray[np.float64]) -> int:
         """The untried candidate of the highest score; any of those equally high."""
