@@ -112,3 +112,12 @@ def test_what_is_known_beforehand_is_believed_until_it_fails_to_hold() -> None:
     assert (works[:8] < 0.5).all() and (works[8:] > 0.5).all()
     seen = alone.believe([3], [float(EXPECTED[3])], {}, []).works
     assert seen[3] > 0.5
+
+
+def test_where_the_times_are_known_only_what_is_faster_is_worth_trying() -> None:
+    exact = Surrogate(PLACES, EXPECTED.tolist(), exact=True)
+    belief = exact.believe([20], [float(EXPECTED[20])], {0: 1.0}, [])
+    gain = belief.expected_improvement()
+    faster = EXPECTED[20] > EXPECTED
+    assert (gain[faster] > 0).all() and (gain[~faster] == 0).all()
+    assert gain[0] < gain[3], "one that failed is less likely to work than one far from it"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tunefa import languages, lookup, modelled, transfer
+from tunefa import languages, lookup, modelled, strategies, transfer
 from tunefa.arch import NpuArch, npu
 from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
@@ -104,7 +104,24 @@ def of(
     if not isinstance(request.arch, NpuArch):
         return made
     room = [_room(request, kernel, config) for config in feasible.configs]
-    return replace(made, room=room, memories=tuple(request.arch.capacities))
+    exact = not request.measured  # the same law says both times
+    return replace(made, room=room, exact=exact, memories=tuple(request.arch.capacities))
+
+
+def faster_untried(
+    request: Request,
+    feasible: Mapping[str, Feasible],
+    tried: Collection[tuple[str, tuple[object, ...]]],
+    best_us: float,
+) -> int:
+    """Configs that the law for NPUs says are faster, of which no compiler has said that they do not
+    fit; `tried` are kernels' names and configs' identities."""
+    return sum(
+        (kernel.name, strategies.identity(config)) not in tried
+        and _expected_us(request, kernel, config) < best_us
+        for kernel in request.kernels
+        for config in feasible[kernel.name].configs
+    )
 
 
 def default(request: Request, kernel: Kernel) -> Config | None:

@@ -217,7 +217,7 @@ def search(
                 state.winners = list(filter(None, [final.winner(request, state.winners, process)]))
         except KeyboardInterrupt:  # a second one, while the first one's best was being checked
             state.interrupted = True
-        record = _record(state)
+        record = _record(state, feasible)
         stored = store.add(record) if record and request.replay is None else None
     finished = tuple(state.finished.values())
     elapsed = request.budget.elapsed_s
@@ -330,7 +330,7 @@ def _finalists(state: _State, kernel: Kernel, known: list[Config], behind: bool)
     return finalists
 
 
-def _record(state: _State) -> Record | None:
+def _record(state: _State, feasible: Mapping[str, Feasible]) -> Record | None:
     """The best winner as a record."""
     request = state.request
     left = [kernel for kernel in request.kernels if kernel.name not in state.raced]
@@ -339,6 +339,9 @@ def _record(state: _State) -> Record | None:
     if best is None or math.isinf(best.median_us):
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}
+    if request.objective == "modelled":
+        tried = state.finished.keys()
+        notes["faster_untried"] = problem.faster_untried(request, feasible, tried, best.median_us)
     device_name = request.device.name if request.measured else None
     record = best.record(request.workload, request.arch, device_name, notes)
     return record if request.replay is None else replayed.relabelled(record, request.replay)

@@ -39,6 +39,8 @@ class Belief:
     works: Array
     best: float
     """The lowest log time so far; infinite before the first."""
+    exact: bool = False
+    """Whether every time will come out as `mean`, if the config works."""
 
     def expected_improvement(self) -> Array:
         """How much lower than the best a config's log time is expected to come out.
@@ -47,6 +49,8 @@ class Belief:
         first. Before the first time, how much faster than the slowest it is expected.
         """
         best = self.best if np.isfinite(self.best) else float(self.mean.max())
+        if self.exact:  # what is slower is no improvement, however likely it works
+            return np.maximum(best - self.mean, 0.0) * self.works
         z = (best - self.mean) / self.sd
         density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
         gain = self.sd * (z * ndtr(z) + density)
@@ -58,10 +62,16 @@ class Surrogate:
     """Learns from trials of a list of configs."""
 
     def __init__(
-        self, places: Places, expected_us: Sequence[float], room: Sequence[float] = ()
+        self,
+        places: Places,
+        expected_us: Sequence[float],
+        room: Sequence[float] = (),
+        exact: bool = False,
     ) -> None:
         """`places`: (configs, parameters), positions in the parameters' lists of values; `room`:
-        what is known beforehand of whether each works, 1 for yes, down to -1 for no."""
+        what is known beforehand of whether each works, 1 for yes, down to -1 for no; `exact`:
+        whether each takes as long as expected, if it works."""
+        self._exact = exact
         prior = np.log(np.maximum(np.asarray(expected_us, dtype=float), 1e-9))
         finite = prior[np.isfinite(prior)]
         self._prior: Array = np.where(np.isfinite(prior), prior, finite.max(initial=0.0))
@@ -83,6 +93,9 @@ class Surrogate:
         """
         log = np.log(np.asarray(times_us, dtype=float))
         best = float(log.min(initial=np.inf))
+        works = self._works(np.asarray(done, dtype=int), failed)
+        if self._exact:
+            return Belief(self._prior, np.zeros(len(self._prior)), works, best, exact=True)
         kept = _kept(log)
         known = np.asarray(done, dtype=int)[kept]
         over = log[kept] - best
@@ -92,7 +105,6 @@ class Surrogate:
         self._times.fit(known, residual - offset)
         sure = np.asarray(underway, dtype=int)
         mean, sd = self._times.posterior(known, residual - offset, sure)
-        works = self._works(np.asarray(done, dtype=int), failed)
         return Belief(mean + offset + self._prior, sd, works, best)
 
     def _works(self, done: Places, failed: Mapping[int, float]) -> Array:

@@ -225,9 +225,28 @@ def _record_facts(record: Record) -> dict[str, str]:
         "time": clock + note,
         "resources": ", ".join(f"{k} {v:,}" for k, v in resources.items() if v is not None),
         "check": str(record.provenance.get("check", text.NO_VALUE)),
+        **_untried_facts(record),
         **({"certified": f"no: {record.not_certified}"} if record.not_certified else {}),
         **_certificate_facts(record.certificate or {}),
     }
+
+
+def _untried_facts(record: Record) -> dict[str, str]:
+    """Of a modelled record, how sure it is that nothing that fits is faster; and what the compiler
+    changed."""
+    made = record.provenance
+    facts = {}
+    if "faster_untried" in made:
+        left = made["faster_untried"]
+        facts["untried"] = (
+            f"{text.plural(left, 'config')} that would be faster; a larger --budget tries more"
+            if left
+            else "none that would be faster: the compiler says of each that it does not fit"
+        )
+    if "changed_by_the_compiler" in made:
+        changed = text.config_text(made["changed_by_the_compiler"])
+        facts["changed"] = f"by the compiler, so that it fits: {changed}"
+    return facts
 
 
 def _certificate_facts(certificate: dict[str, Any]) -> dict[str, str]:

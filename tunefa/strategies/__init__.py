@@ -39,6 +39,8 @@ class Problem:
     room: Sequence[float] = ()
     """Of each of `configs`, the part of a memory that formulas expect it to leave free, below 0
     where it is too large; empty where no compiler says such things."""
+    exact: bool = False
+    """Whether `expected_us` is what a trial's time will be, where it is right."""
     memories: tuple[str, ...] = ()
     """Those that a compiler says of how much of them a config asks for too much."""
 

@@ -37,6 +37,7 @@ class Prior(FeasibleSampler):
         super().__init__(problem)
         self._random = np.random.default_rng(problem.seed)
         self._expected_us = np.asarray(problem.expected_us, dtype=float)
+        self._exact = problem.exact
         self._room = [max(-1.0, min(1.0, room / _FAR)) for room in problem.room]
         self._opening = self.opening(problem)
         self._surrogate: Surrogate | None = None
@@ -69,7 +70,9 @@ class Prior(FeasibleSampler):
         """What is believed of all candidates now."""
         found = self.candidates
         if self._surrogate is None:
-            self._surrogate = Surrogate(found.places, self._expected_us.tolist(), self._room)
+            self._surrogate = Surrogate(
+                found.places, self._expected_us.tolist(), self._room, self._exact
+            )
         done = [place for place, time_us in found.times.items() if time_us is not None]
         times = [time_us for time_us in found.times.values() if time_us is not None]
         return self._surrogate.believe(done, times, self._failed(), found.underway)
