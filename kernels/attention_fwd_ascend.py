@@ -185,9 +185,10 @@ def variant(workload, config, aligned=True):
     }
 
 
-def options(config):
-    """The flags of `variant`, as a `triton.Config` of triton-ascend takes them."""
-    return {
+def triton_config(config):
+    """(parameters, options) of a `triton.Config` of triton-ascend."""
+    parameters = {name: config[name] for name in ("BLOCK_M", "BLOCK_N", "LOOPS")}
+    return parameters, {
         "multibuffer": bool(config["MULTIBUFFER"]),
         "tile_mix_vector_loop": config["TILE_MIX_VECTOR_LOOP"],
         "set_workspace_multibuffer": config["WORKSPACE_BUFFERS"],

@@ -169,3 +169,33 @@ def test_broken_json_is_one_sentence(text: str, says: str) -> None:
 def test_broken_yaml_names_the_line() -> None:
     with pytest.raises(TunefaError, match=r"^best\.yaml:2: "):
         exports.readable("yaml").load("tunefa_schema: 1\nrecords: 5\n", "best.yaml")
+
+
+def test_configs_for_npus_are_those_of_triton_ascend() -> None:
+    config = {"BLOCK_M": 48, "BLOCK_N": 432, "LOOPS": 1, "MULTIBUFFER": 1,
+              "TILE_MIX_VECTOR_LOOP": 2, "WORKSPACE_BUFFERS": 4, "L0C_BUFFERS": 1,
+              "UNIT_FLAG": 0}  # fmt: skip
+    npu = predicted(kernel="attention_fwd_ascend", arch="ascend910b3", objective="modelled",
+                    config=config)  # fmt: skip
+    written = exports.get("triton").dump([FAST, npu])
+
+    class Config:
+        def __init__(self, kwargs: dict[str, Any], **options: Any) -> None:
+            self.kwargs, self.options = kwargs, options
+
+    def configs(ascend: bool) -> Any:
+        made = type("Config", (Config,), {"multibuffer": None} if ascend else {})
+        scope: dict[str, Any] = {}
+        source = written.replace("import triton\n", "")
+        scope["triton"] = type("triton", (), {"Config": made})
+        exec(compile(source, "exported", "exec"), scope)
+        return scope["CONFIGS"]
+
+    [there] = configs(ascend=True)[Q4096]
+    assert there.kwargs == {"BLOCK_M": 48, "BLOCK_N": 432, "LOOPS": 1}
+    assert there.options == {
+        "multibuffer": True, "tile_mix_vector_loop": 2, "set_workspace_multibuffer": 4,
+        "limit_auto_multi_buffer_of_local_buffer": "no-l0c", "unit_flag": False,
+    }  # fmt: skip
+    [here] = configs(ascend=False)[Q4096]
+    assert here.options["num_warps"] == 8

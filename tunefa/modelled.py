@@ -19,8 +19,7 @@ from tunefa.tiling import NpuTiling
 from tunefa.trial import Config, Planned, Resources, Trial, time_us
 from tunefa.workload import Workload
 
-MULTIBUFFER = "enable-auto-multi-buffer"
-"""The compiler's flag: where it clears it by itself, that is what was compiled."""
+_MULTIBUFFER = "enable-auto-multi-buffer"
 
 
 class Modelled(Predicted):
@@ -30,10 +29,8 @@ class Modelled(Predicted):
         """A compiled trial with its time."""
         if trial.outcome != "ok" or trial.resources is None:
             return trial
-        tiling = self.kernel.space.npu_tiling(trial.config, self.workload, self.arch)
-        planned = trial.resources.planned or Planned()
-        if planned.changed.get(MULTIBUFFER) is False:
-            tiling = replace(tiling, multibuffer=False)
+        asked = self.kernel.space.npu_tiling(trial.config, self.workload, self.arch)
+        tiling = as_compiled(asked, trial.resources)
         return replace(trial, predicted_us=time_law.time_us(self.workload, self.device, tiling))
 
     def race(
@@ -82,6 +79,13 @@ class Estimated:
         """As `Modelled` does it."""
         self._pending.clear()
         return _best(self.kernel, trials, default)
+
+
+def as_compiled(tiling: NpuTiling, resources: Resources | None) -> NpuTiling:
+    """The tiling with what the compiler changed by itself, so that it fits."""
+    planned = resources.planned if resources else None
+    cleared = planned is not None and planned.changed.get(_MULTIBUFFER) is False
+    return replace(tiling, multibuffer=False) if cleared else tiling
 
 
 def estimated(tiling: NpuTiling, arch: NpuArch) -> Resources:

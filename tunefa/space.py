@@ -97,6 +97,11 @@ class Space:
         env = self._env(config, workload, arch)
         return next((name for name, holds in self.rules.items() if not holds(env)), None)
 
+    def refusals(self, config: Config, workload: Workload, arch: Arch) -> tuple[str, ...]:
+        """All rules that refuse a config of the space; a search stops at the first."""
+        env = self._env(config, workload, arch)
+        return tuple(name for name, holds in self.rules.items() if not holds(env))
+
     def misfit(self, config: Config) -> str | None:
         """Why the config is none of this space, whatever the rules say; None if it is one."""
         for parameter in self.parameters:

@@ -26,7 +26,9 @@ from tunefa.workload import DTYPES, Workload
 
 _MEGAHERTZ = 1800.0
 """Of the 910B3: a chip with another clock is taken to be so much faster or slower."""
-_LATENCY_US, _FIXED_US = 3.49, 1.31
+LATENCY_US = 3.49
+"""Of a step, however small."""
+_FIXED_US = 1.31
 _US_PER_SCORE, _US_PER_OUTPUT = 1.44e-4, 8.7e-6
 _SHARPNESS = 8
 # What loading one block of keys or values adds to a step without multibuffer: constants of a
@@ -36,13 +38,18 @@ _LOAD_BYTES_PER_CLOCK, _LOAD_CLOCKS = 120.0, 520.0
 
 def step_us(workload: Workload, device: Device, tiling: NpuTiling) -> float:
     """One step of one core, us."""
-    block_m, block_n, head_dim = tiling.block_m, tiling.block_n, workload.head_dim
-    work = _FIXED_US + block_m * (_US_PER_SCORE * block_n + _US_PER_OUTPUT * head_dim)
-    step = float((_LATENCY_US**_SHARPNESS + work**_SHARPNESS) ** (1 / _SHARPNESS))
+    work = work_us(workload, tiling)
+    step = float((LATENCY_US**_SHARPNESS + work**_SHARPNESS) ** (1 / _SHARPNESS))
     if not tiling.multibuffer:
-        block_bytes = block_n * head_dim * DTYPES[workload.dtype]
+        block_bytes = tiling.block_n * workload.head_dim * DTYPES[workload.dtype]
         step += 2 * (block_bytes / _LOAD_BYTES_PER_CLOCK + _LOAD_CLOCKS) / _MEGAHERTZ
     return step * _MEGAHERTZ / device.boost_mhz
+
+
+def work_us(workload: Workload, tiling: NpuTiling) -> float:
+    """Of a step, what is not waiting, us at the clock of a 910B3."""
+    scores, outputs = tiling.block_m * tiling.block_n, tiling.block_m * workload.head_dim
+    return _FIXED_US + _US_PER_SCORE * scores + _US_PER_OUTPUT * outputs
 
 
 def time_us(workload: Workload, device: Device, tiling: NpuTiling) -> float:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from tunefa import kernel as kernels
-from tunefa import store, transfer
+from tunefa import languages, store, transfer
+from tunefa.arch import NpuArch
 from tunefa.cli.devices import Target
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError, unknown
 from tunefa.kernel import Kernel
 from tunefa.reports import explanation as reports
+from tunefa.reports import npu_explanation as npu_reports
 from tunefa.reports import text
 from tunefa.reports.explanation import Explanation
+from tunefa.reports.npu_explanation import NpuExplanation
 from tunefa.space import Parameter
 from tunefa.trial import Config, Trial
 from tunefa.workload import Workload
@@ -36,7 +40,7 @@ def command(
     selection: Selection, chosen: str | None, name: str | None, no_compile: bool, as_json: bool
 ) -> None:
     """Show what limits a config: blocks per SM by threads, registers and shared memory, cycles of
-    each pipe, and which of them binds.
+    each pipe, and which of them binds; of an NPU, what it takes of each memory of a core.
 
     Compiles the config for the chip, which takes seconds. Needs no GPU.
     """
@@ -44,12 +48,20 @@ def command(
     serving = kernels.serving(workload, target.arch, [name] if name else ())
     kernel, config, origin = _choose(serving, chosen, workload, target)
     trial = None if no_compile else _compile(kernel, workload, config, target)
-    explanation = reports.explain(kernel, workload, config, (target.arch, target.device), trial)
+    out = text.console()
+    explanation: Explanation | NpuExplanation
+    if isinstance(target.arch, NpuArch):
+        npu = target.arch, target.device
+        explanation = npu_reports.explain(kernel, workload, config, npu, trial)
+        show: Callable[[], None] = partial(npu_reports.show, explanation, origin, out)
+    else:
+        gpu = target.arch, target.device
+        explanation = reports.explain(kernel, workload, config, gpu, trial)
+        show = partial(reports.show, explanation, origin, out)
     if as_json:
         text.emit_json({"origin": origin, **explanation.to_data()})
         return
-    out = text.console()
-    reports.show(explanation, origin, out)
+    show()
     text.print_command(out, *_next(explanation, selection))
 
 
@@ -120,7 +132,12 @@ def _value(parameter: Parameter, spelled: str) -> Any:
 
 
 def _compile(kernel: Kernel, workload: Workload, config: Config, target: Target) -> Trial:
-    """In a process of its own: a compiler that crashes must not take the explanation with it."""
+    """In a process of its own: a compiler that crashes must not take the explanation with it.
+
+    Raises TunefaError where there is no compiler for it.
+    """
+    if why := languages.lacking([kernel], target.arch).get(kernel.name):
+        raise TunefaError(f"{why}, or go on without it: --no-compile")
     from tunefa.compile_pool import CompilePool
 
     with _waiting("Compiling"), CompilePool(kernel, workload, target.arch, 1) as pool:
@@ -134,7 +151,7 @@ def _waiting(what: str) -> Iterator[None]:
         yield
 
 
-def _next(explanation: Explanation, selection: Selection) -> tuple[str, str]:
+def _next(explanation: Explanation | NpuExplanation, selection: Selection) -> tuple[str, str]:
     """(what for, the exact command) to go on with."""
     words = [*selection.chip_words, "-w", str(explanation.workload)]
     if explanation.compiled or explanation.failure:

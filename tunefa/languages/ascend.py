@@ -7,7 +7,8 @@ A kernel file in this language defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, its name in the file; `signature` and
   `constants`, as in Triton; `flags` of the compiler by name ("enable-auto-multi-buffer");
-* `options(config) -> dict`: the same flags as triton-ascend names them in a `triton.Config`.
+* `triton_config(config) -> (dict, dict)`: parameters and options of a `triton.Config` for it, the
+  flags as triton-ascend names them.
 
 It is imported by the front end's own Python, so it imports triton and nothing of tunefa's, and its
 programs walk over tiles by `tl.num_programs(0)`: there is one for each core.

@@ -133,24 +133,13 @@ def explain(
         arch=arch,
         device=device,
         config=config,
-        refused_by=_refusing_rules(kernel, workload, config, arch),
+        refused_by=kernel.space.refusals(config, workload, arch),
         resources=used,
         compiled=resources is not None,
         failure=f"{trial.outcome}: {trial.reason}" if trial and trial.outcome != "ok" else "",
         tiling=tiling,
         prediction=model.predict(workload, arch, device, tiling, used),
     )
-
-
-def _refusing_rules(
-    kernel: Kernel, workload: Workload, config: Mapping[str, Any], arch: Arch
-) -> tuple[str, ...]:
-    """All of them; a search stops at the first."""
-    space = kernel.space
-    names = {**workload.env(), **arch.env(), **config}
-    for name, expression in {**space.define, **space.resources}.items():
-        names[name] = expression(names)
-    return tuple(name for name, holds in space.rules.items() if not holds(names))
 
 
 def show(explanation: Explanation, origin: str, out: Console) -> None:
