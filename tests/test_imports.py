@@ -53,6 +53,7 @@ LAYERS = (
         "measured",
         "modelled",
         "replayed",
+        "tiles",
         "verify",
         "winner",
         "problem",

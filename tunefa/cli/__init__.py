@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "space": "Count what the rules leave of a kernel's search space.",
     "explain": "Show with its arithmetic what limits a config.",
     "ascend": "Set up the compiler for Huawei's NPUs.",
+    "bench": "Compare what is published of tiles with what the compiler says.",
     "doctor": "Check devices, toolchain, stores and records.",
 }
 """Help by command, in the order of the help text. Each is a module of this package with a function

@@ -1,0 +1,71 @@
+"""`tunefa bench`: tables that compare what is published with what is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tunefa import kernel as kernels
+from tunefa import languages
+from tunefa.arch import npu
+from tunefa.cli.workload_options import Selection, chip_options
+from tunefa.errors import TunefaError
+from tunefa.reports import text
+from tunefa.workload import Workload, parse_size
+
+_KERNEL = "attention_fwd_ascend"
+
+
+@click.group("bench")
+def command() -> None:
+    """Compare what is published with what the compiler says.
+
+    Needs no GPU. With --json, a command prints one JSON document.
+    """
+
+
+@command.command("tiles")
+@chip_options
+@click.option("--seqlen", default="8192", show_default=True, metavar="N", help="Query rows, keys.")
+@click.option("--plot", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Where the plot goes.  [default: tiles-ARCH.png]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and plot nothing.")
+def tiles(selection: Selection, seqlen: str, path: Path | None, as_json: bool) -> None:
+    """Square tiles of 64 to 512 at head_dim 64 against the memories of an NPU: the formula that is
+    often published, and what Huawei's compiler says.
+
+    Needs no GPU and no NPU, but `tunefa ascend setup`, and matplotlib for the plot.
+    """
+    if selection.arch is None and selection.device is None:
+        raise click.UsageError("no NPU: name one, as --arch ascend910b3")
+    arch = npu(selection.target.arch)
+    length = parse_size(seqlen, "--seqlen")
+    workload = Workload.of(seqlen_q=length, head_dim=64, dtype="fp16", causal=False)
+    kernel = kernels.load(_KERNEL)
+    if why := languages.lacking([kernel], arch).get(kernel.name):
+        raise TunefaError(why)
+    from tunefa import tiles as tables
+    from tunefa.reports import tiles as reports
+
+    with text.console(stderr=True).status("Compiling four tiles (seconds)"):
+        found = tables.table(kernel, workload, (arch, selection.target.device))
+    if as_json:
+        rows = [tile.to_data() for tile in found]
+        text.emit_json({"workload": str(workload), "arch": arch.name, "tiles": rows})
+        return
+    out = text.console()
+    reports.show(found, workload, arch, out)
+    path = path or Path(f"tiles-{arch.name}.png")
+    try:
+        reports.plot(found, workload, arch, path)
+        out.print(f"plot  {path}", soft_wrap=True)
+    except ImportError:
+        out.print("No plot: it takes matplotlib, pip install 'tunefa[report]'")
+    except OSError as error:
+        raise TunefaError(
+            f"cannot write {path}: {error.strerror}: name another with --plot"
+        ) from error
+    words = (*selection.chip_words, "--seqlen", seqlen, "--head-dim", "64", "--full")
+    line = text.command("tunefa", "search", *words)
+    text.print_command(out, "Next: find the best tile", line)
