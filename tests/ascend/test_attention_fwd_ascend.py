@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.ascend.interpreted import KERNEL
-from tests.ascend.test_compiler import THERE, needs_compiler
+from tests.ascend.test_compiler import THERE, choose, needs_compiler, versions_there
 from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa import languages
@@ -75,14 +75,24 @@ def test_the_default_fits(kernel: Kernel, workload: Workload) -> None:
 
 @needs_compiler
 @pytest.mark.slow
+@pytest.mark.parametrize("version", versions_there())
 @each_workload
-def test_bounds_never_exceed_what_the_compiler_takes(kernel: Kernel, workload: Workload) -> None:
-    language = languages.load("ascend")
-    configs = kernel.space.feasible(workload, B3).configs
+def test_bounds_never_exceed_what_the_compiler_takes_and_some_are_exact(
+    kernel: Kernel, workload: Workload, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """72 tiles a version. With room for every buffer, L1 and L0C are what the formulas say."""
+    choose(version, monkeypatch)
+    language, space = languages.load("ascend"), kernel.space.untimed()
+    configs = space.feasible(workload, B3).configs
     for config in random.Random(str(workload)).sample(configs, 6):
-        bound = kernel.space.estimate(config, workload, B3)["l0c_needed"]
+        bounds = space.estimate(config, workload, B3)
+        tiling = space.npu_tiling(config, workload, B3)
         found = language.verdict(kernel, kernel.module.variant(workload, config), B3)
         assert found.status in ("fits", "overflow"), found
-        memory = found.memories.get("l0c")
-        if memory is not None:
-            assert bound <= (memory.required_bytes or memory.peak_bytes or 0), (config, memory)
+        for name, memory in found.memories.items():
+            taken = memory.required_bytes or memory.peak_bytes or 0
+            assert bounds[f"{name}_needed"] <= taken, (config, name, memory)
+            expected = getattr(tiling, f"{name}_bytes")
+            whole = found.status == "fits" and not found.changed and name != "ub"
+            if whole and expected < B3.capacities[name]:
+                assert taken == expected, (config, name, memory)

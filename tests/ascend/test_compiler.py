@@ -12,7 +12,7 @@ import pytest
 
 from tunefa import arch as archs
 from tunefa import languages
-from tunefa.ascend import back_end, front_end, sidecar, verdict
+from tunefa.ascend import back_end, front_end, pins, sidecar, verdict
 from tunefa.ascend.sidecar import Sidecar
 from tunefa.ascend.verdict import Output, Verdict
 from tunefa.errors import TunefaError
@@ -34,6 +34,23 @@ except TunefaError as error:
 needs_compiler = pytest.mark.skipif(INSTALLED is None, reason=WHY)
 WORKLOAD = Workload.parse("h8_q2048_d64_fp16_full")
 B3 = archs.npu(archs.load("ascend910b3"))
+
+
+def versions_there() -> list[str]:
+    """The compilers that `tunefa ascend setup` has made, or the one that is used."""
+    if INSTALLED is None:
+        return ["none"]
+    made = [v for v in pins.COMPILERS if sidecar.is_ready(THERE / f"compiler-{v}")]
+    return made or [INSTALLED.short_version]
+
+
+def choose(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes it the compiler of this process."""
+    path = THERE / f"compiler-{version}" / "ascendnpuir" / "bin" / "bishengir-compile"
+    assert INSTALLED is not None
+    compiler = path if path.is_file() else INSTALLED.compiler
+    tools = Sidecar(INSTALLED.python, INSTALLED.front_end, compiler, sidecar.version_of(compiler))
+    monkeypatch.setattr(sidecar, "installed", lambda: tools)
 
 
 @pytest.fixture
@@ -115,6 +132,7 @@ def test_the_front_end_takes_no_triton_of_ours(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     front_end.lowered.cache_clear()
+    front_end._running.cache_clear()
     assert planned(kernel, config(32, 32))
 
 
@@ -142,6 +160,29 @@ def test_versions_are_told(kernel: Kernel) -> None:
     told = LANGUAGE.versions()
     assert told["triton"] == "ascend 3.2.0"
     assert told["compiler"].startswith("bishengir-compile 1.")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'no module named triton' >&2; exit 3", "died with exit code 3: no module named"),
+        ("read line; printf '{'", "died with exit code 0"),
+        ("sleep 60", "took over 0 s"),
+    ],
+)
+def test_a_front_end_that_gives_no_answer_is_told_and_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, said: str
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(front_end, "LIMIT_S", 0.2 if "sleep" in script else 10.0)
+    tools = Sidecar(python, "3.2.0", Path("bishengir-compile"), "1.1.0")
+    task = front_end.Task(SOURCE, "", "attention", (), (), B3.target)
+    before = front_end._running(python)
+    with pytest.raises(front_end.FrontEndError, match=said):
+        front_end.lowered(tools, task)
+    assert front_end._running(python) is not before
 
 
 CRASHING = Sidecar(Path("python"), "3.2.0", Path("bishengir-compile"), "1.1.0")
