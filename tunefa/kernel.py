@@ -149,6 +149,8 @@ def serving(workload: Workload, arch: Arch, only: Sequence[str] = ()) -> list[Ke
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
     serving = [kernel for kernel in kernels if reasons[kernel.name] is None]
     if not serving:
-        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        # Of those for other vendors' chips there is nothing to say, unless there are no others.
+        near = [kernel.name for kernel in kernels if kernel.space.vendor == arch.vendor]
+        why = "; ".join(f"{name}: {reasons[name]}" for name in near or reasons)
         raise TunefaError(f"no kernel serves {workload} on {arch.name} ({why})")
     return serving

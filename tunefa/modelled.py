@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tunefa.arch import Arch, Device, NpuArch, npu
-from tunefa.ascend import time_law
+from tunefa.ascend import back_end, time_law
 from tunefa.evaluate import Predicted, Raced
 from tunefa.kernel import Kernel
 from tunefa.tiling import NpuTiling
@@ -24,6 +24,10 @@ _MULTIBUFFER = "enable-auto-multi-buffer"
 
 class Modelled(Predicted):
     """Compiles for the NPU; the time is the law's."""
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        back_end.clean()
 
     def judge(self, trial: Trial) -> Trial:
         """A compiled trial with its time."""

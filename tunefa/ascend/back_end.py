@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
+import shutil
 import subprocess
 import tempfile
 import time
@@ -86,9 +86,10 @@ def _command(sidecar: Sidecar, target: str, flags: Flags) -> list[str]:
 def _run(command: Sequence[str], ir: str) -> Output:
     """One run, in a folder of its own: the compiler writes its plans where it is started.
 
-    Raises subprocess.TimeoutExpired, with the compiler and what it started gone.
+    It stays in this process's group: who ends a worker that compiles ends the compiler, too. Raises
+    subprocess.TimeoutExpired, with the compiler gone.
     """
-    with tempfile.TemporaryDirectory(prefix="tunefa-ascend-") as folder:
+    with tempfile.TemporaryDirectory(prefix=_prefix(os.getppid())) as folder:
         place = Path(folder)
         (place / "kernel.mlir").write_text(ir, encoding="utf-8")
         path = f"{Path(command[0]).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -98,16 +99,26 @@ def _run(command: Sequence[str], ir: str) -> Output:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env={**os.environ, "PATH": path},  # where -a5 looks for its own parts
-            start_new_session=True,
         )
         try:
             stderr = process.communicate(timeout=LIMIT_S)[1]
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
                 process.communicate()
         log = stderr.decode(errors="replace")
         return Output(process.returncode, log, tuple(_plans(place)))
+
+
+def clean() -> None:
+    """Removes what compilers left that were ended in workers of this process."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(os.getpid())}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(parent: int) -> str:
+    """Of the folders of the workers of one process."""
+    return f"tunefa-ascend-{parent}-"
 
 
 def _plans(place: Path) -> Iterator[object]:

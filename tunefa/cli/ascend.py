@@ -59,4 +59,5 @@ def setup(version: str, compiler: Path | None, python: str | None, as_json: bool
     for name in ("front_end", "compiler"):
         out.print(f"{state[name]}", soft_wrap=True)
     out.print(f"in {state['folder']}", soft_wrap=True)
-    text.print_command(out, "Next: see what there is", "tunefa doctor --arch ascend910b3")
+    line = "tunefa search --arch ascend910b3 --seqlen 8192"
+    text.print_command(out, "Next: search, such as", line)
