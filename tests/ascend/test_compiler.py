@@ -185,6 +185,20 @@ def test_a_front_end_that_gives_no_answer_is_told_and_let_go(
     assert front_end._running(python) is not before
 
 
+def test_a_target_that_a_compiler_does_not_serve_is_told(tmp_path: Path) -> None:
+    def why(version: str, target: str) -> str | None:
+        compiler = tmp_path / version / "bishengir-compile"
+        return back_end.why_not(Sidecar(Path("python"), "3.2.0", compiler, version), target)
+
+    assert why("1.1.0 (428ab8fdab46 2026-04-30)", "Ascend910B3") is None
+    assert why("1.1.0 (428ab8fdab46)", "Ascend910_9391") is None
+    assert "1.1.0 dies of every kernel" in (why("1.1.0 (428ab8)", "Ascend950PR_9589") or "")
+    assert "setup --version 1.2.0" in (why("1.2.0", "Ascend950PR_9589") or "")
+    (tmp_path / "1.2.0").mkdir()
+    (tmp_path / "1.2.0" / "bishengir-compile-a5").touch()
+    assert why("1.2.0", "Ascend950PR_9589") is None
+
+
 CRASHING = Sidecar(Path("python"), "3.2.0", Path("bishengir-compile"), "1.1.0")
 
 

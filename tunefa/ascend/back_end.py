@@ -15,7 +15,6 @@ from pathlib import Path
 from tunefa.ascend import verdict
 from tunefa.ascend.sidecar import SETUP, Sidecar
 from tunefa.ascend.verdict import Memory, Output, Verdict
-from tunefa.errors import TunefaError
 
 LIMIT_S = 60.0
 """Of one run; a tile takes 0.1 to 0.5 s on 910B, a few on 950."""
@@ -63,6 +62,18 @@ def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> Verdict:
     return replace(found, workspace_bytes=workspace, code=code, seconds=seconds)
 
 
+def why_not(sidecar: Sidecar, target: str) -> str | None:
+    """Why this compiler does not serve a target, and what to do; None if it does."""
+    if not _is_a5(target):
+        return None
+    advice = f"run '{SETUP} --version 1.2.0'"
+    if sidecar.short_version == "1.1.0":  # an assertion of its own fails, whatever the tile
+        return f"bishengir-compile-a5 1.1.0 dies of every kernel for {target}: {advice}"
+    if not _a5(sidecar).is_file():
+        return f"{sidecar.compiler} has no bishengir-compile-a5 beside it for {target}: {advice}"
+    return None
+
+
 def key(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> str:
     """Names everything that a verdict depends on: equal keys, equal verdicts."""
     seen = (sidecar.version, sidecar.front_end, ir, target, *map(repr, sorted(flags.items())))
@@ -70,17 +81,19 @@ def key(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> str:
 
 
 def _command(sidecar: Sidecar, target: str, flags: Flags) -> list[str]:
-    """For any kernel; "-a5" is the compiler of the 950 and what comes after it."""
-    compiler = sidecar.compiler
-    if "95" in target.removeprefix("Ascend910_"):
-        compiler = compiler.with_name("bishengir-compile-a5")
-        if not compiler.is_file():
-            raise TunefaError(
-                f"{sidecar.compiler} has no bishengir-compile-a5 beside it, which {target} needs: "
-                f"take another version with {SETUP} --version"
-            )
+    """For any kernel."""
+    compiler = _a5(sidecar) if _is_a5(target) else sidecar.compiler
     given = [f"--{name}={value}" for name, value in flags.items()]
     return [str(compiler), "kernel.mlir", f"--target={target}", *_ALWAYS, *given, "-o", "kernel.o"]
+
+
+def _is_a5(target: str) -> bool:
+    """Whether it is a 950 or what comes after it, which have a compiler of their own."""
+    return "95" in target.removeprefix("Ascend910_")
+
+
+def _a5(sidecar: Sidecar) -> Path:
+    return sidecar.compiler.with_name("bishengir-compile-a5")
 
 
 def _run(command: Sequence[str], ir: str) -> Output:

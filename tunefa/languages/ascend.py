@@ -136,10 +136,9 @@ def why_no_compiler(arch: Arch) -> str | None:
     if "bishengir" not in arch.features:
         return f"no compiler of kernels knows {arch.name}, and formulas are all there is"
     try:
-        sidecar.installed()
+        return back_end.why_not(sidecar.installed(), arch.target)
     except TunefaError as error:
         return str(error)
-    return None
 
 
 def versions() -> dict[str, str | None]:
