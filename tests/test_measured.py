@@ -174,8 +174,8 @@ def test_launches_are_timed_in_the_mode_that_was_asked_for(
     modes = []
 
     class Seen(FakeStopwatch):
-        def __init__(self, mode: Mode) -> None:
-            super().__init__(mode)
+        def __init__(self, mode: Mode, device: str) -> None:
+            super().__init__(mode, device)
             modes.append(mode)
 
     monkeypatch.setattr(timing, "Stopwatch", Seen)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tunefa import arch_file
 from tunefa.errors import TunefaError, unknown
@@ -75,6 +75,8 @@ class Arch:
     """The first is the default."""
     sources: Mapping[str, str] = field(hash=False)
     """Citation by key; one that begins with "Estimate:" stands for an estimate."""
+    torch_device: ClassVar[str] = "cuda"
+    """What PyTorch calls a device of it."""
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -157,6 +159,8 @@ class NpuArch(Arch):
 
     A core is a cube, for products, with L1, L0A, L0B and L0C, and vector cores with a UB each.
     """
+
+    torch_device: ClassVar[str] = "npu"
 
     ub_bytes: int
     """What programs get of one vector core's Unified Buffer."""

@@ -1,4 +1,4 @@
-"""The bench: checks and times configs on the current CUDA device, one by one.
+"""The bench: checks and times configs on the current device, one by one.
 
 A correctness gate first, then a screening, and for finalists a race. A kernel that was not found
 right is never timed.
@@ -50,9 +50,9 @@ class Bench:
         self.kernel, self.workload, self.arch = kernel, workload, arch
         self._language = languages.load(kernel.language)
         self._scores = (workload.head_dim**-0.5, check.softcap(workload))
-        self._stopwatch = timing.Stopwatch(mode)
-        self._tensors = check.tensors(workload, "cuda")
-        self._gate = check.Gate("cuda")
+        self._stopwatch = timing.Stopwatch(mode, arch.torch_device)
+        self._tensors = check.tensors(workload, arch.torch_device)
+        self._gate = check.Gate(arch.torch_device)
 
     def judge(self, trial: Trial, best_us: float) -> Trial:
         """A compiled trial with its error and a few samples; `best_us` is what it has to beat."""
@@ -154,7 +154,7 @@ class Bench:
 
     def _right(self, trial: Trial, shape: Workload) -> Trial:
         """The trial with its error on `shape`, or why it is not right there."""
-        made = check.tensors(shape, "cuda")
+        made = check.tensors(shape, self.arch.torch_device)
         try:
             if trial.resources is None:  # no compiler of the pool has seen it
                 compiled = self._compiled(trial.config, self.workload, self._tensors)

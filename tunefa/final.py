@@ -44,7 +44,7 @@ def winner(
     if len(ranked) < 2 or request.objective != "measured":
         return ranked[0] if ranked else None
     first, *rivals = ranked
-    device = measured.timed(request.mode)(
+    device = measured.on(request.arch, request.mode)(
         first.kernel, request.workload, request.arch, request.device, request.workers, process
     )
     others = [(won.kernel.name, won.trial) for won in rivals]

@@ -18,10 +18,12 @@ from pebble import ProcessExpired
 
 from tunefa import arch as archs
 from tunefa import kernel as kernels
-from tunefa.arch import Arch, Device
+from tunefa.arch import Arch, Device, NpuArch
 from tunefa.bench import Bench, Final
+from tunefa.errors import TunefaError
 from tunefa.evaluate import Predicted, Raced
 from tunefa.kernel import Kernel
+from tunefa.modelled import Modelled
 from tunefa.trial import Config, Mode, Outcome, Trial, time_us
 from tunefa.workers import Workers
 from tunefa.workload import Workload
@@ -144,6 +146,10 @@ class Replaying(Measured):
     mode: Mode = "graph"
 
 
+class OnNpu(Measured, Modelled):
+    """The same on an NPU of Huawei, whose compiler says what fits. Nobody ran it on one."""
+
+
 def unraced(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
     """What is left when a race is lost: the best that was found right, not certified.
 
@@ -165,6 +171,15 @@ def _warm_up() -> None:
 def timed(mode: Mode) -> type[Measured]:
     """The objective that measures in that mode."""
     return Replaying if mode == "graph" else Measured
+
+
+def on(arch: Arch, mode: Mode) -> type[Measured]:
+    """The objective for such a device. Raises TunefaError for an NPU's graphs."""
+    if not isinstance(arch, NpuArch):
+        return timed(mode)
+    if mode == "graph":
+        raise TunefaError(f"{arch.name} is timed eagerly only: leave out --mode graph")
+    return OnNpu
 
 
 _benches: dict[_Task, Bench] = {}

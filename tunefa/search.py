@@ -303,7 +303,7 @@ def _objective(request: Request, kernel: Kernel, process: Workers | None) -> Obj
         return replayed.Replayed(request.replay, kernel)
     where = request.workload, request.arch, request.device, request.workers
     if request.measured:
-        return measured.timed(request.mode)(kernel, *where, process)
+        return measured.on(request.arch, request.mode)(kernel, *where, process)
     if request.objective == "estimated":
         return Estimated(kernel, *where)
     return (

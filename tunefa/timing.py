@@ -1,4 +1,4 @@
-"""Times launches on the current CUDA device: events around each, cold L2, one sample a launch.
+"""Times launches on the current device: events around each, cold L2, one sample a launch.
 
 A launch that finds its inputs in the L2 cache is timed under conditions no model offers, so
 the cache is overwritten before each. The work that does it also keeps the queue full, so that
@@ -7,10 +7,14 @@ events see the device alone. What a call costs depends on how it is made, the mo
 * `eager`: the longer of its time on the device and of what the host takes to launch it, for a
   queue that is filled too slowly runs dry;
 * `graph`: the time on the device, of a launch that was captured into a CUDA graph.
+
+An NPU of Huawei is timed through torch_npu, whose events and streams are those of torch.cuda by
+name, and launches are eager. That was not run on one.
 """
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,20 +23,24 @@ from tunefa.trial import Mode
 
 Launch = Callable[[], Any]
 
-FLUSH_BYTES = 256 * 2**20
-"""More than the largest L2 (B200: 126 MB) twice."""
+FLUSH_BYTES = {"cuda": 256 * 2**20, "npu": 512 * 2**20}
+"""More than the largest L2 twice: 126 MB of a B200, 192 MiB of a 910B."""
 _WARMUP = 2
 
 
 class Stopwatch:
     """Holds the buffer that evicts the L2 cache."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, device: str = "cuda") -> None:
+        """`device`: "cuda", or "npu" where torch_npu is installed."""
         import torch
 
+        if device == "npu":
+            importlib.import_module("torch_npu")  # makes torch.npu
         self.mode = mode
         self._torch = torch
-        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+        self._device: Any = getattr(torch, device)
+        self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.int8, device=device)
 
     def prepared(self, launch: Launch) -> Launch:
         """What is timed of a launch: itself, or the replay of the graph that it was captured in.
@@ -77,7 +85,7 @@ class Stopwatch:
 
     def times_us(self, launches: Sequence[Launch]) -> list[tuple[float, float]]:
         """(device us, host us) of each prepared launch; none waits for the one before."""
-        event: Any = self._torch.cuda.Event
+        event: Any = self._device.Event
         pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in launches]
         host_us = []
         for launch, (start, end) in zip(launches, pairs, strict=True):
@@ -87,7 +95,7 @@ class Stopwatch:
             launch()
             host_us.append(1e6 * (time.perf_counter() - begun))
             end.record()
-        self._torch.cuda.synchronize()
+        self._device.synchronize()
         device_us = [1e3 * float(start.elapsed_time(end)) for start, end in pairs]
         return list(zip(device_us, host_us, strict=True))
 

@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from tunefa import arch as archs
-from tunefa.arch import Arch, Device
+from tunefa.arch import Arch, Device, NpuArch
 from tunefa.errors import TunefaError
+from tunefa.languages.ascend import npu_there
 
 DEFAULT_ARCH = "sm90"
 """Predicted for where there is no device and none is named."""
@@ -132,6 +133,10 @@ def choose(arch_name: str | None, device_name: str | None) -> Target:
         )
         return Target(arch, arch.device(), present=False)
     arch, device, is_named = named(arch_name, device_name)
+    if isinstance(arch, NpuArch):
+        npu = npu_there()
+        present = npu is not None and npu in arch.devices and (not is_named or npu == device)
+        return Target(arch, npu if present and npu else device, present)
     if there is not None:
         arch_there, device_there = described(there)
         if arch_there.name == arch.name and (not is_named or device_there.name == device.name):

@@ -19,11 +19,15 @@ makes. Verdicts are kept in tunefa's cache folder, by everything that they depen
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tunefa.arch import Arch, NpuArch, npu
+from tunefa import arch as archs
+from tunefa.arch import Arch, Device, NpuArch, npu
 from tunefa.ascend import back_end, cache, front_end, sidecar
 from tunefa.ascend.verdict import Verdict
 from tunefa.errors import TunefaError
@@ -120,8 +124,48 @@ def prepare(
     scale: float,
     softcap: float | None = None,
 ) -> Launch:
-    """Raises CompileError: what is compiled here ends with planned memory."""
-    raise CompileError("kernels for Ascend are planned here, and CANN makes what runs on an NPU")
+    """Launches through triton-ascend, which has CANN compile it at the first launch.
+
+    What is compiled here ends with planned memory. Raises CompileError where there is no NPU.
+    """
+    device = npu_there()
+    if device is None:
+        raise CompileError("it takes an NPU, with torch_npu, triton-ascend and CANN, to launch it")
+    return _Launch(kernel, workload, config, scale, device.sms)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One program for each core, or for each tile where these are fewer."""
+
+    kernel: Kernel
+    workload: Workload
+    config: Config
+    scale: float
+    cores: int
+    device_bytes = 0
+
+    def __call__(self, *tensors: Tensor) -> None:
+        module, config = self.kernel.module, self.config
+        grid, arguments = module.arguments(tensors, self.workload, config, self.scale)
+        _, options = module.triton_config(config)
+        function = module.variant(self.workload, config)["function"]
+        getattr(module, function)[(min(self.cores, grid[0]),)](*arguments, **options)
+
+
+def npu_there() -> Device | None:
+    """The NPU of this machine; None without one that torch_npu and triton-ascend can use.
+
+    Not run with one.
+    """
+    if importlib.util.find_spec("torch_npu") is None:
+        return None
+    torch, triton = importlib.import_module("torch"), importlib.import_module("triton")
+    importlib.import_module("torch_npu")
+    if not hasattr(triton.Config({}), "multibuffer") or not torch.npu.is_available():
+        return None
+    arch, device = archs.find(torch.npu.get_device_name(0))
+    return device if isinstance(arch, NpuArch) else None
 
 
 def why_no_interpreter() -> str:
