@@ -231,7 +231,7 @@ def test_a_known_shape_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> 
     def never(*arguments: Any, **options: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(plan, "lookup", never)
+    monkeypatch.setattr(plan.transfer, "choose", never)
     monkeypatch.setattr(languages.load("triton"), "compile", never)
     monkeypatch.setattr(kernels, "load", never)
     assert torch.equal(tunefa.flash_attention(q, k, v, causal=True), out)
