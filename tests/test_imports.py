@@ -62,6 +62,7 @@ LAYERS = (
         "packed_plan",
         "plan",
         "runtime",
+        "attention",
         "varlen",
         "ops",
         "varlen_ops",
