@@ -111,9 +111,10 @@ def flash_attention(
     if torch.compiler.is_compiling():
         out, lse = _through_op(q, k, v, options, scale, descales)
     elif is_plain(q, k, v) and (not descales or _are_plain(descales)):
+        plan, scale = runtimes.current().ready(q, k, v, options, scale, descales)
         if not return_lse:
-            return runtimes.current().output(q, k, v, options, scale, descales)
-        out, lse = runtimes.current().attend(q, k, v, options, scale, descales)
+            return plan.output(q, k, v, scale, descales)
+        out, lse = plan.run(q, k, v, scale, descales)
     else:
         Call.of(q, k, v, options, scale, descales)  # says what is wrong before the dispatcher does
         out, lse = _through_op(q, k, v, options, scale, descales)
@@ -129,7 +130,8 @@ def attend(
     descales: Descales = (),
 ) -> tuple[Tensor, Tensor]:
     """(out, lse), always here and now: what `flash_attention` is to PyTorch's dispatcher."""
-    return runtimes.current().attend(q, k, v, options, scale, descales)
+    plan, scale = runtimes.current().ready(q, k, v, options, scale, descales)
+    return plan.run(q, k, v, scale, descales)
 
 
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -66,7 +66,7 @@ class Runtime:
         # The plan launches with its config, which is nobody else's to change.
         return chosen and replace(chosen, config=dict(chosen.config))
 
-    def attend(
+    def ready(
         self,
         q: Tensor,
         k: Tensor,
@@ -74,34 +74,9 @@ class Runtime:
         options: Options,
         scale: float | None,
         descales: Descales = (),
-    ) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a call with the arguments of `flash_attention`, without autograd."""
-        plan, scale = self._ready(q, k, v, options, scale, descales)
-        return plan.run(q, k, v, scale, descales)
-
-    def output(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        options: Options,
-        scale: float | None,
-        descales: Descales = (),
-    ) -> Tensor:
-        """The first of what `attend` gives, in less time."""
-        plan, scale = self._ready(q, k, v, options, scale, descales)
-        return plan.output(q, k, v, scale, descales)
-
-    def _ready(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        options: Options,
-        scale: float | None,
-        descales: Descales,
     ) -> tuple[Plan, float | None]:
-        """What runs a call, and the scale as it takes it."""
+        """What runs a call with the arguments of `flash_attention`, without autograd, and the scale
+        as it takes it."""
         if q.is_cuda and is_usual(scale):
             plan = self.plan(q, k, v, options, descales)
         else:
