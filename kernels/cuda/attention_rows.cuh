@@ -35,6 +35,13 @@ struct Consumer {
     __device__ __forceinline__ void release(u32 barrier) const {
         if (lane == 0) barrier_arrive(barrier);
     }
+    // K or V, in the eyes of each program that writes there.
+    __device__ __forceinline__ void release_block(u32 barrier) const {
+        if (CLUSTER == 1)
+            release(barrier);
+        else if (lane < CLUSTER)
+            barrier_arrive_at(barrier, lane);
+    }
 
     // Starts s = q @ k^T of a block's first N keys.
     template <int N>
@@ -136,7 +143,7 @@ struct Consumer {
         give_turn();
         wgmma_wait<0>();
         pin(s);
-        release(k.freed(use % STAGES));
+        release_block(k.freed(use % STAGES));
         if (CAUSAL || RAGGED) mask<N>(s, row, block * BLOCK_N);
         softmax<CAUSAL, N>(s, rows);
         keep<N>(s, rows);
@@ -155,13 +162,13 @@ struct Consumer {
         give_turn();
         wgmma_wait<1>();
         pin(s);
-        release(k.freed(use % STAGES));
+        release_block(k.freed(use % STAGES));
         if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
         softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
         wgmma_wait<0>();
         pin(rows.out);
         pin(rows.p);
-        release(v.freed((use - 1) % STAGES));
+        release_block(v.freed((use - 1) % STAGES));
         keep<BLOCK_N>(s, rows);
     }
 
@@ -174,7 +181,7 @@ struct Consumer {
         start_scores<BLOCK_N>(s, slot, use);
         wgmma_wait<0>();
         pin(s);
-        release(k.freed(use % STAGES));
+        release_block(k.freed(use % STAGES));
         if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
         softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
         keep<BLOCK_N>(s, rows);
@@ -184,7 +191,7 @@ struct Consumer {
         wgmma_wait<0>();
         pin(rows.out);
         pin(rows.p);
-        release(v.freed(use % STAGES));
+        release_block(v.freed(use % STAGES));
     }
 
     // Hands back a block that other warpgroups of the tile need, and this one does not. Before it is
@@ -193,9 +200,9 @@ struct Consumer {
         wait_turn();
         give_turn();
         k.wait_filled(use);
-        release(k.freed(use % STAGES));
+        release_block(k.freed(use % STAGES));
         v.wait_filled(use);
-        release(v.freed(use % STAGES));
+        release_block(v.freed(use % STAGES));
     }
 
     // 64 rows past the key blocks below `end`, from the last to the first; the next use of a slot.
@@ -224,7 +231,7 @@ struct Consumer {
             start_output(rows, use - 1);
             wgmma_wait<0>();
             pin(rows.out);
-            release(v.freed((use - 1) % STAGES));
+            release_block(v.freed((use - 1) % STAGES));
         } else {
             before_output();
             if (CAUSAL || RAGGED)
