@@ -11,6 +11,9 @@
 // What the tensor cores take is not rounded to powers of two: BLOCK_N is any multiple of 16, and a
 // head dimension costs as many columns as it has, rounded up to 16.
 //
+// Probabilities stay in the registers that the scores were in, or with P_SHARED go through shared
+// memory, which leaves registers for more keys in a block.
+//
 // With CLUSTER two programs work at the same time on tiles of the same KV head. Each copies one half
 // of the keys of each block into the shared memory of both, so that each is read from L2 once for
 // both. A slot is filled again when the consumers of both have freed it; programs that need fewer
@@ -57,6 +60,9 @@
 #ifndef SWIZZLE
 #define SWIZZLE 128
 #endif
+#ifndef P_SHARED
+#define P_SHARED 0
+#endif
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
@@ -87,6 +93,10 @@ constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE, KV_CHUNK_BYTES = BLOCK_N * SWIZZLE;
 constexpr int Q_BYTES = (O_PARTS ? K_CHUNKS : larger(K_CHUNKS, V_CHUNKS)) * Q_CHUNK_BYTES;
 constexpr int O_CHUNKS = O_PARTS ? V_CHUNKS / O_PARTS : V_CHUNKS;  // of a trip
 constexpr int O_BYTES = O_PARTS ? O_CHUNKS * Q_CHUNK_BYTES : 0;
+// Probabilities of 64 rows, whose chunks are as wide as divides them, so that none is left half empty.
+constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
+constexpr int P_CHUNK = P_SWIZZLE / 2, P_CHUNK_BYTES = 64 * P_SWIZZLE;
+constexpr int P_BYTES = P_SHARED ? 64 * 2 * BLOCK_N : 0;
 constexpr int COPIED_KEYS = BLOCK_N / CLUSTER;  // of a block, by each program of a cluster
 constexpr int K_BYTES = K_CHUNKS * KV_CHUNK_BYTES, V_BYTES = V_CHUNKS * KV_CHUNK_BYTES;
 constexpr int ROWS = 64 * WARPGROUPS;
@@ -102,12 +112,14 @@ constexpr float LN_2 = 0.6931471805599453f;
 static_assert(BLOCK_N % 16 == 0 && BLOCK_N <= 256, "WGMMA takes 16 keys at a time, TMA copies 256");
 static_assert(!O_PARTS || V_CHUNKS % O_PARTS == 0, "a trip takes whole chunks");
 static_assert(!HALF_DIAGONAL || (OVERLAP && BLOCK_N % 32 == 0), "half a block is 16 keys or more");
+static_assert(OVERLAP || !P_SHARED, "step_in_turn has no registers to gain");
 static_assert(CLUSTER == 1 || CLUSTER == 2, "two programs share K and V");
 static_assert(COPIED_KEYS % 8 == 0, "swizzles begin anew with every 8 rows");
 static_assert(OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip would");
 
 // Shared memory, in bytes from a multiple of 1,024, at which swizzles begin.
-constexpr int Q_AT = 0, K_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES;
+constexpr int Q_AT = 0, P_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES;
+constexpr int K_AT = P_AT + WARPGROUPS * P_BYTES, V_AT = K_AT + STAGES * K_BYTES;
 constexpr int O_AT = V_AT + STAGES * V_BYTES, BARRIERS_AT = O_AT + WARPGROUPS * O_BYTES;
 
 struct Sizes {

@@ -41,9 +41,9 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
     else
         MBARRIER_WAIT("");
 }
-// Arrives at the barrier that program `rank` of the cluster has at the same address. It says only that
-// shared memory has been read, so nothing written has to be seen: to release that to a cluster would
-// wait for all of the thread's writes to global memory each time (MEMBAR.ALL.GPU).
+// Arrives at the barrier that program `rank` of the cluster has at the same address. It says only
+// that shared memory has been read, so nothing written has to be seen: to release to a cluster would
+// wait for all of the thread's writes each time (MEMBAR.ALL.GPU).
 __device__ __forceinline__ void barrier_arrive_at(u32 barrier, int rank) {
     asm volatile(
         "{ .reg .b32 there;\n"
@@ -75,10 +75,11 @@ __device__ __forceinline__ void tma_load(u32 to, const TensorMap* map, u32 barri
         "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
         : "memory");
 }
-// To the same address in each program of the cluster that has a bit in `programs`; the bytes count for
-// the barrier at the same address in each.
-__device__ __forceinline__ void tma_load_multicast(u32 to, const TensorMap* map, u32 barrier, int column,
-                                                   int row, int head, int batch, int programs) {
+// To the same address in each program of the cluster that has a bit in `programs`; the bytes count
+// for the barrier at the same address in each.
+__device__ __forceinline__ void tma_load_multicast(u32 to, const TensorMap* map, u32 barrier,
+                                                   int column, int row, int head, int batch,
+                                                   int programs) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
         ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
