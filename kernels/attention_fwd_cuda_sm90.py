@@ -16,6 +16,10 @@ The algorithm stands in the .cu. What each parameter trades:
     HALF_DIAGONAL  1: of a causal tile's first block, only the half that can be seen is multiplied
     SWIZZLE      bytes of a row that lie together in shared memory: narrower, for head dimensions
                  that would leave the last 128 bytes half empty
+    P_SHARED     1: probabilities go to the second product through shared memory, of which they
+                 take room for BLOCK_N / 4 registers per thread
+    CLUSTER      2: two programs share K and V, of which each reads one half: half the traffic from
+                 L2, and each waits for the slower
     SECTION_MB   causal: heads whose K and V fill so much of the L2 are worked on together
 """
 
@@ -27,7 +31,7 @@ from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the c
 
 LOG2_E = math.log2(math.e)
 _PARAMETERS = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "OVERLAP", "PING_PONG",
-               "SLACK", "HALF_DIAGONAL", "SWIZZLE")  # fmt: skip
+               "SLACK", "HALF_DIAGONAL", "SWIZZLE", "P_SHARED", "CLUSTER")  # fmt: skip
 
 
 def variant(workload, config, aligned=True):
@@ -63,7 +67,8 @@ def _smem_bytes(workload, config):
     q_rows, k_rows = rows * config["Q_STAGES"], config["STAGES"] * config["BLOCK_N"]
     barriers = 4 * config["STAGES"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
     tiles = q_rows * q_chunks + k_rows * (k_chunks + v_chunks) + rows * o_chunks
-    return width * tiles + 8 * barriers
+    p_bytes = 2 * rows * config["BLOCK_N"] if config["P_SHARED"] else 0
+    return width * tiles + p_bytes + 8 * barriers
 
 
 def _chunks(head_dim, width):
@@ -81,7 +86,7 @@ def arguments(tensors, workload, config, scale):
     """
     q, k, v, out, lse = tensors
     schedule, tiles = tile_table.tables(workload, config, lse.device)
-    n, width = config["BLOCK_N"], config["SWIZZLE"]
+    n, width = config["BLOCK_N"] // config["CLUSTER"], config["SWIZZLE"]
     maps = [
         {"map": tensor, "box": (1, 1, rows, width // 2), "swizzle_bytes": width}
         for tensor, rows in ((q, 64), (k, n), (v, n), (out, 64))
