@@ -118,3 +118,15 @@ def test_offsets_beyond_two_to_the_31st() -> None:
     launched(made, workload, KERNEL.default(workload, seen_arch()), 256**-0.5)
     found = check.compare(workload, made, 256**-0.5, torch.float32)
     assert found.passed, found.reason
+
+
+def test_the_compiler_speaks_of_what_it_has_compiled_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVRTC has a cache of its own where there is a driver, and says nothing of what it finds."""
+    workload, language = Workload.parse("h4_kv2_q300_d64_bf16_causal"), languages.load("cuda")
+    monkeypatch.setattr("tunefa.cubin_cache.load", lambda name: None)
+    for _ in range(2):
+        chosen = KERNEL.default(workload, seen_arch())
+        found = language.compile(KERNEL, workload, chosen, seen_arch()).resources
+        assert found.registers is not None and found.spill_bytes is not None
