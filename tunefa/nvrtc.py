@@ -20,8 +20,8 @@ from tunefa.trial import Resources
 
 _HOW = "pip install 'tunefa[cuda]', which brings cuda-bindings and nvidia-cuda-nvrtc"
 _CACHES_FROM = 12, 9
-"""From this release on NVRTC keeps what it compiled where the driver keeps its own. Of what it takes
-from there it says neither registers nor spills, nor that WGMMA was serialized."""
+"""From this release on NVRTC keeps what it compiled where the driver keeps its own. Of what it
+takes from there it says neither registers nor spills, nor that WGMMA was serialized."""
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 _PLACE = re.compile(r"^(.+?)\((\d+)\): ", re.MULTILINE)
 _ERROR = re.compile(r"\berror\b|\bfatal\b")
