@@ -123,7 +123,7 @@ def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
 def test_each_call_takes_tiles_from_a_list_of_its_own() -> None:
     """Calls of one launch that overlap on streams, and replays of a graph."""
     workload = Workload.parse("b4_h16_q2048_d128")
-    config = {**KERNEL.default(workload, SM90), "DYNAMIC": 1}
+    config = {**KERNEL.default(workload, SM90), "CLUSTER": 1, "DYNAMIC": 1}
     language, made = languages.load(KERNEL.language), check.tensors(workload, "cuda")
     compiled = language.compile(KERNEL, workload, config, SM90)
     scale = workload.head_dim**-0.5

@@ -206,7 +206,7 @@ def test_one_list_has_every_tile_and_an_end_for_each_program(
         torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=SMS)
     )
     workload = Workload.parse(text)
-    config = {**CUDA.default(workload, archs.load("sm90")), "DYNAMIC": 1}
+    config = {**CUDA.default(workload, archs.load("sm90")), "CLUSTER": 1, "DYNAMIC": 1}
     programs, table = CUDA.module.tile_table.one_list(workload, config, "cpu")
     rows = range(0, workload.seqlen_q, 64 * config["WARPGROUPS"])
     tiles = table[: len(rows) * workload.batch * workload.heads].tolist()
@@ -220,7 +220,7 @@ def test_one_list_has_every_tile_and_an_end_for_each_program(
 
 def test_one_list_begins_with_the_longest_of_a_section() -> None:
     workload = Workload.parse("b4_h16_q4096")
-    config = {**CUDA.default(workload, archs.load("sm90")), "SECTION_MB": 8}
+    config = {**CUDA.default(workload, archs.load("sm90")), "CLUSTER": 1, "SECTION_MB": 8}
     tiles = -(-workload.seqlen_q // (64 * config["WARPGROUPS"]))
     (order,) = CUDA.module.tile_table.schedule(workload, config, 1)
     section = 4 * tiles  # of heads with 2 MiB of K and V
