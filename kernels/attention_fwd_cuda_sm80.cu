@@ -37,6 +37,9 @@
 #ifndef SHARE_QK
 #define SHARE_QK 0
 #endif
+#ifndef SLACK
+#define SLACK 0
+#endif
 #ifndef BLOCKS_PER_SM
 #define BLOCKS_PER_SM 1
 #endif
@@ -53,6 +56,7 @@ struct Shape {
     static constexpr int S_TILES = BLOCK_N / 8;             // 8 columns each, of scores
     static constexpr int O_TILES = HEAD_DIM_V / 8;          // and of output
     static constexpr bool IS_BF16 = BF16, KEEP_Q = Q_IN_REGS;
+    static constexpr int LAG = SLACK;
     typedef Tile<BLOCK_M, 16 * D_STEPS> QTile;
     typedef Tile<BLOCK_N, 16 * D_STEPS> KTile;
     typedef Tile<BLOCK_N, HEAD_DIM_V> VTile;
@@ -191,7 +195,7 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
     wait_groups<0>();
     __syncthreads();  // nobody reads the memory that the output is gathered in
     lse += Offset(own.batch * sizes.heads + own.head) * sizes.seqlen_q + first_row;
-    warp.finish(lse, sizes.seqlen_q - first_row, sizes.scale_log2);
+    warp.finish(lse, sizes.seqlen_q - first_row);
     out += at(out_strides, own.batch, own.head, first_row);
     warp.store(out, out_strides.row, sizes.seqlen_q - first_row, smem);
 }

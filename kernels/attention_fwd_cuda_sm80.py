@@ -29,6 +29,8 @@ What each parameter trades:
                    more: whole blocks ahead, with one
     Q_IN_REGS      1: queries stay in registers instead of being read again for each block
     SHARE_QK       1: K overwrites the queries in shared memory once they are in registers
+    SLACK          powers of two by which scores may exceed their row's maximum before it follows
+                   them; a warp whose maxima all stay need not rescale its output
     BLOCKS_PER_SM  blocks whose registers the compiler leaves room for: occupancy against spills
 """
 

@@ -3,13 +3,22 @@
 //     out = softmax(scale * q @ k^T) @ v,     lse = log(sum(exp(scale * q @ k^T)))
 //
 // Algorithm: Shah et al., "FlashAttention-3", arXiv:2407.08608. One program runs on each SM and works
-// through tiles of 64 * WARPGROUPS query rows of one head, which a table from the host gives it. The
-// last warpgroup copies: Q once, K and V in blocks of BLOCK_N keys, from the last visible block to the
-// first. Each of the others owns 64 rows. It issues the scores of a block together with the output of
-// the block before (OVERLAP), and computes the softmax of the one while the other is multiplied.
+// through tiles of 64 * WARPGROUPS query rows of one head, which a table from the host gives it, or
+// which it takes from the table one by one (DYNAMIC). The last warpgroup copies: Q once, K and V in
+// blocks of BLOCK_N keys, from the last visible block to the first. Each of the others owns 64 rows.
+// It issues the scores of a block together with the output of the block before (OVERLAP), and
+// computes the softmax of the one while the other is multiplied.
 //
 // What the tensor cores take is not rounded to powers of two: BLOCK_N is any multiple of 16, and a
 // head dimension costs as many columns as it has, rounded up to 16.
+//
+// Probabilities stay in the registers that the scores were in, or with P_SHARED go through shared
+// memory, which leaves registers for more keys in a block.
+//
+// With CLUSTER two programs work at the same time on tiles of the same KV head. Each copies one half
+// of the keys of each block into the shared memory of both, so that each is read from L2 once for
+// both. A slot is filled again when the consumers of both have freed it; programs that need fewer
+// blocks than the other free what they do not need.
 //
 // Rows in shared memory are cut into chunks of SWIZZLE bytes, one behind the other, in the layout that
 // WGMMA reads without bank conflicts; TMA fills columns beyond the head dimension with zeros.
@@ -52,6 +61,15 @@
 #ifndef SWIZZLE
 #define SWIZZLE 128
 #endif
+#ifndef P_SHARED
+#define P_SHARED 0
+#endif
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+#ifndef DYNAMIC
+#define DYNAMIC 0
+#endif
 #ifndef CAUSAL
 #define CAUSAL 0
 #endif
@@ -79,6 +97,11 @@ constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE, KV_CHUNK_BYTES = BLOCK_N * SWIZZLE;
 constexpr int Q_BYTES = (O_PARTS ? K_CHUNKS : larger(K_CHUNKS, V_CHUNKS)) * Q_CHUNK_BYTES;
 constexpr int O_CHUNKS = O_PARTS ? V_CHUNKS / O_PARTS : V_CHUNKS;  // of a trip
 constexpr int O_BYTES = O_PARTS ? O_CHUNKS * Q_CHUNK_BYTES : 0;
+// Probabilities of 64 rows, whose chunks are as wide as divides them, so that none is left half empty.
+constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
+constexpr int P_CHUNK = P_SWIZZLE / 2, P_CHUNK_BYTES = 64 * P_SWIZZLE;
+constexpr int P_BYTES = P_SHARED ? 64 * 2 * BLOCK_N : 0;
+constexpr int COPIED_KEYS = BLOCK_N / CLUSTER;  // of a block, by each program of a cluster
 constexpr int K_BYTES = K_CHUNKS * KV_CHUNK_BYTES, V_BYTES = V_CHUNKS * KV_CHUNK_BYTES;
 constexpr int ROWS = 64 * WARPGROUPS;
 constexpr int THREADS = 128 * (WARPGROUPS + 1);
@@ -93,20 +116,27 @@ constexpr float LN_2 = 0.6931471805599453f;
 static_assert(BLOCK_N % 16 == 0 && BLOCK_N <= 256, "WGMMA takes 16 keys at a time, TMA copies 256");
 static_assert(!O_PARTS || V_CHUNKS % O_PARTS == 0, "a trip takes whole chunks");
 static_assert(!HALF_DIAGONAL || (OVERLAP && BLOCK_N % 32 == 0), "half a block is 16 keys or more");
+static_assert(OVERLAP || !P_SHARED, "step_in_turn has no registers to gain");
+static_assert(CLUSTER == 1 || !DYNAMIC, "a tile is drawn for one program");
+static_assert(CLUSTER == 1 || CLUSTER == 2, "two programs share K and V");
+static_assert(COPIED_KEYS % 8 == 0, "swizzles begin anew with every 8 rows");
 static_assert(OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip would");
 
 // Shared memory, in bytes from a multiple of 1,024, at which swizzles begin.
-constexpr int Q_AT = 0, K_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES;
+constexpr int Q_AT = 0, P_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES;
+constexpr int K_AT = P_AT + WARPGROUPS * P_BYTES, V_AT = K_AT + STAGES * K_BYTES;
 constexpr int O_AT = V_AT + STAGES * V_BYTES, BARRIERS_AT = O_AT + WARPGROUPS * O_BYTES;
+// With DYNAMIC, the tile that a slot's queries are of.
+constexpr int TILES_AT = BARRIERS_AT + 8 * (4 * STAGES + 2 * Q_STAGES * WARPGROUPS);
 
 struct Sizes {
     int heads, seqlen_q, seqlen_k;
     float scale_log2;  // of q @ k^T, times log2(e)
 };
 
-// A tile as the table has it.
+// A tile as the table has it, and the first row of that of its cluster which sees the most keys.
 struct Tile {
-    int batch, head, head_kv, row;
+    int batch, head, head_kv, row, lowest_row;
 };
 
 // Slots that the producer fills and consumers free, each with a barrier for either way. Both count
@@ -128,16 +158,34 @@ struct Ring {
         barrier_wait(filled(use % SLOTS), (use / SLOTS) & 1);
     }
     __device__ __forceinline__ void wait_freed(int use) const {
-        barrier_wait(freed(use % SLOTS), ((use / SLOTS) & 1) ^ 1);
+        barrier_wait<(CLUSTER > 1)>(freed(use % SLOTS), ((use / SLOTS) & 1) ^ 1);
     }
 };
 typedef Ring<0, STAGES> KRing;
 typedef Ring<2 * STAGES, STAGES> VRing;
 typedef Ring<4 * STAGES, Q_STAGES * WARPGROUPS> QRing;
 
-__device__ __forceinline__ Tile tile_at(const int* tiles, int i) {
+// Place of this program in its cluster.
+__device__ __forceinline__ int cluster_rank() { return blockIdx.x % CLUSTER; }
+
+// Row i of the table. What the programs of a cluster work on together is in order of its rows, so
+// that the last one's sees the most keys: it stands `beside` rows further down.
+__device__ __forceinline__ Tile tile_at(const int* tiles, int i, int beside) {
     int4 entry = ((const int4*)tiles)[i];
-    return {entry.x, entry.y, entry.z, entry.w};
+    int lowest_row = CLUSTER == 1 ? entry.w : tiles[4 * (i + beside) + 3];
+    return {entry.x, entry.y, entry.z, entry.w, lowest_row};
+}
+
+// What a program works on: `count` tiles from row `first` of the table. With DYNAMIC it begins there,
+// and when it is free takes the next of all tiles, until it comes to a row below 0: `schedule` is then
+// how many are taken.
+struct List {
+    int first, count, beside;
+};
+__device__ __forceinline__ List list_of(const int* schedule) {
+    if (DYNAMIC) return {(int)blockIdx.x, 0, 0};
+    int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
+    return {first, count, (CLUSTER - 1 - cluster_rank()) * count};
 }
 
 // Key blocks [0, end) are seen by some of the query rows [row, row + rows): at least one.
@@ -156,40 +204,66 @@ __device__ __forceinline__ void load_chunks(const TensorMap* map, u32 to, int ch
         tma_load(to + i * chunk_bytes, map, barrier, i * CHUNK, row, head, batch);
 }
 
+// This program's part of a block of K or V, for each program of the cluster.
+__device__ __forceinline__ void load_block(const TensorMap* map, u32 to, int count, u32 barrier,
+                                           int key, const Tile& of) {
+    if (CLUSTER == 1) {
+        load_chunks(map, to, KV_CHUNK_BYTES, count, barrier, key, of.head_kv, of.batch);
+        return;
+    }
+    int begin = cluster_rank() * COPIED_KEYS;
+#pragma unroll
+    for (int i = 0; i < count; i++)
+        tma_load_multicast(to + i * KV_CHUNK_BYTES + begin * SWIZZLE, map, barrier, i * CHUNK,
+                           key + begin, of.head_kv, of.batch, (1 << CLUSTER) - 1);
+}
+
 // One thread: Q of each tile, then K and V of its blocks in the order of their use.
 __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap* k_map,
-                                        const TensorMap* v_map, const Sizes& sizes, const int* schedule,
+                                        const TensorMap* v_map, const Sizes& sizes, int* schedule,
                                         const int* tiles, u32 shared) {
     KRing k{shared + BARRIERS_AT};
     VRing v{shared + BARRIERS_AT};
     QRing q{shared + BARRIERS_AT};
-    int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
-    Tile tile = tile_at(tiles, first);
+    List list = list_of(schedule);
+    int i = list.first;
+    Tile tile = tile_at(tiles, i, list.beside);
     int loaded = 0;  // blocks of V; K is one ahead within a tile
     auto load_k = [&](const Tile& of, int use, int block) {
         k.wait_freed(use);
         barrier_expect(k.filled(use % STAGES), K_BYTES);
-        load_chunks(k_map, shared + K_AT + use % STAGES * K_BYTES, KV_CHUNK_BYTES, K_CHUNKS,
-                    k.filled(use % STAGES), block * BLOCK_N, of.head_kv, of.batch);
+        load_block(k_map, shared + K_AT + use % STAGES * K_BYTES, K_CHUNKS, k.filled(use % STAGES),
+                   block * BLOCK_N, of);
     };
     auto load_v = [&](const Tile& of, int use, int block) {
         v.wait_freed(use);
         barrier_expect(v.filled(use % STAGES), V_BYTES);
-        load_chunks(v_map, shared + V_AT + use % STAGES * V_BYTES, KV_CHUNK_BYTES, V_CHUNKS,
-                    v.filled(use % STAGES), block * BLOCK_N, of.head_kv, of.batch);
+        load_block(v_map, shared + V_AT + use % STAGES * V_BYTES, V_CHUNKS, v.filled(use % STAGES),
+                   block * BLOCK_N, of);
     };
-    for (int turn = 0; turn < count; turn++) {
-        Tile here = tile;
-        tile = tile_at(tiles, first + turn + 1);  // long before it is needed
-        int end = blocks_end(sizes, here.row, ROWS);
+    for (int turn = 0; DYNAMIC || turn < list.count; turn++) {
+        Tile here = DYNAMIC ? tile_at(tiles, i, 0) : tile;
+        bool done = DYNAMIC && here.row < 0;
+        // Long before it is needed. There is one row below 0 for each program, which takes no more then.
+        if (DYNAMIC && !done) i = atomicAdd(schedule, 1);
+        if (!DYNAMIC) tile = tile_at(tiles, list.first + turn + 1, list.beside);
+        int end = blocks_end(sizes, here.lowest_row, ROWS);
         for (int me = 0; me < WARPGROUPS; me++) {
             int slot = turn % Q_STAGES * WARPGROUPS + me;
             barrier_wait(q.freed(slot), ((turn / Q_STAGES) & 1) ^ 1);
+            if (DYNAMIC)
+                shared_store(shared + TILES_AT + 16 * slot,
+                             {here.batch, here.head, here.head_kv, here.row});
+            if (done) {
+                barrier_arrive(q.filled(slot));
+                continue;
+            }
             barrier_expect(q.filled(slot), K_CHUNKS * Q_CHUNK_BYTES);
             load_chunks(q_map, shared + Q_AT + slot * Q_BYTES, Q_CHUNK_BYTES, K_CHUNKS, q.filled(slot),
                         here.row + 64 * me, here.head, here.batch);
             if (me == 0) load_k(here, loaded, end - 1);  // the first scores need no more than this
         }
+        if (done) break;
         for (int block = end - 2; block >= 0; block--, loaded++) {
             load_k(here, loaded + 1, block);
             load_v(here, loaded, block + 1);
@@ -207,17 +281,27 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
     u32 barriers = shared + BARRIERS_AT;
     int thread = threadIdx.x % 128;
     Consumer c{sizes, {barriers}, {barriers}, {barriers}, shared, me, thread % 32, thread / 32};
-    int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
-    Tile tile = tile_at(tiles, first);
+    List list = list_of(schedule);
+    Tile tile = tile_at(tiles, list.first, list.beside);
     int use = 0;  // counts blocks that went through the rings, over all tiles
     if (me == WARPGROUPS - 1) c.give_turn();  // the first turn is warpgroup 0's
-    for (int turn = 0; turn < count; turn++) {
+    for (int turn = 0; DYNAMIC || turn < list.count; turn++) {
+        int slot = turn % Q_STAGES * WARPGROUPS + me;
         Tile here = tile;
-        tile = tile_at(tiles, first + turn + 1);
-        int row = here.row + 64 * me, slot = turn % Q_STAGES * WARPGROUPS + me;
+        if (DYNAMIC) {
+            barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
+            int4 entry = shared_load(shared + TILES_AT + 16 * slot);
+            if (entry.w < 0) break;
+            here = {entry.x, entry.y, entry.z, entry.w, entry.w};
+        } else {
+            tile = tile_at(tiles, list.first + turn + 1, list.beside);
+        }
+        int row = here.row + 64 * me;
         int end = blocks_end(sizes, row, 64);
-        if (CAUSAL)
-            for (int left = blocks_end(sizes, here.row, ROWS) - end; left > 0; left--) c.skip(use++);
+        if (CAUSAL) {
+            int left = blocks_end(sizes, here.lowest_row, ROWS) - end;
+            for (; left > 0; left--) c.skip(use++);
+        }
         Rows rows;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i++) rows.out[i] = 0.0f;
@@ -236,7 +320,7 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
         auto release_queries = [&] {
             if (O_PARTS > 0) c.release(c.q.freed(slot));
         };
-        barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
+        if (!DYNAMIC) barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
         use = c.attend(rows, slot, use, row, end, release_before, release_queries);
         long long rows_before = (long long)(here.batch * sizes.heads + here.head) * sizes.seqlen_q;
         c.finish(rows, lse + rows_before, row);
@@ -262,15 +346,32 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
             barrier_arrive(c.q.freed(slot));
         }
     }
-    if (thread == 0) tma_store_wait();  // shared memory is gone with the program
+    // Shared memory is gone with the program: nobody reads it, or arrives at a barrier in it.
+    if (thread == 0) tma_store_wait();
+    if (CLUSTER > 1 && thread == 0)
+        for (int i = 0; i < STAGES; i++) {
+            c.k.wait_freed(use + i);
+            c.v.wait_freed(use + i);
+        }
 }
 
 // --------------------------------------------------------------------------------------- the kernel
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if DYNAMIC
+// Runs before: each program begins with the tile of its number, and takes what is behind these.
+extern "C" __global__ void begin_list(int* taken, int programs) { *taken = programs; }
+#endif
+
+#if CLUSTER > 1
+#define LAUNCH_BOUNDS __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+#else
+#define LAUNCH_BOUNDS __launch_bounds__(THREADS, 1)
+#endif
+
+extern "C" __global__ void LAUNCH_BOUNDS
     attention_fwd(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap o_map,
-                  float* lse, const int* schedule, const int* tiles, int heads, int seqlen_q,
+                  float* lse, int* schedule, const int* tiles, int heads, int seqlen_q,
                   int seqlen_k, float scale_log2) {
     // Nothing static lies before it, so it begins where it is aligned.
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -280,12 +381,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
         u32 barriers = shared + BARRIERS_AT;
-        KRing{barriers}.init(4 * WARPGROUPS);
-        VRing{barriers}.init(4 * WARPGROUPS);
+        KRing{barriers}.init(4 * WARPGROUPS * CLUSTER);
+        VRing{barriers}.init(4 * WARPGROUPS * CLUSTER);
         QRing{barriers}.init(O_PARTS ? 4 : 1);
         fence_barrier_init();
     }
     __syncthreads();
+    if (CLUSTER > 1) cluster_sync();  // nobody arrives at barriers that are not there yet
     if (warpgroup == WARPGROUPS) {
         if (WARPGROUPS > 1) give_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == WARPGROUPS * 128)

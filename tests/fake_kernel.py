@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tunefa import arch as archs
-from tunefa import languages, reference
+from tunefa import kernel_plan, languages, reference
 from tunefa.arch import Arch
 from tunefa.chip import Chip
 from tunefa.languages import Compiled, CompileError
@@ -167,5 +167,7 @@ def on_cpu(monkeypatch: Any, **options: Any) -> Iterator[FakeLanguage]:
     language = FakeLanguage(**options)
     with monkeypatch.context() as patch:
         patch.setattr(languages, "load", lambda name: language)
-        patch.setattr(torch.cuda, "current_device", lambda: torch.ones(1).get_device())
+        device = torch.ones(1).get_device()
+        patch.setattr(torch._C, "_cuda_getDevice", lambda: device, raising=False)
+        patch.setattr(kernel_plan, "_unread", lambda device, elements: torch.empty(elements))
         yield language

@@ -64,6 +64,7 @@ LAYERS = (
         "packed_plan",
         "plan",
         "runtime",
+        "attention",
         "varlen",
         "ops",
         "varlen_ops",

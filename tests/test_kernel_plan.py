@@ -25,11 +25,13 @@ def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> Non
         assert isinstance(runs, KernelPlan)
         out, lse = runs.run(q, k, v, None)
         scaled, _ = runs.run(q, k, v, 0.5)
+        alone = runs.output(q, k, v, None)
     right, right_lse = because(made, "").run(q, k, v, None)
     assert out.shape == q.shape and out.is_contiguous()
     assert torch.equal(out, right) and torch.equal(lse, right_lse)
     assert torch.equal(scaled, because(made, "").run(q, k, v, 0.5)[0])
-    assert language.launched == [TMA, TMA]
+    assert torch.equal(alone, right) and alone.is_contiguous()
+    assert language.launched == [TMA, TMA, TMA]
 
 
 @pytest.mark.parametrize("given", ["", "q", "kv", "qkv"])

@@ -11,7 +11,8 @@ from tunefa._version import __version__
 
 TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
 if TYPE_CHECKING:
-    from tunefa.runtime import flash_attention, last_choice, load
+    from tunefa.attention import flash_attention
+    from tunefa.runtime import last_choice, load
     from tunefa.varlen import flash_attention_varlen
     from tunefa.workload import Workload
 
@@ -23,7 +24,11 @@ __all__ = [
     "last_choice",
     "load",
 ]
-_HOMES = {"Workload": "tunefa.workload", "flash_attention_varlen": "tunefa.varlen"}
+_HOMES = {
+    "Workload": "tunefa.workload",
+    "flash_attention": "tunefa.attention",
+    "flash_attention_varlen": "tunefa.varlen",
+}
 
 
 def __getattr__(name: str) -> object:

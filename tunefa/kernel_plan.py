@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from tunefa import call as calls
 from tunefa import reference
 from tunefa.call import Descales, heads_first
 from tunefa.languages import Launch
+from tunefa.launch import apart
 from tunefa.recent import Recent
 from tunefa.workload import Workload
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:  # it imports this module
 
 MAX_SCALES = 4
 """Scales beside the default that a plan keeps launches for."""
+
+MIN_UNREAD = 2**16
+"""Elements of the smallest memory for an lse that nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,8 @@ class Launches:
 
     def start(self, launch: Launch, tensors: Sequence[Tensor]) -> None:
         """Starts one on its device and that's current stream."""
-        if torch.cuda.current_device() == self.device:
+        # torch.cuda.current_device() would ask first whether there is CUDA.
+        if torch._C._cuda_getDevice() == self.device:
             launch(*tensors)
         else:
             with torch.cuda.device(self.device):
@@ -100,15 +106,33 @@ class KernelPlan:
         assert self.chosen.workload is not None
         return self.chosen.workload
 
+    @functools.cached_property
+    def _unread_lse(self) -> Tensor:
+        elements = math.prod(self._lse_shape)
+        room = max(MIN_UNREAD, 1 << (elements - 1).bit_length())
+        return _unread(self.launches.device, room)[:elements].view(self._lse_shape)
+
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
     ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
+        lse = q.new_empty(self._lse_shape, dtype=torch.float32)
+        return self._run((q, k, v), lse, scale, descales), lse
+
+    def output(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> Tensor:
+        """The first of what `run` gives, without memory for the second, which takes as long."""
+        return self._run((q, k, v), self._unread_lse, scale, descales)
+
+    def _run(
+        self, inputs: Sequence[Tensor], lse: Tensor, scale: float | None, descales: Descales
+    ) -> Tensor:
+        q, k, v = inputs
         if not self.rows_contiguous:
             q, k, v = rows_contiguous(q, k, v)
         # The former takes half of the latter's time.
         out = torch.empty_like(q) if self.out_like_q else self._new_out(q)
-        lse = q.new_empty(self._lse_shape, dtype=torch.float32)
         more = self.no_descales
         if descales:
             more = calls.as_kernels_take_them(descales, more)
@@ -117,10 +141,21 @@ class KernelPlan:
         if scale is not None and scale != self._default_scale:
             launch = self.launches.of(scale, lambda: as_kernels_take_them(self.layout, *tensors))
         self.launches.start(launch, tensors)
-        return out, lse
+        return out
 
     def _new_out(self, q: Tensor) -> Tensor:
         return q.new_empty(self._out_shape, dtype=reference.out_dtype(q.dtype))
+
+
+@functools.cache
+def _unread(device: int, elements: int) -> Tensor:
+    """Where kernels put an lse that nobody asked for: (elements,), fp32.
+
+    All launches of a device share it, whatever their streams. It stays, for graphs keep its
+    address; for powers of two that is at most twice the largest.
+    """
+    made: Tensor = apart(device, lambda: torch.empty(elements, device=f"cuda:{device}"))
+    return made
 
 
 def as_kernels_take_them(

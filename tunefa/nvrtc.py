@@ -19,6 +19,9 @@ from tunefa.languages import CompileError
 from tunefa.trial import Resources
 
 _HOW = "pip install 'tunefa[cuda]', which brings cuda-bindings and nvidia-cuda-nvrtc"
+_CACHES_FROM = 12, 9
+"""From this release on NVRTC keeps what it compiled where the driver keeps its own. Of what it
+takes from there it says neither registers nor spills, nor that WGMMA was serialized."""
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 _PLACE = re.compile(r"^(.+?)\((\d+)\): ", re.MULTILINE)
 _ERROR = re.compile(r"\berror\b|\bfatal\b")
@@ -58,7 +61,7 @@ def installed() -> Installed:
     """
     nvrtc = _bindings()
     try:
-        release = _done(nvrtc.nvrtcVersion(), "nvrtcVersion")
+        release = _release()
         targets = _done(nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")[-1]
     except RuntimeError as error:  # cuda-bindings are there, the library is not
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -75,6 +78,8 @@ def compile(
     Raises CompileError with the first diagnostic, as file:line, where it does not compile.
     """
     nvrtc = _bindings()
+    if _release() >= _CACHES_FROM:
+        options = (*options, "--no-cache")
     texts = [sources[each].encode() for each in sources if each != name]
     names = [each.encode() for each in sources if each != name]
     (program,) = _done(
@@ -113,6 +118,12 @@ def first_error(log: str) -> str:
     """The first line of a log that says what is wrong, in one line of at most 300 characters."""
     line = next((line for line in log.splitlines() if _ERROR.search(line)), "")
     return " ".join(_PLACE.sub(r"\1:\2: ", line).split())[:300]
+
+
+def _release() -> tuple[int, int]:
+    """(major, minor) of the library."""
+    major, minor = _done(_bindings().nvrtcVersion(), "nvrtcVersion")
+    return major, minor
 
 
 def _bindings() -> Any:

@@ -70,6 +70,11 @@ class Plan(AnyPlan, Protocol):
     ) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
 
+    def output(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> Tensor:
+        """The first of what `run` gives."""
+
 
 class PackedPlan(AnyPlan, Protocol):
     """Of `flash_attention_varlen`."""
@@ -95,6 +100,12 @@ class PyTorchPlan:
         out = call.new_out()
         heads_first(out, call.layout).copy_(result)
         return out, lse
+
+    def output(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> Tensor:
+        """The first of what `run` gives."""
+        return self.run(q, k, v, scale, descales)[0]
 
 
 def because(call: AnyCall, why: str, workload: Workload | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""`flash_attention`: the first call of a shape decides what runs, later calls run it.
+"""The first call of a shape decides what runs, later calls run it.
 
 Deciding is checking the arguments, lookup, reading YAML and compiling. It leaves a plan under
 everything it depended on, so that a later call is one dictionary lookup and a launch.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch import Tensor
 from tunefa import kernel as kernels
 from tunefa import plan as plans
 from tunefa import store
-from tunefa.call import Call, Descales, Options, Window
+from tunefa.call import Call, Descales, Options
 from tunefa.chip import Chip
 from tunefa.compiler import Compiler
 from tunefa.frozen import Freeze, Installed
@@ -33,8 +33,6 @@ from tunefa.store import Store
 MAX_PLANS = 4096
 """A server that decodes makes one for each length. One counts once more for every 16 KiB that it
 holds on the device (`KernelPlan.device_bytes`), so that all hold at most 64 MiB there."""
-
-Layout = Literal["bshd", "bhsd"]
 
 
 class _Records(Store):
@@ -68,7 +66,7 @@ class Runtime:
         # The plan launches with its config, which is nobody else's to change.
         return chosen and replace(chosen, config=dict(chosen.config))
 
-    def attend(
+    def ready(
         self,
         q: Tensor,
         k: Tensor,
@@ -76,8 +74,9 @@ class Runtime:
         options: Options,
         scale: float | None,
         descales: Descales = (),
-    ) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a call with the arguments of `flash_attention`, without autograd."""
+    ) -> tuple[Plan, float | None]:
+        """What runs a call with the arguments of `flash_attention`, without autograd, and the scale
+        as it takes it."""
         if q.is_cuda and is_usual(scale):
             plan = self.plan(q, k, v, options, descales)
         else:
@@ -86,7 +85,7 @@ class Runtime:
             on_cuda = q.is_cuda and scale > 0
             plan = self.plan(q, k, v, options, descales) if on_cuda else self.unplanned(call)
         self.remember(plan)
-        return plan.run(q, k, v, scale, descales)
+        return plan, scale
 
     def plan(
         self, q: Tensor, k: Tensor, v: Tensor, options: Options, descales: Descales = ()
@@ -159,123 +158,6 @@ def current() -> Runtime:
     return _RUNTIME
 
 
-@overload
-def flash_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = ...,
-    window: Window = ...,
-    softcap: float | None = ...,
-    scale: float | None = ...,
-    layout: Layout = ...,
-    return_lse: Literal[False] = ...,
-    q_descale: Tensor | None = ...,
-    k_descale: Tensor | None = ...,
-    v_descale: Tensor | None = ...,
-) -> Tensor: ...
-
-
-@overload
-def flash_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = ...,
-    window: Window = ...,
-    softcap: float | None = ...,
-    scale: float | None = ...,
-    layout: Layout = ...,
-    return_lse: Literal[True],
-    q_descale: Tensor | None = ...,
-    k_descale: Tensor | None = ...,
-    v_descale: Tensor | None = ...,
-) -> tuple[Tensor, Tensor]: ...
-
-
-@overload
-def flash_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = ...,
-    window: Window = ...,
-    softcap: float | None = ...,
-    scale: float | None = ...,
-    layout: Layout = ...,
-    return_lse: bool,
-    q_descale: Tensor | None = ...,
-    k_descale: Tensor | None = ...,
-    v_descale: Tensor | None = ...,
-) -> Tensor | tuple[Tensor, Tensor]: ...
-
-
-def flash_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool = False,
-    window: Window = None,
-    softcap: float | None = None,
-    scale: float | None = None,
-    layout: Layout = "bshd",
-    return_lse: bool = False,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(scale * q @ k^T) @ v, by the fastest kernel known for the shape and the device.
-
-    q is (batch, seqlen_q, heads, head_dim), k (batch, seqlen_k, heads_kv, head_dim) and v
-    (batch, seqlen_k, heads_kv, head_dim_v); in layout "bhsd", heads come before seqlen. Strides are
-    free. Consecutive query heads share a KV head. `out` has q's dtype and layout, and head_dim_v.
-
-    torch.float8_e4m3fn: q, k and v are multiplied by q_descale, k_descale and v_descale, each fp32,
-    (batch, heads_kv), not negative, 1 if None; `out` is bf16, and there are no gradients.
-
-    causal: query i sees keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from 2.1 on; a row
-    that sees none gives 0. window: of these keys, only the last `window`; or (left, right), which
-    needs no causal=True: i - left <= j - (seqlen_k - seqlen_q) <= i + right, None for no limit, and
-    causal=True is a right of 0. softcap: scores s become softcap * tanh(s / softcap), in kernels by
-    the hardware's tanh, with a relative error of up to 2^-11. Kernels serve windows and soft-caps
-    on sm90 only. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse), lse =
-    log(sum(exp(scale * q @ k^T))) of these scores, (batch, heads, seqlen_q), in fp32 (fp64 for fp64
-    inputs).
-
-    Works under autograd, torch.compile and CUDA graph capture, from a shape's first call on.
-    Where no kernel serves the call (a CPU tensor, fp64, another chip) PyTorch computes it;
-    `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
-    """
-    options = Options.of(causal, window, layout, softcap)
-    descales: Descales = ()
-    if q_descale is not None or k_descale is not None or v_descale is not None:
-        descales = (q_descale, k_descale, v_descale)
-    if torch.compiler.is_compiling():
-        out, lse = _through_op(q, k, v, options, scale, descales)
-    elif is_plain(q, k, v) and (not descales or _are_plain(descales)):
-        out, lse = _RUNTIME.attend(q, k, v, options, scale, descales)
-    else:
-        Call.of(q, k, v, options, scale, descales)  # says what is wrong before the dispatcher does
-        out, lse = _through_op(q, k, v, options, scale, descales)
-    return (out, lse) if return_lse else out
-
-
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    options: Options,
-    scale: float | None,
-    descales: Descales = (),
-) -> tuple[Tensor, Tensor]:
-    """(out, lse), always here and now: what `flash_attention` is to PyTorch's dispatcher."""
-    return _RUNTIME.attend(q, k, v, options, scale, descales)
-
-
 def last_choice() -> Chosen | None:
     """What ran the last call of `flash_attention` in this thread, and why; None before the first.
 
@@ -300,45 +182,6 @@ def is_usual(scale: float | None) -> bool:
     return scale is None or (type(scale) is float and 0.0 < scale < math.inf)
 
 
-def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether nothing but the kernel has to happen, so that the dispatcher's tens of us are saved.
-
-    Autograd, tensor subclasses, fake and meta tensors and dispatch modes need it.
-    """
-    return (
-        type(q) is Tensor
-        and type(k) is Tensor
-        and type(v) is Tensor
-        and not (
-            torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        )
-        and not q.is_meta
-        and torch._C._len_torch_dispatch_stack() == 0
-    )
-
-
-def _are_plain(descales: Descales) -> bool:
-    """As `is_plain`, where that holds for q, k and v."""
-    return all(
-        descale is None
-        or (type(descale) is Tensor and not (torch.is_grad_enabled() and descale.requires_grad))
-        for descale in descales
-    )
-
-
 def _kinds(descales: Descales) -> Hashable:
     """What of descales decides whether they fit a call."""
     return tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales)
-
-
-def _through_op(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    options: Options,
-    scale: float | None,
-    descales: Descales,
-) -> tuple[Tensor, Tensor]:
-    from tunefa import ops  # registers the op; a process that only infers never needs it
-
-    return ops.flash_attention(q, k, v, options, scale, descales)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tunefa import runtime as runtimes
+from tunefa.attention import is_plain
 from tunefa.call import Window
 from tunefa.packed_call import PackedCall, PackedOptions, PackedTensors, plan_key
 from tunefa.plan import PackedPlan
@@ -131,9 +132,9 @@ def attend(
 
 
 def _is_plain(tensors: PackedTensors) -> bool:
-    """As of `runtime.is_plain`; what has no gradients may still be of a subclass."""
+    """As of `attention.is_plain`; what has no gradients may still be of a subclass."""
     q, k, v, *cu_seqlens = tensors
-    return runtimes.is_plain(q, k, v) and all(type(starts) is Tensor for starts in cu_seqlens)
+    return is_plain(q, k, v) and all(type(starts) is Tensor for starts in cu_seqlens)
 
 
 def _through_op(

@@ -28,6 +28,7 @@ import torch
 from benchmarks.forward import measure, workloads
 from benchmarks.forward.peers import PEERS
 from benchmarks.forward.rows import OURS, Row, tables
+from tunefa import kernel as kernels
 from tunefa.workload import Workload
 
 GROUPS = [name for name in workloads.TITLES if name != "given"]
@@ -45,6 +46,11 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         "--rows", type=_names([*GROUPS, "all"]), default=[], help=f"of {', '.join(GROUPS)}, or all"
     )
     parser.add_argument("--peers", type=_names(PEERS), default=list(PEERS), help="default: all")
+    parser.add_argument(
+        "--kernel",
+        choices=kernels.names(),
+        help="the default config of this kernel, instead of what `import tunefa` finds",
+    )
     parser.add_argument(
         "--flex-every",
         type=int,
@@ -101,7 +107,7 @@ def main() -> None:
     rows: list[Row] = []
     for place, (group, workload) in enumerate(made.points):
         peers = peers_of(place, made.peers, made.flex_every)
-        row = measure.measured(group, workload, peers, made.rounds)
+        row = measure.measured(group, workload, peers, made.rounds, made.kernel)
         rows.append(row)
         if made.out:
             with made.out.open("a", encoding="utf-8") as file:

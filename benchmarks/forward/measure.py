@@ -15,7 +15,8 @@ import torch
 import tunefa
 from benchmarks.forward.peers import PEERS, Call
 from benchmarks.forward.rows import OURS, Row
-from tunefa import check, kernel, provenance, reference
+from tunefa import check, kernel, languages, provenance, reference
+from tunefa.chip import Chip
 from tunefa.monitor import Monitor
 from tunefa.timing import Stopwatch
 from tunefa.workload import Workload
@@ -24,11 +25,16 @@ _VERSIONS = ("tunefa", "torch", "triton", "driver")
 _LONGEST_REASON = 120
 
 
-def measured(group: str, workload: Workload, peers: Sequence[str], rounds: int) -> Row:
-    """The row of one workload; `rounds` is rounded down to a multiple of 3."""
+def measured(
+    group: str, workload: Workload, peers: Sequence[str], rounds: int, only: str | None = None
+) -> Row:
+    """The row of one workload; `rounds` is rounded down to a multiple of 3.
+
+    tunefa runs what `import tunefa` finds, or the default config of the kernel `only`.
+    """
     torch.manual_seed(0)
-    tensors = check.tensors(workload, "cuda")[:3]
-    calls, left_out = contestants(workload, tensors, peers)
+    tensors = check.tensors(workload, "cuda")
+    calls, left_out = contestants(workload, tensors, peers, only)
     chosen = tunefa.last_choice()
     stopwatch = Stopwatch("graph")
     samples: list[list[float]] = [[] for _ in calls]
@@ -40,23 +46,32 @@ def measured(group: str, workload: Workload, peers: Sequence[str], rounds: int) 
             watch.read()
     medians = map(statistics.median, samples)
     tflops = {name: workload.flops / us / 1e6 for name, us in zip(calls, medians, strict=True)}
-    ran = {"kernel": chosen.kernel, "config": chosen.config, "why": chosen.why} if chosen else {}
+    ran: dict[str, Any] = {}
+    if only is not None:
+        ran = {"kernel": only, "why": "its default config, and no other kernel"}
+    elif chosen is not None:
+        ran = {"kernel": chosen.kernel, "config": chosen.config, "why": chosen.why}
     return Row(group, workload, tflops, left_out, ran, watch.summary(), made_with())
 
 
 def contestants(
-    workload: Workload, tensors: tuple[Any, ...], peers: Sequence[str]
+    workload: Workload, tensors: tuple[Any, ...], peers: Sequence[str], only: str | None = None
 ) -> tuple[dict[str, Call], dict[str, str]]:
-    """What runs here and is right, by name, ready to be timed; and why the others are not in it."""
-    q, k, v = tensors
-    right, part = _truth(workload, tensors)
-    qs, ks, vs = (tensor.transpose(1, 2) for tensor in tensors)
+    """What runs here and is right, by name, ready to be timed; and why the others are not in it.
+
+    `tensors` are q, k, v, out and lse as `check.tensors` makes them.
+    """
+    q, k, v, *_ = tensors
+    right, part = _truth(workload, (q, k, v))
+    qs, ks, vs = (tensor.transpose(1, 2) for tensor in (q, k, v))
 
     def ours() -> Any:
         out = tunefa.flash_attention(qs, ks, vs, causal=workload.causal, window=workload.window)
         return out.transpose(1, 2)
 
-    made: dict[str, Callable[[], Call]] = {OURS: lambda: ours}
+    made: dict[str, Callable[[], Call]] = {
+        OURS: lambda: ours if only is None else _default(only, workload, tensors)
+    }
     made |= {name: lambda make=PEERS[name]: make(workload, (q, k, v)) for name in peers}  # type: ignore[misc]
     found: dict[str, Call] = {}
     left_out: dict[str, str] = {}
@@ -72,6 +87,22 @@ def contestants(
             said = (str(error).splitlines() or [type(error).__name__])[0]
             left_out[name] = textwrap.shorten(said, _LONGEST_REASON, placeholder=" ...")
     return found, left_out
+
+
+def _default(name: str, workload: Workload, tensors: tuple[Any, ...]) -> Call:
+    """A kernel with its default config. Raises TunefaError where it does not serve the workload."""
+    arch = Chip.of(torch.device("cuda", torch.cuda.current_device())).arch
+    assert arch is not None
+    made = kernel.load(name)
+    config, language = made.default(workload, arch), languages.load(made.language)
+    binary = language.compile(made, workload, config, arch)
+    launch = language.prepare(made, binary, tensors, workload, config, workload.head_dim**-0.5)
+
+    def call() -> Any:
+        launch(*tensors)
+        return tensors[3]
+
+    return call
 
 
 def _truth(workload: Workload, tensors: tuple[Any, ...]) -> tuple[Any, tuple[slice, slice]]:

@@ -7,7 +7,7 @@
 // What a warpgroup knows of its 64 rows.
 struct Rows {
     float out[V_COLUMNS / 2];
-    u32 p[BLOCK_N / 4];  // probabilities of the block before, in the dtype
+    u32 p[P_SHARED ? 1 : BLOCK_N / 4];  // probabilities of the block before, in the dtype
     float max_log2[2], sum[2], decay[2];
     float share[2];  // in the end, 1 / sum
 };
@@ -35,6 +35,13 @@ struct Consumer {
     __device__ __forceinline__ void release(u32 barrier) const {
         if (lane == 0) barrier_arrive(barrier);
     }
+    // K or V, in the eyes of each program that writes there.
+    __device__ __forceinline__ void release_block(u32 barrier) const {
+        if (CLUSTER == 1)
+            release(barrier);
+        else if (lane < CLUSTER)
+            barrier_arrive_at(barrier, lane);
+    }
 
     // Starts s = q @ k^T of a block's first N keys.
     template <int N>
@@ -56,10 +63,17 @@ struct Consumer {
         // Columns of V lie side by side, chunk behind chunk; groups of 8 keys follow each other.
         u64 b = matrix_descriptor<SWIZZLE>(shared + V_AT + use % STAGES * V_BYTES, KV_CHUNK_BYTES,
                                            8 * SWIZZLE);
+        u64 a = matrix_descriptor<P_SWIZZLE>(shared + P_AT + me * P_BYTES, 16, 8 * P_SWIZZLE);
         wgmma_begin();
 #pragma unroll
-        for (int key = 0; key < BLOCK_N; key += 16)
-            Wgmma<V_COLUMNS>::rs(rows.out, rows.p + key / 4, b + ((key * SWIZZLE) >> 4));
+        for (int key = 0; key < BLOCK_N; key += 16) {
+            u64 v_rows = b + ((key * SWIZZLE) >> 4);
+            int bytes = key / P_CHUNK * P_CHUNK_BYTES + key % P_CHUNK * 2;
+            if constexpr (P_SHARED)
+                Wgmma<V_COLUMNS>::template ss<1>(rows.out, a + (bytes >> 4), v_rows, 1);
+            else
+                Wgmma<V_COLUMNS>::rs(rows.out, rows.p + key / 4, v_rows);
+        }
         wgmma_commit();
     }
 
@@ -112,11 +126,37 @@ struct Consumer {
         }
     }
 
+    // Where 16 bytes of a row lie in a chunk of WIDTH bytes a row.
+    template <int WIDTH>
+    __device__ __forceinline__ u32 unit_at(u32 chunk, int row, int unit) const {
+        constexpr int SHIFT = WIDTH == 128 ? 0 : WIDTH == 64 ? 1 : 2, UNITS = WIDTH / 16;
+        return chunk + row * WIDTH + ((unit ^ ((row >> SHIFT) % UNITS)) << 4);
+    }
+
+    // Probabilities in the dtype, for start_output; 0 behind the first N.
     template <int N>
     __device__ __forceinline__ void keep(const float (&s)[N / 2], Rows& rows) const {
+        auto pair = [&](int i) {
+            return i < N / 4 ? packed(s[2 * i % (N / 2)], s[2 * i % (N / 2) + 1]) : 0;
+        };
+        if constexpr (!P_SHARED) {
 #pragma unroll
-        for (int i = 0; i < BLOCK_N / 4; i++)
-            rows.p[i] = i < N / 4 ? packed(s[2 * i % (N / 2)], s[2 * i % (N / 2) + 1]) : 0;
+            for (int i = 0; i < BLOCK_N / 4; i++) rows.p[i] = pair(i);
+        } else {
+            u32 to = shared + P_AT + me * P_BYTES;
+            int at = 16 * warp + lane % 16;
+#pragma unroll
+            for (int key = 0; key < BLOCK_N; key += 16) {
+                u32 chunk = to + key / P_CHUNK * P_CHUNK_BYTES;
+                int unit = key % P_CHUNK / 8 + lane / 16, i = key / 4;
+                matrices_store(unit_at<P_SWIZZLE>(chunk, at, unit), pair(i), pair(i + 1), pair(i + 2),
+                               pair(i + 3));
+            }
+            fence_async_proxy();
+            // Each warp's quarter of a product reads the rows that the warp wrote, no others, as in
+            // FlashAttention-3 (hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp).
+            __syncwarp();
+        }
     }
 
     // out times what its rows' maxima have grown by; a warp in which none has does nothing.
@@ -136,7 +176,7 @@ struct Consumer {
         give_turn();
         wgmma_wait<0>();
         pin(s);
-        release(k.freed(use % STAGES));
+        release_block(k.freed(use % STAGES));
         if (CAUSAL || RAGGED) mask<N>(s, row, block * BLOCK_N);
         softmax<CAUSAL, N>(s, rows);
         keep<N>(s, rows);
@@ -155,13 +195,13 @@ struct Consumer {
         give_turn();
         wgmma_wait<1>();
         pin(s);
-        release(k.freed(use % STAGES));
+        release_block(k.freed(use % STAGES));
         if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
         softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
         wgmma_wait<0>();
         pin(rows.out);
-        pin(rows.p);
-        release(v.freed((use - 1) % STAGES));
+        if constexpr (!P_SHARED) pin(rows.p);
+        release_block(v.freed((use - 1) % STAGES));
         keep<BLOCK_N>(s, rows);
     }
 
@@ -174,7 +214,7 @@ struct Consumer {
         start_scores<BLOCK_N>(s, slot, use);
         wgmma_wait<0>();
         pin(s);
-        release(k.freed(use % STAGES));
+        release_block(k.freed(use % STAGES));
         if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
         softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
         keep<BLOCK_N>(s, rows);
@@ -184,7 +224,7 @@ struct Consumer {
         wgmma_wait<0>();
         pin(rows.out);
         pin(rows.p);
-        release(v.freed(use % STAGES));
+        release_block(v.freed(use % STAGES));
     }
 
     // Hands back a block that other warpgroups of the tile need, and this one does not. Before it is
@@ -193,9 +233,9 @@ struct Consumer {
         wait_turn();
         give_turn();
         k.wait_filled(use);
-        release(k.freed(use % STAGES));
+        release_block(k.freed(use % STAGES));
         v.wait_filled(use);
-        release(v.freed(use % STAGES));
+        release_block(v.freed(use % STAGES));
     }
 
     // 64 rows past the key blocks below `end`, from the last to the first; the next use of a slot.
@@ -224,7 +264,7 @@ struct Consumer {
             start_output(rows, use - 1);
             wgmma_wait<0>();
             pin(rows.out);
-            release(v.freed((use - 1) % STAGES));
+            release_block(v.freed((use - 1) % STAGES));
         } else {
             before_output();
             if (CAUSAL || RAGGED)
@@ -255,15 +295,13 @@ struct Consumer {
         threads_sync(1 + WARPGROUPS + me, 128);  // every warp has read what is there
         const float(&share)[2] = rows.share;
         int at = 16 * warp + lane % 16;
-        constexpr int SHIFT = SWIZZLE == 128 ? 0 : SWIZZLE == 64 ? 1 : 2, UNITS = SWIZZLE / 16;
         constexpr int END = (FIRST + COUNT) * CHUNK < V_COLUMNS ? (FIRST + COUNT) * CHUNK : V_COLUMNS;
 #pragma unroll
         for (int column = FIRST * CHUNK; column < END; column += 16) {
             const float* x = rows.out + column / 2;
-            int unit = column % CHUNK / 8 + lane / 16;  // of 16 bytes, in a row of SWIZZLE
-            u32 address = to + (column / CHUNK - FIRST) * Q_CHUNK_BYTES + at * SWIZZLE +
-                          ((unit ^ ((at >> SHIFT) % UNITS)) << 4);
-            matrices_store(address, packed(x[0] * share[0], x[1] * share[0]),
+            u32 chunk = to + (column / CHUNK - FIRST) * Q_CHUNK_BYTES;
+            int unit = column % CHUNK / 8 + lane / 16;
+            matrices_store(unit_at<SWIZZLE>(chunk, at, unit), packed(x[0] * share[0], x[1] * share[0]),
                            packed(x[2] * share[1], x[3] * share[1]),
                            packed(x[4] * share[0], x[5] * share[0]),
                            packed(x[6] * share[1], x[7] * share[1]));

@@ -25,14 +25,51 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
+#define MBARRIER_WAIT(ORDER)                                                          \
+    asm volatile(                                                                     \
+        "{ .reg .pred done;\n"                                                        \
+        "AGAIN: mbarrier.try_wait.parity" ORDER ".shared::cta.b64 done, [%0], %1;\n"  \
+        "@done bra DONE;\n"                                                           \
+        "bra AGAIN;\n"                                                                \
+        "DONE: }" ::"r"(barrier), "r"(parity)                                         \
+        : "memory")
+// REMOTE: programs of the whole cluster arrive at it, by barrier_arrive_at.
+template <bool REMOTE = false>
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
+    if (REMOTE)
+        MBARRIER_WAIT(".relaxed.cluster");
+    else
+        MBARRIER_WAIT("");
+}
+// Arrives at the barrier that program `rank` of the cluster has at the same address. It says only
+// that shared memory has been read, so nothing written has to be seen: to release to a cluster would
+// wait for all of the thread's writes each time (MEMBAR.ALL.GPU).
+__device__ __forceinline__ void barrier_arrive_at(u32 barrier, int rank) {
     asm volatile(
-        "{ .reg .pred done;\n"
-        "AGAIN: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra DONE;\n"
-        "bra AGAIN;\n"
-        "DONE: }" ::"r"(barrier), "r"(parity)
+        "{ .reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
+        "r"(rank)
         : "memory");
+}
+// All threads of all its programs; what they wrote before is seen behind it.
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Four words, 16-byte aligned.
+__device__ __forceinline__ void shared_store(u32 address, int4 x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y),
+                 "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+__device__ __forceinline__ int4 shared_load(u32 address) {
+    int4 x;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(address)
+                 : "memory");
+    return x;
 }
 // Barriers of the hardware, by number: `threads` in all, of which some only arrive.
 __device__ __forceinline__ void threads_sync(int number, int threads) {
@@ -50,6 +87,17 @@ __device__ __forceinline__ void tma_load(u32 to, const TensorMap* map, u32 barri
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
         " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
         "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+        : "memory");
+}
+// To the same address in each program of the cluster that has a bit in `programs`; the bytes count
+// for the barrier at the same address in each.
+__device__ __forceinline__ void tma_load_multicast(u32 to, const TensorMap* map, u32 barrier,
+                                                   int column, int row, int head, int batch,
+                                                   int programs) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch), "h"((short)programs)
         : "memory");
 }
 __device__ __forceinline__ void tma_store(const TensorMap* map, u32 from, int column, int row,

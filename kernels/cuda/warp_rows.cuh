@@ -13,6 +13,7 @@ template <class SHAPE> struct Warp {
     static constexpr int M_TILES = SHAPE::M_TILES, D_STEPS = SHAPE::D_STEPS;
     static constexpr int S_TILES = SHAPE::S_TILES, O_TILES = SHAPE::O_TILES;
     static constexpr bool IS_BF16 = SHAPE::IS_BF16, KEEP_Q = SHAPE::KEEP_Q;
+    static constexpr int LAG = SHAPE::LAG;  // SLACK
     typedef typename SHAPE::QTile QTile;
     typedef typename SHAPE::KTile KTile;
     typedef typename SHAPE::VTile VTile;
@@ -21,8 +22,8 @@ template <class SHAPE> struct Warp {
 
     Pair q[M_TILES][KEEP_Q ? D_STEPS : 1][4];
     float out[M_TILES][O_TILES][4];
-    float maximum[M_TILES][2];  // of the scores, before the scale
-    float sum[M_TILES][2];      // of this lane's columns
+    float max_log2[M_TILES][2];  // of the scores times scale_log2, of late, at most LAG less
+    float sum[M_TILES][2];       // of this lane's columns
     int lane, first_row;        // of the block's tile
 
     __device__ __forceinline__ void begin() {
@@ -30,7 +31,7 @@ template <class SHAPE> struct Warp {
         first_row = threadIdx.x / 32 * 16 * M_TILES;
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m) {
-            maximum[m][0] = maximum[m][1] = MINUS_INFINITY;
+            max_log2[m][0] = max_log2[m][1] = MINUS_INFINITY;
             sum[m][0] = sum[m][1] = 0.0f;
 #pragma unroll
             for (int o = 0; o < O_TILES; ++o)
@@ -101,24 +102,27 @@ template <class SHAPE> struct Warp {
             }
     }
 
-    // s becomes exp2(scale_log2 s - the row's maximum); what was summed so far is scaled to it.
+    // s becomes exp2(scale_log2 s - the row's maximum); what was summed so far is scaled to it. With
+    // SLACK a maximum stays until a score exceeds it by so many powers of two.
     template <bool MASKED>
     __device__ __forceinline__ void softmax(Scores &s, float scale_log2) {
+        float decay[M_TILES][2];
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                float highest = maximum[m][half];
+                float highest = MINUS_INFINITY;
 #pragma unroll
                 for (int n = 0; n < S_TILES; ++n)
                     highest = fmaxf(highest, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
                 highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
-                highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+                highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2)) * scale_log2;
+                const float before = max_log2[m][half];
+                const float now = highest > before + LAG ? highest : before;
                 // A row that has seen no key yet: -inf - -inf would be NaN.
-                const bool none = MASKED && highest == MINUS_INFINITY;
-                const float shift = none ? 0.0f : highest * scale_log2;
-                const float decay = fast_exp2(fmaf(maximum[m][half], scale_log2, -shift));
-                maximum[m][half] = highest;
+                const float shift = MASKED && now == MINUS_INFINITY ? 0.0f : now;
+                decay[m][half] = fast_exp2(before - shift);
+                max_log2[m][half] = now;
                 float total = 0.0f;
 #pragma unroll
                 for (int n = 0; n < S_TILES; ++n)
@@ -127,13 +131,23 @@ template <class SHAPE> struct Warp {
                         s[m][n][i] = fast_exp2(fmaf(s[m][n][i], scale_log2, -shift));
                         total += s[m][n][i];
                     }
-                sum[m][half] = fmaf(sum[m][half], decay, total);
-#pragma unroll
-                for (int o = 0; o < O_TILES; ++o) {
-                    out[m][o][2 * half] *= decay;
-                    out[m][o][2 * half + 1] *= decay;
-                }
+                sum[m][half] = fmaf(sum[m][half], decay[m][half], total);
             }
+        rescale(decay);
+    }
+
+    // A warp in which no maximum has grown, as with SLACK in most steps, does nothing.
+    __device__ __forceinline__ void rescale(const float (&decay)[M_TILES][2]) {
+        bool grown = LAG == 0;
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) grown |= decay[m][0] != 1.0f || decay[m][1] != 1.0f;
+        if (LAG && !__any_sync(~0u, grown)) return;
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m)
+#pragma unroll
+            for (int o = 0; o < O_TILES; ++o)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) out[m][o][i] *= decay[m][i / 2];
     }
 
     // out += s v. A sum of q k^T lies in registers as a factor of the next product does.
@@ -165,7 +179,7 @@ template <class SHAPE> struct Warp {
     }
 
     // Divides by the sums, and writes the logsumexp of the `rows` that are there.
-    __device__ __forceinline__ void finish(float *lse, int rows, float scale_log2) {
+    __device__ __forceinline__ void finish(float *lse, int rows) {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
@@ -181,7 +195,7 @@ template <class SHAPE> struct Warp {
                     out[m][o][2 * half + 1] *= inverse;
                 }
                 const int row = 16 * m + 8 * half + lane / 4;
-                const float log2 = fmaf(maximum[m][half], scale_log2, fast_log2(total));
+                const float log2 = max_log2[m][half] + fast_log2(total);
                 if (lane % 4 == 0 && row < rows) lse[row] = none ? MINUS_INFINITY : log2 * LN_2;
             }
     }

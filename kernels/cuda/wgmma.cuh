@@ -48,8 +48,9 @@ __device__ __forceinline__ void pin(u32 (&x)[N]) {
 
 // ------------------------------------------------------------------------------------ the products
 
+// ss: A and B^T in shared memory, or B with BY_ROWS; rs: A in registers, B in shared memory.
 template <int N>
-struct Wgmma;  // ss: A and B^T in shared memory; rs: A in registers, B in shared memory
+struct Wgmma;
 
 // Inline PTX names its operands by number: R<k> are the first 16 k / 2 of them, D<k> what they are.
 #define R1 "%0,%1,%2,%3,%4,%5,%6,%7"
@@ -92,12 +93,13 @@ struct Wgmma;  // ss: A and B^T in shared memory; rs: A in registers, B in share
 #define WGMMA(N, k, a, b, c, e, f, g)                                                             \
     template <>                                                                                   \
     struct Wgmma<N> {                                                                             \
-        static __device__ __forceinline__ void ss(float (&d)[N / 2], u64 q, u64 b_, int add) {    \
+        template <int BY_ROWS = 0>                                                                \
+        static __device__ __forceinline__ void ss(float (&d)[N / 2], u64 a_, u64 b_, int add) {   \
             asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #c ", 0;\n"                       \
                          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32" OPERAND "{" R##k "}, %" \
-                         #a ", %" #b ", add, 1, 1, 0, 0; }"                                       \
+                         #a ", %" #b ", add, 1, 1, 0, %" #e "; }"                                 \
                          : D##k                                                                   \
-                         : "l"(q), "l"(b_), "r"(add));                                            \
+                         : "l"(a_), "l"(b_), "r"(add), "n"(BY_ROWS));                             \
         }                                                                                         \
         static __device__ __forceinline__ void rs(float (&d)[N / 2], const u32* p, u64 v) {       \
             asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #g ", 0;\n"                       \

@@ -2,7 +2,7 @@
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from tunefa.kernels.gluon.api import aggregate
+from tunefa.kernels.gluon.api import aggregate, barrier
 from tunefa.kernels.gluon.packed_tiles import COLUMNS
 
 FIELDS = gl.constexpr(COLUMNS)
@@ -123,6 +123,7 @@ def hand(pipes, turn, tile):
     for i in gl.static_range(len(values)):
         fields = gl.where(gl.arange(0, FIELDS, layout) == i, values[i], fields)
     pipes.tray.index(turn % PLACES).store(fields)
+    barrier()  # one thread says for all that it is there
 
 
 @gluon.jit

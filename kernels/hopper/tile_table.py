@@ -10,50 +10,101 @@ _TILE_COST = 0.5
 
 def tables(workload, config, device):
     """(schedule, tiles): the tiles of program i are rows schedule[i] to schedule[i + 1] of `tiles`,
-    each (batch, first query head, KV head, first query row); one row more is read, and not used."""
+    each (batch, first query head, KV head, first query row); one row more is read, and not used.
+
+    A tile that a cluster has too much begins behind the last query row.
+    """
     import torch  # takes seconds, which compiling does without
 
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    lists = schedule(workload, config, sms)
+    lists = schedule(workload, config, _sms(device))
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
-    order = np.array([tile for tiles in lists for tile in tiles] + [0])
+    table = _table(workload, config, [tile for tiles in lists for tile in tiles] + [0])
+    return torch.from_numpy(ends).to(device), torch.from_numpy(table).to(device)
+
+
+def one_list(workload, config, device):
+    """(programs, tiles): rows as in `tables`, in the order in which that many programs take them.
+    Behind them each finds one more, of -1."""
+    import torch  # takes seconds, which compiling does without
+
+    (order,) = schedule(workload, config, 1)
+    programs = min(len(order), _sms(device))
+    ends = np.full((programs, 4), -1, dtype=np.int32)
+    table = np.concatenate([_table(workload, config, order), ends])
+    return programs, torch.from_numpy(table).to(device)
+
+
+def _sms(device):
+    import torch  # takes seconds, which compiling does without
+
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _table(workload, config, order):
+    """Rows of tiles that are numbered as by `schedule`."""
     rows, packed = _rows(config), config.get("PACK_HEADS", 1)
-    head, tile = np.divmod(order, _ceil_div(workload.seqlen_q, rows))
+    tiles = _ceil_div(workload.seqlen_q, rows)
+    if _cluster(config) == 1:
+        head, tile = np.divmod(np.array(order), tiles)
+    else:
+        head_kv, tile = np.divmod(np.array(order), _tiles_of_head_kv(workload, config, tiles))
+        tile, head = np.divmod(tile, workload.group)
+        head += head_kv * workload.group
     batch, head = np.divmod(head * packed, workload.heads)
     table = np.stack([batch, head, head // workload.group, tile * rows], axis=1)
-    return (
-        torch.from_numpy(ends).to(device),
-        torch.from_numpy(table.astype(np.int32)).to(device),
-    )
+    return table.astype(np.int32)
 
 
 def schedule(workload, config, sms):
     """The tiles of each program: lists of tile + tiles per head * (packs of query heads of all
     batches).
 
+    With a CLUSTER of programs, which work on tiles of one KV head at the same time, these are
+    tile + tiles per KV head * (KV heads of all batches). A KV head's are in order of their rows,
+    then of query heads, so that those of a cluster see the same keys, or the last some more; they
+    are made up to whole clusters. Programs of a cluster are neighbours, with lists of one length.
+    """
+    rows, cluster = _rows(config), _cluster(config)
+    tiles = _ceil_div(workload.seqlen_q, rows)
+    if cluster == 1:
+        return _shares(workload, config, sms, range(tiles))
+    last = [
+        min(turn // workload.group, tiles - 1)
+        for turn in range(cluster - 1, _tiles_of_head_kv(workload, config, tiles), cluster)
+    ]
+    shares = _shares(workload, config, sms // cluster, last)
+    return [
+        [turn * cluster + rank for turn in turns] for turns in shares for rank in range(cluster)
+    ]
+
+
+def _shares(workload, config, workers, tiles):
+    """Who works on what: lists of turn + turns per head * head, where turn i of a head costs what
+    its tile `tiles[i]` does, and heads are those that `schedule` counts.
+
     Longest processing time first (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
     Appl. Math. 17(2), 1969) inside sections of heads whose K and V the L2 cache holds together.
     """
-    rows, packed = _rows(config), config.get("PACK_HEADS", 1)
-    tiles = _ceil_div(workload.seqlen_q, rows)
-    heads = workload.batch * workload.heads // packed
-    programs = min(tiles * heads, sms)
-    lists = [[] for _ in range(programs)]
+    turns, group = len(tiles), 1 if _cluster(config) > 1 else workload.group
+    packed = config.get("PACK_HEADS", 1)
+    heads = workload.batch * workload.heads_kv * group // packed
+    workers = min(turns * heads, workers)
+    lists = [[] for _ in range(workers)]
     if workload.band == (None, None):
-        programs = _ceil_div(tiles * heads, _ceil_div(tiles * heads, programs))
-        return [list(range(i, tiles * heads, programs)) for i in range(programs)]
+        workers = _ceil_div(turns * heads, _ceil_div(turns * heads, workers))
+        return [list(range(i, turns * heads, workers)) for i in range(workers)]
     element = 1 if workload.dtype == "e4m3" else 2
     kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
-    section = max(1, int(config["SECTION_MB"] * 2**20 / kv_bytes)) * workload.group // packed
-    cost = [_tile_cost(workload, config, rows, tile) for tile in range(tiles)]
-    order = sorted(range(tiles), key=lambda tile: -cost[tile])
-    heap = [(0.0, i) for i in range(programs)]
+    section = max(1, int(config["SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
+    cost = [_tile_cost(workload, config, _rows(config), tile) for tile in tiles]
+    order = sorted(range(turns), key=lambda turn: -cost[turn])
+    heap = [(0.0, i) for i in range(workers)]
     for start in range(0, heads, section):
-        for tile in order:
+        for turn in order:
             for head in range(start, min(heads, start + section)):
                 busy, i = heapq.heappop(heap)
-                lists[i].append(tile + head * tiles)
-                heapq.heappush(heap, (busy + cost[tile], i))
+                lists[i].append(turn + head * turns)
+                heapq.heappush(heap, (busy + cost[turn], i))
     return lists
 
 
@@ -69,6 +120,16 @@ def edges(workload):
 def _rows(config):
     """Query rows of a tile."""
     return 64 * config["WARPGROUPS"] // config.get("PACK_HEADS", 1)
+
+
+def _cluster(config):
+    """Programs that share K and V."""
+    return config.get("CLUSTER", 1)
+
+
+def _tiles_of_head_kv(workload, config, tiles):
+    """Tiles of a KV head, whose query heads have so many each, in whole clusters."""
+    return _ceil_div(workload.group * tiles, _cluster(config)) * _cluster(config)
 
 
 def _tile_cost(workload, config, rows, tile):

@@ -5,6 +5,7 @@
 // the same banks ends the program.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -114,6 +115,14 @@ DEVICE float __shfl_xor_sync(unsigned, float value, int distance) {
     Lane own;
     own.number[0] = value;
     return exchange(own, [&](Lane *all) { return all[threadIdx.x % 32 ^ distance].number[0]; });
+}
+
+DEVICE bool __any_sync(unsigned, bool value) {
+    Lane own;
+    own.number[0] = value;
+    return exchange(own, [](Lane *all) {
+        return std::any_of(all, all + 32, [](const Lane &lane) { return lane.number[0] != 0; });
+    });
 }
 
 DEVICE float __int_as_float(unsigned int bits) {

@@ -16,7 +16,7 @@ from tunefa.workload import Workload
 pytestmark = pytest.mark.gpu
 
 KERNEL = kernels.load("attention_fwd_cuda_sm80")
-NAMES = ("WARPS", "BLOCK_M", "BLOCK_N", "STAGES", "Q_IN_REGS", "SHARE_QK", "BLOCKS_PER_SM")
+NAMES = ("WARPS", "BLOCK_M", "BLOCK_N", "STAGES", "Q_IN_REGS", "SHARE_QK", "SLACK", "BLOCKS_PER_SM")
 SHAPES = [
     # Head dimensions of every kind of panel, padded for q k^T or not, and both dtypes.
     *(f"h4_kv2_q300_d{d}_{dtype}_causal" for d in (16, 24, 64, 72, 80, 96, 120, 128, 160, 192, 256)
@@ -69,7 +69,7 @@ def launched(made: Any, workload: Workload, chosen: dict[str, Any], scale: float
     return [output.clone() for output in made[3:]]
 
 
-@pytest.mark.parametrize("values", [(4, 64, 64, 1, 0, 0, 1), (8, 128, 48, 3, 1, 1, 1)])
+@pytest.mark.parametrize("values", [(4, 64, 64, 1, 0, 0, 8, 1), (8, 128, 48, 3, 1, 1, 8, 1)])
 def test_layouts_are_strides(values: tuple[int, ...]) -> None:
     """BHSD and a slice of a longer cache give what BSHD gives, to the bit, and write beside
     nothing."""
@@ -118,3 +118,15 @@ def test_offsets_beyond_two_to_the_31st() -> None:
     launched(made, workload, KERNEL.default(workload, seen_arch()), 256**-0.5)
     found = check.compare(workload, made, 256**-0.5, torch.float32)
     assert found.passed, found.reason
+
+
+def test_the_compiler_speaks_of_what_it_has_compiled_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVRTC has a cache of its own where there is a driver, and says nothing of what it finds."""
+    workload, language = Workload.parse("h4_kv2_q300_d64_bf16_causal"), languages.load("cuda")
+    monkeypatch.setattr("tunefa.cubin_cache.load", lambda name: None)
+    for _ in range(2):
+        chosen = KERNEL.default(workload, seen_arch())
+        found = language.compile(KERNEL, workload, chosen, seen_arch()).resources
+        assert found.registers is not None and found.spill_bytes is not None

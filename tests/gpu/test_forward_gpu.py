@@ -30,3 +30,10 @@ def test_a_row_with_all_peers_of_pytorch(text: str) -> None:
     assert row.left_out.keys() == {"tunefa", "cudnn", "fa2", "flex"} - served
     assert min(row.tflops.values()) > 0
     assert row.chosen["kernel"]
+
+
+def test_a_kernel_by_itself() -> None:
+    workload = Workload.parse("b2_h8_kv2_q512_d128_causal")
+    row = measure.measured("given", workload, ["fa2"], 3, "attention_fwd_cuda_sm80")
+    assert row.tflops.keys() == {"tunefa", "fa2"}, row.left_out
+    assert row.chosen["kernel"] == "attention_fwd_cuda_sm80"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import tunefa
 from tunefa import kernel as kernels
-from tunefa import languages, plan, reference, runtime
+from tunefa import languages, reference, runtime, transfer
 from tunefa.call import heads_first
 from tunefa.check import LSE_TOLERANCE, TOLERANCE
 from tunefa.chip import Chip
@@ -210,7 +210,7 @@ def test_exact_nearest_default(fresh: Runtime, tmp_path: Path) -> None:
     arch = Chip.of(torch.device("cuda", torch.cuda.current_device())).arch
     assert arch is not None
     default = kernels.load("attention_fwd_triton").default(Workload.parse(WORKLOAD), arch)
-    config = {**default, "num_stages": 2, "LOADS": "pointer"}
+    config = {**default, "SECTION_HEADS": 4}  # of which the model has no better opinion
     store_record(tmp_path, config)
     fresh._plans.clear()
     for workload, how in [
@@ -231,7 +231,7 @@ def test_a_known_shape_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> 
     def never(*arguments: Any, **options: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(plan, "lookup", never)
+    monkeypatch.setattr(transfer, "choose", never)
     monkeypatch.setattr(languages.load("triton"), "compile", never)
     monkeypatch.setattr(kernels, "load", never)
     assert torch.equal(tunefa.flash_attention(q, k, v, causal=True), out)

@@ -29,7 +29,7 @@ from tunefa.workload import Workload
 KERNEL = kernels.load("attention_fwd_cuda_sm80")
 SM80 = archs.load("sm80")
 TREE = Path(__file__).resolve().parents[2]
-NAMES = ("WARPS", "BLOCK_M", "BLOCK_N", "STAGES", "Q_IN_REGS", "SHARE_QK", "BLOCKS_PER_SM")
+NAMES = ("WARPS", "BLOCK_M", "BLOCK_N", "STAGES", "Q_IN_REGS", "SHARE_QK", "SLACK", "BLOCKS_PER_SM")
 SHAPES = (
     # One row, rows without a key, more keys than rows, tails of both.
     "h2_q1_k1_d64_bf16_causal",
@@ -99,7 +99,7 @@ def _case(workload: Workload, chosen: dict[str, Any], chance: random.Random) -> 
 @needs_compiler
 def test_layouts_are_strides_and_nothing_is_written_beside_the_output(tmp_path: Path) -> None:
     workload = Workload.parse("b2_h4_kv2_q75_k90_d40_dv24_bf16_causal")
-    run = cuda_on_cpu.compiled(KERNEL, workload, config(4, 64, 32, 2, 0, 0, 1), tmp_path)
+    run = cuda_on_cpu.compiled(KERNEL, workload, config(4, 64, 32, 2, 0, 0, 8, 1), tmp_path)
     made = check.tensors(workload, "cpu", seed=0)
     run(made, workload)
     right = [output.clone() for output in made[3:]]
@@ -173,7 +173,7 @@ def test_what_it_does_not_serve_has_a_name(text: str, why: str) -> None:
 
 
 def test_heavy_tiles_come_first_within_what_the_l2_cache_holds() -> None:
-    run = partial(KERNEL.module.arguments, scale=1.0, config=config(4, 64, 32, 1, 0, 0, 1))
+    run = partial(KERNEL.module.arguments, scale=1.0, config=config(4, 64, 32, 1, 0, 0, 8, 1))
     for text, tiles, section in [
         ("b2_h8_kv2_q4096_d64_full", 64, 1),
         ("b2_h8_kv2_q1000_d64_causal", 16, 16),  # 250 KB a KV head: all heads at once
@@ -202,7 +202,7 @@ def compiled(text: str, arch: str, *values: int) -> languages.Compiled:
 @pytest.mark.parametrize("head_dim", range(16, 136, 8))
 def test_everything_of_a_warp_is_in_registers(head_dim: int) -> None:
     """An array that is indexed at run time would be a stack."""
-    for values in ((4, 64, 48, 1, 0, 0, 1), (4, 64, 32, 3, 1, 0, 1)):
+    for values in ((4, 64, 48, 1, 0, 0, 8, 1), (4, 64, 32, 3, 1, 0, 8, 1)):
         found = compiled(f"q512_d{head_dim}_bf16_causal", "sm80", *values).resources
         assert (found.stack_bytes, found.spill_bytes) == (0, 0), (head_dim, values)
 

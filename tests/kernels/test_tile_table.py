@@ -116,3 +116,115 @@ def test_packs_hold_every_row_once(text: str, monkeypatch: pytest.MonkeyPatch) -
             held.add((batch, head + offset, row))
     sizes = (workload.batch, workload.heads, workload.seqlen_q)
     assert held >= set(itertools.product(*map(range, sizes)))
+
+
+# ---------------------------------------------------------------- one list, clusters of programs
+
+
+CUDA = kernels.load("attention_fwd_cuda_sm90")
+
+
+def _clustered(text: str) -> tuple[Workload, dict[str, Any]]:
+    workload = Workload.parse(text)
+    return workload, {**CUDA.default(workload, archs.load("sm90")), "CLUSTER": 2}
+
+
+def _programs(workload: Workload, config: dict[str, Any]) -> list[list[list[int]]]:
+    """The rows of each program's part of the table."""
+    ends, table = CUDA.module.tile_table.tables(workload, config, "cpu")
+    assert len(table) == ends[-1] + 1
+    return [table[a:b].tolist() for a, b in itertools.pairwise(ends.tolist())]
+
+
+@pytest.mark.parametrize("sms", [132, 7])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("b4_h16_q4096", "b4_h16_q4096_full", "b3_h6_kv2_q700_k900", "b3_h6_kv2_q700_k900_full"),
+        # Odd counts: of tiles of a head, of heads of a group, of both.
+        *(
+            "b2_h3_q1300",
+            "h3_q1300_full",
+            "b2_h12_kv4_q1000",
+            "b2_h9_kv3_q1300",
+            "h5_kv1_q1300_full",
+        ),
+        *("b8_h64_kv8_q2048", "h2_q999_k77", "h1_q130_d64"),
+    ],
+)
+def test_programs_of_a_cluster_share_keys(
+    text: str, sms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload, config = _clustered(text)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=sms)
+    )
+    programs, rows = _programs(workload, config), 64 * config["WARPGROUPS"]
+    assert len(programs) % 2 == 0 and len(programs) <= sms and all(programs)
+    seen, missing = set(), set()
+    for first, second in zip(programs[::2], programs[1::2], strict=True):
+        for ours, theirs in zip(first, second, strict=True):
+            batch, head, head_kv, row = ours
+            assert [batch, head_kv] == [theirs[0], theirs[2]]
+            assert head_kv == head // workload.group == theirs[1] // workload.group
+            # The second sees as many keys as the first or, a tile further down, some more.
+            assert row < workload.seqlen_q and theirs[3] - row in (0, rows)
+        for batch, head, head_kv, row in first + second:
+            if row >= workload.seqlen_q:
+                assert (batch, head_kv) not in missing
+                missing.add((batch, head_kv))
+            else:
+                assert (batch, head, row) not in seen
+                seen.add((batch, head, row))
+    assert seen == set(
+        itertools.product(
+            range(workload.batch), range(workload.heads), range(0, workload.seqlen_q, rows)
+        )
+    )
+    odd = workload.group * -(-workload.seqlen_q // rows) % 2
+    assert len(missing) == odd * workload.batch * workload.heads_kv
+
+
+def test_causal_clusters_end_together() -> None:
+    workload, config = _clustered("b4_h16_q4096")
+    rows = 64 * config["WARPGROUPS"]
+    pairs = -(-workload.seqlen_q // rows) // 2
+    lists = CUDA.module.tile_table.schedule(workload, config, SMS)
+    assert len(lists) == SMS and lists[0::2] == [[tile - 1 for tile in x] for x in lists[1::2]]
+    work = [
+        sum(0.5 + (tile // 2 % pairs + 1) * 2 * rows / config["BLOCK_N"] for tile in program)
+        for program in lists[::2]
+    ]
+    assert max(work) <= 1.03 * sum(work) / len(work)
+
+
+@pytest.mark.parametrize("text", ["b4_h16_q4096", "b2_h6_kv3_q700_k900_full", "h2_q130_d64"])
+def test_one_list_has_every_tile_and_an_end_for_each_program(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=SMS)
+    )
+    workload = Workload.parse(text)
+    config = {**CUDA.default(workload, archs.load("sm90")), "CLUSTER": 1, "DYNAMIC": 1}
+    programs, table = CUDA.module.tile_table.one_list(workload, config, "cpu")
+    rows = range(0, workload.seqlen_q, 64 * config["WARPGROUPS"])
+    tiles = table[: len(rows) * workload.batch * workload.heads].tolist()
+    assert programs == min(SMS, len(tiles))
+    assert table[len(tiles) :].tolist() == programs * [[-1] * 4]
+    assert all(head_kv == head // workload.group for _, head, head_kv, _ in tiles)
+    assert sorted((batch, head, row) for batch, head, _, row in tiles) == list(
+        itertools.product(range(workload.batch), range(workload.heads), rows)
+    )
+
+
+def test_one_list_begins_with_the_longest_of_a_section() -> None:
+    workload = Workload.parse("b4_h16_q4096")
+    config = {**CUDA.default(workload, archs.load("sm90")), "CLUSTER": 1, "SECTION_MB": 8}
+    tiles = -(-workload.seqlen_q // (64 * config["WARPGROUPS"]))
+    (order,) = CUDA.module.tile_table.schedule(workload, config, 1)
+    section = 4 * tiles  # of heads with 2 MiB of K and V
+    for start in range(0, len(order), section):
+        part = order[start : start + section]
+        assert {tile // tiles for tile in part} == set(range(start // tiles, start // tiles + 4))
+        assert [tile % tiles for tile in part] == sorted((x % tiles for x in part), reverse=True)
