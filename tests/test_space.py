@@ -54,6 +54,15 @@ def test_unaligned_may_be_a_sentence_or_left_out(tmp_path: Path) -> None:
     assert spaces.read(written(tmp_path, without)).unaligned == {}
 
 
+def test_what_only_a_device_tells_apart_stays_at_its_first_value(tmp_path: Path) -> None:
+    text = TINY.replace("doc: buffers", "doc: buffers, timed_only: true")
+    assert text != TINY
+    space = spaces.read(written(tmp_path, text))
+    found = space.untimed().feasible(WORKLOAD, SM90)
+    assert {config["STAGES"] for config in found.configs} == {1} and found.total == 3
+    assert space.feasible(WORKLOAD, SM90).total == 6
+
+
 def test_a_space_can_be_sent_to_another_process(tiny: Space) -> None:
     copy = pickle.loads(pickle.dumps(tiny))
     assert copy.feasible(WORKLOAD, SM90) == tiny.feasible(WORKLOAD, SM90)

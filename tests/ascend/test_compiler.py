@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,6 +199,43 @@ def test_a_target_that_a_compiler_does_not_serve_is_told(tmp_path: Path) -> None
     (tmp_path / "1.2.0").mkdir()
     (tmp_path / "1.2.0" / "bishengir-compile-a5").touch()
     assert why("1.2.0", "Ascend950PR_9589") is None
+
+
+WRITING = """#!/bin/sh
+for word; do case $word in --size=*) size=${word#--size=};; esac; done
+sleep 0.2
+cat > memory_info_aiv.json <<END
+{"Record": [{"scope": "ub", "error_info": "", "memory_info_array":
+  [{"extent": $size, "offset": [0]}]}]}
+END
+sleep 0.2
+"""
+
+
+def test_runs_at_once_do_not_see_each_others_plans(tmp_path: Path) -> None:
+    compiler = tmp_path / "bishengir-compile"
+    compiler.write_text(WRITING)
+    compiler.chmod(0o755)
+    tools = Sidecar(Path("python"), "3.2.0", compiler, "1.1.0")
+
+    def peak(size: int) -> int | None:
+        found = back_end.compile(tools, "module {}", "Ascend910B3", {"size": 8 * size})
+        return found.memories["ub"].peak_bytes
+
+    sizes = [100, 200, 300, 400]
+    with ThreadPoolExecutor(len(sizes)) as pool:
+        assert list(pool.map(peak, sizes)) == sizes
+
+
+def test_what_a_compiler_left_that_was_ended_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own, others = (tmp_path / f"tunefa-ascend-{pid}-x" for pid in (os.getpid(), 1))
+    own.mkdir()
+    others.mkdir()
+    back_end.clean()
+    assert list(tmp_path.iterdir()) == [others]
 
 
 CRASHING = Sidecar(Path("python"), "3.2.0", Path("bishengir-compile"), "1.1.0")

@@ -81,7 +81,7 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "record": result.record.to_dict() if result.record else None,
         "top": [row.to_data() for row in _rows(result)],
         "trials": len(result.finished),
-        "programs": _programs(result),
+        "programs": _programs(result) or None,
         "failures": dict(_failures(result)),
         "left_early": dict(result.left_early),
         "refused": {name: dict(found.refused) for name, found in result.feasible.items()},

@@ -45,7 +45,8 @@ def show(counted: Counted, out: Console) -> None:
     parameters = text.table("parameter", "values", "what it is")
     for parameter in counted.kernel.space.parameters:
         values = " ".join(map(str, parameter.values))
-        parameters.add_row(parameter.name, values, parameter.doc)
+        where = ", tried where a device times it" if parameter.timed_only else ""
+        parameters.add_row(parameter.name, values, parameter.doc + where)
     out.print(parameters)
     out.print()
     feasible = counted.feasible
