@@ -223,7 +223,8 @@ def _record_facts(record: Record) -> dict[str, str]:
         "kernel": record.kernel,
         "config": text.config_text(record.config),
         "time": clock + note,
-        "resources": ", ".join(f"{k} {v:,}" for k, v in resources.items() if v is not None),
+        "resources": ", ".join(f"{k} {v:,}" for k, v in resources.items() if v is not None)
+        or text.NO_VALUE,
         "check": str(record.provenance.get("check", text.NO_VALUE)),
         **_untried_facts(record),
         **({"certified": f"no: {record.not_certified}"} if record.not_certified else {}),
