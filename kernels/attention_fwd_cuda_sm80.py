@@ -45,7 +45,7 @@ SECTION_BYTES = 8 * 2**20
 class Strides(ctypes.Structure):
     """Of the same name in cuda/attention_problem.cuh."""
 
-    _fields_ = (("batch", ctypes.c_longlong), ("head", ctypes.c_int), ("row", ctypes.c_int))
+    _fields_ = (("batch", ctypes.c_longlong), ("head", ctypes.c_longlong), ("row", ctypes.c_int))
 
 
 class Sizes(ctypes.Structure):

@@ -3,11 +3,10 @@
 //     out = softmax(scale * q @ k^T) @ v,     lse = log(sum(exp(scale * q @ k^T)))
 //
 // Algorithm: Shah et al., "FlashAttention-3", arXiv:2407.08608. One program runs on each SM and works
-// through tiles of 64 * WARPGROUPS query rows of one head, which a table from the host gives it, or
-// which it takes from the table one by one (DYNAMIC). The last warpgroup copies: Q once, K and V in
-// blocks of BLOCK_N keys, from the last visible block to the first. Each of the others owns 64 rows.
-// It issues the scores of a block together with the output of the block before (OVERLAP), and
-// computes the softmax of the one while the other is multiplied.
+// through tiles of 64 * WARPGROUPS query rows of one head, which a table from the host gives it. The
+// last warpgroup copies: Q once, K and V in blocks of BLOCK_N keys, from the last visible block to the
+// first. Each of the others owns 64 rows. It issues the scores of a block together with the output of
+// the block before (OVERLAP), and computes the softmax of the one while the other is multiplied.
 //
 // What the tensor cores take is not rounded to powers of two: BLOCK_N is any multiple of 16, and a
 // head dimension costs as many columns as it has, rounded up to 16.
@@ -67,9 +66,6 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-#ifndef DYNAMIC
-#define DYNAMIC 0
-#endif
 #ifndef CAUSAL
 #define CAUSAL 0
 #endif
@@ -117,7 +113,6 @@ static_assert(BLOCK_N % 16 == 0 && BLOCK_N <= 256, "WGMMA takes 16 keys at a tim
 static_assert(!O_PARTS || V_CHUNKS % O_PARTS == 0, "a trip takes whole chunks");
 static_assert(!HALF_DIAGONAL || (OVERLAP && BLOCK_N % 32 == 0), "half a block is 16 keys or more");
 static_assert(OVERLAP || !P_SHARED, "step_in_turn has no registers to gain");
-static_assert(CLUSTER == 1 || !DYNAMIC, "a tile is drawn for one program");
 static_assert(CLUSTER == 1 || CLUSTER == 2, "two programs share K and V");
 static_assert(COPIED_KEYS % 8 == 0, "swizzles begin anew with every 8 rows");
 static_assert(OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip would");
@@ -126,8 +121,6 @@ static_assert(OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip woul
 constexpr int Q_AT = 0, P_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES;
 constexpr int K_AT = P_AT + WARPGROUPS * P_BYTES, V_AT = K_AT + STAGES * K_BYTES;
 constexpr int O_AT = V_AT + STAGES * V_BYTES, BARRIERS_AT = O_AT + WARPGROUPS * O_BYTES;
-// With DYNAMIC, the tile that a slot's queries are of.
-constexpr int TILES_AT = BARRIERS_AT + 8 * (4 * STAGES + 2 * Q_STAGES * WARPGROUPS);
 
 struct Sizes {
     int heads, seqlen_q, seqlen_k;
@@ -176,18 +169,6 @@ __device__ __forceinline__ Tile tile_at(const int* tiles, int i, int beside) {
     return {entry.x, entry.y, entry.z, entry.w, lowest_row};
 }
 
-// What a program works on: `count` tiles from row `first` of the table. With DYNAMIC it begins there,
-// and when it is free takes the next of all tiles, until it comes to a row below 0: `schedule` is then
-// how many are taken.
-struct List {
-    int first, count, beside;
-};
-__device__ __forceinline__ List list_of(const int* schedule) {
-    if (DYNAMIC) return {(int)blockIdx.x, 0, 0};
-    int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
-    return {first, count, (CLUSTER - 1 - cluster_rank()) * count};
-}
-
 // Key blocks [0, end) are seen by some of the query rows [row, row + rows): at least one.
 __device__ __forceinline__ int blocks_end(const Sizes& sizes, int row, int rows) {
     int seen = sizes.seqlen_k;
@@ -220,14 +201,14 @@ __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, int cou
 
 // One thread: Q of each tile, then K and V of its blocks in the order of their use.
 __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap* k_map,
-                                        const TensorMap* v_map, const Sizes& sizes, int* schedule,
+                                        const TensorMap* v_map, const Sizes& sizes, const int* schedule,
                                         const int* tiles, u32 shared) {
     KRing k{shared + BARRIERS_AT};
     VRing v{shared + BARRIERS_AT};
     QRing q{shared + BARRIERS_AT};
-    List list = list_of(schedule);
-    int i = list.first;
-    Tile tile = tile_at(tiles, i, list.beside);
+    int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
+    int beside = (CLUSTER - 1 - cluster_rank()) * count;
+    Tile tile = tile_at(tiles, first, beside);
     int loaded = 0;  // blocks of V; K is one ahead within a tile
     auto load_k = [&](const Tile& of, int use, int block) {
         k.wait_freed(use);
@@ -241,29 +222,18 @@ __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap*
         load_block(v_map, shared + V_AT + use % STAGES * V_BYTES, V_CHUNKS, v.filled(use % STAGES),
                    block * BLOCK_N, of);
     };
-    for (int turn = 0; DYNAMIC || turn < list.count; turn++) {
-        Tile here = DYNAMIC ? tile_at(tiles, i, 0) : tile;
-        bool done = DYNAMIC && here.row < 0;
-        // Long before it is needed. There is one row below 0 for each program, which takes no more then.
-        if (DYNAMIC && !done) i = atomicAdd(schedule, 1);
-        if (!DYNAMIC) tile = tile_at(tiles, list.first + turn + 1, list.beside);
+    for (int turn = 0; turn < count; turn++) {
+        Tile here = tile;
+        tile = tile_at(tiles, first + turn + 1, beside);  // long before it is needed
         int end = blocks_end(sizes, here.lowest_row, ROWS);
         for (int me = 0; me < WARPGROUPS; me++) {
             int slot = turn % Q_STAGES * WARPGROUPS + me;
             barrier_wait(q.freed(slot), ((turn / Q_STAGES) & 1) ^ 1);
-            if (DYNAMIC)
-                shared_store(shared + TILES_AT + 16 * slot,
-                             {here.batch, here.head, here.head_kv, here.row});
-            if (done) {
-                barrier_arrive(q.filled(slot));
-                continue;
-            }
             barrier_expect(q.filled(slot), K_CHUNKS * Q_CHUNK_BYTES);
             load_chunks(q_map, shared + Q_AT + slot * Q_BYTES, Q_CHUNK_BYTES, K_CHUNKS, q.filled(slot),
                         here.row + 64 * me, here.head, here.batch);
             if (me == 0) load_k(here, loaded, end - 1);  // the first scores need no more than this
         }
-        if (done) break;
         for (int block = end - 2; block >= 0; block--, loaded++) {
             load_k(here, loaded + 1, block);
             load_v(here, loaded, block + 1);
@@ -281,22 +251,15 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
     u32 barriers = shared + BARRIERS_AT;
     int thread = threadIdx.x % 128;
     Consumer c{sizes, {barriers}, {barriers}, {barriers}, shared, me, thread % 32, thread / 32};
-    List list = list_of(schedule);
-    Tile tile = tile_at(tiles, list.first, list.beside);
+    int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
+    int beside = (CLUSTER - 1 - cluster_rank()) * count;
+    Tile tile = tile_at(tiles, first, beside);
     int use = 0;  // counts blocks that went through the rings, over all tiles
     if (me == WARPGROUPS - 1) c.give_turn();  // the first turn is warpgroup 0's
-    for (int turn = 0; DYNAMIC || turn < list.count; turn++) {
-        int slot = turn % Q_STAGES * WARPGROUPS + me;
+    for (int turn = 0; turn < count; turn++) {
         Tile here = tile;
-        if (DYNAMIC) {
-            barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
-            int4 entry = shared_load(shared + TILES_AT + 16 * slot);
-            if (entry.w < 0) break;
-            here = {entry.x, entry.y, entry.z, entry.w, entry.w};
-        } else {
-            tile = tile_at(tiles, list.first + turn + 1, list.beside);
-        }
-        int row = here.row + 64 * me;
+        tile = tile_at(tiles, first + turn + 1, beside);
+        int row = here.row + 64 * me, slot = turn % Q_STAGES * WARPGROUPS + me;
         int end = blocks_end(sizes, row, 64);
         if (CAUSAL) {
             int left = blocks_end(sizes, here.lowest_row, ROWS) - end;
@@ -320,7 +283,7 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
         auto release_queries = [&] {
             if (O_PARTS > 0) c.release(c.q.freed(slot));
         };
-        if (!DYNAMIC) barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
+        barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
         use = c.attend(rows, slot, use, row, end, release_before, release_queries);
         long long rows_before = (long long)(here.batch * sizes.heads + here.head) * sizes.seqlen_q;
         c.finish(rows, lse + rows_before, row);
@@ -357,11 +320,6 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
 
 // --------------------------------------------------------------------------------------- the kernel
 
-#if DYNAMIC
-// Runs before: each program begins with the tile of its number, and takes what is behind these.
-extern "C" __global__ void begin_list(int* taken, int programs) { *taken = programs; }
-#endif
-
 #if CLUSTER > 1
 #define LAUNCH_BOUNDS __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
 #else
@@ -371,7 +329,7 @@ extern "C" __global__ void begin_list(int* taken, int programs) { *taken = progr
 extern "C" __global__ void LAUNCH_BOUNDS
     attention_fwd(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap o_map,
-                  float* lse, int* schedule, const int* tiles, int heads, int seqlen_q,
+                  float* lse, const int* schedule, const int* tiles, int heads, int seqlen_q,
                   int seqlen_k, float scale_log2) {
     // Nothing static lies before it, so it begins where it is aligned.
     extern __shared__ __align__(1024) unsigned char memory[];

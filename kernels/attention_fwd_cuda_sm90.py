@@ -20,8 +20,6 @@ The algorithm stands in the .cu. What each parameter trades:
                  take room for BLOCK_N / 4 registers per thread
     CLUSTER      2: two programs share K and V, of which each reads one half: half the traffic from
                  L2, and each waits for the slower
-    DYNAMIC      1: programs take the next tile when they are free, where the table plans with
-                 equally fast ones; costs another kernel before each run
     SECTION_MB   causal: heads whose K and V fill so much of the L2 are worked on together
 """
 
@@ -33,7 +31,7 @@ from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the c
 
 LOG2_E = math.log2(math.e)
 _PARAMETERS = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "OVERLAP", "PING_PONG",
-               "SLACK", "HALF_DIAGONAL", "SWIZZLE", "P_SHARED", "CLUSTER", "DYNAMIC")  # fmt: skip
+               "SLACK", "HALF_DIAGONAL", "SWIZZLE", "P_SHARED", "CLUSTER")  # fmt: skip
 
 
 def variant(workload, config, aligned=True):
@@ -67,11 +65,10 @@ def _smem_bytes(workload, config):
     q_chunks = k_chunks if o_parts else max(k_chunks, v_chunks)
     o_chunks = v_chunks // o_parts if o_parts else 0
     q_rows, k_rows = rows * config["Q_STAGES"], config["STAGES"] * config["BLOCK_N"]
-    q_slots = config["Q_STAGES"] * config["WARPGROUPS"]
-    barriers, drawn = 4 * config["STAGES"] + 2 * q_slots, q_slots * config["DYNAMIC"]
+    barriers = 4 * config["STAGES"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
     tiles = q_rows * q_chunks + k_rows * (k_chunks + v_chunks) + rows * o_chunks
     p_bytes = 2 * rows * config["BLOCK_N"] if config["P_SHARED"] else 0
-    return width * tiles + p_bytes + 8 * barriers + 16 * drawn
+    return width * tiles + p_bytes + 8 * barriers
 
 
 def _chunks(head_dim, width):
@@ -80,43 +77,15 @@ def _chunks(head_dim, width):
     return -(-2 * columns // width)
 
 
-def prologue(workload, config):
-    """What begins the list that programs take tiles from; None where each has its own."""
-    if not config["DYNAMIC"]:
-        return None
-    defines = {"DYNAMIC": 1}  # all that it depends on
-    return {"function": "begin_list", "defines": defines, "threads": 1, "smem_bytes": 0}
-
-
-def scratch(tensors, workload, config):
-    """Shape and dtype of a call's count of tiles that are taken."""
-    import torch  # takes seconds, which compiling does without
-
-    return (((1,), torch.int32),)
-
-
-def prologue_arguments(tensors, workload, config):
-    """The grid and the arguments of `begin_list`, for the `tensors` of `arguments`."""
-    taken = tensors[-1]
-    programs, _ = tile_table.one_list(workload, config, taken.device)
-    return (1, 1, 1), [taken, ctypes.c_int(programs)]
-
-
 def arguments(tensors, workload, config, scale):
     """The grid and the kernel's arguments, in the order of its parameters.
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
-    seqlen_q), fp32, contiguous. Last comes what `scratch` says. `scale` multiplies q @ k^T and is
-    positive.
+    seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
     """
-    q, k, v, out, lse, *taken = tensors
-    if config["DYNAMIC"]:
-        (schedule,) = taken
-        programs, tiles = tile_table.one_list(workload, config, lse.device)
-    else:
-        schedule, tiles = tile_table.tables(workload, config, lse.device)
-        programs = len(schedule) - 1
+    q, k, v, out, lse = tensors
+    schedule, tiles = tile_table.tables(workload, config, lse.device)
     n, width = config["BLOCK_N"] // config["CLUSTER"], config["SWIZZLE"]
     maps = [
         {"map": tensor, "box": (1, 1, rows, width // 2), "swizzle_bytes": width}
@@ -124,4 +93,4 @@ def arguments(tensors, workload, config, scale):
     ]
     sizes = map(ctypes.c_int, (workload.heads, workload.seqlen_q, workload.seqlen_k))
     scale_log2 = ctypes.c_float(scale * LOG2_E)
-    return (programs, 1, 1), [*maps, lse, schedule, tiles, *sizes, scale_log2]
+    return (len(schedule) - 1, 1, 1), [*maps, lse, schedule, tiles, *sizes, scale_log2]

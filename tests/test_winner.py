@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.test_evaluate import KERNEL, SM90, WORKLOAD, ok
+from tunefa.trial import Planned, Resources, Trial
 from tunefa.winner import Winner
 
 GLUON = replace(KERNEL, space=replace(KERNEL.space, language="gluon"))
@@ -31,3 +32,13 @@ def test_the_check_is_told_or_why_there_is_none(
 ) -> None:
     record = won.record(WORKLOAD, SM90, device, {})
     assert record.provenance["check"].startswith(check)
+
+
+def test_what_a_compiler_changed_is_in_the_record_and_its_plans_are_not() -> None:
+    planned = Planned({"ub": -0.1}, {"enable-auto-multi-buffer": False}, "ab")
+    resources = Resources(ub_bytes=1000, planned=planned)
+    trial = Trial({"BLOCK_M": 64}, "ok", resources=resources, predicted_us=10.0)
+    record = Winner(KERNEL, trial, None, None, "modelled").record(WORKLOAD, SM90, None, {})
+    assert record.objective == "modelled"
+    assert record.resources == Resources(ub_bytes=1000)
+    assert record.provenance["changed_by_the_compiler"] == {"enable-auto-multi-buffer": False}

@@ -5,8 +5,8 @@
 
 // In elements; rows are contiguous.
 struct Strides {
-    long long batch;
-    int head, row;
+    long long batch, head;
+    int row;
 };
 
 struct Sizes {
@@ -34,7 +34,7 @@ template <bool HEAVY_FIRST> DEVICE Owned owned_tile(const Sizes &sizes) {
 
 // Where a row of a head begins in a tensor.
 DEVICE long long at(const Strides &strides, int batch, int head, int row) {
-    return batch * strides.batch + static_cast<long long>(head) * strides.head +
+    return batch * strides.batch + head * strides.head +
            static_cast<long long>(row) * strides.row;
 }
 

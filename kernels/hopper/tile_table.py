@@ -16,43 +16,24 @@ def tables(workload, config, device):
     """
     import torch  # takes seconds, which compiling does without
 
-    lists = schedule(workload, config, _sms(device))
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    lists = schedule(workload, config, sms)
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
-    table = _table(workload, config, [tile for tiles in lists for tile in tiles] + [0])
-    return torch.from_numpy(ends).to(device), torch.from_numpy(table).to(device)
-
-
-def one_list(workload, config, device):
-    """(programs, tiles): rows as in `tables`, in the order in which that many programs take them.
-    Behind them each finds one more, of -1."""
-    import torch  # takes seconds, which compiling does without
-
-    (order,) = schedule(workload, config, 1)
-    programs = min(len(order), _sms(device))
-    ends = np.full((programs, 4), -1, dtype=np.int32)
-    table = np.concatenate([_table(workload, config, order), ends])
-    return programs, torch.from_numpy(table).to(device)
-
-
-def _sms(device):
-    import torch  # takes seconds, which compiling does without
-
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-def _table(workload, config, order):
-    """Rows of tiles that are numbered as by `schedule`."""
+    order = np.array([tile for tiles in lists for tile in tiles] + [0])
     rows, packed = _rows(config), config.get("PACK_HEADS", 1)
     tiles = _ceil_div(workload.seqlen_q, rows)
     if _cluster(config) == 1:
-        head, tile = np.divmod(np.array(order), tiles)
+        head, tile = np.divmod(order, tiles)
     else:
-        head_kv, tile = np.divmod(np.array(order), _tiles_of_head_kv(workload, config, tiles))
+        head_kv, tile = np.divmod(order, _tiles_of_head_kv(workload, config, tiles))
         tile, head = np.divmod(tile, workload.group)
         head += head_kv * workload.group
     batch, head = np.divmod(head * packed, workload.heads)
     table = np.stack([batch, head, head // workload.group, tile * rows], axis=1)
-    return table.astype(np.int32)
+    return (
+        torch.from_numpy(ends).to(device),
+        torch.from_numpy(table.astype(np.int32)).to(device),
+    )
 
 
 def schedule(workload, config, sms):

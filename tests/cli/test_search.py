@@ -258,3 +258,17 @@ def test_ctrl_c_keeps_the_best_so_far(home: Path) -> None:
     assert "Traceback" not in error
     assert len(list(home.glob("journals/*.jsonl"))) == 1
     assert len(list(home.glob("results/**/*.yaml"))) == 1
+
+
+def test_blas_has_one_thread_before_there_is_any() -> None:
+    program = """
+import os, sys
+from tunefa.cli import main
+os.environ.pop("OMP_NUM_THREADS", None)
+try:
+    main(["search", "--arch", "sm90", "--seqlen", "512", "--strategy", "none"], prog_name="tunefa")
+except SystemExit as end:
+    print(end.code, os.environ["OMP_NUM_THREADS"], "numpy" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=TREE, capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "1", "False"], done.stderr

@@ -9,7 +9,7 @@ import torch
 
 from tests.gpu_kernels import judge, judge_random_configs
 from tunefa import arch as archs
-from tunefa import check, languages
+from tunefa import check
 from tunefa import kernel as kernels
 from tunefa.workload import Workload
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 CONFIG: dict[str, Any] = dict(
     WARPGROUPS=2, BLOCK_N=128, STAGES=2, Q_STAGES=1, O_PARTS=0, OVERLAP=1, PING_PONG=0, SLACK=8,
-    HALF_DIAGONAL=0, SWIZZLE=128, P_SHARED=0, CLUSTER=1, DYNAMIC=0, SECTION_MB=8,
+    HALF_DIAGONAL=0, SWIZZLE=128, P_SHARED=0, CLUSTER=1, SECTION_MB=8,
 )  # fmt: skip
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("h2_kv1_q200_k333_d128_full", {}),
@@ -81,35 +81,16 @@ CLUSTERED: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 # Chunks of probabilities of each width, alone and several; half of a block without any.
 P_SHARED: list[tuple[str, dict[str, Any]]] = [
-    ("h2_kv1_q200_k333_d128_full", {}),
-    ("h4_q1000_d128", dict(BLOCK_N=96, PING_PONG=1)),
-    ("h4_q1000_d128_full", dict(BLOCK_N=144, PING_PONG=1)),
-    ("b4_h8_q1300_k1333_d128", dict(Q_STAGES=2, BLOCK_N=96, PING_PONG=1, HALF_DIAGONAL=1)),
     ("b8_h16_q1300_k1333_d128_full", dict(WARPGROUPS=3, PING_PONG=1)),
     ("b8_h16_q1300_d64", dict(WARPGROUPS=3, BLOCK_N=160, O_PARTS=1, HALF_DIAGONAL=1)),
     ("b8_h16_q1300_k1333_d64_full", dict(WARPGROUPS=3, BLOCK_N=192, Q_STAGES=2, PING_PONG=1)),
     ("h4_kv2_q1000_k777_d64", dict(BLOCK_N=256)),
-    ("h3_q500_k900_d64_full", dict(WARPGROUPS=1, BLOCK_N=48)),
     ("h3_q500_d96_fp16", dict(WARPGROUPS=3, SWIZZLE=64, BLOCK_N=144)),
-    ("b4_h7_q1300_d80", dict(WARPGROUPS=3, SWIZZLE=32, BLOCK_N=80, STAGES=3)),
-    ("b8_h8_q1300_k1333_d256_full", dict(BLOCK_N=48, PING_PONG=1)),
     ("b8_h15_kv5_q1300_d128", dict(WARPGROUPS=3, BLOCK_N=112, PING_PONG=1, CLUSTER=2)),
     ("b8_h16_q1300_k1333_d64_full", dict(WARPGROUPS=3, BLOCK_N=176, PING_PONG=1, CLUSTER=2)),
 ]  # fmt: skip
-# Fewer tiles than SMs, some for each; each way in which queries come and the output leaves.
-DYNAMIC: list[tuple[str, dict[str, Any]]] = [
-    ("h2_kv1_q200_k333_d128_full", {}),
-    ("b8_h16_q1300_d128", dict(PING_PONG=1, HALF_DIAGONAL=1)),
-    ("b8_h16_q1300_k1333_d128_full", dict(WARPGROUPS=3, BLOCK_N=80, Q_STAGES=2, PING_PONG=1)),
-    ("b8_h15_kv5_q1300_d64", dict(WARPGROUPS=3, STAGES=3, O_PARTS=1, PING_PONG=1)),
-    ("b8_h16_q1300_k900_d128", dict(BLOCK_N=96, Q_STAGES=2, O_PARTS=2)),
-    ("b8_h16_q1300_k1333_d64_full", dict(WARPGROUPS=1, OVERLAP=0)),
-    ("b8_h16_q1300_d64", dict(WARPGROUPS=3, BLOCK_N=160, Q_STAGES=2, P_SHARED=1)),
-    ("b4_h8_q1300_k1333_d256", dict(BLOCK_N=64, O_PARTS=2, HALF_DIAGONAL=1)),
-]  # fmt: skip
 CASES += [(text, {**changes, "CLUSTER": 2}) for text, changes in CLUSTERED]
 CASES += [(text, {**changes, "P_SHARED": 1}) for text, changes in P_SHARED]
-CASES += [(text, {**changes, "DYNAMIC": 1}) for text, changes in DYNAMIC]
 
 
 @pytest.mark.parametrize(("text", "changes"), CASES)
@@ -118,38 +99,6 @@ def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
     config = {**CONFIG, **changes}
     assert KERNEL.refusal(config, workload, SM90) is None
     judge(KERNEL, workload, config, check.Gate("cuda"))
-
-
-def test_each_call_takes_tiles_from_a_list_of_its_own() -> None:
-    """Calls of one launch that overlap on streams, and replays of a graph."""
-    workload = Workload.parse("b4_h16_q2048_d128")
-    config = {**KERNEL.default(workload, SM90), "CLUSTER": 1, "DYNAMIC": 1}
-    language, made = languages.load(KERNEL.language), check.tensors(workload, "cuda")
-    compiled = language.compile(KERNEL, workload, config, SM90)
-    scale = workload.head_dim**-0.5
-    launch = language.prepare(KERNEL, compiled, made, workload, config, scale)
-    launch(*made)
-    wanted = [each.clone() for each in made[3:5]]
-    cuda: Any = torch.cuda  # parts of it have no types
-    calls = [(cuda.Stream(), [torch.full_like(each, -1) for each in wanted]) for _ in range(3)]
-    torch.cuda.synchronize()
-    for _ in range(10):
-        for stream, written in calls:
-            with torch.cuda.stream(stream):
-                launch(*made[:3], *written)
-    torch.cuda.synchronize()
-    assert all(
-        torch.equal(*pair) for _, written in calls for pair in zip(written, wanted, strict=True)
-    )
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        launch(*made)
-    for _ in range(3):
-        for each in made[3:5]:
-            each.fill_(-1)
-        graph.replay()
-        torch.cuda.synchronize()
-        assert all(torch.equal(*pair) for pair in zip(made[3:5], wanted, strict=True))
 
 
 @pytest.mark.parametrize("head_dim", range(16, 257, 24))

@@ -129,6 +129,28 @@ def test_layouts_are_strides_and_nothing_is_written_beside_the_output(tmp_path: 
     assert bool((around.transpose(1, 2)[~written] == 7).all())
 
 
+@needs_compiler
+def test_offsets_beyond_two_to_the_31st(tmp_path: Path) -> None:
+    """Rows of K and heads of V that lie so far apart; of the memory between, none is touched."""
+    workload = Workload.parse("h2_q40_k100_d64_bf16_causal")
+    run = cuda_on_cpu.compiled(KERNEL, workload, config(4, 64, 32, 2, 0, 0, 8, 1), tmp_path)
+    made = check.tensors(workload, "cpu", seed=0)
+    run(made, workload)
+    right = [output.clone() for output in made[3:]]
+
+    def far(x: Any, head: int, row: int) -> Any:
+        elements = (x.shape[1] - 1) * head + x.shape[2] * row
+        file = tmp_path / f"{head}"  # with holes
+        memory = torch.from_file(str(file), shared=True, size=elements, dtype=x.dtype)
+        return memory.as_strided(x.shape, (0, head, row, 1)).copy_(x)
+
+    k, v = far(made[1], 64, 2**31 // 90 // 8 * 8), far(made[2], 2**31 + 64, 64)
+    for output in made[3:]:
+        output.fill_(float("nan"))
+    run((made[0], k, v, *made[3:]), workload)
+    assert all(map(torch.equal, right, made[3:]))
+
+
 # --------------------------------------------------------------------------------- host side
 
 

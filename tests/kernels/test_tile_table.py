@@ -196,35 +196,3 @@ def test_causal_clusters_end_together() -> None:
         for program in lists[::2]
     ]
     assert max(work) <= 1.03 * sum(work) / len(work)
-
-
-@pytest.mark.parametrize("text", ["b4_h16_q4096", "b2_h6_kv3_q700_k900_full", "h2_q130_d64"])
-def test_one_list_has_every_tile_and_an_end_for_each_program(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=SMS)
-    )
-    workload = Workload.parse(text)
-    config = {**CUDA.default(workload, archs.load("sm90")), "CLUSTER": 1, "DYNAMIC": 1}
-    programs, table = CUDA.module.tile_table.one_list(workload, config, "cpu")
-    rows = range(0, workload.seqlen_q, 64 * config["WARPGROUPS"])
-    tiles = table[: len(rows) * workload.batch * workload.heads].tolist()
-    assert programs == min(SMS, len(tiles))
-    assert table[len(tiles) :].tolist() == programs * [[-1] * 4]
-    assert all(head_kv == head // workload.group for _, head, head_kv, _ in tiles)
-    assert sorted((batch, head, row) for batch, head, _, row in tiles) == list(
-        itertools.product(range(workload.batch), range(workload.heads), rows)
-    )
-
-
-def test_one_list_begins_with_the_longest_of_a_section() -> None:
-    workload = Workload.parse("b4_h16_q4096")
-    config = {**CUDA.default(workload, archs.load("sm90")), "CLUSTER": 1, "SECTION_MB": 8}
-    tiles = -(-workload.seqlen_q // (64 * config["WARPGROUPS"]))
-    (order,) = CUDA.module.tile_table.schedule(workload, config, 1)
-    section = 4 * tiles  # of heads with 2 MiB of K and V
-    for start in range(0, len(order), section):
-        part = order[start : start + section]
-        assert {tile // tiles for tile in part} == set(range(start // tiles, start // tiles + 4))
-        assert [tile % tiles for tile in part] == sorted((x % tiles for x in part), reverse=True)

@@ -100,6 +100,8 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
         out.print(text.heading("Interrupted: this is the best so far."))
     out.print(text.heading(f"{request.workload} on {request.device.name} ({request.arch.name})"))
     out.print(_LABELS[request.mode if request.objective == "measured" else request.objective])
+    if "experimental" in request.arch.features:
+        out.print(f"{request.arch.name} is EXPERIMENTAL here: see the head of its file in archs/")
     programs = _programs(result)
     of = f" of {text.plural(programs, 'program')}" if programs else ""
     out.print(f"{text.plural(len(result.finished), 'trial')}{of} in {result.elapsed_s:.0f} s")
