@@ -340,7 +340,8 @@ def _record(state: _State, feasible: Mapping[str, Feasible]) -> Record | None:
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}
     if request.objective == "modelled":
-        tried = state.finished.keys()
+        said = {"ok", "compile_failed"}  # of a compiler that died nothing is known
+        tried = {key for key, each in state.finished.items() if each.trial.outcome in said}
         notes["faster_untried"] = problem.faster_untried(request, feasible, tried, best.median_us)
     device_name = request.device.name if request.measured else None
     record = best.record(request.workload, request.arch, device_name, notes)
