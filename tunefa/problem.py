@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def of(
     made = Problem(
         parameters=kernel.space.parameters,
         configs=feasible.configs,
-        expected_us=[_expected_us(request, kernel, config) for config in feasible.configs],
+        expected_us=list(_all_expected_us(request, kernel, feasible.configs)),
         first=known,
         trials=trials,
         seed=request.seed,
@@ -140,6 +140,18 @@ def known_configs(request: Request, kernel: Kernel, store: Store) -> list[Config
         known.append(choice.config)
         known.append(kernel.default(request.workload, request.arch))
     return known
+
+
+def _all_expected_us(
+    request: Request, kernel: Kernel, configs: Sequence[Config]
+) -> Iterator[float]:
+    """Of each config; the model is asked once for those that it sees no difference between."""
+    known: dict[tuple[object, ...], float] = {}
+    for config in configs:
+        seen = tuple(config[name] for name in kernel.space.modelled)
+        if seen not in known:
+            known[seen] = _expected_us(request, kernel, config)
+        yield known[seen]
 
 
 def _room(request: Request, kernel: Kernel, config: Config) -> float:

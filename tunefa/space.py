@@ -133,6 +133,17 @@ class Space:
         env = self._env(config, workload, arch)
         return {name: expression(env) for name, expression in self.model.items()}
 
+    @cached_property
+    def modelled(self) -> tuple[str, ...]:
+        """The parameters that estimates and tilings depend on; no other changes a model's time."""
+        derived = {**self.define, **self.resources}
+        left, seen = [*self.resources.values(), *self.model.values()], set[str]()
+        while left:
+            new = left.pop().names - seen
+            seen |= new
+            left += [derived[name] for name in new & derived.keys()]
+        return tuple(each.name for each in self.parameters if each.name in seen)
+
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
         """The config that is sound without a search: the first default that matches and fits.
 
