@@ -28,6 +28,8 @@ MAX_SCALES = 4
 
 MIN_UNREAD = 2**16
 """Elements of the smallest memory for an lse that nobody reads."""
+_ONE_MAKER = threading.Lock()
+"""Two threads that made such memory at once would keep one, and a graph might know the other."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ class KernelPlan:
     def _unread_lse(self) -> Tensor:
         elements = math.prod(self._lse_shape)
         room = max(MIN_UNREAD, 1 << (elements - 1).bit_length())
-        return _unread(self.launches.device, room)[:elements].view(self._lse_shape)
+        with _ONE_MAKER:
+            memory = _unread(self.launches.device, room)
+        return memory[:elements].view(self._lse_shape)
 
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
