@@ -121,19 +121,6 @@ def flash_attention(
     return (out, lse) if return_lse else out
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    options: Options,
-    scale: float | None,
-    descales: Descales = (),
-) -> tuple[Tensor, Tensor]:
-    """(out, lse), always here and now: what `flash_attention` is to PyTorch's dispatcher."""
-    plan, scale = runtimes.current().ready(q, k, v, options, scale, descales)
-    return plan.run(q, k, v, scale, descales)
-
-
 def is_plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether nothing but the kernel has to happen, so that the dispatcher's tens of us are saved.
 

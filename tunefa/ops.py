@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tunefa import attention, reference
+from tunefa import reference, runtime
 from tunefa.call import Call, Descales, Options, heads_first
 from tunefa.errors import TunefaError
 from tunefa.reference import E4M3
@@ -43,7 +43,9 @@ def flash_attention(
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    return attention.attend(q, k, v, *_parts(arguments))
+    options, scale, descales = _parts(arguments)
+    plan, scale = runtime.current().ready(q, k, v, options, scale, descales)
+    return plan.run(q, k, v, scale, descales)
 
 
 def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:

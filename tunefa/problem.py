@@ -117,10 +117,13 @@ def faster_untried(
     """Configs that the law for NPUs says are faster, of which no compiler has said that they do not
     fit; `tried` are kernels' names and configs' identities."""
     return sum(
-        (kernel.name, strategies.identity(config)) not in tried
-        and _expected_us(request, kernel, config) < best_us
+        us < best_us and (kernel.name, strategies.identity(config)) not in tried
         for kernel in request.kernels
-        for config in feasible[kernel.name].configs
+        for config, us in zip(
+            feasible[kernel.name].configs,
+            _all_expected_us(request, kernel, feasible[kernel.name].configs),
+            strict=True,
+        )
     )
 
 

@@ -113,14 +113,7 @@ def test_numbers_are_right(
     config = {**kernel.default(workload, B3), "LOOPS": loops}
     config |= {"BLOCK_M": block_m, "BLOCK_N": block_n}
     variant = kernel.module.variant(workload, config)
-    task = front_end.Task(
-        source=kernel.source,
-        source_hash=kernel.source_hash,
-        function=variant["function"],
-        signature=tuple(variant["signature"].items()),
-        constants=tuple(variant["constants"].items()),
-        target=B3.target,
-    )
+    task = front_end.Task.of(kernel, variant, B3)
     run = built(front_end.lowered(sidecar.installed(), task), tmp_path)
     tensors, scale = check.tensors(workload, "cpu", seed=0), workload.head_dim**-0.5
     _, arguments = kernel.module.arguments(tensors, workload, config, scale)

@@ -9,10 +9,14 @@ import select
 import subprocess
 import tempfile
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tunefa.arch import NpuArch
 from tunefa.ascend.sidecar import Sidecar
+from tunefa.kernel import Kernel
 
 _PROGRAM = Path(__file__).with_name("front_end_process.py")
 # A thread's time: 0.2 s to import, 0.1 s to lower an attention kernel.
@@ -34,6 +38,18 @@ class Task:
     """Type by argument, as Triton writes it: "*fp16", "i32"."""
     constants: tuple[tuple[str, object], ...]
     target: str
+
+    @classmethod
+    def of(cls, kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -> Task:
+        """Of what the kernel's `variant` says."""
+        return cls(
+            source=kernel.source,
+            source_hash=kernel.source_hash,
+            function=variant["function"],
+            signature=tuple(variant["signature"].items()),
+            constants=tuple(variant["constants"].items()),
+            target=arch.target,
+        )
 
 
 @functools.lru_cache(maxsize=256)  # the compiler's own flags leave it as it is

@@ -79,16 +79,8 @@ def verdict(kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -> Verdic
     """What the front end and the compiler say of a `variant`; crashes and time-outs are not kept,
     for the next run may end otherwise."""
     tools = sidecar.installed()
-    task = front_end.Task(
-        source=kernel.source,
-        source_hash=kernel.source_hash,
-        function=variant["function"],
-        signature=tuple(variant["signature"].items()),
-        constants=tuple(variant["constants"].items()),
-        target=arch.target,
-    )
     try:
-        ir = front_end.lowered(tools, task)
+        ir = front_end.lowered(tools, front_end.Task.of(kernel, variant, arch))
     except front_end.FrontEndError as error:
         return Verdict("error", str(error))
     flags = _heeded(variant["flags"], tools.short_version)
