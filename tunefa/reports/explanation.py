@@ -13,6 +13,7 @@ from tunefa.arch import Arch, Device, GpuArch, gpu
 from tunefa.kernel import Kernel
 from tunefa.model import Prediction
 from tunefa.reports import arithmetic, text
+from tunefa.reports.explained import Explained, common
 from tunefa.tiling import Tiling
 from tunefa.trial import Resources, Trial
 from tunefa.workload import Workload
@@ -39,21 +40,10 @@ _BINDING = {
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """One config on one chip."""
+class Explanation(Explained):
+    """One config on one GPU; without a compiler, `resources` are lower bounds."""
 
-    kernel: str
-    workload: Workload
     arch: GpuArch
-    device: Device
-    config: Mapping[str, Any]
-    refused_by: tuple[str, ...]
-    """Every rule that refuses it."""
-    resources: Resources
-    compiled: bool
-    """Whether `resources` are the compiler's; else they are lower bounds."""
-    failure: str
-    """Why it did not compile; empty if it did or was not asked to."""
     tiling: Tiling
     prediction: Prediction
 
@@ -83,14 +73,7 @@ class Explanation:
         found = self.prediction
         lines = self.cycle_lines
         return {
-            "kernel": self.kernel,
-            "workload": str(self.workload),
-            "arch": self.arch.name,
-            "device": self.device.name,
-            "config": dict(self.config),
-            "refused_by": list(self.refused_by),
-            "resources_from": "compiler" if self.compiled else "lower bounds",
-            "compile_failure": self.failure or None,
+            **self.head("lower bounds"),
             "threads": self.threads,
             "resources": asdict(self.resources),
             "blocks_per_sm": found.occupancy.blocks_per_sm,
@@ -128,15 +111,8 @@ def explain(
     used = resources or Resources(int(bounds["smem_bytes"]), int(bounds["registers"]))
     tiling = kernel.space.tiling(config, workload, arch)
     return Explanation(
-        kernel=kernel.name,
-        workload=workload,
-        arch=arch,
-        device=device,
-        config=config,
-        refused_by=kernel.space.refusals(config, workload, arch),
+        **common(kernel, workload, config, (arch, device), trial),
         resources=used,
-        compiled=resources is not None,
-        failure=f"{trial.outcome}: {trial.reason}" if trial and trial.outcome != "ok" else "",
         tiling=tiling,
         prediction=model.predict(workload, arch, device, tiling, used),
     )
@@ -144,19 +120,8 @@ def explain(
 
 def show(explanation: Explanation, origin: str, out: Console) -> None:
     """The whole report, but the next command."""
-    device, arch = explanation.device, explanation.arch
-    out.print(text.heading(f"{explanation.workload} on {device.name} ({arch.name})"))
-    rules = explanation.refused_by
-    facts = {
-        "kernel": explanation.kernel,
-        "config": text.config_text(explanation.config),
-        "from": origin,
-        "rules": "refused: " + "; ".join(rules) if rules else "none refuses it",
-        "figures": "the compiler's" if explanation.compiled else _LOWER_BOUNDS,
-    }
-    if explanation.failure:
-        facts["compiling"] = explanation.failure
-    out.print(text.facts(facts))
+    figures = "the compiler's" if explanation.compiled else _LOWER_BOUNDS
+    explanation.show_head(origin, figures, {}, out)
     _show_resources(explanation, out)
     _show_occupancy(explanation, out)
     _show_cycles(explanation, out)

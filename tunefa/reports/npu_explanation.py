@@ -14,8 +14,9 @@ from tunefa.arch import Device, NpuArch
 from tunefa.ascend import time_law
 from tunefa.kernel import Kernel
 from tunefa.reports import text
+from tunefa.reports.explained import Explained, common
 from tunefa.tiling import NpuTiling
-from tunefa.trial import Planned, Resources, Trial
+from tunefa.trial import Planned, Trial
 from tunefa.workload import DTYPES, Workload
 
 _BAR_CHARACTERS = 16
@@ -48,21 +49,10 @@ class Share:
 
 
 @dataclass(frozen=True)
-class NpuExplanation:
-    """One config on one NPU."""
+class NpuExplanation(Explained):
+    """One config on one NPU; without a compiler, `resources` are estimates."""
 
-    kernel: str
-    workload: Workload
     arch: NpuArch
-    device: Device
-    config: Mapping[str, Any]
-    refused_by: tuple[str, ...]
-    """Every rule that refuses it."""
-    resources: Resources
-    compiled: bool
-    """Whether `resources` are the compiler's; else they are estimates."""
-    failure: str
-    """Why it did not compile; empty if it did or was not asked to."""
     tiling: NpuTiling
 
     @property
@@ -89,14 +79,7 @@ class NpuExplanation:
     def to_data(self) -> dict[str, Any]:
         """For `--json`."""
         return {
-            "kernel": self.kernel,
-            "workload": str(self.workload),
-            "arch": self.arch.name,
-            "device": self.device.name,
-            "config": dict(self.config),
-            "refused_by": list(self.refused_by),
-            "resources_from": "compiler" if self.compiled else "estimates",
-            "compile_failure": self.failure or None,
+            **self.head("estimates"),
             "resources": asdict(self.resources),
             "memories": {
                 share.memory.lower(): {
@@ -123,40 +106,23 @@ def explain(
 
     Where the compiler says nothing of its memories, formulas do.
     """
-    arch, device = chip
+    arch, _ = chip
     tiling = kernel.space.npu_tiling(config, workload, arch)
     resources = trial.resources if trial is not None else None
     return NpuExplanation(
-        kernel=kernel.name,
-        workload=workload,
-        arch=arch,
-        device=device,
-        config=config,
-        refused_by=kernel.space.refusals(config, workload, arch),
+        **common(kernel, workload, config, chip, trial),
         resources=resources or modelled.estimated(tiling, arch),
-        compiled=resources is not None,
-        failure=f"{trial.outcome}: {trial.reason}" if trial and trial.outcome != "ok" else "",
         tiling=modelled.as_compiled(tiling, resources),
     )
 
 
 def show(explanation: NpuExplanation, origin: str, out: Console) -> None:
     """The whole report, but the next command."""
-    device, arch = explanation.device, explanation.arch
-    out.print(text.heading(f"{explanation.workload} on {device.name} ({arch.name})"))
-    rules, planned = explanation.refused_by, explanation.resources.planned or Planned()
-    facts = {
-        "kernel": explanation.kernel,
-        "config": text.config_text(explanation.config),
-        "from": origin,
-        "rules": "refused: " + "; ".join(rules) if rules else "none refuses it",
-        "figures": _COMPILED if explanation.compiled else _ESTIMATED,
-    }
-    if explanation.failure:
-        facts["compiling"] = explanation.failure
+    planned, more = explanation.resources.planned or Planned(), {}
     if planned.changed:
-        facts["changed"] = f"by the compiler, so that it fits: {text.config_text(planned.changed)}"
-    out.print(text.facts(facts))
+        more["changed"] = f"by the compiler, so that it fits: {text.config_text(planned.changed)}"
+    figures = _COMPILED if explanation.compiled else _ESTIMATED
+    explanation.show_head(origin, figures, more, out)
     _show_memories(explanation, out)
     _show_time(explanation, out)
 
