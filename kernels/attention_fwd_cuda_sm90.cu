@@ -21,6 +21,11 @@
 //
 // Rows in shared memory are cut into chunks of SWIZZLE bytes, one behind the other, in the layout that
 // WGMMA reads without bank conflicts; TMA fills columns beyond the head dimension with zeros.
+//
+// With e4m3 a kernel that runs first writes V^T (cuda/transpose_e4m3.cuh), scores and outputs are
+// multiplied by scales of each KV head, and the output is bf16. Tensor cores keep so few bits of an
+// 8-bit product's sum that every SUM_KEYS keys it is put aside, in fp32 (see Consumer::put_aside).
+// Queries of wide heads are in registers: shared memory is busy enough with their sums.
 
 // ------------------------------------------------------------- parameters, each set by -D (see .py)
 
@@ -75,30 +80,46 @@
 #ifndef DTYPE_FP16
 #define DTYPE_FP16 0
 #endif
+#ifndef DTYPE_E4M3
+#define DTYPE_E4M3 0
+#endif
 
 #include "cuda/hopper.cuh"
+#if TRANSPOSE_V
+#include "cuda/transpose_e4m3.cuh"
+#else
 #include "cuda/wgmma.cuh"
 
 // ---------------------------------------------------------------------------- what follows from them
 
-__host__ __device__ constexpr int padded(int n) { return (n + 15) / 16 * 16; }
-__host__ __device__ constexpr int chunks(int columns) { return (2 * columns + SWIZZLE - 1) / SWIZZLE; }
+__host__ __device__ constexpr int padded(int n, int to) { return (n + to - 1) / to * to; }
+__host__ __device__ constexpr int chunks(int bytes) { return (bytes + SWIZZLE - 1) / SWIZZLE; }
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-constexpr int K_COLUMNS = padded(HEAD_DIM), V_COLUMNS = padded(HEAD_DIM_V);
-constexpr int K_CHUNKS = chunks(K_COLUMNS), V_CHUNKS = chunks(V_COLUMNS);
-constexpr int CHUNK = SWIZZLE / 2;  // columns
+constexpr int ELEMENT = DTYPE_E4M3 ? 1 : 2;  // bytes
+constexpr int K_COLUMNS = padded(HEAD_DIM, 32 / ELEMENT), V_COLUMNS = padded(HEAD_DIM_V, 16);
+constexpr bool Q_IN_REGS = DTYPE_E4M3 && K_COLUMNS > 128;
+// V_CHUNKS: of 16-bit columns, which the output has in any case.
+constexpr int K_CHUNKS = chunks(ELEMENT * K_COLUMNS), V_CHUNKS = chunks(2 * V_COLUMNS);
+constexpr int K_CHUNK = SWIZZLE / ELEMENT, CHUNK = SWIZZLE / 2;  // columns
 constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE, KV_CHUNK_BYTES = BLOCK_N * SWIZZLE;
 // The output leaves through the buffer of the queries, or through one of its own in O_PARTS trips.
 constexpr int Q_BYTES = (O_PARTS ? K_CHUNKS : larger(K_CHUNKS, V_CHUNKS)) * Q_CHUNK_BYTES;
 constexpr int O_CHUNKS = O_PARTS ? V_CHUNKS / O_PARTS : V_CHUNKS;  // of a trip
-constexpr int O_BYTES = O_PARTS ? O_CHUNKS * Q_CHUNK_BYTES : 0;
+// Sums of e4m3 lie where the output leaves through later.
+constexpr int SUM_BYTES = DTYPE_E4M3 ? 64 * 4 * V_COLUMNS : 0;
+constexpr int SUM_KEYS = 512, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
+constexpr int O_BYTES = O_PARTS ? larger(O_CHUNKS * Q_CHUNK_BYTES, SUM_BYTES) : 0;
 // Probabilities of 64 rows, whose chunks are as wide as divides them, so that none is left half empty.
 constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
 constexpr int P_CHUNK = P_SWIZZLE / 2, P_CHUNK_BYTES = 64 * P_SWIZZLE;
 constexpr int P_BYTES = P_SHARED ? 64 * 2 * BLOCK_N : 0;
 constexpr int COPIED_KEYS = BLOCK_N / CLUSTER;  // of a block, by each program of a cluster
-constexpr int K_BYTES = K_CHUNKS * KV_CHUNK_BYTES, V_BYTES = V_CHUNKS * KV_CHUNK_BYTES;
+// Rows of V^T are columns of V, in chunks of as many keys as divide a block.
+constexpr int VT_SWIZZLE = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : 32;
+constexpr int VT_CHUNK_BYTES = V_COLUMNS * VT_SWIZZLE, COPIED_COLUMNS = V_COLUMNS / CLUSTER;
+constexpr int K_BYTES = K_CHUNKS * KV_CHUNK_BYTES;
+constexpr int V_BYTES = DTYPE_E4M3 ? V_COLUMNS * BLOCK_N : V_CHUNKS * KV_CHUNK_BYTES;
 constexpr int ROWS = 64 * WARPGROUPS;
 constexpr int THREADS = 128 * (WARPGROUPS + 1);
 // The launch gives each thread 65,536 / THREADS registers, rounded down to a multiple of 8: 168 of
@@ -106,6 +127,10 @@ constexpr int THREADS = 128 * (WARPGROUPS + 1);
 // times (24 + 2 * 240) are 64,512, times (32 + 3 * 160) 65,536.
 constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : 240;
 constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
+// e4m3 ends at 448 and has fewer bits below 2^-6 (OCP 8-bit Floating Point Specification 1.0): there
+// probabilities are scaled by 2^P_LOG2, and grow beyond that by ROOM, half of SLACK, to 2^8 at most
+// (FlashAttention-3's max_offset).
+constexpr int ROOM = DTYPE_E4M3 ? SLACK / 2 : SLACK, P_LOG2 = DTYPE_E4M3 ? 8 - ROOM : 0;
 constexpr float LN_2 = 0.6931471805599453f;
 #define INFINITE __int_as_float(0x7f800000)  // no header of the toolkit's has to be there
 
@@ -115,6 +140,8 @@ static_assert(!HALF_DIAGONAL || (OVERLAP && BLOCK_N % 32 == 0), "half a block is
 static_assert(OVERLAP || !P_SHARED, "step_in_turn has no registers to gain");
 static_assert(CLUSTER == 1 || CLUSTER == 2, "two programs share K and V");
 static_assert(COPIED_KEYS % 8 == 0, "swizzles begin anew with every 8 rows");
+static_assert(!DTYPE_E4M3 || BLOCK_N % 32 == 0, "WGMMA sums over 32 keys at a time");
+static_assert(!DTYPE_E4M3 || (O_PARTS == 1 && !P_SHARED), "sums lie in the output's buffer");
 static_assert(OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip would");
 
 // Shared memory, in bytes from a multiple of 1,024, at which swizzles begin.
@@ -125,6 +152,12 @@ constexpr int O_AT = V_AT + STAGES * V_BYTES, BARRIERS_AT = O_AT + WARPGROUPS * 
 struct Sizes {
     int heads, seqlen_q, seqlen_k;
     float scale_log2;  // of q @ k^T, times log2(e)
+};
+
+// e4m3: scales of each (batch, KV head), or null for 1.
+struct Descales {
+    const float *q, *k, *v;
+    int heads_kv;
 };
 
 // A tile as the table has it, and the first row of that of its cluster which sees the most keys.
@@ -182,7 +215,7 @@ __device__ __forceinline__ void load_chunks(const TensorMap* map, u32 to, int ch
                                             u32 barrier, int row, int head, int batch) {
 #pragma unroll
     for (int i = 0; i < count; i++)
-        tma_load(to + i * chunk_bytes, map, barrier, i * CHUNK, row, head, batch);
+        tma_load(to + i * chunk_bytes, map, barrier, i * K_CHUNK, row, head, batch);
 }
 
 // This program's part of a block of K or V, for each program of the cluster.
@@ -195,8 +228,23 @@ __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, int cou
     int begin = cluster_rank() * COPIED_KEYS;
 #pragma unroll
     for (int i = 0; i < count; i++)
-        tma_load_multicast(to + i * KV_CHUNK_BYTES + begin * SWIZZLE, map, barrier, i * CHUNK,
+        tma_load_multicast(to + i * KV_CHUNK_BYTES + begin * SWIZZLE, map, barrier, i * K_CHUNK,
                            key + begin, of.head_kv, of.batch, (1 << CLUSTER) - 1);
+}
+
+// The same of a block of V^T, in which each program copies some of the columns of V.
+__device__ __forceinline__ void load_transposed(const TensorMap* map, u32 to, u32 barrier, int key,
+                                                const Tile& of) {
+    int begin = CLUSTER == 1 ? 0 : cluster_rank() * COPIED_COLUMNS;
+#pragma unroll
+    for (int i = 0; i < BLOCK_N / VT_SWIZZLE; i++) {
+        u32 chunk = to + i * VT_CHUNK_BYTES + begin * VT_SWIZZLE;
+        if (CLUSTER == 1)
+            tma_load(chunk, map, barrier, key + i * VT_SWIZZLE, begin, of.head_kv, of.batch);
+        else
+            tma_load_multicast(chunk, map, barrier, key + i * VT_SWIZZLE, begin, of.head_kv, of.batch,
+                               (1 << CLUSTER) - 1);
+    }
 }
 
 // One thread: Q of each tile, then K and V of its blocks in the order of their use.
@@ -219,8 +267,11 @@ __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap*
     auto load_v = [&](const Tile& of, int use, int block) {
         v.wait_freed(use);
         barrier_expect(v.filled(use % STAGES), V_BYTES);
-        load_block(v_map, shared + V_AT + use % STAGES * V_BYTES, V_CHUNKS, v.filled(use % STAGES),
-                   block * BLOCK_N, of);
+        u32 to = shared + V_AT + use % STAGES * V_BYTES;
+        if (DTYPE_E4M3)
+            load_transposed(v_map, to, v.filled(use % STAGES), block * BLOCK_N, of);
+        else
+            load_block(v_map, to, V_CHUNKS, v.filled(use % STAGES), block * BLOCK_N, of);
     };
     for (int turn = 0; turn < count; turn++) {
         Tile here = tile;
@@ -246,8 +297,9 @@ __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap*
 
 #include "cuda/attention_rows.cuh"
 
-__device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, const Sizes& sizes,
-                                        const int* schedule, const int* tiles, u32 shared, int me) {
+__device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, const Descales& descales,
+                                        const Sizes& sizes, const int* schedule, const int* tiles,
+                                        u32 shared, int me) {
     u32 barriers = shared + BARRIERS_AT;
     int thread = threadIdx.x % 128;
     Consumer c{sizes, {barriers}, {barriers}, {barriers}, shared, me, thread % 32, thread / 32};
@@ -265,12 +317,15 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
             int left = blocks_end(sizes, here.lowest_row, ROWS) - end;
             for (; left > 0; left--) c.skip(use++);
         }
+        if (DTYPE_E4M3) c.take_scales(descales, here.batch * descales.heads_kv + here.head_kv);
         Rows rows;
+        rows.blocks = 0;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i++) rows.out[i] = 0.0f;
         for (int half = 0; half < 2; half++) {
             rows.max_log2[half] = -INFINITE;
             rows.sum[half] = 0.0f;
+            rows.aside_decay[half] = 1.0f;
         }
         // With two slots the output of the tile before leaves while this one's first block is
         // worked on; with a buffer of its own it never keeps queries waiting.
@@ -284,6 +339,7 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
             if (O_PARTS > 0) c.release(c.q.freed(slot));
         };
         barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
+        if (Q_IN_REGS) c.take_queries(slot);
         use = c.attend(rows, slot, use, row, end, release_before, release_queries);
         long long rows_before = (long long)(here.batch * sizes.heads + here.head) * sizes.seqlen_q;
         c.finish(rows, lse + rows_before, row);
@@ -329,8 +385,17 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
 extern "C" __global__ void LAUNCH_BOUNDS
     attention_fwd(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap o_map,
-                  float* lse, const int* schedule, const int* tiles, int heads, int seqlen_q,
-                  int seqlen_k, float scale_log2) {
+                  float* lse,
+#if DTYPE_E4M3
+                  const float* q_descale, const float* k_descale, const float* v_descale, int heads_kv,
+#endif
+                  const int* schedule, const int* tiles, int heads, int seqlen_q, int seqlen_k,
+                  float scale_log2) {
+#if DTYPE_E4M3
+    Descales descales{q_descale, k_descale, v_descale, heads_kv};
+#else
+    Descales descales{};
+#endif
     // Nothing static lies before it, so it begins where it is aligned.
     extern __shared__ __align__(1024) unsigned char memory[];
     u32 shared = shared_address(memory);
@@ -352,6 +417,7 @@ extern "C" __global__ void LAUNCH_BOUNDS
             produce(&q_map, &k_map, &v_map, sizes, schedule, tiles, shared);
     } else {
         if (WARPGROUPS > 1) take_registers<CONSUMER_REGISTERS>();
-        consume(&o_map, lse, sizes, schedule, tiles, shared, warpgroup);
+        consume(&o_map, lse, descales, sizes, schedule, tiles, shared, warpgroup);
     }
 }
+#endif

@@ -12,7 +12,8 @@ The algorithm stands in the .cu. What each parameter trades:
                  fewer registers, and other warpgroups fill the gaps
     PING_PONG    1: warpgroups take turns at the tensor cores
     SLACK        powers of two by which scores may exceed their row's maximum before it follows
-                 them; a warp whose maxima all stay need not rescale its output
+                 them; a warp whose maxima all stay need not rescale its output. Of e4m3, which has
+                 less room, half as many
     HALF_DIAGONAL  1: of a causal tile's first block, only the half that can be seen is multiplied
     SWIZZLE      bytes of a row that lie together in shared memory: narrower, for head dimensions
                  that would leave the last 128 bytes half empty
@@ -32,6 +33,10 @@ from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the c
 LOG2_E = math.log2(math.e)
 _PARAMETERS = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "OVERLAP", "PING_PONG",
                "SLACK", "HALF_DIAGONAL", "SWIZZLE", "P_SHARED", "CLUSTER")  # fmt: skip
+_TRANSPOSE_THREADS, _TRANSPOSE_KEYS = 256, 128
+"""Of one block of the kernel that writes V^T, as cuda/transpose_e4m3.cuh has them."""
+_KEYS = 16
+"""Keys that are reordered among each other; rows of V^T are as many bytes long, or a multiple."""
 
 
 def variant(workload, config, aligned=True):
@@ -47,6 +52,7 @@ def variant(workload, config, aligned=True):
         # A causal kernel masks its first blocks in any case.
         "RAGGED": int(not workload.causal and workload.seqlen_k % config["BLOCK_N"] != 0),
         "DTYPE_FP16": int(workload.dtype == "fp16"),
+        "DTYPE_E4M3": int(_is_e4m3(workload)),
     }
     threads = 128 * (config["WARPGROUPS"] + 1)
     return {
@@ -57,24 +63,64 @@ def variant(workload, config, aligned=True):
     }
 
 
+def _is_e4m3(workload):
+    return workload.dtype == "e4m3"
+
+
 def _smem_bytes(workload, config):
     """Dynamic shared memory, laid out as the .cu says."""
-    rows, width = 64 * config["WARPGROUPS"], config["SWIZZLE"]
-    k_chunks, v_chunks = (_chunks(d, width) for d in (workload.head_dim, workload.head_dim_v))
-    o_parts = config["O_PARTS"]
-    q_chunks = k_chunks if o_parts else max(k_chunks, v_chunks)
-    o_chunks = v_chunks // o_parts if o_parts else 0
-    q_rows, k_rows = rows * config["Q_STAGES"], config["STAGES"] * config["BLOCK_N"]
+    rows, width, o_parts = 64 * config["WARPGROUPS"], config["SWIZZLE"], config["O_PARTS"]
+    columns_v, block_n = _round_up(workload.head_dim_v, 16), config["BLOCK_N"]
+    # WGMMA sums over 32 bytes of a row at a time.
+    k_width = _round_up(_round_up(_element(workload) * workload.head_dim, 32), width)
+    o_width = _round_up(2 * columns_v, width)
+    v_bytes = block_n * (columns_v if _is_e4m3(workload) else o_width)
+    q_bytes = rows * (k_width if o_parts else max(k_width, o_width))
+    o_bytes = rows * o_width // o_parts if o_parts else 0
+    if _is_e4m3(workload):
+        o_bytes = max(o_bytes, 4 * rows * columns_v)
+    p_bytes = 2 * rows * block_n if config["P_SHARED"] else 0
     barriers = 4 * config["STAGES"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
-    tiles = q_rows * q_chunks + k_rows * (k_chunks + v_chunks) + rows * o_chunks
-    p_bytes = 2 * rows * config["BLOCK_N"] if config["P_SHARED"] else 0
-    return width * tiles + p_bytes + 8 * barriers
+    kv_bytes = config["STAGES"] * (block_n * k_width + v_bytes)
+    return config["Q_STAGES"] * q_bytes + kv_bytes + o_bytes + p_bytes + 8 * barriers
 
 
-def _chunks(head_dim, width):
-    """Pieces of `width` bytes of a row of 16-bit elements, of which WGMMA takes 16 at a time."""
-    columns = -(-head_dim // 16) * 16
-    return -(-2 * columns // width)
+def _element(workload):
+    """Bytes."""
+    return 1 if _is_e4m3(workload) else 2
+
+
+def _round_up(n, to):
+    return -(-n // to) * to
+
+
+def prologue(workload, config):
+    """What writes V^T for 8-bit operands; None for others."""
+    if not _is_e4m3(workload):
+        return None
+    return {
+        "function": "transpose_v",
+        "defines": {"TRANSPOSE_V": 1, "DTYPE_E4M3": 1, "HEAD_DIM_V": workload.head_dim_v},
+        "threads": _TRANSPOSE_THREADS,
+        "smem_bytes": 0,
+    }
+
+
+def scratch(tensors, workload, config):
+    """Shape and dtype of V^T, (batch, heads_kv, head_dim_v, keys), keys in whole groups."""
+    v = tensors[2]
+    keys = _round_up(workload.seqlen_k, _KEYS)
+    return [((workload.batch, workload.heads_kv, workload.head_dim_v, keys), v.dtype)]
+
+
+def prologue_arguments(tensors, workload, config):
+    """Grid and arguments of `transpose_v`."""
+    v, vt = tensors[2], tensors[-1]
+    batch, heads_kv, seqlen_k, _ = v.shape
+    keys = vt.shape[3]
+    sizes = map(ctypes.c_int, (heads_kv, seqlen_k, keys // 4))
+    strides = (ctypes.c_longlong(step // 16) for step in v.stride()[:3])
+    return (batch * heads_kv, -(-keys // _TRANSPOSE_KEYS), 1), [v, vt, *sizes, *strides]
 
 
 def arguments(tensors, workload, config, scale):
@@ -82,15 +128,32 @@ def arguments(tensors, workload, config, scale):
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
-    seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
+    seqlen_q), fp32, contiguous. With e4m3 the descales of q, k and v follow, each (batch,
+    heads_kv), fp32, contiguous, or empty for 1, and what `scratch` says. `scale` multiplies q @ k^T
+    and is positive.
     """
-    q, k, v, out, lse = tensors
+    q, k, v, out, lse, *more = tensors
     schedule, tiles = tile_table.tables(workload, config, lse.device)
     n, width = config["BLOCK_N"] // config["CLUSTER"], config["SWIZZLE"]
-    maps = [
-        {"map": tensor, "box": (1, 1, rows, width // 2), "swizzle_bytes": width}
-        for tensor, rows in ((q, 64), (k, n), (v, n), (out, 64))
-    ]
+    k_columns = width // _element(workload)
+    maps = [_map(q, 64, k_columns, width), _map(k, n, k_columns, width)]
+    descales = []
+    if _is_e4m3(workload):
+        *descales, vt = more
+        descales.append(ctypes.c_int(workload.heads_kv))
+        # As many keys as divide a block lie together.
+        keys = next(keys for keys in (128, 64, 32) if config["BLOCK_N"] % keys == 0)
+        maps.append(_map(vt, _round_up(workload.head_dim_v, 16) // config["CLUSTER"], keys, keys))
+    else:
+        maps.append(_map(v, n, k_columns, width))
+    maps.append(_map(out, 64, width // 2, width))
     sizes = map(ctypes.c_int, (workload.heads, workload.seqlen_q, workload.seqlen_k))
     scale_log2 = ctypes.c_float(scale * LOG2_E)
-    return (len(schedule) - 1, 1, 1), [*maps, lse, schedule, tiles, *sizes, scale_log2]
+    return (len(schedule) - 1, 1, 1), [
+        *maps, lse, *descales, schedule, tiles, *sizes, scale_log2,
+    ]  # fmt: skip
+
+
+def _map(tensor, rows, columns, swizzle_bytes):
+    """A tensor as TMA copies it, by so many rows and columns at a time."""
+    return {"map": tensor, "box": (1, 1, rows, columns), "swizzle_bytes": swizzle_bytes}

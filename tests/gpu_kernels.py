@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,12 +33,22 @@ def served(workload: Workload) -> list[Kernel]:
 
 def judge(kernel: Kernel, workload: Workload, config: Config, gate: check.Gate) -> None:
     """Raises AssertionError where a launch is not right twice."""
-    language, made = languages.load(kernel.language), check.tensors(workload, "cuda")
-    compiled = language.compile(kernel, workload, config, seen_arch())
-    scores = (workload.head_dim**-0.5, check.softcap(workload))
-    launch = language.prepare(kernel, compiled, made, workload, config, *scores)
+    made = check.tensors(workload, "cuda")
+    launch = launched(kernel, workload, config, made)
     found = gate.verdict(lambda: launch(*made), workload, made)
     assert found.passed and found.repeatable, f"{found.reason}: {config}"
+
+
+def launched(
+    kernel: Kernel, workload: Workload, config: Config, made: Sequence[Any]
+) -> languages.Launch:
+    """A launch of the config on tensors of `check`, which has been made once."""
+    language = languages.load(kernel.language)
+    compiled = language.compile(kernel, workload, config, seen_arch())
+    scores = (workload.head_dim**-0.5, check.softcap(workload))
+    launch: languages.Launch = language.prepare(kernel, compiled, made, workload, config, *scores)
+    launch(*made)
+    return launch
 
 
 def judge_random_configs(workload: Workload, count: int, seed: Any = 0) -> None:

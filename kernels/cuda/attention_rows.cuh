@@ -7,9 +7,12 @@
 // What a warpgroup knows of its 64 rows.
 struct Rows {
     float out[V_COLUMNS / 2];
-    u32 p[P_SHARED ? 1 : BLOCK_N / 4];  // probabilities of the block before, in the dtype
+    u32 p[P_SHARED ? 1 : BLOCK_N * ELEMENT / 8];  // probabilities of the block before, in the dtype
     float max_log2[2], sum[2], decay[2];
     float share[2];  // in the end, 1 / sum
+    // e4m3: blocks of this tile that were multiplied with V, and what became of 1 put aside since.
+    int blocks;
+    float aside_decay[2];
 };
 
 struct Consumer {
@@ -19,6 +22,8 @@ struct Consumer {
     QRing q;
     u32 shared;
     int me, lane, warp;
+    float tile_scale, out_scale;  // e4m3: of this tile's KV head
+    u32 q_rows[Q_IN_REGS ? ELEMENT * K_COLUMNS / 8 : 1];
 
     // This lane's first row and column of a block, beside `row` and `key`.
     __device__ __forceinline__ int lane_row() const { return 16 * warp + lane / 4; }
@@ -43,6 +48,16 @@ struct Consumer {
             barrier_arrive_at(barrier, lane);
     }
 
+    // Queries from shared memory into the registers of a left operand.
+    __device__ __forceinline__ void take_queries(int slot) {
+        int at = 16 * warp + lane % 16;
+#pragma unroll
+        for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
+            u32 chunk = shared + Q_AT + slot * Q_BYTES + byte / SWIZZLE * Q_CHUNK_BYTES;
+            matrices_load(q_rows + byte / 8, unit_at<SWIZZLE>(chunk, at, byte % SWIZZLE / 16 + lane / 16));
+        }
+    }
+
     // Starts s = q @ k^T of a block's first N keys.
     template <int N>
     __device__ __forceinline__ void start_scores(float (&s)[N / 2], int slot, int use) const {
@@ -50,16 +65,41 @@ struct Consumer {
         u64 b = matrix_descriptor<SWIZZLE>(shared + K_AT + use % STAGES * K_BYTES, 16, 8 * SWIZZLE);
         wgmma_begin();
 #pragma unroll
-        for (int column = 0; column < K_COLUMNS; column += 16) {
-            int chunk = column / CHUNK, bytes = column % CHUNK * 2;
-            Wgmma<N>::ss(s, a + ((chunk * Q_CHUNK_BYTES + bytes) >> 4),
-                               b + ((chunk * KV_CHUNK_BYTES + bytes) >> 4), column > 0);
+        for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
+            int chunk = byte / SWIZZLE, rest = byte % SWIZZLE;
+            int q_at = chunk * Q_CHUNK_BYTES + rest, k_at = chunk * KV_CHUNK_BYTES + rest;
+            if constexpr (!Q_IN_REGS)
+                Wgmma<N>::ss(s, a + (q_at >> 4), b + (k_at >> 4), byte > 0);
+            else if (byte == 0)
+                Wgmma<N>::template rs<0>(s, q_rows, b);
+            else
+                Wgmma<N>::rs(s, q_rows + byte / 8, b + (k_at >> 4));
         }
         wgmma_commit();
     }
 
     // Starts out += p @ v.
     __device__ __forceinline__ void start_output(Rows& rows, int use) const {
+        if constexpr (DTYPE_E4M3)
+            start_transposed_output(rows, use);
+        else
+            start_plain_output(rows, use);
+    }
+
+    // The same of e4m3, which takes V^T.
+    __device__ __forceinline__ void start_transposed_output(Rows& rows, int use) const {
+        u64 b = matrix_descriptor<VT_SWIZZLE>(shared + V_AT + use % STAGES * V_BYTES, 16,
+                                              8 * VT_SWIZZLE);
+        wgmma_begin();
+#pragma unroll
+        for (int key = 0; key < BLOCK_N; key += 32) {
+            int bytes = key / VT_SWIZZLE * VT_CHUNK_BYTES + key % VT_SWIZZLE;
+            Wgmma<V_COLUMNS>::rs(rows.out, rows.p + key / 8, b + (bytes >> 4));
+        }
+        wgmma_commit();
+    }
+
+    __device__ __forceinline__ void start_plain_output(Rows& rows, int use) const {
         // Columns of V lie side by side, chunk behind chunk; groups of 8 keys follow each other.
         u64 b = matrix_descriptor<SWIZZLE>(shared + V_AT + use % STAGES * V_BYTES, KV_CHUNK_BYTES,
                                            8 * SWIZZLE);
@@ -95,6 +135,10 @@ struct Consumer {
         }
     }
 
+    __device__ __forceinline__ float scale_log2() const {
+        return DTYPE_E4M3 ? tile_scale : sizes.scale_log2;
+    }
+
     // Scores become probabilities: FlashAttention-2, arXiv:2307.08691, algorithm 1, lines 8 and 9.
     // Sums stay spread over a row's four lanes. With SLACK a maximum stays until scores exceed it by
     // so many powers of two: then decay is nearly always 1, and the output need not be rescaled.
@@ -108,9 +152,10 @@ struct Consumer {
             for (int i = 0; i < N / 8; i++)
                 most = fmaxf(most, fmaxf(s[4 * i + 2 * half], s[4 * i + 2 * half + 1]));
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2)) * sizes.scale_log2;
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2)) * scale_log2();
+            if (P_LOG2 > 0) most -= P_LOG2;
             float before = rows.max_log2[half];
-            float now = SLACK ? (most > before + SLACK ? most : before) : fmaxf(most, before);
+            float now = ROOM ? (most > before + ROOM ? most : before) : fmaxf(most, before);
             float shift = EMPTY && now == -INFINITE ? 0.0f : now;  // -inf - -inf would be NaN
             rows.decay[half] = exp2_approx(before - shift);
             rows.max_log2[half] = now;
@@ -118,8 +163,8 @@ struct Consumer {
 #pragma unroll
             for (int i = 0; i < N / 8; i++) {
                 float* pair = s + 4 * i + 2 * half;
-                pair[0] = exp2_approx(fmaf(pair[0], sizes.scale_log2, -shift));
-                pair[1] = exp2_approx(fmaf(pair[1], sizes.scale_log2, -shift));
+                pair[0] = exp2_approx(fmaf(pair[0], scale_log2(), -shift));
+                pair[1] = exp2_approx(fmaf(pair[1], scale_log2(), -shift));
                 sum += pair[0] + pair[1];
             }
             rows.sum[half] = fmaf(rows.sum[half], rows.decay[half], sum);
@@ -136,6 +181,24 @@ struct Consumer {
     // Probabilities in the dtype, for start_output; 0 behind the first N.
     template <int N>
     __device__ __forceinline__ void keep(const float (&s)[N / 2], Rows& rows) const {
+        if constexpr (DTYPE_E4M3)
+            keep_e4m3<N>(s, rows);
+        else
+            keep_16_bits<N>(s, rows);
+    }
+
+    // In the order of the keys of V^T.
+    template <int N>
+    __device__ __forceinline__ void keep_e4m3(const float (&s)[N / 2], Rows& rows) const {
+#pragma unroll
+        for (int i = 0; i < BLOCK_N / 8; i++) {
+            const float* x = s + (8 * (i / 2) + 2 * (i % 2)) % (N / 2);
+            rows.p[i] = i < N / 8 ? packed_e4m3(x[0], x[1], x[4], x[5]) : 0;
+        }
+    }
+
+    template <int N>
+    __device__ __forceinline__ void keep_16_bits(const float (&s)[N / 2], Rows& rows) const {
         auto pair = [&](int i) {
             return i < N / 4 ? packed(s[2 * i % (N / 2)], s[2 * i % (N / 2) + 1]) : 0;
         };
@@ -164,6 +227,51 @@ struct Consumer {
         if (SLACK && !__any_sync(~0u, rows.decay[0] != 1.0f || rows.decay[1] != 1.0f)) return;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i++) rows.out[i] *= rows.decay[i / 2 % 2];
+        for (int half = 0; half < 2; half++) rows.aside_decay[half] *= rows.decay[half];
+    }
+
+    // e4m3: what a tile's scores and outputs are multiplied with, `at` of each (batch, KV head).
+    __device__ __forceinline__ void take_scales(const Descales& descales, int at) {
+        auto of = [&](const float* all) { return all ? all[at] : 1.0f; };
+        // 0 times a hidden key's -inf would be NaN.
+        tile_scale = fmaxf(sizes.scale_log2 * of(descales.q) * of(descales.k), 1e-30f);
+        out_scale = of(descales.v);
+    }
+
+    // e4m3: tensor cores add 8-bit products with about 14 bits, the rest cut off (DeepSeek-V3,
+    // arXiv:2412.19437, section 3.5.2): after 16,384 keys a fourth of a sum can be missing. So every
+    // SUM_BLOCKS blocks it is added to one in fp32, in memory of which each thread has its own part.
+    __device__ __forceinline__ void put_aside(Rows& rows) const {
+        if (!DTYPE_E4M3 || ++rows.blocks % SUM_BLOCKS != 0) return;
+        bool is_first = rows.blocks == SUM_BLOCKS;
+        if (is_first) {  // the output of the tile before leaves from there
+            if (lane + warp == 0) tma_store_wait();
+            threads_sync(1 + WARPGROUPS + me, 128);
+        }
+#pragma unroll
+        for (int i = 0; i < V_COLUMNS / 2; i += 4) {
+            if (!is_first) add_aside(rows, i);
+            shared_store(aside_at(i), rows.out + i);
+            for (int j = 0; j < 4; j++) rows.out[i + j] = 0.0f;
+        }
+        for (int half = 0; half < 2; half++) rows.aside_decay[half] = 1.0f;
+    }
+    __device__ __forceinline__ void take_back(Rows& rows) const {
+        if (!DTYPE_E4M3 || rows.blocks < SUM_BLOCKS) return;
+#pragma unroll
+        for (int i = 0; i < V_COLUMNS / 2; i += 4) add_aside(rows, i);
+    }
+    __device__ __forceinline__ void add_aside(Rows& rows, int i) const {
+        float4 aside = shared_load(aside_at(i));
+        float* out = rows.out + i;
+        out[0] = fmaf(aside.x, rows.aside_decay[0], out[0]);
+        out[1] = fmaf(aside.y, rows.aside_decay[0], out[1]);
+        out[2] = fmaf(aside.z, rows.aside_decay[1], out[2]);
+        out[3] = fmaf(aside.w, rows.aside_decay[1], out[3]);
+    }
+    // Where out[i] to out[i + 3] lie, side by side with those of the other threads.
+    __device__ __forceinline__ u32 aside_at(int i) const {
+        return shared + O_AT + me * O_BYTES + 4 * (128 * i + 4 * (32 * warp + lane));
     }
 
     // A tile's first block, or the first N keys of it: nothing to multiply with V yet.
@@ -202,6 +310,7 @@ struct Consumer {
         pin(rows.out);
         if constexpr (!P_SHARED) pin(rows.p);
         release_block(v.freed((use - 1) % STAGES));
+        put_aside(rows);
         keep<BLOCK_N>(s, rows);
     }
 
@@ -225,6 +334,7 @@ struct Consumer {
         pin(rows.out);
         pin(rows.p);
         release_block(v.freed(use % STAGES));
+        put_aside(rows);
     }
 
     // Hands back a block that other warpgroups of the tile need, and this one does not. Before it is
@@ -272,6 +382,7 @@ struct Consumer {
             for (; block >= 0; block--, use++) step_in_turn<false>(rows, slot, use, row, block);
             after_scores();
         }
+        take_back(rows);
         return use;
     }
 
@@ -283,6 +394,7 @@ struct Consumer {
             sum += __shfl_xor_sync(~0u, sum, 1);
             sum += __shfl_xor_sync(~0u, sum, 2);
             rows.share[half] = sum != 0.0f ? 1.0f / sum : 0.0f;  // 0: a row that saw no key
+            if (DTYPE_E4M3) rows.share[half] *= out_scale;
             int mine = row + lane_row() + 8 * half;
             if (lane % 4 == 0 && mine < sizes.seqlen_q)
                 lse[mine] = sum != 0.0f ? (rows.max_log2[half] + log2_approx(sum)) * LN_2 : -INFINITE;

@@ -117,6 +117,27 @@ __device__ __forceinline__ void matrices_store(u32 row, u32 a, u32 b, u32 c, u32
                  : "memory");
 }
 
+// The same back: x[i] is a part of matrix i.
+__device__ __forceinline__ void matrices_load(u32* x, u32 row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(row)
+                 : "memory");
+}
+__device__ __forceinline__ void shared_store(u32 to, const float* x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+                 "f"(x[3])
+                 : "memory");
+}
+__device__ __forceinline__ float4 shared_load(u32 from) {
+    float4 x;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(from)
+                 : "memory");
+    return x;
+}
+
 // --------------------------------------------------------------------------------------- registers
 
 template <int REGISTERS>
@@ -140,7 +161,18 @@ __device__ __forceinline__ float log2_approx(float x) {
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// Two numbers in the dtype of the tensors, the first in the lower half.
+// Four numbers in e4m3, the first in the lowest byte.
+__device__ __forceinline__ u32 packed_e4m3(float a, float b, float c, float d) {
+    u32 all;
+    asm("{ .reg .b16 low, high;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+        "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+        "mov.b32 %0, {low, high}; }"
+        : "=r"(all)
+        : "f"(a), "f"(b), "f"(c), "f"(d));
+    return all;
+}
+// Two numbers in the dtype of the output, the first in the lower half.
 __device__ __forceinline__ u32 packed(float low, float high) {
     u32 both;
 #if DTYPE_FP16

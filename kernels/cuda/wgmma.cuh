@@ -5,10 +5,20 @@
 // d[4 j + 3] those of the second.
 #pragma once
 
-#if DTYPE_FP16
-#define OPERAND ".f16.f16 "
+// What is summed at a time, 32 bytes, and the types. Of 16 bits B may lie by rows (operand e), of 8 it
+// may not.
+#if DTYPE_E4M3
+#define KIND "k32.f32.e4m3.e4m3 "
+#define SS_ORDER(e) ""
+#define RS_ORDER ""
 #else
-#define OPERAND ".bf16.bf16 "
+#if DTYPE_FP16
+#define KIND "k16.f32.f16.f16 "
+#else
+#define KIND "k16.f32.bf16.bf16 "
+#endif
+#define SS_ORDER(e) ", 0, %" #e
+#define RS_ORDER ", 1"
 #endif
 
 // ---------------------------------------------------------------------- operands in shared memory
@@ -48,7 +58,8 @@ __device__ __forceinline__ void pin(u32 (&x)[N]) {
 
 // ------------------------------------------------------------------------------------ the products
 
-// ss: A and B^T in shared memory, or B with BY_ROWS; rs: A in registers, B in shared memory.
+// ss: A and B^T in shared memory, or B with BY_ROWS; rs: A in registers, B in shared memory, or B^T
+// of e4m3.
 template <int N>
 struct Wgmma;
 
@@ -96,17 +107,18 @@ struct Wgmma;
         template <int BY_ROWS = 0>                                                                \
         static __device__ __forceinline__ void ss(float (&d)[N / 2], u64 a_, u64 b_, int add) {   \
             asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #c ", 0;\n"                       \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32" OPERAND "{" R##k "}, %" \
-                         #a ", %" #b ", add, 1, 1, 0, %" #e "; }"                                 \
+                         "wgmma.mma_async.sync.aligned.m64n" #N KIND "{" R##k "}, %" #a ", %" #b  \
+                         ", add, 1, 1" SS_ORDER(e) "; }"                                          \
                          : D##k                                                                   \
                          : "l"(a_), "l"(b_), "r"(add), "n"(BY_ROWS));                             \
         }                                                                                         \
-        static __device__ __forceinline__ void rs(float (&d)[N / 2], const u32* p, u64 v) {       \
+        template <int ADD = 1>                                                                    \
+        static __device__ __forceinline__ void rs(float (&d)[N / 2], const u32* a_, u64 b_) {     \
             asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #g ", 0;\n"                       \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32" OPERAND "{" R##k        \
-                         "}, {%" #a ",%" #b ",%" #c ",%" #e "}, %" #f ", add, 1, 1, 1; }"         \
+                         "wgmma.mma_async.sync.aligned.m64n" #N KIND "{" R##k "}, {%" #a ",%" #b  \
+                         ",%" #c ",%" #e "}, %" #f ", add, 1, 1" RS_ORDER "; }"                   \
                          : D##k                                                                   \
-                         : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v), "n"(1));           \
+                         : "r"(a_[0]), "r"(a_[1]), "r"(a_[2]), "r"(a_[3]), "l"(b_), "n"(ADD));    \
         }                                                                                         \
     };
 WGMMA(16, 1, 8, 9, 10, 11, 12, 13)

@@ -89,6 +89,23 @@ P_SHARED: list[tuple[str, dict[str, Any]]] = [
     ("b8_h15_kv5_q1300_d128", dict(WARPGROUPS=3, BLOCK_N=112, PING_PONG=1, CLUSTER=2)),
     ("b8_h16_q1300_k1333_d64_full", dict(WARPGROUPS=3, BLOCK_N=176, PING_PONG=1, CLUSTER=2)),
 ]  # fmt: skip
+# Chunks of V^T of each width, sums put aside once and often or never, each way in and out.
+E4M3: list[tuple[str, dict[str, Any]]] = [
+    ("h2_kv1_q200_k333_d128_full", {}),
+    ("h2_kv1_q200_k3333_d128_full", dict(BLOCK_N=96, WARPGROUPS=3)),
+    ("b8_h16_q1300_d128", dict(BLOCK_N=224, Q_STAGES=2, HALF_DIAGONAL=1)),
+    ("b8_h16_q1300_k2333_d64", dict(WARPGROUPS=3, BLOCK_N=160, PING_PONG=1, SWIZZLE=64)),
+    ("b8_h16_q1300_k2333_d64_full", dict(BLOCK_N=192, OVERLAP=0, CLUSTER=2)),
+    ("b4_h8_q1300_k3333_d256", dict(BLOCK_N=64, PING_PONG=1, HALF_DIAGONAL=1, CLUSTER=2)),
+    ("b4_h8_q1300_k3333_d256_full", dict(BLOCK_N=64, SLACK=0)),
+    ("b4_h8_kv2_q1300_k3333_d192", dict(BLOCK_N=64, OVERLAP=0)),
+    ("b8_h16_q1300_k2000_d96", dict(WARPGROUPS=3, BLOCK_N=96, SWIZZLE=32, CLUSTER=2)),
+    ("b2_h3_q1_k1700_d128", dict(WARPGROUPS=1, BLOCK_N=256)),
+    ("h2_q64_d16_full", dict(WARPGROUPS=1, BLOCK_N=64)),
+    ("h2_q130_k100_d112_dv64", dict(BLOCK_N=64)),
+    ("b3_h4_q700_k900_d32_dv144", dict(BLOCK_N=160)),
+]  # fmt: skip
+CASES += [(f"{text}_e4m3", {"O_PARTS": 1, **changes}) for text, changes in E4M3]
 CASES += [(text, {**changes, "CLUSTER": 2}) for text, changes in CLUSTERED]
 CASES += [(text, {**changes, "P_SHARED": 1}) for text, changes in P_SHARED]
 
@@ -101,11 +118,14 @@ def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
     judge(KERNEL, workload, config, check.Gate("cuda"))
 
 
-@pytest.mark.parametrize("head_dim", range(16, 257, 24))
+@pytest.mark.parametrize(
+    ("head_dim", "dtype"),
+    [*((d, "bf16") for d in range(16, 257, 24)), *((d, "e4m3") for d in range(16, 257, 48))],
+)
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("cluster", [1, 2])
-def test_the_default_of_each_head_dim(head_dim: int, mask: str, cluster: int) -> None:
-    workload = Workload.parse(f"b12_h18_kv6_q777_k1000_d{head_dim}_{mask}")
+def test_the_default_of_each_head_dim(head_dim: int, dtype: str, mask: str, cluster: int) -> None:
+    workload = Workload.parse(f"b12_h18_kv6_q777_k1000_d{head_dim}_{dtype}_{mask}")
     config = {**KERNEL.default(workload, SM90), "CLUSTER": cluster}
     judge(KERNEL, workload, config, check.Gate("cuda"))
 

@@ -55,9 +55,8 @@ def test_random_problems_through_random_configs(packed: int) -> None:
     for _ in range(RANDOM):
         mask = chance.choice(["causal", "full", "w9", "w70_a3", "a40", "full_w33"])
         cap = chance.choice(["", "", "_softcap"])
-        dtype, head_dim = chance.choice(["bf16", "fp16", "e4m3"]), chance.choice([64, 128, 256])
-        if dtype != "e4m3":
-            head_dim = chance.choice([64, 96, 128, 192, 256])
+        dtype = chance.choice(["bf16", "fp16", "e4m3"])
+        head_dim = chance.choice([64, 128] if dtype == "e4m3" else [64, 96, 128, 192, 256])
         kind = f"d{head_dim}_{dtype}_{mask}{cap}"
         heads = f"b{chance.randint(1, 3)}_h{3 * packed * chance.choice([1, 2])}_kv3"
         few = Workload.parse(f"{heads}_q63_k4096_{kind}")

@@ -1,0 +1,129 @@
+"""8-bit attention in attention_fwd_cuda_sm90: V^T to the bit on the CPU, and what is compiled."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import cuda_on_cpu
+from tests.kernels.test_e4m3 import in_memory
+from tunefa import arch as archs
+from tunefa import kernel as kernels
+from tunefa import languages
+from tunefa.kernel import Kernel
+from tunefa.trial import Config
+from tunefa.workload import Workload
+
+KERNEL = kernels.load("attention_fwd_cuda_sm90")
+SM90 = archs.load("sm90")
+# One thread after the other, twice: the second time shared memory is as all threads left it.
+PROGRAM = """
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(threads)
+typedef unsigned u32;
+static struct { unsigned x, y; } threadIdx, blockIdx;
+static void __syncthreads() {}
+static u32 __byte_perm(u32 a, u32 b, u32 order) {
+    unsigned long long both = (unsigned long long)b << 32 | a;
+    u32 made = 0;
+    for (int i = 0; i < 4; i++) made |= (both >> 8 * (order >> 4 * i & 7) & 255) << 8 * i;
+    return made;
+}
+#include "cuda/transpose_e4m3.cuh"
+extern "C" void run(int heads, int pieces, int threads, const u32* v, u32* vt, int heads_kv,
+                    int seqlen_k, int words, long long batch, long long head, long long key) {
+    for (blockIdx.x = 0; blockIdx.x < heads; blockIdx.x++)
+        for (blockIdx.y = 0; blockIdx.y < pieces; blockIdx.y++)
+            for (int i = 0; i < 2 * threads; i++) {
+                threadIdx.x = i % threads;
+                transpose_v(v, vt, heads_kv, seqlen_k, words, batch, head, key);
+            }
+}
+"""
+
+
+@pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize(
+    "sizes", ["h1_k1_d64", "b2_h4_kv2_k333_d128", "h1_k512_d256", "h6_kv3_k17_d16", "b2_k800_d176"]
+)
+def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) -> None:
+    w = Workload.parse(f"{sizes}_q1_e4m3_full")
+    prologue = KERNEL.module.prologue(w, {})
+    (tmp_path / "program.cc").write_text(PROGRAM)
+    defines = [f"-D{name}={value}" for name, value in prologue["defines"].items()]
+    command = [str(cuda_on_cpu.COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *defines]
+    command += ["-iquote", str(KERNEL.source.parent), "program.cc", "-o", "program.so"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    library = ctypes.CDLL(str(tmp_path / "program.so"))
+
+    # A part of more: nothing beside it may be read or written.
+    memory = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv + 1, w.head_dim_v + 16))
+    v = memory.to(torch.int8)[:, :, 1:, : w.head_dim_v].transpose(1, 2)
+    ((shape, dtype),) = KERNEL.module.scratch((None, None, v), w, {})
+    made = torch.full((*shape[:-1], shape[-1]), 127, dtype=dtype)
+    (heads, pieces, _), arguments = KERNEL.module.prologue_arguments((None, None, v, made), w, {})
+    library.run(
+        heads, pieces, prologue["threads"],
+        *(ctypes.c_void_p(each.data_ptr()) for each in (v, made)), *arguments[2:],
+    )  # fmt: skip
+    right = torch.zeros(w.batch, w.heads_kv, shape[3], w.head_dim_v, dtype=torch.int8)
+    right[:, :, : w.seqlen_k] = v
+    assert torch.equal(made, torch.stack([in_memory(x) for x in right.flatten(0, 1)]).view(shape))
+
+
+def binary(workload: Workload, kernel: Kernel = KERNEL, **changes: Any) -> languages.Compiled:
+    config: Config = {**kernel.default(workload, SM90), **changes}
+    made: languages.Compiled = languages.load("cuda").compile(kernel, workload, config, SM90)
+    return made
+
+
+needs_nvrtc = pytest.mark.skipif(
+    languages.load("cuda").why_no_compiler(SM90) is not None, reason="needs NVRTC"
+)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("head_dim", [16, 64, 96, 128, 192, 256])
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_defaults_take_the_memory_that_the_space_says(head_dim: int, mask: str) -> None:
+    workload = Workload.parse(f"h16_q4096_d{head_dim}_e4m3_{mask}")
+    resources = binary(workload).resources
+    said = KERNEL.space.estimate(KERNEL.default(workload, SM90), workload, SM90)
+    assert resources.smem_bytes == said["smem_bytes"]
+    # Next to nothing: four registers of 160.
+    assert resources.spill_bytes is not None and resources.spill_bytes <= 16
+
+
+@needs_nvrtc
+def test_only_e4m3_needs_something_to_run_first() -> None:
+    text = "b2_h4_kv2_q300_k333_d128_{}full"
+    assert binary(Workload.parse(text.format(""))).prologue is None
+    assert binary(Workload.parse(text.format("e4m3_"))).prologue is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"O_PARTS": 0}, "in one trip"),
+        ({"BLOCK_N": 112}, "32 keys at a time"),
+        ({"BLOCK_N": 160, "STAGES": 2, "Q_STAGES": 1}, "too few registers"),
+    ],
+)
+def test_what_8_bits_ask_for_is_refused_in_words(changes: dict[str, Any], reason: str) -> None:
+    workload = Workload.parse("h16_q4096_d128_e4m3_full")
+    config = {**KERNEL.default(workload, SM90), **changes}
+    assert reason in (KERNEL.refusal(config, workload, SM90) or "")
+
+
+@pytest.mark.parametrize("kind", ["d72", "d64_softcap", "d128_w100", "q8_d128"])
+def test_others_are_left_to_others(kind: str) -> None:
+    assert KERNEL.why_not(Workload.parse(f"h8_kv2_q4096_{kind}_e4m3".replace("q4096_q", "q")), SM90)
+    assert KERNEL.why_not(Workload.parse("h8_kv2_q8_d256_e4m3"), SM90) is None
