@@ -12,8 +12,9 @@ a user makes. Before it is timed, each one's output is compared with fp32.
 
 Groups of rows: first (head_dim 64, 128, 256, 512 to 16k long, full and causal), fp16 (the same at
 head_dim 128), llama (grouped queries), dims (head_dim 72 to 192), rect (more keys than queries),
-window, all. Each row is a line of JSON in --out, written when it is measured; the Markdown tables
-come from such a file too: python -m benchmarks.forward.rows forward.jsonl
+window, packed (sequences of many lengths, rows after rows), all. Each row is a line of JSON in
+--out, written when it is measured; the Markdown tables come from such a file too:
+python -m benchmarks.forward.rows forward.jsonl
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workloads", nargs="*", type=_dense, metavar="WORKLOAD")
+    parser.add_argument("workloads", nargs="*", type=_comparable, metavar="WORKLOAD")
     parser.add_argument(
         "--rows", type=_names([*GROUPS, "all"]), default=[], help=f"of {', '.join(GROUPS)}, or all"
     )
@@ -71,15 +72,17 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     return made
 
 
-def _dense(text: str) -> Workload:
+def _comparable(text: str) -> Workload:
     """An argument's type: a workload that the peers are called for as tunefa is."""
     workload = Workload.parse(text)
-    if workload.varlen or workload.softcap or workload.band[1] not in (None, 0):
+    if workload.softcap or workload.ahead is not None:
         raise argparse.ArgumentTypeError(
-            f"{workload} is packed, soft-capped or sees keys ahead: peers are called for none"
+            f"{workload} is soft-capped or sees keys ahead: peers are called for neither"
         )
-    if workload.window is not None and not workload.causal:
-        raise argparse.ArgumentTypeError(f"{workload} has a window and no causal mask")
+    if workload.window is not None and (workload.varlen or not workload.causal):
+        raise argparse.ArgumentTypeError(
+            f"{workload} has a window and is packed or not causal: peers are called for neither"
+        )
     return workload
 
 

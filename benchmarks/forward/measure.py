@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 import tunefa
-from benchmarks.forward.peers import PEERS, Call
+from benchmarks.forward.peers import PACKED_PEERS, PEERS, Call, Tensors, Unserved
 from benchmarks.forward.rows import OURS, Row
-from tunefa import check, kernel, languages, provenance, reference
+from tunefa import check, kernel, languages, packed, provenance, reference
 from tunefa.chip import Chip
 from tunefa.monitor import Monitor
 from tunefa.timing import Stopwatch
@@ -59,20 +59,17 @@ def contestants(
 ) -> tuple[dict[str, Call], dict[str, str]]:
     """What runs here and is right, by name, ready to be timed; and why the others are not in it.
 
-    `tensors` are q, k, v, out and lse as `check.tensors` makes them.
+    `tensors` are those of `check.tensors`.
     """
-    q, k, v, *_ = tensors
-    right, part = _truth(workload, (q, k, v))
-    qs, ks, vs = (tensor.transpose(1, 2) for tensor in (q, k, v))
-
-    def ours() -> Any:
-        out = tunefa.flash_attention(qs, ks, vs, causal=workload.causal, window=workload.window)
-        return out.transpose(1, 2)
-
+    inputs, ours, others, truth = tensors[:3], _ours, PEERS, _truth
+    if workload.varlen:
+        inputs += tensors[5:]  # cu_seqlens
+        ours, others, truth = _ours_packed, PACKED_PEERS, _truth_packed
+    right, part = truth(workload, inputs)
     made: dict[str, Callable[[], Call]] = {
-        OURS: lambda: ours if only is None else _default(only, workload, tensors)
+        OURS: lambda: ours(workload, inputs) if only is None else _default(only, workload, tensors)
     }
-    made |= {name: lambda make=PEERS[name]: make(workload, (q, k, v)) for name in peers}  # type: ignore[misc]
+    made |= {name: lambda make=others[name]: make(workload, inputs) for name in peers}  # type: ignore[misc]
     found: dict[str, Call] = {}
     left_out: dict[str, str] = {}
     for name, make in made.items():
@@ -89,11 +86,31 @@ def contestants(
     return found, left_out
 
 
+def _ours(workload: Workload, tensors: Tensors) -> Call:
+    """The call that a user makes."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in tensors)
+
+    def call() -> Any:
+        out = tunefa.flash_attention(q, k, v, causal=workload.causal, window=workload.window)
+        return out.transpose(1, 2)
+
+    return call
+
+
+def _ours_packed(workload: Workload, tensors: Tensors) -> Call:
+    """The call that a user makes of packed sequences."""
+    arguments = (*tensors, workload.seqlen_q, workload.seqlen_k)
+    return lambda: tunefa.flash_attention_varlen(*arguments, causal=workload.causal)
+
+
 def _default(name: str, workload: Workload, tensors: tuple[Any, ...]) -> Call:
-    """A kernel with its default config. Raises TunefaError where it does not serve the workload."""
+    """A kernel with its default config. Raises Unserved for a workload that is not its own."""
     arch = Chip.of(torch.device("cuda", torch.cuda.current_device())).arch
     assert arch is not None
     made = kernel.load(name)
+    why_not = made.why_not(workload, arch)
+    if why_not is not None:
+        raise Unserved(why_not)
     config, language = made.default(workload, arch), languages.load(made.language)
     binary = language.compile(made, workload, config, arch)
     launch = language.prepare(made, binary, tensors, workload, config, workload.head_dim**-0.5)
@@ -105,17 +122,34 @@ def _default(name: str, workload: Workload, tensors: tuple[Any, ...]) -> Call:
     return call
 
 
-def _truth(workload: Workload, tensors: tuple[Any, ...]) -> tuple[Any, tuple[slice, slice]]:
+def _truth(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slice, slice]]:
     """The fp32 result of some heads of the first sequence, and where an output has them."""
     q, k, v = tensors
-    heads = min(workload.heads, 2 * workload.group)
-    heads_kv = heads // workload.group
+    heads, heads_kv = _compared(workload)
     problem = reference.Problem(
         *(q[:1, :heads], k[:1, :heads_kv], v[:1, :heads_kv]),
         *(workload.causal, workload.head_dim**-0.5, workload.window),
     )
     right, _ = reference.attention(problem, torch.float32)
     return right, (slice(1), slice(heads))
+
+
+def _truth_packed(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slice, slice]]:
+    """The fp32 result of some heads of all sequences, and where an output has them."""
+    q, k, v, cu_seqlens_q, cu_seqlens_k = tensors
+    heads, heads_kv = _compared(workload)
+    problem = packed.Packed(
+        *(q[:, :heads], k[:, :heads_kv], v[:, :heads_kv], cu_seqlens_q, cu_seqlens_k),
+        *(workload.causal, workload.head_dim**-0.5),
+    )
+    right, _ = packed.attention(problem, torch.float32)
+    return right, (slice(None), slice(heads))
+
+
+def _compared(workload: Workload) -> tuple[int, int]:
+    """How many query heads are compared, and their KV heads: two groups, or the only one."""
+    heads = min(workload.heads, 2 * workload.group)
+    return heads, heads // workload.group
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """The others: each made for a workload and its tensors, in the layout that it likes best.
 
-Tensors are (batch, heads, seqlen, head_dim) views, and so is what a made call returns. What a peer
-does not serve is an exception that says so.
+Those of `PEERS` take q, k and v as (batch, heads, seqlen, head_dim) views, and so is what a made
+call returns. Those of `PACKED_PEERS` take q, k, v, cu_seqlens_q and cu_seqlens_k, and what their
+calls return is (rows, heads, head_dim), as q. What a peer does not serve is an exception that says
+so.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tunefa.workload import Workload
 
 Call = Callable[[], Any]
-Tensors = tuple[Any, Any, Any]
+Tensors = tuple[Any, ...]
 
 
 class Unserved(Exception):
-    """The peer has no kernel for the workload; the message is the reason."""
+    """The workload is not run; the message is the reason."""
 
 
 def cudnn(workload: Workload, tensors: Tensors) -> Call:
@@ -93,15 +95,57 @@ def fa4(workload: Workload, tensors: Tensors) -> Call:
     window = (None, None) if workload.window is None else (workload.window - 1, 0)
 
     def call() -> Any:
-        out = flash_attn_func(q, k, v, causal=workload.causal, window_size=window)
-        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+        made = flash_attn_func(q, k, v, causal=workload.causal, window_size=window)
+        return _without_lse(made).transpose(1, 2)
 
     return call
+
+
+def fa2_packed(workload: Workload, tensors: Tensors) -> Call:
+    """The FlashAttention-2 inside PyTorch."""
+    arguments = (*tensors, workload.seqlen_q, workload.seqlen_k, 0.0)
+    forward = torch.ops.aten._flash_attention_forward.default
+
+    def call() -> Any:
+        out, *_ = forward(*arguments, workload.causal, False)  # no debug mask
+        return out
+
+    return call
+
+
+def fa4_packed(workload: Workload, tensors: Tensors) -> Call:
+    """flash-attn-4 (CuTe)."""
+    from flash_attn.cute import flash_attn_varlen_func
+
+    q, k, v, cu_seqlens_q, cu_seqlens_k = tensors
+
+    def call() -> Any:
+        made = flash_attn_varlen_func(
+            *(q, k, v),
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            max_seqlen_q=workload.seqlen_q,
+            max_seqlen_k=workload.seqlen_k,
+            causal=workload.causal,
+        )
+        return _without_lse(made)
+
+    return call
+
+
+def not_called(workload: Workload, tensors: Tensors) -> Call:
+    """What stands for a peer without a function of its own here."""
+    raise Unserved("it is not called for packed sequences")
 
 
 def _sequences_first(tensors: Tensors) -> Tensors:
     q, k, v = (tensor.transpose(1, 2).contiguous() for tensor in tensors)
     return q, k, v
+
+
+def _without_lse(made: Any) -> Any:
+    """flash-attn-4's output, which some versions return alone."""
+    return made[0] if isinstance(made, tuple) else made
 
 
 PEERS: Mapping[str, Callable[[Workload, Tensors], Call]] = {
@@ -110,3 +154,4 @@ PEERS: Mapping[str, Callable[[Workload, Tensors], Call]] = {
     "flex": flex,
     "fa4": fa4,
 }
+PACKED_PEERS = {**dict.fromkeys(PEERS, not_called), "fa2": fa2_packed, "fa4": fa4_packed}

@@ -21,6 +21,7 @@ TITLES: Mapping[str, str] = {
     "dims": "Head dimensions that are no powers of two",
     "rect": "More keys than queries",
     "window": "Sliding window of 1,024 keys",
+    "packed": "Packed sequences: 32 of 125 to 4,000 tokens",
     "given": "Others",
 }
 """What a group is called in a table; `given` are those named on the command line."""
@@ -48,6 +49,12 @@ def group(name: str) -> list[Workload]:
         ],
         "rect": lambda: [Workload.parse("b1_h16_q4096_k15360_d64_full")],
         "window": lambda: [replace(_wide(16384, d, True), window=1024) for d in (64, 128)],
+        "packed": lambda: [
+            Workload.parse(f"b32_{heads}_q4000_d{d}_{mask}_varlen")
+            for d, heads, mask in itertools.product(
+                (64, 128), ("h16", "h32_kv8"), ("full", "causal")
+            )
+        ],
     }[name]()
 
 

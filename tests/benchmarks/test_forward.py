@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from benchmarks.forward import __main__ as program
 from benchmarks.forward import measure, peers, rows, workloads
 from benchmarks.forward.rows import Row
-from tunefa import check, reference
+from tunefa import arch, check, packed, reference
 from tunefa.workload import Workload
 
 ROW = Row(
@@ -33,21 +36,56 @@ def points(*arguments: str) -> list[tuple[str, Workload]]:
 
 def test_the_groups_of_rows() -> None:
     counts = {name: len(workloads.group(name)) for name in program.GROUPS}
-    assert counts == {"first": 36, "fp16": 12, "llama": 18, "dims": 10, "rect": 1, "window": 2}
+    assert counts == {
+        **{"first": 36, "fp16": 12, "llama": 18, "dims": 10, "rect": 1, "window": 2},
+        "packed": 8,
+    }
     everything = [workload for _, workload in points("--rows", "all")]
-    assert len(set(everything)) == len(everything) == 79
+    assert len(set(everything)) == len(everything) == 87
     shown = [str(workload) for workload in everything]
     assert shown[0] == "fwd_b32_h32_kv32_q512_k512_d64_bf16_full"
     assert "fwd_b4_h16_kv16_q4096_k4096_d128_fp16_causal" in shown
     assert "fwd_b8_h28_kv4_q16384_k16384_d128_bf16_causal" in shown
     assert "fwd_b4_h12_kv12_q4096_k4096_d160_bf16_full" in shown
-    assert shown[-1] == "fwd_b1_h16_kv16_q16384_k16384_d128_bf16_causal_w1024"
+    assert "fwd_b1_h16_kv16_q16384_k16384_d128_bf16_causal_w1024" in shown
+    assert shown[-1] == "fwd_b32_h32_kv8_q4000_k4000_d128_bf16_causal_varlen"
+
+
+def test_packed_rows_are_what_their_title_says() -> None:
+    assert workloads.TITLES["packed"] == "Packed sequences: 32 of 125 to 4,000 tokens"
+    for workload in workloads.group("packed"):
+        rows, keys = zip(*workload.lengths, strict=True)
+        assert rows == keys
+        assert (len(rows), min(rows), max(rows)) == (32, 125, 4000)
 
 
 def test_named_workloads_come_before_groups() -> None:
     given, rect = points("q512", "--rows", "rect")
     assert given == ("given", Workload.parse("q512"))
     assert rect == ("rect", *workloads.group("rect"))
+
+
+@pytest.mark.parametrize("text", ["q512_causal_w20", "q512_full_varlen", "q512_k700_varlen"])
+def test_what_may_be_named(text: str) -> None:
+    assert points(text) == [("given", Workload.parse(text))]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("q512_softcap", "is soft-capped or sees keys ahead"),
+        ("q512_softcap_varlen", "is soft-capped or sees keys ahead"),
+        ("q512_a5", "is soft-capped or sees keys ahead"),
+        ("q512_full_w20", "has a window and is packed or not causal"),
+        ("q512_causal_w20_varlen", "has a window and is packed or not causal"),
+    ],
+)
+def test_what_peers_are_not_called_for_is_said(
+    text: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        program.options([text])
+    assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -102,6 +140,12 @@ def test_a_table() -> None:
     )
 
 
+def test_a_table_says_which_rows_are_packed() -> None:
+    row = replace(ROW, workload=Workload.parse("b32_h32_kv8_q4000_d64_full_varlen"))
+    assert Row.parse(row.line()) == row
+    assert "| b32 h32/8 s4000 d64 full varlen | **700** |" in rows.tables([row])
+
+
 def test_a_table_says_what_disturbed_it_and_who_is_never_there() -> None:
     disturbed = replace(ROW, device={**ROW.device, "disturbance": "power brake"})
     shown = rows.tables([disturbed])
@@ -147,7 +191,8 @@ def test_contestants_that_are_wrong_or_raise_are_left_out(monkeypatch: pytest.Mo
     workload = Workload.parse("b2_h8_kv2_q40_k50_d16_causal_w20")
 
     def right(workload: Workload, tensors: peers.Tensors) -> peers.Call:
-        problem = reference.Problem(*tensors, True, workload.head_dim**-0.5, workload.window)
+        q, k, v = tensors
+        problem = reference.Problem(q, k, v, True, workload.head_dim**-0.5, workload.window)
         return lambda: reference.attention(problem)[0]
 
     def wrong(workload: Workload, tensors: peers.Tensors) -> peers.Call:
@@ -170,3 +215,78 @@ def test_cudnn_is_not_asked_for_what_it_means_otherwise(text: str) -> None:
     workload = Workload.parse(text)
     with pytest.raises(peers.Unserved):
         peers.cudnn(workload, check.tensors(workload, "cpu")[:3])
+
+
+@pytest.fixture
+def peers_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts the reference where peers of packed sequences are found, and captures no call."""
+
+    def fa2(*arguments: Any) -> tuple[Any, None]:
+        *inputs, dropout, causal, debug = arguments
+        assert (dropout, debug) == (0.0, False)
+        return right(inputs, causal), None
+
+    def fa4(q: Any, k: Any, v: Any, *, causal: bool, **named: Any) -> tuple[Any, None]:
+        names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+        assert named.keys() == set(names)
+        return right([q, k, v, *(named[name] for name in names)], causal), None
+
+    def right(inputs: Sequence[Any], causal: bool) -> Any:
+        q, k, v, cu_seqlens_q, cu_seqlens_k, *longest = inputs
+        assert longest == [int(each.diff().max()) for each in (cu_seqlens_q, cu_seqlens_k)]
+        scale = q.shape[2] ** -0.5
+        problem = packed.Packed(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, scale)
+        return packed.attention(problem)[0]
+
+    cute: Any = ModuleType("flash_attn.cute")
+    cute.flash_attn_varlen_func = fa4
+    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", cute)
+    forward = SimpleNamespace(default=fa2)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", forward)
+    monkeypatch.setattr(measure, "captured", lambda call: call)
+
+
+@pytest.mark.usefixtures("peers_on_the_host")
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_contestants_of_packed_sequences(mask: str) -> None:
+    workload = Workload.parse(f"b3_h8_kv2_q40_k50_d16_{mask}_varlen")
+    tensors = check.tensors(workload, "cpu", seed=0)
+    found, left_out = measure.contestants(workload, tensors, list(peers.PEERS))
+    assert list(found) == ["tunefa", "fa2", "fa4"]
+    assert left_out == dict.fromkeys(["cudnn", "flex"], "it is not called for packed sequences")
+
+
+@pytest.mark.usefixtures("peers_on_the_host")
+def test_all_packed_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(workload: Workload, tensors: peers.Tensors) -> peers.Call:
+        out = peers.fa2_packed(workload, tensors)().clone()
+        out[-1] = 0.0
+        return lambda: out
+
+    monkeypatch.setattr(measure, "PACKED_PEERS", {"fa2": wrong})
+    workload = Workload.parse("b3_h2_q40_d16_varlen")
+    tensors = check.tensors(workload, "cpu", seed=0)
+    found, left_out = measure.contestants(workload, tensors, ["fa2"])
+    assert list(found) == ["tunefa"]
+    assert left_out["fa2"].startswith("its relative error is ")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text", "why"),
+    [
+        ("attention_fwd_cuda_sm80", "q40_d64_varlen", "it reads no packed sequences"),
+        ("attention_fwd_triton", "q40_d64_varlen", "it reads no packed sequences"),
+        ("attention_fwd_cuda_sm80", "q40_d64_w20", "it knows no sliding window"),
+    ],
+)
+def test_a_kernel_runs_no_workload_that_it_does_not_serve(
+    kernel: str, text: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chip = SimpleNamespace(arch=arch.load("sm90"))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(measure, "Chip", SimpleNamespace(of=lambda device: chip))
+    workload = Workload.parse(text)
+    found, left_out = measure.contestants(workload, check.tensors(workload, "cpu"), [], kernel)
+    assert not found
+    assert left_out == {"tunefa": why}

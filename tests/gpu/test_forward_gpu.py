@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.forward import measure
+from tests.gpu_kernels import seen_arch, served
 from tunefa.workload import Workload
 
 pytestmark = pytest.mark.gpu
@@ -37,3 +38,22 @@ def test_a_kernel_by_itself() -> None:
     row = measure.measured("given", workload, ["fa2"], 3, "attention_fwd_cuda_sm80")
     assert row.tflops.keys() == {"tunefa", "fa2"}, row.left_out
     assert row.chosen["kernel"] == "attention_fwd_cuda_sm80"
+
+
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_a_row_of_packed_sequences(mask: str) -> None:
+    workload = Workload.parse(f"b8_h4_q500_d64_{mask}_varlen")
+    row = measure.measured("given", workload, ["cudnn", "fa2", "flex"], 3)
+    assert row.tflops.keys() == {"tunefa", "fa2"}, row.left_out
+    assert row.left_out.keys() == {"cudnn", "flex"}
+    assert row.chosen["kernel"]
+
+
+def test_a_kernel_by_itself_on_packed_sequences() -> None:
+    workload = Workload.parse("b8_h8_kv2_q500_d128_causal_varlen")
+    kernels = served(workload)
+    if not kernels:
+        pytest.skip(f"no kernel serves packed sequences on {seen_arch().name}")
+    row = measure.measured("given", workload, [], 3, kernels[0].name)
+    assert row.tflops.keys() == {"tunefa"}, row.left_out
+    assert row.chosen["kernel"] == kernels[0].name
