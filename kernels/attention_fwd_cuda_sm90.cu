@@ -147,7 +147,7 @@ static_assert(OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip woul
 // Shared memory, in bytes from a multiple of 1,024, at which swizzles begin.
 constexpr int Q_AT = 0, P_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES;
 constexpr int K_AT = P_AT + WARPGROUPS * P_BYTES, V_AT = K_AT + STAGES * K_BYTES;
-constexpr int O_AT = V_AT + STAGES * V_BYTES, BARRIERS_AT = O_AT + WARPGROUPS * O_BYTES;
+constexpr int O_AT = padded(V_AT + STAGES * V_BYTES, 1024), BARRIERS_AT = O_AT + WARPGROUPS * O_BYTES;
 
 struct Sizes {
     int heads, seqlen_q, seqlen_k;

@@ -81,7 +81,7 @@ def _smem_bytes(workload, config):
         o_bytes = max(o_bytes, 4 * rows * columns_v)
     p_bytes = 2 * rows * block_n if config["P_SHARED"] else 0
     barriers = 4 * config["STAGES"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
-    kv_bytes = config["STAGES"] * (block_n * k_width + v_bytes)
+    kv_bytes = _round_up(config["STAGES"] * (block_n * k_width + v_bytes), 1024)
     return config["Q_STAGES"] * q_bytes + kv_bytes + o_bytes + p_bytes + 8 * barriers
 
 
