@@ -1,31 +1,40 @@
 """What it costs not to search: the runtime's choice for workloads that nobody tuned.
 
-    python -m benchmarks.neighbours --budget 20s --out neighbours.jsonl
+    python -m benchmarks.neighbours --rounds 9 --out neighbours.jsonl
 
 For each of twenty workloads, of other lengths, batches and heads than those in results/: the config
-that `import tunefa` runs there, and a short search of that very workload, which the choice takes
-part in. The regret is how much slower the choice is than what the search finds. Nothing is kept in
-the user's store.
+that `import tunefa` runs there, timed in turns with its rivals. These are the default of every
+kernel that serves the workload, the config of every record that can run there, and every config
+that differs from the choice in the value of one parameter. The regret is how much slower the choice
+is than the fastest of them. The least of many medians is a lucky one, so the regret errs upwards.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tunefa import arch as archs
+from tunefa import check, languages, store, transfer
 from tunefa import kernel as kernels
-from tunefa import search, store, transfer
-from tunefa.budget import Budget
+from tunefa.arch import Arch
+from tunefa.compile_pool import CompilePool
+from tunefa.errors import TunefaError
+from tunefa.kernel import Kernel
+from tunefa.languages import CompileError
 from tunefa.lookup import Choice
 from tunefa.store import Store
+from tunefa.timing import Launch, Stopwatch
+from tunefa.trial import Config
+from tunefa.workers import Workers
 from tunefa.workload import Workload
 
 WORKLOADS = (
@@ -54,7 +63,7 @@ WORKLOADS = (
 
 @dataclass(frozen=True)
 class Regret:
-    """The runtime's choice for one workload beside what a search of it found."""
+    """The runtime's choice for one workload beside the fastest of its rivals."""
 
     workload: str
     why: str
@@ -62,10 +71,11 @@ class Regret:
     chosen: str
     """Its kernel."""
     found: str
-    """The kernel of what the search found."""
+    """The kernel of the fastest."""
     chosen_us: float
     found_us: float
-    trials: int
+    timed: int
+    """Configs, the choice among them."""
 
     @property
     def excess(self) -> float:
@@ -73,30 +83,77 @@ class Regret:
         return self.chosen_us / self.found_us - 1.0
 
 
-def of(choice: Choice, result: search.Result) -> Regret:
-    """Both from the search's own figures. Raises ValueError if one of the two has none."""
-    timed = {
-        (f.kernel, tuple(sorted(f.trial.config.items()))): f.trial.median_us
-        for f in result.finished
-        if f.trial.outcome == "ok"
-    }
-    chosen_us = timed.get((choice.kernel, tuple(sorted(choice.config.items()))))
-    if result.record is None or chosen_us is None:
-        raise ValueError(f"{result.request.workload}: the search did not time the choice")
+@dataclass(frozen=True)
+class Rival:
+    """A config of a kernel."""
+
+    kernel: Kernel
+    config: Config
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name} {dict(self.config)}"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal configs of one kernel."""
+        return self.kernel.name, *sorted(self.config.items())
+
+    def neighbours(self) -> Iterator[Rival]:
+        """Itself with another value of one parameter, whatever the rules say of it."""
+        for parameter in self.kernel.space.parameters:
+            for value in parameter.values:
+                yield Rival(self.kernel, {**self.config, parameter.name: value})
+
+    def launch(self, workload: Workload, arch: Arch, tensors: Sequence[Any]) -> Launch:
+        """A launch on `tensors`, those of `check.tensors`, with its binary out of the cache.
+
+        Raises CompileError when the device has too little of something for it.
+        """
+        language = languages.load(self.kernel.language)
+        aligned = self.kernel.module.is_aligned(tensors)
+        compiled = language.compile(self.kernel, workload, self.config, arch, aligned)
+        scores = (_scale(workload), check.softcap(workload))
+        prepared = language.prepare(self.kernel, compiled, tensors, workload, self.config, *scores)
+        return lambda: prepared(*tensors)
+
+
+def rivals(
+    known: Store, choice: Choice, serving: Sequence[Kernel], workload: Workload, arch: Arch
+) -> list[Rival]:
+    """The choice, then all that it is compared with; none twice, and none that a rule refuses."""
+    by_name = {kernel.name: kernel for kernel in serving}
+    chosen = Rival(by_name[choice.kernel], choice.config)
+    listed = [chosen]
+    for kernel in serving:
+        with contextlib.suppress(TunefaError):  # it has no default for this
+            listed.append(Rival(kernel, kernel.default(workload, arch)))
+    records = (record for record in known.records() if record.kernel in by_name)
+    listed += (Rival(by_name[record.kernel], record.config) for record in records)
+    listed += chosen.neighbours()
+    distinct: dict[object, Rival] = {}
+    for each in listed:
+        if each.kernel.refusal(each.config, workload, arch) is None:
+            distinct.setdefault(each.key, each)
+    return list(distinct.values())
+
+
+def regret(choice: Choice, workload: Workload, timed: Sequence[tuple[Rival, float]]) -> Regret:
+    """Of rivals and their medians in us, the choice's first."""
+    fastest, found_us = min(timed, key=lambda each: each[1])
     return Regret(
-        workload=str(result.request.workload),
+        workload=str(workload),
         why=choice.why,
         chosen=choice.kernel,
-        found=result.record.kernel,
-        chosen_us=chosen_us,
-        found_us=result.record.median_us,
-        trials=len(result.finished),
+        found=fastest.kernel.name,
+        chosen_us=timed[0][1],
+        found_us=found_us,
+        timed=len(timed),
     )
 
 
 def table(regrets: Sequence[Regret]) -> str:
     """Markdown, and the regrets in one sentence."""
-    lines = ["| workload | choice | us | found | regret |", "| --- | --- | ---: | ---: | ---: |"]
+    lines = ["| workload | choice | us | fastest | regret |", "| --- | --- | ---: | ---: | ---: |"]
     for each in regrets:
         short = each.workload.removeprefix("fwd_")
         times = f"{each.chosen_us:.1f} | {each.found_us:.1f} | {each.excess:.1%}"
@@ -106,18 +163,94 @@ def table(regrets: Sequence[Regret]) -> str:
     return "\n".join(lines) + f"\n\n{said}\n"
 
 
-def measured(workload: Workload, known: Store, budget: str) -> Regret:
-    """Asks the runtime's lookup, then searches; the store of the search is gone afterwards."""
+def compiled(
+    listed: Sequence[Rival], workload: Workload, arch: Arch, processes: Workers
+) -> list[Rival]:
+    """Those that compile, the choice first; their binaries are in the cache then.
+
+    Says how many do not. Raises ValueError where the choice does not.
+    """
+    pools = {
+        each.kernel.name: CompilePool(each.kernel, workload, arch, processes=processes)
+        for each in listed
+    }
+    pending = [pools[each.kernel.name].submit(each.config) for each in listed]
+    trials = [each.trial() for each in pending]
+    if trials[0].outcome != "ok":
+        raise ValueError(f"the choice does not compile: {trials[0].reason}")
+    found = [each for each, trial in zip(listed, trials, strict=True) if trial.outcome == "ok"]
+    failed = len(listed) - len(found)
+    _say(f"{workload}: {len(listed)} configs, of which {failed} do not compile")
+    return found
+
+
+def checked(
+    listed: Sequence[Rival], workload: Workload, arch: Arch, tensors: Sequence[Any]
+) -> list[tuple[Rival, Launch]]:
+    """Those that are right, with their launches on `tensors`; says which are not, and why.
+
+    Raises ValueError where the choice, which comes first, is not, and CompileError where the device
+    does not take it.
+    """
+    import torch
+
+    chosen, *others = listed
+    out, launch = tensors[3], chosen.launch(workload, arch, tensors)
+    launch()
+    verdict = check.compare(workload, tuple(tensors), _scale(workload), torch.float32)
+    if not verdict.passed:
+        raise ValueError(f"the choice is wrong: {verdict.reason}")
+    right, found = out.float(), [(chosen, launch)]
+    limit = 2 * check.TOLERANCE[workload.dtype]  # both may be off by one
+    for each in others:
+        try:
+            launch = each.launch(workload, arch, tensors)
+        except CompileError as error:
+            _say(f"{workload}: left out: {each}: {error}")
+            continue
+        off = difference(launch, out, right)
+        if off <= limit:
+            found.append((each, launch))
+        else:
+            _say(f"{workload}: left out: {each}: differs from the choice by {off:.1e}")
+    return found
+
+
+def difference(launch: Callable[[], Any], out: Any, right: Any) -> float:
+    """||out - right|| / ||right|| of what it writes into `out`; NaN if it leaves an element."""
+    out.fill_(float("nan"))
+    launch()
+    return float((out.float() - right).norm() / right.norm())
+
+
+def measured(workload: Workload, known: Store, processes: Workers, rounds: int) -> Regret:
+    """Times the choice and its rivals on the current device.
+
+    Raises ValueError or CompileError where the choice does not compile, run or compute what it
+    should, and TunefaError where no kernel serves the workload.
+    """
     import torch
 
     chip, device = archs.find(torch.cuda.get_device_name())
     serving = tuple(kernels.serving(workload, chip))
     choice = transfer.choose(known, workload, chip, device.name, serving)
-    with tempfile.TemporaryDirectory() as folder:
-        request = search.Request(
-            *(workload, chip, device, True, serving, Budget.parse(budget)), mode="graph"
-        )
-        return of(choice, search.search(request, Store([Path(folder), *known.roots])))
+    listed = rivals(known, choice, serving, workload, chip)
+    listed = compiled(listed, workload, chip, processes)
+    tensors = check.tensors(workload, "cuda", seed=0)
+    right = checked(listed, workload, chip, tensors)
+    stopwatch = Stopwatch("graph")
+    launches = [stopwatch.prepared(launch) for _, launch in right]
+    medians = map(statistics.median, stopwatch.rounds_us(launches, rounds))
+    timed = [(each, us) for (each, _), us in zip(right, medians, strict=True)]
+    return regret(choice, workload, timed)
+
+
+def _scale(workload: Workload) -> float:
+    return float(workload.head_dim**-0.5)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def main() -> None:
@@ -128,21 +261,21 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("workloads", nargs="*", type=Workload.parse, metavar="WORKLOAD")
-    parser.add_argument("--budget", default="20s", help="of each search; default: 20s")
+    parser.add_argument("--rounds", type=int, default=9, help="samples of each config; default: 9")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="compilers at once")
     parser.add_argument("--out", type=Path, help="append JSON lines to this file")
     options = parser.parse_args()
     known = store.default_store()
     regrets = []
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["TUNEFA_HOME"] = home  # of the journals
+    with Workers(options.workers) as processes:
         for workload in options.workloads or map(Workload.parse, WORKLOADS):
             try:
-                found = measured(workload, known, options.budget)
-            except ValueError as error:
-                print(error, file=sys.stderr)
+                found = measured(workload, known, processes, options.rounds)
+            except (ValueError, TunefaError, CompileError) as error:
+                _say(f"{workload}: left out: {error}")
                 continue
             regrets.append(found)
-            print(f"{found.workload}: {found.excess:.1%} ({found.why})", file=sys.stderr)
+            _say(f"{found.workload}: {found.excess:.1%} ({found.why})")
             if options.out:
                 with options.out.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(found)) + "\n")

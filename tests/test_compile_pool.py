@@ -27,6 +27,7 @@ from tunefa.errors import TunefaError
 from tunefa.kernel import Kernel
 from tunefa.languages import Compiled
 from tunefa.trial import Resources, Trial
+from tunefa.workers import Workers
 from tunefa.workload import Workload
 
 SM90 = archs.load("sm90")
@@ -179,6 +180,22 @@ def test_workers_are_as_many_as_processors_unless_told() -> None:
     kernel = kernels.load("attention_fwd_triton")
     assert CompilePool(kernel, WORKLOAD, SM90, None).workers == os.cpu_count()
     assert CompilePool(kernel, WORKLOAD, SM90, 3).workers == 3
+
+
+def test_shared_processes_serve_one_pool_after_the_other(
+    own_kernels: OwnKernels, faulty: Kernel, family: str
+) -> None:
+    other = own_kernels.add("other_faulty", FAULTY_SOURCE, FAULTY_SPACE)
+    with Workers(2) as processes:
+        before = processes.submit(os.getpid, (), 60.0).result()
+        for kernel in (faulty, other):
+            with CompilePool(kernel, WORKLOAD, SM90, processes=processes) as pool:
+                assert pool.workers == 2
+                left = pool.submit({"FAULT": "none"})
+            assert left.trial().outcome == "ok", "what is under way goes on"
+        pids = {processes.submit(os.getpid, (), 60.0).result() for _ in range(20)}
+        assert before in pids and len(pids) <= 2, "none was replaced"
+    assert none_left(family)
 
 
 def test_what_compilers_print_is_kept_off_the_terminal(

@@ -47,7 +47,7 @@ class Pending:
 
 
 class CompilePool:
-    """A context manager; leaving it stops the workers at once."""
+    """A context manager; leaving it stops its own workers at once."""
 
     def __init__(
         self,
@@ -56,13 +56,16 @@ class CompilePool:
         arch: Arch,
         workers: int | None = None,
         gated: bool = False,
+        processes: Workers | None = None,
     ):
         """`gated`: also compiles what the gate's small shape runs, where that is another binary.
-        Else the bench would, one config after the other."""
-        self.workers = workers or os.cpu_count() or 1
+        Else the bench would, one config after the other. `processes`: in place of `workers` of its
+        own; they outlive this and may serve others."""
         self._task = (kernel.name, str(workload), arch.name)
         self._gated = gated
-        self._processes = Workers(self.workers)
+        self._shared = processes is not None
+        self._processes = processes or Workers(workers or os.cpu_count() or 1)
+        self.workers = self._processes.count
 
     def __enter__(self) -> CompilePool:
         return self
@@ -71,8 +74,9 @@ class CompilePool:
         self.stop()
 
     def stop(self) -> None:
-        """Ends all workers at once; nothing can be submitted any more."""
-        self._processes.stop()
+        """Ends all workers of its own at once; nothing can be submitted to these any more."""
+        if not self._shared:
+            self._processes.stop()
 
     def submit(self, config: Config) -> Pending:
         """Starts compiling; `Pending.trial` waits for the result."""

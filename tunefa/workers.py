@@ -26,7 +26,7 @@ class Workers:
     """A pool of `count` processes, started when they are needed."""
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._pool = self._fresh()
 
     def __enter__(self) -> Workers:
@@ -58,7 +58,7 @@ class Workers:
         context = multiprocessing.get_context("spawn")
         initargs = [os.getpid()]
         return ProcessPool(
-            self._count, initializer=_outlive_nothing, initargs=initargs, context=context
+            self.count, initializer=_outlive_nothing, initargs=initargs, context=context
         )
 
 
