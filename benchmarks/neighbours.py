@@ -5,8 +5,9 @@
 For each of twenty workloads, of other lengths, batches and heads than those in results/: the config
 that `import tunefa` runs there, timed in turns with its rivals. These are the default of every
 kernel that serves the workload, the config of every record that can run there, and every config
-that differs from the choice in the value of one parameter. The regret is how much slower the choice
-is than the fastest of them. The least of many medians is a lucky one, so the regret errs upwards.
+that differs from the choice in one parameter or two. The regret is how much slower the choice is
+than the fastest of them. The least of many medians is a lucky one, so the few fastest are timed
+anew, beside the choice.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ from tunefa.trial import Config
 from tunefa.workers import Workers
 from tunefa.workload import Workload
 
+FINALISTS = 5
+"""Rivals that are timed anew."""
+FINAL = 3
+"""Times as many rounds as before."""
 WORKLOADS = (
     "b3_h12_q640_d64_full",
     "b5_h12_q900_d64_causal",
@@ -76,6 +81,8 @@ class Regret:
     found_us: float
     timed: int
     """Configs, the choice among them."""
+    config: Config
+    """That of the fastest."""
 
     @property
     def excess(self) -> float:
@@ -129,7 +136,9 @@ def rivals(
             listed.append(Rival(kernel, kernel.default(workload, arch)))
     records = (record for record in known.records() if record.kernel in by_name)
     listed += (Rival(by_name[record.kernel], record.config) for record in records)
-    listed += chosen.neighbours()
+    near = list(chosen.neighbours())
+    listed += near
+    listed += (further for each in near for further in each.neighbours())
     distinct: dict[object, Rival] = {}
     for each in listed:
         if each.kernel.refusal(each.config, workload, arch) is None:
@@ -137,8 +146,10 @@ def rivals(
     return list(distinct.values())
 
 
-def regret(choice: Choice, workload: Workload, timed: Sequence[tuple[Rival, float]]) -> Regret:
-    """Of rivals and their medians in us, the choice's first."""
+def regret(
+    choice: Choice, workload: Workload, timed: Sequence[tuple[Rival, float]], count: int
+) -> Regret:
+    """Of finalists and their medians in us, the choice's first; `count` were timed in all."""
     fastest, found_us = min(timed, key=lambda each: each[1])
     return Regret(
         workload=str(workload),
@@ -147,7 +158,8 @@ def regret(choice: Choice, workload: Workload, timed: Sequence[tuple[Rival, floa
         found=fastest.kernel.name,
         chosen_us=timed[0][1],
         found_us=found_us,
-        timed=len(timed),
+        timed=count,
+        config=dict(fastest.config),
     )
 
 
@@ -239,10 +251,28 @@ def measured(workload: Workload, known: Store, processes: Workers, rounds: int) 
     tensors = check.tensors(workload, "cuda", seed=0)
     right = checked(listed, workload, chip, tensors)
     stopwatch = Stopwatch("graph")
-    launches = [stopwatch.prepared(launch) for _, launch in right]
-    medians = map(statistics.median, stopwatch.rounds_us(launches, rounds))
-    timed = [(each, us) for (each, _), us in zip(right, medians, strict=True)]
-    return regret(choice, workload, timed)
+    ready = [(each, stopwatch.prepared(launch)) for each, launch in right]
+    timed = timed_in_turns(stopwatch, ready, rounds)
+    few = finalists([us for _, us in timed])
+    return regret(
+        choice,
+        workload,
+        timed_in_turns(stopwatch, [ready[i] for i in few], FINAL * rounds),
+        len(timed),
+    )
+
+
+def timed_in_turns(
+    stopwatch: Stopwatch, ready: Sequence[tuple[Rival, Launch]], rounds: int
+) -> list[tuple[Rival, float]]:
+    """Each rival with its median in us over interleaved rounds."""
+    samples = stopwatch.rounds_us([launch for _, launch in ready], rounds)
+    return [(each, statistics.median(own)) for (each, _), own in zip(ready, samples, strict=True)]
+
+
+def finalists(medians: Sequence[float]) -> list[int]:
+    """Places of the choice, which is the first, and of its few fastest rivals."""
+    return [0, *sorted(range(1, len(medians)), key=lambda place: medians[place])[:FINALISTS]]
 
 
 def _scale(workload: Workload) -> float:
