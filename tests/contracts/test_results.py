@@ -42,7 +42,8 @@ def wrong(record: Record) -> str | None:
         arch.device(record.device)
     except TunefaError as error:
         return str(error)
-    if record.tflops * 1e12 > arch.device(record.device).tensor_flops_per_s("fp16"):
+    peak = arch.device(record.device).tensor_flops_per_s(record.workload.dtype)
+    if record.tflops * 1e12 > peak:
         return f"{record.tflops} TFLOP/s is above the peak of {record.device}"
     kernel = kernels.load(record.kernel)
     return kernel.why_not(record.workload, arch) or kernel.refusal(
