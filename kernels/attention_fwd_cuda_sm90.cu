@@ -9,7 +9,7 @@
 // the block before (OVERLAP), and computes the softmax of the one while the other is multiplied.
 //
 // What the tensor cores take is not rounded to powers of two: BLOCK_N is any multiple of 16, and a
-// head dimension costs as many columns as it has, rounded up to 16.
+// head dimension costs as many columns as it has, rounded up to 16. Of 8 bits both go by 32.
 //
 // Probabilities stay in the registers that the scores were in, or with P_SHARED go through shared
 // memory, which leaves registers for more keys in a block.
@@ -23,9 +23,10 @@
 // WGMMA reads without bank conflicts; TMA fills columns beyond the head dimension with zeros.
 //
 // With e4m3 a kernel that runs first writes V^T (cuda/transpose_e4m3.cuh), scores and outputs are
-// multiplied by scales of each KV head, and the output is bf16. Tensor cores keep so few bits of an
-// 8-bit product's sum that every SUM_KEYS keys it is put aside, in fp32 (see Consumer::put_aside).
-// Queries of wide heads are in registers: shared memory is busy enough with their sums.
+// multiplied by scales of each KV head, and the output is bf16. Tensor cores keep so few bits of a
+// sum of 8-bit products that after SUM_KEYS keys at most it is added to one in fp32, in shared memory
+// (see Consumer::put_aside). Queries of wide heads are in registers: shared memory, which is read for
+// each product and now for sums as well, is what such a kernel waits for.
 
 // ------------------------------------------------------------- parameters, each set by -D (see .py)
 
@@ -127,9 +128,9 @@ constexpr int THREADS = 128 * (WARPGROUPS + 1);
 // times (24 + 2 * 240) are 64,512, times (32 + 3 * 160) 65,536.
 constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : 240;
 constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
-// e4m3 ends at 448 and has fewer bits below 2^-6 (OCP 8-bit Floating Point Specification 1.0): there
-// probabilities are scaled by 2^P_LOG2, and grow beyond that by ROOM, half of SLACK, to 2^8 at most
-// (FlashAttention-3's max_offset).
+// e4m3 ends at 448 and has fewer bits below 2^-6 (OCP 8-bit Floating Point Specification 1.0). So its
+// probabilities are scaled by 2^P_LOG2, and may grow by 2^ROOM beyond that, ROOM being half of SLACK,
+// to 2^8 at most (FlashAttention-3's max_offset).
 constexpr int ROOM = DTYPE_E4M3 ? SLACK / 2 : SLACK, P_LOG2 = DTYPE_E4M3 ? 8 - ROOM : 0;
 constexpr float LN_2 = 0.6931471805599453f;
 #define INFINITE __int_as_float(0x7f800000)  // no header of the toolkit's has to be there
@@ -336,10 +337,13 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
             }
         };
         auto release_queries = [&] {
-            if (O_PARTS > 0) c.release(c.q.freed(slot));
+            if (O_PARTS > 0 && !Q_IN_REGS) c.release(c.q.freed(slot));
         };
         barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
-        if (Q_IN_REGS) c.take_queries(slot);
+        if (Q_IN_REGS) {
+            c.take_queries(slot);
+            c.release(c.q.freed(slot));
+        }
         use = c.attend(rows, slot, use, row, end, release_before, release_queries);
         long long rows_before = (long long)(here.batch * sizes.heads + here.head) * sizes.seqlen_q;
         c.finish(rows, lse + rows_before, row);

@@ -3,11 +3,11 @@
 The algorithm stands in the .cu. What each parameter trades:
     WARPGROUPS   rows per tile against registers per thread
     BLOCK_N      fewer, longer steps, and queries read less often, against registers and shared
-                 memory; any multiple of 16
+                 memory; any multiple of 16, of 32 with e4m3
     STAGES       blocks of K and of V in flight against shared memory
     Q_STAGES     2: the next tile's queries arrive early, for shared memory
     O_PARTS      0: the output leaves through the queries' buffer; 1, 2: through one of its own, in
-                 as many trips, and the next queries arrive meanwhile
+                 as many trips, and the next queries arrive meanwhile. With e4m3 always 1
     OVERLAP      1: a block's softmax runs while the output of the block before is multiplied; 0:
                  fewer registers, and other warpgroups fill the gaps
     PING_PONG    1: warpgroups take turns at the tensor cores
@@ -77,7 +77,7 @@ def _smem_bytes(workload, config):
     v_bytes = block_n * (columns_v if _is_e4m3(workload) else o_width)
     q_bytes = rows * (k_width if o_parts else max(k_width, o_width))
     o_bytes = rows * o_width // o_parts if o_parts else 0
-    if _is_e4m3(workload):
+    if _is_e4m3(workload) and o_parts:
         o_bytes = max(o_bytes, 4 * rows * columns_v)
     p_bytes = 2 * rows * block_n if config["P_SHARED"] else 0
     barriers = 4 * config["STAGES"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
@@ -100,7 +100,7 @@ def prologue(workload, config):
         return None
     return {
         "function": "transpose_v",
-        "defines": {"TRANSPOSE_V": 1, "DTYPE_E4M3": 1, "HEAD_DIM_V": workload.head_dim_v},
+        "defines": {"TRANSPOSE_V": 1, "HEAD_DIM_V": workload.head_dim_v},
         "threads": _TRANSPOSE_THREADS,
         "smem_bytes": 0,
     }
@@ -120,7 +120,8 @@ def prologue_arguments(tensors, workload, config):
     keys = vt.shape[3]
     sizes = map(ctypes.c_int, (heads_kv, seqlen_k, keys // 4))
     strides = (ctypes.c_longlong(step // 16) for step in v.stride()[:3])
-    return (batch * heads_kv, -(-keys // _TRANSPOSE_KEYS), 1), [v, vt, *sizes, *strides]
+    # Of the three axes only the first takes more than 65,535.
+    return (batch * heads_kv * -(-keys // _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]
 
 
 def arguments(tensors, workload, config, scale):

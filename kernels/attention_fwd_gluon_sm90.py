@@ -19,8 +19,8 @@ Choices beyond the paper:
   tile's queries arrive in another.
 
 With e4m3, a kernel that runs first writes V^T (see gluon/e4m3.py); scores and outputs are
-multiplied by scales of each KV head, and the output is bf16. Where registers allow, up to 128
-columns, each block's p @ v is added in fp32.
+multiplied by scales of each KV head, and the output is bf16. Each block's p @ v is added in fp32,
+for which there are registers up to 128 columns.
 
 Causal means bottom-right aligned (FlashAttention >= 2.1): query i sees keys j <= i + seqlen_k -
 seqlen_q. A window that reaches `ahead` keys beyond this diagonal is a causal mask with a diagonal

@@ -85,8 +85,9 @@ def awkward(workload: Workload, config: Config) -> Workload:
     """A small workload of the same kind whose lengths divide no tile: two KV heads, ragged tails.
 
     seqlen_k exceeds seqlen_q, so that bottom-right and top-left causal masks differ. A window ends
-    inside of blocks, and is short of the last rows' keys by some. Packed sequences are four.
-    Kernels with warpgroups have tiles of 64 rows of each (PTX ISA, wgmma: M is 64).
+    inside of blocks, and is short of the last rows' keys by some. Packed sequences are four. Kernels
+    with warpgroups have tiles of 64 rows of each (PTX ISA, wgmma: M is 64). Of e4m3 there are keys
+    enough for sums that begin anew every 512 (attention_fwd_cuda_sm90) to do so twice.
     """
     rows = 64 * int(config.get("WARPGROUPS", 1))
     block_m, block_n = int(config.get("BLOCK_M", rows)), int(config.get("BLOCK_N", 64))
@@ -94,6 +95,7 @@ def awkward(workload: Workload, config: Config) -> Workload:
     window, ahead = (
         side and min(side, block_n + block_n // 2 + 1) for side in (workload.window, workload.ahead)
     )
+    least_keys = 1200 if workload.dtype == "e4m3" else 0
     if window is not None or ahead is not None:
         seqlen_q += (window or 0) + (ahead or 0) + 4 * block_n
     return replace(
@@ -102,7 +104,7 @@ def awkward(workload: Workload, config: Config) -> Workload:
         heads=2 * workload.group,
         heads_kv=2,
         seqlen_q=seqlen_q,
-        seqlen_k=max(seqlen_q, 2 * block_n) + 13,
+        seqlen_k=max(seqlen_q, 2 * block_n, least_keys) + 13,
         window=window,
         ahead=ahead,
     )

@@ -34,6 +34,9 @@ def measured(
     """
     torch.manual_seed(0)
     tensors = check.tensors(workload, "cuda")
+    if workload.dtype == "e4m3":
+        for descale in tensors[5:]:
+            descale.fill_(1.0)  # as in the call, which gives none
     calls, left_out = contestants(workload, tensors, peers, only)
     chosen = tunefa.last_choice()
     stopwatch = Stopwatch("graph")

@@ -10,7 +10,8 @@ struct Rows {
     u32 p[P_SHARED ? 1 : BLOCK_N * ELEMENT / 8];  // probabilities of the block before, in the dtype
     float max_log2[2], sum[2], decay[2];
     float share[2];  // in the end, 1 / sum
-    // e4m3: blocks of this tile that were multiplied with V, and what became of 1 put aside since.
+    // e4m3: blocks of this tile that were multiplied with V, and what the sums that were put aside are
+    // still to be multiplied with, as maxima have grown since.
     int blocks;
     float aside_decay[2];
 };
@@ -56,6 +57,8 @@ struct Consumer {
             u32 chunk = shared + Q_AT + slot * Q_BYTES + byte / SWIZZLE * Q_CHUNK_BYTES;
             matrices_load(q_rows + byte / 8, unit_at<SWIZZLE>(chunk, at, byte % SWIZZLE / 16 + lane / 16));
         }
+        pin(q_rows);  // they are there before the slot is freed
+        __syncwarp();
     }
 
     // Starts s = q @ k^T of a block's first N keys.

@@ -29,11 +29,12 @@ __device__ __forceinline__ void transpose_bytes(u32 (&x)[4]) {
 extern "C" __global__ void __launch_bounds__(TRANSPOSE_THREADS)
     transpose_v(const u32* v, u32* vt, int heads_kv, int seqlen_k, int words, long long v_batch,
                 long long v_head, long long v_key) {
-    // Word w of column c lies at w ^ c / 4, so that neither way lanes meet in a bank.
+    // Word w of column c lies at w ^ c / 4: lanes of 128 columns and more meet in no bank, either way.
     __shared__ u32 tile[HEAD_DIM_V][WORDS];
-    int head = blockIdx.x % heads_kv, batch = blockIdx.x / heads_kv, first = blockIdx.y * WORDS;
-    v += 4 * (batch * v_batch + head * v_head);
-    vt += (long long)blockIdx.x * HEAD_DIM_V * words;
+    int pieces = (words + WORDS - 1) / WORDS, first = blockIdx.x % pieces * WORDS;
+    int head = blockIdx.x / pieces;  // of all batches
+    v += 4 * (head / heads_kv * v_batch + head % heads_kv * v_head);
+    vt += (long long)head * HEAD_DIM_V * words;
     for (int i = threadIdx.x; i < WORDS * COLUMN_WORDS; i += TRANSPOSE_THREADS) {
         int word = i / COLUMN_WORDS, column = i % COLUMN_WORDS;
         // The word of lane c2 c1 holds, from its lowest byte on, the keys with c3 c0 = 0, 1, 2, 3.
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(TRANSPOSE_THREADS)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int mine = key + j / 2 * 8 + j % 2;
-            x[j] = mine < seqlen_k ? v[4 * mine * v_key + column] : 0;
+            x[j] = mine < seqlen_k ? v[4 * v_key * mine + column] : 0;
         }
         transpose_bytes(x);
 #pragma unroll

@@ -10,6 +10,11 @@ c2 c1 c3 c0 of the latter they are where they must be, and nothing moves between
 
 Rounding p is what it costs: emulated block by block on normal inputs of 1,024 and 8,192 keys, the
 output is 2.4e-2 to 2.6e-2 off fp64 in relative norm, where p in bf16 gives 2.2e-3 to 2.3e-3.
+
+Hopper's tensor cores keep about 14 bits of an 8-bit product's sum and cut off the rest
+(DeepSeek-V3, arXiv:2412.19437, section 3.5.2): after 16,384 keys a fourth of the output can be
+missing. So each block's p @ v is summed for itself, and then added in fp32 (`outputs` and `arrived`
+in products.py).
 """
 
 import triton
@@ -114,17 +119,6 @@ def p_log2(E4M3):
     probabilities up to 2^8 keep all of theirs down to 2^-14 (FlashAttention-3's max_offset).
     """
     return 8 if E4M3 else 0
-
-
-@gluon.constexpr_function
-def two_levels(E4M3, COLUMNS):
-    """Whether each block's p @ v is summed for itself and then added in fp32.
-
-    Hopper's tensor cores keep about 14 bits of an 8-bit product's sum (DeepSeek-V3,
-    arXiv:2412.19437, section 3.5.2), which tells after thousands of keys. A second accumulator
-    of more columns would leave no registers.
-    """
-    return E4M3 and COLUMNS <= 128
 
 
 @gluon.jit

@@ -6,7 +6,7 @@ A head dimension between two powers of two is split into the lower one and a res
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
-from tunefa.kernels.gluon.e4m3 import packed, two_levels, unpacked
+from tunefa.kernels.gluon.e4m3 import packed, unpacked
 from tunefa.kernels.gluon.hopper import operand_layout, rescaled, row_layout, wgmma_layout
 
 
@@ -24,14 +24,13 @@ def scores(q, q_slot, k, k_slot, N: gl.constexpr):
 
 @gluon.jit
 def outputs(p, v, slot, acc):
-    """Starts acc + p @ v, in two pieces where v has a rest; on two levels, p @ v alone."""
+    """Starts acc + p @ v, in two pieces where v has a rest; of e4m3, p @ v alone."""
     acc, acc_rest = acc
-    if v.TRANSPOSED:
-        p = unpacked(p, operand_layout(v.COLUMNS, v.BITS))
     if v.REST:
         p_rest = gl.convert_layout(p, operand_layout(v.REST, p.dtype.primitive_bitwidth))
         acc_rest = warpgroup_mma(p_rest, v.rest(slot), acc_rest, is_async=True)
-    if two_levels(v.TRANSPOSED, v.COLUMNS):
+    if v.TRANSPOSED:
+        p = unpacked(p, operand_layout(v.COLUMNS, v.BITS))
         zeros = gl.zeros([64, v.COLUMNS], gl.float32, wgmma_layout(v.COLUMNS, v.BITS))
         acc_rest = warpgroup_mma(p, v.matrix(slot), zeros, use_acc=False, is_async=True)
     else:
@@ -43,10 +42,10 @@ def outputs(p, v, slot, acc):
 def arrived(acc, decay, v):
     """What `outputs` started, when all of it is there.
 
-    On two levels this is where it is added to the output times `decay`: one instruction for both.
+    Of e4m3 this is where it is added to the output times `decay`: one instruction for both.
     """
     acc, acc_rest = acc
-    if two_levels(v.TRANSPOSED, v.COLUMNS):
+    if v.TRANSPOSED:
         rows: gl.constexpr = gl.SliceLayout(1, acc.type.layout)
         acc = acc * gl.convert_layout(decay, rows)[:, None] + warpgroup_mma_wait(0, [acc_rest])
         acc_rest = 0

@@ -71,7 +71,10 @@ def test_sums_over_many_keys_lose_nothing(head_dim: int, mask: str) -> None:
     """Where all values are positive, so that sums grow and nothing that is cut off cancels: what
     rounds p then cancels instead. One sum over all keys would be 0.25 off."""
     workload = Workload.parse(f"h2_q512_k16384_d{head_dim}_e4m3_{mask}")
-    for kernel in served(workload):
+    serving = served(workload)
+    if not serving:
+        pytest.skip("no kernel of this GPU serves e4m3")
+    for kernel in serving:
         made = check.tensors(workload, "cuda", seed=0)
         made[2].copy_((0.5 + torch.rand(made[2].shape, device="cuda")).to(made[2].dtype))
         launched(kernel, workload, kernel.default(workload, seen_arch()), made)

@@ -15,8 +15,6 @@ from tests.kernels.test_e4m3 import in_memory
 from tunefa import arch as archs
 from tunefa import kernel as kernels
 from tunefa import languages
-from tunefa.kernel import Kernel
-from tunefa.trial import Config
 from tunefa.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_cuda_sm90")
@@ -29,7 +27,7 @@ PROGRAM = """
 #define __shared__ static
 #define __launch_bounds__(threads)
 typedef unsigned u32;
-static struct { unsigned x, y; } threadIdx, blockIdx;
+static struct { unsigned x; } threadIdx, blockIdx;
 static void __syncthreads() {}
 static u32 __byte_perm(u32 a, u32 b, u32 order) {
     unsigned long long both = (unsigned long long)b << 32 | a;
@@ -38,14 +36,13 @@ static u32 __byte_perm(u32 a, u32 b, u32 order) {
     return made;
 }
 #include "cuda/transpose_e4m3.cuh"
-extern "C" void run(int heads, int pieces, int threads, const u32* v, u32* vt, int heads_kv,
+extern "C" void run(int blocks, int threads, const u32* v, u32* vt, int heads_kv,
                     int seqlen_k, int words, long long batch, long long head, long long key) {
-    for (blockIdx.x = 0; blockIdx.x < heads; blockIdx.x++)
-        for (blockIdx.y = 0; blockIdx.y < pieces; blockIdx.y++)
-            for (int i = 0; i < 2 * threads; i++) {
-                threadIdx.x = i % threads;
-                transpose_v(v, vt, heads_kv, seqlen_k, words, batch, head, key);
-            }
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
+        for (int i = 0; i < 2 * threads; i++) {
+            threadIdx.x = i % threads;
+            transpose_v(v, vt, heads_kv, seqlen_k, words, batch, head, key);
+        }
 }
 """
 
@@ -64,24 +61,34 @@ def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) ->
     subprocess.run(command, check=True, cwd=tmp_path)
     library = ctypes.CDLL(str(tmp_path / "program.so"))
 
-    # A part of more: nothing beside it may be read or written.
-    memory = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv + 1, w.head_dim_v + 16))
-    v = memory.to(torch.int8)[:, :, 1:, : w.head_dim_v].transpose(1, 2)
+    more = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv + 1, w.head_dim_v + 16))
+    v = more.to(torch.int8)[:, :, 1:, : w.head_dim_v].transpose(1, 2)
     ((shape, dtype),) = KERNEL.module.scratch((None, None, v), w, {})
-    made = torch.full((*shape[:-1], shape[-1]), 127, dtype=dtype)
-    (heads, pieces, _), arguments = KERNEL.module.prologue_arguments((None, None, v, made), w, {})
+    memory = torch.full((w.batch + 1, *shape[1:]), 127, dtype=dtype)
+    made = memory[: w.batch]
+    (blocks, *_), arguments = KERNEL.module.prologue_arguments((None, None, v, made), w, {})
     library.run(
-        heads, pieces, prologue["threads"],
+        blocks, prologue["threads"],
         *(ctypes.c_void_p(each.data_ptr()) for each in (v, made)), *arguments[2:],
     )  # fmt: skip
     right = torch.zeros(w.batch, w.heads_kv, shape[3], w.head_dim_v, dtype=torch.int8)
     right[:, :, : w.seqlen_k] = v
     assert torch.equal(made, torch.stack([in_memory(x) for x in right.flatten(0, 1)]).view(shape))
+    assert bool((memory[w.batch] == 127).all())  # nothing is written behind it
 
 
-def binary(workload: Workload, kernel: Kernel = KERNEL, **changes: Any) -> languages.Compiled:
-    config: Config = {**kernel.default(workload, SM90), **changes}
-    made: languages.Compiled = languages.load("cuda").compile(kernel, workload, config, SM90)
+def test_no_grid_is_larger_than_a_launch_takes() -> None:
+    """8.4 million keys, of which a block takes 128: 65,535 is the most of the second axis."""
+    w = Workload.parse("h1_q16_k8404992_d64_e4m3_full")
+    v = torch.empty(1, 1, 1, 64, dtype=torch.int8).expand(1, 1, w.seqlen_k, 64)
+    vt = torch.empty(1, 1, 1, 1, dtype=torch.int8).expand(1, 1, 64, w.seqlen_k)
+    grid, _ = KERNEL.module.prologue_arguments((None, None, v, vt), w, {})
+    assert grid == (w.seqlen_k // 128, 1, 1)
+
+
+def binary(workload: Workload) -> languages.Compiled:
+    config = KERNEL.default(workload, SM90)
+    made: languages.Compiled = languages.load("cuda").compile(KERNEL, workload, config, SM90)
     return made
 
 
@@ -115,6 +122,7 @@ def test_only_e4m3_needs_something_to_run_first() -> None:
         ({"O_PARTS": 0}, "in one trip"),
         ({"BLOCK_N": 112}, "32 keys at a time"),
         ({"BLOCK_N": 160, "STAGES": 2, "Q_STAGES": 1}, "too few registers"),
+        ({"P_SHARED": 1}, "small enough for the registers"),
     ],
 )
 def test_what_8_bits_ask_for_is_refused_in_words(changes: dict[str, Any], reason: str) -> None:
@@ -123,7 +131,10 @@ def test_what_8_bits_ask_for_is_refused_in_words(changes: dict[str, Any], reason
     assert reason in (KERNEL.refusal(config, workload, SM90) or "")
 
 
-@pytest.mark.parametrize("kind", ["d72", "d64_softcap", "d128_w100", "q8_d128"])
-def test_others_are_left_to_others(kind: str) -> None:
-    assert KERNEL.why_not(Workload.parse(f"h8_kv2_q4096_{kind}_e4m3".replace("q4096_q", "q")), SM90)
-    assert KERNEL.why_not(Workload.parse("h8_kv2_q8_d256_e4m3"), SM90) is None
+@pytest.mark.parametrize(
+    ("sizes", "serves"),
+    [("q4096_d72", False), ("q4096_d64_softcap", False), ("q4096_d128_w100", False),
+     ("q8_d128", False), ("q8_d256", True), ("q4096_d80_dv16", True)],
+)  # fmt: skip
+def test_others_are_left_to_others(sizes: str, serves: bool) -> None:
+    assert (KERNEL.why_not(Workload.parse(f"h8_kv2_{sizes}_e4m3"), SM90) is None) == serves
