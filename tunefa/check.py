@@ -85,9 +85,9 @@ def awkward(workload: Workload, config: Config) -> Workload:
     """A small workload of the same kind whose lengths divide no tile: two KV heads, ragged tails.
 
     seqlen_k exceeds seqlen_q, so that bottom-right and top-left causal masks differ. A window ends
-    inside of blocks, and is short of the last rows' keys by some. Packed sequences are four. Kernels
-    with warpgroups have tiles of 64 rows of each (PTX ISA, wgmma: M is 64). Of e4m3 there are keys
-    enough for sums that begin anew every 512 (attention_fwd_cuda_sm90) to do so twice.
+    inside of blocks, and is short of the last rows' keys by some. Packed sequences are four.
+    Kernels with warpgroups have tiles of 64 rows of each (PTX ISA, wgmma: M is 64). Of e4m3 there
+    are keys enough for sums that begin anew every 512 (attention_fwd_cuda_sm90) to do so twice.
     """
     rows = 64 * int(config.get("WARPGROUPS", 1))
     block_m, block_n = int(config.get("BLOCK_M", rows)), int(config.get("BLOCK_N", 64))
