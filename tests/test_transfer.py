@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,32 @@ def test_tiles_that_make_another_wave_give_way() -> None:
 def test_a_default_that_was_not_measured_may_run() -> None:
     _, chosen = both(record(CUDA, 732.0, WARPGROUPS=1, BLOCK_N=128), text="b2_h16_q8192_d128_full")
     assert chosen.config == kernels.load(CUDA).default(Workload.parse(LONG), SM90)
+
+
+def test_what_was_measured_for_others_is_fitted() -> None:
+    """Sections of heads that leave some programs busy when most are done become larger."""
+    near, text = Workload.parse("b4_h16_q4096_d128"), "b1_h40_q2500_d128"
+    config = kernels.load(CUDA).default(near, SM90)
+    causal = replace(record(CUDA, 300.0), workload=near, config=config)
+    nearest, chosen = both(causal, text=text)
+    assert nearest.config["SECTION_MB"] == 8 and chosen.fitted == {"SECTION_MB": 32}
+    assert chosen.config == {**nearest.config, **chosen.fitted}
+    assert chosen.why == f"{nearest.why}, with SECTION_MB=32"
+    default, chosen = both(text=text)
+    assert default.how == chosen.how == "default" and chosen.fitted == {"SECTION_MB": 32}
+    assert chosen.why == f"{default.why}, with SECTION_MB=32"
+    exact, chosen = both(replace(causal, workload=Workload.parse(text)), text=text)
+    assert chosen == exact and not chosen.fitted
+
+
+def test_a_value_that_rules_refuse_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = kernels.load(CUDA).module
+    monkeypatch.setattr(module, "fitted", lambda workload, config, sms: {"STAGES": 6})
+    nearest, chosen = both(WIDE, text="b4_h16_q4000_d128_full")
+    assert chosen == nearest
+    monkeypatch.setattr(module, "fitted", lambda workload, config, sms: {"STAGES": 2})
+    nearest, chosen = both(WIDE, text="b4_h16_q4000_d128_full")
+    assert chosen.config == {**nearest.config, "STAGES": 2}
 
 
 def test_what_a_record_says_of_its_kernel_counts() -> None:

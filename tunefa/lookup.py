@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tunefa.arch import Arch
@@ -62,18 +62,22 @@ class Choice:
     """`distance` from the record's workload to the one that was asked for."""
     gain: float = 0.0
     """By how much the config is expected to be faster than the record's; 0 where it is that one."""
+    fitted: dict[str, Any] = field(default_factory=dict)
+    """What the kernel's host side set otherwise for this workload."""
 
     @property
     def why(self) -> str:
         """One sentence for people."""
+        fitted = "".join(f", with {name}={value}" for name, value in self.fitted.items())
         if self.record is None:
-            return f"default: no result applies, so {self.kernel} runs with its default config"
+            default = f"no result applies, so {self.kernel} runs with its default config"
+            return f"default: {default}{fitted}"
         source = f"measured on {self.record.device}"
         if self.record.device is None:
             source = f"the model's pick on {self.record.arch}"
         far = "" if self.how == "exact" else f", {self.octaves:.1f} octaves away"
         other = f", a config {self.gain:.0%} faster than its own expected" if self.gain else ""
-        return f"{self.how}: {source} for {self.record.workload}{far}{other}"
+        return f"{self.how}: {source} for {self.record.workload}{far}{other}{fitted}"
 
 
 def lookup(

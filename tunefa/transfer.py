@@ -3,7 +3,9 @@
 What is best for the nearest workload need not be: one tile more may begin another wave of
 programs, and a small problem wants tiles that fill the device. The model of time knows such things,
 and not how well a kernel does; a record knows that. So every config at hand is given the model's
-time, times what the kernel's nearest record took over what the model says of that one.
+time, times what the kernel's nearest record took over what the model says of that one. In the end
+the kernel may say what should be otherwise for so many tiles on so many SMs (`fitted`, see
+tunefa/languages/cuda.py).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefa import arch as archs
 from tunefa import lookup, model
@@ -53,18 +55,26 @@ def choose(
 ) -> Choice:
     """What `lookup` finds; where that is the nearest record's, the config expected to be fastest.
 
-    One of the records up to `FAR_OCTAVES` away, or the default of a kernel that was measured.
+    One of the records up to `FAR_OCTAVES` away, or the default of a kernel that was measured. What
+    was not measured for this very workload is fitted to it.
 
     Raises `TunefaError` when no kernel serves the workload.
     """
-    nearest = lookup.lookup(store, workload, arch, device_name, kernels)
-    if nearest.how != "nearest" or nearest.record is None:
-        return nearest
+    found = lookup.lookup(store, workload, arch, device_name, kernels)
+    if found.how not in ("nearest", "default") or isinstance(arch, NpuArch):
+        return found
     try:
         device = archs.find(str(device_name))[1]
     except TunefaError:  # a product of which the model knows no peaks
-        return nearest
-    near = _Near(store, workload, arch, device, str(device_name), kernels)
+        return found
+    if found.record is not None:
+        near = _Near(store, workload, arch, device, str(device_name), kernels)
+        found = _fastest(found, found.record, near)
+    return _fitted(found, workload, arch, device, kernels)
+
+
+def _fastest(nearest: Choice, record: Record, near: _Near) -> Choice:
+    """The choice of a record, or the config that is expected to be faster by some percent."""
     expected = list(near.expected())
     own = nearest.kernel, dict(nearest.config)
     # 0 where a newer record of the nearest's question has a config that cannot run here.
@@ -72,7 +82,20 @@ def choose(
     name, config, us = min(expected, key=lambda each: each[2], default=("", {}, math.inf))
     if not us <= (1 - GAIN) * own_us < math.inf:
         return nearest
-    return Choice(name, dict(config), "nearest", nearest.record, nearest.octaves, 1 - us / own_us)
+    return Choice(name, dict(config), "nearest", record, nearest.octaves, 1 - us / own_us)
+
+
+def _fitted(
+    choice: Choice, workload: Workload, arch: Arch, device: Device, kernels: Sequence[Kernel]
+) -> Choice:
+    """The choice with what its kernel's host side, if it has a `fitted`, sets for the workload."""
+    kernel = next(each for each in kernels if each.name == choice.kernel)
+    fitted = getattr(kernel.module, "fitted", None)
+    changes = fitted(workload, choice.config, device.sms) if fitted else {}
+    config = {**choice.config, **changes}
+    if not changes or kernel.refusal(config, workload, arch) is not None:
+        return choice
+    return replace(choice, config=config, fitted=changes)
 
 
 @dataclass(frozen=True)

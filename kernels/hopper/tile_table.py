@@ -6,6 +6,13 @@ import numpy as np
 
 _TILE_COST = 0.5
 """What a tile costs beside its blocks, in blocks: queries in, output out."""
+_UNEVEN = 1.03
+"""How much longer than with larger sections the last program may be busy: sections keep K and V in
+the L2, which is worth some percent."""
+_MOST_MB = 32
+"""The largest sections that were measured."""
+_FEW_TILES = 16
+"""For each program: with more of them they end together in any case, and tables take longer."""
 
 
 def tables(workload, config, device):
@@ -45,35 +52,51 @@ def schedule(workload, config, sms):
     then of query heads, so that those of a cluster see the same keys, or the last some more; they
     are made up to whole clusters. Programs of a cluster are neighbours, with lists of one length.
     """
-    rows, cluster = _rows(config), _cluster(config)
-    tiles = _ceil_div(workload.seqlen_q, rows)
+    cluster, (shares, _) = _cluster(config), _shares(workload, config, sms)
     if cluster == 1:
-        return _shares(workload, config, sms, range(tiles))
-    last = [
-        min(turn // workload.group, tiles - 1)
-        for turn in range(cluster - 1, _tiles_of_head_kv(workload, config, tiles), cluster)
-    ]
-    shares = _shares(workload, config, sms // cluster, last)
+        return shares
     return [
         [turn * cluster + rank for turn in turns] for turns in shares for rank in range(cluster)
     ]
 
 
-def _shares(workload, config, workers, tiles):
-    """Who works on what: lists of turn + turns per head * head, where turn i of a head costs what
-    its tile `tiles[i]` does, and heads are those that `schedule` counts.
+def fitted(workload, config, sms):
+    """What of a config that is best for another workload should be otherwise: {"SECTION_MB": 16},
+    where with the config's sections some programs would still be busy when most are done.
+    """
+    sections = [config["SECTION_MB"]]
+    while 2 * sections[-1] <= _MOST_MB:
+        sections.append(2 * sections[-1])
+    tiles = _ceil_div(workload.seqlen_q, _rows(config)) * workload.batch * workload.heads
+    if workload.varlen or workload.band == (None, None) or tiles > _FEW_TILES * sms:
+        return {}
+    longest = [max(_shares(workload, {**config, "SECTION_MB": mb}, sms)[1]) for mb in sections]
+    if longest[0] <= _UNEVEN * min(longest):
+        return {}
+    return {"SECTION_MB": sections[longest.index(min(longest))]}
+
+
+def _shares(workload, config, sms):
+    """(who works on what, for how long): for each program, or cluster of them, a list of
+    turn + turns per head * head, where heads are those that `schedule` counts, and the blocks of
+    all its turns; none where all tiles are alike.
 
     Longest processing time first (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
     Appl. Math. 17(2), 1969) inside sections of heads whose K and V the L2 cache holds together.
     """
-    turns, group = len(tiles), 1 if _cluster(config) > 1 else workload.group
+    cluster, count = _cluster(config), _ceil_div(workload.seqlen_q, _rows(config))
+    tiles = range(count)  # what each turn costs as much as
+    if cluster > 1:
+        ends = range(cluster - 1, _tiles_of_head_kv(workload, config, count), cluster)
+        tiles = [min(turn // workload.group, count - 1) for turn in ends]
+    turns, group = len(tiles), 1 if cluster > 1 else workload.group
     packed = config.get("PACK_HEADS", 1)
     heads = workload.batch * workload.heads_kv * group // packed
-    workers = min(turns * heads, workers)
+    workers = min(turns * heads, sms // cluster)
     lists = [[] for _ in range(workers)]
     if workload.band == (None, None):
         workers = _ceil_div(turns * heads, _ceil_div(turns * heads, workers))
-        return [list(range(i, turns * heads, workers)) for i in range(workers)]
+        return [list(range(i, turns * heads, workers)) for i in range(workers)], []
     element = 1 if workload.dtype == "e4m3" else 2
     kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
     section = max(1, int(config["SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
@@ -86,7 +109,7 @@ def _shares(workload, config, workers, tiles):
                 busy, i = heapq.heappop(heap)
                 lists[i].append(turn + head * turns)
                 heapq.heappush(heap, (busy + cost[turn], i))
-    return lists
+    return lists, [busy for busy, _ in heap]
 
 
 def edges(workload):

@@ -48,6 +48,55 @@ def test_every_tile_is_somebodys_once(text: str, schedule: Any) -> None:
     assert len(lists) <= SMS and all(lists)
 
 
+def _longest(workload: Workload, config: dict[str, Any], schedule: Any) -> int:
+    """Key blocks of the program with most, where each tile has one program."""
+    rows, block_n = 64 * config["WARPGROUPS"], config["BLOCK_N"]
+    tiles = -(-workload.seqlen_q // rows)
+
+    def blocks(tile: int) -> int:
+        return -(-min((tile % tiles + 1) * rows, workload.seqlen_q) // block_n)
+
+    longest: int = max(sum(map(blocks, program)) for program in schedule(workload, config, SMS))
+    return longest
+
+
+@pytest.mark.parametrize("name", ["attention_fwd_gluon_sm90", "attention_fwd_cuda_sm90"])
+def test_sections_grow_where_programs_would_not_end_together(name: str, schedule: Any) -> None:
+    workload = Workload.parse("b2_h10_q3000_d128_causal")
+    kernel = kernels.load(name)
+    config = {**kernel.default(workload, archs.load("sm90")), "SECTION_MB": 4}
+    config |= {"CLUSTER": 1} if "CLUSTER" in config else {}
+    fitted = kernel.module.fitted(workload, config, SMS)
+    assert list(fitted) == ["SECTION_MB"]
+    before = _longest(workload, config, schedule)
+    assert _longest(workload, {**config, **fitted}, schedule) < before / 1.03
+    for mb in (4, 8, 16, 32):
+        other = _longest(workload, {**config, "SECTION_MB": mb}, schedule)
+        assert other > 0.97 * _longest(workload, {**config, **fitted}, schedule)
+    assert kernel.module.fitted(workload, {**config, **fitted}, SMS) == {}
+
+
+def test_sections_of_clusters_grow_as_well() -> None:
+    """Measured on an H200: 121 us with 8 MiB, 110 with 32 (and taking turns)."""
+    kernel, workload = (
+        kernels.load("attention_fwd_cuda_sm90"),
+        Workload.parse("b1_h40_q2500_d128_causal"),
+    )
+    config = kernel.default(workload, archs.load("sm90"))
+    assert (config["CLUSTER"], config["SECTION_MB"]) == (2, 8)
+    assert kernel.module.fitted(workload, config, SMS) == {"SECTION_MB": 32}
+
+
+@pytest.mark.parametrize(
+    "text", ["b2_h10_q3000_d128_full", "b8_h32_q8192_d128", "b2_h10_q3000_d128_varlen"]
+)
+def test_sections_stay_where_they_decide_nothing(text: str) -> None:
+    """All tiles alike, so many that programs end together, or drawn from a list."""
+    workload = Workload.parse(text)
+    config = {**_config(workload), "SECTION_MB": 4}
+    assert KERNEL.module.fitted(workload, config, SMS) == {}
+
+
 def test_causal_programs_end_together(schedule: Any) -> None:
     workload = Workload.parse("b4_h16_q4096_causal")
     config = _config(workload)

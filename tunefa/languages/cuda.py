@@ -16,7 +16,9 @@ The `.py` defines
   `tensors` is then), a number or structure of ctypes (`c_int(7)`, passed by value), or
   `{"map": tensor, "box": sizes, "swizzle_bytes": 128}` (a CUtensorMap of one of `tensors`, for a
   `const __grid_constant__` parameter; `shape` and `strides`, where it is viewed as another);
-* `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
+* `is_aligned(tensors) -> bool`: whether the aligned variant may read them;
+* optionally `fitted(workload, config, sms) -> dict`: values of parameters which only its host side
+  reads, that should be otherwise than in a config that is best for another workload.
 
 One that needs another kernel of its .cu to run first in each call also defines `prologue`,
 `scratch` and `prologue_arguments`, as in Triton (see there), with a variant of this language.

@@ -8,7 +8,9 @@ A kernel file in this language defines
   where a kernel serves soft-capped scores, in the signature's order, of which those that are or
   describe one of `tensors` change from call to call. `(tensor, axis)` is how long that axis is
   then. Other tensors are tables that the kernel's host side makes, once a launch;
-* `is_aligned(tensors) -> bool`: whether the aligned variant may read them.
+* `is_aligned(tensors) -> bool`: whether the aligned variant may read them;
+* optionally `fitted(workload, config, sms) -> dict`: values of parameters which only its host side
+  reads, that should be otherwise than in a config that is best for another workload.
 
 One that needs another kernel to run first in each call also defines
 
