@@ -50,7 +50,7 @@ def test_every_tile_is_somebodys_once(text: str, schedule: Any) -> None:
 
 def _longest(workload: Workload, config: dict[str, Any], schedule: Any) -> int:
     """Key blocks of the program with most, where each tile has one program."""
-    rows, block_n = 64 * config["WARPGROUPS"], config["BLOCK_N"]
+    rows, block_n = 64 * int(config["WARPGROUPS"]), int(config["BLOCK_N"])
     tiles = -(-workload.seqlen_q // rows)
 
     def blocks(tile: int) -> int:
