@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu_kernels import judge, seen_arch
+from tests.gpu_kernels import judge, much_memory, seen_arch
 from tunefa import check, languages
 from tunefa import kernel as kernels
 from tunefa.workload import Workload
@@ -109,18 +109,13 @@ def test_any_positive_scale(scale: float) -> None:
 def test_offsets_beyond_two_to_the_31st() -> None:
     """8.4 million keys of 256 elements: a row's offset no longer fits 32 bits."""
     workload = Workload.parse("h1_q16_k8404992_d256_bf16_full")
-    lacking = "needs 60 GiB of device memory that no other process has"
-    try:
+    with much_memory():
         made = check.tensors(workload, "cuda", seed=0)
         # The last keys decide: they alone resemble the queries.
         made[1][:, :, -16:] = made[0] * 4
-    except torch.cuda.OutOfMemoryError:
-        pytest.skip(lacking)
     launched(made, workload, KERNEL.default(workload, seen_arch()), 256**-0.5)
-    try:
+    with much_memory():
         found = check.compare(workload, made, 256**-0.5, torch.float32)
-    except torch.cuda.OutOfMemoryError:
-        pytest.skip(lacking)
     assert found.passed, found.reason
 
 
