@@ -61,7 +61,7 @@ def choose(
     Raises `TunefaError` when no kernel serves the workload.
     """
     found = lookup.lookup(store, workload, arch, device_name, kernels)
-    if found.how not in ("nearest", "default") or isinstance(arch, NpuArch):
+    if found.how not in ("nearest", "default"):
         return found
     try:
         device = archs.find(str(device_name))[1]
