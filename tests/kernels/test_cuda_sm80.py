@@ -21,6 +21,7 @@ import torch
 
 from tests import cuda_on_cpu
 from tests.contracts.interpreter import covering
+from tests.cuda_on_cpu import OnCpu
 from tunefa import arch as archs
 from tunefa import check, languages
 from tunefa import kernel as kernels
@@ -96,13 +97,18 @@ def _case(workload: Workload, chosen: dict[str, Any], chance: random.Random) -> 
     }
 
 
+def run_once(workload: Workload, folder: Path) -> tuple[OnCpu, tuple[Any, ...], list[Any]]:
+    """A config, the tensors that it ran on, and what it wrote."""
+    run = cuda_on_cpu.compiled(KERNEL, workload, config(4, 64, 32, 2, 0, 0, 8, 1), folder)
+    made = check.tensors(workload, "cpu", seed=0)
+    run(made, workload)
+    return run, made, [output.clone() for output in made[3:]]
+
+
 @needs_compiler
 def test_layouts_are_strides_and_nothing_is_written_beside_the_output(tmp_path: Path) -> None:
     workload = Workload.parse("b2_h4_kv2_q75_k90_d40_dv24_bf16_causal")
-    run = cuda_on_cpu.compiled(KERNEL, workload, config(4, 64, 32, 2, 0, 0, 8, 1), tmp_path)
-    made = check.tensors(workload, "cpu", seed=0)
-    run(made, workload)
-    right = [output.clone() for output in made[3:]]
+    run, made, right = run_once(workload, tmp_path)
 
     def bhsd(x: Any) -> Any:
         return x.contiguous()
@@ -133,10 +139,7 @@ def test_layouts_are_strides_and_nothing_is_written_beside_the_output(tmp_path: 
 def test_offsets_beyond_two_to_the_31st(tmp_path: Path) -> None:
     """Rows of K and heads of V that lie so far apart; of the memory between, none is touched."""
     workload = Workload.parse("h2_q40_k100_d64_bf16_causal")
-    run = cuda_on_cpu.compiled(KERNEL, workload, config(4, 64, 32, 2, 0, 0, 8, 1), tmp_path)
-    made = check.tensors(workload, "cpu", seed=0)
-    run(made, workload)
-    right = [output.clone() for output in made[3:]]
+    run, made, right = run_once(workload, tmp_path)
 
     def far(x: Any, head: int, row: int) -> Any:
         elements = (x.shape[1] - 1) * head + x.shape[2] * row
