@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa import arch as archs
-from tunefa import check, languages, store, transfer
+from tunefa import bench, check, store, transfer
 from tunefa import kernel as kernels
 from tunefa.arch import Arch
 from tunefa.compile_pool import CompilePool
@@ -112,16 +112,8 @@ class Rival:
                 yield Rival(self.kernel, {**self.config, parameter.name: value})
 
     def launch(self, workload: Workload, arch: Arch, tensors: Sequence[Any]) -> Launch:
-        """A launch on `tensors`, those of `check.tensors`, with its binary out of the cache.
-
-        Raises CompileError when the device has too little of something for it.
-        """
-        language = languages.load(self.kernel.language)
-        aligned = self.kernel.module.is_aligned(tensors)
-        compiled = language.compile(self.kernel, workload, self.config, arch, aligned)
-        scores = (_scale(workload), check.softcap(workload))
-        prepared = language.prepare(self.kernel, compiled, tensors, workload, self.config, *scores)
-        return lambda: prepared(*tensors)
+        """A launch on `tensors`, see `bench.launch`; its binary is in the cache."""
+        return bench.launch(self.kernel, workload, self.config, arch, tensors)
 
 
 def rivals(
@@ -182,9 +174,10 @@ def compiled(
 
     Says how many do not. Raises ValueError where the choice does not.
     """
+    kernels_of = {each.kernel.name: each.kernel for each in listed}
     pools = {
-        each.kernel.name: CompilePool(each.kernel, workload, arch, processes=processes)
-        for each in listed
+        name: CompilePool(kernel, workload, arch, processes=processes)
+        for name, kernel in kernels_of.items()
     }
     pending = [pools[each.kernel.name].submit(each.config) for each in listed]
     trials = [each.trial() for each in pending]
@@ -209,7 +202,7 @@ def checked(
     chosen, *others = listed
     out, launch = tensors[3], chosen.launch(workload, arch, tensors)
     launch()
-    verdict = check.compare(workload, tuple(tensors), _scale(workload), torch.float32)
+    verdict = check.compare(workload, tuple(tensors), workload.head_dim**-0.5, torch.float32)
     if not verdict.passed:
         raise ValueError(f"the choice is wrong: {verdict.reason}")
     right, found = out.float(), [(chosen, launch)]
@@ -273,10 +266,6 @@ def timed_in_turns(
 def finalists(medians: Sequence[float]) -> list[int]:
     """Places of the choice, which is the first, and of its few fastest rivals."""
     return [0, *sorted(range(1, len(medians)), key=lambda place: medians[place])[:FINALISTS]]
-
-
-def _scale(workload: Workload) -> float:
-    return float(workload.head_dim**-0.5)
 
 
 def _say(line: str) -> None:

@@ -48,8 +48,6 @@ class Bench:
 
     def __init__(self, kernel: Kernel, workload: Workload, arch: Arch, mode: Mode) -> None:
         self.kernel, self.workload, self.arch = kernel, workload, arch
-        self._language = languages.load(kernel.language)
-        self._scores = (workload.head_dim**-0.5, check.softcap(workload))
         self._stopwatch = timing.Stopwatch(mode, arch.torch_device)
         self._tensors = check.tensors(workload, arch.torch_device)
         self._gate = check.Gate(arch.torch_device)
@@ -108,7 +106,6 @@ class Bench:
         """Another kernel's bench on the same tensors."""
         made = copy.copy(self)
         made.kernel = kernels.load(kernel)
-        made._language = languages.load(made.kernel.language)
         return made
 
     def _run_races(
@@ -157,7 +154,8 @@ class Bench:
         made = check.tensors(shape, self.arch.torch_device)
         try:
             if trial.resources is None:  # no compiler of the pool has seen it
-                compiled = self._compiled(trial.config, self.workload, self._tensors)
+                asked = self.kernel, self.workload, trial.config, self.arch, self._tensors
+                compiled = compiled_for(*asked)
                 trial = replace(trial, resources=compiled.resources, compile_s=compiled.seconds)
             verdict = self._gate.verdict(self._launch(trial.config, shape, made), shape, made)
         except CompileError as error:
@@ -167,24 +165,34 @@ class Bench:
         outcome: Literal["wrong", "unstable"] = "wrong" if verdict.repeatable else "unstable"
         return replace(trial, outcome=outcome, reason=verdict.reason, error=verdict.error)
 
-    def _compiled(self, config: Config, workload: Workload, tensors: Any) -> Compiled:
-        aligned = self.kernel.module.is_aligned(tensors)
-        compiled: Compiled = self._language.compile(
-            self.kernel, workload, config, self.arch, aligned
-        )
-        return compiled
-
-    def _launch(self, config: Config, workload: Workload, tensors: Any) -> Callable[[], None]:
+    def _launch(self, config: Config, workload: Workload, tensors: Any) -> timing.Launch:
         """A function that launches the config; the pool has put its binary in the cache."""
-        compiled = self._compiled(config, workload, tensors)
-        prepared = self._language.prepare(
-            self.kernel, compiled, tensors, workload, config, *self._scores
-        )
+        return launch(self.kernel, workload, config, self.arch, tensors)
 
-        def launch() -> None:
-            prepared(*tensors)
 
-        return launch
+def compiled_for(
+    kernel: Kernel, workload: Workload, config: Config, arch: Arch, tensors: Sequence[Any]
+) -> Compiled:
+    """The config as it reads such tensors. Raises CompileError where it does not compile."""
+    aligned = kernel.module.is_aligned(tensors)
+    made: Compiled = languages.load(kernel.language).compile(
+        kernel, workload, config, arch, aligned
+    )
+    return made
+
+
+def launch(
+    kernel: Kernel, workload: Workload, config: Config, arch: Arch, tensors: Sequence[Any]
+) -> timing.Launch:
+    """A function that launches the config on `tensors`, those of `check.tensors`.
+
+    Raises CompileError where it does not compile, or the device has too little of something for it.
+    """
+    compiled = compiled_for(kernel, workload, config, arch, tensors)
+    scores = (workload.head_dim**-0.5, check.softcap(workload))
+    language = languages.load(kernel.language)
+    prepared = language.prepare(kernel, compiled, tensors, workload, config, *scores)
+    return lambda: prepared(*tensors)
 
 
 def _column(run: Race, racer: int) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ import torch
 import tunefa
 from benchmarks.forward.peers import PACKED_PEERS, PEERS, Call, Tensors, Unserved
 from benchmarks.forward.rows import OURS, Row
-from tunefa import check, kernel, languages, packed, provenance, reference
+from tunefa import bench, check, kernel, packed, provenance, reference
 from tunefa.chip import Chip
 from tunefa.monitor import Monitor
 from tunefa.timing import Stopwatch
@@ -114,12 +114,10 @@ def _default(name: str, workload: Workload, tensors: tuple[Any, ...]) -> Call:
     why_not = made.why_not(workload, arch)
     if why_not is not None:
         raise Unserved(why_not)
-    config, language = made.default(workload, arch), languages.load(made.language)
-    binary = language.compile(made, workload, config, arch)
-    launch = language.prepare(made, binary, tensors, workload, config, workload.head_dim**-0.5)
+    launch = bench.launch(made, workload, made.default(workload, arch), arch, tensors)
 
     def call() -> Any:
-        launch(*tensors)
+        launch()
         return tensors[3]
 
     return call
