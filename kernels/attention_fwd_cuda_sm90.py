@@ -27,7 +27,7 @@ The algorithm stands in the .cu. What each parameter trades:
 import ctypes
 import math
 
-from tunefa.kernels.hopper import tile_table
+from tunefa.kernels.hopper import tile_table, transposed_v
 from tunefa.kernels.hopper.tile_table import fitted  # noqa: F401 - a part of the contract
 from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
@@ -36,8 +36,6 @@ _PARAMETERS = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "OVERLA
                "SLACK", "HALF_DIAGONAL", "SWIZZLE", "P_SHARED", "CLUSTER")  # fmt: skip
 _TRANSPOSE_THREADS, _TRANSPOSE_KEYS = 256, 128
 """Of one block of the kernel that writes V^T, as cuda/transpose_e4m3.cuh has them."""
-_KEYS = 16
-"""Keys that are reordered among each other; rows of V^T are as many bytes long, or a multiple."""
 
 
 def variant(workload, config, aligned=True):
@@ -108,10 +106,8 @@ def prologue(workload, config):
 
 
 def scratch(tensors, workload, config):
-    """Shape and dtype of V^T, (batch, heads_kv, head_dim_v, keys), keys in whole groups."""
-    v = tensors[2]
-    keys = _round_up(workload.seqlen_k, _KEYS)
-    return [((workload.batch, workload.heads_kv, workload.head_dim_v, keys), v.dtype)]
+    """Memory for V^T."""
+    return transposed_v.scratch(workload)
 
 
 def prologue_arguments(tensors, workload, config):
@@ -120,7 +116,7 @@ def prologue_arguments(tensors, workload, config):
     batch, heads_kv, seqlen_k, _ = v.shape
     keys = vt.shape[3]
     sizes = map(ctypes.c_int, (heads_kv, seqlen_k, keys // 4))
-    strides = (ctypes.c_longlong(step // 16) for step in v.stride()[:3])
+    strides = map(ctypes.c_longlong, transposed_v.strides(v))
     # Of the three axes only the first takes more than 65,535.
     return (batch * heads_kv * -(-keys // _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]
 

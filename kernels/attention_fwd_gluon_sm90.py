@@ -74,7 +74,7 @@ from tunefa.kernels.gluon.tiles import (
     new_tray,
     scheduled,
 )
-from tunefa.kernels.hopper import tile_table
+from tunefa.kernels.hopper import tile_table, transposed_v
 from tunefa.kernels.hopper.tile_table import fitted  # noqa: F401 - a part of the contract
 from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
@@ -405,7 +405,7 @@ def prologue(workload, config):
 def scratch(tensors, workload, config):
     """Memory for what `prologue` writes."""
     if _is_e4m3(workload):
-        return e4m3.scratch(workload)
+        return transposed_v.scratch(workload)
     return packed_tiles.scratch(tensors, workload, config)
 
 

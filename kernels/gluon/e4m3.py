@@ -21,9 +21,7 @@ import triton
 from triton import language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-
-KEYS = 16
-"""Keys that are reordered among each other; rows of V^T are as many bytes long, or a multiple."""
+from tunefa.kernels.hopper import transposed_v
 
 _WORDS = 2048
 """Words of four keys times words of four columns that a program of `transpose` works on."""
@@ -92,20 +90,10 @@ def transposition_arguments(v, vt):
     """Grid and arguments of `transpose`; v is (batch, heads_kv, seqlen_k, head_dim), aligned."""
     batch, heads_kv, seqlen_k, head_dim = v.shape
     constants = transposition(head_dim)["constants"].values()
-    groups = vt.shape[3] // KEYS
+    groups = vt.shape[3] // transposed_v.KEYS
     # Of the three axes only the first takes more than 65,535.
     grid = (batch * heads_kv, triton.cdiv(4 * groups, _WORDS // (head_dim // 4)), 1)
-    strides = [step // 16 for step in v.stride()[:3]]
-    return grid, [v, vt, heads_kv, seqlen_k, groups, *strides, *constants]
-
-
-def scratch(workload):
-    """Shape and dtype of V^T, (batch, heads_kv, head_dim, keys), keys in whole groups."""
-    import torch  # takes seconds, which compiling does without
-
-    keys = triton.cdiv(workload.seqlen_k, KEYS) * KEYS
-    shape = (workload.batch, workload.heads_kv, workload.head_dim_v, keys)
-    return [(shape, torch.float8_e4m3fn)]
+    return grid, [v, vt, heads_kv, seqlen_k, groups, *transposed_v.strides(v), *constants]
 
 
 # ---------------------------------------------------------------------------------- on the way to p

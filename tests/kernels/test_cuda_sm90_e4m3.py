@@ -64,7 +64,8 @@ def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) ->
     more = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv + 1, w.head_dim_v + 16))
     v = more.to(torch.int8)[:, :, 1:, : w.head_dim_v].transpose(1, 2)
     ((shape, dtype),) = KERNEL.module.scratch((None, None, v), w, {})
-    memory = torch.full((w.batch + 1, *shape[1:]), 127, dtype=dtype)
+    assert dtype == torch.float8_e4m3fn
+    memory = torch.full((w.batch + 1, *shape[1:]), 127, dtype=torch.int8)  # any bits of 8
     made = memory[: w.batch]
     (blocks, *_), arguments = KERNEL.module.prologue_arguments((None, None, v, made), w, {})
     library.run(
