@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tunefa
-from tunefa import check
-from tunefa.call import Options
-from tunefa.kernel_plan import KernelPlan
-from tunefa.runtime import Runtime
-from tunefa.workload import Workload
+from tunefa.measure import check
+from tunefa.runtime.call import Options
+from tunefa.runtime.kernel_plan import KernelPlan
+from tunefa.runtime.process import Runtime
+from tunefa.spec.workload import Workload
 
 CALLS, ROWS = 200, 5
 WORKLOADS = (

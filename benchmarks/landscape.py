@@ -18,10 +18,14 @@ from pathlib import Path
 
 import torch
 
-from tunefa import arch, kernel, resume, search
-from tunefa.budget import Budget
-from tunefa.store import Store
-from tunefa.workload import Workload
+from tunefa.search import resume
+from tunefa.search import run as search
+from tunefa.search.budget import Budget
+from tunefa.search.request import Progress, Request
+from tunefa.spec import kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+from tunefa.store.results import Store
 
 KERNEL = "attention_fwd_triton"
 FOLDER = Path(__file__).resolve().parent / "landscapes"
@@ -29,18 +33,18 @@ FOLDER = Path(__file__).resolve().parent / "landscapes"
 
 def record(workload: Workload, folder: Path) -> Path:
     """Measures everything; returns the file that holds it."""
-    chip, device = arch.find(torch.cuda.get_device_name())
+    target = Target.named(torch.cuda.get_device_name())
     made = kernel.load(KERNEL)
-    everything = len(made.space.feasible(workload, chip).configs)
+    everything = len(Case(made, workload, target).feasible().configs)
     # At random: neighbours in the list share a binary, and would all compile it at the same time.
     budget = Budget(trials=everything)
-    request = search.Request(
-        workload, chip, device, True, (made,), budget, strategy="random", finalists=16, mode="graph"
+    request = Request(
+        workload, target, True, (made,), budget, strategy="random", finalists=16, mode="graph"
     )
     request = replace(request, resume=resume.find(request).path)
     start = time.monotonic()
 
-    def report(progress: search.Progress) -> None:
+    def report(progress: Progress) -> None:
         if progress.done % 200 == 0:
             elapsed = time.monotonic() - start
             print(f"{workload} {progress.done}/{everything} {elapsed:.0f} s", flush=True)
@@ -49,7 +53,7 @@ def record(workload: Workload, folder: Path) -> Path:
         result = search.search(request, Store([Path(store)]), report)
     if result.interrupted:
         raise KeyboardInterrupt
-    name = f"{device.name.lower().replace(' ', '-')}--{workload}.jsonl.xz"
+    name = f"{target.device.name.lower().replace(' ', '-')}--{workload}.jsonl.xz"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(lzma.compress(result.journal.read_bytes(), preset=9))
     print(f"{workload} done in {time.monotonic() - start:.0f} s", flush=True)

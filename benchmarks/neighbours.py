@@ -23,20 +23,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefa import arch as archs
-from tunefa import bench, check, store, transfer
-from tunefa import kernel as kernels
-from tunefa.arch import Arch
-from tunefa.compile_pool import CompilePool
+from tunefa.compile.contract import CompileError
+from tunefa.compile.pool import CompilePool
+from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
-from tunefa.kernel import Kernel
-from tunefa.languages import CompileError
-from tunefa.lookup import Choice
-from tunefa.store import Store
-from tunefa.timing import Launch, Stopwatch
-from tunefa.trial import Config
-from tunefa.workers import Workers
-from tunefa.workload import Workload
+from tunefa.measure import bench, check
+from tunefa.measure.timing import BoundLaunch, Stopwatch
+from tunefa.runtime import choose
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
+from tunefa.store import results as store
+from tunefa.store.lookup import Choice
+from tunefa.store.results import Store
 
 FINALISTS = 5
 """Rivals that are timed anew."""
@@ -94,38 +94,36 @@ class Regret:
 class Rival:
     """A config of a kernel."""
 
-    kernel: Kernel
+    case: Case
     config: Config
 
     def __str__(self) -> str:
-        return f"{self.kernel.name} {dict(self.config)}"
+        return f"{self.case.kernel.name} {dict(self.config)}"
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for equal configs of one kernel."""
-        return self.kernel.name, *sorted(self.config.items())
+        return self.case.kernel.name, *sorted(self.config.items())
 
     def neighbours(self) -> Iterator[Rival]:
         """Itself with another value of one parameter, whatever the rules say of it."""
-        for parameter in self.kernel.space.parameters:
+        for parameter in self.case.kernel.space.parameters:
             for value in parameter.values:
-                yield Rival(self.kernel, {**self.config, parameter.name: value})
+                yield Rival(self.case, {**self.config, parameter.name: value})
 
-    def launch(self, workload: Workload, arch: Arch, tensors: Sequence[Any]) -> Launch:
+    def launch(self, tensors: Sequence[Any]) -> BoundLaunch:
         """A launch on `tensors`, see `bench.launch`; its binary is in the cache."""
-        return bench.launch(self.kernel, workload, self.config, arch, tensors)
+        return bench.launch(self.case, self.config, tensors)
 
 
-def rivals(
-    known: Store, choice: Choice, serving: Sequence[Kernel], workload: Workload, arch: Arch
-) -> list[Rival]:
+def rivals(known: Store, choice: Choice, cases: Sequence[Case]) -> list[Rival]:
     """The choice, then all that it is compared with; none twice, and none that a rule refuses."""
-    by_name = {kernel.name: kernel for kernel in serving}
+    by_name = {case.kernel.name: case for case in cases}
     chosen = Rival(by_name[choice.kernel], choice.config)
     listed = [chosen]
-    for kernel in serving:
+    for case in cases:
         with contextlib.suppress(TunefaError):  # it has no default for this
-            listed.append(Rival(kernel, kernel.default(workload, arch)))
+            listed.append(Rival(case, case.default()))
     records = (record for record in known.records() if record.kernel in by_name)
     listed += (Rival(by_name[record.kernel], record.config) for record in records)
     near = list(chosen.neighbours())
@@ -133,7 +131,7 @@ def rivals(
     listed += (further for each in near for further in each.neighbours())
     distinct: dict[object, Rival] = {}
     for each in listed:
-        if each.kernel.refusal(each.config, workload, arch) is None:
+        if each.case.refusal(each.config) is None:
             distinct.setdefault(each.key, each)
     return list(distinct.values())
 
@@ -147,7 +145,7 @@ def regret(
         workload=str(workload),
         why=choice.why,
         chosen=choice.kernel,
-        found=fastest.kernel.name,
+        found=fastest.case.kernel.name,
         chosen_us=timed[0][1],
         found_us=found_us,
         timed=count,
@@ -167,31 +165,24 @@ def table(regrets: Sequence[Regret]) -> str:
     return "\n".join(lines) + f"\n\n{said}\n"
 
 
-def compiled(
-    listed: Sequence[Rival], workload: Workload, arch: Arch, processes: Workers
-) -> list[Rival]:
+def compiled(listed: Sequence[Rival], processes: Workers) -> list[Rival]:
     """Those that compile, the choice first; their binaries are in the cache then.
 
     Says how many do not. Raises ValueError where the choice does not.
     """
-    kernels_of = {each.kernel.name: each.kernel for each in listed}
-    pools = {
-        name: CompilePool(kernel, workload, arch, processes=processes)
-        for name, kernel in kernels_of.items()
-    }
-    pending = [pools[each.kernel.name].submit(each.config) for each in listed]
+    cases = {each.case.kernel.name: each.case for each in listed}
+    pools = {name: CompilePool(case, processes=processes) for name, case in cases.items()}
+    pending = [pools[each.case.kernel.name].submit(each.config) for each in listed]
     trials = [each.trial() for each in pending]
     if trials[0].outcome != "ok":
         raise ValueError(f"the choice does not compile: {trials[0].reason}")
     found = [each for each, trial in zip(listed, trials, strict=True) if trial.outcome == "ok"]
     failed = len(listed) - len(found)
-    _say(f"{workload}: {len(listed)} configs, of which {failed} do not compile")
+    _say(f"{listed[0].case.workload}: {len(listed)} configs, of which {failed} do not compile")
     return found
 
 
-def checked(
-    listed: Sequence[Rival], workload: Workload, arch: Arch, tensors: Sequence[Any]
-) -> list[tuple[Rival, Launch]]:
+def checked(listed: Sequence[Rival], tensors: Sequence[Any]) -> list[tuple[Rival, BoundLaunch]]:
     """Those that are right, with their launches on `tensors`; says which are not, and why.
 
     Raises ValueError where the choice, which comes first, is not, and CompileError where the device
@@ -200,7 +191,8 @@ def checked(
     import torch
 
     chosen, *others = listed
-    out, launch = tensors[3], chosen.launch(workload, arch, tensors)
+    workload = chosen.case.workload
+    out, launch = tensors[3], chosen.launch(tensors)
     launch()
     verdict = check.compare(workload, tuple(tensors), workload.head_dim**-0.5, torch.float32)
     if not verdict.passed:
@@ -209,7 +201,7 @@ def checked(
     limit = 2 * check.TOLERANCE[workload.dtype]  # both may be off by one
     for each in others:
         try:
-            launch = each.launch(workload, arch, tensors)
+            launch = each.launch(tensors)
         except CompileError as error:
             _say(f"{workload}: left out: {each}: {error}")
             continue
@@ -236,13 +228,13 @@ def measured(workload: Workload, known: Store, processes: Workers, rounds: int) 
     """
     import torch
 
-    chip, device = archs.find(torch.cuda.get_device_name())
-    serving = tuple(kernels.serving(workload, chip))
-    choice = transfer.choose(known, workload, chip, device.name, serving)
-    listed = rivals(known, choice, serving, workload, chip)
-    listed = compiled(listed, workload, chip, processes)
+    target = Target.named(torch.cuda.get_device_name())
+    serving = tuple(kernels.serving(workload, target.arch))
+    choice = choose.choose(known, workload, target, serving)
+    cases = [Case(kernel, workload, target) for kernel in serving]
+    listed = compiled(rivals(known, choice, cases), processes)
     tensors = check.tensors(workload, "cuda", seed=0)
-    right = checked(listed, workload, chip, tensors)
+    right = checked(listed, tensors)
     stopwatch = Stopwatch("graph")
     ready = [(each, stopwatch.prepared(launch)) for each, launch in right]
     timed = timed_in_turns(stopwatch, ready, rounds)
@@ -256,7 +248,7 @@ def measured(workload: Workload, known: Store, processes: Workers, rounds: int) 
 
 
 def timed_in_turns(
-    stopwatch: Stopwatch, ready: Sequence[tuple[Rival, Launch]], rounds: int
+    stopwatch: Stopwatch, ready: Sequence[tuple[Rival, BoundLaunch]], rounds: int
 ) -> list[tuple[Rival, float]]:
     """Each rival with its median in us over interleaved rounds."""
     samples = stopwatch.rounds_us([launch for _, launch in ready], rounds)

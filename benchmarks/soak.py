@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tunefa import check, packed, reference
-from tunefa.call import Call, Options, heads_first
+from tunefa.measure import check, packed, reference
+from tunefa.runtime.call import Call, Options, heads_first
 
 THREADS, STREAMS = 2, 4
 CALLS = 400

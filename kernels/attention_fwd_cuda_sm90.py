@@ -28,7 +28,7 @@ import ctypes
 import math
 
 from tunefa.kernels.hopper import tile_table, transposed_v
-from tunefa.kernels.hopper.tile_table import fitted  # noqa: F401 - a part of the contract
+from tunefa.kernels.hopper.tile_table import specialize  # noqa: F401 - a part of the contract
 from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
 LOG2_E = math.log2(math.e)
@@ -93,7 +93,7 @@ def _round_up(n, to):
     return -(-n // to) * to
 
 
-def prologue(workload, config):
+def preprocess(workload, config):
     """What writes V^T for 8-bit operands; None for others."""
     if not _is_e4m3(workload):
         return None
@@ -110,7 +110,7 @@ def scratch(tensors, workload, config):
     return transposed_v.scratch(workload)
 
 
-def prologue_arguments(tensors, workload, config):
+def preprocess_arguments(tensors, workload, config):
     """Grid and arguments of `transpose_v`."""
     v, vt = tensors[2], tensors[-1]
     batch, heads_kv, seqlen_k, _ = v.shape

@@ -75,7 +75,7 @@ from tunefa.kernels.gluon.tiles import (
     scheduled,
 )
 from tunefa.kernels.hopper import tile_table, transposed_v
-from tunefa.kernels.hopper.tile_table import fitted  # noqa: F401 - a part of the contract
+from tunefa.kernels.hopper.tile_table import specialize  # noqa: F401 - a part of the contract
 from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
 LOG2_E = math.log2(math.e)
@@ -350,7 +350,7 @@ def _constants(workload, config):
     return {
         **{name: config[name] for name in names},
         "CAUSAL": workload.band != (None, None),
-        "WINDOWED": workload.window is not None,
+        "WINDOWED": workload.window_left is not None,
         "AHEAD": not workload.causal and workload.band != (None, None),
         "SOFTCAP": workload.softcap,
         "RAGGED": _is_ragged(workload, config),
@@ -395,25 +395,25 @@ def variant(workload, config, aligned=True):
     }
 
 
-def prologue(workload, config):
+def preprocess(workload, config):
     """What writes V^T for 8-bit operands, or the list of packed tiles."""
     if _is_e4m3(workload):
         return e4m3.transposition(workload.head_dim_v)
-    return packed_tiles.prologue(workload, config)
+    return packed_tiles.preprocess(workload, config)
 
 
 def scratch(tensors, workload, config):
-    """Memory for what `prologue` writes."""
+    """Memory for what `preprocess` writes."""
     if _is_e4m3(workload):
         return transposed_v.scratch(workload)
     return packed_tiles.scratch(tensors, workload, config)
 
 
-def prologue_arguments(tensors, workload, config):
-    """Grid and arguments of `prologue`."""
+def preprocess_arguments(tensors, workload, config):
+    """Grid and arguments of `preprocess`."""
     if _is_e4m3(workload):
         return e4m3.transposition_arguments(tensors[2], tensors[-1])
-    return packed_tiles.prologue_arguments(tensors, workload, config)
+    return packed_tiles.preprocess_arguments(tensors, workload, config)
 
 
 def arguments(tensors, workload, config, scale, softcap=None):

@@ -16,27 +16,21 @@ from typing import Any
 import pytest
 import torch
 
-from tests.fake_device import Device, FakeStopwatch, InProcess, Unwatched
-from tests.fake_kernel import H200, SM90, FakeKernel, FakeLanguage, is_aligned, on_cpu
-from tests.fake_objective import Fake
-from tests.own_kernels import OwnKernels
-from tests.test_evaluate import KERNEL, WORKLOAD
-from tunefa import (
-    assets,
-    bench,
-    check,
-    languages,
-    problem,
-    runtime,
-    search,
-    store,
-    timing,
-)
-from tunefa.compiler import Compiler
-from tunefa.kernel import Kernel
-from tunefa.measured import Measured
-from tunefa.runtime import Runtime
-from tunefa.trial import Config
+from tests.support.fake_device import Device, FakeStopwatch, InProcess, Unwatched
+from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage, is_aligned, on_cpu
+from tests.support.fake_objective import Fake
+from tests.support.own_kernels import OwnKernels
+from tests.support.predicted_case import KERNEL, TARGET, WORKLOAD
+from tunefa import assets
+from tunefa.compile import languages
+from tunefa.measure import bench, check, timing
+from tunefa.measure.measured import Measured
+from tunefa.runtime import process as runtime
+from tunefa.runtime.compiled import Compiler
+from tunefa.runtime.process import Runtime
+from tunefa.search import run as search
+from tunefa.spec.target import Case
+from tunefa.store import results as store
 
 
 @pytest.fixture(autouse=True)
@@ -62,21 +56,10 @@ def less_waiting() -> Iterator[None]:
     """What a hundred searches of made-up times would otherwise spend most of their time on.
 
     No file of a test must survive a power failure, and Optuna waits for the disk a dozen times a
-    trial. What the model expects of thousands of configs depends on the arguments alone.
+    trial.
     """
-    known: dict[tuple[Any, ...], float] = {}
-    expected_us = problem._expected_us
-
-    def remembered(request: search.Request, kernel: Kernel, config: Config) -> float:
-        what = request.workload, request.arch, request.device, kernel.space.path
-        key = (*what, *config.values())
-        if key not in known:
-            known[key] = expected_us(request, kernel, config)
-        return known[key]
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(problem, "_expected_us", remembered)
         yield
 
 
@@ -137,7 +120,7 @@ def measured(device: Device) -> Iterator[Measured]:
         module=SimpleNamespace(is_aligned=is_aligned),
         space=KERNEL.space,
     )
-    objective = InProcess(kernel, WORKLOAD, SM90, SM90.device("h200"), 1)
+    objective = InProcess(Case(kernel, WORKLOAD, TARGET), 1)
     with objective:
         yield objective
 

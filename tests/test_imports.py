@@ -1,135 +1,125 @@
-"""What tunefa imports: imports point down its layers, and starting it loads nothing heavy."""
+"""What tunefa imports: in the order of its packages, no circles, nothing heavy at the start."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-TREE = Path(__file__).resolve().parent.parent
+from tests.support.tree import TREE
+
 PACKAGE = TREE / "tunefa"
-
-LAYERS = (
-    {"_version", "errors", "assets", "budget", "expr", "strict_yaml", "workload", "trial"}
-    | {"arch", "arch_file", "models", "recent"},
-    {
-        "occupancy",
-        "space",
-        "space_file",
-        "tiling",
-        "kernel",
-        "record",
-        "document",
-        "store",
-        "lookup",
-        "journal",
-        "ledger",
-    }
-    | {"strategies", "sampler", "study", "surrogate", "gaussian", "landscape", "tally"},
-    {
-        "languages",
-        "model",
-        "check",
-        "timing",
-        "compile_pool",
-        "workers",
-        "monitor",
-        "race",
-        "provenance",
-        "exports",
-    }
-    | {"reference", "call", "frozen", "driver", "launch", "triton_abi"}
-    | {"parameters", "host_side", "cuda_abi", "nvrtc", "cubin_cache"}
-    | {"packed", "packed_call", "chip", "compiler", "ascend"},
-    {
-        "evaluate",
-        "final",
-        "loop",
-        "bench",
-        "measured",
-        "modelled",
-        "replayed",
-        "tiles",
-        "verify",
-        "winner",
-        "problem",
-        "resume",
-        "search",
-        "transfer",
-        "kernel_plan",
-        "packed_plan",
-        "plan",
-        "runtime",
-        "attention",
-        "varlen",
-        "ops",
-        "varlen_ops",
-    },
-    {"__init__", "__main__", "cli", "reports"},
-)
-"""Modules and subpackages of tunefa by layer: each imports from its own and from those before."""
-
-LAYER = {name: layer for layer, names in enumerate(LAYERS) for name in names}
+ROOT = ("_version", "errors", "assets")
+"""Modules at the root that every other may import."""
+ORDER = ("spec", "store", "costmodel", "compile", "measure", "search", "runtime", "cli")
+"""The packages: each imports from itself and from those before it."""
+APART = {("runtime", "search")}
+"""Pairs of packages of which the first must not import from the second either."""
+TOP = ("__init__", "__main__")
+"""What gives users the package, and its command line."""
+LIGHT = ("spec", "store")
+"""Packages that import neither torch nor triton."""
 HEAVY = {"torch", "triton", "optuna", "numpy"}
-SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-def part(path: Path) -> str:
-    """The module or subpackage of tunefa that a file belongs to."""
-    inside = path.relative_to(PACKAGE)
-    return inside.parts[0] if len(inside.parts) > 1 else inside.stem
+def name_of(path: Path) -> str:
+    """The dotted name of a file's module; of a package's `__init__.py`, that of the package."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, dotted module) of every import of a file, those inside functions included."""
-    # Of tunefa/a/b.py and of tunefa/a/__init__.py, the package is tunefa.a.
-    package = ("tunefa", *path.relative_to(PACKAGE).parent.parts)
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def package_of(module: str) -> str:
+    """The package of ORDER that a module is in; of one at the root, its own name."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def imported(module: str) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of every import of a module: under TYPE_CHECKING, inside functions, and
+    through importlib."""
+    path = MODULES[module]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) + 1 - node.level] if node.level else ()
-            module = ".".join([*above, *filter(None, [node.module])])
+            assert node.level == 0, f"{path}:{node.lineno}: write the whole name"
             for alias in node.names:
-                # `from tunefa import store` imports a module, `from tunefa.store import Store` not;
-                # telling by the first two parts, the name behind them does no harm.
-                yield node.lineno, f"{module}.{alias.name}"
+                whole = f"{node.module}.{alias.name}"
+                yield node.lineno, whole if whole in MODULES else str(node.module)
+        elif isinstance(node, ast.Call) and called(node) == "import_module":
+            yield from ((node.lineno, name) for name in loaded(module, node.args[0]))
 
 
-def target(module: str) -> str | None:
-    """The module or subpackage of tunefa that a dotted name leads to; None outside tunefa."""
-    first, _, rest = module.partition(".")
-    if first != "tunefa":
-        return None
-    name = rest.partition(".")[0]
-    is_module = name in LAYER or (PACKAGE / f"{name}.py").is_file() or (PACKAGE / name).is_dir()
-    return name if name and is_module else "__init__"
+def called(node: ast.Call) -> str:
+    """The last part of the name of what is called; empty where it has none."""
+    function = node.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
 
 
-def test_every_module_has_a_layer() -> None:
-    missing = {part(path) for path in SOURCES} - LAYER.keys()
-    assert not missing, f"add {sorted(missing)} to a layer of LAYERS in {Path(__file__).name}"
+def loaded(module: str, argument: ast.expr) -> list[str]:
+    """What `import_module` may load: of f"{__name__}.{name}" every module in that folder."""
+    if isinstance(argument, ast.Constant):
+        return [str(argument.value)]
+    if not isinstance(argument, ast.JoinedStr):  # names in a table, which are checked as text
+        return [name for name in MODULES if f'"{name}"' in MODULES[module].read_text()]
+    return [name for name in MODULES if name.rpartition(".")[0] == module]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_down(path: Path) -> None:
-    own = LAYER.get(part(path), 0)
-    for line, module in imported(path):
-        to = target(module)
-        if to is not None:
-            assert LAYER.get(to, 0) <= own, (
-                f"{path.name}:{line} imports {module} of layer {LAYER[to]} from layer {own}"
-            )
-        elif own <= 1:
-            needs = module.partition(".")[0]
-            assert needs not in {"torch", "triton"}, (
-                f"{path.name}:{line}: layer {own} needs {needs}"
-            )
+def graph() -> Mapping[str, set[str]]:
+    """By module, which other modules of tunefa it imports."""
+    return {
+        module: {name for _, name in imported(module) if name in MODULES and name != module}
+        for module in MODULES
+    }
+
+
+def test_every_module_is_in_a_package() -> None:
+    places = {package_of(module) for module in MODULES}
+    assert places == {*ROOT, *ORDER, *TOP}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_follow_the_order(module: str) -> None:
+    own = package_of(module)
+    if own in TOP:
+        return
+    allowed = {*ROOT, *(ORDER[: ORDER.index(own) + 1] if own in ORDER else ())}
+    allowed -= {other for first, other in APART if first == own}
+    for line, name in imported(module):
+        if name in MODULES:
+            assert package_of(name) in allowed, f"{module}:{line} imports {name}"
+        elif own in (*ROOT, *LIGHT):
+            assert name.partition(".")[0] not in {"torch", "triton"}, f"{module}:{line}: {name}"
+
+
+def circle_through(module: str, edges: Mapping[str, set[str]]) -> list[str]:
+    """A shortest way from a module back to itself; empty where there is none."""
+    ways = [[module]]
+    seen: set[str] = set()
+    for way in ways:
+        for name in sorted(edges[way[-1]]):
+            if name == module:
+                return [*way, module]
+            if name not in seen:
+                seen.add(name)
+                ways.append([*way, name])
+    return []
+
+
+def test_there_are_no_circles() -> None:
+    edges = graph()
+    circles = {" -> ".join(way) for module in edges if (way := circle_through(module, edges))}
+    assert not circles
 
 
 @pytest.mark.parametrize("arguments", [["-c", "import tunefa"], ["-m", "tunefa", "--help"]])
@@ -146,13 +136,13 @@ def test_starting_loads_nothing_heavy(arguments: list[str]) -> None:
 
 COMPILING = """
 import sys
-from tunefa import compile_pool, kernel
+from tunefa.compile import pool
+from tunefa.spec import kernel
+from tunefa.spec.target import Case
 for name in kernel.names():
-    made = kernel.load(name)
-    if made.space.vendor != "nvidia":
-        continue
-    config = made.default(compile_pool.Workload.parse("q100_d64"), compile_pool.archs.load("sm90"))
-    print(compile_pool._compile(name, "q100_d64", "sm90", dict(config), True)[3])
+    if kernel.load(name).space.vendor == "nvidia":
+        case = Case.from_names(name, "q100_d64", "sm90")
+        print(pool._compile(case.names, dict(case.default()), "q50_d64")[3])
 sys.exit("torch" in sys.modules)
 """
 

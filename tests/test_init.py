@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-TREE = Path(__file__).resolve().parent.parent
+from tests.support.tree import TREE
 
 
 def test_the_package_s_names_come_when_asked_for() -> None:
@@ -14,7 +13,7 @@ assert {"Workload", "flash_attention", "last_choice", "load", "__version__"} <= 
 heavy = {"torch", "triton", "optuna", "numpy", "yaml"} & set(sys.modules)
 assert not heavy, heavy
 assert str(tunefa.Workload.of(seqlen_q=1)) and tunefa.__version__ and "torch" not in sys.modules
-from tunefa import store
+from tunefa.store import results as store
 assert callable(tunefa.flash_attention) and "flash_attention" in vars(tunefa)
 assert "optuna" not in sys.modules and "triton" not in sys.modules
 try:

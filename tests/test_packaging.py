@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tree import TREE
+
 pytestmark = pytest.mark.slow
 
-TREE = Path(__file__).resolve().parent.parent
 DATA = ("kernels", "search_spaces", "results")
 NOT_SOURCE = shutil.ignore_patterns(
     ".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "*.egg-info"

@@ -11,10 +11,10 @@ from tunefa._version import __version__
 
 TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
 if TYPE_CHECKING:
-    from tunefa.attention import flash_attention
-    from tunefa.runtime import last_choice, load
-    from tunefa.varlen import flash_attention_varlen
-    from tunefa.workload import Workload
+    from tunefa.runtime.attention import flash_attention
+    from tunefa.runtime.process import last_choice, load
+    from tunefa.runtime.varlen import flash_attention_varlen
+    from tunefa.spec.workload import Workload
 
 __all__ = [
     "Workload",
@@ -25,9 +25,9 @@ __all__ = [
     "load",
 ]
 _HOMES = {
-    "Workload": "tunefa.workload",
-    "flash_attention": "tunefa.attention",
-    "flash_attention_varlen": "tunefa.varlen",
+    "Workload": "tunefa.spec.workload",
+    "flash_attention": "tunefa.runtime.attention",
+    "flash_attention_varlen": "tunefa.runtime.varlen",
 }
 
 
@@ -36,7 +36,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    home = importlib.import_module(_HOMES.get(name, "tunefa.runtime"))
+    home = importlib.import_module(_HOMES.get(name, "tunefa.runtime.process"))
     value: object = getattr(home, name)
     globals()[name] = value  # so that the next access does not come here
     return value

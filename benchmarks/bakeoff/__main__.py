@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from benchmarks.bakeoff import judges, report, runs
 from benchmarks.bakeoff.report import Outcome
-from tunefa import strategies
+from tunefa.search import strategies
 
 SEEDS = 30
 LANDSCAPES = Path(__file__).resolve().parent.parent / "landscapes"

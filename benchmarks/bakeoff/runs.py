@@ -13,16 +13,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from tunefa import kernel as kernels
-from tunefa import landscape as landscapes
-from tunefa import problem, strategies
-from tunefa.budget import Budget
-from tunefa.landscape import Landscape
-from tunefa.search import Request
-from tunefa.space import Feasible
-from tunefa.store import Store
-from tunefa.strategies import Problem, identity
-from tunefa.trial import Config, Trial
+from tunefa.search import candidates, strategies
+from tunefa.search.budget import Budget
+from tunefa.search.request import Request
+from tunefa.search.strategy import SearchProblem, Strategy
+from tunefa.spec import kernel as kernels
+from tunefa.spec.space import Feasible
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config, Trial, identity
+from tunefa.store import landscape as landscapes
+from tunefa.store.landscape import Landscape
+from tunefa.store.results import Store
 
 TARGETS = (0.05, 0.02, 0.01)
 """How much slower than the landscape's best a config may be, from far to close."""
@@ -48,15 +49,16 @@ class Course:
         return str(self.landscape.workload)
 
     @cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> SearchProblem:
         """What a search of the recorded device would tell a strategy; no store has any records."""
         made, kernel = self.landscape, kernels.load(self.landscape.kernels[0])
         held = {identity(trial.config) for trial in made.trials(kernel.name)}
-        found = kernel.space.feasible(made.workload, made.arch)
+        case = Case(kernel, made.workload, made.target)
+        found = case.feasible()
         here = Feasible(tuple(c for c in found.configs if identity(c) in held), found.refused)
-        request = Request(made.workload, made.arch, made.device, True, (kernel,), Budget())
-        known = problem.known_configs(request, kernel, Store([]))
-        return problem.of(request, kernel, here, known, None)
+        request = Request(made.workload, made.target, True, (kernel,), Budget())
+        known = candidates.known_configs(request, case, Store([]))
+        return candidates.search_problem(request, case, here, known, None)
 
     @cached_property
     def excess(self) -> dict[tuple[object, ...], float]:
@@ -74,7 +76,8 @@ class Course:
     def default(self) -> float:
         """The excess of the kernel's default."""
         landscape = self.landscape
-        config = kernels.load(landscape.kernels[0]).default(landscape.workload, landscape.arch)
+        kernel, target = kernels.load(landscape.kernels[0]), landscape.target
+        config = kernel.default(landscape.workload, target.arch)
         return self.excess.get(identity(config), math.inf)
 
 
@@ -128,7 +131,7 @@ def own(course: Course, name: str, seed: int, limit: int = LIMIT) -> Reached:
     return tally.reached
 
 
-def _asked(strategy: strategies.Strategy, tally: Tally) -> Iterator[Config]:
+def _asked(strategy: Strategy, tally: Tally) -> Iterator[Config]:
     while not tally.done:
         config = strategy.ask()
         if config is None:

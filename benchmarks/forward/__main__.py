@@ -29,8 +29,8 @@ import torch
 from benchmarks.forward import measure, workloads
 from benchmarks.forward.peers import PEERS
 from benchmarks.forward.rows import OURS, Row, tables
-from tunefa import kernel as kernels
-from tunefa.workload import Workload
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
 
 GROUPS = [name for name in workloads.TITLES if name != "given"]
 
@@ -75,11 +75,11 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 def _comparable(text: str) -> Workload:
     """An argument's type: a workload that the peers are called for as tunefa is."""
     workload = Workload.parse(text)
-    if workload.softcap or workload.ahead is not None:
+    if workload.softcap or workload.window_right is not None:
         raise argparse.ArgumentTypeError(
-            f"{workload} is soft-capped or sees keys ahead: peers are called for neither"
+            f"{workload} is soft-capped or sees keys beyond the diagonal: peers are called for neither"
         )
-    if workload.window is not None and (workload.varlen or not workload.causal):
+    if workload.window_left is not None and (workload.varlen or not workload.causal):
         raise argparse.ArgumentTypeError(
             f"{workload} has a window and is packed or not causal: peers are called for neither"
         )

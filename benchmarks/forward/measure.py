@@ -15,11 +15,14 @@ import torch
 import tunefa
 from benchmarks.forward.peers import PACKED_PEERS, PEERS, Call, Tensors, Unserved
 from benchmarks.forward.rows import OURS, Row
-from tunefa import bench, check, kernel, packed, provenance, reference
-from tunefa.chip import Chip
-from tunefa.monitor import Monitor
-from tunefa.timing import Stopwatch
-from tunefa.workload import Workload
+from tunefa.compile import provenance
+from tunefa.measure import bench, check, packed, reference
+from tunefa.measure.monitor import Monitor
+from tunefa.measure.timing import Stopwatch
+from tunefa.runtime.chip import Chip
+from tunefa.spec import kernel
+from tunefa.spec.target import Case
+from tunefa.spec.workload import Workload
 
 _VERSIONS = ("tunefa", "torch", "triton", "driver")
 _LONGEST_REASON = 120
@@ -94,7 +97,7 @@ def _ours(workload: Workload, tensors: Tensors) -> Call:
     q, k, v = (tensor.transpose(1, 2) for tensor in tensors)
 
     def call() -> Any:
-        out = tunefa.flash_attention(q, k, v, causal=workload.causal, window=workload.window)
+        out = tunefa.flash_attention(q, k, v, causal=workload.causal, window=workload.band)
         return out.transpose(1, 2)
 
     return call
@@ -108,13 +111,13 @@ def _ours_packed(workload: Workload, tensors: Tensors) -> Call:
 
 def _default(name: str, workload: Workload, tensors: tuple[Any, ...]) -> Call:
     """A kernel with its default config. Raises Unserved for a workload that is not its own."""
-    arch = Chip.of(torch.device("cuda", torch.cuda.current_device())).arch
-    assert arch is not None
-    made = kernel.load(name)
-    why_not = made.why_not(workload, arch)
+    target = Chip.of(torch.device("cuda", torch.cuda.current_device())).target
+    assert target is not None
+    case = Case(kernel.load(name), workload, target)
+    why_not = case.why_not()
     if why_not is not None:
         raise Unserved(why_not)
-    launch = bench.launch(made, workload, made.default(workload, arch), arch, tensors)
+    launch = bench.launch(case, case.default(), tensors)
 
     def call() -> Any:
         launch()
@@ -129,7 +132,7 @@ def _truth(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slice, slic
     heads, heads_kv = _compared(workload)
     problem = reference.Problem(
         *(q[:1, :heads], k[:1, :heads_kv], v[:1, :heads_kv]),
-        *(workload.causal, workload.head_dim**-0.5, workload.window),
+        *(workload.causal, workload.head_dim**-0.5, workload.window_left),
     )
     right, _ = reference.attention(problem, torch.float32)
     return right, (slice(1), slice(heads))

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tunefa.workload import Workload
+from tunefa.spec.workload import Workload
 
 Call = Callable[[], Any]
 Tensors = tuple[Any, ...]
@@ -27,7 +27,7 @@ class Unserved(Exception):
 
 def cudnn(workload: Workload, tensors: Tensors) -> Call:
     """PyTorch's scaled_dot_product_attention through cuDNN."""
-    if workload.window is not None:
+    if workload.window_left is not None:
         raise Unserved("it has no sliding windows")
     if workload.causal and workload.seqlen_q != workload.seqlen_k:
         raise Unserved("its causal mask is aligned to the top left")
@@ -46,7 +46,7 @@ def cudnn(workload: Workload, tensors: Tensors) -> Call:
 def fa2(workload: Workload, tensors: Tensors) -> Call:
     """The FlashAttention-2 inside PyTorch, whose window leaves out the query's own key."""
     q, k, v = _sequences_first(tensors)
-    left = None if workload.window is None else workload.window - 1
+    left = workload.window_left
     forward = torch.ops.aten._flash_attention_forward.default
 
     def call() -> Any:
@@ -78,11 +78,11 @@ def flex(workload: Workload, tensors: Tensors) -> Call:
 def visible(workload: Workload) -> Callable[[Any, Any, Any, Any], Any]:
     """FlexAttention's mask_mod of a causal workload: whether row i sees key j."""
     diagonal = workload.seqlen_k - workload.seqlen_q
-    window = workload.window
+    left = workload.window_left
 
     def seen(batch: Any, head: Any, i: Any, j: Any) -> Any:
         below = j <= i + diagonal
-        return below if window is None else below & (j > i + diagonal - window)
+        return below if left is None else below & (j >= i + diagonal - left)
 
     return seen
 
@@ -92,7 +92,7 @@ def fa4(workload: Workload, tensors: Tensors) -> Call:
     from flash_attn.cute import flash_attn_func  # type: ignore[import-not-found]
 
     q, k, v = _sequences_first(tensors)
-    window = (None, None) if workload.window is None else (workload.window - 1, 0)
+    window = (None, None) if workload.window_left is None else (workload.window_left, 0)
 
     def call() -> Any:
         made = flash_attn_func(q, k, v, causal=workload.causal, window_size=window)

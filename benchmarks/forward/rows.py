@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.forward.workloads import TITLES
-from tunefa.workload import Workload
+from tunefa.spec.workload import Workload
 
 OURS = "tunefa"
 NAMES = {

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tunefa.workload import Workload
+from tunefa.spec.workload import Workload
 
 TOKENS, HIDDEN = 16384, 2048
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -48,7 +48,7 @@ def group(name: str) -> list[Workload]:
             _wide(4096, d, causal) for d, causal in itertools.product((72, 80, 96, 160, 192), MASKS)
         ],
         "rect": lambda: [Workload.parse("b1_h16_q4096_k15360_d64_full")],
-        "window": lambda: [replace(_wide(16384, d, True), window=1024) for d in (64, 128)],
+        "window": lambda: [replace(_wide(16384, d, True), window_left=1023) for d in (64, 128)],
         "packed": lambda: [
             Workload.parse(f"b32_{heads}_q4000_d{d}_{mask}_varlen")
             for d, heads, mask in itertools.product(

@@ -98,7 +98,7 @@ def _bounds(cu_seqlens_ptr, sequence, mask):
 # -------------------------------------------------------------------------------------- host side
 
 
-def prologue(workload, config):
+def preprocess(workload, config):
     """The variant that makes the list of a call; None where the host makes tables."""
     if not workload.varlen:
         return None
@@ -132,14 +132,14 @@ def scratch(tensors, workload, config):
     return ((2,), torch.int32), ((tiles + 1, COLUMNS), torch.int32)
 
 
-def prologue_arguments(tensors, workload, config):
+def preprocess_arguments(tensors, workload, config):
     """The grid and the arguments of `pack_tiles`: `tensors` of `scratch`, then what that says."""
     *_, cu_seqlens_q, cu_seqlens_k, schedule, tiles = tensors
     grid = (triton.cdiv(_most_tiles(tensors, config), _TILES), 1, 1)
     pointers = [cu_seqlens_q, cu_seqlens_k, schedule, tiles]
     section = config["SECTION_MB"] * 2**20 // (2 * (workload.head_dim + workload.head_dim_v))
     sizes = [workload.heads, workload.group, section]
-    constants = prologue(workload, config)["constants"].values()
+    constants = preprocess(workload, config)["constants"].values()
     return grid, [*pointers, (cu_seqlens_q, 0), *sizes, *constants]
 
 

@@ -60,7 +60,7 @@ def schedule(workload, config, sms):
     ]
 
 
-def fitted(workload, config, sms):
+def specialize(workload, config, sms):
     """What of a config that is best for another workload should be otherwise: {"SECTION_MB": 16},
     where with the config's sections some programs would still be busy when most are done.
     """

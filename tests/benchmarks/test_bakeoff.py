@@ -10,10 +10,11 @@ import pytest
 from benchmarks.bakeoff import report, runs
 from benchmarks.bakeoff.report import Ground, Outcome, Report
 from benchmarks.bakeoff.runs import Course, Tally
-from tests.sample_landscapes import CONFIGS, compressed, trial
-from tunefa import landscape, problem
-from tunefa.strategies import identity
-from tunefa.trial import Config, Trial
+from tests.support.sample_landscapes import CONFIGS, compressed, trial
+from tunefa.search import candidates
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config, Trial, identity
+from tunefa.store import landscape
 
 FEW = CONFIGS[:30]
 LANDSCAPES = Path(__file__).resolve().parents[2] / "benchmarks" / "landscapes"
@@ -38,10 +39,10 @@ def test_a_course_offers_what_was_recorded(course: Course) -> None:
 def test_the_first_pick_is_the_one_the_model_expects_to_be_fastest(
     course: Course, monkeypatch: pytest.MonkeyPatch, favourite: int, excess: float
 ) -> None:
-    def expected_us(request: object, kernel: object, config: Config) -> float:
+    def expected_us(case: Case, config: Config) -> float:
         return 1.0 if identity(config) == identity(FEW[favourite]) else 2.0
 
-    monkeypatch.setattr(problem, "_expected_us", expected_us)
+    monkeypatch.setattr(candidates, "expected_us", expected_us)
     assert course.first_pick == pytest.approx(excess)
 
 

@@ -15,8 +15,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from benchmarks.forward import __main__ as program
 from benchmarks.forward import measure, peers, rows, workloads
 from benchmarks.forward.rows import Row
-from tunefa import arch, check, packed, reference
-from tunefa.workload import Workload
+from tunefa.measure import check, packed, reference
+from tunefa.spec.target import Target
+from tunefa.spec.workload import Workload
 
 ROW = Row(
     group="first",
@@ -73,9 +74,9 @@ def test_what_may_be_named(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("q512_softcap", "is soft-capped or sees keys ahead"),
-        ("q512_softcap_varlen", "is soft-capped or sees keys ahead"),
-        ("q512_a5", "is soft-capped or sees keys ahead"),
+        ("q512_softcap", "is soft-capped or sees keys beyond the diagonal"),
+        ("q512_softcap_varlen", "is soft-capped or sees keys beyond the diagonal"),
+        ("q512_a5", "is soft-capped or sees keys beyond the diagonal"),
         ("q512_full_w20", "has a window and is packed or not causal"),
         ("q512_causal_w20_varlen", "has a window and is packed or not causal"),
     ],
@@ -112,7 +113,7 @@ def test_flex_at_some_rows() -> None:
 
 
 def test_a_row_is_read_as_it_was_written() -> None:
-    row = replace(ROW, workload=replace(ROW.workload, causal=True, window=100))
+    row = replace(ROW, workload=replace(ROW.workload, causal=True, window_left=99))
     assert Row.parse(row.line()) == row
     assert "\n" not in row.line()
 
@@ -183,7 +184,7 @@ def test_the_mask_that_flex_gets(text: str) -> None:
     mask = create_block_mask(peers.visible(workload), None, None, *lengths, device="cpu")
     out: Any = flex_attention(q, k, v, block_mask=mask, enable_gqa=workload.group > 1)
     scale = workload.head_dim**-0.5
-    right, _ = reference.attention(reference.Problem(q, k, v, True, scale, workload.window))
+    right, _ = reference.attention(reference.Problem(q, k, v, True, scale, workload.window_left))
     torch.testing.assert_close(out, right)
 
 
@@ -192,11 +193,11 @@ def test_contestants_that_are_wrong_or_raise_are_left_out(monkeypatch: pytest.Mo
 
     def right(workload: Workload, tensors: peers.Tensors) -> peers.Call:
         q, k, v = tensors
-        problem = reference.Problem(q, k, v, True, workload.head_dim**-0.5, workload.window)
+        problem = reference.Problem(q, k, v, True, workload.head_dim**-0.5, workload.window_left)
         return lambda: reference.attention(problem)[0]
 
     def wrong(workload: Workload, tensors: peers.Tensors) -> peers.Call:
-        return right(replace(workload, window=None), tensors)
+        return right(replace(workload, window_left=None), tensors)
 
     def broken(workload: Workload, tensors: peers.Tensors) -> peers.Call:
         raise AssertionError("head_dim\nand more")
@@ -283,7 +284,7 @@ def test_all_packed_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_kernel_runs_no_workload_that_it_does_not_serve(
     kernel: str, text: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chip = SimpleNamespace(arch=arch.load("sm90"))
+    chip = SimpleNamespace(target=Target.named("sm90"))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(measure, "Chip", SimpleNamespace(of=lambda device: chip))
     workload = Workload.parse(text)

@@ -8,10 +8,12 @@ from statistics import median
 import pytest
 
 from benchmarks.bakeoff import runs
-from tunefa import kernel as kernels
-from tunefa import landscape, race
-from tunefa.landscape import Landscape
-from tunefa.strategies import identity
+from tunefa.measure import race
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
+from tunefa.spec.trial import identity
+from tunefa.store import landscape
+from tunefa.store.landscape import Landscape
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "landscapes"
 FILES = sorted(FOLDER.glob("*.jsonl.xz"))
@@ -36,7 +38,7 @@ def test_there_are_eight_workloads() -> None:
 
 
 def test_it_says_what_it_is_and_what_it_was_made_with(recorded: Landscape) -> None:
-    device = recorded.device.name.lower().replace(" ", "-")
+    device = recorded.target.device.name.lower().replace(" ", "-")
     assert recorded.path.name == f"{device}--{recorded.workload}.jsonl.xz"
     assert recorded.kernels == [KERNEL] and recorded.measured
     made = recorded.provenance[KERNEL]
@@ -46,7 +48,7 @@ def test_it_says_what_it_is_and_what_it_was_made_with(recorded: Landscape) -> No
 def test_it_covers_the_feasible_space(recorded: Landscape) -> None:
     kernel = kernels.load(KERNEL)
     held = {identity(trial.config) for trial in recorded.trials(KERNEL)}
-    feasible = kernel.space.feasible(recorded.workload, recorded.arch).configs
+    feasible = Case(kernel, recorded.workload, recorded.target).feasible().configs
     if recorded.provenance[KERNEL]["source_hash"] != kernel.source_hash:
         pytest.skip("recorded before the kernel or its space changed")
     assert held == {identity(config) for config in feasible}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,24 @@ from torch import Tensor
 
 from benchmarks import neighbours
 from benchmarks.neighbours import Regret, Rival
-from tests.fake_kernel import FakeKernel, FakeLanguage
-from tests.fake_objective import KERNEL, SM90, WORKLOAD, user_store
-from tests.own_kernels import FAULTY_SOURCE, FAULTY_SPACE, OwnKernels
-from tests.sample_records import predicted
-from tunefa import assets, check, languages, transfer
-from tunefa import kernel as kernels
-from tunefa.lookup import Choice
-from tunefa.store import Store
-from tunefa.trial import Config
-from tunefa.workers import Workers
-from tunefa.workload import Workload
+from tests.support.fake_kernel import FakeKernel, FakeLanguage
+from tests.support.fake_objective import KERNEL, SM90, TARGET, WORKLOAD, user_store
+from tests.support.own_kernels import FAULTY_SOURCE, FAULTY_SPACE, OwnKernels
+from tests.support.sample_records import predicted
+from tunefa import assets
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled, LaunchSpec
+from tunefa.compile.workers import Workers
+from tunefa.measure import check
+from tunefa.runtime import choose
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
+from tunefa.store.lookup import Choice
+from tunefa.store.results import Store
 
+CASE = Case(KERNEL, WORKLOAD, TARGET)
 CHOICE = Choice("attention_fwd_triton", {}, "default", None)
 SMALL = Workload.parse("b1_h2_q128_d64")
 
@@ -41,8 +48,8 @@ def test_twenty_workloads_that_nobody_tuned() -> None:
 
 def listed(known: Store, serving: list[kernels.Kernel]) -> list[Rival]:
     """The rivals of what is chosen for WORKLOAD."""
-    choice = transfer.choose(known, WORKLOAD, SM90, "NVIDIA H200", serving)
-    return neighbours.rivals(known, choice, serving, WORKLOAD, SM90)
+    choice = choose.choose(known, WORKLOAD, TARGET, serving)
+    return neighbours.rivals(known, choice, [Case(each, WORKLOAD, TARGET) for each in serving])
 
 
 def changed(one: Config, other: Config) -> int:
@@ -64,12 +71,12 @@ def test_defaults_and_configs_of_records_are_rivals_too() -> None:
     config: Any = dict(KERNEL.space.feasible(WORKLOAD, SM90).configs[7])
     known.add(predicted("fwd_b1_h2_kv2_q128_d128_fp16", config=config, kernel=KERNEL.name))
     found = listed(known, serving)
-    chosen, others = found[0], [(each.kernel.name, each.config) for each in found]
-    assert chosen.kernel is not KERNEL and chosen.config == serving[0].default(WORKLOAD, SM90)
+    chosen, others = found[0], [(each.case.kernel.name, each.config) for each in found]
+    assert chosen.case.kernel is not KERNEL and chosen.config == serving[0].default(WORKLOAD, SM90)
     assert (KERNEL.name, config) in others
     for kernel in serving:
         assert (kernel.name, kernel.default(WORKLOAD, SM90)) in others
-    beside = [each for each in found if each.kernel.name != chosen.kernel.name]
+    beside = [each for each in found if each.case.kernel.name != chosen.case.kernel.name]
     assert len(beside) == len(serving), "a default of each other kernel, and the record"
 
 
@@ -88,8 +95,8 @@ def test_no_rival_is_listed_twice_or_refused() -> None:
 
 
 def test_regret_is_over_the_fastest() -> None:
-    gluon = kernels.load("attention_fwd_gluon_sm90")
-    timed = [(Rival(KERNEL, {}), 120.0), (Rival(gluon, {}), 100.0), (Rival(KERNEL, {}), 110.0)]
+    gluon = replace(CASE, kernel=kernels.load("attention_fwd_gluon_sm90"))
+    timed = [(Rival(CASE, {}), 120.0), (Rival(gluon, {}), 100.0), (Rival(CASE, {}), 110.0)]
     found = neighbours.regret(CHOICE, WORKLOAD, timed, 40)
     assert (found.chosen, found.found) == ("attention_fwd_triton", "attention_fwd_gluon_sm90")
     assert (found.chosen_us, found.found_us, found.timed) == (120.0, 100.0, 40)
@@ -98,7 +105,7 @@ def test_regret_is_over_the_fastest() -> None:
 
 
 def test_a_choice_that_is_the_fastest_is_not_regretted() -> None:
-    timed = [(Rival(KERNEL, {}), 100.0), (Rival(KERNEL, {}), 101.0)]
+    timed = [(Rival(CASE, {}), 100.0), (Rival(CASE, {}), 101.0)]
     assert neighbours.regret(CHOICE, WORKLOAD, timed, 2).excess == 0.0
 
 
@@ -111,25 +118,27 @@ def test_the_few_fastest_are_timed_anew_beside_the_choice() -> None:
 def test_rivals_that_do_not_compile_are_left_out(
     own_kernels: OwnKernels, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    faulty = own_kernels.add("faulty_rival", FAULTY_SOURCE, FAULTY_SPACE)
-    other = own_kernels.add("faulty_rival_of_another_name", FAULTY_SOURCE, FAULTY_SPACE)
+    faulty, other = (
+        Case(own_kernels.add(name, FAULTY_SOURCE, FAULTY_SPACE), SMALL, TARGET)
+        for name in ("faulty_rival", "faulty_rival_of_another_name")
+    )
     good, bad = (Rival(faulty, {"FAULT": fault}) for fault in ("none", "error"))
     last, worse = (Rival(other, {"FAULT": fault}) for fault in ("none", "exit"))
     with Workers(1) as processes:
-        found = neighbours.compiled([good, bad, worse, last], SMALL, SM90, processes)
+        found = neighbours.compiled([good, bad, worse, last], processes)
         assert [each.key for each in found] == [good.key, last.key]
         assert "4 configs, of which 2 do not compile" in capsys.readouterr().err
         with pytest.raises(ValueError, match=r"the choice does not compile: .*told to fail"):
-            neighbours.compiled([bad, good], SMALL, SM90, processes)
+            neighbours.compiled([bad, good], processes)
 
 
 class Erring(FakeLanguage):
     """A BLOCK_M of 32 is wrong by a tenth, one of 64 leaves the last row."""
 
-    def launch(self, kernel: Any, compiled: Any, tensors: Any, *rest: Any) -> None:
+    def launch(self, spec: LaunchSpec, compiled: Compiled, tensors: Any) -> None:
         out: Tensor = tensors[3]
-        before, block_m = out.clone(), rest[1]["BLOCK_M"]
-        super().launch(kernel, compiled, tensors, *rest)
+        before, block_m = out.clone(), spec.config["BLOCK_M"]
+        super().launch(spec, compiled, tensors)
         if block_m == 32:
             out *= 1.1
         if block_m == 64:
@@ -145,9 +154,10 @@ def erring(monkeypatch: pytest.MonkeyPatch) -> None:
 def right(*block_m: int) -> list[int]:
     """Those that are found right of such configs of a fake kernel, the choice first."""
     kernel: Any = FakeKernel()
-    rivals = [Rival(kernel, {"BLOCK_M": each}) for each in block_m]
+    case = Case(kernel, SMALL, TARGET)
+    rivals = [Rival(case, {"BLOCK_M": each}) for each in block_m]
     made = check.tensors(SMALL, "cpu", seed=0)
-    return [each.config["BLOCK_M"] for each, _ in neighbours.checked(rivals, SMALL, SM90, made)]
+    return [each.config["BLOCK_M"] for each, _ in neighbours.checked(rivals, made)]
 
 
 @pytest.mark.usefixtures("erring")

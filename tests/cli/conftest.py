@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.cli import canned_search
-from tests.cli.canned_search import Searching
-from tunefa.cli import devices, main
+from tests.support import canned_search
+from tests.support.canned_search import Searching
+from tunefa.cli import main, targets
 
 Run = Callable[..., Result]
 
@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(work)
     monkeypatch.setenv("TUNEFA_HOME", str(folder))
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(devices, "seen", lambda: [])
+    monkeypatch.setattr(targets, "seen", lambda: [])
     return folder
 
 

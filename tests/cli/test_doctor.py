@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.sample_records import measured, predicted
-from tunefa import kernel as kernels
-from tunefa import provenance, store
+from tests.support.sample_records import measured, predicted
 from tunefa._version import __version__
-from tunefa.cli import devices
-from tunefa.cli.devices import Seen
+from tunefa.cli import targets
+from tunefa.compile import provenance
+from tunefa.compile.launch.driver import SeenDevice
+from tunefa.spec import kernel as kernels
+from tunefa.store import results as store
 
 
 def test_everything_is_there(run: Run, home: Path) -> None:
@@ -76,8 +77,11 @@ def test_no_compiler_is_a_problem_not_a_crash(run: Run, monkeypatch: pytest.Monk
 
 
 def test_devices_are_described(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = [Seen("NVIDIA H200", (9, 0), 132, 150_000_000_000), Seen("NVIDIA V100", (7, 0), 80, 0)]
-    monkeypatch.setattr(devices, "seen", lambda: seen)
+    seen = [
+        SeenDevice("NVIDIA H200", (9, 0), 132, 150_000_000_000),
+        SeenDevice("NVIDIA V100", (7, 0), 80, 0),
+    ]
+    monkeypatch.setattr(targets, "seen", lambda: seen)
     out = run("doctor").stdout
     assert "NVIDIA H200: 132 SMs, 140 GiB" in out
     assert "sm90, TMA yes, WGMMA yes, fp8 yes" in out

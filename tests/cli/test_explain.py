@@ -7,11 +7,11 @@ import json
 import pytest
 
 from tests.cli.conftest import Run
-from tests.sample_records import predicted
-from tunefa import arch as archs
-from tunefa import kernel as kernels
-from tunefa import store
-from tunefa.workload import Workload
+from tests.support.sample_records import predicted
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
+from tunefa.store import results as store
 
 CHIP = ("explain", "--arch", "sm90", "--seqlen", "8192")
 ON_SM90 = (*CHIP, "--kernel", "attention_fwd_triton")

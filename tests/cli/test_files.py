@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.sample_records import CONFIG, dated, measured, predicted
-from tunefa import store
-from tunefa.record import Record
+from tests.support.sample_records import CONFIG, dated, measured, predicted
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 DUPLICATE = "tunefa_schema: 1\nrecords: []\nrecords: []\n"
 BROKEN = {

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.sample_records import CONFIG, measured, predicted
-from tunefa import kernel, provenance, store
-from tunefa.record import Record
+from tests.support.sample_records import CONFIG, measured, predicted
+from tunefa.compile import provenance
+from tunefa.spec import kernel
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 
 @pytest.fixture

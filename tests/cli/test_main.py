@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.conftest import Run
+from tests.support.tree import TREE
 from tunefa import cli
 from tunefa._version import __version__
 from tunefa.cli import COMMANDS, main, space
 from tunefa.errors import TunefaError
 
-TREE = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "triton", "optuna", "numpy", "rich", "yaml"}
 JSON_COMMANDS = {
     "show": (),

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
-from tests.fake_objective import KERNEL, WORKLOAD
-from tests.sample_landscapes import CONFIGS, compressed, raced, trial
-from tunefa import landscape, store
-from tunefa.store import Store
-from tunefa.strategies import identity
+from tests.support.fake_objective import KERNEL, WORKLOAD
+from tests.support.sample_landscapes import CONFIGS, compressed, raced, trial
+from tests.support.tree import TREE
+from tunefa.spec.trial import identity
+from tunefa.store import landscape
+from tunefa.store import results as store
+from tunefa.store.results import Store
 
-TREE = Path(__file__).resolve().parents[2]
 BEST = CONFIGS[20]
 
 

@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.canned_search import SMALL as ASKED
 from tests.cli.conftest import Run
-from tests.cli.test_search import TREE, environment
-from tests.fake_objective import Fake
-from tests.test_compile_pool import none_left
-from tunefa import journal, measured
-from tunefa.cli import devices
-from tunefa.strategies import identity
-from tunefa.trial import Config
+from tests.support.canned_search import SMALL as ASKED
+from tests.support.fake_objective import Fake
+from tests.support.processes import environment, none_left
+from tests.support.tree import TREE
+from tunefa.cli import targets
+from tunefa.compile.launch.driver import SeenDevice
+from tunefa.measure import measured
+from tunefa.spec.trial import Config, identity
+from tunefa.store import journal
 
 OURS = ("--kernel", "attention_fwd_triton")
 SMALL = (*ASKED, *OURS)
@@ -29,9 +30,11 @@ SMALL = (*ASKED, *OURS)
 KILLED = """
 import sys
 sys.path[:0] = {path!r}
-from tests.fake_objective import Fake
-from tunefa import measured, search
-from tunefa.cli import devices, main
+from tests.support.fake_objective import Fake
+from tunefa.measure import measured
+from tunefa.search import run as search
+from tunefa.cli import main, targets
+from tunefa.compile.launch.driver import SeenDevice
 
 class Slow(Fake):
     pause_s = 0.02
@@ -39,7 +42,7 @@ class Slow(Fake):
 if __name__ == "__main__":
     search.Predicted = Slow
     measured.timed = lambda mode: Slow
-    devices.seen = lambda: [devices.Seen(*device) for device in {seen}]
+    targets.seen = lambda: [SeenDevice(*device) for device in {seen}]
     main()
 """
 
@@ -125,7 +128,7 @@ def test_killed_measured_search_goes_on_in_its_mode(
     before = identities(path)
     fake.kind = "measured"
     monkeypatch.setattr(measured, "timed", lambda mode: fake)
-    monkeypatch.setattr(devices, "seen", lambda: [devices.Seen(*seen)])
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice(*seen)])
     budget = ("--budget", str(len(before) + 5))
     eager = ("search", *OURS, "--seqlen", "4096", "--mode", "eager")
     error = run(*eager, "--budget", "5", "--resume").stderr

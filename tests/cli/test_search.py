@@ -13,16 +13,20 @@ from typing import Any
 
 import pytest
 
-from tests.cli.canned_search import CONFIG, SMALL, Searching, trials
 from tests.cli.conftest import Run
-from tests.fake_objective import Fake
-from tests.sample_records import measured, predicted
-from tunefa import arch as archs
-from tunefa import exports, languages, store
-from tunefa.cli import devices
-from tunefa.cli.devices import Seen, Target
-
-TREE = Path(__file__).resolve().parents[2]
+from tests.support.canned_search import CONFIG, SMALL, Searching, trials
+from tests.support.fake_objective import Fake
+from tests.support.processes import environment
+from tests.support.sample_records import measured, predicted
+from tests.support.tree import TREE
+from tunefa.cli import targets
+from tunefa.cli.targets import ChosenTarget
+from tunefa.compile import languages
+from tunefa.compile.launch.driver import SeenDevice
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec.target import Target
+from tunefa.store import exports
+from tunefa.store import results as store
 
 
 def test_report_has_everything(run: Run, canned: Searching, tmp_path: Path) -> None:
@@ -58,13 +62,13 @@ def test_report_has_everything(run: Run, canned: Searching, tmp_path: Path) -> N
 def test_measured_results_say_so(
     run: Run, canned: Searching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "seen", lambda: [Seen("NVIDIA H200", (9, 0), 132, 10**11)])
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 10**11)])
     requests: Any = canned(record=measured())
     out = run("search", "--seqlen", "4096").stdout
     assert "MEASURED on this machine's device" in out
     assert "redicted" not in out.replace("REDICTED", "redicted")
     assert requests[0].measured
-    assert requests[0].device.name == "NVIDIA H200"
+    assert requests[0].target.device.name == "NVIDIA H200"
     words = "tunefa export best.yaml --arch sm90 -w fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal"
     assert words in out
 
@@ -180,16 +184,12 @@ def test_mistakes_are_found_before_the_search(
 
 def test_space_whose_every_config_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = replace(archs.gpu(archs.load("sm90")), smem_per_block_bytes=64)
-    monkeypatch.setattr(devices, "choose", lambda *_: Target(tiny, tiny.device(), False))
+    chosen = ChosenTarget(Target(tiny, tiny.device()), present=False)
+    monkeypatch.setattr(targets, "choose", lambda *_: chosen)
     error = run(*SMALL, code=1).stderr
     assert "every config for fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal on sm90 is ref" in error
     assert "shared memory is over the limit of one block (" in error
     assert "a warp needs at least 16 query rows (15000)" in error
-
-
-def environment(home: Path, *folders: Path) -> dict[str, str]:
-    path = os.pathsep.join(map(str, [*folders, TREE]))
-    return {**os.environ, "TUNEFA_HOME": str(home), "PYTHONPATH": path}
 
 
 @pytest.mark.parametrize(

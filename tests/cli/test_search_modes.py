@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.cli.canned_search import CONFIG, SMALL, Searching, trials
 from tests.cli.conftest import Run
-from tests.sample_records import measured, predicted
-from tunefa.cli import devices
-from tunefa.cli.devices import Seen
-from tunefa.trial import Mode
+from tests.support.canned_search import CONFIG, SMALL, Searching, trials
+from tests.support.sample_records import measured, predicted
+from tunefa.cli import targets
+from tunefa.compile.launch.driver import SeenDevice
+from tunefa.spec.trial import Mode
 
 
 def test_interrupted_search_prints_the_best_and_ends_with_130(run: Run, canned: Searching) -> None:
@@ -53,7 +53,7 @@ def test_an_interrupted_search_that_found_nothing_can_go_on_too(
 def test_the_mode_reaches_the_search_and_the_report(
     run: Run, canned: Searching, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
-    monkeypatch.setattr(devices, "seen", lambda: [Seen("NVIDIA H200", (9, 0), 132, 10**11)])
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 10**11)])
     certificate = {
         "decision": "the default is kept: power brake in 2 races",
         "refused": "power brake in 2 races",

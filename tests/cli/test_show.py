@@ -1,4 +1,4 @@
-"""tunefa show: --kernel, and the failure ledger. Records are in test_files.py."""
+"""tunefa show: --kernel, and the failures. Records are in test_files.py."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
-from tests.own_kernels import OwnKernels
-from tests.sample_journals import written
-from tests.sample_records import CONFIG, measured, predicted
-from tunefa import kernel as kernels
-from tunefa import provenance, store
-from tunefa.trial import Trial
-from tunefa.workload import Workload
+from tests.support.own_kernels import OwnKernels
+from tests.support.sample_journals import written
+from tests.support.sample_records import CONFIG, measured, predicted
+from tests.support.tree import TREE
+from tunefa.compile import provenance
+from tunefa.spec import kernel as kernels
+from tunefa.spec.trial import Trial
+from tunefa.spec.workload import Workload
+from tunefa.store import results as store
 
 LONG = "ptxas fatal: " + "registers and more registers " * 30
 OURS = "attention_fwd_triton"
-TREE = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from tests.cli.conftest import Run
-from tunefa import arch as archs
-from tunefa import kernel as kernels
-from tunefa.workload import Workload
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
 
 
 def test_counts_are_those_of_the_rules(run: Run) -> None:

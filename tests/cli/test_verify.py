@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
-from tests.own_kernels import OwnKernels
-from tests.sample_records import CONFIG, dated, measured, predicted
-from tunefa import store, verify
-from tunefa.cli import devices
-from tunefa.record import Record
-from tunefa.verify import Outcome, Verified
+from tests.support.own_kernels import OwnKernels
+from tests.support.sample_records import CONFIG, dated, measured, predicted
+from tunefa.cli import targets
+from tunefa.compile.launch.driver import SeenDevice
+from tunefa.search import verify
+from tunefa.search.verify import Finding, Verified
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 OTHER = {**CONFIG, "BLOCK_N": 128}
 Canned = Callable[..., list[Record]]
@@ -24,9 +26,9 @@ Canned = Callable[..., list[Record]]
 @pytest.fixture
 def canned(monkeypatch: pytest.MonkeyPatch) -> Canned:
     """A GPU whose races end as told; returns the records that were raced."""
-    monkeypatch.setattr(devices, "seen", lambda: [devices.Seen("NVIDIA H200", (9, 0), 132, 10**11)])
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 10**11)])
 
-    def prepare(outcome: Outcome, **parts: Any) -> list[Record]:
+    def prepare(outcome: Finding, **parts: Any) -> list[Record]:
         raced: list[Record] = []
 
         def race(record: Record, *_: Any) -> Verified:

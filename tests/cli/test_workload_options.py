@@ -10,17 +10,19 @@ import click
 import pytest
 
 from tests.cli.conftest import Run
-from tests.sample_records import measured, predicted
-from tunefa import arch as archs
-from tunefa import models
-from tunefa.cli import devices
-from tunefa.cli.devices import Seen, Target
+from tests.support.sample_records import measured, predicted
+from tunefa.cli import targets
+from tunefa.cli.targets import ChosenTarget
 from tunefa.cli.workload_options import Selection
+from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
-from tunefa.record import Record
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import model_preset as models
+from tunefa.spec.target import Target
+from tunefa.store.record import Record
 
-H200 = Seen("NVIDIA H200", (9, 0), 132, 150_000_000_000)
-LAPTOP = Seen("NVIDIA GeForce RTX 4090 Laptop GPU", (8, 9), 76, 16_000_000_000)
+H200 = SeenDevice("NVIDIA H200", (9, 0), 132, 150_000_000_000)
+LAPTOP = SeenDevice("NVIDIA GeForce RTX 4090 Laptop GPU", (8, 9), 76, 16_000_000_000)
 
 
 def asked(run: Run, *arguments: str) -> str:
@@ -41,7 +43,10 @@ def asked(run: Run, *arguments: str) -> str:
         ("--seqlen 8k --window 1k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_w1024"),
         ("--seqlen 8k --window 8k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal"),
         ("--seqlen 8k --full --window 1k", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_full_w1024"),
-        ("--seqlen 8k --ahead 9 --window 2", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_full_w2_a9"),
+        (
+            "--seqlen 8k --window-right 9 --window 2",
+            "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_full_w2_a9",
+        ),
         ("--seqlen 8k --softcap", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_softcap"),
         ("--seqlen 8k --varlen", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_varlen"),
         ("-w q4096_full", "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_full"),
@@ -63,8 +68,8 @@ def test_options_name_a_workload(run: Run, arguments: str, workload: str) -> Non
         ("--seqlen -1", "--seqlen is '-1': give a whole number from 1"),
         ("--seqlen 8k1", "--seqlen is '8k1': give a whole number from 1"),
         ("--seqlen 8 --window 0", "--window is '0': give a whole number from 1"),
-        ("--seqlen 64 --causal --ahead 8", "ahead is 8 with a causal mask"),
-        ("--seqlen 8 --ahead 0", "--ahead is '0': give a whole number from 1"),
+        ("--seqlen 64 --causal --window-right 8", "window_right is 8 with a causal mask"),
+        ("--seqlen 8 --window-right 0", "--window-right is '0': give a whole number from 1"),
         ("--seqlen 8 --batch 1.5", "--batch is '1.5': give a whole number"),
         (
             "--seqlen 64 --heads 32 --kv-heads 5",
@@ -119,7 +124,8 @@ def test_options_that_contradict_each_other_are_wrong_usage(
 def test_dtype_that_the_arch_lacks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     arch = archs.load("sm80")
     old = replace(arch, tensor_flops_per_clock_per_sm={"fp16": 1024.0})
-    monkeypatch.setattr(devices, "choose", lambda *_: Target(old, old.device(), False))
+    chosen = ChosenTarget(Target(old, old.device()), present=False)
+    monkeypatch.setattr(targets, "choose", lambda *_: chosen)
     error = run("search", "--seqlen", "64", "--dtype", "bf16", code=1).stderr
     assert "attention_fwd_triton: sm80 has no bf16" in error
 
@@ -154,25 +160,25 @@ def test_without_a_device_sm90_is_taken_and_said(run: Run) -> None:
 )
 def test_what_can_be_measured(
     named: tuple[str | None, str | None],
-    there: list[Seen],
+    there: list[SeenDevice],
     expected: tuple[str, bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devices, "seen", lambda: there)
-    target = devices.choose(*named)
-    assert (target.device.name, target.present) == expected
+    monkeypatch.setattr(targets, "seen", lambda: there)
+    target, present = targets.choose(*named)
+    assert (target.device.name, present) == expected
 
 
 def test_a_product_without_an_entry_keeps_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "seen", lambda: [LAPTOP])
-    target = devices.choose(None, None)
+    monkeypatch.setattr(targets, "seen", lambda: [LAPTOP])
+    target, _ = targets.choose(None, None)
     assert (target.arch.name, target.device.sms) == ("sm89", 76)
 
 
 def test_a_device_of_an_unknown_arch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "seen", lambda: [Seen("NVIDIA V100", (7, 0), 80, 0)])
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA V100", (7, 0), 80, 0)])
     with pytest.raises(TunefaError, match="NVIDIA V100 is sm70, which tunefa does not know"):
-        devices.choose(None, None)
+        targets.choose(None, None)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +196,10 @@ def test_a_device_of_an_unknown_arch(monkeypatch: pytest.MonkeyPatch) -> None:
         (Selection(text="q4096_full"), measured(), False),
         (Selection(fields={"head_dim": 128}), measured(), True),
         (Selection(fields={"causal": False}), measured(), False),
-        (Selection(fields={"window": 512}), measured(), False),
+        (Selection(fields={"window_left": 511}), measured(), False),
         (Selection(fields={"varlen": True}), measured(), False),
         (Selection(fields={"varlen": True}), measured("fwd_q4096_varlen"), True),
-        (Selection(fields={"window": 512}), measured("fwd_q4096_w512"), True),
+        (Selection(fields={"window_left": 511}), measured("fwd_q4096_w512"), True),
         (Selection(fields={"softcap": True}), measured(), False),
         (Selection(fields={"softcap": True}), measured("fwd_q4096_softcap"), True),
         (Selection(fields={"seqlen_q": 4096}), measured("fwd_q4096_k8192"), False),

@@ -12,24 +12,25 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.contracts import interpreter
-from tunefa import arch as archs
-from tunefa import assets, compile_pool, languages
-from tunefa import kernel as kernels
-from tunefa import space as spaces
-from tunefa.arch import Arch
+from tests.support import interpreter
+from tests.support.tree import TREE
+from tunefa import assets
+from tunefa.compile import languages
+from tunefa.compile import pool as compile_pool
+from tunefa.costmodel.occupancy import occupancy
 from tunefa.errors import TunefaError
-from tunefa.kernel import Kernel
-from tunefa.occupancy import occupancy
-from tunefa.trial import Resources
-from tunefa.workload import Workload
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec import space as spaces
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Resources
+from tunefa.spec.workload import Workload
 
-TREE = Path(__file__).resolve().parent.parent.parent
 KERNELS = [kernels.load(name) for name in kernels.names()]
 every = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 INTERPRETED = [kernels.load(name) for name in interpreter.names()]
@@ -84,13 +85,13 @@ WORKLOADS = [
 @every
 @pytest.mark.parametrize("arch", archs.names())
 def test_its_default_is_feasible_wherever_it_serves(kernel: Kernel, arch: str) -> None:
-    chip = archs.load(arch)
-    served = [each for each in WORKLOADS if kernel.why_not(each, chip) is None]
-    for workload in served:
-        config = kernel.default(workload, chip)  # raises where there is none
-        assert kernel.refusal(config, workload, chip) is None
-    for workload in random.Random(0).sample(served, min(5, len(served))):
-        assert kernel.default(workload, chip) in kernel.space.feasible(workload, chip).configs
+    cases = [Case(kernel, workload, Target.named(arch)) for workload in WORKLOADS]
+    served = [case for case in cases if case.why_not() is None]
+    for case in served:
+        config = case.default()  # raises where there is none
+        assert case.refusal(config) is None
+    for case in random.Random(0).sample(served, min(5, len(served))):
+        assert case.default() in case.feasible().configs
 
 
 @every
@@ -105,11 +106,11 @@ def test_it_serves_something_somewhere_and_says_why_not_elsewhere(kernel: Kernel
 
 @pytest.fixture(scope="module")
 def interpreted() -> list[dict[str, Any]]:
-    """What became of each case of tests/contracts/interpreter.py, in their order."""
+    """What became of each case of tests/support/interpreter.py, in their order."""
     for kernel in INTERPRETED:
         if reason := languages.load(kernel.language).why_no_interpreter():
             pytest.skip(reason)
-    command = [sys.executable, "-m", "tests.contracts.interpreter"]
+    command = [sys.executable, "-m", "tests.support.interpreter"]
     done = subprocess.run(
         command,
         cwd=TREE,
@@ -123,7 +124,7 @@ def interpreted() -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_numbers_are_right_on_awkward_shapes(interpreted: list[dict[str, Any]]) -> None:
+def test_numbers_are_right_on_ragged_shapes(interpreted: list[dict[str, Any]]) -> None:
     wrong = [case for case in interpreted if not case["passed"]]
     assert not wrong, f"{len(wrong)} of {len(interpreted)}, first {wrong[0]}"
 
@@ -146,15 +147,15 @@ def test_every_value_of_every_parameter_was_interpreted(
 class Compiled:
     """A config, what the space says of it and what the compiler says."""
 
-    workload: Workload
-    arch: Arch
+    case: Case
     config: dict[str, Any]
     estimate: dict[str, float]
     resources: Resources | None
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.config} for {self.workload} on {self.arch.name}: {self.resources}"
+        case = self.case
+        return f"{self.config} for {case.workload} on {case.arch.name}: {self.resources}"
 
 
 VARIED = ("d128_bf16_causal", "d64_bf16_full", "d80_bf16_causal", "d256_bf16_full",
@@ -162,17 +163,17 @@ VARIED = ("d128_bf16_causal", "d64_bf16_full", "d80_bf16_causal", "d256_bf16_ful
 DEFAULTS = (*VARIED, "d80_fp32_full", "d128_fp32_causal", "d256_fp32_causal")
 
 
-def _sample(kernel: Kernel) -> list[tuple[Workload, Arch, dict[str, Any]]]:
+def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
     """Always the same: defaults on 4 archs, another config of each of `VARIED` on 3 of these."""
     chance, sample = random.Random(0), []
-    for arch in map(archs.load, ("sm80", "sm89", "sm90", "sm120")):
-        for sizes in VARIED if arch.name == "sm120" else DEFAULTS:
-            workload = Workload.parse(f"h32_kv8_q4096_{sizes}")
-            if kernel.why_not(workload, arch) is None:
-                chosen = [kernel.default(workload, arch)]
-                if sizes in VARIED and arch.name != "sm89":
-                    chosen += chance.sample(kernel.space.feasible(workload, arch).configs, 1)
-                sample += [(workload, arch, config) for config in chosen]
+    for target in map(Target.named, ("sm80", "sm89", "sm90", "sm120")):
+        for sizes in VARIED if target.arch.name == "sm120" else DEFAULTS:
+            case = Case(kernel, Workload.parse(f"h32_kv8_q4096_{sizes}"), target)
+            if case.why_not() is None:
+                chosen = [case.default()]
+                if sizes in VARIED and target.arch.name != "sm89":
+                    chosen += chance.sample(case.feasible().configs, 1)
+                sample += [(case, config) for config in chosen]
     return sample
 
 
@@ -185,11 +186,11 @@ def compiled() -> dict[str, list[Compiled]]:
         for kernel in KERNELS:
             sample = _sample(kernel)
             # The arguments of compile_pool._compile, one list for each.
-            arguments = [(kernel.name, str(w), a.name, config) for w, a, config in sample]
+            arguments = [(case.names, config) for case, config in sample]
             made = pool.map(compile_pool._compile, *zip(*arguments, strict=True))
             found[kernel.name] = [
-                Compiled(w, a, config, kernel.space.estimate(config, w, a), resources, reason)
-                for (w, a, config), (_, resources, _, reason) in zip(sample, made, strict=True)
+                Compiled(case, config, case.estimate(config), resources, reason)
+                for (case, config), (_, resources, _, reason) in zip(sample, made, strict=True)
             ]
     return found
 
@@ -213,7 +214,7 @@ def test_resource_formulas_are_lower_bounds_and_tight(
         assert smem is not None and registers is not None
         if "smem_bytes" in each.estimate:
             assert each.estimate["smem_bytes"] <= smem, each
-            if each.workload.dtype == "bf16":
+            if each.case.workload.dtype == "bf16":
                 # TMA's barriers, and what aligns its blocks, take up to 1 KiB more.
                 tight.append(each.estimate["smem_bytes"] >= smem - 1056)
         if "registers" in each.estimate and not each.resources.spill_bytes:
@@ -228,12 +229,13 @@ def test_defaults_fit_a_block_and_an_sm(
 ) -> None:
     """A default is what runs when nothing is known, so the compiler must agree that it can run."""
     for each in compiled[kernel.name]:
-        if each.config == kernel.default(each.workload, each.arch):
+        if each.config == each.case.default():
             made = each.resources
             assert made is not None and made.registers is not None and made.smem_bytes is not None
-            assert made.smem_bytes <= archs.gpu(each.arch).smem_per_block_bytes, each
-            threads = kernel.space.tiling(each.config, each.workload, each.arch).threads
-            fits = occupancy(archs.gpu(each.arch), made.registers, made.smem_bytes, threads)
+            arch = archs.gpu(each.case.arch)
+            assert made.smem_bytes <= arch.smem_per_block_bytes, each
+            threads = each.case.tiling(each.config).threads
+            fits = occupancy(arch, made.registers, made.smem_bytes, threads)
             assert fits.blocks_per_sm >= 1, each
 
 

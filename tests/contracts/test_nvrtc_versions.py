@@ -12,24 +12,26 @@ from pathlib import Path
 
 import pytest
 
-TREE = Path(__file__).resolve().parent.parent.parent
+from tests.support.tree import TREE
+
 OLDEST = "13.0.88"
 PROGRAM = """
 import ctypes, sys
 ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)  # what is loaded already is what cuda-bindings take
-from tunefa import arch, kernel, languages, nvrtc
-from tunefa.workload import Workload
+from tunefa.compile import languages, nvrtc
+from tunefa.spec import kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
 for name in kernel.names():
     made = kernel.load(name)
     if made.language == "cuda":
         for text in ("q8192_d128_causal", "q500_k700_d80_full"):
-            for chip in map(arch.load, ("sm80", "sm90")):
-                workload = Workload.parse(text)
-                if made.why_not(workload, chip) is None:
-                    config = made.default(workload, chip)
-                    compiled = languages.load("cuda").compile(made, workload, config, chip)
-                    print(nvrtc.installed().version, name, chip.name, text, compiled.resources)
+            for target in map(Target.named, ("sm80", "sm90")):
+                case = Case(made, Workload.parse(text), target)
+                if case.why_not() is None:
+                    resources = languages.load("cuda").compile(case, case.default()).resources
+                    print(nvrtc.installed().version, name, case.arch.name, text, resources)
 """
 
 

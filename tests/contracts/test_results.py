@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.sample_records import measured, predicted
-from tunefa import arch as archs
-from tunefa import assets, store
-from tunefa import kernel as kernels
+from tests.support.sample_records import measured, predicted
+from tunefa import assets
 from tunefa.errors import TunefaError
-from tunefa.record import Record
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 
 def problems(folder: Path) -> Iterator[str]:

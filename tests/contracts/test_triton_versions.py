@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-TREE = Path(__file__).resolve().parent.parent.parent
+from tests.support.tree import TREE
+
 PROGRAM = """
 import triton
-from tunefa import arch, kernel, languages
-from tunefa.workload import Workload
+from tunefa.compile import languages
+from tunefa.spec import kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
-chip = arch.load("sm90")
 for name in kernel.names():
     made = kernel.load(name)
     if made.language == "gluon":
         for text in ("q8192_d128_causal", "q500_k700_d80_full", "q8192_d128_e4m3_full",
                      "b4_q900_d64_varlen"):  # fmt: skip
-            workload = Workload.parse(text)
-            config = made.default(workload, chip)
-            compiled = languages.load("gluon").compile(made, workload, config, chip)
-            resources = compiled.resources
-            assert resources.smem_bytes <= chip.smem_per_block_bytes, resources
+            case = Case(made, Workload.parse(text), Target.named("sm90"))
+            resources = languages.load("gluon").compile(case, case.default()).resources
+            assert resources.smem_bytes <= case.arch.smem_per_block_bytes, resources
             print(triton.__version__, name, text, resources)
 """
 

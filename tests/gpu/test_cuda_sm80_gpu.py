@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu_kernels import judge, much_memory, seen_arch
-from tunefa import check, languages
-from tunefa import kernel as kernels
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import judge, much_memory, seen_target
+from tunefa.compile import languages
+from tunefa.compile.contract import LaunchSpec
+from tunefa.measure import check
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
+from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.gpu
 
@@ -48,23 +51,27 @@ def config(*values: int) -> dict[str, Any]:
     return dict(zip(NAMES, values, strict=True))
 
 
+def here(workload: Workload) -> Case:
+    return Case(KERNEL, workload, seen_target())
+
+
 @pytest.mark.parametrize("text", SHAPES)
 def test_numbers_are_right_and_the_same_each_time(text: str) -> None:
     """Outputs begin as NaN; the default, and random configs."""
-    workload, arch, gate = Workload.parse(text), seen_arch(), check.Gate("cuda")
-    configs = KERNEL.space.feasible(workload, arch).configs
+    case, gate = here(Workload.parse(text)), check.Gate("cuda")
+    configs = case.feasible().configs
     chosen = random.Random(text).sample(configs, min(6, len(configs)))
-    for each in (KERNEL.default(workload, arch), *chosen):
-        judge(KERNEL, workload, each, gate)
+    for each in (case.default(), *chosen):
+        judge(case, each, gate)
 
 
-def launched(made: Any, workload: Workload, chosen: dict[str, Any], scale: float = 0.125) -> Any:
+def launched(made: Any, case: Case, chosen: dict[str, Any], scale: float = 0.125) -> Any:
     """Copies of what a launch wrote into outputs full of NaN."""
     language = languages.load("cuda")
-    binary = language.compile(KERNEL, workload, chosen, seen_arch())
+    binary = language.compile(case, chosen)
     for output in made[3:]:
         output.fill_(float("nan"))
-    language.prepare(KERNEL, binary, made, workload, chosen, scale)(*made)
+    language.prepare(LaunchSpec(case, chosen, scale), binary, made)(*made)
     torch.cuda.synchronize()
     return [output.clone() for output in made[3:]]
 
@@ -75,7 +82,8 @@ def test_layouts_are_strides(values: tuple[int, ...]) -> None:
     nothing."""
     workload = Workload.parse("b2_h4_kv4_q200_k200_d64_bf16_causal")
     made = check.tensors(workload, "cuda", seed=0)
-    right = launched(made, workload, config(*values))
+    case = here(workload)
+    right = launched(made, case, config(*values))
 
     def part_of_more(x: Any) -> Any:
         batch, heads, seqlen, head_dim = x.shape
@@ -87,7 +95,7 @@ def test_layouts_are_strides(values: tuple[int, ...]) -> None:
 
     for layout in (torch.Tensor.contiguous, part_of_more):
         others = [layout(x) for x in made[:4]]
-        got = launched((*others, made[4]), workload, config(*values))
+        got = launched((*others, made[4]), case, config(*values))
         assert all(torch.equal(a, b) for a, b in zip(right, got, strict=True)), layout
     around = others[3]._base
     assert around is not None
@@ -99,8 +107,8 @@ def test_layouts_are_strides(values: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 def test_any_positive_scale(scale: float) -> None:
     workload = Workload.parse("h4_kv2_q150_k170_d64_fp16_causal")
-    made = check.tensors(workload, "cuda", seed=0)
-    launched(made, workload, KERNEL.default(workload, seen_arch()), scale)
+    made, case = check.tensors(workload, "cuda", seed=0), here(workload)
+    launched(made, case, case.default(), scale)
     found = check.compare(workload, made, scale, torch.float32)
     # Scores of hundreds are exact to 1e-5 each in fp32, and exp makes that relative.
     assert found.error < 5e-3 and found.lse_error < 1e-2
@@ -113,7 +121,8 @@ def test_offsets_beyond_two_to_the_31st() -> None:
         made = check.tensors(workload, "cuda", seed=0)
         # The last keys decide: they alone resemble the queries.
         made[1][:, :, -16:] = made[0] * 4
-    launched(made, workload, KERNEL.default(workload, seen_arch()), 256**-0.5)
+    case = here(workload)
+    launched(made, case, case.default(), 256**-0.5)
     with much_memory():
         found = check.compare(workload, made, 256**-0.5, torch.float32)
     assert found.passed, found.reason
@@ -123,9 +132,8 @@ def test_the_compiler_speaks_of_what_it_has_compiled_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """NVRTC has a cache of its own where there is a driver, and says nothing of what it finds."""
-    workload, language = Workload.parse("h4_kv2_q300_d64_bf16_causal"), languages.load("cuda")
-    monkeypatch.setattr("tunefa.cubin_cache.load", lambda name: None)
+    case, language = here(Workload.parse("h4_kv2_q300_d64_bf16_causal")), languages.load("cuda")
+    monkeypatch.setattr("tunefa.compile.cubin_cache.load", lambda name: None)
     for _ in range(2):
-        chosen = KERNEL.default(workload, seen_arch())
-        found = language.compile(KERNEL, workload, chosen, seen_arch()).resources
+        found = language.compile(case, case.default()).resources
         assert found.registers is not None and found.spill_bytes is not None

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.gpu_kernels import judge, judge_random_configs
-from tunefa import arch as archs
-from tunefa import check
-from tunefa import kernel as kernels
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import judge, judge_random_configs
+from tunefa.measure import check
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
-KERNEL, SM90 = kernels.load("attention_fwd_cuda_sm90"), archs.load("sm90")
+KERNEL, SM90 = kernels.load("attention_fwd_cuda_sm90"), Target.named("sm90")
 
 
 def _is_served() -> bool:
@@ -112,10 +112,10 @@ CASES += [(text, {**changes, "P_SHARED": 1}) for text, changes in P_SHARED]
 
 @pytest.mark.parametrize(("text", "changes"), CASES)
 def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
-    workload = Workload.parse(text)
+    case = Case(KERNEL, Workload.parse(text), SM90)
     config = {**CONFIG, **changes}
-    assert KERNEL.refusal(config, workload, SM90) is None
-    judge(KERNEL, workload, config, check.Gate("cuda"))
+    assert case.refusal(config) is None
+    judge(case, config, check.Gate("cuda"))
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("cluster", [1, 2])
 def test_the_default_of_each_head_dim(head_dim: int, dtype: str, mask: str, cluster: int) -> None:
     workload = Workload.parse(f"b12_h18_kv6_q777_k1000_d{head_dim}_{dtype}_{mask}")
-    config = {**KERNEL.default(workload, SM90), "CLUSTER": cluster}
-    judge(KERNEL, workload, config, check.Gate("cuda"))
+    case = Case(KERNEL, workload, SM90)
+    judge(case, {**case.default(), "CLUSTER": cluster}, check.Gate("cuda"))
 
 
 @pytest.mark.parametrize("text", ["q4096_d72", "q4096_d120_fp16_full", "q4096_d200_dv64"])

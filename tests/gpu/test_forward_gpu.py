@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.forward import measure
-from tests.gpu_kernels import seen_arch, served
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import seen_target, served
+from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +25,7 @@ def test_a_row_with_all_peers_of_pytorch(text: str) -> None:
     workload = Workload.parse(text)
     row = measure.measured("given", workload, ["cudnn", "fa2", "flex"], 3)
     served = {"tunefa", "fa2", "flex"}
-    if workload.window is None and workload.seqlen_q == workload.seqlen_k:
+    if workload.window_left is None and workload.seqlen_q == workload.seqlen_k:
         served.add("cudnn")
     assert row.tflops.keys() == served, row.left_out
     assert row.left_out.keys() == {"tunefa", "cudnn", "fa2", "flex"} - served
@@ -51,9 +51,10 @@ def test_a_row_of_packed_sequences(mask: str) -> None:
 
 def test_a_kernel_by_itself_on_packed_sequences() -> None:
     workload = Workload.parse("b8_h8_kv2_q500_d128_causal_varlen")
-    kernels = served(workload)
-    if not kernels:
-        pytest.skip(f"no kernel serves packed sequences on {seen_arch().name}")
-    row = measure.measured("given", workload, [], 3, kernels[0].name)
+    cases = served(workload)
+    if not cases:
+        pytest.skip(f"no kernel serves packed sequences on {seen_target().arch.name}")
+    name = cases[0].kernel.name
+    row = measure.measured("given", workload, [], 3, name)
     assert row.tflops.keys() == {"tunefa"}, row.left_out
-    assert row.chosen["kernel"] == kernels[0].name
+    assert row.chosen["kernel"] == name

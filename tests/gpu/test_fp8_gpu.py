@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tests.gpu_kernels import judge_random_configs, launched, seen_arch, served
-from tunefa import check
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import judge_random_configs, launched, served
+from tunefa.measure import check
+from tunefa.spec.workload import Workload
 
 pytestmark = [
     pytest.mark.gpu,
@@ -74,12 +74,12 @@ def test_sums_over_many_keys_lose_nothing(head_dim: int, mask: str) -> None:
     serving = served(workload)
     if not serving:
         pytest.skip("no kernel of this GPU serves e4m3")
-    for kernel in serving:
+    for case in serving:
         made = check.tensors(workload, "cuda", seed=0)
         made[2].copy_((0.5 + torch.rand(made[2].shape, device="cuda")).to(made[2].dtype))
-        launched(kernel, workload, kernel.default(workload, seen_arch()), made)
+        launched(case, case.default(), made)
         found = check.compare(workload, made, head_dim**-0.5, torch.float32)
-        assert found.error < 1e-2, f"{kernel.name}: {found.reason}"
+        assert found.error < 1e-2, f"{case.kernel.name}: {found.reason}"
 
 
 @pytest.mark.parametrize(

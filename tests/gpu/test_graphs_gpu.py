@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tests.gpu_tensors import inputs
-from tests.own_kernels import OwnKernels
-from tests.tabled_kernel import tabled
-from tunefa import check, launch, reference
-from tunefa.reference import Problem
-from tunefa.runtime import Runtime
+from tests.support.gpu_tensors import inputs
+from tests.support.own_kernels import OwnKernels
+from tests.support.tabled_kernel import tabled
+from tunefa.compile.launch import prepared as launch
+from tunefa.measure import check, reference
+from tunefa.measure.reference import Problem
+from tunefa.runtime.process import Runtime
 
 CUDA: Any = torch.cuda  # parts of it have no types
 

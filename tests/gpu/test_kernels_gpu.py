@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from tunefa import arch as archs
-from tunefa import check, compile_pool, languages
-from tunefa import kernel as kernels
-from tunefa.arch import Arch, gpu
-from tunefa.kernel import Kernel
-from tunefa.trial import Config
-from tunefa.workload import Workload
+from tunefa.compile import languages
+from tunefa.compile import pool as compile_pool
+from tunefa.compile.contract import LaunchSpec
+from tunefa.measure import check
+from tunefa.spec import kernel as kernels
+from tunefa.spec.arch_catalog import gpu
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.gpu
 
@@ -71,23 +73,22 @@ WORKLOADS = [
 ]  # fmt: skip
 
 
-def seen_arch() -> Arch:
+def here(workload: Workload) -> Case:
     import torch
 
-    return archs.find(torch.cuda.get_device_name())[0]
+    return Case(KERNEL, workload, Target.named(torch.cuda.get_device_name()))
 
 
-def feasible(workload: Workload, arch: Arch) -> list[dict[str, Any]]:
+def feasible(case: Case) -> list[dict[str, Any]]:
     """Those of CONFIGS that the rules allow, and the default."""
-    some = [c for c in CONFIGS if KERNEL.refusal(c, workload, arch) is None]
-    return [*some, KERNEL.default(workload, arch)]
+    some = [config for config in CONFIGS if case.refusal(config) is None]
+    return [*some, case.default()]
 
 
-def fits(workload: Workload, config: dict[str, Any]) -> bool:
+def fits(case: Case, config: dict[str, Any]) -> bool:
     """Whether the compiler's shared memory is within the limit that the rules only bound below."""
-    language, arch = languages.load(KERNEL.language), seen_arch()
-    resources = language.compile(KERNEL, workload, config, arch).resources
-    return bool(resources.smem_bytes <= gpu(arch).smem_per_block_bytes)
+    resources = languages.load(KERNEL.language).compile(case, config).resources
+    return bool(resources.smem_bytes <= gpu(case.arch).smem_per_block_bytes)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,11 +99,10 @@ def compiled() -> Iterator[None]:
     if not torch.cuda.is_available():
         yield
         return
-    arch = seen_arch()
     jobs = [
-        (KERNEL.name, str(workload), arch.name, config)
-        for workload in map(Workload.parse, WORKLOADS)
-        for config in feasible(workload, arch)
+        (case.names, config)
+        for case in map(here, map(Workload.parse, WORKLOADS))
+        for config in feasible(case)
     ]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), context) as pool:
@@ -110,19 +110,16 @@ def compiled() -> Iterator[None]:
     yield
 
 
-def launched(
-    kernel: Kernel, made: tuple[Any, ...], workload: Workload, config: Config
-) -> tuple[Any, Any]:
+def launched(case: Case, made: tuple[Any, ...], config: Config) -> tuple[Any, Any]:
     """Launches the config on tensors full of NaN; copies of what it wrote."""
     import torch
 
-    language, arch = languages.load(kernel.language), seen_arch()
-    aligned = kernel.module.is_aligned(made)
-    binary = language.compile(kernel, workload, config, arch, aligned)
+    language, kernel = languages.load(case.kernel.language), case.kernel
+    binary = language.compile(case, config, kernel.module.is_aligned(made))
     for output in made[3:]:
         output.fill_(float("nan"))
-    scale = workload.head_dim**-0.5
-    language.prepare(kernel, binary, made, workload, config, scale)(*made)
+    spec = LaunchSpec(case, config, case.workload.head_dim**-0.5)
+    language.prepare(spec, binary, made)(*made)
     torch.cuda.synchronize()
     return made[3].clone(), made[4].clone()
 
@@ -140,12 +137,12 @@ def test_numbers_are_right_and_the_same_each_time(text: str) -> None:
     import torch
 
     workload = Workload.parse(text)
-    made = check.tensors(workload, DEVICE, seed=0)
-    for config in filter(partial(fits, workload), feasible(workload, seen_arch())):
-        first = launched(KERNEL, made, workload, config)
+    made, case = check.tensors(workload, DEVICE, seed=0), here(workload)
+    for config in filter(partial(fits, case), feasible(case)):
+        first = launched(case, made, config)
         found = verdict(made, workload)
         assert found.passed, f"{found.reason}: {config}"
-        again = launched(KERNEL, made, workload, config)
+        again = launched(case, made, config)
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True)), config
 
 
@@ -155,11 +152,12 @@ def test_layouts_are_strides(config: dict[str, Any]) -> None:
     import torch
 
     workload = Workload.parse("b2_h4_kv4_q200_k200_d64_bf16_causal")
-    if KERNEL.refusal({**config, "PACK_GQA": 0}, workload, seen_arch()) is not None:
+    case = here(workload)
+    if case.refusal({**config, "PACK_GQA": 0}) is not None:
         pytest.skip("cannot run on this arch")
     config = {**config, "PACK_GQA": 0}
     made = check.tensors(workload, DEVICE, seed=0)
-    right = launched(KERNEL, made, workload, config)
+    right = launched(case, made, config)
     q, k, v, out, lse = made
 
     def bhsd(x: Any) -> Any:
@@ -175,7 +173,7 @@ def test_layouts_are_strides(config: dict[str, Any]) -> None:
 
     for layout in (bhsd, part_of_more):
         others = tuple(layout(x) for x in (q, k, v, out))
-        got = launched(KERNEL, (*others, lse), workload, config)
+        got = launched(case, (*others, lse), config)
         assert all(torch.equal(a, b) for a, b in zip(right, got, strict=True)), layout.__name__
 
 
@@ -183,13 +181,14 @@ def test_nothing_is_written_beside_the_output() -> None:
     import torch
 
     workload = Workload.parse("b2_h4_kv2_q201_k77_d80_bf16_full")
-    for config in feasible(workload, seen_arch()):
+    case = here(workload)
+    for config in feasible(case):
         q, k, v, _, _ = check.tensors(workload, DEVICE, seed=0)
         around = torch.full((2, 4, 203, 96), 7.0, dtype=q.dtype, device=DEVICE)
         lse_around = torch.full((2 * 4 * 201 + 64,), 7.0, device=DEVICE)
         out = around[:, :, 1:202, :80]
         lse = lse_around[32:-32].view(2, 4, 201)
-        launched(KERNEL, (q, k, v, out, lse), workload, config)
+        launched(case, (q, k, v, out, lse), config)
         assert verdict((q, k, v, out, lse), workload).passed, config
         assert (around[:, :, 0] == 7).all() and (around[:, :, 202] == 7).all(), config
         assert (around[:, :, :, 80:] == 7).all(), config
@@ -212,9 +211,10 @@ def test_pointers_that_are_not_aligned() -> None:
     q, k, v, out, lse = check.tensors(workload, DEVICE, seed=0)
     made = (*(shifted(x) for x in (q, k, v, out)), lse)
     assert not KERNEL.module.is_aligned(made)
-    for config in feasible(workload, seen_arch()):
+    case = here(workload)
+    for config in feasible(case):
         if config["LOADS"] == "pointer":
-            launched(KERNEL, made, workload, config)
+            launched(case, made, config)
             assert verdict(made, workload).passed, config
 
 
@@ -223,11 +223,11 @@ def test_any_positive_scale(scale: float) -> None:
     import torch
 
     workload = Workload.parse("h4_kv2_q150_k170_d64_fp32_causal")
-    language, arch = languages.load(KERNEL.language), seen_arch()
+    language, case = languages.load(KERNEL.language), here(workload)
     made = check.tensors(workload, DEVICE, seed=0)
-    config = KERNEL.default(workload, arch)
-    binary = language.compile(KERNEL, workload, config, arch, KERNEL.module.is_aligned(made))
-    language.prepare(KERNEL, binary, made, workload, config, scale)(*made)
+    config = case.default()
+    binary = language.compile(case, config, KERNEL.module.is_aligned(made))
+    language.prepare(LaunchSpec(case, config, scale), binary, made)(*made)
     torch.cuda.synchronize()
     found = check.compare(workload, made, scale, torch.float64)
     # Scores of hundreds in fp32 are exact to 1e-5 each, and exp makes that relative.
@@ -236,22 +236,22 @@ def test_any_positive_scale(scale: float) -> None:
 
 def test_offsets_beyond_two_to_the_31st() -> None:
     """8.4 million keys of 256 elements: a row's offset no longer fits 32 bits."""
-    from tests.gpu_kernels import much_memory
+    from tests.support.gpu_kernels import much_memory
 
-    workload, arch = Workload.parse("h1_q16_k8404992_d256_bf16_full"), seen_arch()
+    workload = Workload.parse("h1_q16_k8404992_d256_bf16_full")
+    case = here(workload)
     with much_memory():
         made = check.tensors(workload, DEVICE, seed=0)
         # The last keys decide: they alone resemble the queries.
         made[1][:, :, -16:] = made[0] * 4
     for loads in ("pointer", "tma"):
-        config = {**KERNEL.default(workload, arch), "LOADS": loads}
-        if KERNEL.refusal(config, workload, arch) is None:
-            launched(KERNEL, made, workload, config)
+        config = {**case.default(), "LOADS": loads}
+        if case.refusal(config) is None:
+            launched(case, made, config)
             with much_memory():
                 found = verdict(made, workload)
             assert found.passed, config
 
 
 def test_windows_are_refused_not_ignored() -> None:
-    workload = replace(Workload.parse("q512"), window=128)
-    assert KERNEL.why_not(workload, seen_arch())
+    assert here(replace(Workload.parse("q512"), window_left=127)).why_not()

@@ -12,16 +12,18 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tests.gpu_tensors import inputs
-from tunefa import arch as archs
-from tunefa import check, reference, triton_abi
-from tunefa import kernel as kernels
-from tunefa.kernel import Kernel
-from tunefa.languages import triton as language
-from tunefa.launch import MAX_MAPS, PreparedLaunch
-from tunefa.reference import Problem
-from tunefa.runtime import Runtime
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import seen_target
+from tests.support.gpu_tensors import inputs
+from tunefa.compile.contract import Compiled, LaunchSpec
+from tunefa.compile.languages import triton as language
+from tunefa.compile.launch import triton_abi
+from tunefa.compile.launch.prepared import MAX_MAPS, PreparedLaunch
+from tunefa.measure import check, reference
+from tunefa.measure.reference import Problem
+from tunefa.runtime.process import Runtime
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
+from tunefa.spec.workload import Workload
 
 CUDA: Any = torch.cuda  # parts of it have no types
 
@@ -38,13 +40,15 @@ CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-def compiled(kernel: Kernel, workload: Workload, config: dict[str, Any]) -> tuple[Any, Any]:
-    """(compiled, five tensors) on this device; skips what cannot run here."""
-    arch = archs.find(torch.cuda.get_device_name())[0]
-    if refusal := kernel.refusal(config, workload, arch):
+def compiled(config: dict[str, Any], dtype: str = "bf16") -> tuple[LaunchSpec, Compiled, Any]:
+    """(what is launched, compiled, five tensors) on this device; skips what cannot run here."""
+    workload = Workload.parse(SIZES.replace("bf16", dtype))
+    case = Case(kernels.load("attention_fwd_triton"), workload, seen_target())
+    if refusal := case.refusal(config):
         pytest.skip(refusal)
     made = check.tensors(workload, "cuda")
-    return language.compile(kernel, workload, config, arch, kernel.module.is_aligned(made)), made
+    binary = language.compile(case, config, case.kernel.module.is_aligned(made))
+    return LaunchSpec(case, config, 0.2), binary, made
 
 
 # --------------------------------------------------------------------------- beside Triton's own
@@ -53,14 +57,11 @@ def compiled(kernel: Kernel, workload: Workload, config: dict[str, Any]) -> tupl
 @pytest.mark.parametrize("loads", ["pointer", "tma"])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_gives_what_triton_s_launcher_gives(loads: str, dtype: str) -> None:
-    kernel = kernels.load("attention_fwd_triton")
-    workload = Workload.parse(SIZES.replace("bf16", dtype))
-    config = {**CONFIG, "LOADS": loads}
-    binary, made = compiled(kernel, workload, config)
-    prepared = language.prepare(kernel, binary, made, workload, config, 0.2)
+    spec, binary, made = compiled({**CONFIG, "LOADS": loads}, dtype)
+    prepared = language.prepare(spec, binary, made)
     assert isinstance(prepared, PreparedLaunch)
     for seed in range(3):
-        others = check.tensors(workload, "cuda", seed=seed)
+        others = check.tensors(spec.case.workload, "cuda", seed=seed)
         results = []
         for own in (False, True):
             for output in others[3:]:
@@ -68,7 +69,7 @@ def test_gives_what_triton_s_launcher_gives(loads: str, dtype: str) -> None:
             if own:
                 prepared(*others)
             else:
-                grid, arguments = kernel.module.arguments(others, workload, config, 0.2)
+                grid, arguments = spec.arguments(others)
                 binary.binary[grid](*arguments)
             results.append([output.clone() for output in others[3:]])
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
@@ -76,12 +77,11 @@ def test_gives_what_triton_s_launcher_gives(loads: str, dtype: str) -> None:
 
 
 def test_what_needs_triton_s_launcher_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel, workload = kernels.load("attention_fwd_triton"), Workload.parse(SIZES)
-    binary, made = compiled(kernel, workload, CONFIG)
+    spec, binary, made = compiled(CONFIG)
     right = [x.clone() for x in made]
-    language.prepare(kernel, binary, made, workload, CONFIG, 0.2)(*right)
+    language.prepare(spec, binary, made)(*right)
     monkeypatch.setattr(triton_abi, "parameters", lambda *arguments: None)
-    other = language.prepare(kernel, binary, made, workload, CONFIG, 0.2)
+    other = language.prepare(spec, binary, made)
     assert isinstance(other, language.TritonLaunch)
     q, k, v, out, lse = made
     q, k, v, out = (x.transpose(1, 2) for x in (q, k, v, out))  # other views of the same
@@ -142,10 +142,8 @@ def test_threads_streams_and_random_shapes(fresh: Runtime, monkeypatch: pytest.M
 
 
 def test_tensor_maps_are_bounded() -> None:
-    kernel, workload = kernels.load("attention_fwd_triton"), Workload.parse(SIZES)
-    config = {**CONFIG, "LOADS": "tma"}
-    binary, made = compiled(kernel, workload, config)
-    prepared = language.prepare(kernel, binary, made, workload, config, 0.2)
+    spec, binary, made = compiled({**CONFIG, "LOADS": "tma"})
+    prepared = language.prepare(spec, binary, made)
     assert isinstance(prepared, PreparedLaunch)
     keep = [made[1].clone() for _ in range(2 * MAX_MAPS)]
     for _ in range(2):

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tunefa
-from tunefa import ops, reference
-from tunefa.call import Call, Options
-from tunefa.reference import Problem
+from tunefa.measure import reference
+from tunefa.measure.reference import Problem
+from tunefa.runtime import ops
+from tunefa.runtime.call import Call, Options
 
 CUDA: Any = torch.cuda  # parts of it have no types
 
@@ -47,7 +48,7 @@ def exact(
     leaves = [each.detach().double().requires_grad_() for each in x]
     q, k, v = (leaf.transpose(1, 2) for leaf in leaves)
     scale = x[0].shape[3] ** -0.5
-    mask = (options.window, options.ahead)
+    mask = (options.window_left, options.window_right)
     problem = Problem(q, k, v, options.causal, scale, *mask, options.softcap)
     out, lse = reference.attention(problem)
     loss = (out.transpose(1, 2) * grad.double()).sum()
@@ -110,7 +111,7 @@ def test_gradients_with_a_window(
     out = tunefa.flash_attention(q, k, v, causal=True, window=window)
     grad = torch.randn_like(out)
     made = torch.autograd.grad(out, x, grad)
-    close(made, exact(x, Options(True, window), grad), dtype)
+    close(made, exact(x, Options.of(True, window), grad), dtype)
 
 
 @pytest.mark.parametrize("window", [(20, 10), (None, 30), (30, None), (100, 150), (1, 0)])
@@ -135,7 +136,7 @@ def test_gradients_with_a_soft_cap(window: int | None) -> None:
     out = tunefa.flash_attention(q, k, v, causal=True, window=window, softcap=1.5)
     grad = torch.randn_like(out)
     made = torch.autograd.grad(out, x, grad)
-    close(made, exact(x, Options(True, window, softcap=1.5), grad), torch.bfloat16)
+    close(made, exact(x, Options.of(True, window, softcap=1.5), grad), torch.bfloat16)
 
 
 def test_gradients_of_rows_that_see_one_key() -> None:
@@ -180,7 +181,7 @@ def test_gradients_of_lse() -> None:
 def test_ops_keep_pytorch_s_rules() -> None:
     q, k, v = inputs((4, 2, 64, 96, 64))
     torch.library.opcheck(
-        torch.ops.tunefa.flash_attention.default, (q, k, v, *Options(True, 20), None),
+        torch.ops.tunefa.flash_attention.default, (q, k, v, *Options.of(True, 20), None),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )  # fmt: skip
 

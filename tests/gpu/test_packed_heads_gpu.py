@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 
 import tunefa
-from tests.gpu_kernels import judge, seen_arch
-from tunefa import arch as archs
-from tunefa import check
-from tunefa import kernel as kernels
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import judge, seen_target
+from tunefa.measure import check
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_gluon_sm90")
+SM90 = Target.named("sm90")
 
 
 def _is_served() -> bool:
     if not torch.cuda.is_available():
         return False
-    return KERNEL.why_not(Workload.parse("q1"), seen_arch()) is None
+    return KERNEL.why_not(Workload.parse("q1"), seen_target().arch) is None
 
 
 pytestmark = [
@@ -35,23 +37,23 @@ RANDOM = 25
 @pytest.mark.parametrize("packed", [2, 4, 8])
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
 def test_few_queries_of_long_sequences(packed: int, head_dim: int) -> None:
-    arch = archs.load("sm90")
     for seqlen_q in (1, 2, 7, 8, 9, 33, 63):
         for mask in ("causal", "full"):
             heads = f"b2_h{4 * packed}_kv4"
             for dtype in ("bf16", "e4m3"):
                 kind = f"d{head_dim}_{dtype}_{mask}"
                 workload = Workload.parse(f"{heads}_q{seqlen_q}_k1000_{kind}")
-                if KERNEL.why_not(workload, arch) is None:
-                    config = KERNEL.default(workload, arch)
+                case = Case(KERNEL, workload, SM90)
+                if case.why_not() is None:
+                    config = case.default()
                     assert config["PACK_HEADS"] == packed
-                    judge(KERNEL, workload, config, check.Gate("cuda"))
+                    judge(case, config, check.Gate("cuda"))
 
 
 @pytest.mark.parametrize("packed", [2, 4, 8])
 def test_random_problems_through_random_configs(packed: int) -> None:
     """Rules aside, a pack serves any lengths: several tiles, rows without a key, windows."""
-    chance, arch = random.Random(packed), archs.load("sm90")
+    chance = random.Random(packed)
     for _ in range(RANDOM):
         mask = chance.choice(["causal", "full", "w9", "w70_a3", "a40", "full_w33"])
         cap = chance.choice(["", "", "_softcap"])
@@ -59,12 +61,13 @@ def test_random_problems_through_random_configs(packed: int) -> None:
         head_dim = chance.choice([64, 128] if dtype == "e4m3" else [64, 96, 128, 192, 256])
         kind = f"d{head_dim}_{dtype}_{mask}{cap}"
         heads = f"b{chance.randint(1, 3)}_h{3 * packed * chance.choice([1, 2])}_kv3"
-        few = Workload.parse(f"{heads}_q63_k4096_{kind}")
-        configs = KERNEL.space.feasible(few, arch).configs
+        few = Case(KERNEL, Workload.parse(f"{heads}_q63_k4096_{kind}"), SM90)
+        configs = few.feasible().configs
         config = chance.choice([each for each in configs if each["PACK_HEADS"] == packed])
         for _ in range(3):
             seqlens = f"q{chance.randint(1, 300)}_k{chance.randint(1, 300)}"
-            judge(KERNEL, Workload.parse(f"{heads}_{seqlens}_{kind}"), config, check.Gate("cuda"))
+            workload = Workload.parse(f"{heads}_{seqlens}_{kind}")
+            judge(replace(few, workload=workload), config, check.Gate("cuda"))
 
 
 def test_a_decoding_step_packs_its_heads_by_default() -> None:

@@ -11,13 +11,16 @@ from multiprocessing import get_context
 
 import pytest
 
-from tests.gpu_kernels import lacks_registers, seen_arch
-from tunefa import check, compile_pool, languages
-from tunefa import kernel as kernels
-from tunefa.arch import Arch
-from tunefa.kernel import Kernel
-from tunefa.trial import Config
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import lacks_registers, seen_target
+from tunefa.compile import languages
+from tunefa.compile import pool as compile_pool
+from tunefa.compile.contract import LaunchSpec
+from tunefa.measure import check
+from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.gpu
 
@@ -28,15 +31,14 @@ SHAPES = 4
 
 
 @dataclass(frozen=True)
-class Case:
+class Run:
     """A problem and how it is computed."""
 
-    kernel: Kernel
-    workload: Workload
+    case: Case
     config: Config
 
     def __str__(self) -> str:
-        return f"{self.kernel.name} {self.workload} {dict(self.config)}"
+        return f"{self.case.kernel.name} {self.case.workload} {dict(self.config)}"
 
 
 def _kind(chance: random.Random) -> Workload:
@@ -61,44 +63,44 @@ def _shaped(kind: Workload, chance: random.Random) -> Workload:
     )  # fmt: skip
 
 
-def cases(kernel: Kernel, arch: Arch) -> Iterator[Case]:
+def runs(kernel: Kernel, target: Target) -> Iterator[Run]:
     """Always the same. Configs are feasible for long sequences, so that all sizes of tile occur."""
     chance = random.Random(0)
     made = 0
     while made < BINARIES:
-        kind = _kind(chance)
-        if kernel.why_not(kind, arch) is not None:
+        case = Case(kernel, _kind(chance), target)
+        if case.why_not() is not None:
             continue
-        config = chance.choice(kernel.space.feasible(kind, arch).configs)
+        config = chance.choice(case.feasible().configs)
         made += 1
         for _ in range(SHAPES):
-            yield Case(kernel, _shaped(kind, chance), config)
+            yield Run(replace(case, workload=_shaped(case.workload, chance)), config)
 
 
 @pytest.mark.parametrize("name", kernels.names())
 def test_random_problems_are_right_and_repeatable(name: str) -> None:
-    kernel, arch = kernels.load(name), seen_arch()
-    everything = list(cases(kernel, arch))
+    kernel = kernels.load(name)
+    everything = list(runs(kernel, seen_target()))
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        tasks = [(name, str(c.workload), arch.name, dict(c.config)) for c in everything]
+        tasks = [(run.case.names, dict(run.config)) for run in everything]
         # The shapes of one binary go to one process, so that it is compiled once.
         made = list(pool.map(compile_pool._compile, *zip(*tasks, strict=True), chunksize=SHAPES))
     reasons = dict(zip(map(str, everything), (reason for *_, reason in made), strict=True))
-    failed = [f"{why}: {case}" for case, why in reasons.items() if why and not lacks_registers(why)]
+    failed = [f"{why}: {run}" for run, why in reasons.items() if why and not lacks_registers(why)]
     assert not failed, f"{len(failed)} do not compile, first {failed[0]}"
-    everything = [case for case in everything if not reasons[str(case)]]
+    everything = [run for run in everything if not reasons[str(run)]]
     assert len(everything) > 3 / 4 * BINARIES * SHAPES
     language, gate = languages.load(kernel.language), check.Gate("cuda")
     wrong = []
-    for case in everything:
-        workload, tensors = case.workload, check.tensors(case.workload, "cuda")
+    for run in everything:
+        workload, tensors = run.case.workload, check.tensors(run.case.workload, "cuda")
         aligned = kernel.module.is_aligned(tensors)
         if not aligned and isinstance(kernel.unaligned, str):
             continue
-        compiled = language.compile(kernel, workload, case.config, arch, aligned)
-        scale = workload.head_dim**-0.5
-        launch = language.prepare(kernel, compiled, tensors, workload, case.config, scale)
+        compiled = language.compile(run.case, run.config, aligned)
+        spec = LaunchSpec(run.case, run.config, workload.head_dim**-0.5)
+        launch = language.prepare(spec, compiled, tensors)
         verdict = gate.verdict(lambda: launch(*tensors), workload, tensors)  # noqa: B023
         if not (verdict.passed and verdict.repeatable):
-            wrong.append(f"{verdict.reason}: {case}")
+            wrong.append(f"{verdict.reason}: {run}")
     assert not wrong, f"{len(wrong)} of {len(everything)} are wrong, first {wrong[0]}"

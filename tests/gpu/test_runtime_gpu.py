@@ -14,16 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import tunefa
-from tunefa import kernel as kernels
-from tunefa import languages, reference, runtime, transfer
-from tunefa.call import heads_first
-from tunefa.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.chip import Chip
-from tunefa.record import Record
-from tunefa.reference import Problem
-from tunefa.runtime import Runtime
-from tunefa.store import Store
-from tunefa.workload import Workload
+from tunefa.compile import languages
+from tunefa.measure import reference
+from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
+from tunefa.measure.reference import Problem
+from tunefa.runtime import choose
+from tunefa.runtime import process as runtime
+from tunefa.runtime.call import heads_first
+from tunefa.runtime.chip import Chip
+from tunefa.runtime.process import Runtime
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
+from tunefa.spec.workload import Workload
+from tunefa.store.record import Record
+from tunefa.store.results import Store
 
 pytestmark = [
     pytest.mark.gpu,
@@ -65,7 +69,7 @@ def tensors(workload: Workload, layout: str = "bshd", poison: int = 0) -> tuple[
 def exact(x: tuple[Tensor, ...], workload: Workload, layout: str, scale: float) -> Any:
     """(out, lse) in fp64, out heads first."""
     q, k, v = (heads_first(each, layout).double() for each in x)
-    return reference.attention(Problem(q, k, v, workload.causal, scale, workload.window))
+    return reference.attention(Problem(q, k, v, workload.causal, scale, workload.window_left))
 
 
 def error(made: Tensor, right: Tensor) -> float:
@@ -86,7 +90,7 @@ def run_and_judge(text: str, layout: str = "bshd", poison: int = 0, **options: A
     scale = options.get("scale") or workload.head_dim**-0.5
     fill_free_memory_with_nan()
     q, k, v = x
-    mask = {"causal": workload.causal, "window": workload.window}
+    mask = {"causal": workload.causal, "window": workload.band}
     arguments: dict[str, Any] = {**mask, "layout": layout, **options}
     out, lse = tunefa.flash_attention(q, k, v, return_lse=True, **arguments)
     chosen = tunefa.last_choice()
@@ -184,11 +188,11 @@ WORKLOAD = "b1_h8_kv2_q512_k512_d128_bf16_causal"
 
 def store_record(tmp_path: Path, config: dict[str, Any]) -> None:
     chip = Chip.of(torch.device("cuda", torch.cuda.current_device()))
-    assert chip.arch is not None
+    assert chip.target is not None
     Store([tmp_path / "results"]).add(
         Record(
             kernel="attention_fwd_triton",
-            arch=chip.arch.name,
+            arch=chip.target.arch.name,
             device=chip.name,
             workload=Workload.parse(WORKLOAD),
             config=config,
@@ -207,10 +211,10 @@ def test_exact_nearest_default(fresh: Runtime, tmp_path: Path) -> None:
     run_and_judge(WORKLOAD)
     first = tunefa.last_choice()
     assert first is not None and first.how == "default"
-    arch = Chip.of(torch.device("cuda", torch.cuda.current_device())).arch
-    assert arch is not None
-    default = kernels.load("attention_fwd_triton").default(Workload.parse(WORKLOAD), arch)
-    config = {**default, "SECTION_HEADS": 4}  # of which the model has no better opinion
+    target = Chip.of(torch.device("cuda", torch.cuda.current_device())).target
+    assert target is not None
+    case = Case(kernels.load("attention_fwd_triton"), Workload.parse(WORKLOAD), target)
+    config = {**case.default(), "SECTION_HEADS": 4}  # of which the model has no better opinion
     store_record(tmp_path, config)
     fresh._plans.clear()
     for workload, how in [
@@ -231,7 +235,7 @@ def test_a_known_shape_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> 
     def never(*arguments: Any, **options: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(transfer, "choose", never)
+    monkeypatch.setattr(choose, "choose", never)
     monkeypatch.setattr(languages.load("triton"), "compile", never)
     monkeypatch.setattr(kernels, "load", never)
     assert torch.equal(tunefa.flash_attention(q, k, v, causal=True), out)

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from tunefa import arch as archs
-from tunefa import check, languages
-from tunefa import kernel as kernels
-from tunefa.workload import Workload
+from tunefa.compile import languages
+from tunefa.compile.contract import LaunchSpec
+from tunefa.measure import check
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
-SM90 = archs.load("sm90")
+SM90 = Target.named("sm90")
 KERNELS = ("attention_fwd_gluon_sm90", "attention_fwd_cuda_sm90")
 
 
@@ -56,22 +58,22 @@ def rises(workload: Workload, made: tuple[Any, ...], config: dict[str, Any]) -> 
 @pytest.mark.parametrize("kind", ["d64_bf16", "d64_fp16", "d80_bf16", "d96_fp16", "d128_bf16",
                                   "d160_bf16", "d256_bf16"])  # fmt: skip
 def test_maxima_that_grow(kind: str, mask: str, name: str) -> None:
-    kernel = kernels.load(name)
     workload = Workload.parse(f"b2_h4_kv2_q1000_k1111_{kind}_{mask}")
-    config = {**kernel.default(workload, SM90), "SLACK": 8}
-    assert kernel.refusal(config, workload, SM90) is None
+    case = Case(kernels.load(name), workload, SM90)
+    config = {**case.default(), "SLACK": 8}
+    assert case.refusal(config) is None
     made = growing(workload)
     grown = rises(workload, made, config) > 8.0
     assert grown.any() and not grown.all(), "some rows rescale, some do not"
-    language = languages.load(kernel.language)
+    language = languages.load(case.kernel.language)
     scale = workload.head_dim**-0.5
-    compiled = language.compile(kernel, workload, config, SM90)
-    language.prepare(kernel, compiled, made, workload, config, scale)(*made)
+    compiled = language.compile(case, config)
+    language.prepare(LaunchSpec(case, config, scale), compiled, made)(*made)
     found = check.compare(workload, made, scale, torch.float64)
     assert found.passed, found.reason
     always = {**config, "SLACK": 0}
     again = (*made[:3], *(torch.full_like(x, float("nan")) for x in made[3:]))
-    compiled = language.compile(kernel, workload, always, SM90)
-    language.prepare(kernel, compiled, again, workload, always, scale)(*again)
+    compiled = language.compile(case, always)
+    language.prepare(LaunchSpec(case, always, scale), compiled, again)(*again)
     other = check.compare(workload, again, scale, torch.float64)
     assert found.error <= 1.5 * other.error + 1e-5, f"{found.error} against {other.error}"

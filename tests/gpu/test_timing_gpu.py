@@ -1,4 +1,4 @@
-"""tunefa/timing.py on a device: a kernel timed in both modes."""
+"""tunefa/measure/timing.py on a device: a kernel timed in both modes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from tunefa import arch as archs
-from tunefa import check
-from tunefa import kernel as kernels
-from tunefa.bench import Bench
-from tunefa.timing import Stopwatch
-from tunefa.trial import MODES, Mode, Trial
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import seen_target
+from tunefa.measure import check
+from tunefa.measure.bench import Bench
+from tunefa.measure.timing import Stopwatch
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
+from tunefa.spec.trial import MODES, Mode, Trial
+from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.gpu
 
@@ -23,14 +24,12 @@ SMALL = Workload.parse("b1_h4_kv2_q128_k128_d64_bf16_causal")
 SAMPLES = 31
 
 
-def bench(mode: Mode, workload: Workload = SMALL) -> Bench:
-    arch, _ = archs.find(torch.cuda.get_device_name())
-    return Bench(KERNEL, workload, arch, mode)
+def bench(mode: Mode) -> Bench:
+    return Bench(Case(KERNEL, SMALL, seen_target()), mode)
 
 
-def default(workload: Workload = SMALL) -> dict[str, Any]:
-    arch, _ = archs.find(torch.cuda.get_device_name())
-    return {**KERNEL.default(workload, arch), "LOADS": "tma"}
+def default() -> dict[str, Any]:
+    return {**Case(KERNEL, SMALL, seen_target()).default(), "LOADS": "tma"}
 
 
 def median_us(mode: Mode) -> float:

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tests.gpu_kernels import judge, judge_random_configs, seen_arch, served
-from tunefa import check, languages, packed
-from tunefa.call import Options, Window
-from tunefa.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.packed import Packed
-from tunefa.runtime import Runtime
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import judge, judge_random_configs, seen_target, served
+from tunefa.compile import languages
+from tunefa.compile.contract import LaunchSpec
+from tunefa.measure import check, packed
+from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
+from tunefa.measure.packed import Packed
+from tunefa.runtime.call import Options, Window
+from tunefa.runtime.process import Runtime
+from tunefa.spec.workload import Workload
 
 CUDA: Any = torch.cuda  # parts of it have no types
 
@@ -80,7 +82,7 @@ class Call:
     def problem(self, q: Tensor) -> Packed:
         """The same for the reference, with these queries."""
         mask = Options.of(self.causal, self.window)
-        sides, scale = (mask.window, mask.ahead), self.head_dim**-0.5
+        sides, scale = (mask.window_left, mask.window_right), self.head_dim**-0.5
         tensors = (q, self.k, self.v, *self.cu_seqlens)
         return Packed(*tensors, mask.causal, scale, *sides, self.softcap)
 
@@ -182,17 +184,17 @@ def test_neither_neighbours_nor_padding_leak() -> None:
 
 def test_rows_of_no_sequence_are_not_written() -> None:
     workload = Workload.parse("b5_h4_kv2_q300_d128_causal_varlen")
-    kernels = served(workload)
-    if not kernels:
-        pytest.skip(f"no kernel serves packed sequences on {seen_arch().name}")
+    cases = served(workload)
+    if not cases:
+        pytest.skip(f"no kernel serves packed sequences on {seen_target().arch.name}")
     q, k, v, out, lse, *_ = made = check.tensors(workload, "cuda")
     rows = q.shape[0] - 100
     starts = [0, 7, 7, 200, rows - 1, rows]
     made = (q, k, v, out, lse, *[torch.tensor(starts, device="cuda", dtype=torch.int32)] * 2)
-    kernel = kernels[0]
-    language, config = languages.load(kernel.language), kernel.default(workload, seen_arch())
-    compiled = language.compile(kernel, workload, config, seen_arch())
-    launch = language.prepare(kernel, compiled, made, workload, config, 0.1)
+    case = cases[0]
+    language, config = languages.load(case.kernel.language), case.default()
+    compiled = language.compile(case, config)
+    launch = language.prepare(LaunchSpec(case, config, 0.1), compiled, made)
     launch(*made)
     assert out[rows:].isnan().all() and lse[:, rows:].isnan().all()
     assert out[:rows].isfinite().all() and lse[:, :rows].isfinite().all()
@@ -307,17 +309,17 @@ def test_sequences_without_rows_or_keys() -> None:
 def test_sections_of_heads() -> None:
     """Of one KV head, of some, and of all: the same bits, as the order of tiles changes none."""
     workload = Workload.parse("b3_h24_kv6_q3000_d128_causal_varlen")
-    kernels = served(workload)
-    if not kernels:
-        pytest.skip(f"no kernel serves packed sequences on {seen_arch().name}")
-    gate, made = check.Gate("cuda"), []
+    cases = served(workload)
+    if not cases:
+        pytest.skip(f"no kernel serves packed sequences on {seen_target().arch.name}")
+    case, gate, made = cases[0], check.Gate("cuda"), []
     for megabytes in (4, 8, 32):
-        config = {**kernels[0].default(workload, seen_arch()), "SECTION_MB": megabytes}
-        judge(kernels[0], workload, config, gate)
+        config = {**case.default(), "SECTION_MB": megabytes}
+        judge(case, config, gate)
         tensors = check.tensors(workload, "cuda", seed=0)
-        language = languages.load(kernels[0].language)
-        compiled = language.compile(kernels[0], workload, config, seen_arch())
-        language.prepare(kernels[0], compiled, tensors, workload, config, 0.1)(*tensors)
+        language = languages.load(case.kernel.language)
+        compiled = language.compile(case, config)
+        language.prepare(LaunchSpec(case, config, 0.1), compiled, tensors)(*tensors)
         made.append(tensors[3])
     assert torch.equal(made[0], made[1]) and torch.equal(made[0], made[2])
 
@@ -392,5 +394,5 @@ def test_gradients(causal: bool, window: Window, softcap: float | None) -> None:
 def test_random_configs_pass_the_gate(text: str) -> None:
     workload = Workload.parse(text)
     if not served(workload):
-        pytest.skip(f"no kernel serves packed sequences on {seen_arch().name}")
+        pytest.skip(f"no kernel serves packed sequences on {seen_target().arch.name}")
     judge_random_configs(workload, CONFIGS)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tests.gpu_kernels import judge_random_configs, seen_arch, served
-from tunefa import check, reference
-from tunefa.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.reference import Problem
-from tunefa.workload import Workload
+from tests.support.gpu_kernels import judge_random_configs, seen_target, served
+from tunefa.measure import check, reference
+from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
+from tunefa.measure.reference import Problem
+from tunefa.spec.workload import Workload
 
 pytestmark = [
     pytest.mark.gpu,
@@ -44,7 +44,7 @@ def judge(workload: Workload, softcap: float | None = None) -> None:
     assert chosen is not None and (chosen.kernel != "pytorch") == bool(served(workload)), chosen
     assert chosen.workload in (workload, None)
     scale = workload.head_dim**-0.5
-    mask = (workload.window, workload.ahead)
+    mask = (workload.window_left, workload.window_right)
     problem = Problem(q.double(), k.double(), v.double(), workload.causal, scale, *mask, softcap)
     right, right_lse = reference.attention(problem)
     error = float((out.double() - right).norm() / right.norm().clamp_min(1e-30))
@@ -93,8 +93,8 @@ def test_random_problems(kind: str) -> None:
     for _ in range(RANDOM):
         heads_kv, group = chance.randint(1, 4), chance.choice([1, 2, 3, 8])
         seqlens = [chance.randint(1, chance.choice([40, 400, 2000])) for _ in range(2)]
-        window, ahead = (chance.randint(1, chance.choice([8, 100, 1000])) for _ in range(2))
-        mask = chance.choice([f"w{window}", f"w{window}_a{ahead}", f"a{ahead}", f"full_w{window}"])
+        w, a = (chance.randint(1, chance.choice([8, 100, 1000])) for _ in range(2))
+        mask = chance.choice([f"w{w}", f"w{w}_a{a}", f"a{a}", f"full_w{w}"])
         cap = chance.choice(["", "_softcap"])
         heads = f"b{chance.randint(1, 3)}_h{heads_kv * group}_kv{heads_kv}"
         judge(Workload.parse(f"{heads}_q{seqlens[0]}_k{seqlens[1]}_{kind}_{mask}{cap}"))
@@ -140,5 +140,5 @@ def test_what_no_kernel_serves_runs_in_pytorch() -> None:
 def test_random_configs_pass_the_gate(text: str) -> None:
     workload = Workload.parse(text)
     if not served(workload):
-        pytest.skip(f"no kernel serves windows on {seen_arch().name}")
+        pytest.skip(f"no kernel serves windows on {seen_target().arch.name}")
     judge_random_configs(workload, CONFIGS)

@@ -1,7 +1,7 @@
 """kernels/attention_fwd_cuda_sm80.cu: its numbers on the CPU, and what the compiler makes of it.
 
-On the CPU its own source runs, see tests/cuda_on_cpu. A kernel that reads beside a tensor, waits
-for ever, or has bank conflicts where it should have none, ends the process that it runs in.
+On the CPU its own source runs, see tests/support/cuda_on_cpu. A kernel that reads beside a tensor,
+waits for ever, or has bank conflicts where it should have none, ends the process that it runs in.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from typing import Any
 import pytest
 import torch
 
-from tests import cuda_on_cpu
-from tests.contracts.interpreter import covering
-from tests.cuda_on_cpu import OnCpu
-from tunefa import arch as archs
-from tunefa import check, languages
-from tunefa import kernel as kernels
-from tunefa.workload import Workload
+from tests.support import cuda_on_cpu
+from tests.support.cuda_on_cpu import OnCpu
+from tests.support.interpreter import covering
+from tests.support.tree import TREE
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled
+from tunefa.measure import check
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_cuda_sm80")
-SM80 = archs.load("sm80")
-TREE = Path(__file__).resolve().parents[2]
+SM80 = Target.named("sm80")
 NAMES = ("WARPS", "BLOCK_M", "BLOCK_N", "STAGES", "Q_IN_REGS", "SHARE_QK", "SLACK", "BLOCKS_PER_SM")
 SHAPES = (
     # One row, rows without a key, more keys than rows, tails of both.
@@ -74,7 +77,7 @@ def main() -> None:
     torch.set_num_threads(1)
     chance = random.Random(0)
     for workload in map(Workload.parse, SHAPES):
-        for chosen in covering(KERNEL, workload, SM80):
+        for chosen in covering(Case(KERNEL, workload, SM80)):
             print(json.dumps(_case(workload, chosen, chance)), flush=True)
 
 
@@ -216,11 +219,9 @@ def test_heavy_tiles_come_first_within_what_the_l2_cache_holds() -> None:
 # --------------------------------------------------------------------------------- the compiler
 
 
-def compiled(text: str, arch: str, *values: int) -> languages.Compiled:
-    language, workload = languages.load("cuda"), Workload.parse(text)
-    made: languages.Compiled = language.compile(
-        KERNEL, workload, config(*values), archs.load(arch), True
-    )
+def compiled(text: str, arch: str, *values: int) -> Compiled:
+    case = Case(KERNEL, Workload.parse(text), Target.named(arch))
+    made: Compiled = languages.load("cuda").compile(case, config(*values))
     return made
 
 
@@ -236,15 +237,15 @@ def test_everything_of_a_warp_is_in_registers(head_dim: int) -> None:
 @pytest.mark.parametrize("arch", ["sm86", "sm100"])
 def test_what_the_rules_leave_compiles_as_the_space_says(arch: str) -> None:
     """Beside the archs of tests/contracts."""
-    chip, chance = archs.load(arch), random.Random(arch)
+    target, chance = Target.named(arch), random.Random(arch)
     language = languages.load("cuda")
     for text in ("d64_fp16_causal", "d72_dv48_bf16_full", "d128_bf16_causal", "d256_bf16_full"):
-        workload = Workload.parse(f"q4096_{text}")
-        for chosen in chance.sample(KERNEL.space.feasible(workload, chip).configs, 3):
-            found = language.compile(KERNEL, workload, chosen, chip).resources
-            estimate = KERNEL.space.estimate(chosen, workload, chip)
+        case = Case(KERNEL, Workload.parse(f"q4096_{text}"), target)
+        for chosen in chance.sample(case.feasible().configs, 3):
+            found = language.compile(case, chosen).resources
+            estimate = case.estimate(chosen)
             assert found.smem_bytes == estimate["smem_bytes"]
-            assert found.registers <= KERNEL.space.tiling(chosen, workload, chip).max_registers
+            assert found.registers <= case.tiling(chosen).max_registers
             assert found.spill_bytes or found.registers >= estimate["registers"]
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests import cuda_on_cpu
 from tests.kernels.test_e4m3 import in_memory
-from tunefa import arch as archs
-from tunefa import kernel as kernels
-from tunefa import languages
-from tunefa.workload import Workload
+from tests.support import cuda_on_cpu
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_cuda_sm90")
 SM90 = archs.load("sm90")
@@ -53,9 +55,9 @@ extern "C" void run(int blocks, int threads, const u32* v, u32* vt, int heads_kv
 )
 def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) -> None:
     w = Workload.parse(f"{sizes}_q1_e4m3_full")
-    prologue = KERNEL.module.prologue(w, {})
+    preprocess = KERNEL.module.preprocess(w, {})
     (tmp_path / "program.cc").write_text(PROGRAM)
-    defines = [f"-D{name}={value}" for name, value in prologue["defines"].items()]
+    defines = [f"-D{name}={value}" for name, value in preprocess["defines"].items()]
     command = [str(cuda_on_cpu.COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *defines]
     command += ["-iquote", str(KERNEL.source.parent), "program.cc", "-o", "program.so"]
     subprocess.run(command, check=True, cwd=tmp_path)
@@ -67,9 +69,9 @@ def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) ->
     assert dtype == torch.float8_e4m3fn
     memory = torch.full((w.batch + 1, *shape[1:]), 127, dtype=torch.int8)  # any bits of 8
     made = memory[: w.batch]
-    (blocks, *_), arguments = KERNEL.module.prologue_arguments((None, None, v, made), w, {})
+    (blocks, *_), arguments = KERNEL.module.preprocess_arguments((None, None, v, made), w, {})
     library.run(
-        blocks, prologue["threads"],
+        blocks, preprocess["threads"],
         *(ctypes.c_void_p(each.data_ptr()) for each in (v, made)), *arguments[2:],
     )  # fmt: skip
     right = torch.zeros(w.batch, w.heads_kv, shape[3], w.head_dim_v, dtype=torch.int8)
@@ -83,13 +85,13 @@ def test_no_grid_is_larger_than_a_launch_takes() -> None:
     w = Workload.parse("h1_q16_k8404992_d64_e4m3_full")
     v = torch.empty(1, 1, 1, 64, dtype=torch.int8).expand(1, 1, w.seqlen_k, 64)
     vt = torch.empty(1, 1, 1, 1, dtype=torch.int8).expand(1, 1, 64, w.seqlen_k)
-    grid, _ = KERNEL.module.prologue_arguments((None, None, v, vt), w, {})
+    grid, _ = KERNEL.module.preprocess_arguments((None, None, v, vt), w, {})
     assert grid == (w.seqlen_k // 128, 1, 1)
 
 
-def binary(workload: Workload) -> languages.Compiled:
-    config = KERNEL.default(workload, SM90)
-    made: languages.Compiled = languages.load("cuda").compile(KERNEL, workload, config, SM90)
+def binary(workload: Workload) -> Compiled:
+    case = Case(KERNEL, workload, Target.named("sm90"))
+    made: Compiled = languages.load("cuda").compile(case, case.default())
     return made
 
 
@@ -113,8 +115,8 @@ def test_defaults_take_the_memory_that_the_space_says(head_dim: int, mask: str) 
 @needs_nvrtc
 def test_only_e4m3_needs_something_to_run_first() -> None:
     text = "b2_h4_kv2_q300_k333_d128_{}full"
-    assert binary(Workload.parse(text.format(""))).prologue is None
-    assert binary(Workload.parse(text.format("e4m3_"))).prologue is not None
+    assert binary(Workload.parse(text.format(""))).preprocess is None
+    assert binary(Workload.parse(text.format("e4m3_"))).preprocess is not None
 
 
 @pytest.mark.parametrize(

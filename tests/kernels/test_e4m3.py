@@ -5,29 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tunefa import arch as archs
-from tunefa import kernel as kernels
-from tunefa import languages
-from tunefa.check import TOLERANCE
+from tests.support.tree import TREE
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled
 from tunefa.errors import TunefaError
-from tunefa.workload import Workload
+from tunefa.measure.check import TOLERANCE
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
-TREE = Path(__file__).resolve().parent.parent.parent
 KERNEL = kernels.load("attention_fwd_gluon_sm90")
 SM90 = archs.load("sm90")
 WORKLOAD = Workload.parse("b2_h4_kv2_q300_k333_d128_e4m3_full")
 OFFSET, ROWS, BLOCK_N = 8, 128, 128
 TRANSPOSE = """
 import torch
-from tunefa import kernel
-from tunefa.workload import Workload
+from tunefa.spec import kernel
+from tunefa.spec.workload import Workload
 
 module = kernel.load("attention_fwd_gluon_sm90").module
 for sizes in ("h1_q1_k1_d64", "b2_h4_kv2_q1_k333_d128", "h1_q1_k512_d64", "h6_kv3_q1_k17_d64"):
@@ -105,9 +106,13 @@ def test_the_stated_accuracy_is_that_of_the_algorithm(head_dim: int) -> None:
     torch.testing.assert_close(lse.double(), scores.logsumexp(1), rtol=0, atol=1e-5)
 
 
-def binary(workload: Workload, **changes: Any) -> languages.Compiled:
-    config = {**KERNEL.default(workload, SM90), **changes}
-    made: languages.Compiled = languages.load("gluon").compile(KERNEL, workload, config, SM90)
+def on_sm90(workload: Workload) -> Case:
+    return Case(KERNEL, workload, Target.named("sm90"))
+
+
+def binary(workload: Workload, **changes: Any) -> Compiled:
+    case = on_sm90(workload)
+    made: Compiled = languages.load("gluon").compile(case, {**case.default(), **changes})
     return made
 
 
@@ -116,19 +121,19 @@ def binary(workload: Workload, **changes: Any) -> languages.Compiled:
 @pytest.mark.parametrize("mask", ["full", "causal", "causal_w500", "full_w500_a300_softcap"])
 def test_defaults_multiply_8_bits_without_spills(head_dim: int, mask: str) -> None:
     made = binary(Workload.parse(f"h16_q4096_d{head_dim}_e4m3_{mask}"))
-    assert made.resources.spill_bytes == 0 and made.prologue is not None
+    assert made.resources.spill_bytes == 0 and made.preprocess is not None
     ptx = made.binary.asm["ptx"]
     assert "e4m3.e4m3" in ptx and "bf16.bf16" not in ptx
 
 
 def test_only_e4m3_needs_something_to_run_first() -> None:
-    language, config = languages.load("gluon"), KERNEL.default(WORKLOAD, SM90)
-    assert KERNEL.module.prologue(Workload.parse("q64"), config) is None
+    language, config = languages.load("gluon"), on_sm90(WORKLOAD).default()
+    assert KERNEL.module.preprocess(Workload.parse("q64"), config) is None
     wider = Workload.parse("b2_h4_kv2_q300_k333_d64_e4m3_full")
-    keys = [language.binary_key(KERNEL, each, config, True) for each in (WORKLOAD, wider)]
+    keys = [language.binary_key(on_sm90(each), config, True) for each in (WORKLOAD, wider)]
     assert keys[0] != keys[1]
     longer = Workload.parse("b1_h8_kv2_q500_k777_d128_e4m3_full")
-    assert language.binary_key(KERNEL, longer, config, True) == keys[0]
+    assert language.binary_key(on_sm90(longer), config, True) == keys[0]
     ((shape, dtype),) = KERNEL.module.scratch((), WORKLOAD, config)
     assert (shape, dtype) == ((2, 2, 128, 336), torch.float8_e4m3fn)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tunefa import kernel as kernels
+from tunefa.spec import kernel as kernels
 
 MODULE = kernels.load("attention_fwd_gluon_sm90").module
 ATTENTION, EDGES = MODULE.Attention, MODULE.tile_table.edges

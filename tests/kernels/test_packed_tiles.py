@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,25 +19,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.fake_cuda import FakeCuda
-from tests.kernels.packed_tables import UNWRITTEN
-from tunefa import arch as archs
-from tunefa import check, languages, triton_abi
-from tunefa import kernel as kernels
-from tunefa.driver import TensorMap
-from tunefa.parameters import Descriptor, Length, Pointer
-from tunefa.workload import Workload
+from tests.support.fake_cuda import FakeCuda
+from tests.support.packed_tables import UNWRITTEN
+from tests.support.tree import TREE
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled
+from tunefa.compile.launch import triton_abi
+from tunefa.compile.launch.arguments import Descriptor, Length, Pointer
+from tunefa.compile.launch.driver import TensorMap
+from tunefa.measure import check
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
-TREE = Path(__file__).resolve().parent.parent.parent
 KERNEL = kernels.load("attention_fwd_gluon_sm90")
-SM90 = archs.load("sm90")
+SM90 = Target.named("sm90")
 WORKLOAD = Workload.parse("b4_h8_kv2_q300_k500_d128_bf16_causal_varlen")
 
 
 @pytest.fixture(scope="module")
 def tables() -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.packed_tables"],
+        [sys.executable, "-m", "tests.support.packed_tables"],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         cwd=TREE,
         capture_output=True,
@@ -99,11 +101,11 @@ def test_every_row_of_every_head_is_in_one_tile(tables: list[dict[str, Any]]) ->
 # ----------------------------------------------------------------------- how programs draw tiles
 
 
-def binary(text: str, **changes: Any) -> languages.Compiled:
-    workload = Workload.parse(text)
-    config = {**KERNEL.default(workload, SM90), **changes}
-    assert KERNEL.refusal(config, workload, SM90) is None
-    made: languages.Compiled = languages.load("gluon").compile(KERNEL, workload, config, SM90)
+def binary(text: str, **changes: Any) -> Compiled:
+    case = Case(KERNEL, Workload.parse(text), SM90)
+    config = {**case.default(), **changes}
+    assert case.refusal(config) is None
+    made: Compiled = languages.load("gluon").compile(case, config)
     return made
 
 
@@ -162,22 +164,23 @@ def test_a_tile_stays_on_the_tray_until_all_have_read_it() -> None:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Tensors of WORKLOAD with the scratch memory of a call, and the kernel's and the prologue's
+    """Tensors of WORKLOAD with the scratch memory of a call, and the kernel's and its preprocess's
     parameters for them."""
     sms = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: sms)
-    config = KERNEL.default(WORKLOAD, SM90)
-    compiled = languages.load("gluon").compile(KERNEL, WORKLOAD, config, SM90)
+    case = Case(KERNEL, WORKLOAD, SM90)
+    config = case.default()
+    compiled = languages.load("gluon").compile(case, config)
     made = check.tensors(WORKLOAD, "cpu", seed=0)
     shapes = KERNEL.module.scratch(made, WORKLOAD, config)
     made += tuple(torch.empty(shape, dtype=dtype) for shape, dtype in shapes)
     main = KERNEL.module.arguments(made, WORKLOAD, config, 0.5)
-    first = KERNEL.module.prologue_arguments(made, WORKLOAD, config)
+    first = KERNEL.module.preprocess_arguments(made, WORKLOAD, config)
     return SimpleNamespace(
         tensors=made,
         config=config,
         grids=(first[0], main[0]),
-        first=triton_abi.parameters(compiled.prologue, first[1], made),
+        first=triton_abi.parameters(compiled.preprocess, first[1], made),
         main=triton_abi.parameters(compiled.binary, main[1], made),
     )
 
@@ -205,7 +208,7 @@ def test_there_is_room_for_as_many_as_the_next_powers_of_two(launched: Any) -> N
 
 def test_a_section_is_as_the_config_says(launched: Any) -> None:
     config = {**launched.config, "SECTION_MB": 16}
-    _, arguments = KERNEL.module.prologue_arguments(launched.tensors, WORKLOAD, config)
+    _, arguments = KERNEL.module.preprocess_arguments(launched.tensors, WORKLOAD, config)
     section = arguments[7]
     assert section * 2 * (128 + 128) == 16 * 2**20  # bytes of K and V of one KV head
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tunefa import arch as archs
-from tunefa import kernel as kernels
-from tunefa.workload import Workload
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_gluon_sm90")
 SMS = 132
@@ -66,14 +66,14 @@ def test_sections_grow_where_programs_would_not_end_together(name: str, schedule
     kernel = kernels.load(name)
     config = {**kernel.default(workload, archs.load("sm90")), "SECTION_MB": 4}
     config |= {"CLUSTER": 1} if "CLUSTER" in config else {}
-    fitted = kernel.module.fitted(workload, config, SMS)
-    assert list(fitted) == ["SECTION_MB"]
+    specialized = kernel.module.specialize(workload, config, SMS)
+    assert list(specialized) == ["SECTION_MB"]
     before = _longest(workload, config, schedule)
-    assert _longest(workload, {**config, **fitted}, schedule) < before / 1.03
+    assert _longest(workload, {**config, **specialized}, schedule) < before / 1.03
     for mb in (4, 8, 16, 32):
         other = _longest(workload, {**config, "SECTION_MB": mb}, schedule)
-        assert other > 0.97 * _longest(workload, {**config, **fitted}, schedule)
-    assert kernel.module.fitted(workload, {**config, **fitted}, SMS) == {}
+        assert other > 0.97 * _longest(workload, {**config, **specialized}, schedule)
+    assert kernel.module.specialize(workload, {**config, **specialized}, SMS) == {}
 
 
 def test_sections_of_clusters_grow_as_well() -> None:
@@ -84,7 +84,7 @@ def test_sections_of_clusters_grow_as_well() -> None:
     )
     config = kernel.default(workload, archs.load("sm90"))
     assert (config["CLUSTER"], config["SECTION_MB"]) == (2, 8)
-    assert kernel.module.fitted(workload, config, SMS) == {"SECTION_MB": 32}
+    assert kernel.module.specialize(workload, config, SMS) == {"SECTION_MB": 32}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_sections_stay_where_they_decide_nothing(text: str) -> None:
     """All tiles alike, so many that programs end together, or drawn from a list."""
     workload = Workload.parse(text)
     config = {**_config(workload), "SECTION_MB": 4}
-    assert KERNEL.module.fitted(workload, config, SMS) == {}
+    assert KERNEL.module.specialize(workload, config, SMS) == {}
 
 
 def test_causal_programs_end_together(schedule: Any) -> None:

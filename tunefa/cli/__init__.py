@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from tunefa._version import __version__
+from tunefa.cli.exit_codes import INTERRUPTED
 from tunefa.errors import TunefaError, unknown
 
 COMMANDS: Mapping[str, str] = {
@@ -30,9 +31,6 @@ COMMANDS: Mapping[str, str] = {
 }
 """Help by command, in the order of the help text. Each is a module of this package with a function
 `command`; `import` is `import_`, for Python keeps the word."""
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
 
 
 class _Commands(click.Group):

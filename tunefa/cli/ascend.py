@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from tunefa.ascend import pins, sidecar
-from tunefa.ascend.install import Installer
-from tunefa.reports import text
-from tunefa.reports.download import Reporter
+from tunefa.cli.reports import text
+from tunefa.cli.reports.download import Reporter
+from tunefa.compile.ascend import pins, sidecar
+from tunefa.compile.ascend.install import Installer
 
 
 @click.group("ascend")

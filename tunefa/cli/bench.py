@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from tunefa import kernel as kernels
-from tunefa import languages
-from tunefa.arch import npu
+from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, chip_options
+from tunefa.compile import languages
 from tunefa.errors import TunefaError
-from tunefa.reports import text
-from tunefa.workload import Workload, parse_size
+from tunefa.spec import kernel as kernels
+from tunefa.spec.arch_catalog import npu
+from tunefa.spec.target import Case
+from tunefa.spec.workload import Workload, parse_size
 
 _KERNEL = "attention_fwd_ascend"
 
@@ -45,11 +46,11 @@ def tiles(selection: Selection, seqlen: str, path: Path | None, as_json: bool) -
     kernel = kernels.load(_KERNEL)
     if why := languages.lacking([kernel], arch).get(kernel.name):
         raise TunefaError(why)
-    from tunefa import tiles as tables
-    from tunefa.reports import tiles as reports
+    from tunefa.cli.reports import tiles as reports
+    from tunefa.measure import square_tiles as tables
 
     with text.console(stderr=True).status("Compiling four tiles (seconds)"):
-        found = tables.table(kernel, workload, (arch, selection.target.device))
+        found = tables.table(Case(kernel, workload, selection.target))
     if as_json:
         rows = [tile.to_data() for tile in found]
         text.emit_json({"workload": str(workload), "arch": arch.name, "tiles": rows})

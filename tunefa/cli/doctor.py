@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import warnings
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,20 +13,26 @@ from typing import Any
 
 import click
 
-from tunefa import assets, journal, provenance, store
-from tunefa import kernel as kernels
+from tunefa import assets
 from tunefa._version import __version__
-from tunefa.arch import Arch, Device, GpuArch
-from tunefa.ascend import sidecar
-from tunefa.cli import devices
+from tunefa.cli import targets
+from tunefa.cli.reports import doctor as reports
+from tunefa.cli.reports import records as record_reports
+from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, chip_options
+from tunefa.compile import provenance
+from tunefa.compile.ascend import sidecar
+from tunefa.compile.launch import driver
+from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
-from tunefa.frozen import VARIABLE, Frozen, Installed, measured_on
-from tunefa.kernel import Kernel
-from tunefa.record import Record
-from tunefa.reports import doctor as reports
-from tunefa.reports import records as record_reports
-from tunefa.reports import text
+from tunefa.runtime.lock_file import VARIABLE, Frozen, Installed, measured_on
+from tunefa.spec import kernel as kernels
+from tunefa.spec.arch import GpuArch
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Target
+from tunefa.store import journal
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 _FEATURES = ("tma", "wgmma", "fp8")
 
@@ -46,16 +53,16 @@ def command(selection: Selection, as_json: bool) -> None:
     records, best, broken = _records()
     pairs = zip(best, provenance.drifts(best), strict=True)
     drifted = [record for record, changes in pairs if changes]
-    frozen, not_served = _frozen(target)
+    frozen, not_served = _frozen(target, selection.present)
     report = {
         "versions": versions,
         "nvrtc_path": library,
         "ascend": sidecar.state(),
-        "devices": [_device(each) for each in devices.seen()],
+        "devices": [_device(each) for each in targets.seen()],
         "no_device_because": _why_no_device(),
-        "target": _chip(target.arch, target.device) | {"present": target.present},
+        "target": _chip(target) | {"present": selection.present},
         "places": _places(),
-        "records": _serving(records, target.arch, target.device) | {"drifted": len(drifted)},
+        "records": _serving(records, target) | {"drifted": len(drifted)},
         "frozen": frozen,
         "problems": [*problems, *broken, *not_served],
     }
@@ -103,7 +110,7 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
 
 def _library() -> str | None:
     """Where NVRTC is, if cuda-bindings say so."""
-    from tunefa import nvrtc
+    from tunefa.compile import nvrtc
 
     return nvrtc.installed().path or None
 
@@ -119,9 +126,9 @@ def _cuda() -> str | None:
 
 
 def _why_no_device() -> str | None:
-    if devices.seen():
+    if targets.seen():
         return None
-    if not devices.driver_is_there():
+    if not driver.is_there():
         return "no NVIDIA driver on this machine"
     if find_spec("torch") is None:
         return "torch is not installed: pip install torch"
@@ -130,21 +137,21 @@ def _why_no_device() -> str | None:
     return "the driver shows no device to torch: see nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
-def _device(seen: devices.Seen) -> dict[str, Any]:
+def _device(seen: SeenDevice) -> dict[str, Any]:
     capability = "{}.{}".format(*seen.compute_capability)
     device = {"name": seen.name, "compute_capability": capability, "sms": seen.sms}
     device |= {"memory_bytes": seen.memory_bytes}
     try:
-        arch, described = devices.described(seen)
+        return {**device, **_chip(targets.described(seen))}
     except TunefaError as error:
         return {**device, "problem": str(error)}
-    return {**device, **_chip(arch, described)}
 
 
-def _chip(arch: Arch, device: Device) -> dict[str, Any]:
+def _chip(target: Target) -> dict[str, Any]:
+    arch = target.arch
     named = _FEATURES if isinstance(arch, GpuArch) else sorted(arch.features)
     features = {each: each in arch.features for each in named}
-    return {"arch": arch.name, "device": device.name, "features": features}
+    return {"arch": arch.name, "device": target.device.name, "features": features}
 
 
 def _places() -> dict[str, dict[str, Any]]:
@@ -175,10 +182,10 @@ def _records() -> tuple[list[Record], list[Record], list[str]]:
     return records, best, list(dict.fromkeys(str(each.message) for each in caught))
 
 
-def _serving(records: list[Record], arch: Arch, device: Device) -> dict[str, int]:
+def _serving(records: list[Record], target: Target) -> dict[str, int]:
     """How many records there are, and how many the runtime may use on the device."""
-    of_arch = [record for record in records if record.arch == arch.name]
-    here = [record for record in of_arch if devices.same(record.device, device)]
+    of_arch = [record for record in records if record.arch == target.arch.name]
+    here = [record for record in of_arch if targets.same(record.device, target.device)]
     predicted = [record for record in of_arch if record.device is None]
     return {
         "total": len(records),
@@ -189,13 +196,14 @@ def _serving(records: list[Record], arch: Arch, device: Device) -> dict[str, int
     }
 
 
-def _frozen(target: devices.Target) -> tuple[dict[str, Any] | None, list[str]]:
+def _frozen(target: Target, present: bool) -> tuple[dict[str, Any] | None, list[str]]:
     """What the lock file of TUNEFA_FROZEN serves on the device (None: unset), and its problems."""
     path = os.environ.get(VARIABLE)
     if not path:
         return None, []
     # The runtime goes by the driver's very name, which only a device that is there tells.
-    device = devices.seen()[0].name if target.present else target.device.name
+    device = targets.seen()[0].name if present else target.device.name
+    there = replace(target, device=replace(target.device, name=device))
     served: list[str] = []
     refused: dict[str, str] = {}
     report = {"path": path, "device": device, "records": 0, "workloads": served}
@@ -205,11 +213,9 @@ def _frozen(target: devices.Target) -> tuple[dict[str, Any] | None, list[str]]:
         installed = Installed([kernels.load(name) for name in kernels.names()])
     except TunefaError as error:
         return report, [f"{VARIABLE}: {error}"]
-    for workload in dict.fromkeys(
-        record.workload for record in measured_on(lock.records, target.arch, device)
-    ):
+    for workload in dict.fromkeys(record.workload for record in measured_on(lock.records, there)):
         try:
-            lock.kernel(lock.exact(workload, target.arch, device), target.arch, installed)
+            lock.kernel(lock.exact(workload, there), there.arch, installed)
             served.append(str(workload))
         except TunefaError as error:
             refused[str(workload)] = str(error)

@@ -9,21 +9,22 @@ from typing import Any
 
 import click
 
-from tunefa import kernel as kernels
-from tunefa import languages, store, transfer
-from tunefa.arch import NpuArch
-from tunefa.cli.devices import Target
+from tunefa.cli.reports import explanation as reports
+from tunefa.cli.reports import npu_explanation as npu_reports
+from tunefa.cli.reports import text
+from tunefa.cli.reports.explanation import Explanation
+from tunefa.cli.reports.npu_explanation import NpuExplanation
 from tunefa.cli.workload_options import Selection, workload_options
+from tunefa.compile import languages
 from tunefa.errors import TunefaError, unknown
-from tunefa.kernel import Kernel
-from tunefa.reports import explanation as reports
-from tunefa.reports import npu_explanation as npu_reports
-from tunefa.reports import text
-from tunefa.reports.explanation import Explanation
-from tunefa.reports.npu_explanation import NpuExplanation
-from tunefa.space import Parameter
-from tunefa.trial import Config, Trial
-from tunefa.workload import Workload
+from tunefa.runtime import choose
+from tunefa.spec import kernel as kernels
+from tunefa.spec.arch import NpuArch
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.space import Parameter
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config, Trial
+from tunefa.store import results as store
 
 
 @click.command()
@@ -46,17 +47,16 @@ def command(
     """
     workload, target = selection.workload, selection.target
     serving = kernels.serving(workload, target.arch, [name] if name else ())
-    kernel, config, origin = _choose(serving, chosen, workload, target)
-    trial = None if no_compile else _compile(kernel, workload, config, target)
+    cases = [Case(kernel, workload, target) for kernel in serving]
+    case, config, origin = _choose(cases, chosen, selection.present)
+    trial = None if no_compile else _compile(case, config)
     out = text.console()
     explanation: Explanation | NpuExplanation
     if isinstance(target.arch, NpuArch):
-        npu = target.arch, target.device
-        explanation = npu_reports.explain(kernel, workload, config, npu, trial)
+        explanation = npu_reports.explain(case, config, trial)
         show: Callable[[], None] = partial(npu_reports.show, explanation, origin, out)
     else:
-        gpu = target.arch, target.device
-        explanation = reports.explain(kernel, workload, config, gpu, trial)
+        explanation = reports.explain(case, config, trial)
         show = partial(reports.show, explanation, origin, out)
     if as_json:
         text.emit_json({"origin": origin, **explanation.to_data()})
@@ -66,20 +66,21 @@ def command(
 
 
 def _choose(
-    serving: Sequence[Kernel], chosen: str | None, workload: Workload, target: Target
-) -> tuple[Kernel, dict[str, Any], str]:
-    """(kernel, whole config, where it is from)."""
-    device = target.device.name if target.present else None
+    cases: Sequence[Case], chosen: str | None, present: bool
+) -> tuple[Case, dict[str, Any], str]:
+    """(one of the cases, whole config, where it is from)."""
+    serving = {case.kernel.name: case for case in cases}
     if chosen is None:
-        choice = transfer.choose(store.default_store(), workload, target.arch, device, serving)
-        return kernels.load(choice.kernel), choice.config, choice.why
-    kernel, given = _recognised(chosen, serving)
-    names = [parameter.name for parameter in kernel.space.parameters]
+        home, (workload, target) = store.default_store(), (cases[0].workload, cases[0].target)
+        kernels = [case.kernel for case in cases]
+        choice = choose.choose(home, workload, target, kernels, here=present)
+        return serving[choice.kernel], choice.config, choice.why
+    kernel, given = _recognised(chosen, [case.kernel for case in cases])
+    case, names = serving[kernel.name], [parameter.name for parameter in kernel.space.parameters]
     rest = [each for each in names if each not in given]
     if not rest:
-        return kernel, {each: given[each] for each in names}, "all of it given"
-    default = kernel.default(workload, target.arch)
-    return kernel, {**default, **given}, f"{', '.join(rest)} from the default"
+        return case, {each: given[each] for each in names}, "all of it given"
+    return case, {**case.default(), **given}, f"{', '.join(rest)} from the default"
 
 
 def _recognised(chosen: str, serving: Sequence[Kernel]) -> tuple[Kernel, dict[str, Any]]:
@@ -131,16 +132,16 @@ def _value(parameter: Parameter, spelled: str) -> Any:
     raise unknown(f"value of {parameter.name}", spelled, map(str, parameter.values))
 
 
-def _compile(kernel: Kernel, workload: Workload, config: Config, target: Target) -> Trial:
+def _compile(case: Case, config: Config) -> Trial:
     """In a process of its own: a compiler that crashes must not take the explanation with it.
 
     Raises TunefaError where there is no compiler for it.
     """
-    if why := languages.lacking([kernel], target.arch).get(kernel.name):
+    if why := languages.lacking([case.kernel], case.arch).get(case.kernel.name):
         raise TunefaError(f"{why}, or go on without it: --no-compile")
-    from tunefa.compile_pool import CompilePool
+    from tunefa.compile.pool import CompilePool
 
-    with _waiting("Compiling"), CompilePool(kernel, workload, target.arch, 1) as pool:
+    with _waiting("Compiling"), CompilePool(case, 1) as pool:
         return pool.submit(config).trial()
 
 
@@ -153,7 +154,7 @@ def _waiting(what: str) -> Iterator[None]:
 
 def _next(explanation: Explanation | NpuExplanation, selection: Selection) -> tuple[str, str]:
     """(what for, the exact command) to go on with."""
-    words = [*selection.chip_words, "-w", str(explanation.workload)]
+    words = [*selection.chip_words, "-w", str(explanation.case.workload)]
     if explanation.compiled or explanation.failure:
         line = text.command("tunefa", "search", *words)
         return "Next: find the best config", line

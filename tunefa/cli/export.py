@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from tunefa import exports, store
-from tunefa import kernel as kernels
 from tunefa.cli import files
+from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.errors import TunefaError
-from tunefa.frozen import VARIABLE, Installed, lockable
-from tunefa.record import Record
-from tunefa.reports import text
+from tunefa.runtime.lock_file import VARIABLE, Installed, lockable
+from tunefa.spec import kernel as kernels
+from tunefa.store import exports
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 
 @click.command()

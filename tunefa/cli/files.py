@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tunefa import exports, store
 from tunefa.errors import TunefaError
-from tunefa.record import Record
+from tunefa.store import exports
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 _MARK = "written by tunefa"
 """In the head of every generated module, and of nothing that a person wrote."""

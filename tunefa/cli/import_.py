@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from tunefa import store
 from tunefa.cli import files
-from tunefa.reports import text
+from tunefa.cli.reports import text
+from tunefa.store import results as store
 
 
 @click.command("import")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunefa import kernel as kernels
 from tunefa.cli.workload_options import Selection
 from tunefa.errors import TunefaError
-from tunefa.landscape import Landscape
-from tunefa.workload import Workload
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
+from tunefa.store.landscape import Landscape
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class _Place:
 
 def selection(landscape: Landscape, given: Selection) -> Selection:
     """The landscape's workload and chip. Raises TunefaError where something else was given."""
-    place = _Place(landscape.workload, landscape.arch.name, landscape.device.name)
+    place = _Place(landscape.workload, landscape.target.arch.name, landscape.target.device.name)
     if misfit := given.misfit(place):
         raise TunefaError(
             f"{landscape.path} holds {place.workload} on {place.device} ({place.arch}), which is "

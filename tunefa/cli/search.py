@@ -12,22 +12,24 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tunefa import exports, landscape, languages, store, strategies
-from tunefa import kernel as kernels
-from tunefa.arch import NpuArch
-from tunefa.budget import Budget
-from tunefa.cli import INTERRUPTED, files
+from tunefa.cli import files
 from tunefa.cli import replay as replaying
+from tunefa.cli.exit_codes import INTERRUPTED, NOTHING_VALID
+from tunefa.cli.reports import text
 from tunefa.cli.workload_options import SELECTING, Selection, workload_options
+from tunefa.compile import languages
 from tunefa.errors import TunefaError, unknown
-from tunefa.reports import text
-from tunefa.trial import MODES, Mode
+from tunefa.search import strategies
+from tunefa.search.budget import Budget
+from tunefa.spec import kernel as kernels
+from tunefa.spec.arch import NpuArch
+from tunefa.spec.trial import MODES, Mode
+from tunefa.store import exports, landscape
+from tunefa.store import results as store
 
 if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
-    from tunefa.search import Request, Result
+    from tunefa.search.request import Request, Result
 
-NOTHING_VALID = 3
-"""Exit status of a search that ran and found no config that works."""
 DEFAULT_BUDGET = "75s"
 """Two kernels compile and race in it, and without a GPU it ends in under a minute."""
 NPU_BUDGET = "150s"
@@ -129,18 +131,17 @@ def _request(
     if strategy not in strategies.names():
         raise unknown("strategy", strategy, strategies.names())
     target = selection.target
-    if mode is not None and not target.present:
+    if mode is not None and not selection.present:
         click.echo(
             f"--mode {mode} has no effect: a chip that is not here is not measured.", err=True
         )
     serving = tuple(kernels.serving(workload, target.arch, names))
-    from tunefa.search import Request
+    from tunefa.search.request import Request
 
     return Request(
         workload=workload,
-        arch=target.arch,
-        device=target.device,
-        measured=target.present,
+        target=target,
+        measured=selection.present,
         kernels=serving,
         budget=budget,
         strategy=strategy,
@@ -156,11 +157,11 @@ def _compilable(request: Request, named: Sequence[str]) -> Request:
     """
     if request.estimate:
         return request
-    lacking = languages.lacking(request.kernels, request.arch)
+    lacking = languages.lacking(request.kernels, request.target.arch)
     left = tuple(kernel for kernel in request.kernels if kernel.name not in lacking)
     for name, why in lacking.items():
         if name in named or not left:
-            formulas = isinstance(request.arch, NpuArch)
+            formulas = isinstance(request.target.arch, NpuArch)
             raise TunefaError(f"{why}, or go on without it: --estimate" if formulas else why)
         click.echo(f"{name} is left out: {why}", err=True)
     return replace(request, kernels=left)
@@ -172,12 +173,12 @@ def _replaying(path: Path, selection: Selection, names: tuple[str, ...], **how: 
     chosen = replaying.selection(recorded, selection)
     kernel_names = replaying.kernel_names(recorded, names)
     request = _request(chosen, names=kernel_names, **how)
-    return replace(request, measured=recorded.measured, device=recorded.device, replay=recorded)
+    return replace(request, measured=recorded.measured, target=recorded.target, replay=recorded)
 
 
 def _continuing(request: Request, named: Path | None) -> Request:
     """The request with the journal that it goes on with, if one fits; says which on stderr."""
-    from tunefa import resume
+    from tunefa.search import resume
 
     found = resume.find(request, named)
     click.echo(found.said, err=True)
@@ -187,8 +188,8 @@ def _continuing(request: Request, named: Path | None) -> Request:
 def _run(request: Request) -> Result:
     import optuna
 
-    from tunefa import search
-    from tunefa.reports.progress import Reporter
+    from tunefa.cli.reports.progress import Reporter
+    from tunefa.search import run as search
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it says each trial and study
     with Reporter() as reporter:
@@ -198,7 +199,7 @@ def _run(request: Request) -> Result:
 
 
 def _report(result: Result, selection: Selection, out: Path | None, as_json: bool) -> None:
-    from tunefa.reports import search as reports
+    from tunefa.cli.reports import search as reports
 
     if as_json:
         text.emit_json(reports.to_data(result, out))
@@ -211,7 +212,7 @@ def _report(result: Result, selection: Selection, out: Path | None, as_json: boo
 def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, str]:
     """(what for, the exact command) to go on with."""
     if result.request.replay is not None:
-        asked = ["--device", result.request.device.name, "-w", str(result.request.workload)]
+        asked = ["--device", result.request.target.device.name, "-w", str(result.request.workload)]
         return "Next: search the chip itself", text.command("tunefa", "search", *asked)
     problem = [*selection.chip_words, "-w", str(result.request.workload)]
     if result.interrupted:
@@ -231,7 +232,7 @@ def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, 
 
 def _given() -> list[str]:
     """The options of this command that were given, but those of workload, chip and `--resume`."""
-    from tunefa.study import without_password
+    from tunefa.search.study import without_password
 
     context = click.get_current_context()
     words: list[str] = []

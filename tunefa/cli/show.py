@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from tunefa import kernel as kernels
-from tunefa import ledger, store
+from tunefa.cli.reports import failures as ledgers
+from tunefa.cli.reports import records as reports
+from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.errors import unknown
-from tunefa.reports import failures as ledgers
-from tunefa.reports import records as reports
-from tunefa.reports import text
+from tunefa.spec import kernel as kernels
+from tunefa.store import failures as ledger
+from tunefa.store import results as store
 
 
 @click.command()

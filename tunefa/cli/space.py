@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from tunefa import kernel as kernels
+from tunefa.cli.reports import space as reports
+from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError
-from tunefa.kernel import Kernel
-from tunefa.reports import space as reports
-from tunefa.reports import text
+from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
 
 
 @click.command()

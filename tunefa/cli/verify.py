@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from tunefa import kernel as kernels
-from tunefa import store
-from tunefa.arch import Arch, Device
-from tunefa.cli import devices, files
+from tunefa.cli import files, targets
+from tunefa.cli.exit_codes import NOTHING_VALID
+from tunefa.cli.reports import text
 from tunefa.errors import TunefaError
-from tunefa.record import Record
-from tunefa.reports import text
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 if TYPE_CHECKING:
-    from tunefa.verify import Verified
-
-REGRESSED = 3
-"""Exit status when a stored config is no longer the best, or no longer runs."""
+    from tunefa.search.verify import Verified
 
 
 @click.command()
@@ -39,21 +37,19 @@ def command(paths: tuple[Path, ...], workers: int | None, as_json: bool) -> None
 
     Needs a GPU.
     """
-    seen = devices.seen()
+    seen = targets.seen()
     if not seen:
         raise TunefaError("verify measures, and there is no GPU here: run it where there is one")
-    name, chip = seen[0].name, devices.described(seen[0])
+    name, target = seen[0].name, targets.described(seen[0])
     known = [r for path in paths for r in files.read(path)] or store.default_store().best()
     records = [r for r in known if r.device == name and r.kernel in kernels.names()]
     if not records:
         raise TunefaError(f"none of {len(known)} records was measured on {name}: search first")
-    _verify(records, chip, workers, as_json)
+    _verify(records, target, workers, as_json)
 
 
-def _verify(
-    records: list[Record], chip: tuple[Arch, Device], workers: int | None, as_json: bool
-) -> None:
-    from tunefa.verify import Verified, verify
+def _verify(records: list[Record], target: Target, workers: int | None, as_json: bool) -> None:
+    from tunefa.search.verify import Verified, verify
 
     home = store.default_store()
     out = text.console()
@@ -64,7 +60,7 @@ def _verify(
         except TunefaError as error:  # one broken kernel must not keep the others from their races
             found = Verified(record, "failed", str(error), [])
         else:
-            found = verify(record, kernel, chip, workers)
+            found = verify(record, Case(kernel, record.workload, target), workers)
         done.append(found)
         if found.instead is not None:
             home.add(found.instead)
@@ -73,7 +69,7 @@ def _verify(
     if as_json:
         text.emit_json({"verified": [_plain(found) for found in done]})
     if any(found.regressed for found in done):
-        sys.exit(REGRESSED)
+        sys.exit(NOTHING_VALID)
 
 
 def _show(found: Verified, out: Console) -> None:

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 import click
 
-from tunefa import models
-from tunefa.cli import devices
-from tunefa.cli.devices import Target
-from tunefa.record import Record
-from tunefa.workload import DTYPES, Workload, parse_size
+from tunefa.cli import targets
+from tunefa.cli.targets import ChosenTarget
+from tunefa.spec import model_preset as models
+from tunefa.spec.target import Target
+from tunefa.spec.workload import DTYPES, Workload, parse_size
+from tunefa.store.record import Record
 
 
 class Placed(Protocol):
@@ -58,9 +59,18 @@ class Selection:
         return Workload.of(**self.fields)
 
     @functools.cached_property
+    def _chosen(self) -> ChosenTarget:
+        return targets.choose(self.arch, self.device)
+
+    @property
     def target(self) -> Target:
-        """The chip; see `devices.choose`."""
-        return devices.choose(self.arch, self.device)
+        """The chip; see `targets.choose`."""
+        return self._chosen.target
+
+    @property
+    def present(self) -> bool:
+        """Whether the target's device is the one of this machine."""
+        return self._chosen.present
 
     @property
     def chip_words(self) -> list[str]:
@@ -103,15 +113,19 @@ class Selection:
     def _chip_chooses(self, record: Placed) -> bool:
         if self.arch is None and self.device is None:
             return True
-        arch, device, named = devices.named(self.arch, self.device)
-        if record.arch != arch.name:
+        target, is_named = targets.named(self.arch, self.device)
+        if record.arch != target.arch.name:
             return False
-        return not named or devices.same(record.device, device)
+        return not is_named or targets.same(record.device, target.device)
 
 
 def _size(ctx: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """The number behind an option: `8192` or `8k`."""
-    return None if value is None else parse_size(value, option.opts[0])
+    """The number behind an option: `8192` or `8k`. A window counts the query's own key, and the
+    field that it gives does not."""
+    if value is None:
+        return None
+    size = parse_size(value, option.opts[0])
+    return size - 1 if option.name == "window_left" else size
 
 
 _SIZE_OPTIONS = {
@@ -121,8 +135,14 @@ _SIZE_OPTIONS = {
     "seqlen_q": ("--seqlen", "Query rows, such as 8192 or 8k; given alone, also the keys."),
     "seqlen_k": ("--seqlen-k", "Keys, where they are not as many as query rows."),
     "head_dim": ("--head-dim", "Elements of one head, 16 to 256.  [default: 128]"),
-    "window": ("--window", "Keys back from the diagonal that a query sees.  [default: all]"),
-    "ahead": ("--ahead", "Keys beyond the diagonal that a query sees; not causal then."),
+    "window_left": (
+        "--window",
+        "Keys back from the diagonal that a query sees, the one on it included.  [default: all]",
+    ),
+    "window_right": (
+        "--window-right",
+        "Keys beyond the diagonal that a query sees; not causal then.",
+    ),
 }
 
 
@@ -199,7 +219,7 @@ def _select(given: dict[str, Any]) -> Selection:
     if text is not None:
         Workload.parse(text)
     if arch is not None or device is not None:
-        devices.named(arch, device)
+        targets.named(arch, device)
     if model is not None:
         shape = models.load(model)
         for name in ("heads", "heads_kv", "head_dim"):
@@ -225,4 +245,4 @@ def _words(name: str, value: Any) -> str:
         return "--causal" if value else "--full"
     if name in ("softcap", "varlen"):
         return f"--{name}"
-    return f"{_flag(name)} {value}"
+    return f"{_flag(name)} {value + 1 if name == 'window_left' else value}"

@@ -1,0 +1,135 @@
+"""CUDA C++ and tunefa/compile/launch/cuda_abi.py: what reaches the driver, and errors before."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.fake_cuda import FakeCuda
+from tests.support.own_kernels import COPY_IN_CUDA_HOST, FIRST_IN_CUDA, OwnKernels
+from tunefa.compile.contract import CompileError, LaunchSpec
+from tunefa.compile.languages import cuda as language
+from tunefa.compile.launch import cuda_abi, driver, host_side
+from tunefa.compile.launch.arguments import Descriptor, Length, Pointer, Value
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+
+WORKLOAD = Workload.parse("h4_q100_d64")
+
+
+@pytest.fixture
+def kernel(own_kernels: OwnKernels, request: pytest.FixtureRequest) -> Kernel:
+    """One of this test's own."""
+    return own_kernels.add_cuda("launched_" + re.sub(r"\W", "_", request.node.name))
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    """A driver that loads anything, and tensors on the CPU that pass for its own."""
+    fake = FakeCuda([8, 8, 4, 8, 8])
+    monkeypatch.setattr(driver, "load", lambda: fake.driver)
+    monkeypatch.setattr(host_side, "apart", lambda device, work: work())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
+    return fake
+
+
+def five() -> tuple[Any, ...]:
+    return (*(torch.zeros(1, 4, 100, 64) for _ in range(4)), torch.zeros(1, 4, 100))
+
+
+def launch(kernel: Kernel, made: Any, width: int = 1) -> Any:
+    case, config = Case(kernel, WORKLOAD, Target.named("sm90")), {"WIDTH": width}
+    return language.prepare(LaunchSpec(case, config, 0.5), language.compile(case, config), made)
+
+
+def test_a_launch_has_the_host_side_s_arguments(kernel: Kernel, cuda: FakeCuda) -> None:
+    start = launch(kernel, five())
+    assert start.device_bytes == 200 * 4
+    others = five()
+    start(*others)
+    (started,) = cuda.started
+    assert (started.grid, started.block, started.smem_bytes) == ((4, 1, 1), (128, 1, 1), 65536)
+    q, out, rows, stride, table = started.parameters
+    assert (q, out) == tuple(struct.pack("Q", others[i].data_ptr()) for i in (0, 3))
+    assert (rows, stride) == (struct.pack("i", 100), struct.pack("q", 128))
+    assert ctypes.c_float.from_address(struct.unpack("Q", table)[0]).value == 0.5
+    assert cuda.loaded == [("copy", 65536)]
+
+
+def test_a_binary_is_loaded_once_a_process(kernel: Kernel, cuda: FakeCuda) -> None:
+    for _ in range(3):
+        launch(kernel, five())
+    launch(kernel, five(), width=2)
+    assert len(cuda.loaded) == 2
+
+
+def test_two_kernels_share_scratch_memory(own_kernels: OwnKernels, cuda: FakeCuda) -> None:
+    kernel = own_kernels.add_cuda("cuda_two", py=COPY_IN_CUDA_HOST + FIRST_IN_CUDA)
+    launch(kernel, five())(*five())
+    assert [started.block[0] for started in cuda.started] == [64, 128]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (209, r"the driver does not load what NVRTC [\d.]+ made: update the driver, or install"),
+        (2, r"the driver does not take what NVRTC [\d.]+ made: CUDA error 2 in cuModuleLoadData"),
+    ],
+)
+def test_a_driver_older_than_the_cubin(
+    kernel: Kernel, cuda: FakeCuda, status: int, words: str
+) -> None:
+    cuda.load_status = status
+    with pytest.raises(CompileError, match=words):
+        launch(kernel, five())
+
+
+def test_arguments_that_are_not_the_kernel_s_parameters(kernel: Kernel, cuda: FakeCuda) -> None:
+    cuda.sizes = [8, 8, 4, 4, 8]
+    with pytest.raises(CompileError, match=r"parameters have \[8, 8, 4, 4, 8\] bytes, its arg"):
+        launch(kernel, five())
+    del cuda.library.cuFuncGetParamInfo  # a driver before 12.4
+    launch(kernel, five())
+
+
+def test_parameters_by_kind() -> None:
+    class Sizes(ctypes.Structure):
+        _fields_ = (("rows", ctypes.c_int), ("scale", ctypes.c_float))
+
+    k = torch.zeros(2, 3, 100, 64, dtype=torch.bfloat16)
+    tensors = [torch.zeros(4), k]
+    map = {"map": k, "box": (1, 1, 64, 64), "swizzle_bytes": 128}
+    viewed = {**map, "shape": (6, 100, 64), "strides": (6400, 64, 1), "box": (1, 8, 64)}
+    found, tables = cuda_abi.parameters(
+        [k, (k, 2), Sizes(7, 0.5), ctypes.c_int(3), map, viewed], tensors
+    )
+    values = [Value(struct.pack("if", 7, 0.5)), Value(struct.pack("i", 3))]
+    assert found[:4] == [Pointer(1), Length(1, 2), *values]
+    whole, other = found[4:]
+    assert isinstance(whole, Descriptor) and isinstance(other, Descriptor) and tables == []
+    assert (whole.tensor, whole.map.dtype, whole.map.element_bytes) == (1, 9, 2)
+    assert (whole.map.shape, whole.map.strides) == ((2, 3, 100, 64), (19200, 6400, 64, 1))
+    assert (whole.map.box, whole.map.swizzle, whole.map.fill_nan) == ((1, 1, 64, 64), 3, False)
+    assert (other.map.shape, other.map.box) == ((6, 100, 64), (1, 8, 64))
+
+
+@pytest.mark.parametrize("kind", ["int", "float", "None", "part", "length", "map"])
+def test_arguments_that_no_launch_can_renew(kind: str) -> None:
+    tensors, other = [torch.zeros(4)], torch.zeros(2)
+    wrong: dict[str, Any] = {
+        "int": 7,
+        "float": 0.5,
+        "None": None,
+        "part": tensors[0][1:],
+        "length": (other, 0),
+        "map": {"map": other, "box": (2,), "swizzle_bytes": 0},
+    }
+    with pytest.raises(CompileError, match="argument 1 of its launch is"):
+        cuda_abi.parameters([tensors[0], wrong[kind]], tensors)

@@ -1,0 +1,103 @@
+"""tunefa/measure/bench.py: what a disturbed race may claim; the rest is in test_measured.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fake_device import Device, Unwatched
+from tests.support.predicted_case import config, ok
+from tunefa.measure import bench
+from tunefa.measure.measured import Measured
+from tunefa.spec.trial import Trial
+
+
+class Disturbed(Unwatched):
+    """Another process is on the device in the first `times` races."""
+
+    seen = 0
+    times = 10**9
+
+    def read(self) -> None:
+        self.company = int(type(self).seen < self.times)
+
+    def __exit__(self, *_: object) -> None:
+        type(self).seen += 1
+
+
+@pytest.fixture
+def disturbed(device: Device, monkeypatch: pytest.MonkeyPatch) -> type[Disturbed]:
+    class Own(Disturbed):
+        pass
+
+    monkeypatch.setattr(bench, "Monitor", Own)
+    return Own
+
+
+FINALISTS = [ok(16, 8.0), ok(32, 4.0), ok(128, 1.0)]
+COMPANY = "1 other process(es) on the device in 2 races"
+
+
+def test_a_race_that_is_disturbed_twice_claims_nothing_and_keeps_the_default(
+    measured: Measured, disturbed: type[Disturbed]
+) -> None:
+    found = measured.race(FINALISTS, config(32))
+    assert found.winner is not None and found.winner.config == config(32)
+    certificate = found.certificate
+    assert certificate is not None and disturbed.seen == 2
+    assert certificate["gain_over_default"] is None
+    assert certificate["refused"] == COMPANY
+    assert certificate["decision"] == f"the default is kept: {COMPANY}"
+    assert certificate["runner_up"] == {"config": config(128)}
+
+
+def test_without_a_default_the_leader_of_a_disturbed_race_is_not_certified(
+    measured: Measured, disturbed: type[Disturbed]
+) -> None:
+    found = measured.race(FINALISTS, None)
+    assert found.winner is not None and found.winner.config == config(128)
+    assert found.certificate is not None and found.certificate["refused"] == COMPANY
+    assert "not certified" in found.certificate["decision"]
+
+
+def test_a_disturbance_that_ends_costs_one_race(
+    measured: Measured, disturbed: type[Disturbed]
+) -> None:
+    disturbed.times = 1
+    found = measured.race(FINALISTS, config(16))
+    assert found.certificate is not None and "refused" not in found.certificate
+    assert found.winner is not None and found.winner.config == config(128) and disturbed.seen == 2
+
+
+def test_there_is_no_second_race_without_time(
+    measured: Measured, disturbed: type[Disturbed]
+) -> None:
+    found = measured.race(FINALISTS, config(16), until=0.0)
+    assert found.certificate is not None and disturbed.seen == 1
+    assert found.certificate["refused"].endswith("on the device in the race")
+
+
+def test_winners_of_two_kernels_race_each_other(measured: Measured) -> None:
+    for own, rival, best in ((16, 128, "attention_fwd_triton"), (128, 16, "fake")):
+        found = measured.final(ok(own, 1.0), [("attention_fwd_triton", ok(rival, 1.0))])
+        assert isinstance(found, bench.Final) and found.kernel == best
+        certificate = found.certificate
+        assert certificate["decision"] == "the fastest of 2" and "refused" not in certificate
+        [(loser, slower)] = certificate["slower_by"].items()
+        assert loser != best and slower["estimate"] == pytest.approx(7.0)  # 8 us against 1
+
+
+def test_a_disturbed_race_between_kernels_claims_nothing(
+    measured: Measured, disturbed: type[Disturbed]
+) -> None:
+    found = measured.final(ok(16, 1.0), [("attention_fwd_triton", ok(128, 1.0))])
+    assert isinstance(found, bench.Final) and disturbed.seen == 2
+    assert found.certificate["refused"] == COMPANY and "slower_by" not in found.certificate
+
+
+def test_a_default_that_was_never_compiled_races_and_gets_its_resources(
+    measured: Measured,
+) -> None:
+    unseen = Trial(config(128), "ok")
+    found = measured.race([ok(16, 8.0), unseen], config(128))
+    assert found.winner is not None and found.winner.config == config(128)
+    assert found.winner.resources is not None and found.winner.median_us

@@ -1,0 +1,143 @@
+"""tunefa/measure/predicted.py: what becomes of configs; the compiler and the device are fakes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.predicted_case import (
+    CASE,
+    CONFIG,
+    FITS,
+    KERNEL,
+    SM90,
+    TARGET,
+    WORKLOAD,
+    config,
+    ok,
+)
+from tunefa.compile.pool import Pending
+from tunefa.costmodel import gpu as model
+from tunefa.measure import check
+from tunefa.measure.check import Verdict
+from tunefa.measure.objective import Raced
+from tunefa.measure.predicted import Predicted
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config, Outcome, Resources, Trial
+
+
+@pytest.fixture
+def predicted() -> Iterator[Predicted]:
+    with Predicted(CASE, 2) as objective:
+        yield objective
+
+
+def test_a_compiled_trial_gets_the_models_time(predicted: Predicted) -> None:
+    judged = predicted.judge(Trial(CONFIG, "ok", resources=FITS))
+    tiling = CASE.tiling(CONFIG)
+    expected = model.predict(WORKLOAD, SM90, TARGET.device, tiling, FITS).time_us
+    assert judged == Trial(CONFIG, "ok", resources=FITS, predicted_us=expected)
+    assert judged.median_us == expected
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [replace(FITS, smem_bytes=SM90.smem_per_block_bytes + 1), replace(FITS, registers=600)],
+)
+def test_a_block_that_fits_no_sm_is_refused(predicted: Predicted, resources: Resources) -> None:
+    judged = predicted.judge(Trial(CONFIG, "ok", resources=resources))
+    assert judged.outcome == "refused" and judged.median_us is None
+    assert f"{resources.smem_bytes:,} B of shared memory" in judged.reason
+    assert "fits no SM of sm90" in judged.reason and "232,448" in judged.reason
+
+
+def test_a_failure_stays_what_it_is(predicted: Predicted) -> None:
+    outcomes: list[Outcome] = ["compile_failed", "timeout", "crashed"]
+    for outcome in outcomes:
+        trial = Trial(CONFIG, outcome, "why")
+        assert predicted.judge(trial) is trial
+
+
+def test_the_pool_is_kept_busy_twice_over(predicted: Predicted) -> None:
+    assert predicted.width == 4 and predicted.kind == "predicted"
+
+
+def pending(of: Config, done: bool) -> Pending:
+    """A config whose compiler has ended, or never does."""
+    future: Any = Future()
+    if done:
+        future.set_result(("ok", FITS, 0.1, ""))
+    return Pending(of, future)
+
+
+def test_trials_come_as_they_are_ready(predicted: Predicted) -> None:
+    slow, fast = pending(config(16), False), pending(config(128), True)
+    predicted._pending.extend([slow, fast])
+    trial = predicted.next()
+    assert trial is not None and trial.config == fast.config
+    slow.future.set_result(("ok", FITS, 0.1, ""))
+    trial = predicted.next(wait_s=0.0)
+    assert trial is not None and trial.config == slow.config
+
+
+def test_waiting_for_a_trial_ends(predicted: Predicted) -> None:
+    predicted._pending.append(pending(config(16), False))
+    start = time.monotonic()
+    assert predicted.next(wait_s=0.2) is None
+    assert 0.15 < time.monotonic() - start < 2
+
+
+def test_without_an_interpreter_the_best_wins_unchecked(wrong: set[int]) -> None:
+    wrong |= {16, 32}  # the interpreter would say so
+    kernel = replace(KERNEL, space=replace(KERNEL.space, language="gluon"))
+    with Predicted(replace(CASE, kernel=kernel), 2) as unchecked:
+        assert raced(unchecked, ok(16, 9.0), ok(32, 5.0)) == [(32, "ok", None), (16, "ok", None)]
+        assert unchecked.race([], None) == Raced([])
+        assert unchecked.reserve_s == 0.0  # what the other keeps for the interpreter
+
+
+def test_of_equals_the_default_is_the_best(predicted: Predicted, wrong: set[int]) -> None:
+    found = predicted.race([ok(16, 5.0), ok(32, 5.0), ok(64, 5.0)], config(32))
+    assert found.winner is not None and found.winner.config == config(32)
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The values of BLOCK_M whose configs the interpreter, here a fake, finds wrong."""
+    found: set[int] = set()
+
+    def interpret(case: Case, each: Config) -> Verdict:
+        return Verdict(0.5 if each["BLOCK_M"] in found else 1e-4, 0.0, case.workload)
+
+    monkeypatch.setattr(check, "in_interpreter", interpret)
+    return found
+
+
+def raced(predicted: Predicted, *trials: Trial) -> list[tuple[int, str, float | None]]:
+    found = predicted.race(trials, None)
+    assert found.winner in [t for t in found.trials if t.outcome == "ok"] + [None]
+    return [(t.config["BLOCK_M"], t.outcome, t.error) for t in found.trials]
+
+
+def test_only_the_best_is_checked_if_it_is_right(predicted: Predicted, wrong: set[int]) -> None:
+    got = raced(predicted, ok(16, 9.0), ok(32, 5.0), ok(64, 7.0))
+    assert got == [(32, "ok", 1e-4), (64, "ok", None), (16, "ok", None)]
+
+
+def test_a_wrong_one_gives_way_to_the_next(predicted: Predicted, wrong: set[int]) -> None:
+    wrong |= {32, 64}
+    got = raced(predicted, ok(16, 9.0), ok(32, 5.0), ok(64, 7.0), ok(128, 11.0))
+    assert got[0] == (16, "ok", 1e-4)
+    assert sorted(got[1:]) == [(32, "wrong", 0.5), (64, "wrong", 0.5), (128, "ok", None)]
+    assert "error 5.00e-01 (limit" in predicted.race([ok(32, 1.0)], None).trials[0].reason
+
+
+def test_all_wrong_and_none_at_all(predicted: Predicted, wrong: set[int]) -> None:
+    wrong |= {16, 32}
+    assert {outcome for _, outcome, _ in raced(predicted, ok(16, 1.0), ok(32, 2.0))} == {"wrong"}
+    assert predicted.race([], None) == Raced([])

@@ -1,0 +1,23 @@
+"""tunefa/measure/timing.py: what a call costs in each mode. Real calls: tests/gpu."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunefa.measure import timing
+from tunefa.spec.trial import Mode
+
+
+@pytest.mark.parametrize(
+    ("mode", "device_us", "host_us", "latency_us"),
+    [
+        ("eager", 100.0, 30.0, 100.0),
+        ("eager", 20.0, 30.0, 30.0),
+        ("graph", 100.0, 30.0, 100.0),
+        ("graph", 20.0, 30.0, 20.0),
+    ],
+)
+def test_the_host_counts_where_it_launches(
+    mode: Mode, device_us: float, host_us: float, latency_us: float
+) -> None:
+    assert timing.latency_us(mode, device_us, host_us) == latency_us

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.fake_kernel import DEFAULT, H200, FakeKernel, FakeLanguage, FakeLaunch, on_cpu
+from tests.support.fixed_store import Fixed
+from tests.support.planned_calls import (
+    POINTER,
+    TMA,
+    UNSERVED,
+    WORKLOAD,
+    call,
+    plan_of,
+    record,
+    unaligned,
+)
+from tunefa.compile import languages
+from tunefa.compile.contract import CompileError, LaunchSpec
+from tunefa.compile.launch import driver
+from tunefa.compile.launch.driver import SeenDevice
+from tunefa.errors import TunefaError
+from tunefa.runtime import plan
+from tunefa.runtime.call import Call
+from tunefa.runtime.chip import Chip
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.kernel_plan import KernelPlan
+from tunefa.runtime.plan import PyTorchPlan
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.store.lookup import Choice
+from tunefa.store.record import Record
+
+
+@pytest.mark.parametrize(
+    ("records", "how", "config"),
+    [
+        ([record(TMA)], "exact", TMA),
+        ([record(TMA, "b2_h8_kv2_q64_d64_bf16_causal")], "nearest", TMA),
+        ([record(TMA, device="NVIDIA H100")], "other-device", TMA),
+        ([record(TMA, device=None, objective="predicted", mode=None)], "predicted", TMA),
+        ([record(TMA, "b2_h8_kv2_q16_d64_fp16_causal")], "default", DEFAULT),
+    ],
+)
+def test_says_what_lookup_found(
+    monkeypatch: pytest.MonkeyPatch, records: list[Record], how: str, config: dict[str, Any]
+) -> None:
+    with on_cpu(monkeypatch) as language:
+        chosen = plan_of(call(), language, *records).chosen
+    assert (chosen.kernel, chosen.how, chosen.config) == ("attention_fwd_triton", how, config)
+    assert chosen.workload == WORKLOAD and chosen.why.startswith(f"{how}: ")
+    assert language.compiled == [(config, True)]
+
+
+@pytest.mark.parametrize("kind", ["base", "strides", "expanded"])
+def test_tensors_that_tma_cannot_read(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    made = unaligned(kind)
+    with on_cpu(monkeypatch) as language:
+        chosen = plan_of(made, language, record(TMA, str(made.workload()))).chosen
+        assert (chosen.config, chosen.how) == (POINTER, "exact")
+        assert chosen.why.endswith("LOADS is pointer, not tma: the tensors are not 16-byte aligned")
+        assert language.compiled == [(POINTER, False)]
+
+
+BLIND = FakeKernel("blind", unaligned="it reads whole 16 bytes")
+
+
+def test_a_kernel_that_cannot_read_the_tensors_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels: Any = [BLIND, FakeKernel()]
+    for made, runs in ((call(), "blind"), (unaligned("base"), "attention_fwd_triton")):
+        known = [record(TMA, kernel="blind"), record(TMA, median_us=999.0)]
+        with on_cpu(monkeypatch) as language:
+            chosen = plan.of(made, H200, Fixed(known), kernels, language.compile).chosen
+        assert (chosen.kernel, chosen.how) == (runs, "exact")
+
+
+def test_pytorch_computes_where_no_kernel_reads_the_tensors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels: Any = [BLIND]
+    with on_cpu(monkeypatch) as language:
+        chosen = plan.of(unaligned("base"), H200, Fixed([]), kernels, language.compile).chosen
+    assert chosen.kernel == "pytorch" and chosen.why.endswith("(blind: it reads whole 16 bytes)")
+
+
+def test_a_record_of_a_kernel_without_its_compiler_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fakes: list[Any] = [FakeKernel("optional"), FakeKernel()]
+    best = record(TMA, kernel="optional")
+    with on_cpu(monkeypatch) as language:
+        for lacking, kernel in (({}, "optional"), ({"optional": "why"}, fakes[1].name)):
+            monkeypatch.setattr(languages, "lacking", lambda kernels, arch, found=lacking: found)
+            made = plan.of(call(), H200, Fixed([best]), fakes, language.compile)
+            assert made.chosen.kernel == kernel
+
+
+def test_what_the_device_has_too_little_for_gives_way_to_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with on_cpu(monkeypatch) as language:
+        prepare = language.prepare
+
+        def scarce(spec: LaunchSpec, *arguments: Any) -> Any:
+            if spec.config["BLOCK_M"] == 128:
+                raise CompileError("out of resource: shared memory")
+            return prepare(spec, *arguments)
+
+        monkeypatch.setattr(language, "prepare", scarce)
+        with pytest.warns(UserWarning, match="is not used: out of resource: shared memory"):
+            chosen = plan_of(call(), language, record(TMA)).chosen
+    assert (chosen.how, chosen.config) == ("default", DEFAULT)
+
+
+def options(found: dict[str, Any], kernel: FakeKernel, aligned: bool = True) -> list[Chosen]:
+    choice = Choice("attention_fwd_triton", found, "exact", record(found))
+    fake: Any = kernel
+    return list(plan.options(choice, Case(fake, WORKLOAD, Target.named("h200")), aligned))
+
+
+def test_options_are_what_was_found_then_the_default() -> None:
+    first, second = options(TMA, FakeKernel())
+    assert (first.config, first.how) == (TMA, "exact")
+    assert (second.config, second.how) == (DEFAULT, "default")
+    assert second.why.startswith("default: what was found cannot run here (exact: measured on")
+
+
+def test_what_the_space_refuses_with_pointers_gives_way_to_the_default() -> None:
+    kernel = FakeKernel(refused_block_m=frozenset({128}), default_config={**TMA, "BLOCK_M": 64})
+    (only,) = options(TMA, kernel, aligned=False)
+    assert (only.config, only.how) == ({"BLOCK_M": 64, "LOADS": "pointer"}, "default")
+
+
+def test_a_config_that_does_not_compile_gives_way_to_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        on_cpu(monkeypatch, broken=frozenset({128})) as language,
+        pytest.warns(UserWarning, match=r"'BLOCK_M': 128.* is not used: ptxas says no"),
+    ):
+        chosen = plan_of(call(), language, record(TMA)).chosen
+    assert (chosen.how, chosen.config) == ("default", DEFAULT)
+
+
+@pytest.mark.filterwarnings("ignore:.*is not used")
+def test_pytorch_computes_what_compiles_with_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        on_cpu(monkeypatch, broken=frozenset({16, 128})) as language,
+        pytest.warns(UserWarning, match=r"attention runs in PyTorch: no config of attention_fwd"),
+    ):
+        made = plan_of(call(), language, record(TMA))
+    assert isinstance(made, PyTorchPlan) and made.chosen.workload == WORKLOAD
+
+
+def test_pytorch_computes_where_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_compiler(*arguments: Any) -> Any:
+        raise TunefaError("no compiler found: pip install triton")
+
+    fake: Any = FakeKernel()
+    with (
+        on_cpu(monkeypatch),
+        pytest.warns(UserWarning, match="attention runs in PyTorch: no compiler found"),
+    ):
+        made = plan.of(call(), H200, Fixed([]), [fake], no_compiler)
+    assert made.chosen.why == "pytorch: no compiler found: pip install triton"
+
+
+@pytest.mark.parametrize(("made", "chip", "why"), UNSERVED)
+def test_pytorch_computes_what_no_kernel_serves(made: Call, chip: Chip, why: str) -> None:
+    chosen = plan_of(made, FakeLanguage(), chip=chip).chosen
+    assert (chosen.kernel, chosen.how, chosen.config) == ("pytorch", "pytorch", {})
+    assert chosen.why.startswith("pytorch: ")
+    with pytest.raises(TunefaError, match=why):
+        raise TunefaError(chosen.why)
+
+
+def cuda(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> Chip:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    there = SeenDevice(name, capability, 132, 141 * 2**30)
+    monkeypatch.setattr(driver, "device", lambda index: there)
+    return Chip.of(torch.device("cuda", 0))
+
+
+def test_chips(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda(monkeypatch, "NVIDIA H200", (9, 0)) == H200
+    turing = cuda(monkeypatch, "Tesla T4", (7, 5))
+    assert turing.target is None
+    assert turing.why_not.startswith("there is no arch sm75 for Tesla T4 (known: sm80, ")
+    cpu = Chip.of(torch.device("cpu"))
+    assert cpu.why_not == "q is on cpu, and kernels run on CUDA devices"
+    monkeypatch.setattr(torch.version, "hip", "6.4")  # an MI250's capability is 9.0 too
+    amd = cuda(monkeypatch, "AMD Instinct MI250", (9, 0))
+    assert amd.target is None and "AMD Instinct MI250 is an AMD device" in amd.why_not
+
+
+@pytest.mark.parametrize(("head_dim", "aligned"), [(64, True), (72, False)])
+def test_the_real_kernel_compiles_its_default(
+    monkeypatch: pytest.MonkeyPatch, head_dim: int, aligned: bool
+) -> None:
+    kernel = kernels.load("attention_fwd_triton")
+    compiled = []
+
+    def compile(*arguments: Any) -> Any:
+        made = languages.load("triton").compile(*arguments)
+        compiled.append((made.resources, arguments[-1]))
+        return made
+
+    shape = torch.randn(1, 64, 4, head_dim, dtype=torch.bfloat16)
+    launch = FakeLaunch(lambda *tensors: None, 0, {})  # only a device loads what was compiled
+    monkeypatch.setattr(languages.load("triton"), "prepare", lambda *arguments: launch)
+    made = plan.of(call(q=shape, k=shape, v=shape), H200, Fixed([]), [kernel], compile)
+    assert isinstance(made, KernelPlan) and made.chosen.how == "default"
+    assert (made.chosen.config["LOADS"] == "tma") <= aligned
+    ((resources, was_aligned),) = compiled
+    assert resources.registers > 0 and was_aligned == aligned

@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import tunefa
+from tests.support.fake_kernel import DEFAULT, FakeLanguage
+from tests.support.sample_records import measured
+from tunefa.errors import TunefaError
+from tunefa.runtime import choose
+from tunefa.runtime.call import Options
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.plan import Plan
+from tunefa.runtime.process import Runtime
+from tunefa.spec.workload import Workload
+from tunefa.store import results as store
+from tunefa.store.results import Store
+
+pytestmark = pytest.mark.usefixtures("fresh")
+TMA = {"BLOCK_M": 128, "LOADS": "tma"}
+
+
+def tensors(
+    heads: int = 4, heads_kv: int = 2, seqlen_q: int = 16, seqlen_k: int = 24, head_dim: int = 32
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return (
+        torch.randn(2, seqlen_q, heads, head_dim, generator=generator),
+        torch.randn(2, seqlen_k, heads_kv, head_dim, generator=generator),
+        torch.randn(2, seqlen_k, heads_kv, head_dim, generator=generator),
+    )
+
+
+def heads_first(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def sdpa(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """PyTorch's own, of BSHD tensors, with the bottom-right mask written out."""
+    seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
+    diagonal = k.shape[1] - q.shape[1]
+    mask = seen.tril(diagonal) if causal else None
+    if mask is not None and window is not None:
+        mask = mask.triu(diagonal + 1 - window)
+    q, k, v = heads_first(q, k, v)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
+    return out.transpose(1, 2)
+
+
+# ------------------------------------------------------------------------------ on the CPU
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads_kv", [1, 2, 4])
+def test_is_attention(heads_kv: int, causal: bool) -> None:
+    q, k, v = tensors(heads_kv=heads_kv)
+    out, lse = tunefa.flash_attention(q, k, v, causal=causal, return_lse=True)
+    torch.testing.assert_close(out, sdpa(q, k, v, causal))
+    assert (lse.shape, lse.dtype) == ((2, 4, 16), torch.float32)
+
+
+@pytest.mark.parametrize("window", [1, 7, 23, 24, 1000])
+def test_a_window_is_the_last_keys(window: int) -> None:
+    q, k, v = tensors()
+    out = tunefa.flash_attention(q, k, v, causal=True, window=window)
+    torch.testing.assert_close(out, sdpa(q, k, v, True, None, window))
+
+
+@pytest.mark.parametrize("window", [(0, 0), (3, 5), (None, 2), (7, None), (100, 100)])
+def test_a_window_of_two_sides(window: tuple[int | None, int | None]) -> None:
+    q, k, v = tensors()
+    out = tunefa.flash_attention(q, k, v, window=window)
+    left, right = (100 if side is None else side for side in window)
+    diagonal = k.shape[1] - q.shape[1]
+    seen = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
+    seen = seen.tril(diagonal + right).triu(diagonal - left)
+    q, k, v = heads_first(q, k, v)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    torch.testing.assert_close(out, expected.transpose(1, 2))
+
+
+def test_a_soft_cap_bounds_the_scores() -> None:
+    q, k, v = tensors()
+    out, lse = tunefa.flash_attention(q, k, v, scale=1.0, softcap=0.5, return_lse=True)
+    heads = q.shape[2] // k.shape[2]
+    scores = q.transpose(1, 2) @ k.transpose(1, 2).repeat_interleave(heads, 1).mT
+    scores = 0.5 * torch.tanh(scores / 0.5)
+    right = scores.softmax(-1) @ v.transpose(1, 2).repeat_interleave(heads, 1)
+    torch.testing.assert_close(out, right.transpose(1, 2))
+    torch.testing.assert_close(lse, scores.logsumexp(-1))
+
+
+def test_layouts_are_equal() -> None:
+    q, k, v = tensors()
+    out, lse = tunefa.flash_attention(q, k, v, causal=True, return_lse=True)
+    heads = heads_first(q, k, v)
+    for q, k, v in (heads, tuple(x.contiguous() for x in heads)):
+        other, other_lse = tunefa.flash_attention(
+            q, k, v, causal=True, layout="bhsd", return_lse=True
+        )
+        assert other.is_contiguous()
+        assert torch.equal(other.transpose(1, 2), out) and torch.equal(other_lse, lse)
+
+
+@pytest.mark.parametrize("scale", [None, 0.5, 1, 0.0, -0.25])
+def test_scales(scale: float | None) -> None:
+    q, k, v = tensors()
+    out = tunefa.flash_attention(q, k, v, scale=scale)
+    torch.testing.assert_close(out, sdpa(q, k, v, False, scale))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_result_has_q_s_dtype(dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype) for x in tensors())
+    out, lse = tunefa.flash_attention(q, k, v, causal=True, return_lse=True)
+    assert out.dtype == dtype
+    assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    exact = sdpa(q.double(), k.double(), v.double(), True)
+    tolerance = {torch.bfloat16: 8e-3, torch.float16: 1e-3, torch.float64: 1e-12}[dtype]
+    assert float((out.double() - exact).norm() / exact.norm()) < tolerance
+
+
+def test_empty_tensors() -> None:
+    q, k, v = tensors()
+    out, lse = tunefa.flash_attention(q[:0], k[:0], v[:0], return_lse=True)
+    assert (out.shape, lse.shape) == ((0, 16, 4, 32), (0, 4, 16))
+    assert tunefa.flash_attention(q[:, :0], k, v, causal=True).shape == (2, 0, 4, 32)
+    out, lse = tunefa.flash_attention(q, k[:, :0], v[:, :0], return_lse=True)
+    assert bool((out == 0).all()) and bool((lse == -math.inf).all())
+
+
+def test_mistakes_are_one_sentence_with_and_without_autograd() -> None:
+    q, k, v = tensors()
+    with pytest.raises(TunefaError, match="unknown layout 'bsdh': did you mean bshd"):
+        tunefa.flash_attention(q, k, v, layout="bsdh")  # type: ignore[call-overload]
+    with pytest.raises(TunefaError, match="window is 4 and causal is False"):
+        tunefa.flash_attention(q, k, v, window=4)
+    with pytest.raises(TunefaError, match=r"k is a NoneType: give a torch\.Tensor"):
+        tunefa.flash_attention(q, None, v)  # type: ignore[call-overload]
+    for x in (q, q.requires_grad_()):
+        with pytest.raises(TunefaError, match="head_dim of q is 32 and of k 16"):
+            tunefa.flash_attention(x, k[..., :16], v)
+
+
+def test_other_devices_and_fake_tensors_have_shapes() -> None:
+    q, k, v = (x.to("meta") for x in tensors())
+    out, lse = tunefa.flash_attention(q, k, v, return_lse=True)
+    assert (out.device.type, out.shape, lse.shape) == ("meta", q.shape, (2, 4, 16))
+
+
+# ------------------------------------------------------------------------------ last_choice, load
+
+
+def test_last_choice_says_why_pytorch_ran() -> None:
+    assert tunefa.last_choice() is None
+    tunefa.flash_attention(*tensors())
+    chosen = tunefa.last_choice()
+    assert chosen is not None
+    assert (chosen.kernel, chosen.how, chosen.config) == ("pytorch", "pytorch", {})
+    assert chosen.why == "pytorch: q is on cpu, and kernels run on CUDA devices"
+
+
+def test_last_choice_is_the_thread_s_own() -> None:
+    tunefa.flash_attention(*tensors())
+    seen: list[Chosen | None] = []
+    thread = threading.Thread(target=lambda: seen.append(tunefa.last_choice()))
+    thread.start()
+    thread.join()
+    assert seen == [None] and tunefa.last_choice() is not None
+
+
+def test_the_config_that_last_choice_shows_is_a_copy(fresh: Runtime) -> None:
+    fresh._last.chosen = Chosen("kernel", dict(TMA), "exact", "exact: it is", None)
+    shown = tunefa.last_choice()
+    assert shown is not None and shown.config == TMA
+    shown.config["BLOCK_M"] = 1
+    assert tunefa.last_choice() == Chosen("kernel", TMA, "exact", "exact: it is", None)
+
+
+def test_load_reads_the_file_at_once(tmp_path: Path) -> None:
+    with pytest.raises(TunefaError, match=r"gone\.yaml"):
+        tunefa.load(tmp_path / "gone.yaml")
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("tunefa_schema: 1\nrecords: [\n", encoding="utf-8")
+    with pytest.raises(TunefaError, match=r"broken\.yaml:"):
+        tunefa.load(str(broken))
+
+
+# ------------------------------------------------------------------------------ plans
+
+
+def test_descales_that_are_given_or_not_make_plans_of_their_own(
+    fresh: Runtime, language: FakeLanguage
+) -> None:
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in tensors())
+    some = torch.ones(k.shape[0], k.shape[2])
+    options, given = Options(True), [(), (some, None, None), (None, some, None), (some,) * 3]
+    plans = [fresh.plan(q, k, v, options, descales) for descales in given]
+    assert len(set(map(id, plans))) == 4
+    assert fresh.plan(q, k, v, options, (2 * some, None, None)) is plans[1]
+
+
+def plan_for(
+    fresh: Runtime, q: Tensor, k: Tensor, v: Tensor, causal: bool = True, layout: str = "bshd"
+) -> Plan:
+    return fresh.plan(q, k, v, Options(causal, layout=layout))
+
+
+def test_a_known_shape_is_not_decided_again(
+    fresh: Runtime, language: FakeLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = plan_for(fresh, *tensors())
+
+    def never(*arguments: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(choose, "choose", never)
+    monkeypatch.setattr(store, "read", never)
+    monkeypatch.setattr(language, "compile", never)
+    assert plan_for(fresh, *tensors()) is first
+    out, _ = first.run(*tensors(), None)
+    torch.testing.assert_close(out, sdpa(*tensors(), True))
+
+
+@pytest.mark.parametrize("seqlen_k", [24, 48])
+def test_what_a_plan_depends_on(fresh: Runtime, language: FakeLanguage, seqlen_k: int) -> None:
+    q, k, v = tensors(seqlen_k=seqlen_k)
+    wide = torch.cat([v, v], -1)
+    plans = [
+        plan_for(fresh, q, k, v),
+        plan_for(fresh, q, k, v, causal=False),
+        plan_for(fresh, q, k, v, layout="bshd"),
+        fresh.plan(q, k, v, Options(True, 5)),
+        fresh.plan(q, k, v, Options(True, 6)),
+        plan_for(fresh, *heads_first(q, k, v), layout="bhsd"),
+        plan_for(fresh, q.bfloat16(), k.bfloat16(), v.bfloat16()),
+        plan_for(fresh, q, k, wide),
+        plan_for(fresh, q, k, wide[..., :32]),
+        plan_for(fresh, torch.ones(q.numel() + 1)[1:].view(q.shape), k, v),
+    ]
+    assert plans[2] is plans[0]
+    assert len({id(each) for each in plans}) == len(plans) - 1
+
+
+def test_another_length_or_batch_does_not_compile_again(
+    fresh: Runtime, language: FakeLanguage
+) -> None:
+    plan_for(fresh, *tensors())
+    plan_for(fresh, *tensors(seqlen_k=80))
+    q, k, v = tensors(seqlen_q=3)
+    plan_for(fresh, q[:1], k[:1], v[:1])
+    assert language.compiled == [(DEFAULT, True)]
+    plan_for(fresh, *tensors(heads=8))  # another group is another kernel
+    plan_for(fresh, *tensors(head_dim=40))  # not aligned
+    assert language.compiled[1:] == [(DEFAULT, True), (DEFAULT, False)]
+
+
+def test_plans_run_their_window(fresh: Runtime, language: FakeLanguage) -> None:
+    for window in (3, 30):
+        made = fresh.plan(*tensors(), Options.of(True, window))
+        out, _ = made.run(*tensors(), None)
+        torch.testing.assert_close(out, sdpa(*tensors(), True, None, window))
+        assert made.chosen.workload == Workload.parse(f"{WORKLOAD}_w{window}")
+
+
+def test_plans_are_bounded(
+    fresh: Runtime, language: FakeLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh._plans, "_size", 2)
+    first = plan_for(fresh, *tensors(seqlen_q=1))
+    second = plan_for(fresh, *tensors(seqlen_q=2))
+    assert plan_for(fresh, *tensors(seqlen_q=1)) is first
+    plan_for(fresh, *tensors(seqlen_q=3))
+    assert len(fresh._plans) == 2
+    assert plan_for(fresh, *tensors(seqlen_q=1)) is first
+    assert plan_for(fresh, *tensors(seqlen_q=2)) is not second
+
+
+def test_plans_that_hold_device_memory_count_for_more(
+    fresh: Runtime, language: FakeLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh._plans, "_size", 20)
+    for device_bytes, kept in ((0, 20), (3 * 2**14, 5), (2**20, 1)):
+        language.device_bytes = device_bytes
+        for seqlen in range(1, 30):
+            plan_for(fresh, *tensors(seqlen_q=seqlen, seqlen_k=device_bytes % 1000 + 1))
+        assert len(fresh._plans) == kept
+
+
+def test_threads_make_one_plan(fresh: Runtime, language: FakeLanguage) -> None:
+    plans: list[Plan] = []
+    start = threading.Barrier(4)
+
+    def run() -> None:
+        start.wait()
+        plans.append(plan_for(fresh, *tensors()))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(plans) == 4 and len({id(each) for each in plans}) == 1
+    assert len(language.compiled) == 1
+
+
+WORKLOAD = "b2_h4_kv2_q16_k24_d32_fp32_causal"
+
+
+def test_tunefa_home_holds_the_user_s_records(
+    fresh: Runtime, language: FakeLanguage, tmp_path: Path
+) -> None:
+    Store([tmp_path / "results"]).add(measured(WORKLOAD, config=TMA))
+    chosen = plan_for(fresh, *tensors()).chosen
+    assert (chosen.how, chosen.config, chosen.workload) == ("exact", TMA, Workload.parse(WORKLOAD))
+    assert plan_for(fresh, *tensors(seqlen_k=48)).chosen.how == "nearest"
+
+
+def test_load_decides_again_and_stands_before_the_store(
+    fresh: Runtime, language: FakeLanguage, tmp_path: Path
+) -> None:
+    assert plan_for(fresh, *tensors()).chosen.how == "default"
+    for block_m in (32, 64):
+        file = tmp_path / f"{block_m}.yaml"
+        store.write(file, [measured(WORKLOAD, config={**TMA, "BLOCK_M": block_m})])
+        tunefa.load(file)
+        assert plan_for(fresh, *tensors()).chosen.config["BLOCK_M"] == block_m
+    Store([tmp_path / "results"]).add(measured(WORKLOAD, config=TMA))
+    assert fresh._records is not None and len(fresh._records.records()) == 3
+    (tmp_path / "64.yaml").unlink()  # what was loaded stays
+    fresh._plans.clear()
+    assert plan_for(fresh, *tensors()).chosen.config["BLOCK_M"] == 64

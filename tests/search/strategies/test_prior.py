@@ -1,0 +1,75 @@
+"""The strategies that correct the analytic model: `prior`, and `auto` which adds to it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.support.sample_problem import BEST, FEASIBLE, good, landscape_us, problem, proposals
+from tunefa.search import strategies
+from tunefa.search.strategies import prior
+from tunefa.search.study import Study
+from tunefa.spec.trial import Config, Trial
+
+
+@pytest.mark.parametrize("name", ["prior", "auto"])
+def test_a_wrong_model_is_unlearned(name: str) -> None:
+    """Where the analytic model has the order upside down, trials win over it."""
+    upside_down = problem(FEASIBLE)
+    inverse = [1e4 / expected for expected in upside_down.expected_us]
+    strategy = strategies.create(name, replace(upside_down, expected_us=inverse))
+    proposed = []
+    for _ in range(60):
+        config = strategy.ask()
+        assert config is not None
+        proposed.append(landscape_us(config))
+        strategy.tell(good(config))
+    assert min(proposed[:4]) > 1.5 * landscape_us(BEST)
+    assert min(proposed) < 1.15 * landscape_us(BEST)
+
+
+def test_a_search_that_goes_on_has_no_opening() -> None:
+    """The distances between all candidates and thousands of trials would take gigabytes."""
+    asked = problem(FEASIBLE)
+    for told, opens in ((3, True), (4, False)):
+        sampler = prior.Prior(asked)
+        strategy = Study(sampler)
+        for config in FEASIBLE[:told]:
+            strategy.tell(good(config))
+        assert bool(list(sampler.opening(asked))) == opens
+
+
+@pytest.mark.parametrize("name", ["prior", "auto"])
+def test_proposals_under_way_are_spread(name: str) -> None:
+    """Asked for a batch, it does not put all on neighbours of one another."""
+    strategy = strategies.create(name, problem(FEASIBLE))
+    for known in FEASIBLE[::60]:
+        strategy.tell(good(known))
+    batch = [config for _ in range(12) if (config := strategy.ask()) is not None]
+    assert len({(c["BLOCK_M"], c["BLOCK_N"], c["num_stages"]) for c in batch}) >= 6
+
+
+@pytest.mark.parametrize("name", ["prior", "auto"])
+def test_batches_find_a_planted_optimum_nearly_as_soon(name: str) -> None:
+    strategy = strategies.create(name, problem(FEASIBLE))
+    underway, chance = list[Config](), random.Random(2)
+    count = 0
+    while True:
+        count += 1
+        while len(underway) < 8 and (config := strategy.ask()) is not None:
+            underway.append(config)
+        config = underway.pop(chance.randrange(len(underway)))
+        if config == BEST:
+            break
+        strategy.tell(good(config))
+    assert count < 60  # of 776
+
+
+@pytest.mark.parametrize("name", ["prior", "auto"])
+def test_it_leaves_a_region_whose_favourites_fail(name: str) -> None:
+    """The model likes most what never works: the failures near it say so."""
+    judge = lambda c: Trial(c, "crashed") if c["BLOCK_M"] >= 128 else good(c)  # noqa: E731
+    proposed = proposals(name, 40, judge)
+    assert sum(c["BLOCK_M"] >= 128 for c in proposed[20:]) <= 5

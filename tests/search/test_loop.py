@@ -1,0 +1,155 @@
+"""tunefa/search/loop.py: when a search starts no more, what it waits for, and what it abandons."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.fake_objective import KERNEL, Fake, request
+from tunefa.search import loop
+from tunefa.search.budget import Budget
+from tunefa.search.loop import Share, StoppingRule
+from tunefa.spec.trial import Config, Trial
+
+
+class Numbers:
+    """Proposes 0, 1, 2 and so on; remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def ask(self) -> Config | None:
+        self.asked += 1
+        return {"A": self.asked - 1}
+
+    def tell(self, trial: Trial) -> None:
+        pass
+
+
+def fake(pause_s: float = 0.0, judge: Any = lambda config: 100.0) -> Fake:
+    class Own(Fake):
+        pass
+
+    Own.pause_s, Own.judge = pause_s, staticmethod(judge)
+    return Own(request().case(KERNEL))
+
+
+def share(budget: Budget, reserve_s: float = 0.0, fraction: float = 1.0) -> Share:
+    return Share(budget, fraction, 0, reserve_s)
+
+
+def timed(evaluator: Fake, own: Share, *earlier: Trial) -> tuple[list[Trial], float]:
+    """The trials of a search, and the seconds it took."""
+    start = time.monotonic()
+    found = list(loop.trials(Numbers(), evaluator, own, StoppingRule().resumed(earlier)))
+    return found, time.monotonic() - start
+
+
+def test_the_reserve_is_left() -> None:
+    budget = Budget(seconds=100.0)
+    left_s = share(budget, reserve_s=15.0).search_until() - time.monotonic()
+    assert left_s == pytest.approx(85.0, abs=5.0)
+
+
+def test_of_little_time_half_is_left() -> None:
+    left_s = share(Budget(seconds=100.0), reserve_s=95.0).search_until() - time.monotonic()
+    assert left_s == pytest.approx(50.0, abs=5.0)
+
+
+def test_a_share_ends_where_the_next_begins() -> None:
+    budget = Budget(seconds=100.0)
+    assert share(budget, fraction=0.5).deadline == budget.start + 50.0
+    assert math.isinf(share(Budget(trials=5)).deadline)
+
+
+def test_what_is_slow_at_the_end_is_abandoned() -> None:
+    slow: dict[int, float] = {5: 60.0}
+    evaluator = fake(0.01)
+    take = evaluator.next
+
+    def next(wait_s: float = math.inf) -> Trial | None:
+        evaluator.pause_s = slow.get(evaluator.pending[0]["A"], 0.01)
+        return take(wait_s)
+
+    evaluator.next = next  # type: ignore[method-assign]
+    found, took_s = timed(evaluator, share(Budget(seconds=1.0)))
+    assert [trial.config["A"] for trial in found] == [0, 1, 2, 3, 4]
+    assert 0.9 < took_s < 30, "the slow one takes 60 s"
+
+
+def test_a_search_without_a_right_config_waits_for_what_it_has_started() -> None:
+    found, took_s = timed(fake(0.4), share(Budget(seconds=0.1)))
+    assert len(found) == 1 and took_s > 0.35
+
+
+def test_one_config_is_tried_however_small_the_budget() -> None:
+    budget = Budget(seconds=0.001)
+    time.sleep(0.01)
+    found, _ = timed(fake(), share(budget))
+    assert [trial.config["A"] for trial in found] == [0]
+
+
+def test_a_search_that_knows_a_right_config_ends_at_once_without_time() -> None:
+    budget = Budget(seconds=0.001)
+    time.sleep(0.01)
+    found, _ = timed(fake(), share(budget), Trial({"A": 9}, "ok", predicted_us=1.0))
+    assert found == []
+
+
+def test_failures_do_not_keep_a_search_alive() -> None:
+    found, took_s = timed(fake(0.05, lambda config: "crashed"), share(Budget(seconds=0.3)))
+    assert took_s < 30 and {trial.outcome for trial in found} == {"crashed"}
+
+
+def test_what_was_found_earlier_is_no_gain_again() -> None:
+    earlier = [Trial({"A": n}, "ok", predicted_us=50.0) for n in range(10)]
+    stopping = StoppingRule().resumed([*earlier, Trial({"A": 99}, "crashed", "because")])
+    assert (stopping.best_us, stopping.done, stopping.right) == (50.0, 11, 10)
+    stopping.add(Trial({"A": 11}, "ok", predicted_us=60.0))
+    assert (stopping.best_us, stopping.since_best) == (50.0, 1)
+    stopping.add(Trial({"A": 12}, "ok", predicted_us=40.0))
+    assert (stopping.best_us, stopping.since_best) == (40.0, 0)
+
+
+def test_a_continued_search_by_seconds_ends_on_the_plateau_it_is_on() -> None:
+    found, _ = timed(fake(), share(Budget(seconds=600)), Trial({}, "ok", predicted_us=100.0))
+    assert len(found) == 61 + Fake.width - 1  # those under way when it was seen end too
+
+
+def test_a_kernel_has_lost_after_a_fair_look_at_what_is_right() -> None:
+    """Trials that failed are none; far behind is not yet lost, and close behind never."""
+    stopping = StoppingRule(to_beat_us=100.0, fair_trials=3)
+    for place, (outcome, us) in enumerate(
+        [("ok", 140.0), ("crashed", None), ("crashed", None), ("ok", 130.0)]
+    ):
+        stopping.add(Trial({"A": place}, outcome, predicted_us=us))  # type: ignore[arg-type]
+    assert stopping.behind and not stopping.lost
+    stopping.add(Trial({"A": 4}, "ok", predicted_us=150.0))
+    assert stopping.lost and stopping.slower_by == pytest.approx(0.3)
+    stopping.add(Trial({"A": 5}, "ok", predicted_us=114.0))
+    assert not stopping.behind and not stopping.lost
+
+
+def test_nothing_to_beat_is_nothing_to_lose_to() -> None:
+    stopping = StoppingRule(fair_trials=0)
+    assert not stopping.behind and not stopping.lost
+    stopping.add(Trial({}, "ok", predicted_us=1e9))
+    assert not stopping.behind and not stopping.lost
+
+
+@pytest.mark.parametrize("budget", [Budget(seconds=600), Budget(trials=50)])
+def test_what_is_under_way_when_a_kernel_has_lost_is_abandoned(budget: Budget) -> None:
+    evaluator = fake()
+    stopping = StoppingRule(to_beat_us=80.0, fair_trials=5)
+    assert len(list(loop.trials(Numbers(), evaluator, share(budget), stopping))) == 5
+    assert len(evaluator.pending) == Fake.width - 1
+    assert list(loop.trials(Numbers(), evaluator, share(budget), stopping)) == []
+
+
+def test_a_share_of_trials_is_used_by_the_last_of_them() -> None:
+    """However it was rounded: 0.2 + 0.2 + 0.2 is more than 0.6."""
+    own = Share(Budget(trials=10), 0.2 + 0.2 + 0.2, 4, 0.0)
+    assert not own.is_used(1) and own.is_used(2)

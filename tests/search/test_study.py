@@ -1,0 +1,284 @@
+"""The study: what Optuna is told, where it is kept, and how it goes on."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages.journal import JournalFileBackend
+
+from tests.support.sample_problem import FEASIBLE, SMALL, good, problem
+from tunefa.errors import TunefaError
+from tunefa.search import strategies, study
+from tunefa.search.strategy import Strategy
+from tunefa.spec.trial import Planned, Resources, Trial
+
+NAME = "search-kernel"
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """A search's journal, of which only the name counts."""
+    return tmp_path / "stem.jsonl"
+
+
+def opened(journal: Path, name: str = "random", **of: Any) -> Strategy:
+    saved = study.Saved(study.beside(journal), NAME)
+    return strategies.create(name, problem(**of), saved)
+
+
+def held(journal: Path) -> optuna.Study:
+    """As Optuna's own tools open it."""
+    path = str(study.path_beside(journal))
+    storage = optuna.storages.JournalStorage(JournalFileBackend(path))
+    return optuna.load_study(study_name=NAME, storage=storage)
+
+
+def test_optuna_reads_positions_values_and_times(journal: Path) -> None:
+    strategy = opened(journal, "grid")
+    config = strategy.ask()
+    assert config == SMALL[0]
+    strategy.tell(good(config))
+    [trial] = held(journal).trials
+    assert trial.state.name == "COMPLETE"
+    assert trial.value == good(config).median_us
+    assert trial.user_attrs["config"] == " ".join(f"{k}={v}" for k, v in config.items())
+    assert trial.params == {p.name: p.values.index(config[p.name]) for p in problem().parameters}
+
+
+def test_ctrl_c_while_optuna_lets_go_of_its_lock(
+    journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = opened(journal)
+    config = strategy.ask()
+    assert config is not None
+    unlink, unlinked = os.unlink, list[str]()
+
+    def interrupted(path: str) -> None:
+        unlink(path)
+        unlinked.append(path)
+        if len(unlinked) == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            strategy.tell(good(config))
+    assert unlinked and strategy.ask() is not None
+
+
+def test_a_failure_is_a_slow_trial_that_violates_a_constraint(journal: Path) -> None:
+    strategy = opened(journal)
+    first, second = strategy.ask(), strategy.ask()
+    assert first is not None and second is not None
+    strategy.tell(good(first))
+    strategy.tell(Trial(second, "timeout", "compiling took over 60 s"))
+    right, failed = held(journal).trials
+    assert right.value is not None and failed.value == 2 * right.value
+    assert all(value <= 0 for value in right.constraints.values())
+    assert max(failed.constraints.values()) > 0
+    assert failed.user_attrs["outcome"] == "timeout: compiling took over 60 s"
+    assert held(journal).best_trial.number == right.number
+
+
+def test_a_trial_is_told_once(journal: Path) -> None:
+    strategy = opened(journal)
+    config = strategy.ask()
+    assert config is not None
+    for trial in (good(config), Trial(config, "wrong"), good(SMALL[3]), good(SMALL[3])):
+        strategy.tell(trial)
+    assert len(held(journal).trials) == len({repr(config), repr(SMALL[3])})
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_it_goes_on_with_what_is_there(name: str, journal: Path) -> None:
+    """Trials of an earlier process are not repeated; what it had under way is."""
+    earlier = opened(journal, name)
+    done = [earlier.ask() for _ in range(5)]
+    for config in done[:4]:
+        assert config is not None
+        earlier.tell(good(config))
+    later = opened(journal, name)
+    for config in done[:4]:
+        assert config is not None
+        later.tell(good(config))  # as a search that is resumed does
+    rest = []
+    while (config := later.ask()) is not None:
+        rest.append(config)
+        later.tell(good(config))
+    assert not [config for config in rest if config in done[:4]]
+    assert done[4] in rest and len(rest) == len(SMALL) - 4
+    complete = [trial for trial in held(journal).trials if trial.state.name == "COMPLETE"]
+    assert len(complete) == len(SMALL)
+
+
+def test_what_a_killed_process_leaves_is_no_obstacle(journal: Path) -> None:
+    strategy = opened(journal, "grid")
+    strategy.ask()
+    path = study.path_beside(journal)
+    with open(path, "ab") as file:
+        file.write(b'{"op_code": 5, "trial')
+    path.with_name(f"{path.name}.lock").symlink_to(path)
+    again = opened(journal, "grid")
+    assert again.ask() == SMALL[0]
+    assert [trial.state.name for trial in held(journal).trials] == ["FAIL", "RUNNING"]
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 60 + b"\n", b'{"op_code": 4}\n', b"[]\n", b"\xff\n"])
+def test_a_damaged_study_gives_way_to_a_new_one(journal: Path, damage: bytes) -> None:
+    """What it held is in the search's journal, and told anew."""
+    config = opened(journal, "grid").ask()
+    assert config is not None
+    path = study.path_beside(journal)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], damage, *lines[1:]]))
+    damaged = path.read_bytes()
+    again = opened(journal, "grid")
+    again.tell(good(config))
+    assert again.ask() == SMALL[1]
+    assert [trial.state.name for trial in held(journal).trials] == ["COMPLETE", "RUNNING"]
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("name", ["grid", "prior", "tpe"])
+def test_trials_of_what_is_no_longer_feasible_are_passed_over(name: str, journal: Path) -> None:
+    earlier = opened(journal, name)
+    for config in SMALL[:3]:
+        earlier.tell(good(config))
+    later = opened(journal, name, configs=SMALL[2:])
+    rest = []
+    while (proposed := later.ask()) is not None:
+        rest.append(proposed)
+        later.tell(good(proposed))
+    assert sorted(map(repr, rest)) == sorted(map(repr, SMALL[3:]))
+
+
+def test_a_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    for kernel in ("one", "two"):
+        saved = study.Saved(study.database(url), kernel)
+        strategy = strategies.create("auto", problem(FEASIBLE), saved)
+        config = strategy.ask()
+        assert config is not None
+        strategy.tell(good(config))
+    assert sorted(optuna.get_all_study_names(url)) == ["one", "two"]
+    assert len(optuna.load_study(study_name="two", storage=url).trials) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("study.db", "Could not parse"),
+        ("sqlite:////no/such/folder/study.db", "unable to open"),
+        ("nosuch://host/base", "nosuch"),
+        ("", "Could not parse"),
+    ],
+)
+def test_a_database_that_cannot_be_opened(url: str, why: str) -> None:
+    with pytest.raises(TunefaError, match=why) as caught:
+        study.database(url)
+    assert f"the storage {url!r} cannot be opened" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_of_another_optuna(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    study.database(f"sqlite:///{path}")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'v9.9.9'")
+    with pytest.raises(TunefaError, match=r"cannot be opened \(RuntimeError: "):
+        study.database(f"sqlite:///{path}")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("nosuch://me:se:cr@et@host/base", "nosuch://me:***@host/base"),
+        ("nosuch://me@host/base?password=secret&a=1", "nosuch://me@host/base?password=***&a=1"),
+        ("nosuch://host:5432/base", "nosuch://host:5432/base"),
+        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
+        ("//me:secret@host", "//me:***@host"),
+    ],
+)
+def test_no_password_is_shown(url: str, shown: str) -> None:
+    assert study.without_password(url) == shown
+    if not url.startswith("sqlite"):
+        with pytest.raises(TunefaError) as caught:
+            study.database(url)
+        assert repr(shown) in str(caught.value) and "secret" not in str(caught.value)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from tests.support.sample_problem import good, problem
+from tunefa.search import strategies, study
+from tunefa.errors import TunefaError
+saved = study.Saved(study.beside(Path(sys.argv[1])), "full")
+strategy = strategies.create("random", problem(), saved)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+try:
+    while True:
+        strategy.tell(good(strategy.ask()))
+except TunefaError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_said_in_a_sentence(journal: Path) -> None:
+    command = [sys.executable, "-c", FULL, str(journal)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ
+                          | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "the study full cannot be kept" in done.stdout
+
+
+def test_what_is_too_large_for_a_memory_violates_it_by_how_much(journal: Path) -> None:
+    strategy = opened(journal, memories=("ub", "l1"))
+    ended = [
+        Trial({}, "compile_failed", "UB", Resources(planned=Planned({"ub": 0.25, "l1": -0.5}))),
+        Trial({}, "ok", "", Resources(planned=Planned({"ub": -0.1, "l1": -0.5})), 10.0),
+        Trial({}, "crashed", "the compiler died"),
+    ]
+    for trial in ended:
+        strategy.tell(replace(trial, config=strategy.ask() or {}))
+    assert [trial.constraints for trial in held(journal).trials] == [
+        {"failed": -1.0, "ub": 0.25, "l1": -0.5},
+        {"failed": -1.0, "ub": -0.1, "l1": -0.5},
+        {"failed": 1.0, "ub": 0.0, "l1": 0.0},
+    ]
+    again: Any = opened(journal, memories=("ub", "l1"))
+    assert list(again._candidates.excess.values()) == [0.25]
+    assert list(again._candidates.times.values()) == [None, 10.0, None]
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TunefaError, match="cannot be kept"):
+        study.beside(tmp_path / "missing" / "stem.jsonl")
+
+
+def test_the_samplers_serve_a_study_of_optuna_itself() -> None:
+    """Without tunefa's study around them, as in a notebook."""
+    from tunefa.search.strategies import prior
+
+    sampler = prior.sampler(problem(FEASIBLE))
+    own = optuna.create_study(sampler=sampler)
+    sizes = {p.name: len(p.values) - 1 for p in problem().parameters}
+    best = min(FEASIBLE, key=lambda c: good(c).median_us or 0)
+
+    def objective(trial: optuna.Trial) -> float:
+        chosen = {name: trial.suggest_int(name, 0, size) for name, size in sizes.items()}
+        config = {p.name: p.values[chosen[p.name]] for p in problem().parameters}
+        assert config in FEASIBLE
+        return good(config).median_us or 0.0
+
+    own.optimize(objective, n_trials=25)
+    assert own.best_value <= 1.25 * (good(best).median_us or 0)

@@ -1,0 +1,193 @@
+"""tunefa/search/verify.py: what becomes of stored winners, on a device that is a table of times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sample_records import measured
+from tunefa.compile import provenance
+from tunefa.measure.measured import unraced
+from tunefa.measure.objective import Raced
+from tunefa.search import verify
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Config, Mode, Outcome, Resources, Trial
+from tunefa.spec.workload import Workload
+from tunefa.store.record import Record
+from tunefa.store.results import Store
+
+TARGET = Target.named("h200")
+H200 = TARGET.device
+KERNEL = kernels.load("attention_fwd_triton")
+WORKLOAD = Workload.parse("q8192_d128_bf16_causal")
+CASE = Case(KERNEL, WORKLOAD, TARGET)
+DEFAULT = CASE.default()
+STORED = {**DEFAULT, "SECTION_HEADS": 16}
+SECOND = {**DEFAULT, "SECTION_HEADS": 4}
+
+
+class Device:
+    """Races by table: SECTION_HEADS -> us, or an outcome. The noise floor is 1 %."""
+
+    kind = "measured"
+    width = 3
+
+    def __init__(self, us: dict[int, float | Outcome], **claims: Any) -> None:
+        self.us = us
+        self.claims = claims
+        self.asked: list[tuple[Any, ...]] = []
+        self.pending: list[Config] = []
+
+    def __call__(self, *asked: Any) -> Any:
+        """Made for a mode, then for a case and a number of workers."""
+        self.asked.append(asked)
+        return self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def submit(self, config: Config) -> None:
+        self.pending.insert(0, config)  # comes back in another order
+
+    def next(self, wait_s: float = 0.0) -> Trial:
+        config = self.pending.pop(0)
+        says: Any = self.us[config["SECTION_HEADS"]]
+        if isinstance(says, str):
+            outcome: Any = says
+            return Trial(config, outcome, "because")
+        return Trial(config, "ok", resources=Resources(1, 1, 0, 0), samples_us=(says,), error=1e-3)
+
+    def race(self, trials: Any, default: Config | None) -> Raced:
+        best = min(trials, key=lambda trial: trial.median_us)
+        certificate = {
+            "noise_floor": 0.01,
+            "gain_over_default": None,
+            "racers": len(trials),
+            **self.claims,
+        }
+        return Raced(list(trials), best, certificate)
+
+
+def record(**parts: Any) -> Record:
+    certificate = {"runner_up": {"config": SECOND}}
+    return replace(
+        measured(device=H200.name),
+        workload=WORKLOAD,
+        config=STORED,
+        certificate=certificate,
+        **parts,
+    )
+
+
+def verified(us: dict[int, float | Outcome], of: Record | None = None) -> verify.Verified:
+    asked = of or record()
+    return verify.verify(asked, replace(CASE, workload=asked.workload), 1, Device(us))
+
+
+def test_a_winner_that_still_wins_is_kept() -> None:
+    same = replace(record(), provenance=provenance.of(KERNEL))
+    found = verified({16: 100.0, 1: 106.0, 4: 101.0}, same)
+    assert (found.outcome, found.instead, found.regressed) == ("kept", None, False)
+
+
+def test_one_from_before_an_upgrade_that_still_wins_is_written_anew(tmp_path: Path) -> None:
+    found = verified({16: 100.0, 1: 106.0, 4: 101.0})
+    assert found.outcome == "kept" and found.drift and not found.regressed
+    assert found.instead is not None and found.instead.config == STORED
+    assert provenance.drift(found.instead, provenance.of(KERNEL)) == []
+    store = Store([tmp_path])
+    for each in (record(), found.instead):
+        store.add(each)
+    assert store.best() == [found.instead]
+
+
+def test_a_loss_within_the_noise_floor_is_none() -> None:
+    found = verified({16: 100.9, 1: 106.0, 4: 100.0})
+    assert found.outcome == "kept" and found.instead is not None
+    certificate = found.instead.certificate
+    assert found.instead.config == STORED and certificate is not None
+    assert certificate["gain_over_default"] is None
+    assert certificate["runner_up"] == {"config": SECOND}
+
+
+def test_a_disturbed_race_decides_nothing() -> None:
+    device = Device({16: 120.0, 1: 100.0, 4: 110.0}, refused="power brake in 2 races")
+    found = verify.verify(record(), CASE, 1, device)
+    assert (found.outcome, found.instead, found.regressed) == ("undecided", None, False)
+    assert found.why == "not certified: power brake in 2 races"
+
+
+def test_a_race_that_is_lost_decides_nothing() -> None:
+    class Losing(Device):
+        def race(self, trials: Any, default: Config | None) -> Raced:
+            return unraced(list(trials), "the process died with exit code -9")
+
+    losing = Losing({16: 120.0, 1: 100.0, 4: 110.0})
+    found = verify.verify(record(), CASE, 1, losing)
+    assert (found.outcome, found.instead) == ("undecided", None)
+    assert "the race was lost: the process died" in found.why
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+def test_a_record_races_in_its_own_mode(mode: Mode) -> None:
+    device = Device({16: 120.0, 1: 100.0, 4: 110.0})
+    found = verify.verify(replace(record(), mode=mode), CASE, 1, device)
+    assert device.asked[0] == (mode,)
+    assert found.instead is not None and found.instead.mode == mode
+
+
+@pytest.mark.parametrize(("us", "winner"), [({16: 120.0, 1: 100.0, 4: 110.0}, DEFAULT),
+                                            ({16: 120.0, 1: 115.0, 4: 110.0}, SECOND)])  # fmt: skip
+def test_a_loser_gives_way(us: dict[int, float | Outcome], winner: Config) -> None:
+    found = verified(us)
+    assert found.outcome == "swapped" and found.regressed
+    assert found.instead is not None
+    assert found.instead.config == winner and found.instead.device == H200.name
+    assert found.instead.provenance["source_hash"] == KERNEL.source_hash
+    assert "slower than another" in found.why
+
+
+@pytest.mark.parametrize("outcome", ["wrong", "crashed", "compile_failed", "unstable"])
+def test_one_that_fails_is_flagged(outcome: Outcome) -> None:
+    found = verified({16: outcome, 1: 100.0, 4: 100.0})
+    assert found.outcome == "failed" and found.why == f"{outcome}: because" and found.regressed
+
+
+def test_one_that_the_rules_refuse_today_is_flagged_without_a_run() -> None:
+    config = {**STORED, "BLOCK_M": 7}
+    found = verified({}, replace(record(), config=config))
+    assert found.outcome == "failed" and "BLOCK_M=7 is not in the space" in found.why
+
+
+def test_a_workload_that_is_no_longer_served_is_flagged_without_a_run() -> None:
+    found = verified({}, replace(record(), workload=replace(WORKLOAD, window_left=127)))
+    assert found.outcome == "failed" and f"{KERNEL.name} does not serve it: " in found.why
+
+
+def test_drift_names_what_changed() -> None:
+    now = provenance.of(KERNEL)
+    same = replace(record(), provenance={**now})
+    assert provenance.drift(same, now) == []
+    changed = {**now, "triton": "3.5.0", "source_hash": "0" * 16, "torch": "1.0"}
+    assert provenance.drift(replace(same, provenance=changed), now) == [
+        "the source of attention_fwd_triton changed",
+        f"triton 3.5.0 -> {now['triton']}",
+    ]
+
+
+def test_the_newest_record_of_a_kernel_supersedes_a_faster_older_one(tmp_path: Path) -> None:
+    store = Store([tmp_path])
+    old = replace(record(), median_us=90.0)
+    found = verified({16: 120.0, 1: 100.0, 4: 110.0}, old)
+    assert found.instead is not None
+    store.add(old)
+    store.add(found.instead)
+    assert len(store.records()) == 2
+    assert store.best() == [found.instead]

@@ -1,0 +1,44 @@
+"""tunefa/search/winner.py: what a record says of its check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.predicted_case import KERNEL, SM90, WORKLOAD, ok
+from tunefa.search.winner import Winner
+from tunefa.spec.trial import Planned, Resources, Trial
+
+GLUON = replace(KERNEL, space=replace(KERNEL.space, language="gluon"))
+RIGHT = replace(ok(64, 5.0), error=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("won", "device", "check"),
+    [
+        (Winner(KERNEL, RIGHT, None, None), None, "relative error 1.0e-04 against fp64 in the int"),
+        (
+            Winner(KERNEL, RIGHT, None, "eager"),
+            "NVIDIA H200",
+            "relative error 1.0e-04 against fp32",
+        ),
+        (Winner(GLUON, ok(64, 5.0), None, None), None, "none: Gluon has no interpreter, and only"),
+        (Winner(GLUON, RIGHT, None, "eager"), "NVIDIA H200", "relative error 1.0e-04 against fp32"),
+    ],
+)
+def test_the_check_is_told_or_why_there_is_none(
+    won: Winner, device: str | None, check: str
+) -> None:
+    record = won.record(WORKLOAD, SM90, device, {})
+    assert record.provenance["check"].startswith(check)
+
+
+def test_what_a_compiler_changed_is_in_the_record_and_its_plans_are_not() -> None:
+    planned = Planned({"ub": -0.1}, {"enable-auto-multi-buffer": False}, "ab")
+    resources = Resources(ub_bytes=1000, planned=planned)
+    trial = Trial({"BLOCK_M": 64}, "ok", resources=resources, predicted_us=10.0)
+    record = Winner(KERNEL, trial, None, None, "modelled").record(WORKLOAD, SM90, None, {})
+    assert record.objective == "modelled"
+    assert record.resources == Resources(ub_bytes=1000)
+    assert record.provenance["changed_by_the_compiler"] == {"enable-auto-multi-buffer": False}

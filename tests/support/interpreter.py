@@ -1,0 +1,114 @@
+"""Runs kernels in Triton's interpreter in one process: `python -m tests.support.interpreter`.
+
+Starting a process and importing torch takes longer than most cases. Prints one JSON object a line:
+the case and what became of it. TRITON_INTERPRET=1 must be set before Triton is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+
+# Awkward ones: single rows, tails, rows without a key, groups of heads, head dimensions that are no
+# powers of two or differ, each dtype.
+WORKLOADS = [
+    "h2_q1_k1_d64_bf16_causal",
+    "h4_kv2_q1_k50_d32_fp16_causal",
+    "h4_kv4_q17_k17_d64_fp32_causal",
+    "h4_kv2_q17_k17_d64_fp16_full",
+    "h4_kv1_q40_k7_d32_bf16_causal",
+    "h6_kv3_b2_q33_k70_d16_fp32_causal",
+    "h4_kv2_q70_k33_d32_fp16_causal",
+    "h4_kv2_q35_k35_d40_bf16_causal",
+    "h2_kv1_q35_k50_d80_bf16_full",
+    "h3_q20_k36_d80_fp32_causal",
+    "h4_kv2_q33_k40_d64_dv32_fp16_causal",
+    "h2_q33_k40_d32_dv96_bf16_full",
+    "h2_kv1_q20_k30_d128_dv72_fp16_causal",
+    "h1_q5_k300_d16_bf16_causal",
+    "h1_q300_k5_d16_fp32_full",
+    "h1_q10_k10_d256_bf16_causal",
+    "b4_h5_q18_k20_d16_fp16_causal",
+]
+ARCH = "sm90"
+
+
+def names() -> list[str]:
+    """The kernels whose language has an interpreter."""
+    return [name for name in kernels.names() if kernels.load(name).language == "triton"]
+
+
+def cases() -> Iterator[tuple[Case, dict[str, Any]]]:
+    """For each workload, configs in which every value of every parameter that can be there is."""
+    target = Target.named(ARCH)
+    for kernel in map(kernels.load, names()):
+        for workload in map(Workload.parse, WORKLOADS):
+            case = Case(kernel, workload, target)
+            if case.why_not() is None:
+                for config in covering(case):
+                    yield case, config
+
+
+def covering(case: Case) -> list[dict[str, Any]]:
+    """The default, and others until every value of every parameter that can be there is."""
+    configs = list(case.feasible().configs)
+    random.Random(str(case.workload)).shuffle(configs)
+    chosen = [case.default()]
+    seen = set(chosen[0].items())
+    for config in configs:
+        if not seen.issuperset(config.items()):
+            seen.update(config.items())
+            chosen.append(config)
+    return chosen
+
+
+def _let_it_multiply_bf16() -> None:
+    """The interpreter keeps bf16 in uint16 and multiplies these as integers (triton-lang/triton
+    issue 11584, closed as not supported): widens them to fp32 first, which changes no value."""
+    import numpy
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    builder: Any = interpreter.InterpreterBuilder
+    multiply = builder.create_dot
+
+    def widened(matrix: Any) -> Any:
+        if matrix.dtype.scalar != tl.bfloat16:
+            return matrix
+        bits = matrix.data.astype(numpy.uint32) << 16  # bf16 is the upper half of an fp32
+        return interpreter.TensorHandle(bits.view(numpy.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, widened(a), widened(b), *rest)
+
+    builder.create_dot = create_dot
+
+
+def main() -> None:
+    """Prints each case with its verdict."""
+    import torch
+
+    from tunefa.compile import languages
+    from tunefa.compile.contract import LaunchSpec
+    from tunefa.measure import check
+
+    assert os.environ["TRITON_INTERPRET"] == "1"
+    _let_it_multiply_bf16()
+    for case, config in cases():
+        made = check.tensors(case.workload, "cpu", seed=0)
+        spec = LaunchSpec(case, config, case.workload.head_dim**-0.5)
+        languages.load(case.kernel.language).interpret(spec, made)
+        verdict = check.compare(case.workload, made, spec.scale, torch.float64)
+        found = {"passed": verdict.passed, "reason": verdict.reason}
+        print(json.dumps({"kernel": case.kernel.name, "config": config, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

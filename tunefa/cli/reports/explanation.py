@@ -1,0 +1,183 @@
+"""The report of `tunefa explain`: what one config needs, what its chip gives, which of it binds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from rich.console import Console
+
+from tunefa.cli.reports import arithmetic, text
+from tunefa.cli.reports.explained import Explained, common
+from tunefa.costmodel import gpu as model
+from tunefa.costmodel.gpu import Prediction
+from tunefa.spec.arch_catalog import gpu
+from tunefa.spec.target import Case
+from tunefa.spec.tiling import Tiling
+from tunefa.spec.trial import Resources, Trial
+
+_LIMIT_NAMES = {
+    "threads": "threads",
+    "registers": "registers",
+    "smem": "shared memory",
+    "blocks": "blocks",
+    "grid": "the grid",
+}
+_LOWER_BOUNDS = "lower bounds of the space, not compiled: the compiler will need more"
+_BINDING = {
+    "tensor": "the tensor cores bind",
+    "exp2": "the exponentials bind (special-function units)",
+    "issue": "issuing instructions binds (scale, maximum, sum, masks)",
+    "smem": "shared-memory bandwidth binds",
+    "spills": "spilled registers bind: fewer of them need a smaller tile or more warps",
+    "latency": "waiting binds: too few independent warps or stages to hide it",
+    "L2": "reading from the L2 cache binds",
+    "HBM": "device memory binds",
+    "occupancy": "it cannot run: one block does not fit an SM",
+}
+
+
+@dataclass(frozen=True)
+class Explanation(Explained):
+    """One config on one GPU; without a compiler, `resources` are lower bounds."""
+
+    tiling: Tiling
+    prediction: Prediction
+
+    @property
+    def threads(self) -> int:
+        """Of one block."""
+        return self.tiling.threads
+
+    @property
+    def occupancy_lines(self) -> dict[str, str]:
+        """The arithmetic of each limit."""
+        return arithmetic.occupancy_lines(
+            gpu(self.case.arch), self.resources, self.threads, self.prediction.occupancy
+        )
+
+    @property
+    def cycle_lines(self) -> dict[str, tuple[str, str]]:
+        """Formula and numbers of each pipe."""
+        rates = self.case.device.tensor_flops_per_clock_per_sm
+        chip = replace(gpu(self.case.arch), tensor_flops_per_clock_per_sm=rates)
+        return arithmetic.cycle_lines(
+            self.case.workload, chip, self.tiling, self.resources, self.prediction
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """For `--json`."""
+        found = self.prediction
+        lines = self.cycle_lines
+        return {
+            **self.head("lower bounds"),
+            "threads": self.threads,
+            "resources": asdict(self.resources),
+            "blocks_per_sm": found.occupancy.blocks_per_sm,
+            "blocks_limiter": found.occupancy.limiter,
+            "blocks_by_limit": dict(found.occupancy.limits),
+            "blocks_arithmetic": self.occupancy_lines,
+            "cycles_per_step": {
+                pipe: {"cycles": cycles, "formula": lines[pipe][0], "numbers": lines[pipe][1]}
+                for pipe, cycles in found.cycles_per_step.items()
+            },
+            "limiter": found.limiter,
+            "predicted_us": found.time_us,
+            "predicted_tflops": self.case.workload.flops / found.time_us / 1e6,
+            "steps": found.steps,
+            "compute_us": found.compute_us,
+            "l2_us": found.l2_us,
+            "hbm_us": found.hbm_us,
+        }
+
+
+def explain(case: Case, config: Mapping[str, Any], trial: Trial | None) -> Explanation:
+    """Explains a config; `trial` is how it compiled, None if it was not asked to.
+
+    Where it did not compile, the space's lower bounds stand in for the compiler's figures.
+    """
+    resources = trial.resources if trial is not None else None
+    bounds = case.estimate(config)
+    used = resources or Resources(int(bounds["smem_bytes"]), int(bounds["registers"]))
+    tiling = case.tiling(config)
+    return Explanation(
+        **common(case, config, trial),
+        resources=used,
+        tiling=tiling,
+        prediction=model.predict(case.workload, gpu(case.arch), case.device, tiling, used),
+    )
+
+
+def show(explanation: Explanation, origin: str, out: Console) -> None:
+    """The whole report, but the next command."""
+    figures = "the compiler's" if explanation.compiled else _LOWER_BOUNDS
+    explanation.show_head(origin, figures, {}, out)
+    _show_resources(explanation, out)
+    _show_occupancy(explanation, out)
+    _show_cycles(explanation, out)
+    _show_time(explanation, out)
+
+
+def _show_resources(explanation: Explanation, out: Console) -> None:
+    least = "" if explanation.compiled else "at least "
+    resources = explanation.resources
+    facts = {
+        "threads": f"{explanation.threads:,}",
+        "registers": f"{least}{text.number(resources.registers)} per thread",
+        "shared memory": f"{least}{text.number(resources.smem_bytes)} B",
+    }
+    if resources.spill_bytes is not None:
+        facts["spilled"] = f"{resources.spill_bytes:,} B per thread"
+    out.print()
+    out.print(text.heading("One block needs"))
+    out.print(text.facts(facts, indent=2))
+
+
+def _show_occupancy(explanation: Explanation, out: Console) -> None:
+    found = explanation.prediction.occupancy
+    lines = explanation.occupancy_lines
+    most = "" if explanation.compiled else " at most"
+    out.print()
+    count = text.plural(found.blocks_per_sm, "block")
+    binding = [
+        _LIMIT_NAMES[k] for k, blocks in found.limits.items() if blocks == found.blocks_per_sm
+    ]
+    out.print(text.heading(f"An SM holds {count}{most}, limited by {' and '.join(binding)}"))
+    width = out.width - 17
+    rows = {_LIMIT_NAMES[each]: text.broken(line, width) for each, line in lines.items()}
+    out.print(text.facts(rows, indent=2))
+
+
+def _show_cycles(explanation: Explanation, out: Console) -> None:
+    lines = explanation.cycle_lines
+    pipes = explanation.prediction.cycles_per_step
+    rows = text.table("  pipe", "cycles", "formula, then numbers", right=("cycles",))
+    for pipe, cycles in sorted(pipes.items(), key=lambda each: -each[1]):
+        if not cycles:
+            continue
+        formula, numbers = lines[pipe]
+        rows.add_row(f"  {pipe}", text.number(cycles, 1), f"{formula}\n= {numbers}")
+    out.print()
+    queries, keys = explanation.tiling.block_m, explanation.tiling.block_n
+    out.print(
+        text.heading(f"One step, M = {queries} queries by N = {keys} keys, asks of the pipes")
+    )
+    out.print(rows)
+
+
+def _show_time(explanation: Explanation, out: Console) -> None:
+    found = explanation.prediction
+    out.print()
+    if found.occupancy.blocks_per_sm == 0:
+        out.print(text.heading(f"No time: {_BINDING['occupancy']}"))
+        return
+    tflops = explanation.case.workload.flops / found.time_us / 1e6
+    figures = f"{found.time_us:,.1f} us, {tflops:,.1f} TFLOP/s"
+    out.print(text.heading(f"Predicted {figures}"))
+    out.print(_BINDING.get(found.limiter, f"{found.limiter} binds"))
+    rows = text.table("  part", "us", "from", right=("us",))
+    parts = arithmetic.time_lines(found, explanation.case.device.boost_mhz)
+    for part, (part_us, origin) in parts.items():
+        rows.add_row(f"  {part}", text.number(part_us, 1), text.broken(origin, out.width - 19))
+    out.print(rows)

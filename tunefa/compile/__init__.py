@@ -1,0 +1,1 @@
+"""A config becomes a binary, and a binary a launch."""

@@ -1,0 +1,174 @@
+"""What the compiler says of one kernel: whether it fits a core's memories, and by how much.
+
+Written from outputs of bishengir-compile 1.1.0 and 1.2.0. Without `hivmc`, the closed last step
+that only CANN has, it plans all memory, looks for `hivmc` a second time and stops: a kernel that
+gets that far fits. 1.1.0 then exits with 0, 1.2.0 with 1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tunefa.spec.rounding import ceil_div
+
+Status = Literal["fits", "overflow", "error", "crash", "timeout"]
+
+_MEMORIES = {"ub": "ub", "cbuf": "l1", "cc": "l0c"}
+"""tunefa's names for the compiler's."""
+_OVERFLOW = re.compile(r"\b(ub|cbuf|cc) overflow, requires (\d+) bits while (\d+) bits available")
+_NOT_FOUND = "Cannot find hivmc"
+_NOTE = re.compile(r"^\[NOTE\] Due to .*?; compilation (?:then|still) ", re.MULTILINE)
+_RETRYING = "and retrying compilation"
+_SET = re.compile(r"set ([\w-]+) to (true|false)")
+_FAILED_PASS = re.compile(r"error: Failed to run BiShengHIR pipeline")
+_ERROR = re.compile(r"(?:\berror: |\[ERROR\] |LLVM ERROR|Assertion)(?!Failed to run BiSheng).*")
+_UNTELLING = ("hivmc", " overflow, requires ")
+# What differs between two runs of 1.2.0 that make the same: the order of workspaces and all that is
+# numbered, the folder.
+_NUMBERED = re.compile(r"%\w+(?::\d+)?(?:#\d+)?|#map\d*")
+_ACCIDENTAL = ("affine_map<", "loc(", "hivmc")
+_WORKSPACE = re.compile(
+    r"infer_workspace_shape_function\(\) -> index.*?arith\.constant (\d+) : index", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One memory of a core, as the compiler planned it."""
+
+    available_bytes: int | None = None
+    required_bytes: int | None = None
+    """What an overflowing kernel asks for; it may equal `available_bytes`, and overflow still."""
+    peak_bytes: int | None = None
+    """The highest address that is used; None where nothing was planned."""
+    sum_bytes: int | None = None
+    """Of all buffers, as if none shared its place: the planner reuses places only when it must, so
+    this grows with the tile where the peak does not."""
+
+    @property
+    def overflows(self) -> bool:
+        """Whether the kernel asks for more than there is."""
+        return self.required_bytes is not None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of compiling one kernel."""
+
+    status: Status
+    reason: str = ""
+    """Why it does not fit, in words."""
+    memories: Mapping[str, Memory] = field(default_factory=dict, hash=False)
+    """By name: `ub` (of one vector core), `l1`, `l0c`."""
+    workspace_bytes: int | None = None
+    """Global memory that one core wants for what cube and vector cores hand each other."""
+    changed: Mapping[str, bool] = field(default_factory=dict, hash=False)
+    """Flags that the compiler set otherwise by itself, after an overflow: what it compiled at last
+    is not what it was asked for."""
+    retries: int = 0
+    """How often it tried anew; 1.1.0 does not say with what."""
+    code: str | None = None
+    """Names the program that came out: equal names, equal programs. None where none did."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a run of the compiler left."""
+
+    returncode: int
+    stderr: str
+    plans: tuple[Any, ...] = ()
+    """Its memory_info_*.json, read."""
+
+
+def of(output: Output, others: Iterable[Output] = ()) -> Verdict:
+    """The verdict of a run; `others` of the same kernel may name more memories that overflow."""
+    log, plans = output.stderr, _planned(output.plans)
+    changed, failures = _changed(log), len(_FAILED_PASS.findall(log))
+    if output.returncode < 0 or output.returncode >= 128:
+        reason = f"the compiler died with exit code {output.returncode}"
+        return Verdict("crash", reason)
+    if output.returncode == 0 or log.count(_NOT_FOUND) >= 2:
+        return Verdict("fits", "", plans, None, changed, failures or log.count(_RETRYING))
+    retries = log.count(_RETRYING) or max(0, failures - 1)
+    for each in (output, *others):
+        plans |= {k: v for k, v in _planned(each.plans).items() if v.overflows or k not in plans}
+        for scope, required, available in _OVERFLOW.findall(each.stderr):
+            plans[_MEMORIES[scope]] = _overflow(required, available)
+    if any(memory.overflows for memory in plans.values()):
+        return Verdict("overflow", _in_words(plans), plans, None, changed, retries)
+    return Verdict("error", _first_error(log), plans, None, changed, retries)
+
+
+def workspace_bytes(ir: str) -> int | None:
+    """What the function that tells a launcher the size of the workspace returns."""
+    found = _WORKSPACE.search(ir)
+    return int(found[1]) if found else None
+
+
+def code(ir: str) -> str:
+    """A name for the last IR that was printed, whatever its values and workspaces are numbered."""
+    last = ir[ir.rfind("IR Dump After") :]
+    lines = (_NUMBERED.sub("%", line).strip() for line in last.splitlines())
+    telling = sorted(line for line in lines if not any(each in line for each in _ACCIDENTAL))
+    return hashlib.sha256("\n".join(telling).encode()).hexdigest()[:16]
+
+
+def read_plan(text: str) -> Any:
+    """A memory_info_*.json; None for one that is not whole, as a crash leaves it."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _planned(plans: Iterable[Any]) -> dict[str, Memory]:
+    """Each memory of the plans of one run."""
+    memories: dict[str, Memory] = {}
+    for record in (record for plan in plans if plan for record in plan["Record"]):
+        name = _MEMORIES.get(record["scope"])
+        if name is None:
+            continue
+        if found := _OVERFLOW.search(record["error_info"]):
+            memories[name] = _overflow(found[2], found[3])
+            continue
+        buffers = record["memory_info_array"]
+        sizes = [(buffer["extent"] + 7) // 8 for buffer in buffers]
+        places = [(buffer["offset"], size) for buffer, size in zip(buffers, sizes, strict=True)]
+        ends = [offset + size for offsets, size in places for offset in offsets]
+        total = sum(len(offsets) * size for offsets, size in places)
+        memories[name] = Memory(peak_bytes=max(ends, default=0), sum_bytes=total)
+    return memories
+
+
+def _overflow(required_bits: str, available_bits: str) -> Memory:
+    return Memory(int(available_bits) // 8, ceil_div(int(required_bits), 8))
+
+
+def _changed(log: str) -> dict[str, bool]:
+    """Flags that the compiler says it changed, in its last word on them."""
+    for line in reversed(log.splitlines()):
+        if _NOTE.match(line):
+            return {flag: value == "true" for flag, value in _SET.findall(line)}
+    return {}
+
+
+def _in_words(memories: Mapping[str, Memory]) -> str:
+    return ", ".join(
+        f"{name.upper()} overflow: {memory.required_bytes:,} of {memory.available_bytes:,} B"
+        for name, memory in memories.items()
+        if memory.overflows
+    )
+
+
+def _first_error(log: str) -> str:
+    """The first line that says what is wrong, in at most 300 characters."""
+    lines = (line for line in log.splitlines() if not any(each in line for each in _UNTELLING))
+    found = next((match for line in lines if (match := _ERROR.search(line))), None)
+    return " ".join(found[0].split())[:300] if found else "the compiler fails and does not say why"

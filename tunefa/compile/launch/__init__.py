@@ -1,0 +1,1 @@
+"""A compiled kernel starts on tensors: the driver, its arguments, prepared launches."""

@@ -1,0 +1,75 @@
+"""How a kernel in CUDA C++ takes its parameters: as its host side says, in the C types it names."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tunefa.compile.contract import CompileError
+from tunefa.compile.launch.arguments import Descriptor, Parameter, Value, length, place, pointer
+from tunefa.compile.launch.driver import TensorMap
+
+# CUtensorMapDataType and CUtensorMapSwizzle (cuda.h).
+_TYPES = {"torch.float16": 6, "torch.float32": 7, "torch.bfloat16": 9, "torch.float8_e4m3fn": 0}
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+
+
+def parameters(
+    arguments: Sequence[Any], tensors: Sequence[Tensor]
+) -> tuple[list[Parameter], list[Tensor]]:
+    """The parameters for `arguments`, and the tensors among these that are none of `tensors`.
+
+    Raises CompileError for an argument that no launch can renew.
+    """
+    found: list[Parameter] = []
+    tables: list[Tensor] = []
+    for number, argument in enumerate(arguments):
+        made = _parameter(argument, tensors, tables)
+        if made is None:
+            raise CompileError(f"argument {number} of its launch is {type(argument).__name__}")
+        found += made
+    return found, tables
+
+
+def check_sizes(found: Sequence[Parameter], sizes: Sequence[int] | None) -> None:
+    """Raises CompileError where the kernel has fewer parameters than `found`, or of other sizes.
+
+    None: not known.
+    """
+    given = [each.size for each in found]
+    if sizes is not None and given != list(sizes):
+        raise CompileError(f"its parameters have {list(sizes)} bytes, its arguments {given}")
+
+
+def _parameter(
+    argument: Any, tensors: Sequence[Tensor], tables: list[Tensor]
+) -> list[Parameter] | None:
+    if isinstance(argument, Tensor):
+        return pointer(argument, tensors, tables)
+    if isinstance(argument, tuple):
+        return length(argument, tensors)
+    if isinstance(argument, dict):
+        return _descriptor(argument, tensors)
+    if isinstance(argument, (ctypes._SimpleCData, ctypes.Structure)):
+        return [Value(bytes(argument))]
+    return None
+
+
+def _descriptor(argument: dict[str, Any], tensors: Sequence[Tensor]) -> list[Parameter] | None:
+    tensor = argument["map"]
+    at = place(tensor, tensors)
+    if at is None:
+        return None
+    map = TensorMap(
+        dtype=_TYPES[str(tensor.dtype)],
+        element_bytes=tensor.element_size(),
+        shape=tuple(argument.get("shape", tensor.shape)),
+        strides=tuple(argument.get("strides", tensor.stride())),
+        box=tuple(argument["box"]),
+        swizzle=_SWIZZLES[argument["swizzle_bytes"]],
+        fill_nan=False,
+    )
+    return [Descriptor(at, map)]

@@ -1,0 +1,273 @@
+"""The CUDA driver through ctypes: what a launch needs of it, and which devices there are.
+
+cuda-bindings has all of them, but takes 0.15 s to import and 0.9 us for a launch before the driver
+does anything; ctypes with prepared arguments takes 0.3 us (both with a library that does nothing).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tunefa.spec.rounding import round_up
+
+SUCCESS = 0
+INVALID_CONTEXT = 201
+"""CUDA_ERROR_INVALID_CONTEXT: the thread has no current context, as a new one has none."""
+MAP_BYTES = 128
+"""sizeof(CUtensorMap)."""
+_MAP_ALIGNMENT = 64
+_NON_BLOCKING = 1
+_RELAXED = 2
+_NO_INTERLEAVE, _L2_PROMOTION_128B = 0, 2
+_FILL_ZERO, _FILL_NAN = 0, 1
+_MAX_DYNAMIC_SMEM = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: 48 KiB of it need no leave."""
+_UNASKED_SMEM = 48 * 1024
+
+
+# CUdevice_attribute (cuda.h).
+_SMS, _MAJOR, _MINOR = 16, 75, 76
+
+
+class DriverError(RuntimeError):
+    """A call that failed, in the driver's own words."""
+
+    def __init__(self, status: int, name: str, words: str) -> None:
+        super().__init__(f"CUDA error {status} in {name}: {words}")
+        self.status = status
+
+    @property
+    def is_image_too_new(self) -> bool:
+        """Whether a cubin is of a kind that this driver does not know.
+
+        cuda.h: CUDA_ERROR_INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX, UNSUPPORTED_PTX_VERSION.
+        """
+        return self.status in (200, 209, 218, 222)
+
+
+class Driver:
+    """libcuda, or a library that stands in for it, and PyTorch's current streams.
+
+    Methods raise DriverError where a call fails.
+    """
+
+    def __init__(self, library: Any, streams: Any) -> None:
+        self._library = library
+        self.launch = library.cuLaunchKernelEx
+        """(config, function, parameters, extra) -> status."""
+        self.current_stream = streams._cuda_getCurrentRawStream
+        """Device index -> the handle of PyTorch's current stream there."""
+        self.is_capturing = streams._cuda_isCurrentStreamCapturing
+        """Whether a CUDA graph is being captured on the current stream."""
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function of the driver."""
+        self._check(getattr(self._library, name)(*arguments), name)
+
+    def call_on(self, device: int, name: str, *arguments: Any) -> None:
+        """As `call`, in the device's context where this thread has none yet."""
+        status = getattr(self._library, name)(*arguments)
+        if status == INVALID_CONTEXT:
+            self.bind(device)
+            status = getattr(self._library, name)(*arguments)
+        self._check(status, name)
+
+    def bind(self, device: int) -> None:
+        """Makes the device's primary context, the one PyTorch uses, current in this thread."""
+        handle, context = c_int(), c_void_p()
+        self.call("cuDeviceGet", byref(handle), c_int(device))
+        self.call("cuDevicePrimaryCtxRetain", byref(context), handle)
+        self.call("cuCtxSetCurrent", context)
+
+    def relax_capture(self) -> None:
+        """Lets this thread load and allocate while a graph is captured, here or elsewhere.
+
+        Such calls would invalidate the capture otherwise (CUDA driver API,
+        cuThreadExchangeStreamCaptureMode).
+        """
+        self.call("cuThreadExchangeStreamCaptureMode", byref(c_int(_RELAXED)))
+
+    def new_stream(self) -> int:
+        """The handle of a stream in the current context that waits for no other."""
+        stream = c_void_p()
+        self.call("cuStreamCreate", byref(stream), c_uint32(_NON_BLOCKING))
+        return stream.value or 0
+
+    def load_function(self, image: bytes, name: str, smem_bytes: int) -> int:
+        """A kernel of a cubin in the current context, as a CUfunction that may be launched with so
+        much dynamic shared memory."""
+        module, function = c_void_p(), c_void_p()
+        self.call("cuModuleLoadData", byref(module), ctypes.c_char_p(image))
+        self.call("cuModuleGetFunction", byref(function), module, name.encode())
+        if smem_bytes > _UNASKED_SMEM:
+            self.call("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SMEM), c_int(smem_bytes))
+        return function.value or 0
+
+    def parameter_sizes(self, function: int, most: int) -> list[int] | None:
+        """Bytes of the first `most` parameters of a CUfunction; None from drivers before 12.4.
+
+        Asking for one that is not there is an error, which tools that watch the driver report.
+        """
+        ask = getattr(self._library, "cuFuncGetParamInfo", None)
+        if ask is None:
+            return None
+        sizes: list[int] = []
+        offset, size = c_size_t(), c_size_t()
+        while len(sizes) < most:
+            where = c_void_p(function), c_size_t(len(sizes)), byref(offset), byref(size)
+            if ask(*where) != SUCCESS:
+                break
+            sizes.append(size.value)
+        return sizes
+
+    def _check(self, status: int, name: str) -> None:
+        if status != SUCCESS:
+            text = ctypes.c_char_p()
+            self._library.cuGetErrorString(c_int(status), byref(text))
+            words = (text.value or b"unknown error").decode()
+            raise DriverError(status, name, words)
+
+
+@functools.cache
+def load() -> Driver:
+    """The driver of this machine, with PyTorch's streams."""
+    import torch  # takes seconds, which whoever only asks for devices does without
+
+    return Driver(ctypes.CDLL("libcuda.so.1"), torch._C)
+
+
+# ---------------------------------------------------------------------------------- which devices
+
+
+@dataclass(frozen=True)
+class SeenDevice:
+    """A device of this machine, as its driver has it."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    sms: int
+    memory_bytes: int
+
+
+def is_there() -> bool:
+    """Whether NVIDIA's driver can be loaded."""
+    return _library() is not None
+
+
+def devices() -> list[SeenDevice]:
+    """Every device of this machine, in PyTorch's order; none without a driver.
+
+    Importing torch and waking a device through it takes seconds, which a search has better uses
+    for. Both obey CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
+    """
+    library, count = _library(), c_int()
+    if library is None:
+        return []
+    if library.cuInit(0) or library.cuDeviceGetCount(byref(count)):  # no device is an error, too
+        return []
+    return [_device(library, index) for index in range(count.value)]
+
+
+@functools.cache  # of what does not change while a process runs
+def device(index: int) -> SeenDevice:
+    """The device that PyTorch calls cuda:index. Raises IndexError where there is none."""
+    return devices()[index]
+
+
+def uuid(index: int) -> str:
+    """The UUID of cuda:index as NVML writes it, `GPU-` and five groups of hex digits.
+
+    Raises DriverError where there is no such device.
+    """
+    handle, raw = c_int(), (ctypes.c_ubyte * 16)()
+    driver = load()
+    driver.call("cuDeviceGet", byref(handle), c_int(index))
+    driver.call("cuDeviceGetUuid", byref(raw), handle)
+    return f"GPU-{UUID(bytes=bytes(raw))}"
+
+
+def _device(library: Any, index: int) -> SeenDevice:
+    handle, name, memory_bytes = c_int(), ctypes.create_string_buffer(256), c_size_t()
+    library.cuDeviceGet(byref(handle), index)
+    library.cuDeviceGetName(name, len(name), handle)
+    library.cuDeviceTotalMem_v2(byref(memory_bytes), handle)
+
+    def attribute(number: int) -> int:
+        value = c_int()
+        library.cuDeviceGetAttribute(byref(value), number, handle)
+        return value.value
+
+    capability = (attribute(_MAJOR), attribute(_MINOR))
+    said = ctypes.c_char_p(name.raw).value or b""
+    return SeenDevice(
+        said.decode(errors="replace"), capability, attribute(_SMS), memory_bytes.value
+    )
+
+
+def _library() -> Any:
+    """libcuda; None where it cannot be loaded."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+# ------------------------------------------------------------------------------------- tensor maps
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """How TMA sees a tensor, but for its address. Axes are in PyTorch's order, the last one
+    contiguous; at most five.
+
+    Every argument is the one that Triton's launcher gives (its backends/nvidia/driver.c).
+    """
+
+    dtype: int
+    """A CUtensorMapDataType."""
+    element_bytes: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In elements."""
+    box: tuple[int, ...]
+    """Elements of one copy, by axis."""
+    swizzle: int
+    """A CUtensorMapSwizzle."""
+    fill_nan: bool
+    """What lies outside the tensor reads as NaN, not as 0."""
+
+    def at(self, address: int, driver: Driver, device: int) -> ctypes.Array[ctypes.c_ubyte]:
+        """Memory that holds the map for a tensor at `address`; `aligned` finds it there."""
+        memory = (ctypes.c_ubyte * (MAP_BYTES + _MAP_ALIGNMENT - 1))()
+        place, tensor = c_void_p(aligned(memory)), c_void_p(address)
+        arguments = place, *self._before, tensor, *self._after
+        driver.call_on(device, "cuTensorMapEncodeTiled", *arguments)
+        return memory
+
+    @functools.cached_property
+    def _before(self) -> tuple[Any, ...]:
+        return c_int(self.dtype), c_uint32(len(self.shape))
+
+    @functools.cached_property
+    def _after(self) -> tuple[Any, ...]:
+        rank = len(self.shape)
+        # The driver counts axes from the contiguous one, whose stride it does not take.
+        steps = [self.element_bytes * step for step in reversed(self.strides[:-1])]
+        return (
+            (c_uint64 * rank)(*reversed(self.shape)),
+            (c_uint64 * rank)(*steps),
+            (c_uint32 * rank)(*reversed(self.box)),
+            (c_uint32 * rank)(*[1] * rank),
+            *(c_int(_NO_INTERLEAVE), c_int(self.swizzle), c_int(_L2_PROMOTION_128B)),
+            c_int(_FILL_NAN if self.fill_nan else _FILL_ZERO),
+        )
+
+
+def aligned(memory: Any) -> int:
+    """The first address in a ctypes object at which a CUtensorMap may lie."""
+    return round_up(ctypes.addressof(memory), _MAP_ALIGNMENT)

@@ -1,0 +1,242 @@
+"""A launch with everything in place: a call swaps addresses and starts the kernel.
+
+Preparing one (loading the binary, the kernel's host side, checking the layout of its parameters)
+takes a millisecond; a call of it about two microseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from tunefa.compile.contract import Launch
+from tunefa.compile.launch import driver as drivers
+from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
+from tunefa.compile.launch.driver import SUCCESS, Driver, TensorMap
+from tunefa.spec.rounding import round_up
+
+MAX_MAPS = 64
+"""Addresses whose tensor maps an argument keeps; a map takes half a kilobyte."""
+# CUlaunchConfig (cuda.h): grid and block sizes, shared memory; at 32 the stream, at 40 the
+# attributes and at 48 how many there are, here none. Then come the tensors' addresses, so that one
+# `pack_into` writes all that differs from call to call.
+_SIZES = struct.Struct("7I")
+_STREAM_AT, _ADDRESSES_AT = 32, 56
+_LENGTH = struct.Struct("i")
+Returned = TypeVar("Returned")
+Scratch = Sequence[tuple[tuple[int, ...], torch.dtype]]
+"""Shapes and dtypes of memory that a call needs while it runs."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A loaded kernel, and how it is started."""
+
+    device: int
+    function: int
+    """CUfunction."""
+    grid: tuple[int, int, int]
+    threads: int
+    """Of one program."""
+    smem_bytes: int
+
+
+class PreparedLaunch:
+    """Starts one kernel on tensors that lie in memory as those it was prepared for.
+
+    Only their addresses count, not how they are viewed, but for the axes that a `Length` names.
+    Threads and streams may share it. Once a CUDA graph has captured it, it lives as long as the
+    process.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        entry: Entry,
+        tensors: int,
+        parameters: Sequence[Parameter],
+        tables: Sequence[Tensor] = (),
+        binary: object = None,
+    ) -> None:
+        """`tensors` says how many a call brings; `parameters` are all of the kernel's; `tables` are
+        tensors that some `Value` points to, `binary` is what owns the function: both live as long
+        as the launch."""
+        self._driver, self._device = driver, entry.device
+        self._tables, self._binary = tables, binary
+        self._lock = threading.Lock()
+        self._streams: set[int] = set()
+        self._immortal = False
+        self._block = _block(entry, tensors, parameters)
+        self._call = struct.Struct(f"{3 + tensors}Q")
+        self._words = memoryview(self._block).cast("B").cast("Q")
+        parameters_at = _ADDRESSES_AT + 8 * tensors
+        self._descriptors = [
+            (parameters_at // 8 + number, each.tensor, _Maps(driver, entry.device, each.map))
+            for number, each in enumerate(parameters)
+            if isinstance(each, Descriptor)
+        ]
+        places = _places(tensors, parameters)
+        self._lengths = [
+            (place, each.tensor, each.axis)
+            for place, each in zip(places, parameters, strict=True)
+            if isinstance(each, Length)
+        ]
+        base = ctypes.addressof(self._block)
+        pointers = (base, entry.function, base + parameters_at, None)
+        self._arguments = tuple(ctypes.c_void_p(pointer) for pointer in pointers)
+        # Bound once: every call looks them up.
+        self._start, self._current_stream = driver.launch, driver.current_stream
+        self._is_capturing = driver.is_capturing
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that it holds."""
+        return sum(table.untyped_storage().nbytes() for table in self._tables)
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Starts the kernel on the current stream of its device, which must be the current one."""
+        addresses = (*map(Tensor.data_ptr, tensors),)
+        stream = self._current_stream(self._device)
+        if not self._immortal and self._is_capturing():
+            self._live_forever()
+        if self._tables and stream not in self._streams:
+            self._meet(stream)
+        with self._lock:  # the driver copies parameters and maps before it returns
+            self._call.pack_into(self._block, _STREAM_AT, stream, 0, 0, *addresses)
+            for place, tensor, axis in self._lengths:
+                _LENGTH.pack_into(self._block, place, tensors[tensor].shape[axis])
+            for word, tensor, maps in self._descriptors:
+                address = addresses[tensor]
+                self._words[word] = maps.known.get(address) or maps.add(address)
+            if self._start(*self._arguments) != SUCCESS:
+                self._driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
+
+    def _live_forever(self) -> None:
+        """Keeps function and tables for the rest of the process: a graph that is being captured
+        uses them at each replay, and says to nobody when it is gone."""
+        self._immortal = True
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+    def _meet(self, stream: int) -> None:
+        """Has PyTorch wait for this stream before it gives the tables' memory to others."""
+        for table in self._tables:
+            table.record_stream(torch.cuda.current_stream(self._device))
+        self._streams.add(stream)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Launches one after the other, on the call's tensors and on scratch memory they share."""
+
+    launches: Sequence[Launch]
+    scratch: Scratch
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that they hold; scratch memory belongs to each call."""
+        return sum(launch.device_bytes for launch in self.launches)
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Starts all of them; see `PreparedLaunch`."""
+        tensors += new_scratch(self.scratch, tensors[0])
+        for launch in self.launches:
+            launch(*tensors)
+
+
+def new_scratch(scratch: Scratch, like: Tensor) -> tuple[Tensor, ...]:
+    """Uninitialised tensors on the device of another."""
+    return tuple(like.new_empty(shape, dtype=dtype) for shape, dtype in scratch)
+
+
+class _Maps:
+    """The tensor maps of one argument by address: the `MAX_MAPS` that were made last.
+
+    The launch's lock guards it.
+    """
+
+    def __init__(self, driver: Driver, device: int, map: TensorMap) -> None:
+        self._driver, self._device, self._map = driver, device, map
+        self._memory: dict[int, Any] = {}
+        self.known: dict[int, int] = {}
+        """A tensor's address -> that of its map."""
+
+    def add(self, address: int) -> int:
+        """The address of a new map for a tensor at `address`."""
+        if len(self.known) == MAX_MAPS:
+            oldest = next(iter(self.known))
+            del self.known[oldest], self._memory[oldest]
+        memory = self._map.at(address, self._driver, self._device)
+        self._memory[address] = memory
+        self.known[address] = drivers.aligned(memory)
+        return self.known[address]
+
+
+def _block(entry: Entry, tensors: int, parameters: Sequence[Parameter]) -> Any:
+    """CUlaunchConfig, the tensors' addresses, a pointer to each parameter, and room for those that
+    are no addresses.
+
+    Pointers to tensor maps, and lengths, are left to the calls.
+    """
+    places = _places(tensors, parameters)
+    end = _ADDRESSES_AT + 8 * (tensors + len(parameters)) + sum(map(_room, parameters))
+    block = (ctypes.c_ubyte * end)()
+    base = ctypes.addressof(block)
+    _SIZES.pack_into(block, 0, *entry.grid, entry.threads, 1, 1, entry.smem_bytes)
+    pointers = []
+    for place, each in zip(places, parameters, strict=True):
+        if isinstance(each, Value):
+            struct.pack_into(f"{each.size}s", block, place, each.data)
+        pointers.append(0 if isinstance(each, Descriptor) else base + place)
+    struct.pack_into(f"{len(pointers)}Q", block, _ADDRESSES_AT + 8 * tensors, *pointers)
+    return block
+
+
+def _places(tensors: int, parameters: Sequence[Parameter]) -> list[int]:
+    """Where in the block each parameter lies; of a tensor map, nowhere."""
+    places, free = [], _ADDRESSES_AT + 8 * (tensors + len(parameters))
+    for each in parameters:
+        places.append(_ADDRESSES_AT + 8 * each.tensor if isinstance(each, Pointer) else free)
+        free += _room(each)
+    return places
+
+
+def _room(parameter: Parameter) -> int:
+    """Bytes that it takes behind the pointers: each begins at a multiple of 8."""
+    return round_up(parameter.size, 8) if isinstance(parameter, Value | Length) else 0
+
+
+def apart(device: int, work: Callable[[], Returned]) -> Returned:
+    """`work()` on a device, where nothing that is in force for the caller reaches it.
+
+    A graph that the caller captures must see neither the copies nor the allocations that preparing
+    makes, and they have to outlast it: they happen in another thread, on a stream of their own.
+    A stream is not enough: PyTorch's CUDA graph trees send all that a thread allocates to their
+    pool.
+    """
+
+    def there() -> Returned:
+        driver = drivers.load()
+        driver.bind(device)
+        driver.relax_capture()
+        with torch.cuda.device(device), torch.cuda.stream(_own_stream(device)):
+            return work()
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(there).result()
+
+
+@functools.cache
+def _own_stream(device: int) -> torch.cuda.Stream:
+    """One of tunefa's own: those of PyTorch's pool go round, and a graph may be captured on one."""
+    cuda: Any = torch.cuda  # parts of it have no types
+    stream: torch.cuda.Stream = cuda.ExternalStream(drivers.load().new_stream(), device=device)
+    return stream

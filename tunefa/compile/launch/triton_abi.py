@@ -1,0 +1,103 @@
+"""How a kernel that Triton compiled takes its parameters on NVIDIA chips.
+
+In the order of its signature, without the constants: a pointer, a number of its type's width, and
+for a descriptor from the host a CUtensorMap, its shape in 32 bits and its strides in 64. Then come
+the pointers to global and to profiling scratch memory. So it is in Triton 3.6 to 3.9
+(`make_launcher` and `expand_signature` in backends/nvidia/driver.py); the PTX has the last word.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from tunefa.compile.launch.arguments import Descriptor, Parameter, Value, length, place, pointer
+from tunefa.compile.launch.driver import TensorMap
+from tunefa.compile.launch.prepared import Entry
+
+_NUMBERS = {
+    "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
+    "fp32": "f", "fp64": "d",
+}  # fmt: skip
+_ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
+_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^,\[]*(?:\[(\d+)\])?")
+_NO_SCRATCH = Value(bytes(8))
+
+
+def entry(binary: Any, device: int, grid: tuple[int, int, int]) -> Entry | None:
+    """The kernel of a loaded binary; None for one that needs more than a plain launch."""
+    made = binary.metadata
+    scratch = made.global_scratch_size + made.profile_scratch_size
+    if scratch or made.num_ctas != 1 or made.launch_pdl or made.launch_cooperative_grid:
+        return None
+    return Entry(device, binary.function, grid, 32 * made.num_warps, made.shared)
+
+
+def parameters(
+    binary: Any, arguments: Sequence[Any], tensors: Sequence[Tensor]
+) -> tuple[list[Parameter], list[Tensor]] | None:
+    """The parameters for `arguments`, and the tensors among these that are none of `tensors`.
+
+    None where they do not lie as the PTX has them, or hold what only Triton's launcher knows.
+    """
+    found: list[Parameter] = []
+    tables: list[Tensor] = []
+    maps = iter(getattr(binary.metadata, "tensordesc_meta", None) or ())
+    for kind, argument in zip(binary.src.signature.values(), arguments, strict=True):
+        if kind == "constexpr":
+            continue
+        if str(kind).startswith("tensordesc"):
+            made = _descriptor(next(maps, None), argument, tensors)
+        elif str(kind).startswith("*"):
+            made = pointer(argument, tensors, tables)
+        else:
+            made = _number(kind, argument, tensors)
+        if made is None:
+            return None
+        found += made
+    found += [_NO_SCRATCH, _NO_SCRATCH]
+    if [each.size for each in found] != list(sizes(binary.asm["ptx"])):
+        return None
+    return found, tables
+
+
+def sizes(ptx: str) -> Iterator[int]:
+    """Bytes of each parameter of a PTX text's entry; none if it has no entry."""
+    entry = _ENTRY.search(ptx)
+    for bits, count in _PARAM.findall(entry[1] if entry else ""):
+        yield int(bits) // 8 * int(count or 1)
+
+
+def _number(kind: Any, argument: Any, tensors: Sequence[Tensor]) -> list[Parameter] | None:
+    if isinstance(argument, tuple):
+        return length(argument, tensors) if kind == "i32" else None
+    form = _NUMBERS.get(kind) if isinstance(kind, str) else None
+    return None if form is None else [Value(struct.pack(form, argument))]
+
+
+def _descriptor(
+    meta: dict[str, Any] | None, argument: Any, tensors: Sequence[Tensor]
+) -> list[Parameter] | None:
+    """`meta` is what the compiler says of it; None where the kernel takes it apart itself."""
+    at = place(argument.base, tensors)
+    special = getattr(argument, "round_f32_to_tf32", False)
+    if at is None or meta is None or special or meta["fp4_padded"] or meta.get("is_im2col"):
+        return None
+    # The compiler numbers the types as the device does, the driver a little otherwise.
+    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
+
+    map = TensorMap(
+        dtype=TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]],
+        element_bytes=meta["elem_size"],
+        shape=tuple(argument.shape),
+        strides=tuple(argument.strides),
+        box=tuple(meta["block_size"]),
+        swizzle=meta["swizzle"],
+        fill_nan=argument.padding == "nan",
+    )
+    shape = [Value(struct.pack("i", size)) for size in map.shape]
+    return [Descriptor(at, map), *shape, *(Value(struct.pack("q", s)) for s in map.strides)]

@@ -1,0 +1,1 @@
+"""How long a config takes, from arithmetic, before anything has run."""

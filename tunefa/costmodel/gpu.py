@@ -1,0 +1,265 @@
+"""An analytic model of how long a tiled attention kernel takes, from its tiling and resources.
+
+A tile is M query rows; a step takes it past N keys. A step asks each pipe of its SM for some
+cycles; how far the pipes overlap depends on how many independent instruction streams the SM holds.
+Per step, with D the padded head dimension:
+
+    tensor   2 M N (D + Dv) / tensor_flops_per_clock_per_sm / rate of the instruction
+    exp2     M N / exp2_per_clock_per_sm, and as much for the tanh of a soft-cap
+    issue    (8 M N + M Dv + loads) / 128 lanes: scale, maximum (half rate), sum, convert and,
+             once a step, rescaling the accumulator; a mask adds 3 per score, a soft-cap 2
+    smem     bytes of K and V written once and read by every warp(group) / 128 bytes per clock
+    spills   bytes that the compiler moved to local memory, which lives in the same L1
+
+Streams: S = blocks per SM x warpgroups. One stream alone takes the longer of tensor and smem, then
+the softmax, and a latency; S of them are held by the busiest pipe. Between the two stands the
+balanced-job bound of queueing theory (Zahorjan et al., "Balanced Job Bound Analysis of Queueing
+Networks", CACM 25(2), 1982):
+
+    cycles per step of all streams = latency + alone + (S - 1) * busiest
+
+A warp-specialised kernel differs in three ways. Its warpgroups meet at no step, so each is a whole
+stream. A stream computes the softmax of one block while the tensor cores multiply another, so alone
+it takes the longer of the two, not their sum. That is a pipeline of two stages: a tile of n blocks
+takes n + 1 steps, and before the first its queries and keys must arrive.
+
+The figures of the H200 behind the constants are in docs/model.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tunefa.costmodel.occupancy import Occupancy, occupancy
+from tunefa.spec.arch import Device, GpuArch
+from tunefa.spec.rounding import ceil_div
+from tunefa.spec.tiling import Tiling
+from tunefa.spec.trial import Resources
+from tunefa.spec.workload import DTYPES, Workload
+
+# Constants with a source, or set once on 704 configs of five workloads timed on an H200 and then
+# judged on others: docs/model.md.
+MMA_SYNC_RATE_ON_HOPPER = 0.45
+"""mma.sync against WGMMA. Alone it reaches 0.62 on an H100 (Luo et al., "Benchmarking and
+Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499); with its operands' way through
+ldmatrix and registers, attention kernels saw less."""
+ISSUE_LANES = 128
+"""Lanes that issue per clock and SM: four schedulers of 32 threads, every chip from sm80 on."""
+SLOTS_PER_SCORE = 8.0
+"""FFMA, FMNMX (half rate, so 2), FADD, MUFU, half an F2FP, and 2.5 for moves and waits between."""
+MASK_SLOTS_PER_SCORE = 3.0
+SOFTCAP_SLOTS_PER_SCORE = 2.0
+"""FMUL and MUFU: so many more instructions has the kernel."""
+SLOTS_PER_COPY = 8.0
+"""Issue slots of one 16-byte cp.async with its address; a TMA copy takes one thread."""
+SPILL_TRIPS = 3.0
+"""Times a spilled byte counts in a step: stored, loaded, and once for the wait between."""
+STEP_LATENCY = 700.0
+"""Cycles per step that no work of the same stream hides: barriers, first results, shuffles."""
+LOAD_LATENCY = 900.0
+"""Cycles from asking for a block of K or V to having it, out of L2 under load."""
+STREAM_COUPLING = 0.2
+"""Share of a stream that one more warpgroup of the same program is worth: they meet every step.
+Not so where they are specialised."""
+LAUNCH_US = 3.0
+SPARED_REGISTERS = 25
+"""What ptxas saves by another order of instructions before it spills."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A time and what it is made of."""
+
+    time_us: float
+    limiter: str
+    """The pipe, or `latency`, `L2` or `HBM`, that binds."""
+    occupancy: Occupancy
+    cycles_per_step: Mapping[str, float] = field(hash=False)
+    """Cycles one step of one program asks of each pipe."""
+    steps: float
+    """Steps of the SM with the most work."""
+    compute_us: float
+    l2_us: float
+    hbm_us: float
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The workload cut into tiles and steps."""
+
+    tiles: int
+    steps_per_tile: float
+    masked_steps_per_tile: float
+    longest_tile: float
+
+
+def predict(
+    workload: Workload, arch: GpuArch, device: Device, tiling: Tiling, resources: Resources
+) -> Prediction:
+    """The time of one launch, in us, on `device` at its boost clock.
+
+    `resources` come from the compiler, or are a space's lower bounds. A config whose block does not
+    fit an SM takes forever (`inf`, limiter `occupancy`). Packed sequences count as `Workload.even`.
+    """
+    workload = workload.even
+    # A device may be fused to other tensor rates than its arch: an H20 has 15 % of an H100's.
+    arch = replace(arch, tensor_flops_per_clock_per_sm=device.tensor_flops_per_clock_per_sm)
+    fits = _resident(arch, tiling, resources)
+    cut = _cut(workload, tiling)
+    pipes = _step_cycles(workload, arch, tiling, resources, cut)
+    if fits.blocks_per_sm == 0:
+        infinite = float("inf")
+        return Prediction(infinite, "occupancy", fits, pipes, 0.0, infinite, 0.0, 0.0)
+    cycles, limiter = _sm_cycles(pipes, tiling, fits.blocks_per_sm)
+    steps = _steps_of_busiest_sm(_filled(cut, tiling, cycles), device, fits.blocks_per_sm)
+    megahertz = device.boost_mhz
+    compute_us = steps * cycles / megahertz
+    l2_us, hbm_us = _memory_us(workload, device, tiling, cut)
+    parts = {limiter: compute_us, "L2": l2_us, "HBM": hbm_us}
+    binding = max(parts, key=lambda part: parts[part])
+    time_us = parts[binding] + LAUNCH_US
+    return Prediction(time_us, binding, fits, pipes, steps, compute_us, l2_us, hbm_us)
+
+
+def expected_resources(arch: GpuArch, tiling: Tiling, smem_bytes: int, registers: int) -> Resources:
+    """What the compiler will probably report, from a space's lower bounds.
+
+    `registers` are those of a thread's scores and output; where warps are specialised those of the
+    launch, which the kernel itself sets.
+    """
+    if tiling.warp_specialised:
+        return Resources(smem_bytes, registers, 0)
+    scores = tiling.block_m * tiling.block_n / tiling.threads
+    output = max(0.0, registers - scores)
+    if _uses_wgmma(arch, tiling):
+        wanted = 15 + 1.5 * scores + 1.35 * output
+    else:
+        wanted = 65 + 2.0 * scores + output
+    if tiling.copied_by_threads:
+        wanted += 28
+    # ptxas keeps to the registers that so many threads can have, whatever the user's cap is.
+    spilled = max(0.0, wanted - SPARED_REGISTERS - tiling.max_registers)
+    return Resources(smem_bytes, int(min(wanted, tiling.max_registers)), int(4 * spilled))
+
+
+def _uses_wgmma(arch: GpuArch, tiling: Tiling) -> bool:
+    return "wgmma" in arch.features and tiling.warps >= 4 and tiling.block_m >= 64
+
+
+def _resident(arch: GpuArch, tiling: Tiling, resources: Resources) -> Occupancy:
+    """The blocks that an SM holds; of a kernel that starts one on each SM, no more than that."""
+    registers, smem_bytes = max(1, int(resources.registers or 0)), int(resources.smem_bytes or 0)
+    fits = occupancy(arch, registers, smem_bytes, tiling.threads)
+    if tiling.warp_specialised and fits.blocks_per_sm > 1:
+        return Occupancy(1, {**fits.limits, "grid": 1}, "grid")
+    return fits
+
+
+def _cut(workload: Workload, tiling: Tiling) -> _Cut:
+    rows, keys = tiling.block_m, tiling.block_n
+    tiles = ceil_div(workload.seqlen_q * tiling.packed_heads, rows)
+    tiles *= workload.batch * workload.heads // tiling.packed_heads
+    everything = ceil_div(workload.seqlen_k, keys)
+    left, right = workload.band
+    if left is None and right is None:
+        masked = 1.0 if workload.seqlen_k % keys else 0.0
+        return _Cut(tiles, everything, masked, everything)
+    # Specialised warpgroups each end at their own diagonal, others where the whole tile does.
+    queries = (64 if tiling.warp_specialised else rows) / tiling.packed_heads
+    edges, longest = (left is not None) + (right is not None), everything
+    if left is not None and right is not None:
+        longest = min(everything, ceil_div(left + 1 + right + rows, keys) + 1)
+    useful = workload.pairs / workload.seqlen_q / keys  # steps if masks cost nothing
+    masked = min(edges * (queries / tiling.diagonal_n + 1.0), everything)
+    steps = min(useful + masked / 2 * (tiling.diagonal_n / keys), everything)
+    return _Cut(tiles, steps, masked, longest)
+
+
+def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:
+    """With what it takes to fill a pipeline from tile to tile, in steps."""
+    if not tiling.warp_specialised:
+        return cut
+    more = 1.0 + LOAD_LATENCY / cycles
+    return replace(
+        cut, steps_per_tile=cut.steps_per_tile + more, longest_tile=cut.longest_tile + more
+    )
+
+
+def _step_cycles(
+    workload: Workload, arch: GpuArch, tiling: Tiling, resources: Resources, cut: _Cut
+) -> dict[str, float]:
+    block_m, block_n = tiling.block_m, tiling.block_n
+    columns = tiling.columns + tiling.columns_v
+    scores = block_m * block_n
+    size = DTYPES[workload.dtype]
+    wgmma = _uses_wgmma(arch, tiling)
+    rates = arch.tensor_flops_per_clock_per_sm
+    rate = rates["tf32"] / 3 if workload.dtype == "fp32" else rates[workload.dtype]
+    if "wgmma" in arch.features and not wgmma:
+        rate *= MMA_SYNC_RATE_ON_HOPPER
+    kv_bytes = block_n * columns * size
+    masked_share = cut.masked_steps_per_tile / max(cut.steps_per_tile, 1e-9)
+    slots = SLOTS_PER_SCORE + MASK_SLOTS_PER_SCORE * masked_share
+    if workload.softcap:
+        slots += SOFTCAP_SLOTS_PER_SCORE
+    slots = slots * scores + block_m * tiling.columns_v
+    if tiling.copied_by_threads:
+        slots += SLOTS_PER_COPY * kv_bytes / 16
+    # WGMMA reads K and V once per 64 query rows, mma.sync once per warp of 16; WGMMA also reads Q.
+    readers = block_m / 64 if wgmma else tiling.warps
+    smem = kv_bytes * (1 + readers) + (block_m * tiling.columns * size if wgmma else 0)
+    spilled = SPILL_TRIPS * (resources.spill_bytes or 0) * 32 * tiling.warps
+    return {
+        "tensor": 2.0 * scores * columns / rate,
+        "exp2": (1 + workload.softcap) * scores / arch.exp2_per_clock_per_sm,
+        "issue": slots / ISSUE_LANES,
+        "smem": smem / arch.smem_bytes_per_clock_per_sm,
+        "spills": spilled / arch.smem_bytes_per_clock_per_sm,
+    }
+
+
+def _sm_cycles(pipes: Mapping[str, float], tiling: Tiling, blocks: int) -> tuple[float, str]:
+    """(cycles per step of one program, what binds) with `blocks` programs resident on an SM."""
+    warpgroups = max(1.0, tiling.warps / 4)
+    coupling = 1.0 if tiling.warp_specialised else STREAM_COUPLING
+    streams = blocks * (1.0 + (warpgroups - 1.0) * coupling)
+    busiest = max(pipes, key=lambda pipe: pipes[pipe])
+    # WGMMA reads its operands while it multiplies.
+    products = max(pipes["tensor"], pipes["smem"])
+    serial = products + pipes["exp2"] + pipes["issue"] + pipes["spills"]
+    if tiling.warp_specialised:
+        serial = max(products, serial - products)
+    total = blocks * serial
+    hidden = (tiling.stages - 1) * serial
+    latency = STEP_LATENCY + max(0.0, LOAD_LATENCY - hidden)
+    alone = total / streams + latency
+    held = blocks * pipes[busiest] / streams
+    cycles = (alone + (streams - 1.0) * held) / blocks
+    return cycles, busiest if (streams - 1.0) * held > alone else "latency"
+
+
+def _steps_of_busiest_sm(cut: _Cut, device: Device, blocks: int) -> float:
+    """Steps of the SM that finishes last: whole tiles, and a causal mask's tail."""
+    tiles = ceil_div(cut.tiles, device.sms)
+    if tiles <= blocks:  # all resident at once: the longest tile of the one wave ends it
+        return float(max(tiles * cut.steps_per_tile, cut.longest_tile))
+    even = cut.tiles / device.sms * cut.steps_per_tile
+    if cut.longest_tile > cut.steps_per_tile:  # causal, heaviest first: short ones fill
+        return max(even + 0.5 * cut.steps_per_tile, cut.longest_tile)
+    return float(max(tiles * cut.steps_per_tile, even))
+
+
+def _memory_us(
+    workload: Workload, device: Device, tiling: Tiling, cut: _Cut
+) -> tuple[float, float]:
+    """(us of L2 traffic, us of device memory traffic)."""
+    size = DTYPES[workload.dtype]
+    row = (workload.head_dim + workload.head_dim_v) * size
+    streamed = cut.tiles * cut.steps_per_tile * tiling.block_n * row
+    # Heads that run at the same time share the L2; when theirs do not fit, K and V come again.
+    resident = min(tiling.section_heads, workload.batch * workload.heads) * workload.seqlen_k * row
+    misses = max(0.0, 1.0 - device.l2_bytes / (2.0 * resident)) if resident else 0.0
+    device_bytes = workload.io_bytes + misses * streamed
+    l2_bytes_per_us = device.l2_bytes_per_clock * device.boost_mhz
+    return streamed / l2_bytes_per_us, device_bytes / device.hbm_bytes_per_s * 1e6

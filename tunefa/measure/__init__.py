@@ -1,0 +1,1 @@
+"""A binary becomes a trial: it is checked, timed, raced, or its time is predicted."""

@@ -1,0 +1,260 @@
+"""The bench: checks and times configs on the current device, one by one.
+
+A correctness gate first, then a screening, and for finalists a race. A kernel that was not found
+right is never timed.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled, CompileError, LaunchSpec
+from tunefa.measure import check, race, timing
+from tunefa.measure.monitor import Monitor
+from tunefa.measure.objective import Raced
+from tunefa.measure.race import Decision, Interval, Race
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config, Mode, Trial
+from tunefa.spec.workload import Workload
+
+SCREEN_SAMPLES = 5
+FIRST_SAMPLES = 2
+"""Those that may end a screening: of one alone, the time on the device may hold a pause of the
+host, whose cores the compilers keep busy, between the start of the stopwatch and the launch."""
+HOPELESS = 2.0
+"""A config that takes the device this many times the best so far is not sampled further."""
+TRIES = 2
+"""Races that are run before a disturbed device is given up on."""
+
+
+@dataclass(frozen=True)
+class Final:
+    """What a race between the winners of several kernels says."""
+
+    kernel: str
+    """Whose config won."""
+    certificate: dict[str, Any]
+
+
+class Bench:
+    """One kernel and workload on the device: tensors, gate and stopwatch."""
+
+    def __init__(self, case: Case, mode: Mode) -> None:
+        self.case = case
+        self._torch_device = case.arch.torch_device
+        self._stopwatch = timing.Stopwatch(mode, self._torch_device)
+        self._tensors = check.tensors(case.workload, self._torch_device)
+        self._gate = check.Gate(self._torch_device)
+
+    def judge(self, trial: Trial, best_us: float) -> Trial:
+        """A compiled trial with its error and a few samples; `best_us` is what it has to beat."""
+        trial = self._right(trial, check.ragged(self.case.workload, trial.config))
+        if trial.outcome != "ok":
+            return trial
+        return replace(trial, samples_us=tuple(self._screen(trial.config, best_us)))
+
+    def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
+        """Checks finalists on the real shape, then races those that are right in rounds.
+
+        It ends early at `until` by `time.monotonic`, with what the certificate needs.
+        """
+        judged = [self._right(trial, self.case.workload) for trial in trials]
+        right = [trial for trial in judged if trial.outcome == "ok"]
+        wrong = [trial for trial in judged if trial.outcome != "ok"]
+        if not right:
+            return Raced(wrong)
+        racers = [*right, right[0]]
+        launches = [self._prepared(trial.config) for trial in racers]
+        pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
+        run, watch, refused = self._run_races(launches, pinned, until)
+        raced = [replace(t, samples_us=_column(run, i)) for i, t in enumerate(right)]
+        found = _judged(raced, run, default, refused)
+        certificate = {**(found.certificate or {}), "device": watch.summary()}
+        return replace(found, trials=[*found.trials, *wrong], certificate=certificate)
+
+    def final(self, own: Trial, rivals: Sequence[tuple[str, Trial]], until: float) -> Final:
+        """Races the kernel's winner against those of others, by name, that were found right too."""
+        benches = [self._beside(name) for name, _ in rivals]
+        trials = [own, *(trial for _, trial in rivals), own]
+        pairs = zip([self, *benches, self], trials, strict=True)
+        launches = [bench._prepared(trial.config) for bench, trial in pairs]
+        run, watch, refused = self._run_races(launches, frozenset(), until)
+        decision = race.decide(run, None, _footprint(trials))
+        certificate = {
+            "decision": decision.why,
+            "noise_floor": round(decision.noise_floor, 5),
+            "rounds": len(run.samples_us),
+            "device": watch.summary(),
+        }
+        names = [self.case.kernel.name, *(name for name, _ in rivals)]
+        losers = [i for i in range(len(names)) if i != decision.winner]
+        if refused:
+            certificate["refused"] = refused
+        else:
+            certificate["slower_by"] = {
+                names[i]: _plain(run.difference(i, decision.winner)) for i in losers
+            }
+        return Final(names[decision.winner], certificate)
+
+    def _beside(self, kernel: str) -> Bench:
+        """Another kernel's bench on the same tensors."""
+        made = copy.copy(self)
+        made.case = replace(self.case, kernel=kernels.load(kernel))
+        return made
+
+    def _run_races(
+        self, launches: list[timing.BoundLaunch], pinned: frozenset[int], until: float
+    ) -> tuple[Race, Monitor, str | None]:
+        """The race, another if that one was disturbed, and why the last claims nothing."""
+        tries = 0
+        while tries < TRIES:
+            run, watch = self._run_race(launches, pinned, until)
+            tries += 1
+            if watch.disturbance is None or time.monotonic() >= until:
+                break
+        return run, watch, watch.disturbance and f"{watch.disturbance} in {_races(tries)}"
+
+    def _run_race(
+        self, launches: list[timing.BoundLaunch], pinned: frozenset[int], until: float
+    ) -> tuple[Race, Monitor]:
+        """The race of prepared launches, the last of which is the first, and what was seen."""
+        with Monitor() as watch:
+
+            def time_us(order: Sequence[int]) -> list[float]:
+                samples = self._stopwatch.once_us([launches[racer] for racer in order])
+                watch.read()
+                return samples
+
+            time_us(range(len(launches)))  # warms up: not a round
+            return race.run(len(launches), pinned, time_us, until), watch
+
+    def _screen(self, config: Config, best_us: float) -> list[float]:
+        """A few samples; only the first where the device is seen to take hopelessly long."""
+        launch = self._prepared(config)
+        times = self._stopwatch.times_us([launch] * FIRST_SAMPLES)
+        if min(device_us for device_us, _ in times) < HOPELESS * best_us:
+            times += self._stopwatch.times_us([launch] * (SCREEN_SAMPLES - FIRST_SAMPLES))
+        # Compilers run beside a screening: the host's least time is what it takes by itself.
+        host_us = min(host_us for _, host_us in times)
+        mode = self._stopwatch.mode
+        return [timing.latency_us(mode, device_us, host_us) for device_us, _ in times]
+
+    def _prepared(self, config: Config) -> timing.BoundLaunch:
+        """What is timed of the config on the real shape."""
+        return self._stopwatch.prepared(launch(self.case, config, self._tensors))
+
+    def _right(self, trial: Trial, shape: Workload) -> Trial:
+        """The trial with its error on `shape`, or why it is not right there."""
+        made = check.tensors(shape, self._torch_device)
+        try:
+            if trial.resources is None:  # no compiler of the pool has seen it
+                compiled = compiled_for(self.case, trial.config, self._tensors)
+                trial = replace(trial, resources=compiled.resources, compile_s=compiled.seconds)
+            there = replace(self.case, workload=shape)
+            verdict = self._gate.verdict(launch(there, trial.config, made), shape, made)
+        except CompileError as error:
+            return replace(trial, outcome="compile_failed", reason=str(error))
+        if verdict.repeatable and verdict.passed:
+            return replace(trial, error=verdict.error)
+        outcome: Literal["wrong", "unstable"] = "wrong" if verdict.repeatable else "unstable"
+        return replace(trial, outcome=outcome, reason=verdict.reason, error=verdict.error)
+
+
+def compiled_for(case: Case, config: Config, tensors: Sequence[Any]) -> Compiled:
+    """The config as it reads such tensors. Raises CompileError where it does not compile."""
+    kernel = case.kernel
+    aligned = kernel.module.is_aligned(tensors)
+    made: Compiled = languages.load(kernel.language).compile(case, config, aligned)
+    return made
+
+
+def launch(case: Case, config: Config, tensors: Sequence[Any]) -> timing.BoundLaunch:
+    """A function that launches the config on `tensors`, those of `check.tensors`.
+
+    Raises CompileError where it does not compile, or the device has too little of something for it.
+    A pool that compiled the config has put its binary into the cache.
+    """
+    compiled = compiled_for(case, config, tensors)
+    spec = LaunchSpec(case, config, case.workload.head_dim**-0.5, check.softcap(case.workload))
+    prepared = languages.load(case.kernel.language).prepare(spec, compiled, tensors)
+    return lambda: prepared(*tensors)
+
+
+def _column(run: Race, racer: int) -> tuple[float, ...]:
+    return tuple(row[racer] for row in run.samples_us if not math.isnan(row[racer]))
+
+
+def _judged(raced: list[Trial], run: Race, default: Config | None, refused: str | None) -> Raced:
+    """The race's decision; where it is refused the default's, else its leader uncertified."""
+    place = next((i for i, trial in enumerate(raced) if trial.config == default), None)
+
+    decision = race.decide(run, place, _footprint(raced))
+    if refused is not None:
+        decision = _refused(run, decision, place, refused)
+    certificate = _certificate(raced, run, decision)
+    if refused is not None:
+        certificate["refused"] = refused
+        certificate.get("runner_up", {}).pop("slower_by", None)
+    others = (i for i in range(len(raced)) if i != decision.winner)
+    order = [decision.winner, *sorted(others, key=run.median_us)]
+    return Raced([raced[i] for i in order], raced[decision.winner], certificate)
+
+
+def _footprint(raced: Sequence[Trial]) -> Callable[[int], tuple[int, ...]]:
+    """What orders racers that are equally fast."""
+
+    def footprint(racer: int) -> tuple[int, ...]:
+        used = raced[racer].resources
+        return (used.smem_bytes or 0, used.registers or 0, racer) if used else (0, 0, racer)
+
+    return footprint
+
+
+def _refused(run: Race, decision: Decision, default: int | None, why: str) -> Decision:
+    """A decision that claims nothing: the default, or without one the leader."""
+    if default is None:
+        return replace(decision, why=f"the leader is kept, not certified: {why}", gain=None)
+    others = sorted(set(range(run.twin)) - {default}, key=run.median_us)
+    return replace(
+        decision,
+        winner=default,
+        why=f"the default is kept: {why}",
+        gain=None,
+        runner_up=others[0] if others else None,
+    )
+
+
+def _races(count: int) -> str:
+    return "the race" if count == 1 else f"{count} races"
+
+
+def _certificate(raced: list[Trial], run: Race, decision: Decision) -> dict[str, Any]:
+    """The statistics of a race as plain data; relative differences, 95 % bootstrap intervals."""
+    certificate: dict[str, Any] = {
+        "decision": decision.why,
+        "gain_over_default": _plain(decision.gain),
+        "noise_floor": round(decision.noise_floor, 5),
+        "rounds": len(run.samples_us),
+        "racers": run.racers - 1,
+        "dropped": len(run.dropped),
+    }
+    second = decision.runner_up
+    if second is not None:
+        certificate["runner_up"] = {
+            "config": dict(raced[second].config),
+            "slower_by": _plain(run.difference(second, decision.winner)),
+        }
+    return certificate
+
+
+def _plain(interval: Interval | None) -> dict[str, float] | None:
+    if interval is None:
+        return None
+    return {name: round(value, 5) for name, value in vars(interval).items()}

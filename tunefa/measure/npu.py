@@ -1,0 +1,136 @@
+"""Objectives for NPUs, which nothing here can time: a law says how long a config takes.
+
+`Modelled` asks the vendor's compiler whether it fits, `Estimated` a formula, where there is no
+compiler. What the law is worth stands in tunefa/ascend/npu_model.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from tunefa.compile.ascend import back_end
+from tunefa.costmodel import npu as npu_model
+from tunefa.measure.objective import Raced
+from tunefa.measure.predicted import Predicted
+from tunefa.spec.arch import NpuArch
+from tunefa.spec.arch_catalog import npu
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case
+from tunefa.spec.tiling import NpuTiling
+from tunefa.spec.trial import Config, Planned, Resources, Trial, time_us
+
+_MULTIBUFFER = "enable-auto-multi-buffer"
+
+
+class Modelled(Predicted):
+    """Compiles for the NPU; the time is the law's."""
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        back_end.clean()
+
+    def judge(self, trial: Trial) -> Trial:
+        """A compiled trial with its time."""
+        if trial.outcome != "ok" or trial.resources is None:
+            return trial
+        tiling = as_compiled(self.case.npu_tiling(trial.config), trial.resources)
+        modelled_us = npu_model.time_us(self.case.workload, self.case.device, tiling)
+        return replace(trial, predicted_us=modelled_us)
+
+    def race(
+        self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
+    ) -> Raced:
+        """The best wins unchecked; of equals the default, then the first in the space's order."""
+        self._abandon()
+        return _best(self.case.kernel, trials, default)
+
+
+class Estimated:
+    """Compiles nothing: formulas say whether a config fits, and how long it takes."""
+
+    width = 1
+    reserve_s = 0.0
+
+    def __init__(self, case: Case) -> None:
+        self.case, self._arch = case, npu(case.arch)
+        self._pending: deque[Config] = deque()
+
+    def __enter__(self) -> Estimated:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, config: Config) -> None:
+        """Puts it in line."""
+        self._pending.append(config)
+
+    def next(self, wait_s: float = math.inf) -> Trial | None:
+        """The next in line, judged at once."""
+        config = self._pending.popleft()
+        tiling = self.case.npu_tiling(config)
+        resources = estimated(tiling, self._arch)
+        if over := lacking(resources, self._arch):
+            return Trial(config, "refused", over, resources)
+        modelled_us = npu_model.time_us(self.case.workload, self.case.device, tiling)
+        return Trial(config, "ok", resources=resources, predicted_us=modelled_us)
+
+    def race(
+        self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
+    ) -> Raced:
+        """As `Modelled` does it."""
+        self._pending.clear()
+        return _best(self.case.kernel, trials, default)
+
+
+def as_compiled(tiling: NpuTiling, resources: Resources | None) -> NpuTiling:
+    """The tiling with what the compiler changed by itself, so that it fits."""
+    planned = resources.planned if resources else None
+    cleared = planned is not None and planned.changed.get(_MULTIBUFFER) is False
+    return replace(tiling, multibuffer=False) if cleared else tiling
+
+
+def estimated(tiling: NpuTiling, arch: NpuArch) -> Resources:
+    """What a formula expects a config to need."""
+    needed = _needed(tiling)
+    excess = {
+        name: (needed[name] - available) / available for name, available in arch.capacities.items()
+    }
+    return Resources(
+        ub_bytes=needed["ub"],
+        l1_bytes=needed["l1"],
+        l0c_bytes=needed["l0c"],
+        planned=Planned(excess),
+    )
+
+
+def lacking(resources: Resources, arch: NpuArch) -> str:
+    """The memories that an estimate says are too small, in words; empty where none is."""
+    needed = {"ub": resources.ub_bytes, "l1": resources.l1_bytes, "l0c": resources.l0c_bytes}
+    return ", ".join(
+        f"{name.upper()} estimated to overflow: {needed[name]:,} of {available:,} B"
+        for name, available in arch.capacities.items()
+        if (needed[name] or 0) > available
+    )
+
+
+def _needed(tiling: NpuTiling) -> Mapping[str, int]:
+    return {
+        "ub": math.ceil(tiling.ub_bytes),
+        "l1": math.ceil(tiling.l1_bytes),
+        "l0c": math.ceil(tiling.l0c_bytes),
+    }
+
+
+def _best(kernel: Kernel, trials: Iterable[Trial], default: Config | None) -> Raced:
+    parameters = kernel.space.parameters
+
+    def order(trial: Trial) -> tuple[float, bool, list[int]]:
+        places = [each.values.index(trial.config[each.name]) for each in parameters]
+        return time_us(trial), trial.config != default, places
+
+    ranked = sorted(trials, key=order)
+    return Raced(ranked, ranked[0] if ranked else None)

@@ -1,0 +1,1 @@
+"""What `import tunefa` gives a program: flash_attention and the choice of what runs it."""

@@ -1,0 +1,303 @@
+"""What runs a call: a kernel with a compiled config, or PyTorch where no kernel does."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
+from tunefa.errors import TunefaError
+from tunefa.measure import reference
+from tunefa.runtime import choose
+from tunefa.runtime.call import DTYPES, Call, Descales, Options, heads_first, no_descales
+from tunefa.runtime.chip import Chip
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.kernel_plan import KernelPlan, Launches, as_kernels_take_them, rows_contiguous
+from tunefa.runtime.lock_file import Frozen, Installed
+from tunefa.runtime.packed_call import PackedCall, PackedTensors
+from tunefa.runtime.packed_plan import PackedKernelPlan, PackedPyTorchPlan
+from tunefa.spec.arch import Arch
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import DTYPES as WORKLOAD_DTYPES
+from tunefa.spec.workload import Workload
+from tunefa.store.lookup import Choice
+from tunefa.store.results import Store
+
+PYTORCH = "pytorch"
+_MAX_STRIDE = 2**31
+"""Kernels take strides as 32-bit integers, but for the batch's."""
+
+AnyCall = Call | PackedCall
+Compile = Callable[[Case, Config, bool], Compiled]
+"""A language's `compile`; the runtime's remembers what it compiled."""
+
+
+class AnyPlan(Protocol):
+    """Runs every call of one shape."""
+
+    @property
+    def chosen(self) -> Chosen:
+        """What it runs."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory that it holds."""
+
+
+class Plan(AnyPlan, Protocol):
+    """Of `flash_attention`."""
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call; out in the call's layout."""
+
+    def output(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> Tensor:
+        """The first of what `run` gives."""
+
+
+class PackedPlan(AnyPlan, Protocol):
+    """Of `flash_attention_varlen`."""
+
+    def run(self, tensors: PackedTensors, scale: float | None) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call."""
+
+
+@dataclass(frozen=True)
+class PyTorchPlan:
+    """Computes in PyTorch."""
+
+    chosen: Chosen
+    options: Options
+    device_bytes: int = 0
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call; out in the call's layout."""
+        call = Call.of(q, k, v, self.options, scale, descales)
+        result, lse = reference.attention(call)
+        out = call.new_out()
+        heads_first(out, call.layout).copy_(result)
+        return out, lse
+
+    def output(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
+    ) -> Tensor:
+        """The first of what `run` gives."""
+        return self.run(q, k, v, scale, descales)[0]
+
+
+def because(call: AnyCall, why: str, workload: Workload | None = None) -> Any:
+    """The plan for a call that no kernel runs, and the reason."""
+    chosen = Chosen(PYTORCH, {}, "pytorch", f"{PYTORCH}: {why}", workload)
+    if isinstance(call, PackedCall):
+        return PackedPyTorchPlan(chosen, call.options)
+    return PyTorchPlan(chosen, call.options)
+
+
+def of(call: AnyCall, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile) -> Any:
+    """The plan for a call on a chip: the config that lookup finds if it compiles, the kernel's
+    default, PyTorch.
+
+    Warns where a config does not compile, or none does: what runs then is slower than it could be.
+    """
+    try:
+        workload, target = _served(call, chip)
+        readable = _readable(call, workload, target.arch, _compilable(kernels, target.arch))
+        choice = choose.choose(store, workload, target, readable)
+    except TunefaError as error:
+        return because(call, str(error))
+    kernel = next(each for each in kernels if each.name == choice.kernel)
+    case = Case(kernel, workload, target)
+    try:
+        aligned = _is_aligned(call, kernel)
+        for chosen in options(choice, case, aligned):
+            try:
+                compiled = compile(case, chosen.config, aligned)
+                return _prepared(call, chosen, case, compiled)
+            except CompileError as error:
+                warnings.warn(f"{kernel.name} {chosen.config} is not used: {error}", stacklevel=2)
+        why = f"no config of {kernel.name} runs {workload} on {target.arch.name}"
+    except TunefaError as error:  # there is no compiler, say
+        why = str(error)
+    warnings.warn(f"attention runs in PyTorch: {why}", stacklevel=2)
+    return because(call, why, workload)
+
+
+def frozen(call: AnyCall, chip: Chip, lock: Frozen, installed: Installed, compile: Compile) -> Any:
+    """The plan for a call on a chip: the record of a lock file as it stands.
+
+    Raises TunefaError where there is none, or where it cannot run so.
+    """
+    try:
+        workload, target = _served(call, chip)
+    except TunefaError as error:
+        what = f"call with q {tuple(call.q.shape)}, k {tuple(call.k.shape)}, {call.q.dtype}"
+        raise lock.serves_no(f"{what} on {chip.name}", str(error)) from None
+    record = lock.exact(workload, target)
+    kernel = lock.kernel(record, target.arch, installed)
+    case = Case(kernel, workload, target)
+    why = f"exact: frozen to {lock.path}, measured on {record.device} for {workload}"
+    found = Chosen(kernel.name, dict(record.config), "exact", why, workload)
+    try:
+        aligned = _is_aligned(call, kernel)
+        if not aligned and (needed := _needed(found.config, kernel)):
+            parts = ", ".join(f"{name} is {found.config[name]}" for name in needed)
+            raise TunefaError(f"{parts}, and the tensors are not 16-byte aligned: copy them")
+        compiled = compile(case, found.config, aligned)
+        return _prepared(call, found, case, compiled)
+    except (CompileError, TunefaError) as error:
+        raise lock.cannot(record, str(error)) from error
+
+
+def without_kernel(call: AnyCall, lock: Frozen | None) -> Any:
+    """The plan for a call that is off CUDA or has a scale that kernels do not take.
+
+    Raises TunefaError for one on CUDA in a process that is frozen to `lock`.
+    """
+    chip = Chip.of(call.q.device)
+    why = chip.why_not
+    if not why:
+        why = f"scale {call.scale} is not positive, and kernels scale a row's maximum with it"
+    if lock is not None and call.q.is_cuda:
+        raise lock.serves_no(f"call with q {tuple(call.q.shape)} on {chip.name}", why)
+    return because(call, why)
+
+
+def _prepared(call: AnyCall, chosen: Chosen, case: Case, compiled: Compiled) -> Any:
+    """The plan for calls like this one. Raises CompileError as `prepare` of the language does."""
+    language = languages.load(case.kernel.language)
+    softcap = call.softcap  # the plan keeps `prepare`, which must not keep the call's tensors
+
+    def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
+        spec = LaunchSpec(case, chosen.config, scale, softcap)
+        launch: Launch = language.prepare(spec, compiled, tensors)
+        return launch
+
+    tensors, device = _tensors(call), call.q.get_device()
+    launches = Launches(device, prepare(tensors, float(call.q.shape[-1] ** -0.5)), prepare)
+    contiguous = all(x.stride(-1) == 1 for x in (call.q, call.k, call.v))
+    if isinstance(call, PackedCall):
+        return PackedKernelPlan(chosen, launches, contiguous)
+    out = heads_first(tensors[3], call.layout)
+    q = heads_first(call.q, call.layout)
+    return KernelPlan(
+        chosen,
+        call.layout,
+        launches,
+        rows_contiguous=contiguous,
+        out_like_q=(q.shape, q.stride(), q.dtype) == (out.shape, out.stride(), out.dtype),
+        no_descales=no_descales(q),
+    )
+
+
+def options(choice: Choice, case: Case, aligned: bool) -> Iterator[Chosen]:
+    """What to try, in this order: the config that was found, the kernel's default.
+
+    For tensors that are not `aligned`, each with the parameters that the kernel needs then. A
+    config that the space refuses is left out.
+    """
+    workload = case.workload
+    found = Chosen(choice.kernel, dict(choice.config), choice.how, choice.why, workload)
+    yield from _feasible(found, case, aligned)
+    if choice.how != "default":
+        why = f"default: what was found cannot run here ({choice.why})"
+        default = Chosen(choice.kernel, case.default(), "default", why, workload)
+        yield from _feasible(default, case, aligned)
+
+
+def _feasible(chosen: Chosen, case: Case, aligned: bool) -> Iterator[Chosen]:
+    config = chosen.config
+    if not aligned and (needed := _needed(config, case.kernel)):
+        changes = ", ".join(f"{name} is {needed[name]}, not {config[name]}" for name in needed)
+        why = f"{chosen.why}; {changes}: the tensors are not 16-byte aligned"
+        chosen = replace(chosen, config={**config, **needed}, why=why)
+    if case.refusal(chosen.config) is None:
+        yield chosen
+
+
+def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
+    """The parameters that must be others, with what they must be, for tensors that are not aligned.
+
+    Raises TunefaError where the kernel cannot read such tensors.
+    """
+    if isinstance(kernel.unaligned, str):
+        raise TunefaError(kernel.unaligned)
+    return {
+        name: value for name, value in kernel.unaligned.items() if config.get(name, value) != value
+    }
+
+
+def _compilable(kernels: Sequence[Kernel], arch: Arch) -> Sequence[Kernel]:
+    """The kernels whose compiler is here, if there are any; a record of another is passed over."""
+    lacking = languages.lacking(kernels, arch)
+    return [kernel for kernel in kernels if kernel.name not in lacking] or kernels
+
+
+def _readable(
+    call: AnyCall, workload: Workload, arch: Arch, kernels: Sequence[Kernel]
+) -> Sequence[Kernel]:
+    """The kernels that can read the call's tensors.
+
+    Raises TunefaError where no other serves the workload.
+    """
+    blind = [
+        each
+        for each in kernels
+        if isinstance(each.unaligned, str)
+        and each.why_not(workload, arch) is None
+        and not _is_aligned(call, each)
+    ]
+    rest = [each for each in kernels if each not in blind]
+    if blind and all(each.why_not(workload, arch) for each in rest):
+        why = "; ".join(
+            f"{each.name}: {each.unaligned if each in blind else each.why_not(workload, arch)}"
+            for each in kernels
+        )
+        raise TunefaError(f"no kernel reads these tensors of {workload} on {arch.name} ({why})")
+    return rest
+
+
+def _served(call: AnyCall, chip: Chip) -> tuple[Workload, Target]:
+    """What lookup needs. Raises TunefaError with the reason why no kernel is asked."""
+    if chip.target is None:
+        raise TunefaError(chip.why_not)
+    if call.empty:
+        raise TunefaError("a tensor is empty: there is nothing to compute")
+    if DTYPES[call.q.dtype] not in WORKLOAD_DTYPES:
+        raise TunefaError(f"no kernel takes {call.q.dtype}")
+    for name, tensor in (("q", call.q), ("k", call.k), ("v", call.v)):
+        if max(tensor.stride()[1:]) >= _MAX_STRIDE:
+            raise TunefaError(f"{name} has strides {tensor.stride()}, and kernels take 32 bits")
+    return call.workload(), chip.target
+
+
+def _is_aligned(call: AnyCall, kernel: Kernel) -> bool:
+    tensors = _tensors(call)
+    # No source says that TMA takes a stride of 0, which an expanded tensor has.
+    expanded = any(
+        step == 0 and size > 1
+        for tensor in tensors
+        for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return not expanded and bool(kernel.module.is_aligned(tensors))
+
+
+def _tensors(call: AnyCall) -> tuple[Tensor, ...]:
+    """The call's tensors and new ones for what it returns, as its plan hands them to a kernel."""
+    out, lse = call.new_out(), call.new_lse()
+    if isinstance(call, PackedCall):
+        return *rows_contiguous(call.q, call.k, call.v), out, lse, *call.cu_seqlens
+    q, k, v = (heads_first(tensor, call.layout) for tensor in (call.q, call.k, call.v))
+    q, k, v = rows_contiguous(q, k, v)
+    return as_kernels_take_them(call.layout, q, k, v, out, lse, *call.descales)

@@ -1,0 +1,207 @@
+"""The first call of a shape decides what runs, later calls run it.
+
+Deciding is checking the arguments, lookup, reading YAML and compiling. It leaves a plan under
+everything it depended on, so that a later call is one dictionary lookup and a launch.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tunefa.runtime import plan as plans
+from tunefa.runtime.bounded_cache import BoundedCache
+from tunefa.runtime.call import Call, Descales, Options
+from tunefa.runtime.chip import Chip
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.compiled import Compiler
+from tunefa.runtime.lock_file import Freeze, Installed
+from tunefa.runtime.packed_call import PackedCall, PackedOptions, PackedTensors, plan_key
+from tunefa.runtime.plan import AnyCall, AnyPlan, PackedPlan, Plan
+from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
+from tunefa.store import results as store
+from tunefa.store.record import Record
+from tunefa.store.results import Store
+
+MAX_PLANS = 4096
+"""A server that decodes makes one for each length. One counts once more for every 16 KiB that it
+holds on the device (`KernelPlan.device_bytes`), so that all hold at most 64 MiB there."""
+
+
+class _Records(Store):
+    """The records that were loaded into this process, then those on disk."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        super().__init__(roots)
+        self.loaded: list[Record] = []
+
+    def records(self) -> list[Record]:
+        return [*self.loaded, *super().records()]
+
+
+class Runtime:
+    """Plans, compiled configs and records of one process. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._plans = BoundedCache[AnyPlan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
+        self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
+        self._records: _Records | None = None
+        self._kernels: tuple[Kernel, ...] | None = None
+        self._installed: Installed | None = None
+        self._freeze = Freeze()
+        self._last = threading.local()
+
+    @property
+    def last(self) -> Chosen | None:
+        """What ran this thread's last call; None before the first."""
+        chosen: Chosen | None = getattr(self._last, "chosen", None)
+        # The plan launches with its config, which is nobody else's to change.
+        return chosen and replace(chosen, config=dict(chosen.config))
+
+    def ready(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        options: Options,
+        scale: float | None,
+        descales: Descales = (),
+    ) -> tuple[Plan, float | None]:
+        """What runs a call with the arguments of `flash_attention`, without autograd, and the scale
+        as it takes it."""
+        if q.is_cuda and is_usual(scale):
+            plan = self.plan(q, k, v, options, descales)
+        else:
+            call = Call.of(q, k, v, options, scale, descales)
+            scale = call.scale
+            on_cuda = q.is_cuda and scale > 0
+            plan = self.plan(q, k, v, options, descales) if on_cuda else self.unplanned(call)
+        self.remember(plan)
+        return plan, scale
+
+    def attend_packed(
+        self, tensors: PackedTensors, options: PackedOptions, scale: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """(out, lse), always here and now: what `flash_attention_varlen` is to the dispatcher."""
+        served = tensors.q.is_cuda
+        if not served or not is_usual(scale):
+            call = PackedCall.of(tensors, options, scale)
+            scale = call.scale
+            served = served and scale > 0
+        if served:
+            plan: PackedPlan = self.planned(
+                plan_key(tensors, options), lambda: PackedCall.of(tensors, options, None)
+            )
+        else:
+            plan = self.unplanned(call)
+        self.remember(plan)
+        return plan.run(tensors, scale)
+
+    def plan(
+        self, q: Tensor, k: Tensor, v: Tensor, options: Options, descales: Descales = ()
+    ) -> Plan:
+        """The plan for calls of this shape with a positive scale; made if there is none yet."""
+        key = (
+            *(q.shape, q.stride(), q.dtype, q.get_device()),
+            *(k.shape, k.stride(), k.dtype, k.get_device()),
+            *(v.shape, v.stride(), v.dtype, v.get_device()),
+            (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0,
+            options,
+            _kinds(descales) if descales else (),
+        )
+        plan: Plan = self.planned(key, lambda: Call.of(q, k, v, options, None, descales))
+        return plan
+
+    def planned(self, key: Hashable, call: Callable[[], AnyCall]) -> Any:
+        """The plan under a key; made for a call if there is none yet."""
+        return self._plans.get(key) or self._add(key, call())
+
+    def unplanned(self, call: AnyCall) -> Any:
+        """The plan for a call that no kernel may run, whatever its shape."""
+        return plans.without_kernel(call, self._freeze.file)
+
+    def remember(self, plan: AnyPlan) -> None:
+        """What ran this thread's last call, for `last`."""
+        self._last.chosen = plan.chosen
+
+    def load(self, path: Path, frozen: bool = False) -> None:
+        """Adds the records of a file, or freezes to it; known shapes are decided again."""
+        with self._lock:
+            if frozen:
+                self._freeze.to(path)
+            else:
+                self._freeze.admit(path)
+                stored = self._stored()
+                stored.loaded = [*store.read(path), *stored.loaded]
+            self._plans.clear()
+
+    def _add(self, key: Hashable, call: AnyCall) -> AnyPlan:
+        with self._lock:
+            plan = self._plans.get(key)  # made by a thread that held the lock before
+            if plan is None:
+                if self._kernels is None:
+                    self._kernels = tuple(kernels.load(name) for name in kernels.names())
+                device = call.q.device
+                if device not in self._devices:
+                    self._devices[device] = (Chip.of(device), Compiler())
+                chip, compiler = self._devices[device]
+                lock = self._freeze.file
+                if lock is None:
+                    plan = plans.of(call, chip, self._stored(), self._kernels, compiler)
+                else:
+                    self._installed = self._installed or Installed(self._kernels)
+                    plan = plans.frozen(call, chip, lock, self._installed, compiler)
+                self._plans.add(key, plan)
+            return plan
+
+    def _stored(self) -> _Records:
+        if self._records is None:
+            self._records = _Records(store.default_store().roots)
+        return self._records
+
+
+_RUNTIME = Runtime()
+
+
+def current() -> Runtime:
+    """That of this process."""
+    return _RUNTIME
+
+
+def last_choice() -> Chosen | None:
+    """What ran the last call of `flash_attention` in this thread, and why; None before the first.
+
+    A replayed CUDA graph is no call.
+    """
+    return _RUNTIME.last
+
+
+def load(path: str | PathLike[str], *, frozen: bool = False) -> None:
+    """Adds the records of a YAML file, as `tunefa search --out` writes it, for this process.
+
+    They stand before those of the user's store and of tunefa itself, the last file first. `frozen`:
+    CUDA calls use the exact records of this file or raise, as with TUNEFA_FROZEN.
+
+    Raises TunefaError, with file and line, for a file that cannot be read as results.
+    """
+    _RUNTIME.load(Path(path), frozen)
+
+
+def is_usual(scale: float | None) -> bool:
+    """Whether kernels take it as it is: the rest is to be checked first, or PyTorch's."""
+    return scale is None or (type(scale) is float and 0.0 < scale < math.inf)
+
+
+def _kinds(descales: Descales) -> Hashable:
+    """What of descales decides whether they fit a call."""
+    return tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales)

@@ -1,0 +1,222 @@
+"""The search: propose, compile, check, time, keep.
+
+For each kernel that serves the workload: the rules leave feasible configs, a strategy proposes
+among them, an objective makes trials of them, every trial goes to the journal, the finalists race,
+and the winner becomes a record in the user's store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from tunefa.compile.workers import Workers
+from tunefa.measure import measured, replayed
+from tunefa.measure.npu import Estimated, Modelled
+from tunefa.measure.objective import Objective
+from tunefa.measure.predicted import Predicted
+from tunefa.search import candidates, kernel_race, loop, resume, strategies, study
+from tunefa.search.request import Progress, Request, Result
+from tunefa.search.state import SearchState
+from tunefa.search.strategy import Strategy
+from tunefa.search.winner import Winner
+from tunefa.spec.space import Feasible
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config, Trial, time_us
+from tunefa.store.record import Record
+from tunefa.store.results import Store
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The part of a search that one kernel has."""
+
+    case: Case
+    feasible: Feasible
+    known: Sequence[Config]
+    """Configs that finalists must beat: the nearest workload's winner, and the default."""
+    share: float
+    """How much of the whole budget is used when this kernel is done, 0 to 1."""
+
+    @property
+    def name(self) -> str:
+        """The kernel's."""
+        return self.case.kernel.name
+
+
+def search(
+    request: Request, store: Store, on_progress: Callable[[Progress], None] = lambda _: None
+) -> Result:
+    """Searches until the budget is used, the space is exhausted or nothing gets better.
+
+    The kernels come one after the other, that with the least predicted time first; one that is far
+    behind those before it is left early.
+
+    A budget of seconds holds from its start to the stored record, so it leaves some for the race.
+    Only a default that no compiler was done with by then is compiled beyond it.
+
+    The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found by
+    then, `interrupted`. Raises TunefaError when the rules refuse every config of every kernel, and
+    when the journal, the study or the store cannot be written.
+    """
+    feasible = candidates.feasible_by_kernel(request)
+    candidates.check_interpreters(request)
+    database = study.database(request.storage) if request.storage is not None else None
+    with resume.opened(request) as journal, _bench_process(request) as process:
+        storage = database or study.beside(journal.path)
+        state = SearchState(request, on_progress, journal, storage, process)
+        _search_kernels(state, feasible, store)
+        record = _record(state, feasible)
+        stored = store.add(record) if record and request.replay is None else None
+    return Result(
+        request=request,
+        record=record,
+        finished=tuple(state.finished.values()),
+        feasible=feasible,
+        elapsed_s=request.budget.elapsed_s,
+        journal=journal.path,
+        stored=stored,
+        interrupted=state.interrupted,
+        left_early=state.left_early,
+    )
+
+
+def _search_kernels(state: SearchState, feasible: Mapping[str, Feasible], store: Store) -> None:
+    """Searches the kernels one after the other, then races their winners against each other."""
+    request = state.request
+    cases = [request.case(k) for k in request.kernels if feasible[k.name].configs]
+    before_race = kernel_race.share_before(request, len(cases))
+    try:
+        ordered = candidates.by_predicted_time(cases, feasible)
+        shares = request.budget.shares(len(ordered), before_race)
+        for case, share in zip(ordered, shares, strict=True):
+            known = candidates.known_configs(request, case, store)
+            _search_kernel(state, _Part(case, feasible[case.kernel.name], known, share))
+        if not state.interrupted:
+            best = kernel_race.winner(request, state.winners, state.process)
+            state.winners = [] if best is None else [best]
+    except KeyboardInterrupt:  # a second one, while the first one's best was being checked
+        state.interrupted = True
+
+
+def _search_kernel(state: SearchState, part: _Part) -> None:
+    """Searches one kernel until its share of the budget is used, its race included."""
+    request = state.request
+    earlier = resume.trials(request.resume, part.name, part.feasible)
+    trials_left = request.budget.trials_left(part.share, len(state.finished))
+    state.count_earlier(part.name, earlier)
+    if state.interrupted:
+        return
+    strategy = _strategy(state, part, earlier, trials_left)
+    stopping = _stopping_rule(state, earlier)
+    with _objective(request, part.case, state.process) as objective:
+        share = loop.Share(request.budget, part.share, len(state.finished), objective.reserve_s)
+        state.stage = "search"
+        if request.budget.seconds is not None:  # of the time some is used, before the first trial
+            state.report_progress(part.name)
+        try:
+            for trial in loop.trials(strategy, objective, share, stopping):
+                state.keep(part.name, trial)
+                strategy.tell(trial)
+        except KeyboardInterrupt:
+            state.interrupted = True
+        if stopping.lost:
+            state.left_early[part.name] = stopping.slower_by
+        finalists = _finalists(state, part, stopping.behind)
+        _race(state, part, objective, finalists, share.deadline)
+
+
+def _strategy(
+    state: SearchState, part: _Part, earlier: Sequence[Trial], trials_left: int | None
+) -> Strategy:
+    """What proposes configs, which knows the trials of the search that this one continues."""
+    request = state.request
+    saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
+    problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
+    return resume.Continued(strategies.create(request.strategy, problem, saved), earlier)
+
+
+def _stopping_rule(state: SearchState, earlier: Sequence[Trial]) -> loop.StoppingRule:
+    """When more trials of a kernel are not worth their time."""
+    request = state.request
+    to_beat_us = min((won.median_us for won in state.winners), default=math.inf)
+    fair, patience = strategies.fair_trials(request.strategy), loop.patience(request.objective)
+    return loop.StoppingRule(to_beat_us, fair, patience).resumed(earlier)
+
+
+def _race(
+    state: SearchState, part: _Part, objective: Objective, finalists: list[Trial], until: float
+) -> None:
+    """Races the finalists of one kernel; keeps what becomes of them, and who wins."""
+    request = state.request
+    state.stage = "race" if request.objective in ("measured", "replayed") else "check"
+    if not state.interrupted:
+        state.report_progress(part.name)
+    raced = objective.race(finalists, candidates.default(part.case), until)
+    state.raced.add(part.name)
+    if raced.winner is not None:
+        timed = request.serving_mode, request.objective
+        state.winners.append(Winner(part.case.kernel, raced.winner, raced.certificate, *timed))
+    for trial in raced.trials:
+        state.keep(part.name, trial)
+
+
+def _bench_process(request: Request) -> AbstractContextManager[Workers | None]:
+    """The process that times, which all kernels share; None where nothing is measured."""
+    if request.objective == "measured":
+        return Workers(1)
+    return contextlib.nullcontext()
+
+
+def _objective(request: Request, case: Case, process: Workers | None) -> Objective:
+    """What evaluates configs."""
+    if request.replay is not None:
+        return replayed.Replayed(request.replay, case.kernel)
+    if request.measured:
+        return measured.on(case.arch, request.mode)(case, request.workers, process)
+    if request.objective == "estimated":
+        return Estimated(case)
+    kind = Modelled if request.objective == "modelled" else Predicted
+    return kind(case, request.workers)
+
+
+def _finalists(state: SearchState, part: _Part, behind: bool) -> list[Trial]:
+    """The best so far, and the known configs they must beat; only the best after Ctrl-C.
+
+    Of a kernel that is behind another it is the best and the default: the race between kernels says
+    by how much. A default that no compiler was done with in time races all the same: where
+    everything is slow, the search must not end with worse than nothing would have.
+    """
+    own = state.trials_of(part.name)
+    right = sorted((t for t in own if t.outcome == "ok"), key=time_us)
+    if state.interrupted:
+        return right[:1]
+    default = candidates.default(part.case)
+    count, rivals = (1, [default]) if behind else (state.request.finalists, part.known)
+    finalists = right[:count] + [t for t in right[count:] if t.config in rivals]
+    if state.request.objective == "measured" and default and all(t.config != default for t in own):
+        finalists.append(Trial(default, "ok"))
+    return finalists
+
+
+def _record(state: SearchState, feasible: Mapping[str, Feasible]) -> Record | None:
+    """The best winner as a record."""
+    request = state.request
+    left = [kernel for kernel in request.kernels if kernel.name not in state.raced]
+    found = [*state.winners, *kernel_race.unraced(request, left, list(state.finished.values()))]
+    best = min(found, key=lambda won: won.median_us, default=None)
+    if best is None or math.isinf(best.median_us):
+        return None
+    notes = {"trials": len(state.finished), "strategy": request.strategy}
+    if request.objective == "modelled":
+        said = {"ok", "compile_failed"}  # of a compiler that died nothing is known
+        tried = {key for key, each in state.finished.items() if each.trial.outcome in said}
+        notes["faster_untried"] = candidates.faster_untried(
+            request, feasible, tried, best.median_us
+        )
+    device_name = request.target.device.name if request.measured else None
+    record = best.record(request.workload, request.target.arch, device_name, notes)
+    return record if request.replay is None else replayed.relabelled(record, request.replay)

@@ -1,0 +1,88 @@
+"""What a search holds while it runs: its trials, its journal, the winners so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from optuna.storages import BaseStorage
+
+from tunefa.compile.workers import Workers
+from tunefa.search.request import FinishedTrial, Progress, Request
+from tunefa.search.winner import Winner
+from tunefa.spec.trial import Trial, identity, time_us
+from tunefa.store.journal import Journal
+
+
+@dataclass
+class SearchState:
+    """Counts trials as they come, for a search may have thousands."""
+
+    request: Request
+    report: Callable[[Progress], None]
+    journal: Journal
+    storage: BaseStorage
+    process: Workers | None
+    """Where kernels run; None where nothing is measured."""
+    finished: dict[tuple[str, tuple[object, ...]], FinishedTrial] = field(default_factory=dict)
+    """By kernel and config's identity, its last trial."""
+    failed: int = 0
+    best: Trial | None = None
+    """The right trial that takes the least time."""
+    earlier: int = 0
+    """Trials of the search that this one continues."""
+    stage: str = "search"
+    interrupted: bool = False
+    raced: set[str] = field(default_factory=set)
+    """The kernels whose race came to an end."""
+    winners: list[Winner] = field(default_factory=list)
+    """One for each of them that had a right finalist."""
+    left_early: dict[str, float] = field(default_factory=dict)
+    """See `Result`."""
+
+    def keep(self, kernel: str, trial: Trial) -> None:
+        """Writes a trial to the journal, counts it and reports."""
+        self.journal.append(kernel, trial)
+        self.count(kernel, trial)
+        self.report_progress(kernel)
+
+    def count(self, kernel: str, trial: Trial) -> None:
+        """Counts a trial; a later one of a config replaces the earlier."""
+        key = kernel, identity(trial.config)
+        before = self.finished.get(key)
+        self.finished[key] = FinishedTrial(kernel, trial)
+        self.failed += trial.outcome != "ok"
+        if before is not None:
+            self.failed -= before.trial.outcome != "ok"
+        if before is not None and before.trial is self.best:
+            right = (f.trial for f in self.finished.values() if f.trial.outcome == "ok")
+            self.best = min(right, key=time_us, default=None)
+        elif trial.outcome == "ok" and (self.best is None or time_us(trial) < time_us(self.best)):
+            self.best = trial
+
+    def count_earlier(self, kernel: str, trials: list[Trial]) -> None:
+        """Counts trials of the search that this one continues."""
+        for trial in trials:
+            self.count(kernel, trial)
+        self.earlier += len(trials)
+
+    def trials_of(self, kernel: str) -> list[Trial]:
+        """A kernel's trials, each config's last."""
+        return [each.trial for each in self.finished.values() if each.kernel == kernel]
+
+    def report_progress(self, kernel: str) -> None:
+        """Reports where the search stands."""
+        budget, done = self.request.budget, len(self.finished)
+        elapsed = budget.elapsed_s
+        self.report(
+            Progress(
+                kernel=kernel,
+                done=done,
+                failed=self.failed,
+                best=self.best,
+                elapsed_s=elapsed,
+                fraction=budget.fraction(elapsed, done),
+                stage=self.stage,
+                earlier=budget.fraction(0.0, self.earlier),
+            )
+        )

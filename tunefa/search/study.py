@@ -1,0 +1,205 @@
+"""The Optuna study behind a search: asked for configs, told trials, kept for Optuna's own tools.
+
+Optuna's samplers ignore failed trials. So a failure is told as completed, twice as slow as the
+slowest success, and as violating a constraint: one that is too large for a memory violates that
+memory's, by (required - available) / available.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import optuna
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from tunefa.errors import TunefaError
+from tunefa.search.sampler import FAILED, FeasibleSampler
+from tunefa.spec.trial import Config, Trial
+
+_PENALTY = 2.0
+_SLOW_US = 1e6
+"""What a failure is twice as slow as while nothing has succeeded."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Where a study is kept, and its name there."""
+
+    storage: BaseStorage
+    name: str
+
+
+def database(url: str) -> BaseStorage:
+    """The database at a URL as SQLAlchemy has them.
+
+    Raises TunefaError if it cannot be opened, or holds what another Optuna has written.
+    """
+    refusals = (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError)
+    try:
+        return optuna.storages.get_storage(url)
+    except (*refusals, RuntimeError) as error:  # the last one of a schema that it does not know
+        shown = without_password(url)
+        why = f"{type(error).__name__}: {_first_line(error).replace(url, shown)}"
+        raise TunefaError(
+            f"the storage {shown!r} cannot be opened ({why}): "
+            "give a URL that SQLAlchemy and an installed driver understand, as sqlite:///study.db"
+        ) from error
+
+
+def without_password(url: str) -> str:
+    """A database's URL as it may be shown."""
+    hidden = re.sub(r"(//[^:/@]*:).*@", r"\1***@", url)
+    return re.sub(r"(pass(?:word|wd)?=)[^&]*", r"\1***", hidden, flags=re.IGNORECASE)
+
+
+def beside(journal: Path) -> BaseStorage:
+    """A file of Optuna's beside a search's own journal, whose lock the caller holds.
+
+    One that is damaged is put aside: the search's journal has all of its trials. Raises TunefaError
+    when it cannot be written.
+    """
+    path = path_beside(journal)
+    with _kept(str(path)):
+        try:
+            return JournalStorage(JournalFileBackend(_mended(path)))
+        except (ValueError, TypeError, LookupError, AttributeError):  # by what is left of a line
+            path.replace(path.with_name(f"{path.name}.damaged"))
+            return JournalStorage(JournalFileBackend(str(path)))
+
+
+def path_beside(journal: Path) -> Path:
+    """Where the study of the search with this journal is kept."""
+    return journal.with_name(f"{journal.stem}.optuna.log")
+
+
+def _mended(path: Path) -> str:
+    """The file without what a killed process leaves: half a line, and Optuna's lock."""
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+    if path.exists():
+        content = path.read_bytes()
+        with open(path, "r+b") as file:
+            file.truncate(content.rfind(b"\n") + 1)
+    return str(path)
+
+
+class Study:
+    """A strategy: an Optuna study with one of our samplers.
+
+    A study that is there already is continued: what it holds is neither proposed nor told again.
+    What an earlier process had under way when it ended may be proposed once more. Every method
+    raises TunefaError when the storage fails.
+    """
+
+    def __init__(
+        self, sampler: FeasibleSampler, saved: Saved | None = None, memories: Sequence[str] = ()
+    ) -> None:
+        """`memories`: see `Problem`."""
+        self._memories = tuple(memories)
+        saved = saved or Saved(InMemoryStorage(), "search")
+        self._name = saved.name
+        self._candidates = sampler.candidates
+        self._asked: dict[int, optuna.Trial] = {}
+        with _kept(self._name):
+            self._study = optuna.create_study(
+                storage=saved.storage, study_name=saved.name, sampler=sampler, load_if_exists=True
+            )
+            for left in self._study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING)):
+                self._study.tell(left.number, state=TrialState.FAIL)
+            self._candidates.update(self._study)
+
+    def ask(self) -> Config | None:
+        """A config that was neither asked for nor told before; None when there is none."""
+        if not self._candidates.untried.any():
+            return None
+        with _kept(self._name):
+            trial = self._study.ask(dict(self._candidates.distributions))
+            chosen = self._candidates.at(trial.params)
+            config = self._candidates.configs[chosen]
+            trial.set_user_attr("config", _text(config))  # positions mean little to a reader
+            self._asked[chosen] = trial
+            self._candidates.update(self._study)
+        return config
+
+    def tell(self, trial: Trial) -> None:
+        """Learns from the first trial of any feasible config, proposed here or not."""
+        chosen = self._candidates.find(trial.config)
+        if chosen is None or chosen in self._candidates.times:
+            return
+        time_us = trial.median_us if trial.outcome == "ok" else None
+        if time_us is not None and not 0 < time_us < math.inf:
+            time_us = None
+        with _kept(self._name):
+            if chosen in self._asked:
+                self._close(self._asked.pop(chosen), trial, time_us)
+            else:
+                self._add(chosen, trial, time_us)
+            self._candidates.update(self._study)
+
+    def _close(self, asked: optuna.Trial, trial: Trial, time_us: float | None) -> None:
+        for name, value in self._constraints(trial, time_us).items():
+            asked.set_constraint(name, value)
+        if time_us is None:
+            asked.set_user_attr("outcome", _outcome(trial))
+        self._study.tell(asked, time_us or self._penalty())
+
+    def _add(self, chosen: int, trial: Trial, time_us: float | None) -> None:
+        notes = {"config": _text(trial.config)}
+        if time_us is None:
+            notes["outcome"] = _outcome(trial)
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                value=time_us or self._penalty(),
+                params=self._candidates.params(chosen),
+                distributions=dict(self._candidates.distributions),
+                user_attrs=notes,
+                constraints=self._constraints(trial, time_us),
+            )
+        )
+
+    def _constraints(self, trial: Trial, time_us: float | None) -> dict[str, float]:
+        """Always of the same names, as Optuna's GP wants it; 0, which violates nothing, where the
+        compiler said nothing of a memory."""
+        planned = trial.resources.planned if trial.resources else None
+        excess = planned.excess if planned else {}
+        memories = {name: excess.get(name, 0.0) for name in self._memories}
+        failed = time_us is None and max(memories.values(), default=0.0) <= 0.0
+        return {FAILED: 1.0 if failed else -1.0, **memories}
+
+    def _penalty(self) -> float:
+        times = (time_us for time_us in self._candidates.times.values() if time_us is not None)
+        return _PENALTY * max(times, default=_SLOW_US)
+
+
+@contextlib.contextmanager
+def _kept(name: str) -> Iterator[None]:
+    """Around what reads or writes a study."""
+    try:
+        yield
+    except (OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        # Interrupted as it lets go of its lock file, Optuna removes that once more.
+        if isinstance(interrupt := error.__context__, KeyboardInterrupt):
+            raise interrupt from None
+        raise TunefaError(
+            f"the study {name} cannot be kept: {_first_line(error)}: free space, or give another "
+            "--storage"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0]
+
+
+def _text(config: Config) -> str:
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+def _outcome(trial: Trial) -> str:
+    return f"{trial.outcome}: {trial.reason}" if trial.reason else trial.outcome

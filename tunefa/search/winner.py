@@ -1,0 +1,70 @@
+"""The winner of a race, and the record that it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tunefa.compile import languages, provenance
+from tunefa.spec.arch import Arch
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.trial import Mode, Trial, time_us
+from tunefa.spec.workload import Workload
+from tunefa.store.record import ObjectiveKind, Record
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best trial of one kernel."""
+
+    kernel: Kernel
+    trial: Trial
+    certificate: dict[str, Any] | None
+    mode: Mode | None
+    """How it was timed; None where the time is a model's."""
+    objective: ObjectiveKind = "predicted"
+    """Where its time comes from where no device said it."""
+
+    @property
+    def median_us(self) -> float:
+        """What it is compared by with other kernels' winners."""
+        return time_us(self.trial)
+
+    def record(
+        self, workload: Workload, arch: Arch, device_name: str | None, notes: dict[str, Any]
+    ) -> Record:
+        """The record of it; `device_name` None where the time is a model's.
+
+        `notes` go into its provenance beside the versions and the check.
+        """
+        resources = self.trial.resources
+        if resources is not None and resources.planned is not None:
+            if resources.planned.changed:  # what was compiled is not what was asked for
+                notes = {**notes, "changed_by_the_compiler": dict(resources.planned.changed)}
+            resources = replace(resources, planned=None)
+        return Record(
+            kernel=self.kernel.name,
+            arch=arch.name,
+            device=device_name,
+            workload=workload,
+            config=dict(self.trial.config),
+            objective=self.objective if device_name is None else "measured",
+            median_us=self.median_us,
+            tflops=workload.flops / self.median_us / 1e6,
+            resources=resources,
+            certificate=self.certificate,
+            mode=self.mode,
+            provenance={
+                **provenance.of(self.kernel),
+                **notes,
+                "check": self._check(device_name),
+            },
+        )
+
+    def _check(self, device_name: str | None) -> str:
+        """What it was checked against, or why it was not."""
+        if self.trial.error is not None:
+            against = "fp64 in the interpreter" if device_name is None else "fp32 on the device"
+            return f"relative error {self.trial.error:.1e} against {against}"
+        reason = languages.load(self.kernel.language).why_no_interpreter()
+        return f"none: {reason}" if reason and device_name is None else "none"

@@ -1,0 +1,289 @@
+"""The search space of a kernel: parameters, named rules, resources and defaults, from one file.
+
+A rule's name is the message a user reads when it refuses a config. Resource expressions are lower
+bounds of what the compiler will ask for: they throw away what cannot run, the compiler decides the
+rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tunefa import assets
+from tunefa.errors import TunefaError, unknown
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import space_file
+from tunefa.spec.arch import Arch
+from tunefa.spec.expr import Expr
+from tunefa.spec.tiling import NpuTiling, Tiling
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
+
+_WORKLOAD_NAMES = frozenset(Workload(seqlen_q=1, seqlen_k=1).env())
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One thing to choose."""
+
+    name: str
+    values: tuple[Any, ...]
+    doc: str
+    timed_only: bool = False
+    """Whether nothing but a device tells its values apart; where none times it, it is the first."""
+
+
+@dataclass(frozen=True)
+class Feasible:
+    """What the rules leave of a space: the configs, and how many each rule refused."""
+
+    configs: tuple[dict[str, Any], ...]
+    refused: Mapping[str, int]
+    """Rule name -> configs it refused first, in the order of the file, zeros included."""
+
+    @property
+    def total(self) -> int:
+        """Configs in the space, before any rule."""
+        return len(self.configs) + sum(self.refused.values())
+
+
+@dataclass(frozen=True)
+class Space:
+    """Parameters and rules of one kernel. Read from a file by `load`."""
+
+    kernel: str
+    op: str
+    language: str
+    vendor: str
+    """Whose chips it runs on."""
+    priority: int
+    """The lowest runs, of the kernels that serve a workload of which nothing is known."""
+    parameters: tuple[Parameter, ...]
+    serves: Mapping[str, Expr]
+    define: Mapping[str, Expr]
+    resources: Mapping[str, Expr]
+    rules: Mapping[str, Expr]
+    tiling_exprs: Mapping[str, Expr]
+    """By field of `Tiling`, or of `NpuTiling`."""
+    defaults: tuple[tuple[Expr, dict[str, Any]], ...]
+    unaligned: Mapping[str, Any] | str
+    """What parameters must be for tensors that are not aligned, or why the kernel cannot read such
+    tensors, in words."""
+    path: Path = field(compare=False)
+
+    def why_not(self, workload: Workload, arch: Arch) -> str | None:
+        """Why the kernel does not serve the workload on that arch, in words; None if it does."""
+        if arch.vendor != self.vendor:
+            return f"it runs on chips of {self.vendor}, not of {arch.vendor}"
+        if workload.op != self.op:
+            return f"it computes {self.op}, not {workload.op}"
+        if workload.dtype not in arch.dtypes:
+            return f"{arch.name} has no {workload.dtype}"
+        env = {**workload.env(), **arch.env()}
+        return next((name for name, holds in self.serves.items() if not holds(env)), None)
+
+    def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
+        """The first rule that refuses the config there; None if it is feasible.
+
+        A missing or unknown parameter, or a value that the space does not list, is a refusal too.
+        """
+        if misfit := self.misfit(config):
+            return misfit
+        env = self._env(config, workload, arch)
+        return next((name for name, holds in self.rules.items() if not holds(env)), None)
+
+    def refusals(self, config: Config, workload: Workload, arch: Arch) -> tuple[str, ...]:
+        """All rules that refuse a config of the space; a search stops at the first."""
+        env = self._env(config, workload, arch)
+        return tuple(name for name, holds in self.rules.items() if not holds(env))
+
+    def misfit(self, config: Config) -> str | None:
+        """Why the config is none of this space, whatever the rules say; None if it is one."""
+        for parameter in self.parameters:
+            if parameter.name not in config:
+                return f"parameter {parameter.name} is missing"
+            value = config[parameter.name]
+            # 64.0 and True equal 64 and 1, but no compiler takes them for a tile's size.
+            if not any(value == each and type(value) is type(each) for each in parameter.values):
+                return f"{parameter.name}={value!r} is not in the space"
+        if len(config) != len(self.parameters):
+            extra = ", ".join(sorted(set(config) - {p.name for p in self.parameters}))
+            return f"unknown parameter {extra}"
+        return None
+
+    def estimate(self, config: Config, workload: Workload, arch: Arch) -> dict[str, float]:
+        """Lower bounds of the resources, by the names of the file (`smem_bytes`, `registers`)."""
+        env = self._env(config, workload, arch)
+        return {name: env[name] for name in self.resources}
+
+    def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
+        """The config as the time model sees it, of a kernel for GPUs."""
+        return Tiling(**self._tiling_fields(config, workload, arch))
+
+    def npu_tiling(self, config: Config, workload: Workload, arch: Arch) -> NpuTiling:
+        """The config as the law of time sees it, of a kernel for NPUs."""
+        return NpuTiling(**self._tiling_fields(config, workload, arch))
+
+    def tiling_and_estimate(
+        self, config: Config, workload: Workload, arch: Arch
+    ) -> tuple[Tiling, dict[str, float]]:
+        """Both, of a kernel for GPUs, in about half of the time."""
+        env = self._env(config, workload, arch)
+        fields = {name: expression(env) for name, expression in self.tiling_exprs.items()}
+        return Tiling(**fields), {name: env[name] for name in self.resources}
+
+    def _tiling_fields(self, config: Config, workload: Workload, arch: Arch) -> dict[str, Any]:
+        env = self._env(config, workload, arch)
+        return {name: expression(env) for name, expression in self.tiling_exprs.items()}
+
+    @cached_property
+    def seen_by_cost_model(self) -> tuple[str, ...]:
+        """The parameters that estimates and tilings depend on; no other changes a model's time."""
+        derived = {**self.define, **self.resources}
+        left, seen = [*self.resources.values(), *self.tiling_exprs.values()], set[str]()
+        while left:
+            new = left.pop().names - seen
+            seen |= new
+            left += [derived[name] for name in new & derived.keys()]
+        return tuple(each.name for each in self.parameters if each.name in seen)
+
+    def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
+        """The config that is sound without a search: the first default that matches and fits.
+
+        Raises TunefaError when none does, naming the rule that refused the last one.
+        """
+        env = {**workload.env(), **arch.env()}
+        why = "no entry under `defaults` matches"
+        for when, config in self.defaults:
+            if when(env):
+                refusal = self.refusal(config, workload, arch)
+                if refusal is None:
+                    return dict(config)
+                why = f"the default is refused: {refusal}"
+        raise TunefaError(f"{self.kernel} has no default for {workload} on {arch.name}: {why}")
+
+    def untimed(self) -> Space:
+        """The part of it that a search on no device has: see `Parameter.timed_only`."""
+        cut = [replace(p, values=p.values[:1]) if p.timed_only else p for p in self.parameters]
+        return replace(self, parameters=tuple(cut))
+
+    def feasible(self, workload: Workload, arch: Arch) -> Feasible:
+        """Every config that no rule refuses, in the order of the file, and the refusals by rule.
+
+        Parameters are fixed one after the other and each rule is asked as soon as it can answer, so
+        that one refusal covers all configs below it.
+        """
+        refused: Counter[str] = Counter(dict.fromkeys(self.rules, 0))
+        env = {**workload.env(), **arch.env()}
+        configs = tuple(self._walk(0, {}, env, refused))
+        return Feasible(configs, dict(refused))
+
+    def _walk(
+        self, depth: int, config: dict[str, Any], env: dict[str, Any], refused: Counter[str]
+    ) -> Iterator[dict[str, Any]]:
+        if depth == len(self.parameters):
+            yield dict(config)
+            return
+        definitions, rules = self._levels[depth]
+        below = math.prod(len(p.values) for p in self.parameters[depth + 1 :])
+        parameter = self.parameters[depth]
+        for value in parameter.values:
+            config[parameter.name] = env[parameter.name] = value
+            for name, expression in definitions:
+                env[name] = expression(env)
+            broken = next((name for name, holds in rules if not holds(env)), None)
+            if broken is not None:
+                refused[broken] += below
+            else:
+                yield from self._walk(depth + 1, config, env, refused)
+
+    @cached_property
+    def _levels(self) -> list[tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]]:
+        """Per parameter: the definitions and rules that can be computed once it is fixed."""
+        level = {parameter.name: depth for depth, parameter in enumerate(self.parameters)}
+        derived = {**self.define, **self.resources}
+        for name, expression in derived.items():
+            level[name] = max((level.get(used, 0) for used in expression.names), default=0)
+        levels: list[tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]] = [
+            ([], []) for _ in self.parameters
+        ]
+        for name, expression in derived.items():
+            levels[level[name]][0].append((name, expression))
+        for name, rule in self.rules.items():
+            depth = max((level.get(used, 0) for used in rule.names), default=0)
+            levels[depth][1].append((name, rule))
+        return levels
+
+    def _env(self, config: Config, workload: Workload, arch: Arch) -> dict[str, Any]:
+        env = {**workload.env(), **arch.env(), **config}
+        for name, expression in {**self.define, **self.resources}.items():
+            env[name] = expression(env)
+        return env
+
+
+def names() -> list[str]:
+    """The kernels that have a space: the files in `search_spaces/`."""
+    return sorted(path.stem for path in assets.root("search_spaces").glob("*.yaml"))
+
+
+def load(kernel: str) -> Space:
+    """The space of a kernel.
+
+    Raises TunefaError for an unknown kernel (nearest names suggested) and for a file that does not
+    hold: a duplicate key, an unknown name in an expression, a default outside its own space.
+    """
+    path = assets.root("search_spaces") / f"{kernel}.yaml"
+    if not path.is_file():
+        raise unknown("kernel", kernel, names())
+    return read(path)
+
+
+def read(path: Path) -> Space:
+    """The space in one file. Raises TunefaError with file and line for one that does not hold."""
+    fields = space_file.read(path)
+    vendor = fields["vendor"]
+    parameters = tuple(_parameter(each, vendor) for each in fields["parameters"])
+    space = Space(**{**fields, "parameters": parameters})
+    _check_names(space)
+    return space
+
+
+def _parameter(fields: dict[str, Any], vendor: str) -> Parameter:
+    where = fields.pop("where")
+    if fields["name"] in _outer_names(vendor):
+        raise TunefaError(f"{where}: the name is already one of a workload or an arch")
+    return Parameter(**fields)
+
+
+def _check_names(space: Space) -> None:
+    """Every name an expression reads is known where it stands; every default is in the space."""
+    outer = _outer_names(space.vendor)
+    for when in (*space.serves.values(), *(when for when, _ in space.defaults)):
+        _check_known(when, outer)
+    known = outer | {p.name for p in space.parameters}
+    for name, expression in (*space.define.items(), *space.resources.items()):
+        _check_known(expression, known)
+        if name in known:
+            raise TunefaError(f"{expression.where}: the name {name} is already taken")
+        known |= {name}
+    for expression in (*space.rules.values(), *space.tiling_exprs.values()):
+        _check_known(expression, known)
+    for when, config in space.defaults:
+        if misfit := space.misfit(config):
+            raise TunefaError(f"{when.where}: {misfit}")
+
+
+def _check_known(expression: Expr, names: frozenset[str]) -> None:
+    for name in sorted(expression.names - names):
+        raise TunefaError(f"{expression.where}: {unknown('name', name, names)}")
+
+
+def _outer_names(vendor: str) -> frozenset[str]:
+    """What every expression may read: names of the workload and of an arch of that vendor."""
+    return _WORKLOAD_NAMES | archs.load(archs.names(vendor)[0]).env().keys()

@@ -1,0 +1,137 @@
+"""Reads `search_spaces/<kernel>.yaml`: the parts of a space, each with its own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tunefa.errors import TunefaError, unknown
+from tunefa.spec import strict_yaml
+from tunefa.spec.arch_file import VENDORS
+from tunefa.spec.expr import Expr
+from tunefa.spec.strict_yaml import Fields
+from tunefa.spec.tiling import FIELDS
+
+SCHEMA = 2
+_EXPRESSIONS = ("serves", "define", "resources", "rules")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The fields of `Space` in the file at `path`, `parameters` as those of `Parameter`.
+
+    Raises TunefaError, with file and line, for a missing or unknown key and for a value of the
+    wrong kind; what names mean is checked by `space.read`.
+    """
+    fields = Fields(strict_yaml.load_file(path), str(path))
+    version = fields.take("schema", int)
+    if version != SCHEMA:
+        advice = ": upgrade tunefa"
+        if version < SCHEMA:
+            advice = ": write 'priority' for 'order' and 'tiling' for 'model'"
+        raise TunefaError(
+            f"{fields.at('schema')}: schema {version} is not {SCHEMA}, which is the one this "
+            f"tunefa reads{advice}"
+        )
+    kernel = fields.take("kernel", str)
+    if kernel != path.stem:
+        raise TunefaError(
+            f"{fields.at('kernel')}: it names the kernel {kernel}, its file name {path.stem}"
+        )
+    vendor = _vendor(fields)
+    space = {
+        "kernel": kernel,
+        "op": fields.take("op", str),
+        "language": fields.take("language", str),
+        "vendor": vendor,
+        "priority": fields.take("priority", int, 0),
+        "parameters": _parameters(fields.take("parameters", dict), path),
+        **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
+        "tiling_exprs": _tiling(fields, vendor, path),
+        "defaults": _defaults(fields.take("defaults", list), path),
+        "path": path,
+    }
+    values = {each["name"]: each["values"] for each in space["parameters"]}
+    if not values:
+        raise TunefaError(f"{fields.at('parameters')}: a space needs at least one parameter")
+    space["unaligned"] = _unaligned(fields, values, path)
+    fields.done()
+    return space
+
+
+def _vendor(fields: Fields) -> str:
+    vendor = str(fields.take("vendor", str, "nvidia"))
+    if vendor not in VENDORS:
+        raise TunefaError(f"{fields.at('vendor')}: {unknown('vendor', vendor, VENDORS)}")
+    return vendor
+
+
+def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    parameters = []
+    lines = Fields(data, str(path))
+    for name in data:
+        where = f"{lines.at(name)}: parameter {name}"
+        # A plain dict has no lines: `where` has the parameter's.
+        fields = Fields(dict(lines.take(name, dict)), where)
+        values = tuple(fields.take("values", list))
+        plain = all(isinstance(value, (bool, int, float, str)) for value in values)
+        if not plain or not values or len(set(values)) != len(values):
+            raise TunefaError(
+                f"{where} needs values, each once, that are numbers or text: {list(values)}"
+            )
+        doc, timed_only = fields.take("doc", str), fields.take("timed_only", bool, False)
+        parameters.append(
+            {"name": name, "values": values, "doc": doc, "timed_only": timed_only, "where": where}
+        )
+        fields.done()
+    return parameters
+
+
+def _unaligned(
+    fields: Fields, values: Mapping[str, tuple[Any, ...]], path: Path
+) -> dict[str, Any] | str:
+    """Parameters for unaligned tensors, each with one of its values, or a sentence."""
+    data = fields.take("unaligned", (dict, str), {})
+    if isinstance(data, str):
+        if not data.strip():
+            raise TunefaError(f"{fields.at('unaligned')}: 'unaligned' must say why it cannot")
+        return data
+    lines = Fields(data, str(path))
+    for name, value in data.items():
+        if name not in values:
+            raise TunefaError(f"{lines.at(name)}: {unknown('parameter', name, values)}")
+        if not any(value == each and type(value) is type(each) for each in values[name]):
+            raise TunefaError(f"{lines.at(name)}: {name}={value!r} is not in the space")
+    return dict(data)
+
+
+def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
+    fields = Fields(data, str(path))
+    kinds = (str, bool, int, float)
+    return {
+        name: Expr(str(fields.take(name, kinds)), f"{fields.at(name)}: {name}") for name in data
+    }
+
+
+def _tiling(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
+    """An expression for each field of `Tiling`, or of `NpuTiling`."""
+    tiling, known = _expressions(fields.take("tiling", dict), path), FIELDS[vendor]
+    for name, expression in tiling.items():
+        if name not in known:
+            raise TunefaError(f"{expression.where}: {unknown('field', name, known)}")
+    if missing := [name for name in known if name not in tiling]:
+        raise TunefaError(f"{fields.at('tiling')}: tiling lacks {', '.join(missing)}")
+    return tiling
+
+
+def _defaults(data: list[Any], path: Path) -> tuple[tuple[Expr, dict[str, Any]], ...]:
+    defaults = []
+    for number, entry in enumerate(data, start=1):
+        if not isinstance(entry, Mapping):
+            raise TunefaError(f"{path}: default {number} must be a mapping, not {entry!r}")
+        fields = Fields(entry, str(path))
+        where = f"{fields.at('when' if 'when' in entry else 'config')}: default {number}"
+        when = Expr(str(fields.take("when", (str, bool), True)), where)
+        defaults.append((when, dict(fields.take("config", dict))))
+        fields.done()
+    return tuple(defaults)

@@ -1,0 +1,294 @@
+"""One attention problem: its sizes, the text that names it, and the work there is to do."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tunefa.errors import TunefaError, unknown
+from tunefa.spec.rounding import ceil_div
+
+OPS = ("fwd",)
+DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
+"""Bytes of one element of q, k and v in each dtype. The output has the same; of e4m3 it is bf16."""
+
+MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
+_SIZES = {
+    "b": "batch",
+    "h": "heads",
+    "kv": "heads_kv",
+    "q": "seqlen_q",
+    "k": "seqlen_k",
+    "d": "head_dim",
+    "dv": "head_dim_v",
+    "w": "window_left",
+    "a": "window_right",
+}
+_SIDES = ("window_left", "window_right")
+_MASKS = {"causal": True, "full": False}
+_SOFTCAP = "softcap"
+_VARLEN = "varlen"
+_PART = re.compile(r"([a-z]+)(-?[0-9].*)")
+_SIZE = re.compile(r"([1-9][0-9]{0,14})([kK]?)")
+
+
+def parse_size(text: str, name: str) -> int:
+    """The size that a user wrote as `8192` or `8k`; TunefaError if `text` is anything else."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise _bad_size(name, text)
+    return int(match[1]) * (1024 if match[2] else 1)
+
+
+def _bad_size(name: str, value: object, least: int = 1) -> TunefaError:
+    return TunefaError(
+        f"{name} is {value!r}: give a whole number from {least}, such as 8192 or 8k (8192)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One attention forward problem; `Workload.of` fills in what is left out.
+
+    q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim) and v is
+    (batch, heads_kv, seqlen_k, head_dim_v). A causal mask is aligned to the bottom right, as in
+    FlashAttention from 2.1 on: query i attends key j where j <= i + seqlen_k - seqlen_q.
+    `window_left` leaves each query so many keys before the one on this diagonal, `window_right`,
+    without a causal mask, so many beyond it, as FlashAttention's `window_size`. A side that hides
+    no key becomes None, so that equal problems are equal workloads. Text counts the key on the
+    diagonal too: w4096 is a `window_left` of 4,095. `softcap` says whether scores are bounded, s to c * tanh(s / c)
+    (Gemma 2, arXiv:2408.00118, section 2), not by what c.
+
+    `varlen`: the sequences are packed, rows after rows, and seqlen_q and seqlen_k are the longest;
+    `lengths` are those that stand for any.
+    """
+
+    op: str = "fwd"
+    batch: int = 1
+    heads: int = 32
+    heads_kv: int = 8
+    seqlen_q: int
+    seqlen_k: int
+    head_dim: int = 128
+    head_dim_v: int = 128
+    dtype: str = "bf16"
+    causal: bool = True
+    window_left: int | None = None
+    window_right: int | None = None
+    softcap: bool = False
+    varlen: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises TunefaError for the first field with a value that no kernel could serve."""
+        if self.op not in OPS:
+            raise unknown("op", str(self.op), OPS)
+        if self.dtype not in DTYPES:
+            raise unknown("dtype", str(self.dtype), DTYPES)
+        for name in _SIZES.values():
+            value = getattr(self, name)
+            optional, least = name in _SIDES and value is None, 0 if name == "window_left" else 1
+            if not optional and not (type(value) is int and value >= least):
+                raise _bad_size(name, value, least)
+        if self.heads % self.heads_kv:
+            raise TunefaError(
+                f"heads {self.heads} is not a multiple of heads_kv {self.heads_kv}: each KV head "
+                f"serves equally many query heads, so heads_kv must divide {self.heads}"
+            )
+        for name in ("head_dim", "head_dim_v"):
+            value = getattr(self, name)
+            if value < MIN_HEAD_DIM:
+                raise TunefaError(
+                    f"{name} {value} is below {MIN_HEAD_DIM}, the smallest tunefa's kernels serve: "
+                    f"pad it with zeros to {MIN_HEAD_DIM} and keep the scale"
+                )
+            if value > MAX_HEAD_DIM:
+                raise TunefaError(
+                    f"{name} {value} is above {MAX_HEAD_DIM}, the largest tunefa's kernels serve: "
+                    f"use {MAX_HEAD_DIM} or less"
+                )
+        if self.window_right is not None and self.causal:
+            raise TunefaError(
+                f"window_right is {self.window_right} with a causal mask, which hides every key "
+                f"beyond the diagonal: make it full, or leave out window_right"
+            )
+        # The last row sees the fewest keys beyond the diagonal, the first row the fewest before it.
+        for name, enough in zip(_SIDES, (self.seqlen_k - 1, self.seqlen_q - 1), strict=True):
+            value = getattr(self, name)
+            if value is not None and value >= enough:
+                object.__setattr__(self, name, None)  # the dataclass is frozen
+
+    @classmethod
+    def of(cls, **parts: Any) -> Workload:
+        """A workload from some of its fields; those missing or None take their defaults.
+
+        Given alone, `heads` is also `heads_kv`, `seqlen_q` also `seqlen_k`, `head_dim` also
+        `head_dim_v`, and with `window_right` the mask is not causal. Raises TunefaError if `seqlen_q` is
+        missing or a value is not valid.
+        """
+        given = {name: value for name, value in parts.items() if value is not None}
+        if "seqlen_q" not in given:
+            raise TunefaError("seqlen_q is missing: give the number of query rows, such as 8192")
+        pairs = (("heads", "heads_kv"), ("seqlen_q", "seqlen_k"), ("head_dim", "head_dim_v"))
+        for name, follower in pairs:
+            if name in given:
+                given.setdefault(follower, given[name])
+        if "window_right" in given:
+            given.setdefault("causal", False)
+        return cls(**given)
+
+    @classmethod
+    def parse(cls, text: str) -> Workload:
+        """The workload that `text` names, such as `q4096`, `b4_h32_kv8_q1_k8k_d64_fp16_full`.
+
+        Parts come in any order; those left out default as in `of`. Raises TunefaError quoting
+        `text` for a part that is unknown, not valid or there twice, or if there is no `q`.
+        """
+        parts: dict[str, Any] = {}
+        try:
+            for part in text.strip().split("_"):
+                name, value = _parse_part(part)
+                if name in parts:
+                    raise TunefaError(f"{part!r} gives {name} a second time: leave one out")
+                parts[name] = value
+            return cls.of(**parts)
+        except TunefaError as error:
+            raise TunefaError(f"workload {text!r}: {error}") from None
+
+    def __str__(self) -> str:
+        """The canonical text, `fwd_b4_h32_kv8_q4096_k4096_d128_bf16_causal`, that `parse` reads."""
+        parts = [self.op]
+        parts += [f"{key}{getattr(self, _SIZES[key])}" for key in ("b", "h", "kv", "q", "k", "d")]
+        if self.head_dim_v != self.head_dim:
+            parts.append(f"dv{self.head_dim_v}")
+        parts += [self.dtype, "causal" if self.causal else "full"]
+        if self.window_left is not None:
+            parts.append(f"w{self.window_left + 1}")
+        if self.window_right is not None:
+            parts.append(f"a{self.window_right}")
+        if self.softcap:
+            parts.append(_SOFTCAP)
+        if self.varlen:
+            parts.append(_VARLEN)
+        return "_".join(parts)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one KV head."""
+        return self.heads // self.heads_kv
+
+    @property
+    def band(self) -> tuple[int | None, int | None]:
+        """(left, right): keys before and beyond the diagonal that a query sees, None for all; 0
+        beyond it with a causal mask."""
+        return self.window_left, 0 if self.causal else self.window_right
+
+    @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Query rows and keys of each sequence.
+
+        Of packed ones, number i of `batch` by length has (i + 1) / batch of the longest, and they
+        come in an order that is always the same.
+        """
+        if not self.varlen:
+            return [(self.seqlen_q, self.seqlen_k)] * self.batch
+        chance = random.Random(0)
+        shares = sorted(range(1, self.batch + 1), key=lambda _: chance.random())
+        return [
+            (
+                ceil_div(self.seqlen_q * share, self.batch),
+                ceil_div(self.seqlen_k * share, self.batch),
+            )
+            for share in shares
+        ]
+
+    @property
+    def even(self) -> Workload:
+        """Itself, or for packed sequences about as many rows and pairs in equal ones.
+
+        Lengths up to L that are evenly spread have the mean L / 2 and the mean square L^2 / 3.
+        """
+        if not self.varlen:
+            return self
+        return replace(
+            self,
+            batch=max(1, round(self.batch * 3 / 4)),
+            seqlen_q=ceil_div(self.seqlen_q * 2, 3),
+            seqlen_k=ceil_div(self.seqlen_k * 2, 3),
+            varlen=False,
+        )
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs that one head attends, exactly: in a sequence, or in all packed ones."""
+        if self.varlen:
+            return sum(
+                replace(self, batch=1, seqlen_q=rows, seqlen_k=keys, varlen=False).pairs
+                for rows, keys in self.lengths
+            )
+        diagonal = self.seqlen_k - self.seqlen_q
+        left, right = self.band
+        pairs = self.seqlen_q * self.seqlen_k
+        if right is not None:
+            pairs = self._keys_before(diagonal + right + 1)
+        if left is not None:
+            pairs -= self._keys_before(diagonal - left)
+        return pairs
+
+    def _keys_before(self, start: int) -> int:
+        """Pairs of a query i and a key j < start + i, of one head, in closed form."""
+
+        def total(rows: int) -> int:  # min(0, seqlen_k) + ... + min(rows - 1, seqlen_k)
+            ramp = min(max(rows, 0), self.seqlen_k)
+            return ramp * (ramp - 1) // 2 + max(rows - ramp, 0) * self.seqlen_k
+
+        return total(start + self.seqlen_q) - total(start)
+
+    @property
+    def exp2_count(self) -> int:
+        """Elements of the softmax, each one exp2."""
+        return (1 if self.varlen else self.batch) * self.heads * self.pairs
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the two matrix products, over attended pairs only."""
+        return 2 * self.exp2_count * (self.head_dim + self.head_dim_v)
+
+    @property
+    def io_bytes(self) -> int:
+        """Bytes of q, k, v, the output and the fp32 logsumexp, each moved once."""
+        rows, keys = self.batch * self.seqlen_q, self.batch * self.seqlen_k
+        if self.varlen:
+            rows, keys = (sum(each) for each in zip(*self.lengths, strict=True))
+        rows, rows_kv, size = self.heads * rows, self.heads_kv * keys, DTYPES[self.dtype]
+        inputs = (rows * self.head_dim + rows_kv * (self.head_dim + self.head_dim_v)) * size
+        return inputs + rows * self.head_dim_v * max(size, 2) + 4 * rows
+
+    def env(self) -> dict[str, Any]:
+        """The names that an expression may read: every field but op, `group`, `dtype_bytes`."""
+        env = dict(self.__dict__)
+        del env["op"]
+        return env | {"group": self.group, "dtype_bytes": DTYPES[self.dtype]}
+
+
+def _parse_part(part: str) -> tuple[str, Any]:
+    """The field that one part of a workload's text gives, and its value."""
+    if part in OPS:
+        return "op", part
+    if part in DTYPES:
+        return "dtype", part
+    if part in _MASKS:
+        return "causal", _MASKS[part]
+    if part == _SOFTCAP:
+        return "softcap", True
+    if part == _VARLEN:
+        return _VARLEN, True
+    match = _PART.fullmatch(part)
+    if match and match[1] in _SIZES:
+        name = _SIZES[match[1]]
+        size = parse_size(match[2], "window" if name == "window_left" else name)
+        return name, size - 1 if name == "window_left" else size
+    sizes = (f"{key}<{name}>" for key, name in _SIZES.items())
+    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, _SOFTCAP, _VARLEN])

@@ -1,0 +1,1 @@
+"""What is kept: records, journals, recorded landscapes, and how to find the best record."""

@@ -1,0 +1,53 @@
+"""FlexAttention's `kernel_options`, for people who stay with PyTorch's own kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefa.store.record import Record
+
+SUFFIXES = (".flex.py",)
+DESCRIPTION = "Python: kernel_options of PyTorch's FlexAttention per workload"
+
+# What FlexAttention's template shares with our kernels; it chooses the rest by itself.
+_OPTIONS = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
+
+_HEAD = '''\
+"""FlexAttention options by workload, written by tunefa.
+
+flex_attention(q, k, v, kernel_options=KERNEL_OPTIONS["<workload>"])
+
+They were tuned on another kernel: a good start, not FlexAttention's measured best. A block mask's
+BLOCK_SIZE, 128 unless said otherwise, must be a multiple of BLOCK_M and of BLOCK_N.
+"""
+
+KERNEL_OPTIONS = {
+'''
+
+
+def holds(record: Record) -> bool:
+    """Whether its config has all of these options."""
+    return all(option in record.config for option in _OPTIONS)
+
+
+def dump(records: Sequence[Record]) -> str:
+    """A Python module whose `KERNEL_OPTIONS` maps a workload to the options of its best record.
+
+    Comments name the records that were left out: those without these options, and all but the best
+    of a workload.
+    """
+    lines = [_HEAD]
+    written: set[str] = set()
+    for record in sorted(records, key=lambda record: (str(record.workload), record.rank)):
+        workload = str(record.workload)
+        missing = [option for option in _OPTIONS if option not in record.config]
+        if missing:
+            reason = f"it has no {', '.join(missing)}"
+            lines.append(f"    # left out, {reason}: {workload}: {record.summary}\n")
+        elif workload in written:
+            lines.append(f"    # left out, not the best for {workload}: {record.summary}\n")
+        else:
+            options = {option: record.config[option] for option in _OPTIONS}
+            lines.append(f"    # {record.summary}\n    {workload!r}: {options!r},\n")
+            written.add(workload)
+    return "".join([*lines, "}\n"])

@@ -1,0 +1,49 @@
+"""A Python module that needs nothing but Python, for programs that do not want to import tunefa."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pprint import pformat
+
+from tunefa.store.record import Record
+
+SUFFIXES = (".py",)
+DESCRIPTION = "Python: a module with config_for(workload), standard library only"
+
+_HEAD = '''\
+"""Tuned configs by workload, written by tunefa; needs only the standard library."""
+
+# Best first: measured before predicted, then the fastest.
+RECORDS = '''
+
+_TAIL = '''
+
+def config_for(workload: str, arch: "str | None" = None) -> dict:
+    """The best config for a workload, spelled as in RECORDS, on one arch or on any.
+
+    Raises LookupError when there is none.
+    """
+    for record in RECORDS:
+        if record["workload"] == workload and arch in (None, record["arch"]):
+            return dict(record["config"])
+    known = ", ".join(sorted({record["workload"] for record in RECORDS})) or "none"
+    where = "" if arch is None else f" on {arch!r}"
+    raise LookupError(f"no config for {workload!r}{where}; there are configs for: {known}")
+'''
+
+
+def dump(records: Sequence[Record]) -> str:
+    """A Python module with the function `config_for(workload, arch=None)`."""
+    entries = [
+        {
+            "workload": str(record.workload),
+            "arch": record.arch,
+            "device": record.device,
+            "kernel": record.kernel,
+            "objective": record.objective,
+            "median_us": record.median_us,
+            "config": record.config,
+        }
+        for record in sorted(records, key=lambda record: record.rank)
+    ]
+    return f"{_HEAD}{pformat(entries, sort_dicts=False, width=100)}\n{_TAIL}"

@@ -1,0 +1,87 @@
+"""`triton.Config` lines, for kernels of one's own that take the same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from tunefa.spec import kernel as kernels
+from tunefa.store.record import Record
+
+SUFFIXES = (".triton.py",)
+DESCRIPTION = "Python: a list of triton.Config per workload, for @triton.autotune"
+
+# Arguments of triton.Config itself; everything else of a config is a parameter of the kernel.
+_LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+
+_HEAD = '''\
+"""Tuned Triton configs by workload, written by tunefa.
+
+@triton.autotune(configs=CONFIGS["<workload>"], key=[]) uses those of one workload.
+"""
+
+import triton
+
+CONFIGS = {
+'''
+_NPU_HEAD = """\
+
+# The options of triton-ascend, which no other Triton takes.
+if hasattr(triton.Config({}), "multibuffer"):
+    CONFIGS |= {
+"""
+
+
+def holds(record: Record) -> bool:
+    """Whether it is of a Triton kernel."""
+    return "num_warps" in record.config or _is_of_npu(record)
+
+
+def dump(records: Sequence[Record]) -> str:
+    """A Python module whose `CONFIGS` maps a workload to its configs, best first.
+
+    Those for NPUs count where triton-ascend is Triton. A config without num_warps is no Triton
+    kernel's; a comment says that it was left out.
+    """
+    of_npus = [record for record in records if _is_of_npu(record)]
+    lines = [_HEAD, *_entries([each for each in records if each not in of_npus], "    "), "}\n"]
+    if of_npus:
+        lines += [_NPU_HEAD, *_entries(of_npus, "        "), "    }\n"]
+    return "".join(lines)
+
+
+def _entries(records: Sequence[Record], indent: str) -> Iterator[str]:
+    """By workload, a list of configs; what cannot be written stands before it."""
+    ranked = sorted(records, key=lambda record: (str(record.workload), record.rank))
+    for workload, group in groupby(ranked, key=lambda record: str(record.workload)):
+        configs = []
+        for record in group:
+            if holds(record):
+                configs.append(f"{indent}    # {workload}: {record.summary}\n")
+                line = _npu_line(record) if _is_of_npu(record) else _config_line(record.config)
+                configs.append(f"{indent}    {line},\n")
+            else:
+                yield f"{indent}# left out, no num_warps: {workload}: {record.summary}\n"
+        if configs:
+            yield from (f"{indent}{workload!r}: [\n", *configs, f"{indent}],\n")
+
+
+def _is_of_npu(record: Record) -> bool:
+    here = record.kernel in kernels.names()
+    return here and kernels.load(record.kernel).language == "ascend"
+
+
+def _npu_line(record: Record) -> str:
+    parameters, options = kernels.load(record.kernel).module.triton_config(record.config)
+    arguments = [repr(parameters), *(f"{key}={value!r}" for key, value in options.items())]
+    return f"triton.Config({', '.join(arguments)})"
+
+
+def _config_line(config: Mapping[str, Any]) -> str:
+    kernel_args = {key: value for key, value in config.items() if key not in _LAUNCH_OPTIONS}
+    launch_args = {key: config[key] for key in _LAUNCH_OPTIONS if key in config}
+    if launch_args.get("maxnreg") == 0:  # ours for "no limit", which Triton spells None
+        launch_args["maxnreg"] = None
+    arguments = [repr(kernel_args), *(f"{key}={value!r}" for key, value in launch_args.items())]
+    return f"triton.Config({', '.join(arguments)})"

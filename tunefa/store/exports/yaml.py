@@ -1,0 +1,22 @@
+"""tunefa's own document: what the store holds, complete and portable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefa.spec import strict_yaml
+from tunefa.store import document
+from tunefa.store.record import Record
+
+SUFFIXES = (".yaml", ".yml")
+DESCRIPTION = "tunefa's own document, complete; `tunefa import` and the runtime read it"
+
+
+def dump(records: Sequence[Record]) -> str:
+    """The records as one YAML document."""
+    return strict_yaml.dump(document.to_data(records))
+
+
+def load(text: str, where: str) -> list[Record]:
+    """The records of a YAML document; raises `TunefaError` with `where` and the line."""
+    return document.from_data(strict_yaml.load(text, where), where)
