@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tunefa
 from tunefa.measure import check
-from tunefa.runtime.call import Options
+from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.kernel_plan import KernelPlan
 from tunefa.runtime.process import Runtime
 from tunefa.spec.workload import Workload
@@ -50,15 +50,16 @@ def host_us(call: Callable[[], Any]) -> float:
 def pieces(workload: Workload, tensors: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
     """The parts of a call that a plan serves, by name; none where PyTorch computes it."""
     q, k, v, out, lse = tensors
+    given = Tensors(q, k, v)
     runtime = Runtime()
     options = Options.of(workload.causal, workload.band, softcap=check.softcap(workload))
-    plan = runtime.plan(q, k, v, options)
+    plan = runtime.plan(given, options)
     if not isinstance(plan, KernelPlan):
         return {}
     shape = lse.shape
     return {
-        "find the plan": lambda: runtime.plan(q, k, v, options),
-        "run the plan": lambda: plan.run(q, k, v, None),
+        "find the plan": lambda: runtime.plan(given, options),
+        "run the plan": lambda: plan.run(given, None),
         "allocate": lambda: (torch.empty_like(q), q.new_empty(shape, dtype=torch.float32)),
         "launch": lambda: plan.launches.launch(q, k, v, out, lse),
     }

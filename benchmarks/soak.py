@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tunefa.measure import check, packed, reference
-from tunefa.runtime.call import Call, Options, heads_first
+from tunefa.measure import check, reference
+from tunefa.measure.attention_inputs import AttentionInputs
+from tunefa.runtime.call import Call, Options, Tensors, heads_first
 
 THREADS, STREAMS = 2, 4
 CALLS = 400
@@ -126,7 +127,7 @@ class Case:
         layout: Any = "bhsd" if self.bhsd else "bshd"
         out = tunefa.flash_attention(q, k, v, **given, layout=layout)
         call = Call.of(
-            *(q, k, v),
+            Tensors(q, k, v),
             Options.of(self.causal, given.get("window"), layout, given.get("softcap")),
             given.get("scale"),
         )
@@ -146,8 +147,10 @@ class Case:
         out = tunefa.flash_attention_varlen(
             *(q, k, v, starts[0], starts[1], q.shape[0], k.shape[0]), causal=self.causal
         )
-        problem = packed.Packed(*(q, k, v, starts[0], starts[1], self.causal, self.head_dim**-0.5))
-        return out, lambda: packed.attention(problem, torch.float32)[0]
+        inputs = AttentionInputs(
+            *(q, k, v, self.causal, self.head_dim**-0.5), cu_seqlens=(starts[0], starts[1])
+        )
+        return out, lambda: reference.attention(inputs, torch.float32)[0]
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from tunefa._version import __version__
 
 TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
 if TYPE_CHECKING:
-    from tunefa.runtime.attention import flash_attention
+    from tunefa.runtime.api import flash_attention, flash_attention_varlen
     from tunefa.runtime.process import last_choice, load
-    from tunefa.runtime.varlen import flash_attention_varlen
     from tunefa.spec.workload import Workload
 
 __all__ = [
@@ -26,8 +25,8 @@ __all__ = [
 ]
 _HOMES = {
     "Workload": "tunefa.spec.workload",
-    "flash_attention": "tunefa.runtime.attention",
-    "flash_attention_varlen": "tunefa.runtime.varlen",
+    "flash_attention": "tunefa.runtime.api",
+    "flash_attention_varlen": "tunefa.runtime.api",
 }
 
 

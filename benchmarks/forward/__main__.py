@@ -77,7 +77,7 @@ def _comparable(text: str) -> Workload:
     workload = Workload.parse(text)
     if workload.softcap or workload.window_right is not None:
         raise argparse.ArgumentTypeError(
-            f"{workload} is soft-capped or sees keys beyond the diagonal: peers are called for neither"
+            f"{workload} has a soft-cap or keys beyond the diagonal: peers are called for neither"
         )
     if workload.window_left is not None and (workload.varlen or not workload.causal):
         raise argparse.ArgumentTypeError(

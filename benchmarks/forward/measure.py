@@ -16,7 +16,8 @@ import tunefa
 from benchmarks.forward.peers import PACKED_PEERS, PEERS, Call, Tensors, Unserved
 from benchmarks.forward.rows import OURS, Row
 from tunefa.compile import provenance
-from tunefa.measure import bench, check, packed, reference
+from tunefa.measure import bench, check, reference
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.monitor import Monitor
 from tunefa.measure.timing import Stopwatch
 from tunefa.runtime.chip import Chip
@@ -130,11 +131,11 @@ def _truth(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slice, slic
     """The fp32 result of some heads of the first sequence, and where an output has them."""
     q, k, v = tensors
     heads, heads_kv = _compared(workload)
-    problem = reference.Problem(
+    inputs = AttentionInputs(
         *(q[:1, :heads], k[:1, :heads_kv], v[:1, :heads_kv]),
         *(workload.causal, workload.head_dim**-0.5, workload.window_left),
     )
-    right, _ = reference.attention(problem, torch.float32)
+    right, _ = reference.attention(inputs, torch.float32)
     return right, (slice(1), slice(heads))
 
 
@@ -142,11 +143,12 @@ def _truth_packed(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slic
     """The fp32 result of some heads of all sequences, and where an output has them."""
     q, k, v, cu_seqlens_q, cu_seqlens_k = tensors
     heads, heads_kv = _compared(workload)
-    problem = packed.Packed(
-        *(q[:, :heads], k[:, :heads_kv], v[:, :heads_kv], cu_seqlens_q, cu_seqlens_k),
+    inputs = AttentionInputs(
+        *(q[:, :heads], k[:, :heads_kv], v[:, :heads_kv]),
         *(workload.causal, workload.head_dim**-0.5),
+        cu_seqlens=(cu_seqlens_q, cu_seqlens_k),
     )
-    right, _ = packed.attention(problem, torch.float32)
+    right, _ = reference.attention(inputs, torch.float32)
     return right, (slice(None), slice(heads))
 
 

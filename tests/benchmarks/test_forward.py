@@ -15,7 +15,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from benchmarks.forward import __main__ as program
 from benchmarks.forward import measure, peers, rows, workloads
 from benchmarks.forward.rows import Row
-from tunefa.measure import check, packed, reference
+from tunefa.measure import check, reference
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 
@@ -74,9 +75,9 @@ def test_what_may_be_named(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("q512_softcap", "is soft-capped or sees keys beyond the diagonal"),
-        ("q512_softcap_varlen", "is soft-capped or sees keys beyond the diagonal"),
-        ("q512_a5", "is soft-capped or sees keys beyond the diagonal"),
+        ("q512_softcap", "has a soft-cap or keys beyond the diagonal"),
+        ("q512_softcap_varlen", "has a soft-cap or keys beyond the diagonal"),
+        ("q512_a5", "has a soft-cap or keys beyond the diagonal"),
         ("q512_full_w20", "has a window and is packed or not causal"),
         ("q512_causal_w20_varlen", "has a window and is packed or not causal"),
     ],
@@ -184,7 +185,7 @@ def test_the_mask_that_flex_gets(text: str) -> None:
     mask = create_block_mask(peers.visible(workload), None, None, *lengths, device="cpu")
     out: Any = flex_attention(q, k, v, block_mask=mask, enable_gqa=workload.group > 1)
     scale = workload.head_dim**-0.5
-    right, _ = reference.attention(reference.Problem(q, k, v, True, scale, workload.window_left))
+    right, _ = reference.attention(AttentionInputs(q, k, v, True, scale, workload.window_left))
     torch.testing.assert_close(out, right)
 
 
@@ -193,8 +194,8 @@ def test_contestants_that_are_wrong_or_raise_are_left_out(monkeypatch: pytest.Mo
 
     def right(workload: Workload, tensors: peers.Tensors) -> peers.Call:
         q, k, v = tensors
-        problem = reference.Problem(q, k, v, True, workload.head_dim**-0.5, workload.window_left)
-        return lambda: reference.attention(problem)[0]
+        inputs = AttentionInputs(q, k, v, True, workload.head_dim**-0.5, workload.window_left)
+        return lambda: reference.attention(inputs)[0]
 
     def wrong(workload: Workload, tensors: peers.Tensors) -> peers.Call:
         return right(replace(workload, window_left=None), tensors)
@@ -232,12 +233,13 @@ def peers_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         assert named.keys() == set(names)
         return right([q, k, v, *(named[name] for name in names)], causal), None
 
-    def right(inputs: Sequence[Any], causal: bool) -> Any:
-        q, k, v, cu_seqlens_q, cu_seqlens_k, *longest = inputs
+    def right(given: Sequence[Any], causal: bool) -> Any:
+        q, k, v, cu_seqlens_q, cu_seqlens_k, *longest = given
         assert longest == [int(each.diff().max()) for each in (cu_seqlens_q, cu_seqlens_k)]
         scale = q.shape[2] ** -0.5
-        problem = packed.Packed(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, scale)
-        return packed.attention(problem)[0]
+        cu_seqlens = cu_seqlens_q, cu_seqlens_k
+        inputs = AttentionInputs(q, k, v, causal, scale, cu_seqlens=cu_seqlens)
+        return reference.attention(inputs)[0]
 
     cute: Any = ModuleType("flash_attn.cute")
     cute.flash_attn_varlen_func = fa4

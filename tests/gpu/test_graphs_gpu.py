@@ -16,7 +16,7 @@ from tests.support.own_kernels import OwnKernels
 from tests.support.tabled_kernel import tabled
 from tunefa.compile.launch import prepared as launch
 from tunefa.measure import check, reference
-from tunefa.measure.reference import Problem
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.runtime.process import Runtime
 
 CUDA: Any = torch.cuda  # parts of it have no types
@@ -45,8 +45,8 @@ def replays(seqlen_q: int, seqlen_k: int, **options: Any) -> None:
         eager = tunefa.flash_attention(q, k, v, causal=True, **options)
         assert torch.equal(out, eager)
         x = [each.transpose(1, 2).double() for each in (q, k, v)]
-        problem = Problem(x[0], x[1], x[2], True, options.get("scale", 0.125))
-        right, _ = reference.attention(problem)
+        given = AttentionInputs(x[0], x[1], x[2], True, options.get("scale", 0.125))
+        right, _ = reference.attention(given)
         error = (out.transpose(1, 2).double() - right).norm() / right.norm()
         assert float(error) <= check.TOLERANCE["bf16"]
 

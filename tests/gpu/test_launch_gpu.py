@@ -19,7 +19,7 @@ from tunefa.compile.languages import triton as language
 from tunefa.compile.launch import triton_abi
 from tunefa.compile.launch.prepared import MAX_MAPS, PreparedLaunch
 from tunefa.measure import check, reference
-from tunefa.measure.reference import Problem
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.runtime.process import Runtime
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
@@ -106,8 +106,8 @@ def judge(x: tuple[Tensor, ...], scale: float | None) -> None:
     q, k, v = x
     out, lse = tunefa.flash_attention(q, k, v, causal=True, scale=scale, return_lse=True)
     wide = [each.transpose(1, 2).float() for each in x]
-    problem = Problem(wide[0], wide[1], wide[2], True, scale or 0.125)
-    right, right_lse = reference.attention(problem)
+    inputs = AttentionInputs(wide[0], wide[1], wide[2], True, scale or 0.125)
+    right, right_lse = reference.attention(inputs)
     torch.testing.assert_close(out.transpose(1, 2).float(), right, atol=3e-2, rtol=3e-2)
     torch.testing.assert_close(lse, right_lse, atol=1e-2, rtol=1e-2)
 

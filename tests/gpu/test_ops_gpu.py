@@ -11,9 +11,9 @@ from torch import Tensor
 
 import tunefa
 from tunefa.measure import reference
-from tunefa.measure.reference import Problem
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.runtime import ops
-from tunefa.runtime.call import Call, Options
+from tunefa.runtime.call import Call, Options, Tensors
 
 CUDA: Any = torch.cuda  # parts of it have no types
 
@@ -49,8 +49,8 @@ def exact(
     q, k, v = (leaf.transpose(1, 2) for leaf in leaves)
     scale = x[0].shape[3] ** -0.5
     mask = (options.window_left, options.window_right)
-    problem = Problem(q, k, v, options.causal, scale, *mask, options.softcap)
-    out, lse = reference.attention(problem)
+    inputs = AttentionInputs(q, k, v, options.causal, scale, *mask, options.softcap)
+    out, lse = reference.attention(inputs)
     loss = (out.transpose(1, 2) * grad.double()).sum()
     if grad_lse is not None:
         loss = loss + (lse * grad_lse.double()).sum()
@@ -88,7 +88,7 @@ def test_gradients(
 ) -> None:
     q, k, v = x = inputs(shape, head_dim_v, dtype)
     options = Options(causal)
-    call = Call.of(q.detach(), k.detach(), v.detach(), options, None)
+    call = Call.of(Tensors(q.detach(), k.detach(), v.detach()), options, None)
     if shape[4] <= 192 and torch.backends.cuda.is_flash_attention_available():
         assert ops.flash_serves(call.q, call.v, call.scale) == flash
     out = tunefa.flash_attention(q, k, v, causal=causal)
@@ -181,7 +181,8 @@ def test_gradients_of_lse() -> None:
 def test_ops_keep_pytorch_s_rules() -> None:
     q, k, v = inputs((4, 2, 64, 96, 64))
     torch.library.opcheck(
-        torch.ops.tunefa.flash_attention.default, (q, k, v, *Options.of(True, 20), None),
+        torch.ops.tunefa.flash_attention.default,
+        (q, k, v, *[None] * 5, *Options.of(True, 20), None),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )  # fmt: skip
 

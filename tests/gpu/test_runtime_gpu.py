@@ -16,8 +16,8 @@ from torch import Tensor
 import tunefa
 from tunefa.compile import languages
 from tunefa.measure import reference
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.measure.reference import Problem
 from tunefa.runtime import choose
 from tunefa.runtime import process as runtime
 from tunefa.runtime.call import heads_first
@@ -69,7 +69,9 @@ def tensors(workload: Workload, layout: str = "bshd", poison: int = 0) -> tuple[
 def exact(x: tuple[Tensor, ...], workload: Workload, layout: str, scale: float) -> Any:
     """(out, lse) in fp64, out heads first."""
     q, k, v = (heads_first(each, layout).double() for each in x)
-    return reference.attention(Problem(q, k, v, workload.causal, scale, workload.window_left))
+    return reference.attention(
+        AttentionInputs(q, k, v, workload.causal, scale, workload.window_left)
+    )
 
 
 def error(made: Tensor, right: Tensor) -> float:

@@ -16,9 +16,9 @@ import tunefa
 from tests.support.gpu_kernels import judge, judge_random_configs, seen_target, served
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
-from tunefa.measure import check, packed
+from tunefa.measure import check, reference
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.measure.packed import Packed
 from tunefa.runtime.call import Options, Window
 from tunefa.runtime.process import Runtime
 from tunefa.spec.workload import Workload
@@ -79,16 +79,19 @@ class Call:
             return_lse=True,
         )
 
-    def problem(self, q: Tensor) -> Packed:
+    def inputs(self, q: Tensor) -> AttentionInputs:
         """The same for the reference, with these queries."""
         mask = Options.of(self.causal, self.window)
         sides, scale = (mask.window_left, mask.window_right), self.head_dim**-0.5
-        tensors = (q, self.k, self.v, *self.cu_seqlens)
-        return Packed(*tensors, mask.causal, scale, *sides, self.softcap)
+        starts_q, starts_k = self.cu_seqlens
+        return AttentionInputs(
+            *(q, self.k, self.v, mask.causal, scale, *sides, self.softcap),
+            cu_seqlens=(starts_q, starts_k),
+        )
 
     def judge(self, out: Tensor, lse: Tensor) -> None:
         """Raises AssertionError where (out, lse) of the sequences' rows are not near fp32."""
-        right, right_lse = packed.attention(self.problem(self.q[: self.rows]), torch.float32)
+        right, right_lse = reference.attention(self.inputs(self.q[: self.rows]), torch.float32)
         out, lse = out[: self.rows], lse[:, : self.rows]
         seen = right_lse.isfinite()
         assert torch.equal(lse.isneginf(), ~seen), str(self)
@@ -348,8 +351,8 @@ def test_strided_and_scaled_calls() -> None:
             q, k, v, cu_seqlens, cu_seqlens, 250, 250, causal=True, scale=scale
         )
         is_kernels()
-        problem = Packed(q, k, v, cu_seqlens, cu_seqlens, True, scale or 0.125)
-        right, _ = packed.attention(problem, torch.float32)
+        inputs = AttentionInputs(q, k, v, True, scale or 0.125, cu_seqlens=(cu_seqlens, cu_seqlens))
+        right, _ = reference.attention(inputs, torch.float32)
         assert float((out.float() - right).norm() / right.norm()) <= TOLERANCE["fp16"]
 
 
@@ -375,8 +378,8 @@ def test_gradients(causal: bool, window: Window, softcap: float | None) -> None:
     out = torch.where(torch.arange(len(out), device="cuda")[:, None, None] < call.rows, out, 0.0)
     made = torch.autograd.grad(out, leaves, grad)
     call.k, call.v = (x.detach().double() for x in leaves[1:])
-    problem = call.problem(call.q.detach().double())
-    right = packed.gradients(problem, *packed.attention(problem), grad.double())
+    inputs = call.inputs(call.q.detach().double())
+    right = reference.gradients(inputs, *reference.attention(inputs), grad.double())
     for mine, theirs in zip(made, right, strict=True):
         assert mine.isfinite().all()
         assert float((mine.double() - theirs).norm() / theirs.norm()) <= 2 * TOLERANCE["bf16"]

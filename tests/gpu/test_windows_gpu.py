@@ -13,8 +13,8 @@ from torch import Tensor
 import tunefa
 from tests.support.gpu_kernels import judge_random_configs, seen_target, served
 from tunefa.measure import check, reference
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.measure.reference import Problem
 from tunefa.spec.workload import Workload
 
 pytestmark = [
@@ -45,8 +45,10 @@ def judge(workload: Workload, softcap: float | None = None) -> None:
     assert chosen.workload in (workload, None)
     scale = workload.head_dim**-0.5
     mask = (workload.window_left, workload.window_right)
-    problem = Problem(q.double(), k.double(), v.double(), workload.causal, scale, *mask, softcap)
-    right, right_lse = reference.attention(problem)
+    inputs = AttentionInputs(
+        q.double(), k.double(), v.double(), workload.causal, scale, *mask, softcap
+    )
+    right, right_lse = reference.attention(inputs)
     error = float((out.double() - right).norm() / right.norm().clamp_min(1e-30))
     assert error <= TOLERANCE[workload.dtype], f"{error:.1e} on {workload}: {chosen}"
     seen = right_lse.isfinite()

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from tests.support.own_kernels import OwnKernels
-from tunefa.measure import check, packed, reference
+from tunefa.measure import check, reference
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.check import TOLERANCE
-from tunefa.measure.packed import Packed
-from tunefa.measure.reference import Problem
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import DTYPES, Workload
@@ -31,8 +30,10 @@ def solved(workload: Workload = SMALL) -> tuple[Any, ...]:
     made = check.tensors(workload, "cpu", seed=0)
     q, k, v, out, lse, *descales = made
     mask = (workload.window_left, workload.window_right)
-    problem = Problem(q, k, v, workload.causal, 0.2, *mask, check.softcap(workload), descales)
-    right, right_lse = reference.attention(problem, torch.float64)
+    inputs = AttentionInputs(
+        q, k, v, workload.causal, 0.2, *mask, check.softcap(workload), descales
+    )
+    right, right_lse = reference.attention(inputs, torch.float64)
     out.copy_(right)
     lse.copy_(right_lse)
     return made
@@ -58,8 +59,8 @@ def test_packed_tensors_have_the_lengths_of_the_workload() -> None:
 def test_packed_sequences_are_compared_one_by_one() -> None:
     made = check.tensors(PACKED, "cpu", seed=0)
     q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k = made
-    whole = Packed(q, k, v, cu_seqlens_q, cu_seqlens_k, True, 0.2)
-    for written, right in zip((out, lse), packed.attention(whole, torch.float64), strict=True):
+    whole = AttentionInputs(q, k, v, True, 0.2, cu_seqlens=(cu_seqlens_q, cu_seqlens_k))
+    for written, right in zip((out, lse), reference.attention(whole, torch.float64), strict=True):
         written.copy_(right)
     assert verdict(made, PACKED).passed
     check._run_sdpa(made, PACKED)  # whose scale is another

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from tunefa.measure import reference
-from tunefa.measure.reference import Problem, attention, gradients
+from tunefa.measure.attention_inputs import AttentionInputs
+from tunefa.measure.reference import attention, gradients
 
 SCALE = 0.3
 SHAPES = [  # heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v
@@ -44,20 +45,20 @@ def inputs(
     )
 
 
-def plainly(problem: Problem) -> tuple[Tensor, Tensor]:
+def plainly(given: AttentionInputs) -> tuple[Tensor, Tensor]:
     """The definition, with every matrix written out."""
-    q, k, v = problem.q, problem.k, problem.v
+    q, k, v = given.q, given.k, given.v
     group = q.shape[1] // k.shape[1]
     scores = SCALE * q @ k.repeat_interleave(group, 1).transpose(2, 3)
-    if problem.softcap is not None:
-        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+    if given.softcap is not None:
+        scores = given.softcap * torch.tanh(scores / given.softcap)
     diagonal = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
     keys = torch.arange(k.shape[2])
-    last = diagonal if problem.causal else diagonal + (problem.window_right or q.shape[2])
-    if problem.causal or problem.window_right is not None:
+    last = diagonal if given.causal else diagonal + (given.window_right or q.shape[2])
+    if given.causal or given.window_right is not None:
         scores = scores.masked_fill(keys > last, -math.inf)
-    if problem.window_left is not None:
-        scores = scores.masked_fill(keys < diagonal - problem.window_left, -math.inf)
+    if given.window_left is not None:
+        scores = scores.masked_fill(keys < diagonal - given.window_left, -math.inf)
     p = torch.where(scores == -math.inf, 0.0, scores.exp())
     total = p.sum(-1)
     out = p @ v.repeat_interleave(group, 1) / total.clamp_min(1e-300)[..., None]
@@ -79,16 +80,16 @@ def test_is_the_definition(
     window_right: int | None,
     softcap: float | None,
 ) -> None:
-    problem = Problem(*inputs(*shape), causal, SCALE, window_left, window_right, softcap)
-    out, lse = attention(problem)
-    right, right_lse = plainly(problem)
+    given = AttentionInputs(*inputs(*shape), causal, SCALE, window_left, window_right, softcap)
+    out, lse = attention(given)
+    right, right_lse = plainly(given)
     torch.testing.assert_close(out, right)
     torch.testing.assert_close(lse, right_lse)
 
 
 def test_causal_is_bottom_right() -> None:
     q, k, v = inputs(4, 4, 13, 29, 16, 16)
-    out, _ = attention(Problem(q, k, v, True, SCALE))
+    out, _ = attention(AttentionInputs(q, k, v, True, SCALE))
     mask = causal_lower_right(13, 29)
     right = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=SCALE)
     torch.testing.assert_close(out, right)
@@ -96,7 +97,7 @@ def test_causal_is_bottom_right() -> None:
 
 def test_rows_without_a_key_give_0_and_minus_infinity() -> None:
     q, k, v = inputs(6, 1, 29, 13, 16, 8)
-    out, lse = attention(Problem(q, k, v, True, SCALE))
+    out, lse = attention(AttentionInputs(q, k, v, True, SCALE))
     assert bool((out[:, :, :16] == 0).all()) and bool((lse[:, :, :16] == -math.inf).all())
     assert bool(lse[:, :, 16:].isfinite().all())
 
@@ -112,7 +113,9 @@ def test_a_window_costs_what_its_keys_do(
     whole, some = (
         [
             8 * (block.rows.stop - block.rows.start) * (block.keys.stop - block.keys.start)
-            for block in reference._blocks(Problem(q, k, v, window_right is None, SCALE, *each))
+            for block in reference._blocks(
+                AttentionInputs(q, k, v, window_right is None, SCALE, *each)
+            )
         ]
         for each in ((None, None), (window_left, window_right))
     )
@@ -125,24 +128,26 @@ def test_a_window_costs_what_its_keys_do(
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_keys_and_no_rows(causal: bool) -> None:
     q, k, v = inputs(4, 2, 5, 9, 16, 24)
-    out, lse = attention(Problem(q, k[:, :, :0], v[:, :, :0], causal, SCALE))
+    out, lse = attention(AttentionInputs(q, k[:, :, :0], v[:, :, :0], causal, SCALE))
     assert out.shape == (2, 4, 5, 24) and bool((out == 0).all())
     assert lse.shape == (2, 4, 5) and bool((lse == -math.inf).all())
-    out, lse = attention(Problem(q[:, :, :0], k, v, causal, SCALE))
+    out, lse = attention(AttentionInputs(q[:, :, :0], k, v, causal, SCALE))
     assert (out.shape, lse.shape) == ((2, 4, 0, 24), (2, 4, 0))
-    out, lse = attention(Problem(q[:0], k[:0], v[:0], causal, SCALE))
+    out, lse = attention(AttentionInputs(q[:0], k[:0], v[:0], causal, SCALE))
     assert (out.shape, lse.shape) == ((0, 4, 5, 24), (0, 4, 5))
 
 
 def test_dtypes() -> None:
     q, k, v = inputs(4, 2, 17, 17, 32, 32)
-    right, right_lse = attention(Problem(q, k, v, True, SCALE))
+    right, right_lse = attention(AttentionInputs(q, k, v, True, SCALE))
     for dtype, tolerance in [(torch.bfloat16, 2e-2), (torch.float16, 2e-3), (torch.float32, 1e-5)]:
         low_q, low_k, low_v = (x.to(dtype) for x in (q, k, v))
-        out, lse = attention(Problem(low_q, low_k, low_v, True, SCALE))
+        out, lse = attention(AttentionInputs(low_q, low_k, low_v, True, SCALE))
         assert (out.dtype, lse.dtype) == (dtype, torch.float32)
         assert float((out.double() - right).norm() / right.norm()) < tolerance
-        exact, exact_lse = attention(Problem(low_q, low_k, low_v, True, SCALE), torch.float64)
+        exact, exact_lse = attention(
+            AttentionInputs(low_q, low_k, low_v, True, SCALE), torch.float64
+        )
         assert (exact.dtype, exact_lse.dtype) == (torch.float64, torch.float64)
         assert float((exact_lse - lse).abs().max()) < 1e-5
         assert float((exact_lse - right_lse).abs().max()) < 5 * tolerance
@@ -150,9 +155,9 @@ def test_dtypes() -> None:
 
 def test_autocast_does_not_round_it() -> None:
     q, k, v = (x.float() for x in inputs(4, 2, 17, 17, 32, 32))
-    right, _ = attention(Problem(q, k, v, True, SCALE))
+    right, _ = attention(AttentionInputs(q, k, v, True, SCALE))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out, _ = attention(Problem(q, k, v, True, SCALE))
+        out, _ = attention(AttentionInputs(q, k, v, True, SCALE))
     assert out.dtype == torch.float32 and torch.equal(out, right)
 
 
@@ -167,12 +172,12 @@ def test_gradients_are_autograd_s(
     softcap: float | None,
 ) -> None:
     q, k, v = (x.requires_grad_() for x in inputs(*shape))
-    problem = Problem(q, k, v, causal, SCALE, window_left, window_right, softcap)
-    out, lse = attention(problem)
+    given = AttentionInputs(q, k, v, causal, SCALE, window_left, window_right, softcap)
+    out, lse = attention(given)
     grad_out, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     for of_lse in (None, grad_lse):
         with torch.no_grad():
-            made = gradients(problem, out, lse, grad_out, of_lse)
+            made = gradients(given, out, lse, grad_out, of_lse)
         grads = (grad_out, torch.zeros_like(lse) if of_lse is None else of_lse)
         seen = torch.isfinite(lse)  # rows without a key are constant
         right = torch.autograd.grad(
@@ -185,5 +190,5 @@ def test_gradients_are_autograd_s(
 def test_is_differentiable() -> None:
     q, k, v = (x.requires_grad_() for x in inputs(2, 1, 5, 3, 4, 4))
     assert torch.autograd.gradcheck(
-        lambda q, k, v: attention(Problem(q, k, v, True, SCALE, softcap=1.5))[0], (q, k, v)
+        lambda q, k, v: attention(AttentionInputs(q, k, v, True, SCALE, softcap=1.5))[0], (q, k, v)
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tunefa.errors import TunefaError
-from tunefa.runtime.call import Call, Options, heads_first
+from tunefa.runtime.call import Call, Options, Tensors, heads_first
 from tunefa.spec.workload import Workload
 
 
@@ -33,7 +33,8 @@ def call(**changes: Any) -> Call:
     given = {**GOOD, **changes}
     named = ("causal", "window", "layout", "softcap")
     options = Options.of(**{name: given.pop(name) for name in named})
-    return Call.of(**given, options=options)
+    scale, descales = given.pop("scale"), given.pop("descales", ())
+    return Call.of(Tensors(**given, descales=descales), options, scale)
 
 
 def test_views_shapes_and_workload() -> None:
@@ -77,7 +78,7 @@ def test_a_window_that_leaves_out_no_key_is_none_to_lookup() -> None:
 def test_windows_of_two_sides(causal: bool, window: Any, text: str) -> None:
     made = call(causal=causal, window=window)
     assert made.workload() == Workload.parse(f"b2_h32_kv8_q8_k16_d64_bf16_{text}")
-    assert Call.of(Q, KV, KV, made.options, None).workload() == made.workload()
+    assert Call.of(Tensors(Q, KV, KV), made.options, None).workload() == made.workload()
 
 
 def test_a_number_is_a_window_of_a_causal_mask() -> None:

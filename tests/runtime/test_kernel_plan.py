@@ -11,7 +11,7 @@ import torch
 
 from tests.support.fake_kernel import on_cpu
 from tests.support.planned_calls import TMA, call, plan_of, record
-from tunefa.runtime.call import heads_first
+from tunefa.runtime.call import Tensors, heads_first
 from tunefa.runtime.kernel_plan import KernelPlan
 from tunefa.runtime.plan import because
 
@@ -23,13 +23,13 @@ def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> Non
     with on_cpu(monkeypatch) as language:
         runs = plan_of(made, language, record(TMA))
         assert isinstance(runs, KernelPlan)
-        out, lse = runs.run(q, k, v, None)
-        scaled, _ = runs.run(q, k, v, 0.5)
-        alone = runs.output(q, k, v, None)
-    right, right_lse = because(made, "").run(q, k, v, None)
+        out, lse = runs.run(Tensors(q, k, v), None)
+        scaled, _ = runs.run(Tensors(q, k, v), 0.5)
+        alone = runs.output(Tensors(q, k, v), None)
+    right, right_lse = because(made, "").run(Tensors(q, k, v), None)
     assert out.shape == q.shape and out.is_contiguous()
     assert torch.equal(out, right) and torch.equal(lse, right_lse)
-    assert torch.equal(scaled, because(made, "").run(q, k, v, 0.5)[0])
+    assert torch.equal(scaled, because(made, "").run(Tensors(q, k, v), 0.5)[0])
     assert torch.equal(alone, right) and alone.is_contiguous()
     assert language.launched == [TMA, TMA, TMA]
 
@@ -37,7 +37,7 @@ def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> Non
 @pytest.mark.parametrize("given", ["", "q", "kv", "qkv"])
 def test_e4m3_gets_its_descales_and_gives_bf16(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     some = torch.rand(2, 2, 2)[..., 0] + 0.5
-    descales = [some if name in given else None for name in "qkv"] if given else []
+    descales = tuple(some if name in given else None for name in "qkv") if given else ()
     q = torch.randn(2, 16, 8, 64).to(torch.float8_e4m3fn)
     k = torch.randn(2, 16, 2, 64).to(torch.float8_e4m3fn)
     made, tensors = call(q=q, k=k, v=k, descales=descales), (q, k, k)
@@ -45,8 +45,8 @@ def test_e4m3_gets_its_descales_and_gives_bf16(monkeypatch: pytest.MonkeyPatch, 
         runs = plan_of(made, language)
         assert isinstance(runs, KernelPlan) and not runs.out_like_q
         for scale in (None, 0.5):
-            out, lse = runs.run(*tensors, scale, descales)
-            right = because(made, "").run(*tensors, scale, descales)
+            out, lse = runs.run(Tensors(*tensors, None, descales), scale)
+            right = because(made, "").run(Tensors(*tensors, None, descales), scale)
             assert out.dtype == torch.bfloat16 and out.shape == (2, 16, 8, 64)
             assert torch.equal(out, right[0]) and torch.equal(lse, right[1])
 
@@ -70,8 +70,8 @@ def test_rows_that_are_not_contiguous_are_copied(monkeypatch: pytest.MonkeyPatch
     made = call(q=strided, k=strided[:, :, :2], v=strided[:, :, 2:4])
     with on_cpu(monkeypatch) as language:
         runs = plan_of(made, language)
-        out, _ = runs.run(strided, strided[:, :, :2], strided[:, :, 2:4], None)
-    right, _ = because(made, "").run(strided, strided[:, :, :2], strided[:, :, 2:4], None)
+        out, _ = runs.run(Tensors(strided, strided[:, :, :2], strided[:, :, 2:4]), None)
+    right, _ = because(made, "").run(Tensors(strided, strided[:, :, :2], strided[:, :, 2:4]), None)
     assert torch.equal(out, right)
 
 
@@ -82,11 +82,11 @@ def test_launches_by_scale_are_kept_and_bounded(monkeypatch: pytest.MonkeyPatch)
         runs = plan_of(made, language)
         for _ in range(2):
             for scale in (None, 64**-0.5, 0.5, 0.25):
-                runs.run(q, k, v, scale)
+                runs.run(Tensors(q, k, v), scale)
         assert language.prepared == [64**-0.5, 0.5, 0.25]
         for scale in range(2, 11):
-            runs.run(q, k, v, float(scale))
-        runs.run(q, k, v, 0.5)  # dropped since
+            runs.run(Tensors(q, k, v), float(scale))
+        runs.run(Tensors(q, k, v), 0.5)  # dropped since
         assert len(language.prepared) == 3 + 9 + 1
 
 
@@ -99,7 +99,7 @@ def test_threads_prepare_a_scale_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def run() -> None:
             start.wait()
-            runs.run(q, k, v, 0.5)
+            runs.run(Tensors(q, k, v), 0.5)
 
         threads = [threading.Thread(target=run) for _ in range(4)]
         for thread in threads:
@@ -121,6 +121,6 @@ def test_out_is_contiguous_whatever_q_s_strides(
         with on_cpu(monkeypatch) as language:
             runs = plan_of(made, language)
             x = [heads_first(tensor, layout) for tensor in (made.q, made.k, made.v)]
-            out, lse = runs.run(x[0], x[1], x[2], None)
-        right, right_lse = because(made, "").run(x[0], x[1], x[2], None)
+            out, lse = runs.run(Tensors(x[0], x[1], x[2]), None)
+        right, right_lse = because(made, "").run(Tensors(x[0], x[1], x[2]), None)
         assert out.is_contiguous() and torch.equal(out, right) and torch.equal(lse, right_lse)

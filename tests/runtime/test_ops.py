@@ -14,10 +14,12 @@ from tests.support.tree import TREE
 from tunefa.errors import TunefaError
 from tunefa.measure import reference
 from tunefa.runtime import ops
-from tunefa.runtime.call import Call, Options, Window
+from tunefa.runtime.call import Call, Options, Tensors, Window
 
 FORWARD = torch.ops.tunefa.flash_attention.default
 BACKWARD = torch.ops.tunefa.flash_attention_backward.default
+NOTHING_ELSE = (None,) * 5
+"""Neither cu_seqlens nor descales."""
 
 SHAPES = [  # heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v
     (4, 4, 9, 9, 8, 8),
@@ -85,7 +87,7 @@ def test_gradcheck_of_out_and_lse(layout: str, softcap: float | None) -> None:
     q, k, v = inputs((4, 2, 3, 5, 4, 6), layout, torch.float64)
 
     def both(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return ops.flash_attention(q, k, v, Options.of(True, 2, layout, softcap), None)
+        return ops.flash_attention(Tensors(q, k, v), Options.of(True, 2, layout, softcap), None)
 
     assert torch.autograd.gradcheck(both, (q, k, v))
 
@@ -118,8 +120,9 @@ def test_e4m3_keeps_pytorch_s_rules() -> None:
     x, scales = e4m3_inputs()
     op, tests = torch.ops.tunefa.flash_attention.default, ("test_faketensor",)
     settings = (*Options(causal=True), None)
-    torch.library.opcheck(op, (*x, *settings, *scales.values()), test_utils=tests)
-    torch.library.opcheck(op, (*x, *settings), test_utils=tests)
+    dense = (None, None)
+    torch.library.opcheck(op, (*x, *dense, *scales.values(), *settings), test_utils=tests)
+    torch.library.opcheck(op, (*x, *dense, *[None] * 3, *settings), test_utils=tests)
     torch.compiler.reset()
     compiled: Any = torch.compile(tunefa.flash_attention, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(*x, **scales), tunefa.flash_attention(*x, **scales))
@@ -178,11 +181,11 @@ def test_ops_keep_pytorch_s_rules(
 ) -> None:
     options = (*mask._replace(layout=layout), scale)
     q, k, v = inputs(shape, layout)
-    torch.library.opcheck(FORWARD, (q, k, v, *options))
+    torch.library.opcheck(FORWARD, (q, k, v, *NOTHING_ELSE, *options))
     q, k, v = (x.detach() for x in (q, k, v))
-    out, lse = FORWARD(q, k, v, *options)
+    out, lse = FORWARD(q, k, v, *NOTHING_ELSE, *options)
     for grad_lse in (None, torch.randn_like(lse)):
-        arguments = (torch.randn_like(out), grad_lse, q, k, v, out, lse, *options)
+        arguments = (torch.randn_like(out), grad_lse, out, lse, q, k, v, *NOTHING_ELSE, *options)
         torch.library.opcheck(BACKWARD, arguments)
 
 
@@ -241,7 +244,7 @@ def test_mistakes_are_named_under_compile_too() -> None:
     with pytest.raises(Exception, match="window is 3 and causal is False"):
         compiled(q, k, v, window=3)
     with pytest.raises(TunefaError, match="q has 4 heads, which is not a multiple of the 3"):
-        FORWARD(q, k[:, :, :3], v[:, :, :3], *Options(), None)
+        FORWARD(q, k[:, :, :3], v[:, :, :3], *NOTHING_ELSE, *Options(), None)
 
 
 # --------------------------------------------------------- through PyTorch's FlashAttention
@@ -256,7 +259,7 @@ def test_flash_gradients_call_pytorch_s_op_as_it_is(
     """On meta tensors: the arguments fit the installed PyTorch, the shapes come out right."""
     q, k, v = (x.detach().bfloat16().to("meta") for x in inputs(shape, layout))
     causal = not isinstance(window, tuple)
-    call = Call.of(q, k, v, Options.of(causal, window, layout), None)
+    call = Call.of(Tensors(q, k, v), Options.of(causal, window, layout), None)
     out = torch.empty(call.out_shape, device="meta", dtype=torch.bfloat16)
     grads = ops._flash_gradients(call, out, call.new_lse(), torch.empty_like(out))
     assert [x.shape for x in grads] == [x.shape for x in (call.q, call.k, call.v)]
@@ -269,13 +272,13 @@ def test_flash_gradients_only_where_it_means_the_same() -> None:
 
     def served(tensors: tuple[Tensor, ...], causal: bool, window: Window) -> bool:
         q, k, v = tensors
-        return ops._flash_takes(Call.of(q, k, v, Options.of(causal, window), None))
+        return ops._flash_takes(Call.of(Tensors(q, k, v), Options.of(causal, window), None))
 
     for window in ((3, None), (None, 9), (3, 2)):
         assert served(few, False, window) and not served(many, False, window)
     assert served(many, False, None) and served(many, True, 3) and served(many, False, (3, 0))
     q, k, v = few
-    assert not ops._flash_takes(Call.of(q, k, v, Options(softcap=5.0), None))
+    assert not ops._flash_takes(Call.of(Tensors(q, k, v), Options(softcap=5.0), None))
 
 
 @pytest.mark.parametrize(
@@ -317,8 +320,8 @@ def test_flash_gradients_leave_rows_without_a_key_outside(
     """The formula stands in for PyTorch's op, and must not see an lse of -inf."""
     q, k, v = (x.detach() for x in inputs((4, 2, 12, 7, 8, 8)))
     options = Options.of(True, window)
-    call = Call.of(q, k, v, options, None)
-    out, lse = FORWARD(q, k, v, *options, None)
+    call = Call.of(Tensors(q, k, v), options, None)
+    out, lse = FORWARD(q, k, v, *NOTHING_ELSE, *options, None)
     grad = torch.randn_like(out)
 
     def instead(
@@ -328,7 +331,7 @@ def test_flash_gradients_leave_rows_without_a_key_outside(
         assert bool(lse.isfinite().all()) and lse.is_contiguous()
         assert rest[:6] == (None, None, 7, 7, 0.0, True)
         assert (window_size_left, window_size_right) == sides
-        inner = Call.of(q, k, v, options, scale)
+        inner = Call.of(Tensors(q, k, v), options, scale)
         made = reference.gradients(inner, out.transpose(1, 2), lse, grad_out.transpose(1, 2))
         return tuple(x.transpose(1, 2) for x in made)
 

@@ -15,7 +15,7 @@ from tests.support.fake_kernel import DEFAULT, FakeLanguage
 from tests.support.sample_records import measured
 from tunefa.errors import TunefaError
 from tunefa.runtime import choose
-from tunefa.runtime.call import Options
+from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.process import Runtime
@@ -209,15 +209,15 @@ def test_descales_that_are_given_or_not_make_plans_of_their_own(
     q, k, v = (x.to(torch.float8_e4m3fn) for x in tensors())
     some = torch.ones(k.shape[0], k.shape[2])
     options, given = Options(True), [(), (some, None, None), (None, some, None), (some,) * 3]
-    plans = [fresh.plan(q, k, v, options, descales) for descales in given]
+    plans = [fresh.plan(Tensors(q, k, v, None, descales), options) for descales in given]
     assert len(set(map(id, plans))) == 4
-    assert fresh.plan(q, k, v, options, (2 * some, None, None)) is plans[1]
+    assert fresh.plan(Tensors(q, k, v, None, (2 * some, None, None)), options) is plans[1]
 
 
 def plan_for(
     fresh: Runtime, q: Tensor, k: Tensor, v: Tensor, causal: bool = True, layout: str = "bshd"
 ) -> Plan:
-    return fresh.plan(q, k, v, Options(causal, layout=layout))
+    return fresh.plan(Tensors(q, k, v), Options(causal, layout=layout))
 
 
 def test_a_known_shape_is_not_decided_again(
@@ -232,7 +232,7 @@ def test_a_known_shape_is_not_decided_again(
     monkeypatch.setattr(store, "read", never)
     monkeypatch.setattr(language, "compile", never)
     assert plan_for(fresh, *tensors()) is first
-    out, _ = first.run(*tensors(), None)
+    out, _ = first.run(Tensors(*tensors()), None)
     torch.testing.assert_close(out, sdpa(*tensors(), True))
 
 
@@ -244,8 +244,8 @@ def test_what_a_plan_depends_on(fresh: Runtime, language: FakeLanguage, seqlen_k
         plan_for(fresh, q, k, v),
         plan_for(fresh, q, k, v, causal=False),
         plan_for(fresh, q, k, v, layout="bshd"),
-        fresh.plan(q, k, v, Options(True, 5)),
-        fresh.plan(q, k, v, Options(True, 6)),
+        fresh.plan(Tensors(q, k, v), Options(True, 5)),
+        fresh.plan(Tensors(q, k, v), Options(True, 6)),
         plan_for(fresh, *heads_first(q, k, v), layout="bhsd"),
         plan_for(fresh, q.bfloat16(), k.bfloat16(), v.bfloat16()),
         plan_for(fresh, q, k, wide),
@@ -271,8 +271,8 @@ def test_another_length_or_batch_does_not_compile_again(
 
 def test_plans_run_their_window(fresh: Runtime, language: FakeLanguage) -> None:
     for window in (3, 30):
-        made = fresh.plan(*tensors(), Options.of(True, window))
-        out, _ = made.run(*tensors(), None)
+        made = fresh.plan(Tensors(*tensors()), Options.of(True, window))
+        out, _ = made.run(Tensors(*tensors()), None)
         torch.testing.assert_close(out, sdpa(*tensors(), True, None, window))
         assert made.chosen.workload == Workload.parse(f"{WORKLOAD}_w{window}")
 

@@ -28,7 +28,7 @@ from tests.support.sample_records import measured
 from tests.support.tree import TREE
 from tunefa.errors import TunefaError
 from tunefa.runtime import plan
-from tunefa.runtime.call import Call, Options, heads_first
+from tunefa.runtime.call import Call, Options, Tensors, heads_first
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.lock_file import Frozen, Installed
 from tunefa.runtime.plan import Plan
@@ -59,14 +59,14 @@ def test_frozen_runs_the_exact_record(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = (heads_first(x, "bshd") for x in (made.q, made.k, made.v))
     with on_cpu(monkeypatch) as language:
         runs = frozen_of(made, language, record(TMA))
-        out, _ = runs.run(q, k, v, None)
+        out, _ = runs.run(Tensors(q, k, v), None)
     chosen = runs.chosen
     assert (chosen.kernel, chosen.how, chosen.config) == ("attention_fwd_triton", "exact", TMA)
     assert chosen.why == (
         f"exact: frozen to tunefa.lock.yaml, measured on NVIDIA H200 for {WORKLOAD}"
     )
     assert chosen.workload == WORKLOAD and language.launched == [TMA]
-    assert torch.equal(out, plan.because(made, "").run(q, k, v, None)[0])
+    assert torch.equal(out, plan.because(made, "").run(Tensors(q, k, v), None)[0])
 
 
 @pytest.mark.parametrize(
@@ -166,16 +166,16 @@ def test_frozen_serves_the_file_and_nothing_else(
     if by_environment:
         monkeypatch.setenv("TUNEFA_FROZEN", str(lock))
     else:
-        assert fresh.plan(*tensors(), Options(True)).chosen.config == DEFAULT
+        assert fresh.plan(Tensors(*tensors()), Options(True)).chosen.config == DEFAULT
         tunefa.load(lock, frozen=True)
-    chosen = fresh.plan(*tensors(), Options(True)).chosen
+    chosen = fresh.plan(Tensors(*tensors()), Options(True)).chosen
     assert (chosen.how, chosen.config) == ("exact", TMA) and "frozen to" in chosen.why
     for _ in range(2):
         with pytest.raises(TunefaError, match=f"its nearest is for fwd_{SMALL} on NVIDIA H200"):
-            fresh.plan(*tensors(48), Options(True))
+            fresh.plan(Tensors(*tensors(48)), Options(True))
     with pytest.raises(TunefaError, match="is all that it may use"):
         tunefa.load(lock)
-    assert fresh.plan(*tensors(), Options(True)).chosen.config == TMA
+    assert fresh.plan(Tensors(*tensors()), Options(True)).chosen.config == TMA
     tunefa.flash_attention(*tensors())  # on the CPU there is no config to choose
     last = tunefa.last_choice()
     assert last is not None and last.how == "pytorch"
@@ -197,14 +197,14 @@ import torch, tunefa
 from tunefa.runtime import process as runtime
 from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage
 from tunefa.compile import languages
-from tunefa.runtime.call import Options
+from tunefa.runtime.call import Options, Tensors
 languages.load = lambda name, made=FakeLanguage(): made
 q, k = torch.randn(2, 16, 4, 32), torch.randn(2, 24, 2, 32)
 tunefa.flash_attention(q, k, k)
 made = runtime._RUNTIME
 made._devices[q.device], made._kernels = (H200, runtime.Compiler()), (FakeKernel(),)
-print(made.plan(q, k, k, Options(True)).chosen.config)
-made.plan(q, k, k, Options(False))
+print(made.plan(Tensors(q, k, k), Options(True)).chosen.config)
+made.plan(Tensors(q, k, k), Options(False))
 """
 
 

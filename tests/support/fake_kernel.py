@@ -13,7 +13,7 @@ import torch
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, CompileError, LaunchSpec
 from tunefa.measure import reference
-from tunefa.measure.reference import Problem
+from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.runtime import kernel_plan
 from tunefa.runtime.chip import Chip
 from tunefa.spec import arch_catalog as archs
@@ -141,8 +141,10 @@ class FakeLanguage:
         )
         assert (spec.softcap is not None) == workload.softcap
         mask = (workload.window_left, workload.window_right)
-        problem = Problem(q, k, v, workload.causal, spec.scale, *mask, spec.softcap, descales)
-        right, right_lse = reference.attention(problem)
+        inputs = AttentionInputs(
+            q, k, v, workload.causal, spec.scale, *mask, spec.softcap, descales
+        )
+        right, right_lse = reference.attention(inputs)
         out.copy_(right)
         lse.copy_(right_lse)
         self.launched.append(dict(spec.config))

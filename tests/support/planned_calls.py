@@ -10,7 +10,7 @@ from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage
 from tests.support.fixed_store import Fixed
 from tests.support.sample_records import measured
 from tunefa.runtime import plan
-from tunefa.runtime.call import Call, Options
+from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.plan import Plan
 from tunefa.spec.workload import Workload
@@ -30,7 +30,7 @@ def call(layout: str = "bshd", dtype: torch.dtype = torch.bfloat16, **changes: A
     made = {"q": q, "k": kv, "v": kv, **changes}
     if layout == "bhsd":
         made = {name: tensor.transpose(1, 2) for name, tensor in made.items()}
-    return Call.of(**made, options=options, scale=None, descales=descales)
+    return Call.of(Tensors(**made, descales=descales), options, None)
 
 
 def plan_of(

@@ -1,9 +1,9 @@
-"""Exit statuses of the command line beside 0 and those of errors (1 for users' own, 2 for usage)."""
+"""Exit statuses of the command line beside 0, and 1 and 2 of errors."""
 
 from __future__ import annotations
 
 NOTHING_VALID = 3
-"""A search ran and found no config that works, or `verify` found that a record is none any more."""
+"""A search ran and found no config that works, or `verify` found a record that no longer holds."""
 
 INTERRUPTED = 130
 """Ctrl-C, as shells have it: 128 + SIGINT."""

@@ -88,8 +88,7 @@ class LaunchSpec:
 
 
 def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
-    """What a kernel file has compiled for a config: its `variant`, then what its `preprocess`, if it
-    has one, says must run first."""
+    """What a kernel file wants compiled for a config: its `variant` and, if any, `preprocess`."""
     module, workload = case.kernel.module, case.workload
     first = module.preprocess(workload, config) if hasattr(module, "preprocess") else None
     made = [module.variant(workload, config, aligned), first]

@@ -20,7 +20,7 @@ from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
-    from tunefa.measure.packed import Packed
+    from tunefa.measure.attention_inputs import AttentionInputs
 
 TOLERANCE = {"bf16": 8e-3, "fp16": 1e-3, "fp32": 2e-5, "e4m3": 6e-2}
 """Twice to three times what rounding alone makes: P and the output are rounded to the dtype, whose
@@ -173,15 +173,10 @@ def compare(workload: Workload, made: tuple[Any, ...], scale: float, dtype: Any)
     """Judges outputs that a kernel wrote into `made`; the reference is computed in `dtype`."""
     import torch
 
-    from tunefa.measure import packed, reference
+    from tunefa.measure import reference
 
-    q, k, v, out, lse, *more = made
-    if workload.varlen:
-        right, right_lse = packed.attention(_packed(workload, made, scale), dtype)
-    else:
-        mask, cap = (workload.window_left, workload.window_right), softcap(workload)
-        problem = reference.Problem(q, k, v, workload.causal, scale, *mask, cap, more)
-        right, right_lse = reference.attention(problem, dtype)
+    _, _, _, out, lse, *_ = made
+    right, right_lse = reference.attention(inputs(workload, made, scale), dtype)
     difference = (out.to(dtype) - right).norm() / right.norm().clamp_min(1e-30)
     empty = torch.isneginf(right_lse)
     off = (lse.to(dtype) - right_lse).abs().masked_fill(empty, 0.0)
@@ -190,12 +185,14 @@ def compare(workload: Workload, made: tuple[Any, ...], scale: float, dtype: Any)
     return Verdict(float(difference), float(off.max()), workload)
 
 
-def _packed(workload: Workload, made: tuple[Any, ...], scale: float) -> Packed:
-    from tunefa.measure.packed import Packed
+def inputs(workload: Workload, made: tuple[Any, ...], scale: float) -> AttentionInputs:
+    """What the reference computes of tensors that `tensors` made for the workload."""
+    from tunefa.measure.attention_inputs import AttentionInputs
 
-    q, k, v, _, _, cu_seqlens_q, cu_seqlens_k = made
-    mask, cap = (workload.window_left, workload.window_right), softcap(workload)
-    return Packed(q, k, v, cu_seqlens_q, cu_seqlens_k, workload.causal, scale, *mask, cap)
+    q, k, v, _, _, *more = made
+    mask = workload.window_left, workload.window_right, softcap(workload)
+    extra: dict[str, Any] = {"cu_seqlens": tuple(more)} if workload.varlen else {"descales": more}
+    return AttentionInputs(q, k, v, workload.causal, scale, *mask, **extra)
 
 
 class Gate:
@@ -249,16 +246,16 @@ class Gate:
 
 def _run_sdpa(made: tuple[Any, ...], shape: Workload) -> None:
     """Has PyTorch's attention write `out`, of packed sequences one after the other."""
-    from tunefa.measure.packed import heads_first
+    from tunefa.measure.attention_inputs import batch_of_one
 
     q, k, v, out, _ = made[:5]
     if not shape.varlen:
         out.copy_(_sdpa(q, k, v, shape))
         return
-    for rows, _, one in _packed(shape, made, shape.head_dim**-0.5).sequences():
+    for rows, _, one in inputs(shape, made, shape.head_dim**-0.5).sequences():
         seqlen_q, seqlen_k = one.q.shape[2], one.k.shape[2]
         alone = replace(shape, batch=1, seqlen_q=seqlen_q, seqlen_k=seqlen_k, varlen=False)
-        heads_first(out[rows]).copy_(_sdpa(one.q, one.k, one.v, alone))
+        batch_of_one(out[rows]).copy_(_sdpa(one.q, one.k, one.v, alone))
 
 
 def _sdpa(q: Any, k: Any, v: Any, shape: Workload) -> Any:

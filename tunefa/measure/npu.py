@@ -1,7 +1,7 @@
 """Objectives for NPUs, which nothing here can time: a law says how long a config takes.
 
 `Modelled` asks the vendor's compiler whether it fits, `Estimated` a formula, where there is no
-compiler. What the law is worth stands in tunefa/ascend/npu_model.py.
+compiler. What the latency model is worth stands in tunefa/costmodel/npu.py.
 """
 
 from __future__ import annotations

@@ -7,27 +7,24 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tunefa.compile.contract import Launch
 from tunefa.compile.launch.prepared import apart
-from tunefa.measure import reference
-from tunefa.runtime import call as calls
+from tunefa.measure.attention_inputs import out_dtype
 from tunefa.runtime.bounded_cache import BoundedCache
-from tunefa.runtime.call import Descales, heads_first
+from tunefa.runtime.call import PACKED, Tensors, as_kernels_take_them, heads_first
+from tunefa.runtime.choice import Chosen
+from tunefa.spec.rounding import next_pow2
 from tunefa.spec.workload import Workload
-
-if TYPE_CHECKING:  # it imports this module
-    from tunefa.runtime.choice import Chosen
 
 MAX_SCALES = 4
 """Scales beside the default that a plan keeps launches for."""
 
 MIN_UNREAD = 2**16
-"""Elements of the smallest memory for an lse that nobody reads."""
+"""Elements of the smallest memory for an lse that no caller reads."""
 _ONE_MAKER = threading.Lock()
 """Two threads that made such memory at once would keep one, and a graph might know the other."""
 
@@ -70,14 +67,16 @@ class Launches:
 class KernelPlan:
     """Launches one compiled config, on the tensors' device and its current stream.
 
-    A launch is prepared per scale: for the default one with the plan, for others when they come.
+    It serves one shape of dense tensors, and all packed ones whose lengths have the same powers of
+    two. A launch is prepared per scale: for the default one with the plan, for others when they
+    come.
     """
 
     chosen: Chosen
     layout: str
     launches: Launches
     rows_contiguous: bool
-    """Whether those of q, k and v all are; they are copied where not."""
+    """Whether the rows of q, k and v all are; they are copied where not."""
     out_like_q: bool
     """Whether q has the shape, strides and dtype of out."""
     no_descales: tuple[Tensor, ...] = ()
@@ -85,19 +84,18 @@ class KernelPlan:
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that it holds, but for that of scales other than the default."""
+        """Device memory that it holds, but for that of scales other than the default, and that of
+        packed tiles, which belongs to each call."""
         return self.launches.launch.device_bytes
 
     @functools.cached_property
-    def _out_shape(self) -> tuple[int, int, int, int]:
+    def _dense(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """The shapes of out and lse; None of packed sequences, where they change with the rows."""
         w = self._workload
-        if self.layout == "bhsd":
-            return w.batch, w.heads, w.seqlen_q, w.head_dim_v
-        return w.batch, w.seqlen_q, w.heads, w.head_dim_v
-
-    @functools.cached_property
-    def _lse_shape(self) -> tuple[int, int, int]:
-        return self._workload.batch, self._workload.heads, self._workload.seqlen_q
+        if self.layout == PACKED:
+            return None
+        of_rows = (w.heads, w.seqlen_q) if self.layout == "bhsd" else (w.seqlen_q, w.heads)
+        return (w.batch, *of_rows, w.head_dim_v), (w.batch, w.heads, w.seqlen_q)
 
     @functools.cached_property
     def _default_scale(self) -> float:
@@ -110,50 +108,52 @@ class KernelPlan:
 
     @functools.cached_property
     def _unread_lse(self) -> Tensor:
-        elements = math.prod(self._lse_shape)
-        room = max(MIN_UNREAD, 1 << (elements - 1).bit_length())
+        assert self._dense is not None
+        _, shape = self._dense
+        elements = math.prod(shape)
+        room = max(MIN_UNREAD, next_pow2(elements))
         with _ONE_MAKER:
             memory = _unread(self.launches.device, room)
-        return memory[:elements].view(self._lse_shape)
+        return memory[:elements].view(shape)
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
-        lse = q.new_empty(self._lse_shape, dtype=torch.float32)
-        return self._run((q, k, v), lse, scale, descales), lse
+        q = tensors.q
+        shape = self._dense[1] if self._dense else (self._workload.heads, q.shape[0])
+        lse = q.new_empty(shape, dtype=torch.float32)
+        return self._run(tensors, lse, scale), lse
 
-    def output(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
-    ) -> Tensor:
-        """The first of what `run` gives, without memory for the second, which takes as long."""
-        return self._run((q, k, v), self._unread_lse, scale, descales)
+    def output(self, tensors: Tensors, scale: float | None) -> Tensor:
+        """The first of what `run` gives; dense, it needs no memory for the second."""
+        if self._dense is None:
+            return self.run(tensors, scale)[0]
+        return self._run(tensors, self._unread_lse, scale)
 
-    def _run(
-        self, inputs: Sequence[Tensor], lse: Tensor, scale: float | None, descales: Descales
-    ) -> Tensor:
-        q, k, v = inputs
+    def _run(self, tensors: Tensors, lse: Tensor, scale: float | None) -> Tensor:
+        q, k, v, cu_seqlens, descales = tensors
         if not self.rows_contiguous:
             q, k, v = rows_contiguous(q, k, v)
         # The former takes half of the latter's time.
         out = torch.empty_like(q) if self.out_like_q else self._new_out(q)
-        more = self.no_descales
+        more: tuple[Tensor, ...] = cu_seqlens or self.no_descales
         if descales:
-            more = calls.as_kernels_take_them(descales, more)
-        tensors = (q, k, v, out, lse, *more)
+            more = as_kernels_take_them(descales, more)
+        given = (q, k, v, out, lse, *more)
         launch = self.launches.launch
         if scale is not None and scale != self._default_scale:
-            launch = self.launches.of(scale, lambda: as_kernels_take_them(self.layout, *tensors))
-        self.launches.start(launch, tensors)
+            launch = self.launches.of(scale, lambda: all_heads_first(given, self.layout))
+        self.launches.start(launch, given)
         return out
 
     def _new_out(self, q: Tensor) -> Tensor:
-        return q.new_empty(self._out_shape, dtype=reference.out_dtype(q.dtype))
+        w = self._workload
+        shape = self._dense[0] if self._dense else (q.shape[0], w.heads, w.head_dim_v)
+        return q.new_empty(shape, dtype=out_dtype(q.dtype))
 
 
 @functools.cache
 def _unread(device: int, elements: int) -> Tensor:
-    """Where kernels put an lse that nobody asked for: (elements,), fp32.
+    """The memory where kernels put an lse that the caller did not ask for: (elements,), fp32.
 
     All launches of a device share it, whatever their streams. It stays, for graphs keep its
     address; for powers of two that is at most twice the largest.
@@ -162,11 +162,9 @@ def _unread(device: int, elements: int) -> Tensor:
     return made
 
 
-def as_kernels_take_them(
-    layout: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor, *others: Tensor
-) -> tuple[Tensor, ...]:
-    """Heads first, of tensors in `layout` whose rows are contiguous; `others` have no layout."""
-    return *(heads_first(tensor, layout) for tensor in (q, k, v, out)), *others
+def all_heads_first(tensors: Sequence[Tensor], layout: str) -> tuple[Tensor, ...]:
+    """(q, k, v, out, lse, ...) of a layout as kernels are prepared for them."""
+    return *(heads_first(tensor, layout) for tensor in tensors[:4]), *tensors[4:]
 
 
 def rows_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:

@@ -1,5 +1,7 @@
 """`tunefa::flash_attention` as PyTorch's dispatcher knows it: for autograd and torch.compile.
 
+It serves dense and packed sequences; what a call does not have is None.
+
 The backward pass is an op of its own, so that AOTAutograd never traces into it. Until tunefa has
 a backward kernel, gradients come from the FlashAttention-2 inside PyTorch where it serves the
 call, else from the closed formula in `reference`.
@@ -16,101 +18,96 @@ from torch import Tensor
 from tunefa.compile.launch import driver
 from tunefa.errors import TunefaError
 from tunefa.measure import reference
-from tunefa.measure.reference import E4M3
+from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime import process as runtime
-from tunefa.runtime.call import Call, Descales, Options, heads_first
+from tunefa.runtime.call import Call, Options, Tensors, heads_first
+from tunefa.runtime.kernel_plan import rows_contiguous
 
+_TENSORS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
+    "Tensor? q_descale, Tensor? k_descale, Tensor? v_descale"
+)
 _OPTIONS = (
-    "bool causal, int? window_left, int? window_right, str layout, float? softcap, float? scale"
+    "bool causal, int? window_left, int? window_right, str layout, float? softcap, "
+    "SymInt max_seqlen_q, SymInt max_seqlen_k, float? scale"
 )
-_DESCALES = "Tensor? q_descale=None, Tensor? k_descale=None, Tensor? v_descale=None"
-_FORWARD = f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_DESCALES})"
-_SETTINGS = len(Options._fields) + 1
-"""Arguments between the tensors and the descales: the options and the scale."""
-_BACKWARD = (
-    "(Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-    f"{_OPTIONS})"
-)
+_COUNT = _TENSORS.count(",") + 1
+"""Arguments that are tensors."""
+_FORWARD = f"({_TENSORS}, {_OPTIONS})"
+_BACKWARD = f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_TENSORS}, {_OPTIONS})"
 
 
 def flash_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    options: Options,
-    scale: float | None,
-    descales: Descales = (),
+    tensors: Tensors, options: Options, scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """(out, lse) through the dispatcher; arguments as in `tunefa.flash_attention`."""
-    out, lse = torch.ops.tunefa.flash_attention.default(q, k, v, *options, scale, *descales)
+    """(out, lse) through the dispatcher; arguments as `Runtime.ready` takes them."""
+    q, k, v, cu_seqlens, descales = tensors
+    out, lse = torch.ops.tunefa.flash_attention.default(
+        *(q, k, v, *(cu_seqlens or (None, None)), *(descales or (None, None, None))),
+        *options,
+        scale,
+    )
     return out, lse
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    options, scale, descales = _parts(arguments)
-    plan, scale = runtime.current().ready(q, k, v, options, scale, descales)
-    return plan.run(q, k, v, scale, descales)
+def _split(arguments: Sequence[Any]) -> tuple[Tensors, Options, float | None]:
+    """The op's arguments as `Runtime.ready` takes them."""
+    q, k, v, starts_q, starts_k, *descales = arguments[:_COUNT]
+    given = tuple(descales) if any(each is not None for each in descales) else ()
+    cu_seqlens = None if starts_q is None else (starts_q, starts_k)
+    *options, scale = arguments[_COUNT:]
+    return Tensors(q, k, v, cu_seqlens, given), Options(*options), scale
 
 
-def _forward_fake(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
-    options, scale, descales = _parts(arguments)
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    tensors, options, scale = _split(arguments)
+    plan, scale = runtime.current().ready(tensors, options, scale)
+    return plan.run(tensors, scale)
+
+
+def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    tensors, options, scale = _split(arguments)
     # The default scale of a symbolic head_dim would be symbolic too; no shape depends on it.
-    call = Call.of(q, k, v, options, 1.0 if scale is None else scale, descales)
+    call = Call.of(tensors, options, 1.0 if scale is None else scale)
     return call.new_out(), call.new_lse()
 
 
-def _parts(arguments: Sequence[Any]) -> tuple[Options, float | None, Descales]:
-    """What stands behind q, k and v; the dispatcher leaves out descales that are None."""
-    *options, scale = arguments[:_SETTINGS]
-    descales = arguments[_SETTINGS:]
-    if all(descale is None for descale in descales):
-        descales = ()
-    return Options(*options), scale, descales
-
-
 def _backward(
-    grad_out: Tensor,
-    grad_lse: Tensor | None,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    *arguments: Any,
+    grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dq, dk, dv), with the dtypes and strides that `torch.empty_like` gives for q, k and v."""
-    *options, scale = arguments
-    call = Call.of(q, k, v, Options(*options), scale)
-    layout = call.layout
-    grad_out, out = heads_first(grad_out, layout), heads_first(out, layout)
+    tensors, options, scale = _split(arguments)
+    call = Call.of(tensors, options, scale)
+    grad_out, out = (heads_first(x, options.layout) for x in (grad_out, out))
     if grad_lse is None and _flash_takes(call) and flash_serves(call.q, call.v, call.scale):
         grads = _flash_gradients(call, out, lse, grad_out)
     else:
         grads = reference.gradients(call, out, lse, grad_out, grad_lse)
     dq, dk, dv = (
-        like(heads_first(grad, layout), tensor)
-        for grad, tensor in zip(grads, (q, k, v), strict=True)
+        _like(heads_first(grad, options.layout), tensor)
+        for grad, tensor in zip(grads, tensors[:3], strict=True)
     )
     return dq, dk, dv
 
 
 def _backward_fake(
-    grad_out: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+    grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = arguments[:3]
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, *arguments = inputs
-    ctx.arguments = arguments[:_SETTINGS]
-    ctx.save_for_backward(q, k, v, *output)
+    ctx.options = inputs[_COUNT:]
+    ctx.save_for_backward(*output, *inputs[:_COUNT])
     ctx.set_materialize_grads(False)  # whether lse has a gradient decides which formula serves
 
 
 def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    rest = (None,) * (_COUNT - 3 + len(ctx.options))
     if grad_out is None and grad_lse is None:
-        return (None,) * (6 + len(ctx.arguments))
-    q, k, v, out, lse = ctx.saved_tensors
+        return None, None, None, *rest
+    out, _, q, *_ = ctx.saved_tensors
     if q.dtype == E4M3:
         raise TunefaError(
             f"attention of {E4M3} has no gradient: train in bf16, or run it under torch.no_grad()"
@@ -118,10 +115,10 @@ def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
     grads = torch.ops.tunefa.flash_attention_backward.default(
         torch.zeros_like(out) if grad_out is None else grad_out,
         grad_lse,
-        *(q, k, v, out, lse),
-        *ctx.arguments,
+        *ctx.saved_tensors,
+        *ctx.options,
     )
-    return (*grads, None, None, None, *(None for _ in ctx.arguments))
+    return *grads, *rest
 
 
 def flash_serves(q: Tensor, v: Tensor, scale: float) -> bool:
@@ -145,43 +142,74 @@ def _flash_takes(call: Call) -> bool:
     """Whether there is something to compute, without a soft-cap, and a window means the same there.
 
     FlashAttention takes a side of seqlen_k keys for all of them. Beyond the diagonal that holds for
-    no more queries than keys.
+    no more queries than keys, and only the device knows the lengths of packed sequences.
     """
     if call.empty or call.softcap is not None:
         return False
-    return call.causal or call.band == (None, None) or call.q.shape[2] <= call.k.shape[2]
+    if call.causal or call.band == (None, None):
+        return True
+    return call.cu_seqlens is None and call.q.shape[2] <= call.k.shape[2]
 
 
 def _flash_gradients(
     call: Call, out: Tensor, lse: Tensor, grad_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Through aten::_flash_attention_backward, which takes (batch, seqlen, heads, head_dim) and
-    means the same by causal and by the two sides of a window. All tensors here have heads first.
+    """Runs aten::_flash_attention_backward, which means the same by causal and by a window's sides.
 
-    Rows that see no key, with an lse of -inf, would give NaN there: they stay outside.
+    Dense tensors have heads first. Rows that see no key, with an lse of -inf, would give NaN there:
+    dense, they stay outside; packed, an lse of inf makes their probabilities 0.
     """
+    if call.cu_seqlens is not None:
+        lse = lse.masked_fill(lse.isneginf(), float("inf"))
+        longest = call.options.max_seqlen_q, call.options.max_seqlen_k
+        of_packed = (*call.cu_seqlens, *longest)
+        grads = _aten_gradients(call, (grad_out.contiguous(), call.q, out), lse, of_packed)
+        starts_q, starts_k = call.cu_seqlens
+        dq, dk, dv = map(_within, grads, (starts_q, starts_k, starts_k))
+        return dq, dk, dv
     first = call.first_row
-    q, out, grad_out = (x[:, :, first:].transpose(1, 2) for x in (call.q, out, grad_out))
-    k, v = call.k.transpose(1, 2), call.v.transpose(1, 2)
-    q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (q, k, v))
-    # PyTorch makes them C's int, which a window of any number of keys may not fit.
-    left, right = (None if side is None else min(side, k.shape[1] - 1) for side in call.band)
-    no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device)
-    grads = torch.ops.aten._flash_attention_backward.default(
-        *(grad_out, q, k, v, out, lse[:, :, first:].contiguous()),
-        *(None, None, q.shape[1], k.shape[1]),  # no packed sequences; the longest of each
-        *(0.0, call.causal, no_dropout, no_dropout.new_empty(0)),
-        scale=call.scale,
-        window_size_left=left,
-        window_size_right=right,
-    )
+    of_rows = [x[:, :, first:].transpose(1, 2) for x in (grad_out, call.q, out)]
+    sizes = (None, None, of_rows[0].shape[1], call.k.shape[2])
+    grads = _aten_gradients(call, of_rows, lse[:, :, first:].contiguous(), sizes)
     dq, dk, dv = (grad.transpose(1, 2) for grad in grads)
     if first:
         dq = torch.cat([dq.new_zeros((*dq.shape[:2], first, dq.shape[3])), dq], dim=2)
     return dq, dk, dv
 
 
-def like(grad: Tensor, tensor: Tensor) -> Tensor:
+def _aten_gradients(
+    call: Call, of_rows: Sequence[Tensor], lse: Tensor, sizes: tuple[Any, ...]
+) -> Sequence[Tensor]:
+    """(dq, dk, dv), (batch, seqlen, heads, head_dim) or packed, as are grad_out, q and out.
+
+    `sizes` are the op's cu_seqlens, None where dense, and the longest sequences. The op leaves the
+    gradients of rows and keys of no packed sequence as they were.
+    """
+    grad_out, q, out = of_rows
+    dense = call.cu_seqlens is None
+    k, v = (x.transpose(1, 2) if dense else x for x in (call.k, call.v))
+    q, k, v = rows_contiguous(q, k, v)
+    # PyTorch makes them C's int, which a window of any number of keys may not fit.
+    left, right = (None if side is None else min(side, k.shape[-3] - 1) for side in call.band)
+    no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device)
+    grads: Sequence[Tensor] = torch.ops.aten._flash_attention_backward.default(
+        *(grad_out, q, k, v, out, lse, *sizes),
+        *(0.0, call.causal, no_dropout, no_dropout.new_empty(0)),
+        scale=call.scale,
+        window_size_left=left,
+        window_size_right=right,
+    )
+    return grads
+
+
+def _within(grad: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """`grad` with 0 in the rows of no sequence."""
+    row = torch.arange(grad.shape[0], device=grad.device)
+    outside = (row < cu_seqlens[0]) | (row >= cu_seqlens[-1])
+    return grad.masked_fill(outside[:, None, None], 0.0)
+
+
+def _like(grad: Tensor, tensor: Tensor) -> Tensor:
     """`grad` with dtype and strides of `torch.empty_like(tensor)`, as the fake op promises."""
     made = torch.empty_like(tensor)
     if (grad.dtype, grad.stride()) == (made.dtype, made.stride()):
@@ -189,21 +217,23 @@ def like(grad: Tensor, tensor: Tensor) -> Tensor:
     return made.copy_(grad)
 
 
-def register(
+def _register(
     name: str,
-    signature: str,
-    returns: str,
+    schema: str,
     run: Callable[..., tuple[Tensor, ...]],
     fake: Callable[..., tuple[Tensor, ...]],
 ) -> Any:
-    """`tunefa::name` as the dispatcher calls it, and for shapes alone; it changes no argument."""
-    schema = f"{signature} -> ({returns})"
+    """Registers `tunefa::name`, which changes no argument, and what it gives for shapes alone."""
     op: Any = torch.library.custom_op(f"tunefa::{name}", run, mutates_args=(), schema=schema)
     op.register_fake(fake)
     return op
 
 
-register("flash_attention", _FORWARD, "Tensor, Tensor", _forward, _forward_fake).register_autograd(
-    _autograd, setup_context=_setup_context
+_register(
+    "flash_attention", f"{_FORWARD} -> (Tensor, Tensor)", _forward, _forward_fake
+).register_autograd(_autograd, setup_context=_setup_context)
+_register(
+    "flash_attention_backward",
+    f"{_BACKWARD} -> (Tensor, Tensor, Tensor)",
+    *(_backward, _backward_fake),
 )
-register("flash_attention_backward", _BACKWARD, "Tensor, Tensor, Tensor", _backward, _backward_fake)

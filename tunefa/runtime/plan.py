@@ -14,13 +14,12 @@ from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.errors import TunefaError
 from tunefa.measure import reference
 from tunefa.runtime import choose
-from tunefa.runtime.call import DTYPES, Call, Descales, Options, heads_first, no_descales
+from tunefa.runtime.argument_checks import DTYPES
+from tunefa.runtime.call import Call, Options, Tensors, heads_first, no_descales
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
-from tunefa.runtime.kernel_plan import KernelPlan, Launches, as_kernels_take_them, rows_contiguous
+from tunefa.runtime.kernel_plan import KernelPlan, Launches, all_heads_first, rows_contiguous
 from tunefa.runtime.lock_file import Frozen, Installed
-from tunefa.runtime.packed_call import PackedCall, PackedTensors
-from tunefa.runtime.packed_plan import PackedKernelPlan, PackedPyTorchPlan
 from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
@@ -34,13 +33,12 @@ PYTORCH = "pytorch"
 _MAX_STRIDE = 2**31
 """Kernels take strides as 32-bit integers, but for the batch's."""
 
-AnyCall = Call | PackedCall
 Compile = Callable[[Case, Config, bool], Compiled]
 """A language's `compile`; the runtime's remembers what it compiled."""
 
 
-class AnyPlan(Protocol):
-    """Runs every call of one shape."""
+class Plan(Protocol):
+    """Runs every call of one key (`tunefa.runtime.call.plan_key`)."""
 
     @property
     def chosen(self) -> Chosen:
@@ -50,62 +48,41 @@ class AnyPlan(Protocol):
     def device_bytes(self) -> int:
         """Device memory that it holds."""
 
-
-class Plan(AnyPlan, Protocol):
-    """Of `flash_attention`."""
-
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
-    ) -> tuple[Tensor, Tensor]:
+    def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """(out, lse) of a call; out in the call's layout."""
 
-    def output(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
-    ) -> Tensor:
+    def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """The first of what `run` gives."""
-
-
-class PackedPlan(AnyPlan, Protocol):
-    """Of `flash_attention_varlen`."""
-
-    def run(self, tensors: PackedTensors, scale: float | None) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a call."""
 
 
 @dataclass(frozen=True)
 class PyTorchPlan:
-    """Computes in PyTorch."""
+    """Computes in PyTorch; packed sequences one after the other."""
 
     chosen: Chosen
     options: Options
     device_bytes: int = 0
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
-    ) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a call; out in the call's layout."""
-        call = Call.of(q, k, v, self.options, scale, descales)
+    def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a call; out in the call's layout. Packed, it waits for the device."""
+        call = Call.of(tensors, self.options, scale)
         result, lse = reference.attention(call)
         out = call.new_out()
-        heads_first(out, call.layout).copy_(result)
+        heads_first(out, self.options.layout).copy_(result)
         return out, lse
 
-    def output(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float | None, descales: Descales = ()
-    ) -> Tensor:
+    def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """The first of what `run` gives."""
-        return self.run(q, k, v, scale, descales)[0]
+        return self.run(tensors, scale)[0]
 
 
-def because(call: AnyCall, why: str, workload: Workload | None = None) -> Any:
+def because(call: Call, why: str, workload: Workload | None = None) -> Plan:
     """The plan for a call that no kernel runs, and the reason."""
     chosen = Chosen(PYTORCH, {}, "pytorch", f"{PYTORCH}: {why}", workload)
-    if isinstance(call, PackedCall):
-        return PackedPyTorchPlan(chosen, call.options)
     return PyTorchPlan(chosen, call.options)
 
 
-def of(call: AnyCall, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile) -> Any:
+def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile) -> Plan:
     """The plan for a call on a chip: the config that lookup finds if it compiles, the kernel's
     default, PyTorch.
 
@@ -134,7 +111,7 @@ def of(call: AnyCall, chip: Chip, store: Store, kernels: Sequence[Kernel], compi
     return because(call, why, workload)
 
 
-def frozen(call: AnyCall, chip: Chip, lock: Frozen, installed: Installed, compile: Compile) -> Any:
+def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: Compile) -> Plan:
     """The plan for a call on a chip: the record of a lock file as it stands.
 
     Raises TunefaError where there is none, or where it cannot run so.
@@ -160,7 +137,7 @@ def frozen(call: AnyCall, chip: Chip, lock: Frozen, installed: Installed, compil
         raise lock.cannot(record, str(error)) from error
 
 
-def without_kernel(call: AnyCall, lock: Frozen | None) -> Any:
+def without_kernel(call: Call, lock: Frozen | None) -> Plan:
     """The plan for a call that is off CUDA or has a scale that kernels do not take.
 
     Raises TunefaError for one on CUDA in a process that is frozen to `lock`.
@@ -174,7 +151,7 @@ def without_kernel(call: AnyCall, lock: Frozen | None) -> Any:
     return because(call, why)
 
 
-def _prepared(call: AnyCall, chosen: Chosen, case: Case, compiled: Compiled) -> Any:
+def _prepared(call: Call, chosen: Chosen, case: Case, compiled: Compiled) -> Plan:
     """The plan for calls like this one. Raises CompileError as `prepare` of the language does."""
     language = languages.load(case.kernel.language)
     softcap = call.softcap  # the plan keeps `prepare`, which must not keep the call's tensors
@@ -185,17 +162,13 @@ def _prepared(call: AnyCall, chosen: Chosen, case: Case, compiled: Compiled) -> 
         return launch
 
     tensors, device = _tensors(call), call.q.get_device()
-    launches = Launches(device, prepare(tensors, float(call.q.shape[-1] ** -0.5)), prepare)
-    contiguous = all(x.stride(-1) == 1 for x in (call.q, call.k, call.v))
-    if isinstance(call, PackedCall):
-        return PackedKernelPlan(chosen, launches, contiguous)
-    out = heads_first(tensors[3], call.layout)
-    q = heads_first(call.q, call.layout)
+    layout = call.options.layout
+    q, out = heads_first(call.q, layout), heads_first(tensors[3], layout)
     return KernelPlan(
         chosen,
-        call.layout,
-        launches,
-        rows_contiguous=contiguous,
+        layout,
+        Launches(device, prepare(tensors, float(q.shape[-1] ** -0.5)), prepare),
+        rows_contiguous=all(x.stride(-1) == 1 for x in (call.q, call.k, call.v)),
         out_like_q=(q.shape, q.stride(), q.dtype) == (out.shape, out.stride(), out.dtype),
         no_descales=no_descales(q),
     )
@@ -245,7 +218,7 @@ def _compilable(kernels: Sequence[Kernel], arch: Arch) -> Sequence[Kernel]:
 
 
 def _readable(
-    call: AnyCall, workload: Workload, arch: Arch, kernels: Sequence[Kernel]
+    call: Call, workload: Workload, arch: Arch, kernels: Sequence[Kernel]
 ) -> Sequence[Kernel]:
     """The kernels that can read the call's tensors.
 
@@ -268,7 +241,7 @@ def _readable(
     return rest
 
 
-def _served(call: AnyCall, chip: Chip) -> tuple[Workload, Target]:
+def _served(call: Call, chip: Chip) -> tuple[Workload, Target]:
     """What lookup needs. Raises TunefaError with the reason why no kernel is asked."""
     if chip.target is None:
         raise TunefaError(chip.why_not)
@@ -282,7 +255,7 @@ def _served(call: AnyCall, chip: Chip) -> tuple[Workload, Target]:
     return call.workload(), chip.target
 
 
-def _is_aligned(call: AnyCall, kernel: Kernel) -> bool:
+def _is_aligned(call: Call, kernel: Kernel) -> bool:
     tensors = _tensors(call)
     # No source says that TMA takes a stride of 0, which an expanded tensor has.
     expanded = any(
@@ -293,11 +266,10 @@ def _is_aligned(call: AnyCall, kernel: Kernel) -> bool:
     return not expanded and bool(kernel.module.is_aligned(tensors))
 
 
-def _tensors(call: AnyCall) -> tuple[Tensor, ...]:
+def _tensors(call: Call) -> tuple[Tensor, ...]:
     """The call's tensors and new ones for what it returns, as its plan hands them to a kernel."""
-    out, lse = call.new_out(), call.new_lse()
-    if isinstance(call, PackedCall):
-        return *rows_contiguous(call.q, call.k, call.v), out, lse, *call.cu_seqlens
-    q, k, v = (heads_first(tensor, call.layout) for tensor in (call.q, call.k, call.v))
-    q, k, v = rows_contiguous(q, k, v)
-    return as_kernels_take_them(call.layout, q, k, v, out, lse, *call.descales)
+    layout = call.options.layout
+    q, k, v = (heads_first(tensor, layout) for tensor in (call.q, call.k, call.v))
+    q, k, v = rows_contiguous(q, k, v)  # in the caller's layout, as the plan copies them
+    more = call.descales if call.cu_seqlens is None else call.cu_seqlens
+    return all_heads_first((q, k, v, call.new_out(), call.new_lse(), *more), layout)

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from tunefa.runtime import plan as plans
 from tunefa.runtime.bounded_cache import BoundedCache
-from tunefa.runtime.call import Call, Descales, Options
+from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.lock_file import Freeze, Installed
-from tunefa.runtime.packed_call import PackedCall, PackedOptions, PackedTensors, plan_key
-from tunefa.runtime.plan import AnyCall, AnyPlan, PackedPlan, Plan
+from tunefa.runtime.plan import Plan
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.store import results as store
@@ -53,7 +50,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._plans = BoundedCache[AnyPlan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
+        self._plans = BoundedCache[Plan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
         self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self._records: _Records | None = None
         self._kernels: tuple[Kernel, ...] | None = None
@@ -69,70 +66,29 @@ class Runtime:
         return chosen and replace(chosen, config=dict(chosen.config))
 
     def ready(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        options: Options,
-        scale: float | None,
-        descales: Descales = (),
+        self, tensors: Tensors, options: Options, scale: float | None
     ) -> tuple[Plan, float | None]:
-        """What runs a call with the arguments of `flash_attention`, without autograd, and the scale
-        as it takes it."""
-        if q.is_cuda and is_usual(scale):
-            plan = self.plan(q, k, v, options, descales)
+        """What runs a call with these arguments, without autograd, and the scale as it takes it."""
+        on_cuda = tensors.q.is_cuda
+        if on_cuda and is_usual(scale):
+            plan = self.plan(tensors, options)
         else:
-            call = Call.of(q, k, v, options, scale, descales)
+            call = Call.of(tensors, options, scale)
             scale = call.scale
-            on_cuda = q.is_cuda and scale > 0
-            plan = self.plan(q, k, v, options, descales) if on_cuda else self.unplanned(call)
-        self.remember(plan)
+            if on_cuda and scale > 0:
+                plan = self.plan(tensors, options)
+            else:  # no kernel may run it, whatever its shape
+                plan = plans.without_kernel(call, self._freeze.file)
+        self._last.chosen = plan.chosen
         return plan, scale
 
-    def attend_packed(
-        self, tensors: PackedTensors, options: PackedOptions, scale: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """(out, lse), always here and now: what `flash_attention_varlen` is to the dispatcher."""
-        served = tensors.q.is_cuda
-        if not served or not is_usual(scale):
-            call = PackedCall.of(tensors, options, scale)
-            scale = call.scale
-            served = served and scale > 0
-        if served:
-            plan: PackedPlan = self.planned(
-                plan_key(tensors, options), lambda: PackedCall.of(tensors, options, None)
-            )
-        else:
-            plan = self.unplanned(call)
-        self.remember(plan)
-        return plan.run(tensors, scale)
+    def plan(self, tensors: Tensors, options: Options) -> Plan:
+        """The plan for calls of this key with a positive scale; made if there is none yet.
 
-    def plan(
-        self, q: Tensor, k: Tensor, v: Tensor, options: Options, descales: Descales = ()
-    ) -> Plan:
-        """The plan for calls of this shape with a positive scale; made if there is none yet."""
-        key = (
-            *(q.shape, q.stride(), q.dtype, q.get_device()),
-            *(k.shape, k.stride(), k.dtype, k.get_device()),
-            *(v.shape, v.stride(), v.dtype, v.get_device()),
-            (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0,
-            options,
-            _kinds(descales) if descales else (),
-        )
-        plan: Plan = self.planned(key, lambda: Call.of(q, k, v, options, None, descales))
-        return plan
-
-    def planned(self, key: Hashable, call: Callable[[], AnyCall]) -> Any:
-        """The plan under a key; made for a call if there is none yet."""
-        return self._plans.get(key) or self._add(key, call())
-
-    def unplanned(self, call: AnyCall) -> Any:
-        """The plan for a call that no kernel may run, whatever its shape."""
-        return plans.without_kernel(call, self._freeze.file)
-
-    def remember(self, plan: AnyPlan) -> None:
-        """What ran this thread's last call, for `last`."""
-        self._last.chosen = plan.chosen
+        Raises TunefaError for the first argument that does not fit.
+        """
+        key = plan_key(tensors, options)
+        return self._plans.get(key) or self._add(key, Call.of(tensors, options, None))
 
     def load(self, path: Path, frozen: bool = False) -> None:
         """Adds the records of a file, or freezes to it; known shapes are decided again."""
@@ -145,7 +101,7 @@ class Runtime:
                 stored.loaded = [*store.read(path), *stored.loaded]
             self._plans.clear()
 
-    def _add(self, key: Hashable, call: AnyCall) -> AnyPlan:
+    def _add(self, key: Hashable, call: Call) -> Plan:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
@@ -179,9 +135,9 @@ def current() -> Runtime:
 
 
 def last_choice() -> Chosen | None:
-    """What ran the last call of `flash_attention` in this thread, and why; None before the first.
+    """What ran this thread's last call of `flash_attention` or `flash_attention_varlen`, and why.
 
-    A replayed CUDA graph is no call.
+    None before the first. A replayed CUDA graph is no call.
     """
     return _RUNTIME.last
 
@@ -200,8 +156,3 @@ def load(path: str | PathLike[str], *, frozen: bool = False) -> None:
 def is_usual(scale: float | None) -> bool:
     """Whether kernels take it as it is: the rest is to be checked first, or PyTorch's."""
     return scale is None or (type(scale) is float and 0.0 < scale < math.inf)
-
-
-def _kinds(descales: Descales) -> Hashable:
-    """What of descales decides whether they fit a call."""
-    return tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales)

@@ -42,7 +42,7 @@ class Kernel:
 
     @property
     def language(self) -> str:
-        """The module of `tunefa.languages` that compiles it."""
+        """The module of `tunefa.compile.languages` that compiles it."""
         return self.space.language
 
     @property

@@ -20,7 +20,7 @@ Outcome = Literal["ok", "refused", "compile_failed", "timeout", "crashed", "wron
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 Mode = Literal["eager", "graph"]
-"""How a launch is made when it is timed, see `tunefa.timing`."""
+"""How a launch is made when it is timed, see `tunefa.measure.timing`."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 

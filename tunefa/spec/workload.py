@@ -59,8 +59,8 @@ class Workload:
     `window_left` leaves each query so many keys before the one on this diagonal, `window_right`,
     without a causal mask, so many beyond it, as FlashAttention's `window_size`. A side that hides
     no key becomes None, so that equal problems are equal workloads. Text counts the key on the
-    diagonal too: w4096 is a `window_left` of 4,095. `softcap` says whether scores are bounded, s to c * tanh(s / c)
-    (Gemma 2, arXiv:2408.00118, section 2), not by what c.
+    diagonal too: w4096 is a `window_left` of 4,095. `softcap` says whether scores are bounded, s to
+    c * tanh(s / c) (Gemma 2, arXiv:2408.00118, section 2), not by what c.
 
     `varlen`: the sequences are packed, rows after rows, and seqlen_q and seqlen_k are the longest;
     `lengths` are those that stand for any.
@@ -125,8 +125,8 @@ class Workload:
         """A workload from some of its fields; those missing or None take their defaults.
 
         Given alone, `heads` is also `heads_kv`, `seqlen_q` also `seqlen_k`, `head_dim` also
-        `head_dim_v`, and with `window_right` the mask is not causal. Raises TunefaError if `seqlen_q` is
-        missing or a value is not valid.
+        `head_dim_v`, and with `window_right` the mask is not causal. Raises TunefaError if
+        `seqlen_q` is missing or a value is not valid.
         """
         given = {name: value for name, value in parts.items() if value is not None}
         if "seqlen_q" not in given:
@@ -288,7 +288,12 @@ def _parse_part(part: str) -> tuple[str, Any]:
     match = _PART.fullmatch(part)
     if match and match[1] in _SIZES:
         name = _SIZES[match[1]]
-        size = parse_size(match[2], "window" if name == "window_left" else name)
+        size = parse_size(match[2], _shown(name))
         return name, size - 1 if name == "window_left" else size
-    sizes = (f"{key}<{name}>" for key, name in _SIZES.items())
+    sizes = (f"{key}<{_shown(name)}>" for key, name in _SIZES.items())
     raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, _SOFTCAP, _VARLEN])
+
+
+def _shown(name: str) -> str:
+    """What a size is called in text, where a window counts the key on the diagonal too."""
+    return "window" if name == "window_left" else name

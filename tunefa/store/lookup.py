@@ -2,7 +2,7 @@
 
 From the most to the least trusted: a measurement of this workload on this device; of the nearest
 workload on this device; on another device of the arch; the model's prediction for the arch; the
-default of the first kernel, by its `priority`, that serves the workload. A workload further away than
+default of the first kernel, by its `priority`, that serves it. A workload further away than
 `FAR_OCTAVES` says nothing. Of measurements equally near, eager ones come before those of CUDA
 graphs: that is how the runtime launches.
 """

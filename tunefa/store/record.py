@@ -58,8 +58,9 @@ class Record:
     provenance: dict[str, Any]
     """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check."""
     mode: Mode | None = None
-    """How launches were timed, see `tunefa.timing`; None for a predicted record. A measured one
-    that does not say is from before there were modes, when only the device's time counted."""
+    """How launches were timed, see `tunefa.measure.timing`; None for a predicted
+    record. A measured one without a mode is from before there were modes, when only the device's
+    time counted."""
 
     def __post_init__(self) -> None:
         self._check_identity()

@@ -1,6 +1,6 @@
 """Occupancy and cycles as sums that a reader can check with a pocket calculator.
 
-Every line ends in the figure that `tunefa.occupancy` or `tunefa.model` gives; a test computes the
+Every line ends in the figure that `tunefa.costmodel` gives; a test computes the
 sums again from the printed text and compares.
 """
 
@@ -108,7 +108,7 @@ def cycle_lines(
         ),
     }
     return {
-        pipe: known.get(pipe, ("as tunefa/model.py has it", f"{cycles:,.2f}"))
+        pipe: known.get(pipe, ("as tunefa/costmodel/gpu.py has it", f"{cycles:,.2f}"))
         for pipe, cycles in found.cycles_per_step.items()
     }
 

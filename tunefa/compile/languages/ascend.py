@@ -54,7 +54,7 @@ FlashAttention forward, the last IR was the same for each of their values."""
 
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
-    """The config as planned for the case's arch: its binary is the `Verdict`, and there is no other.
+    """Returns the config as the compiler plans it for the case's arch; its binary is the `Verdict`.
 
     Raises CompileError where it does not fit, with what it asks of each memory, or does not
     compile; TunefaError when there is no compiler for that arch.

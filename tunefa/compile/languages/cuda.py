@@ -17,8 +17,8 @@ The `.py` defines
   `{"map": tensor, "box": sizes, "swizzle_bytes": 128}` (a CUtensorMap of one of `tensors`, for a
   `const __grid_constant__` parameter; `shape` and `strides`, where it is viewed as another);
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them;
-* optionally `specialize(workload, config, sms) -> dict`: values of parameters which only its host side
-  reads, that should be otherwise than in a config that is best for another workload.
+* optionally `specialize(workload, config, sms) -> dict`: what a config that is best for another
+  workload should have for this one, of parameters that only the host side reads.
 
 One that needs another kernel of its .cu to run first in each call also defines `preprocess`,
 `scratch` and `preprocess_arguments`, as in Triton (see there), with a variant of this language.
@@ -74,7 +74,7 @@ class Binary:
 
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
-    """The config as a cubin for the case's arch, with the registers, spills and shared memory it got.
+    """Returns the config as a cubin for the case's arch, with the resources that it got.
 
     Raises CompileError with file and line of what the compiler refuses, and TunefaError when there
     is no compiler for that arch.

@@ -9,8 +9,8 @@ A kernel file in this language defines
   describe one of `tensors` change from call to call. `(tensor, axis)` is how long that axis is
   then. Other tensors are tables that the kernel's host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them;
-* optionally `specialize(workload, config, sms) -> dict`: values of parameters which only its host side
-  reads, that should be otherwise than in a config that is best for another workload.
+* optionally `specialize(workload, config, sms) -> dict`: what a config that is best for another
+  workload should have for this one, of parameters that only the host side reads.
 
 One that needs another kernel to run first in each call also defines
 
@@ -51,7 +51,7 @@ _SPILL_STORE = re.compile(r"\bSTL(?:\.(\d+))?\b")
 
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
-    """The config as a cubin for the case's arch, with the registers, spills and shared memory it got.
+    """Returns the config as a cubin for the case's arch, with the resources that it got.
 
     Raises CompileError when the compiler refuses it, with the compiler's own words, and TunefaError
     when there is no compiler.
@@ -142,7 +142,7 @@ class TritonLaunch:
         self._binary, self._host_side, self._views = binary, host_side, views
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Starts it; see `tunefa.languages.Launch`."""
+        """Starts it; see `tunefa.compile.contract.Launch`."""
         each = zip(tensors, self._views, strict=True)
         grid, arguments = self._host_side([tensor.as_strided(*view) for tensor, view in each])
         self._binary[grid](*arguments)

@@ -1,4 +1,4 @@
-"""tunefa/measure/packed.py: sequences one after the other are what each is by itself."""
+"""tunefa/measure/reference.py with packed sequences: they are what each is by itself."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from tests.support.packed_sequences import starts
-from tunefa.errors import TunefaError
-from tunefa.measure import packed, reference
-from tunefa.measure.packed import Packed
-from tunefa.measure.reference import Problem
+from tunefa.measure import reference
+from tunefa.measure.attention_inputs import AttentionInputs
 
 SEQLENS_Q, SEQLENS_K = (5, 0, 7, 3, 8), (7, 3, 0, 3, 20)
 ROOM = 2
 
 
-def problem(*mask: Any) -> Packed:
+def packed(*mask: Any) -> AttentionInputs:
     """Causal, or with these of (causal, window_left, window_right, softcap)."""
-    causal, *more = mask or (True,)
+    defaults: list[Any] = [True, None, None, None]
+    causal, left, right, softcap = [*mask, *defaults[len(mask) :]]
     generator = torch.Generator().manual_seed(0)
 
     def normal(rows: int, heads: int, head_dim: int) -> Tensor:
@@ -31,23 +30,23 @@ def problem(*mask: Any) -> Packed:
 
     q, k = normal(sum(SEQLENS_Q), 4, 16), normal(sum(SEQLENS_K), 2, 16)
     v = normal(sum(SEQLENS_K), 2, 24)
-    return Packed(q, k, v, starts(*SEQLENS_Q), starts(*SEQLENS_K), causal, 0.3, *more)
+    cu_seqlens = starts(*SEQLENS_Q), starts(*SEQLENS_K)
+    return AttentionInputs(q, k, v, causal, 0.3, left, right, softcap, cu_seqlens=cu_seqlens)
 
 
 @pytest.mark.parametrize("mask", [(False,), (True,), (True, 3), (False, 2, 2, 1.5)])
 def test_each_sequence_is_as_by_itself(mask: Any) -> None:
-    made = problem(*mask)
+    made = packed(*mask)
     causal, *more = mask
-    out, lse = packed.attention(made)
-    pairs = zip(
-        pairwise(made.cu_seqlens_q.tolist()), pairwise(made.cu_seqlens_k.tolist()), strict=True
-    )
+    out, lse = reference.attention(made)
+    assert made.cu_seqlens is not None
+    pairs = zip(*(pairwise(starts.tolist()) for starts in made.cu_seqlens), strict=True)
     for (begin, end), (first, last) in pairs:
         q, k, v = (
             x.transpose(0, 1)[None]
             for x in (made.q[begin:end], made.k[first:last], made.v[first:last])
         )
-        right, right_lse = reference.attention(Problem(q, k, v, causal, 0.3, *more))
+        right, right_lse = reference.attention(AttentionInputs(q, k, v, causal, 0.3, *more))
         assert torch.equal(out[begin:end], right[0].transpose(0, 1))
         assert torch.equal(lse[:, begin:end], right_lse[0])
     assert not out[-ROOM:].any() and lse[:, -ROOM:].isneginf().all()
@@ -56,23 +55,11 @@ def test_each_sequence_is_as_by_itself(mask: Any) -> None:
 
 @pytest.mark.parametrize("mask", [(False,), (True, 3), (False, 2, 2, 1.5)])
 def test_gradients_are_autograd_s(mask: Any) -> None:
-    made = problem(*mask)
-    out, lse = packed.attention(made)
+    made = packed(*mask)
+    out, lse = reference.attention(made)
     grad, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     leaves, seen = (made.q, made.k, made.v), lse.isfinite()
     right = torch.autograd.grad((out, lse[seen]), leaves, (grad, grad_lse[seen]))
-    found = packed.gradients(made, out.detach(), lse.detach(), grad, grad_lse)
+    found = reference.gradients(made, out.detach(), lse.detach(), grad, grad_lse)
     for mine, theirs in zip(found, right, strict=True):
         torch.testing.assert_close(mine, theirs)
-
-
-@pytest.mark.parametrize(
-    ("name", "values"), [("q", (0, 5, 3, 12, 15, 23)), ("q", (0, 5, 5, 12, 15, 99)), ("k", (-1, 9))]
-)
-def test_sequences_that_are_not_there(name: str, values: tuple[int, ...]) -> None:
-    made = problem()
-    given = {"q": made.cu_seqlens_q, "k": made.cu_seqlens_k}
-    given[name] = torch.tensor(values, dtype=torch.int32)
-    broken = Packed(made.q, made.k, made.v, given["q"], given["k"], True, 0.3)
-    with pytest.raises(TunefaError, match=rf"cu_seqlens_{name} is \[.*cumulated lengths"):
-        packed.attention(broken)

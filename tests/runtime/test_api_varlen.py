@@ -1,10 +1,10 @@
-"""`flash_attention_varlen`: its arguments, its plans, autograd and torch.compile."""
+"""tunefa/runtime/api.py with packed sequences: arguments, plans, autograd and torch.compile."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -15,13 +15,11 @@ from tests.support.fake_kernel import FakeLanguage
 from tests.support.packed_sequences import starts
 from tunefa.compile.contract import LaunchSpec
 from tunefa.errors import TunefaError
-from tunefa.measure import packed
-from tunefa.measure.packed import Packed
-from tunefa.measure.reference import E4M3
-from tunefa.runtime import varlen, varlen_ops
-from tunefa.runtime.call import Options, Window
-from tunefa.runtime.packed_call import PackedCall, PackedOptions, PackedTensors, plan_key
-from tunefa.runtime.packed_plan import PackedKernelPlan
+from tunefa.measure import reference
+from tunefa.measure.attention_inputs import E4M3, AttentionInputs
+from tunefa.runtime import ops
+from tunefa.runtime.call import PACKED, Call, Options, Tensors, Window, plan_key
+from tunefa.runtime.kernel_plan import KernelPlan
 from tunefa.runtime.process import Runtime
 from tunefa.spec.workload import Workload
 
@@ -38,7 +36,7 @@ MASKS: list[dict[str, Any]] = [
 
 def tensors(
     *seqlens: int, keys: tuple[int, ...] = (), dtype: torch.dtype = torch.float32
-) -> PackedTensors:
+) -> Tensors:
     seqlens = seqlens or SEQLENS
     keys = keys or seqlens
     generator = torch.Generator().manual_seed(0)
@@ -47,19 +45,47 @@ def tensors(
         return torch.randn(rows, heads, head_dim, generator=generator, dtype=dtype)
 
     q, k, v = normal(sum(seqlens), 4, 32), normal(sum(keys), 2, 32), normal(sum(keys), 2, 16)
-    return PackedTensors(q, k, v, starts(*seqlens), starts(*keys))
+    return Tensors(q, k, v, (starts(*seqlens), starts(*keys)))
 
 
-def call(made: PackedTensors, **options: Any) -> Any:
-    return tunefa.flash_attention_varlen(*made, 9, 9, **options)
+def flat(made: Tensors) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """As `flash_attention_varlen` takes them."""
+    assert made.cu_seqlens is not None
+    return made.q, made.k, made.v, *made.cu_seqlens
+
+
+def changed(made: Tensors, **changes: Tensor) -> Tensors:
+    """With some of the tensors exchanged, by `flash_attention_varlen`'s names."""
+    names = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+    q, k, v, starts_q, starts_k = {**dict(zip(names, flat(made), strict=True)), **changes}.values()
+    return Tensors(q, k, v, (starts_q, starts_k))
+
+
+def packed_options(*given: Any) -> Options:
+    """Options with these max_seqlen_q, max_seqlen_k and mask, in their order."""
+    max_seqlen_q, max_seqlen_k, *mask = given
+    defaults: list[Any] = [False, None, None, None]
+    causal, left, right, softcap = [*mask, *defaults[len(mask) :]]
+    return Options(causal, left, right, PACKED, softcap, max_seqlen_q, max_seqlen_k)
+
+
+def call(made: Tensors, **options: Any) -> Any:
+    return tunefa.flash_attention_varlen(*flat(made), 9, 9, **options)
+
+
+def inputs(made: Tensors, causal: bool, scale: float, *mask: Any) -> AttentionInputs:
+    """The same for the reference; `mask` is window_left, window_right and softcap."""
+    q, k, v, cu_seqlens, _ = made
+    left, right, softcap = mask or (None, None, None)
+    return AttentionInputs(q, k, v, causal, scale, left, right, softcap, (), cu_seqlens)
 
 
 def right(
-    made: PackedTensors, causal: bool = False, window: Window = None, softcap: float | None = None
+    made: Tensors, causal: bool = False, window: Window = None, softcap: float | None = None
 ) -> Any:
     one = Options.of(causal, window)
     mask = (one.window_left, one.window_right)
-    return packed.attention(Packed(*made, one.causal, 32**-0.5, *mask, softcap))
+    return reference.attention(inputs(made, one.causal, 32**-0.5, *mask, softcap))
 
 
 # -------------------------------------------------------------------------------------- arguments
@@ -107,7 +133,9 @@ def test_nothing_to_compute() -> None:
     ],
 )
 def test_arguments_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
-    given = {**tensors()._asdict(), "max_seqlen_q": 9, "max_seqlen_k": 9, **changes}
+    names = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+    made: dict[str, Any] = dict(zip(names, flat(tensors()), strict=True))
+    given = {**made, "max_seqlen_q": 9, "max_seqlen_k": 9, **changes}
     with pytest.raises(TunefaError, match=message):
         tunefa.flash_attention_varlen(**given)
 
@@ -124,10 +152,8 @@ def served(language: FakeLanguage, monkeypatch: pytest.MonkeyPatch) -> FakeLangu
         q, k, v, out, lse, *cu_seqlens = tensors
         assert workload.varlen and workload.softcap == (softcap is not None)
         mask = (workload.window_left, workload.window_right)
-        starts_q, starts_k = cu_seqlens
-        causal = workload.causal
-        problem = Packed(q, k, v, starts_q, starts_k, causal, scale, *mask, softcap)
-        for written, made in zip((out, lse), packed.attention(problem), strict=True):
+        given = inputs(Tensors(q, k, v, tuple(cu_seqlens)), workload.causal, scale, *mask, softcap)
+        for written, made in zip((out, lse), reference.attention(given), strict=True):
             written.copy_(made)
         language.launched.append(dict(spec.config))
 
@@ -146,19 +172,16 @@ def served(language: FakeLanguage, monkeypatch: pytest.MonkeyPatch) -> FakeLangu
     return language
 
 
-def plan_for(fresh: Runtime, made: PackedTensors, *options: Any) -> PackedKernelPlan:
-    chosen = PackedOptions(*(options or (9, 9, True)))
-    plan: PackedKernelPlan = fresh.planned(
-        plan_key(made, chosen), lambda: PackedCall.of(made, chosen, None)
-    )
-    return plan
+def plan_for(fresh: Runtime, made: Tensors, *options: Any) -> KernelPlan:
+    plan = fresh.plan(made, packed_options(*(options or (9, 9, True))))
+    return cast(KernelPlan, plan)
 
 
 def test_a_plan_keeps_no_tensor_of_the_call_it_was_made_for(
     fresh: Runtime, served: FakeLanguage
 ) -> None:
     made = tensors()
-    alive = [weakref.ref(each) for each in made]
+    alive = [weakref.ref(each) for each in flat(made)]
     kept = plan_for(fresh, made)
     del made
     gc.collect()
@@ -168,8 +191,9 @@ def test_a_plan_keeps_no_tensor_of_the_call_it_was_made_for(
 @pytest.mark.parametrize("name", ["q", "k", "cu_seqlens_q", "cu_seqlens_k"])
 def test_tensors_without_axes_have_a_key_of_their_own(name: str) -> None:
     made = tensors()
-    odd = made._replace(**{name: getattr(made, name).flatten()[0]})
-    assert plan_key(odd, PackedOptions(9, 9)) != plan_key(made, PackedOptions(9, 9))
+    names = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+    odd = changed(made, **{name: flat(made)[names.index(name)].flatten()[0]})
+    assert plan_key(odd, packed_options(9, 9)) != plan_key(made, packed_options(9, 9))
 
 
 def test_a_kernel_runs_it(fresh: Runtime, served: FakeLanguage) -> None:
@@ -193,7 +217,7 @@ def test_a_kernel_gets_the_mask_and_the_soft_cap(fresh: Runtime, served: FakeLan
 
 def test_rows_that_are_not_contiguous_are_copied(fresh: Runtime, served: FakeLanguage) -> None:
     made = tensors()
-    strided = made._replace(q=torch.stack([made.q, made.q], -1)[..., 0])
+    strided = changed(made, q=torch.stack([made.q, made.q], -1)[..., 0])
     plan = plan_for(fresh, strided)
     assert plan is not plan_for(fresh, made) and not plan.rows_contiguous
     torch.testing.assert_close(plan.run(strided, None)[0], right(made, True)[0])
@@ -227,11 +251,11 @@ def test_what_is_refused_meets_no_plan_of_what_fits(fresh: Runtime, served: Fake
     for changes in (
         {"v": torch.ones(15, 2, 16)},
         {"cu_seqlens_k": starts(16)},
-        {"cu_seqlens_q": made.cu_seqlens_q.long()},
-        {"cu_seqlens_q": made.cu_seqlens_q.repeat_interleave(2)[::2]},
+        {"cu_seqlens_q": starts(*SEQLENS).long()},
+        {"cu_seqlens_q": starts(*SEQLENS).repeat_interleave(2)[::2]},
     ):
         with pytest.raises(TunefaError):
-            plan_for(fresh, made._replace(**changes))
+            plan_for(fresh, changed(made, **changes))
 
 
 def test_a_scale_of_its_own_is_prepared_once(fresh: Runtime, served: FakeLanguage) -> None:
@@ -239,8 +263,7 @@ def test_a_scale_of_its_own_is_prepared_once(fresh: Runtime, served: FakeLanguag
     plan = plan_for(fresh, made)
     for _ in range(2):
         out, _ = plan.run(made, 0.5)
-        problem = Packed(*made, True, 0.5)
-        torch.testing.assert_close(out, packed.attention(problem)[0])
+        torch.testing.assert_close(out, reference.attention(inputs(made, True, 0.5))[0])
     assert served.prepared == [32**-0.5, 0.5]
 
 
@@ -285,33 +308,35 @@ def test_flash_gradients_only_of_what_it_knows(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], serves: bool
 ) -> None:
     """Where the device and the tensors are such as it serves."""
-    taken: list[PackedCall] = []
+    taken: list[Call] = []
 
-    def gradients(call: PackedCall, out: Tensor, lse: Tensor, grad: Tensor) -> Any:
+    def gradients(call: Call, out: Tensor, lse: Tensor, grad: Tensor) -> Any:
         taken.append(call)
-        return packed.gradients(call, out, lse, grad)
+        return reference.gradients(call, out, lse, grad)
 
-    monkeypatch.setattr(varlen_ops, "flash_serves", lambda q, v, scale: True)
-    monkeypatch.setattr(varlen_ops, "_flash_gradients", gradients)
+    monkeypatch.setattr(ops, "flash_serves", lambda q, v, scale: True)
+    monkeypatch.setattr(ops, "_flash_gradients", gradients)
     made = tensors()
-    call(made._replace(q=made.q.requires_grad_()), **options).sum().backward()
+    call(changed(made, q=made.q.requires_grad_()), **options).sum().backward()
     assert bool(taken) == serves
 
 
 @pytest.mark.parametrize(
-    "options", [PackedOptions(9, 9, True), PackedOptions(9, 9, False, 2, 2, 1.5)]
+    "options", [packed_options(9, 9, True), packed_options(9, 9, False, 2, 2, 1.5)]
 )
-def test_the_op_is_sound(options: PackedOptions) -> None:
+def test_the_op_is_sound(options: Options) -> None:
     made = tensors(dtype=torch.float64)
-    arguments = [*(x.requires_grad_() for x in made[:3]), *made[3:], *options, None]
-    assert varlen._through_op(made, options, None)[0].requires_grad
-    torch.library.opcheck(torch.ops.tunefa.flash_attention_varlen.default, tuple(arguments))
+    for x in made[:3]:
+        x.requires_grad_()
+    assert ops.flash_attention(made, options, None)[0].requires_grad
+    arguments = (*flat(made), None, None, None, *options, None)
+    torch.library.opcheck(torch.ops.tunefa.flash_attention.default, arguments)
 
 
 @pytest.mark.parametrize("options", [{"causal": True}, *MASKS[2:4]])
 def test_compiles_whole_with_any_lengths(options: dict[str, Any]) -> None:
-    def attend(made: PackedTensors, longest: int) -> Tensor:
-        out: Tensor = tunefa.flash_attention_varlen(*made, longest, longest, **options)
+    def attend(made: Tensors, longest: int) -> Tensor:
+        out: Tensor = tunefa.flash_attention_varlen(*flat(made), longest, longest, **options)
         return out
 
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=True)

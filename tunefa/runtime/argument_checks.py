@@ -1,0 +1,158 @@
+"""What the arguments of attention must be: each check raises TunefaError for one that is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tunefa.errors import TunefaError, unknown
+from tunefa.measure.attention_inputs import E4M3
+from tunefa.spec.workload import MAX_HEAD_DIM
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    E4M3: "e4m3",
+}
+"""What q, k and v may be, by tunefa's names."""
+
+
+def check_tensor(name: str, tensor: Any, count: int, axes: str) -> None:
+    """Raises TunefaError unless it is a tensor of so many axes, which the message names."""
+    if not isinstance(tensor, Tensor):
+        raise TunefaError(f"{name} is a {type(tensor).__name__}: give a torch.Tensor, {axes}")
+    if tensor.dim() != count:
+        shape = tuple(tensor.shape)
+        raise TunefaError(f"{name} has {tensor.dim()} axes, {shape}: give {count}, {axes}")
+    if tensor.dtype not in DTYPES:
+        raise unknown(f"dtype of {name},", str(tensor.dtype), [str(dtype) for dtype in DTYPES])
+
+
+def check_like_q(name: str, tensor: Tensor, q: Tensor) -> None:
+    """Raises TunefaError unless it has q's dtype and device."""
+    if tensor.dtype != q.dtype:
+        raise TunefaError(
+            f"{name} is {tensor.dtype} and q is {q.dtype}: convert one, such as {name}.to(q.dtype)"
+        )
+    if tensor.device != q.device:
+        raise TunefaError(
+            f"{name} is on {tensor.device} and q is on {q.device}: move one, such as "
+            f"{name}.to(q.device)"
+        )
+
+
+def check_sizes(q: Tensor, k: Tensor, v: Tensor, axes: str) -> None:
+    """Raises TunefaError where (batch, heads, seqlen, head_dim) views do not fit one another.
+
+    The messages say what the caller's axes are.
+    """
+    sizes = (
+        ("batch", "q", q.shape[0], "k", k.shape[0]),
+        ("batch", "k", k.shape[0], "v", v.shape[0]),
+        ("heads", "k", k.shape[1], "v", v.shape[1]),
+        ("seqlen", "k", k.shape[2], "v", v.shape[2]),
+        ("head_dim", "q", q.shape[3], "k", k.shape[3]),
+    )
+    for size, one, here, other, there in sizes:
+        if here != there:
+            raise TunefaError(
+                f"{size} of {one} is {here} and of {other} {there}: make them equal ({axes})"
+            )
+    heads, heads_kv = q.shape[1], k.shape[1]
+    if heads_kv == 0 or heads % heads_kv:
+        raise TunefaError(
+            f"q has {heads} heads, which is not a multiple of the {heads_kv} of k and v: each KV "
+            f"head serves equally many query heads ({axes})"
+        )
+    for name, head_dim in (("q", q.shape[3]), ("v", v.shape[3])):
+        if not 1 <= head_dim <= MAX_HEAD_DIM:
+            raise TunefaError(
+                f"head_dim of {name} is {head_dim}: give 1 to {MAX_HEAD_DIM}, the largest tunefa's "
+                f"kernels serve ({axes})"
+            )
+
+
+def check_descales(q: Tensor, k: Tensor, descales: Sequence[Tensor | None]) -> None:
+    """Raises TunefaError for the first descale that does not fit q and k, heads first."""
+    if q.dtype != E4M3 and any(descale is not None for descale in descales):
+        raise TunefaError(
+            f"q is {q.dtype} and has a descale: give descales for {E4M3} only, or multiply"
+        )
+    shape = (k.shape[0], k.shape[1])
+    for name, descale in zip("qkv", descales, strict=bool(descales)):
+        if descale is None:
+            continue
+        if not isinstance(descale, Tensor):
+            raise TunefaError(
+                f"{name}_descale is a {type(descale).__name__}: give an fp32 torch.Tensor, "
+                f"(batch, heads_kv), or None for 1"
+            )
+        if (tuple(descale.shape), descale.dtype) != (shape, torch.float32):
+            raise TunefaError(
+                f"{name}_descale is {tuple(descale.shape)}, {descale.dtype}: give (batch, "
+                f"heads_kv), here {shape}, in torch.float32"
+            )
+        if descale.device != q.device:
+            raise TunefaError(
+                f"{name}_descale is on {descale.device} and q is on {q.device}: move one, such as "
+                f"{name}_descale.to(q.device)"
+            )
+
+
+def check_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any, q: Tensor) -> None:
+    """Raises TunefaError unless both are int32, (batch + 1,), on q's device.
+
+    It does not look at what they hold: that would wait for the device.
+    """
+    for name, starts in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        _check_starts(name, starts, q)
+    sequences = [starts.shape[0] - 1 for starts in (cu_seqlens_q, cu_seqlens_k)]
+    if sequences[0] != sequences[1]:
+        raise TunefaError(
+            f"cu_seqlens_q has {sequences[0]} sequences and cu_seqlens_k {sequences[1]}: give "
+            f"every sequence in both, with a length of 0 where it has none"
+        )
+
+
+def check_max_seqlen(name: str, value: Any) -> None:
+    """Raises TunefaError unless it is a whole number from 0."""
+    if not isinstance(value, int | torch.SymInt) or isinstance(value, bool) or value < 0:
+        raise TunefaError(
+            f"{name} is {value!r}: give the length of the longest sequence, or more, as a "
+            f"whole number from 0"
+        )
+
+
+def _check_starts(name: str, tensor: Any, q: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TunefaError(
+            f"{name} is a {type(tensor).__name__}: give a torch.Tensor, (batch + 1,), of int32"
+        )
+    if tensor.dim() != 1 or tensor.shape[0] < 1 or not tensor.is_contiguous():
+        raise TunefaError(
+            f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}: give one "
+            f"contiguous axis, (batch + 1,)"
+        )
+    if tensor.dtype != torch.int32:
+        raise TunefaError(f"{name} is {tensor.dtype}: convert it, {name}.int()")
+    if tensor.device != q.device:
+        raise TunefaError(
+            f"{name} is on {tensor.device} and q is on {q.device}: move one, such as "
+            f"{name}.to(q.device)"
+        )
+
+
+def check_scale(scale: Any, head_dim: int) -> float:
+    """The scale, by default head_dim ** -0.5. Raises TunefaError unless it is a finite number."""
+    if scale is None:
+        return float(head_dim**-0.5)
+    if not isinstance(scale, Real) or not math.isfinite(scale):
+        raise TunefaError(f"scale is {scale!r}: give a finite number, or None for head_dim ** -0.5")
+    return float(scale)
