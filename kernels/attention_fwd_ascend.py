@@ -19,8 +19,8 @@ of 156,800), so causal tiles that fit are smaller.
 What each parameter trades:
     BLOCK_M, BLOCK_N      reuse of K and V, and steps of a loop, against UB, L1 and L0C
     MULTIBUFFER           1: blocks of K and V arrive while others are worked on, for twice the L1
-    LOOPS                 2: causal blocks that no mask touches run in a loop of their own, without
-                          one; the two loops do not share L1 and L0C
+    SPLIT_MASK_LOOP       1: causal blocks that no mask touches run in a loop of their own, without
+                          a mask; the two loops do not share L1 and L0C
     TILE_MIX_VECTOR_LOOP  parts in which the vector cores do their work on scores; more take less UB
     WORKSPACE_BUFFERS     blocks of scores and probabilities under way between cube and vectors,
                           against memory
@@ -78,7 +78,7 @@ def attention_fwd(
     o_batch, o_head, o_row,
     heads, group, seqlen_q, seqlen_k, num_tiles, tiles_per_head, scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, CAUSAL: tl.constexpr,
-    LOOPS: tl.constexpr, TAIL_M: tl.constexpr, TAIL_N: tl.constexpr,
+    SPLIT_MASK_LOOP: tl.constexpr, TAIL_M: tl.constexpr, TAIL_N: tl.constexpr,
 ):  # fmt: skip
     """The tiles of one core; strides are in elements.
 
@@ -116,7 +116,7 @@ def attention_fwd(
             end = tl.minimum(first + BLOCK_M, seqlen_k) if TAIL_M else first + BLOCK_M
         elif TAIL_N:
             masked = seqlen_k // BLOCK_N * BLOCK_N
-        if LOOPS == 2:
+        if SPLIT_MASK_LOOP:
             for start in range(0, masked, BLOCK_N):
                 top, total, acc = _step(
                     q, k_block, v_block, top, total, acc, scale, first, last, start,
@@ -157,7 +157,7 @@ def _constants(workload, config):
         "BLOCK_N": config["BLOCK_N"],
         "HEAD_DIM": workload.head_dim,
         "CAUSAL": workload.causal,
-        "LOOPS": config["LOOPS"],
+        "SPLIT_MASK_LOOP": config["SPLIT_MASK_LOOP"],
         "TAIL_M": workload.seqlen_q % config["BLOCK_M"] != 0,
         "TAIL_N": workload.seqlen_k % config["BLOCK_N"] != 0,
     }
@@ -187,7 +187,7 @@ def variant(workload, config, aligned=True):
 
 def triton_config(config):
     """(parameters, options) of a `triton.Config` of triton-ascend."""
-    parameters = {name: config[name] for name in ("BLOCK_M", "BLOCK_N", "LOOPS")}
+    parameters = {name: config[name] for name in ("BLOCK_M", "BLOCK_N", "SPLIT_MASK_LOOP")}
     return parameters, {
         "multibuffer": bool(config["MULTIBUFFER"]),
         "tile_mix_vector_loop": config["TILE_MIX_VECTOR_LOOP"],
@@ -202,7 +202,7 @@ def is_aligned(tensors):
     return True
 
 
-def arguments(tensors, workload, config, scale):
+def arguments(tensors, spec):
     """The grid's sizes but for the cores, and the kernel's arguments in its signature's order.
 
     `tensors` = (q, k, v, out, lse), (batch, heads | heads_kv, seqlen, head_dim) with contiguous
@@ -210,11 +210,12 @@ def arguments(tensors, workload, config, scale):
     launcher starts as many as there are cores.
     """
     q, k, v, out, lse = tensors
+    workload, config = spec.workload, spec.config
     tiles_per_head = -(-workload.seqlen_q // config["BLOCK_M"])
     num_tiles = tiles_per_head * workload.batch * workload.heads
     strides = [step for tensor in (q, k, v, out) for step in tensor.stride()[:3]]
     sizes = [workload.heads, workload.group, workload.seqlen_q, workload.seqlen_k]
     return (num_tiles, 1, 1), [
-        q, k, v, out, lse, *strides, *sizes, num_tiles, tiles_per_head, scale,
+        q, k, v, out, lse, *strides, *sizes, num_tiles, tiles_per_head, spec.scale,
         *_constants(workload, config).values(),
     ]  # fmt: skip

@@ -19,8 +19,8 @@
 #ifndef CAUSAL
 #define CAUSAL 1
 #endif
-#ifndef WARPS
-#define WARPS 4
+#ifndef num_warps
+#define num_warps 4
 #endif
 #ifndef BLOCK_M
 #define BLOCK_M 64
@@ -28,35 +28,35 @@
 #ifndef BLOCK_N
 #define BLOCK_N 64
 #endif
-#ifndef STAGES
-#define STAGES 1
+#ifndef num_stages
+#define num_stages 1
 #endif
 #ifndef Q_IN_REGS
 #define Q_IN_REGS 0
 #endif
-#ifndef SHARE_QK
-#define SHARE_QK 0
+#ifndef SHARE_QK_SMEM
+#define SHARE_QK_SMEM 0
 #endif
-#ifndef SLACK
-#define SLACK 0
+#ifndef RESCALE_THRESHOLD
+#define RESCALE_THRESHOLD 0
 #endif
-#ifndef BLOCKS_PER_SM
-#define BLOCKS_PER_SM 1
+#ifndef MIN_BLOCKS_PER_SM
+#define MIN_BLOCKS_PER_SM 1
 #endif
 
 static_assert(HEAD_DIM % 8 == 0 && HEAD_DIM_V % 8 == 0, "rows are copied 16 bytes at a time");
-static_assert(BLOCK_M % (16 * WARPS) == 0 && BLOCK_N % 16 == 0, "a fragment has 16 rows");
-static_assert(Q_IN_REGS || !SHARE_QK, "keys may overwrite queries that are in registers");
+static_assert(BLOCK_M % (16 * num_warps) == 0 && BLOCK_N % 16 == 0, "a fragment has 16 rows");
+static_assert(Q_IN_REGS || !SHARE_QK_SMEM, "keys may overwrite queries that are in registers");
 
-constexpr int THREADS = 32 * WARPS;
+constexpr int THREADS = 32 * num_warps;
 
 struct Shape {
-    static constexpr int M_TILES = BLOCK_M / (16 * WARPS);  // 16 rows each, of a warp
+    static constexpr int M_TILES = BLOCK_M / (16 * num_warps);  // 16 rows each, of a warp
     static constexpr int D_STEPS = (HEAD_DIM + 15) / 16;    // of q k^T; zeros pad the last
     static constexpr int S_TILES = BLOCK_N / 8;             // 8 columns each, of scores
     static constexpr int O_TILES = HEAD_DIM_V / 8;          // and of output
     static constexpr bool IS_BF16 = BF16, KEEP_Q = Q_IN_REGS;
-    static constexpr int LAG = SLACK;
+    static constexpr int LAG = RESCALE_THRESHOLD;
     typedef Tile<BLOCK_M, 16 * D_STEPS> QTile;
     typedef Tile<BLOCK_N, 16 * D_STEPS> KTile;
     typedef Tile<BLOCK_N, HEAD_DIM_V> VTile;
@@ -66,12 +66,12 @@ typedef Shape::QTile QTile;
 typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
 
-// Shared memory: queries, STAGES blocks of K, as many of V; at the end the output, over all of it.
-constexpr int K_AT = SHARE_QK ? 0 : QTile::BYTES;
-constexpr int V_AT = K_AT + STAGES * KTile::BYTES;
+// Shared memory: queries, num_stages blocks of K, as many of V; at the end the output, over all of it.
+constexpr int K_AT = SHARE_QK_SMEM ? 0 : QTile::BYTES;
+constexpr int V_AT = K_AT + num_stages * KTile::BYTES;
 
 // Groups of copies that may still be under way when a block's own must be there.
-constexpr int AHEAD = STAGES > 1 ? STAGES - 2 : 0;
+constexpr int AHEAD = num_stages > 1 ? num_stages - 2 : 0;
 
 // K and V of one head on their way into shared memory. Only the last block may have a tail, and it
 // is the first to be worked on.
@@ -96,12 +96,12 @@ struct Keys {
 
     // Begins what there is room for before the first step.
     __device__ __forceinline__ void begin(int blocks) const {
-        if (STAGES == 1) {
+        if (num_stages == 1) {
             if (blocks > 0) copy_k<true>(blocks - 1, 0);
             end_group();
         }
 #pragma unroll
-        for (int stage = 0; stage < STAGES - 1; ++stage) {
+        for (int stage = 0; stage < num_stages - 1; ++stage) {
             if (blocks > stage) {
                 copy_k<true>(blocks - 1 - stage, stage);
                 copy_v<true>(blocks - 1 - stage, stage);
@@ -115,19 +115,19 @@ struct Keys {
     template <bool TAIL> __device__ __forceinline__ void before_scores(int block, int stage) const {
         wait_groups<AHEAD>();
         __syncthreads();
-        if (STAGES == 1) {
+        if (num_stages == 1) {
             copy_v<TAIL>(block, 0);
-        } else if (block >= STAGES - 1) {
-            const int free = stage == 0 ? STAGES - 1 : stage - 1;
-            copy_k<false>(block - (STAGES - 1), free);
-            copy_v<false>(block - (STAGES - 1), free);
+        } else if (block >= num_stages - 1) {
+            const int free = stage == 0 ? num_stages - 1 : stage - 1;
+            copy_k<false>(block - (num_stages - 1), free);
+            copy_v<false>(block - (num_stages - 1), free);
         }
         end_group();
     }
 
     // Until its V is there too, and with one stage nobody needs its K any more.
     __device__ __forceinline__ void after_scores(int block) const {
-        if (STAGES > 1) return;
+        if (num_stages > 1) return;
         wait_groups<0>();
         __syncthreads();
         if (block > 0) copy_k<false>(block - 1, 0);
@@ -152,7 +152,7 @@ DEVICE void step(Warp<Shape> &warp, const Keys &keys, int block, int stage, int 
     warp.add_values(s, keys.smem + V_AT + stage * VTile::BYTES);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS_PER_SM)
 attention_fwd(const Element *q, const Element *k, const Element *v, Element *out, float *lse,
               Strides q_strides, Strides k_strides, Strides v_strides, Strides out_strides,
               Sizes sizes) {
@@ -171,15 +171,15 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
     q += at(q_strides, own.batch, own.head, first_query);
     copy_rows<QTile, THREADS, HEAD_DIM, true>(smem, q, q_strides.row, sizes.seqlen_q - first_query);
     end_group();
-    if (SHARE_QK) {
+    if (SHARE_QK_SMEM) {
         wait_groups<0>();
         __syncthreads();
         warp.keep_q(smem);
         __syncthreads();
     }
     keys.begin(blocks);
-    if (Q_IN_REGS && !SHARE_QK) {
-        wait_groups<STAGES == 1 ? 1 : STAGES - 1>();  // all that `begin` has begun
+    if (Q_IN_REGS && !SHARE_QK_SMEM) {
+        wait_groups<num_stages == 1 ? 1 : num_stages - 1>();  // all that `begin` has begun
         __syncthreads();
         warp.keep_q(smem);
     }
@@ -187,9 +187,9 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
     const int first_row = first_query + warp.first_row;
     const int own_keys = first_row + warp.lane / 4 + seen.further + 1;
     int block = blocks - 1, stage = 0;
-    for (; block >= clear_blocks; --block, stage = (stage + 1) % STAGES)
+    for (; block >= clear_blocks; --block, stage = (stage + 1) % num_stages)
         step<true>(warp, keys, block, stage, own_keys, sizes.scale_log2);
-    for (; block >= 0; --block, stage = (stage + 1) % STAGES)
+    for (; block >= 0; --block, stage = (stage + 1) % num_stages)
         step<false>(warp, keys, block, stage, own_keys, sizes.scale_log2);
 
     wait_groups<0>();

@@ -21,17 +21,19 @@ Causal means bottom-right aligned (FlashAttention >= 2.1): query i sees keys j <
 seqlen_q. A row that sees no key gives out = 0 and lse = -inf.
 
 What each parameter trades:
-    WARPS          warps of a block: all of them read each block of K and V
-    BLOCK_M        16 or 32 rows a warp: reuse of K and V out of shared memory against registers
-    BLOCK_N        keys a step: fewer barriers and rescalings against registers and shared memory
-    STAGES         blocks of K, and of V, in shared memory. 1: K of the next block arrives during
-                   softmax and the second product, V during the first, with two barriers a step;
-                   more: whole blocks ahead, with one
-    Q_IN_REGS      1: queries stay in registers instead of being read again for each block
-    SHARE_QK       1: K overwrites the queries in shared memory once they are in registers
-    SLACK          powers of two by which scores may exceed their row's maximum before it follows
-                   them; a warp whose maxima all stay need not rescale its output
-    BLOCKS_PER_SM  blocks whose registers the compiler leaves room for: occupancy against spills
+    num_warps          warps of a CTA: all of them read each block of K and V
+    BLOCK_M            16 or 32 rows a warp: reuse of K and V out of shared memory against registers
+    BLOCK_N            keys a step: fewer barriers and rescalings against registers and shared
+                       memory
+    num_stages         blocks of K, and of V, in shared memory. 1: K of the next block arrives
+                       during softmax and the second product, V during the first, with two barriers
+                       a step; more: whole blocks ahead, with one
+    Q_IN_REGS          1: queries stay in registers instead of being read again for each block
+    SHARE_QK_SMEM      1: K overwrites the queries in shared memory once they are in registers
+    RESCALE_THRESHOLD  powers of two by which scores may exceed their row's maximum before it
+                       follows them; a warp whose maxima all stay need not rescale its output
+    MIN_BLOCKS_PER_SM  CTAs of an SM that the compiler leaves registers for: occupancy against
+                       spills
 """
 
 import ctypes
@@ -72,7 +74,7 @@ def variant(workload, config, aligned=True):
             "CAUSAL": int(workload.causal),
             **config,
         },
-        "threads": 32 * config["WARPS"],
+        "threads": 32 * config["num_warps"],
         "smem_bytes": _smem_bytes(workload, config),
     }
 
@@ -81,8 +83,8 @@ def _smem_bytes(workload, config):
     """Queries, K and V; at the end the output, over all of it."""
     columns = -(-workload.head_dim // 16) * 16
     queries = config["BLOCK_M"] * columns
-    keys = config["STAGES"] * config["BLOCK_N"] * (columns + workload.head_dim_v)
-    loaded = max(queries, keys) if config["SHARE_QK"] else queries + keys
+    keys = config["num_stages"] * config["BLOCK_N"] * (columns + workload.head_dim_v)
+    loaded = max(queries, keys) if config["SHARE_QK_SMEM"] else queries + keys
     return 2 * max(loaded, config["BLOCK_M"] * workload.head_dim_v)
 
 
@@ -94,19 +96,19 @@ def is_aligned(tensors):
     )
 
 
-def arguments(tensors, workload, config, scale):
+def arguments(tensors, spec):
     """The grid and the kernel's arguments, in the order of its parameters.
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
     (batch, heads_kv, seqlen_k, head_dim | head_dim_v), aligned, rows contiguous; lse (batch, heads,
     seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
     """
-    w = workload
-    tiles, all_heads = -(-w.seqlen_q // config["BLOCK_M"]), w.batch * w.heads
+    w = spec.workload
+    tiles, all_heads = -(-w.seqlen_q // spec.config["BLOCK_M"]), w.batch * w.heads
     section = 1
     if w.causal:
         head_bytes = 2 * w.seqlen_k * (w.head_dim + w.head_dim_v)
         section = min(all_heads, w.group * max(1, SECTION_BYTES // head_bytes))
     sizes = (w.heads, w.group, w.seqlen_q, w.seqlen_k, tiles, all_heads, section)
     strides = [Strides(*tensor.stride()[:3]) for tensor in tensors[:4]]
-    return (tiles * all_heads, 1, 1), [*tensors, *strides, Sizes(*sizes, scale * LOG2_E)]
+    return (tiles * all_heads, 1, 1), [*tensors, *strides, Sizes(*sizes, spec.scale * LOG2_E)]

@@ -6,20 +6,20 @@
 // through tiles of 64 * WARPGROUPS query rows of one head, which a table from the host gives it. The
 // last warpgroup copies: Q once, K and V in blocks of BLOCK_N keys, from the last visible block to the
 // first. Each of the others owns 64 rows. It issues the scores of a block together with the output of
-// the block before (OVERLAP), and computes the softmax of the one while the other is multiplied.
+// the block before (INTRA_WG_OVERLAP), and computes the softmax of the one while the other is multiplied.
 //
 // What the tensor cores take is not rounded to powers of two: BLOCK_N is any multiple of 16, and a
 // head dimension costs as many columns as it has, rounded up to 16. Of 8 bits both go by 32.
 //
-// Probabilities stay in the registers that the scores were in, or with P_SHARED go through shared
+// Probabilities stay in the registers that the scores were in, or with P_IN_SMEM go through shared
 // memory, which leaves registers for more keys in a block.
 //
-// With CLUSTER two programs work at the same time on tiles of the same KV head. Each copies one half
+// With CLUSTER_SIZE two programs work at the same time on tiles of the same KV head. Each copies one half
 // of the keys of each block into the shared memory of both, so that each is read from L2 once for
 // both. A slot is filled again when the consumers of both have freed it; programs that need fewer
 // blocks than the other free what they do not need.
 //
-// Rows in shared memory are cut into chunks of SWIZZLE bytes, one behind the other, in the layout that
+// Rows in shared memory are cut into chunks of SWIZZLE_BYTES bytes, one behind the other, in the layout that
 // WGMMA reads without bank conflicts; TMA fills columns beyond the head dimension with zeros.
 //
 // With e4m3 a kernel that runs first writes V^T (cuda/transpose_e4m3.cuh), scores and outputs are
@@ -42,35 +42,35 @@
 #ifndef BLOCK_N
 #define BLOCK_N 128
 #endif
-#ifndef STAGES
-#define STAGES 2
+#ifndef num_stages
+#define num_stages 2
 #endif
 #ifndef Q_STAGES
 #define Q_STAGES 1
 #endif
-#ifndef O_PARTS
-#define O_PARTS 0
+#ifndef EPILOGUE_SUBTILE
+#define EPILOGUE_SUBTILE 0
 #endif
-#ifndef OVERLAP
-#define OVERLAP 1
+#ifndef INTRA_WG_OVERLAP
+#define INTRA_WG_OVERLAP 1
 #endif
 #ifndef PING_PONG
 #define PING_PONG 0
 #endif
-#ifndef SLACK
-#define SLACK 8
+#ifndef RESCALE_THRESHOLD
+#define RESCALE_THRESHOLD 8
 #endif
-#ifndef HALF_DIAGONAL
-#define HALF_DIAGONAL 0
+#ifndef SPLIT_DIAGONAL_BLOCK
+#define SPLIT_DIAGONAL_BLOCK 0
 #endif
-#ifndef SWIZZLE
-#define SWIZZLE 128
+#ifndef SWIZZLE_BYTES
+#define SWIZZLE_BYTES 128
 #endif
-#ifndef P_SHARED
-#define P_SHARED 0
+#ifndef P_IN_SMEM
+#define P_IN_SMEM 0
 #endif
-#ifndef CLUSTER
-#define CLUSTER 1
+#ifndef CLUSTER_SIZE
+#define CLUSTER_SIZE 1
 #endif
 #ifndef CAUSAL
 #define CAUSAL 0
@@ -94,7 +94,7 @@
 // ---------------------------------------------------------------------------- what follows from them
 
 __host__ __device__ constexpr int padded(int n, int to) { return (n + to - 1) / to * to; }
-__host__ __device__ constexpr int chunks(int bytes) { return (bytes + SWIZZLE - 1) / SWIZZLE; }
+__host__ __device__ constexpr int chunks(int bytes) { return (bytes + SWIZZLE_BYTES - 1) / SWIZZLE_BYTES; }
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
 constexpr int ELEMENT = DTYPE_E4M3 ? 1 : 2;  // bytes
@@ -102,23 +102,23 @@ constexpr int K_COLUMNS = padded(HEAD_DIM, 32 / ELEMENT), V_COLUMNS = padded(HEA
 constexpr bool Q_IN_REGS = DTYPE_E4M3 && K_COLUMNS > 128;
 // V_CHUNKS: of 16-bit columns, which the output has in any case.
 constexpr int K_CHUNKS = chunks(ELEMENT * K_COLUMNS), V_CHUNKS = chunks(2 * V_COLUMNS);
-constexpr int K_CHUNK = SWIZZLE / ELEMENT, CHUNK = SWIZZLE / 2;  // columns
-constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE, KV_CHUNK_BYTES = BLOCK_N * SWIZZLE;
-// The output leaves through the buffer of the queries, or through one of its own in O_PARTS trips.
-constexpr int Q_BYTES = (O_PARTS ? K_CHUNKS : larger(K_CHUNKS, V_CHUNKS)) * Q_CHUNK_BYTES;
-constexpr int O_CHUNKS = O_PARTS ? V_CHUNKS / O_PARTS : V_CHUNKS;  // of a trip
+constexpr int K_CHUNK = SWIZZLE_BYTES / ELEMENT, CHUNK = SWIZZLE_BYTES / 2;  // columns
+constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE_BYTES, KV_CHUNK_BYTES = BLOCK_N * SWIZZLE_BYTES;
+// The output leaves through the buffer of the queries, or through one of its own in EPILOGUE_SUBTILE trips.
+constexpr int Q_BYTES = (EPILOGUE_SUBTILE ? K_CHUNKS : larger(K_CHUNKS, V_CHUNKS)) * Q_CHUNK_BYTES;
+constexpr int O_CHUNKS = EPILOGUE_SUBTILE ? V_CHUNKS / EPILOGUE_SUBTILE : V_CHUNKS;  // of a trip
 // Sums of e4m3 lie where the output leaves through later.
 constexpr int SUM_BYTES = DTYPE_E4M3 ? 64 * 4 * V_COLUMNS : 0;
 constexpr int SUM_KEYS = 512, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
-constexpr int O_BYTES = O_PARTS ? larger(O_CHUNKS * Q_CHUNK_BYTES, SUM_BYTES) : 0;
+constexpr int O_BYTES = EPILOGUE_SUBTILE ? larger(O_CHUNKS * Q_CHUNK_BYTES, SUM_BYTES) : 0;
 // Probabilities of 64 rows, whose chunks are as wide as divides them, so that none is left half empty.
 constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
 constexpr int P_CHUNK = P_SWIZZLE / 2, P_CHUNK_BYTES = 64 * P_SWIZZLE;
-constexpr int P_BYTES = P_SHARED ? 64 * 2 * BLOCK_N : 0;
-constexpr int COPIED_KEYS = BLOCK_N / CLUSTER;  // of a block, by each program of a cluster
+constexpr int P_BYTES = P_IN_SMEM ? 64 * 2 * BLOCK_N : 0;
+constexpr int COPIED_KEYS = BLOCK_N / CLUSTER_SIZE;  // of a block, by each program of a cluster
 // Rows of V^T are columns of V, in chunks of as many keys as divide a block.
 constexpr int VT_SWIZZLE = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : 32;
-constexpr int VT_CHUNK_BYTES = V_COLUMNS * VT_SWIZZLE, COPIED_COLUMNS = V_COLUMNS / CLUSTER;
+constexpr int VT_CHUNK_BYTES = V_COLUMNS * VT_SWIZZLE, COPIED_COLUMNS = V_COLUMNS / CLUSTER_SIZE;
 constexpr int K_BYTES = K_CHUNKS * KV_CHUNK_BYTES;
 constexpr int V_BYTES = DTYPE_E4M3 ? V_COLUMNS * BLOCK_N : V_CHUNKS * KV_CHUNK_BYTES;
 constexpr int ROWS = 64 * WARPGROUPS;
@@ -129,26 +129,26 @@ constexpr int THREADS = 128 * (WARPGROUPS + 1);
 constexpr int CONSUMER_REGISTERS = WARPGROUPS == 3 ? 160 : 240;
 constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
 // e4m3 ends at 448 and has fewer bits below 2^-6 (OCP 8-bit Floating Point Specification 1.0). So its
-// probabilities are scaled by 2^P_LOG2, and may grow by 2^ROOM beyond that, ROOM being half of SLACK,
+// probabilities are scaled by 2^P_LOG2, and may grow by 2^ROOM beyond that, ROOM being half of RESCALE_THRESHOLD,
 // to 2^8 at most (FlashAttention-3's max_offset).
-constexpr int ROOM = DTYPE_E4M3 ? SLACK / 2 : SLACK, P_LOG2 = DTYPE_E4M3 ? 8 - ROOM : 0;
+constexpr int ROOM = DTYPE_E4M3 ? RESCALE_THRESHOLD / 2 : RESCALE_THRESHOLD, P_LOG2 = DTYPE_E4M3 ? 8 - ROOM : 0;
 constexpr float LN_2 = 0.6931471805599453f;
 #define INFINITE __int_as_float(0x7f800000)  // no header of the toolkit's has to be there
 
 static_assert(BLOCK_N % 16 == 0 && BLOCK_N <= 256, "WGMMA takes 16 keys at a time, TMA copies 256");
-static_assert(!O_PARTS || V_CHUNKS % O_PARTS == 0, "a trip takes whole chunks");
-static_assert(!HALF_DIAGONAL || (OVERLAP && BLOCK_N % 32 == 0), "half a block is 16 keys or more");
-static_assert(OVERLAP || !P_SHARED, "step_in_turn has no registers to gain");
-static_assert(CLUSTER == 1 || CLUSTER == 2, "two programs share K and V");
+static_assert(!EPILOGUE_SUBTILE || V_CHUNKS % EPILOGUE_SUBTILE == 0, "a trip takes whole chunks");
+static_assert(!SPLIT_DIAGONAL_BLOCK || (INTRA_WG_OVERLAP && BLOCK_N % 32 == 0), "half a block is 16 keys or more");
+static_assert(INTRA_WG_OVERLAP || !P_IN_SMEM, "step_in_turn has no registers to gain");
+static_assert(CLUSTER_SIZE == 1 || CLUSTER_SIZE == 2, "two programs share K and V");
 static_assert(COPIED_KEYS % 8 == 0, "swizzles begin anew with every 8 rows");
 static_assert(!DTYPE_E4M3 || BLOCK_N % 32 == 0, "WGMMA sums over 32 keys at a time");
-static_assert(!DTYPE_E4M3 || (O_PARTS == 1 && !P_SHARED), "sums lie in the output's buffer");
-static_assert(OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip would");
+static_assert(!DTYPE_E4M3 || (EPILOGUE_SUBTILE == 1 && !P_IN_SMEM), "sums lie in the output's buffer");
+static_assert(INTRA_WG_OVERLAP || !PING_PONG, "step_in_turn takes no turns, but skip would");
 
 // Shared memory, in bytes from a multiple of 1,024, at which swizzles begin.
 constexpr int Q_AT = 0, P_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES;
-constexpr int K_AT = P_AT + WARPGROUPS * P_BYTES, V_AT = K_AT + STAGES * K_BYTES;
-constexpr int O_AT = padded(V_AT + STAGES * V_BYTES, 1024), BARRIERS_AT = O_AT + WARPGROUPS * O_BYTES;
+constexpr int K_AT = P_AT + WARPGROUPS * P_BYTES, V_AT = K_AT + num_stages * K_BYTES;
+constexpr int O_AT = padded(V_AT + num_stages * V_BYTES, 1024), BARRIERS_AT = O_AT + WARPGROUPS * O_BYTES;
 
 struct Sizes {
     int heads, seqlen_q, seqlen_k;
@@ -185,21 +185,21 @@ struct Ring {
         barrier_wait(filled(use % SLOTS), (use / SLOTS) & 1);
     }
     __device__ __forceinline__ void wait_freed(int use) const {
-        barrier_wait<(CLUSTER > 1)>(freed(use % SLOTS), ((use / SLOTS) & 1) ^ 1);
+        barrier_wait<(CLUSTER_SIZE > 1)>(freed(use % SLOTS), ((use / SLOTS) & 1) ^ 1);
     }
 };
-typedef Ring<0, STAGES> KRing;
-typedef Ring<2 * STAGES, STAGES> VRing;
-typedef Ring<4 * STAGES, Q_STAGES * WARPGROUPS> QRing;
+typedef Ring<0, num_stages> KRing;
+typedef Ring<2 * num_stages, num_stages> VRing;
+typedef Ring<4 * num_stages, Q_STAGES * WARPGROUPS> QRing;
 
 // Place of this program in its cluster.
-__device__ __forceinline__ int cluster_rank() { return blockIdx.x % CLUSTER; }
+__device__ __forceinline__ int cluster_rank() { return blockIdx.x % CLUSTER_SIZE; }
 
 // Row i of the table. What the programs of a cluster work on together is in order of its rows, so
 // that the last one's sees the most keys: it stands `beside` rows further down.
 __device__ __forceinline__ Tile tile_at(const int* tiles, int i, int beside) {
     int4 entry = ((const int4*)tiles)[i];
-    int lowest_row = CLUSTER == 1 ? entry.w : tiles[4 * (i + beside) + 3];
+    int lowest_row = CLUSTER_SIZE == 1 ? entry.w : tiles[4 * (i + beside) + 3];
     return {entry.x, entry.y, entry.z, entry.w, lowest_row};
 }
 
@@ -222,7 +222,7 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
     int thread = threadIdx.x % 128;
     Consumer c{sizes, {barriers}, {barriers}, {barriers}, shared, me, thread % 32, thread / 32};
     int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
-    int beside = (CLUSTER - 1 - cluster_rank()) * count;
+    int beside = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
     Tile tile = tile_at(tiles, first, beside);
     int use = 0;  // counts blocks that went through the rings, over all tiles
     if (me == WARPGROUPS - 1) c.give_turn();  // the first turn is warpgroup 0's
@@ -248,13 +248,13 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
         // With two slots the output of the tile before leaves while this one's first block is
         // worked on; with a buffer of its own it never keeps queries waiting.
         auto release_before = [&] {
-            if (O_PARTS == 0 && Q_STAGES > 1 && turn > 0 && thread == 0) {
+            if (EPILOGUE_SUBTILE == 0 && Q_STAGES > 1 && turn > 0 && thread == 0) {
                 tma_store_wait();
                 barrier_arrive(c.q.freed((turn - 1) % Q_STAGES * WARPGROUPS + me));
             }
         };
         auto release_queries = [&] {
-            if (O_PARTS > 0 && !Q_IN_REGS) c.release(c.q.freed(slot));
+            if (EPILOGUE_SUBTILE > 0 && !Q_IN_REGS) c.release(c.q.freed(slot));
         };
         barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
         if (Q_IN_REGS) {
@@ -272,24 +272,24 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
                 tma_store_commit();
             }
         };
-        u32 to = O_PARTS ? shared + O_AT + me * O_BYTES : shared + Q_AT + slot * Q_BYTES;
-        if (O_PARTS > 0 && thread == 0) tma_store_wait();  // what left last has been read
+        u32 to = EPILOGUE_SUBTILE ? shared + O_AT + me * O_BYTES : shared + Q_AT + slot * Q_BYTES;
+        if (EPILOGUE_SUBTILE > 0 && thread == 0) tma_store_wait();  // what left last has been read
         c.put<0, O_CHUNKS>(rows, to);
         send(to, 0);
-        if (O_PARTS == 2) {
+        if (EPILOGUE_SUBTILE == 2) {
             if (thread == 0) tma_store_wait();
             c.put<V_CHUNKS - O_CHUNKS, O_CHUNKS>(rows, to);
             send(to, O_CHUNKS);
         }
-        if (O_PARTS == 0 && Q_STAGES == 1 && thread == 0) {
+        if (EPILOGUE_SUBTILE == 0 && Q_STAGES == 1 && thread == 0) {
             tma_store_wait();
             barrier_arrive(c.q.freed(slot));
         }
     }
     // Shared memory is gone with the program: nobody reads it, or arrives at a barrier in it.
     if (thread == 0) tma_store_wait();
-    if (CLUSTER > 1 && thread == 0)
-        for (int i = 0; i < STAGES; i++) {
+    if (CLUSTER_SIZE > 1 && thread == 0)
+        for (int i = 0; i < num_stages; i++) {
             c.k.wait_freed(use + i);
             c.v.wait_freed(use + i);
         }
@@ -297,8 +297,8 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
 
 // --------------------------------------------------------------------------------------- the kernel
 
-#if CLUSTER > 1
-#define LAUNCH_BOUNDS __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, 1)
+#if CLUSTER_SIZE > 1
+#define LAUNCH_BOUNDS __cluster_dims__(CLUSTER_SIZE, 1, 1) __launch_bounds__(THREADS, 1)
 #else
 #define LAUNCH_BOUNDS __launch_bounds__(THREADS, 1)
 #endif
@@ -325,13 +325,13 @@ extern "C" __global__ void LAUNCH_BOUNDS
     int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
         u32 barriers = shared + BARRIERS_AT;
-        KRing{barriers}.init(4 * WARPGROUPS * CLUSTER);
-        VRing{barriers}.init(4 * WARPGROUPS * CLUSTER);
-        QRing{barriers}.init(O_PARTS ? 4 : 1);
+        KRing{barriers}.init(4 * WARPGROUPS * CLUSTER_SIZE);
+        VRing{barriers}.init(4 * WARPGROUPS * CLUSTER_SIZE);
+        QRing{barriers}.init(EPILOGUE_SUBTILE ? 4 : 1);
         fence_barrier_init();
     }
     __syncthreads();
-    if (CLUSTER > 1) cluster_sync();  // nobody arrives at barriers that are not there yet
+    if (CLUSTER_SIZE > 1) cluster_sync();  // nobody arrives at barriers that are not there yet
     if (warpgroup == WARPGROUPS) {
         if (WARPGROUPS > 1) give_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == WARPGROUPS * 128)

@@ -1,27 +1,30 @@
 """Host side of attention_fwd_cuda_sm90.cu: what is compiled for a workload, and how it is launched.
 
-The algorithm stands in the .cu. What each parameter trades:
-    WARPGROUPS   rows per tile against registers per thread
-    BLOCK_N      fewer, longer steps, and queries read less often, against registers and shared
-                 memory; any multiple of 16, of 32 with e4m3
-    STAGES       blocks of K and of V in flight against shared memory
-    Q_STAGES     2: the next tile's queries arrive early, for shared memory
-    O_PARTS      0: the output leaves through the queries' buffer; 1, 2: through one of its own, in
-                 as many trips, and the next queries arrive meanwhile. With e4m3 always 1
-    OVERLAP      1: a block's softmax runs while the output of the block before is multiplied; 0:
-                 fewer registers, and other warpgroups fill the gaps
-    PING_PONG    1: warpgroups take turns at the tensor cores
-    SLACK        powers of two by which scores may exceed their row's maximum before it follows
-                 them; a warp whose maxima all stay need not rescale its output. Of e4m3, which has
-                 less room, half as many
-    HALF_DIAGONAL  1: of a causal tile's first block, only the half that can be seen is multiplied
-    SWIZZLE      bytes of a row that lie together in shared memory: narrower, for head dimensions
-                 that would leave the last 128 bytes half empty
-    P_SHARED     1: probabilities go to the second product through shared memory, of which they
-                 take room for BLOCK_N / 4 registers per thread
-    CLUSTER      2: two programs share K and V, of which each reads one half: half the traffic from
-                 L2, and each waits for the slower
-    SECTION_MB   causal: heads whose K and V fill so much of the L2 are worked on together
+The .cu describes the algorithm. What each parameter trades:
+    WARPGROUPS            rows per tile against registers per thread
+    BLOCK_N               fewer, longer steps, and queries read less often, against registers and
+                          shared memory; any multiple of 16, of 32 with e4m3
+    num_stages            blocks of K and of V in flight against shared memory
+    Q_STAGES              2: the next tile's queries arrive early, for shared memory
+    EPILOGUE_SUBTILE      0: the output leaves through the queries' buffer; 1, 2: through a buffer
+                          of its own, in as many trips, and the next queries arrive meanwhile. With
+                          e4m3 always 1
+    INTRA_WG_OVERLAP      1: a block's softmax runs while the output of the block before is
+                          multiplied; 0: fewer registers, and other warpgroups fill the gaps
+    PING_PONG             1: warpgroups use the tensor cores one after the other
+    RESCALE_THRESHOLD     powers of two by which scores may exceed their row's maximum before it
+                          follows them; a warp whose maxima all stay need not rescale its output.
+                          With e4m3, which has less room, half as many
+    SPLIT_DIAGONAL_BLOCK  1: of a causal tile's first block, only the half that can be seen is
+                          multiplied
+    SWIZZLE_BYTES         bytes of a row that lie together in shared memory: narrower, for head
+                          dimensions that would leave the last 128 bytes half empty
+    P_IN_SMEM             1: probabilities go to the second product through shared memory, which
+                          frees BLOCK_N / 4 registers per thread
+    CLUSTER_SIZE          2: two CTAs share K and V, of which each reads one half: half the traffic
+                          from L2, and each waits for the slower
+    L2_SECTION_MB         causal: MiB of K and V of the heads whose tiles are worked on together, so
+                          that they stay in the L2 cache
 """
 
 import ctypes
@@ -32,8 +35,11 @@ from tunefa.kernels.hopper.tile_table import specialize  # noqa: F401 - a part o
 from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
 LOG2_E = math.log2(math.e)
-_PARAMETERS = ("WARPGROUPS", "BLOCK_N", "STAGES", "Q_STAGES", "O_PARTS", "OVERLAP", "PING_PONG",
-               "SLACK", "HALF_DIAGONAL", "SWIZZLE", "P_SHARED", "CLUSTER")  # fmt: skip
+_PARAMETERS = (
+    *("WARPGROUPS", "BLOCK_N", "num_stages", "Q_STAGES", "EPILOGUE_SUBTILE", "INTRA_WG_OVERLAP"),
+    *("PING_PONG", "RESCALE_THRESHOLD", "SPLIT_DIAGONAL_BLOCK", "SWIZZLE_BYTES", "P_IN_SMEM"),
+    "CLUSTER_SIZE",
+)
 _TRANSPOSE_THREADS, _TRANSPOSE_KEYS = 256, 128
 """Of one block of the kernel that writes V^T, as cuda/transpose_e4m3.cuh has them."""
 
@@ -68,7 +74,11 @@ def _is_e4m3(workload):
 
 def _smem_bytes(workload, config):
     """Dynamic shared memory, laid out as the .cu says."""
-    rows, width, o_parts = 64 * config["WARPGROUPS"], config["SWIZZLE"], config["O_PARTS"]
+    rows, width, o_parts = (
+        64 * config["WARPGROUPS"],
+        config["SWIZZLE_BYTES"],
+        config["EPILOGUE_SUBTILE"],
+    )
     columns_v, block_n = _round_up(workload.head_dim_v, 16), config["BLOCK_N"]
     # WGMMA sums over 32 bytes of a row at a time.
     k_width = _round_up(_round_up(_element(workload) * workload.head_dim, 32), width)
@@ -78,9 +88,9 @@ def _smem_bytes(workload, config):
     o_bytes = rows * o_width // o_parts if o_parts else 0
     if _is_e4m3(workload) and o_parts:
         o_bytes = max(o_bytes, 4 * rows * columns_v)
-    p_bytes = 2 * rows * block_n if config["P_SHARED"] else 0
-    barriers = 4 * config["STAGES"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
-    kv_bytes = _round_up(config["STAGES"] * (block_n * k_width + v_bytes), 1024)
+    p_bytes = 2 * rows * block_n if config["P_IN_SMEM"] else 0
+    barriers = 4 * config["num_stages"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
+    kv_bytes = _round_up(config["num_stages"] * (block_n * k_width + v_bytes), 1024)
     return config["Q_STAGES"] * q_bytes + kv_bytes + o_bytes + p_bytes + 8 * barriers
 
 
@@ -105,12 +115,12 @@ def preprocess(workload, config):
     }
 
 
-def scratch(tensors, workload, config):
+def scratch(tensors, spec):
     """Memory for V^T."""
-    return transposed_v.scratch(workload)
+    return transposed_v.scratch(spec.workload)
 
 
-def preprocess_arguments(tensors, workload, config):
+def preprocess_arguments(tensors, spec):
     """Grid and arguments of `transpose_v`."""
     v, vt = tensors[2], tensors[-1]
     batch, heads_kv, seqlen_k, _ = v.shape
@@ -121,7 +131,7 @@ def preprocess_arguments(tensors, workload, config):
     return (batch * heads_kv * -(-keys // _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]
 
 
-def arguments(tensors, workload, config, scale):
+def arguments(tensors, spec):
     """The grid and the kernel's arguments, in the order of its parameters.
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
@@ -131,8 +141,9 @@ def arguments(tensors, workload, config, scale):
     and is positive.
     """
     q, k, v, out, lse, *more = tensors
-    schedule, tiles = tile_table.tables(workload, config, lse.device)
-    n, width = config["BLOCK_N"] // config["CLUSTER"], config["SWIZZLE"]
+    workload, config = spec.workload, spec.config
+    schedule, tiles = tile_table.tables(spec, lse.device)
+    n, width = config["BLOCK_N"] // config["CLUSTER_SIZE"], config["SWIZZLE_BYTES"]
     k_columns = width // _element(workload)
     maps = [_map(q, 64, k_columns, width), _map(k, n, k_columns, width)]
     descales = []
@@ -141,12 +152,14 @@ def arguments(tensors, workload, config, scale):
         descales.append(ctypes.c_int(workload.heads_kv))
         # As many keys as divide a block lie together.
         keys = next(keys for keys in (128, 64, 32) if config["BLOCK_N"] % keys == 0)
-        maps.append(_map(vt, _round_up(workload.head_dim_v, 16) // config["CLUSTER"], keys, keys))
+        maps.append(
+            _map(vt, _round_up(workload.head_dim_v, 16) // config["CLUSTER_SIZE"], keys, keys)
+        )
     else:
         maps.append(_map(v, n, k_columns, width))
     maps.append(_map(out, 64, width // 2, width))
     sizes = map(ctypes.c_int, (workload.heads, workload.seqlen_q, workload.seqlen_k))
-    scale_log2 = ctypes.c_float(scale * LOG2_E)
+    scale_log2 = ctypes.c_float(spec.scale * LOG2_E)
     return (len(schedule) - 1, 1, 1), [
         *maps, lse, *descales, schedule, tiles, *sizes, scale_log2,
     ]  # fmt: skip

@@ -4,7 +4,7 @@
 
 Algorithm: Shah et al., "FlashAttention-3: Fast and Accurate Attention with Asynchrony and
 Low-precision", arXiv:2407.08608. One program runs on each SM and works through tiles of
-64 * WARPGROUPS query rows, of one head or of PACK_HEADS together. Its producer warp copies Q once
+64 * WARPGROUPS query rows, of one head or of PACK_GQA together. Its producer warp copies Q once
 and K and V in blocks of BLOCK_N keys, from the last visible block to the first; each consumer
 warpgroup owns 64 rows. A consumer issues the scores of a block together with the output of the
 block before, and computes the softmax of the one while the other is still being multiplied.
@@ -28,22 +28,25 @@ further ahead, of which each query sees the last `window` keys. A row that sees 
 and lse = -inf. With a soft-cap c, scores s become c * tanh(s / c), by the hardware's tanh.
 
 What each parameter trades:
-    WARPGROUPS   rows per tile against registers per thread
-    PACK_HEADS   query heads of a KV head that share a tile: few queries fill its rows so
-    BLOCK_N      fewer, longer steps against registers and shared memory
-    STAGES       blocks of K and of V in flight against shared memory
-    K_FIRST      1: the next block of K is copied before V of this one, in the order of their use
-    Q_STAGES     2: the next tile's queries arrive early, for shared memory
-    O_PARTS      0: the output leaves through the queries' buffer; 1, 2: through one of its own, in
-                 as many trips
-    PING_PONG    1: consumers take turns at the tensor cores
-    LANE_SUM     1: row sums stay spread over lanes until the end of a tile
-    SLACK        powers of two by which scores may exceed their row's maximum before it follows
-                 them; a warp whose maxima all stay need not rescale its output
-    EXP2_FMA     e4m3, whose exponentials take as long as its products: which part of them, a
-                 fourth or an eighth, is computed by multiplications
-    HALF_DIAGONAL  1: of a causal tile's first block, only the half that can be seen is multiplied
-    SECTION_MB   masked or packed: heads whose K and V fill so much of the L2 are worked on together
+    WARPGROUPS            rows per tile against registers per thread
+    PACK_GQA              query heads of a KV head that share a tile: few queries fill its rows so
+    BLOCK_N               fewer, longer steps against registers and shared memory
+    num_stages            blocks of K and of V in flight against shared memory
+    LOAD_K_FIRST          1: the next block of K is copied before V of this one, in the order of
+                          their use
+    Q_STAGES              2: the next tile's queries arrive early, for shared memory
+    EPILOGUE_SUBTILE      0: the output leaves through the queries' buffer; 1, 2: through a buffer
+                          of its own, in as many trips
+    PING_PONG             1: consumers use the tensor cores one after the other
+    DEFER_ROW_SUM         1: row sums stay spread over lanes until the end of a tile
+    RESCALE_THRESHOLD     powers of two by which scores may exceed their row's maximum before it
+                          follows them; a warp whose maxima all stay need not rescale its output
+    EX2_EMULATION_FREQ    e4m3, whose exponentials take as long as its products: one in so many, 4
+                          or 8, is computed by multiplications; 0: none
+    SPLIT_DIAGONAL_BLOCK  1: of a causal tile's first block, only the half that can be seen is
+                          multiplied
+    L2_SECTION_MB         masked or packed: MiB of K and V of the heads whose tiles are worked on
+                          together, so that they stay in the L2 cache
 """
 
 import math
@@ -135,7 +138,7 @@ def load(attention, pipes, tile, turn, loaded, descs):
     for block in range(1, end - begin):
         key = (end - 1 - block) * attention.BLOCK_N
         before = key + attention.BLOCK_N
-        if attention.K_FIRST:
+        if attention.LOAD_K_FIRST:
             k.fill((loaded + 1) % k.SLOTS, (loaded + 1) // k.SLOTS, k_descs, keys, key)
             v.fill(loaded % v.SLOTS, loaded // v.SLOTS, v_descs, keys, before)
         else:
@@ -216,7 +219,7 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
     p32, row_max, row_sum = first_block(a, pipes, slot, block, row, end - 1, ME)
     p = as_operand(p32, v)
     acc = no_output(v)
-    if a.O_PARTS == 0 and a.Q_STAGES > 1:
+    if a.EPILOGUE_SUBTILE == 0 and a.Q_STAGES > 1:
         if turn > 0:  # the output of the tile before has left its buffer
             tma.store_wait(0)
             free, _ = a.q_slot(turn - 1, ME)
@@ -227,11 +230,11 @@ def attend(a, pipes, turn, slot, block, row, begin, end, ME: gl.constexpr):
         state = step(a, pipes, slot, state, block, row, end - 2 - j, ME)
         block += 1
     acc, p, row_max, row_sum, decay = state
-    if a.O_PARTS > 0:
+    if a.EPILOGUE_SUBTILE > 0:
         q.free(slot)
     before = block - 1
     v.wait(before % v.SLOTS, before // v.SLOTS)
-    if a.SLACK:
+    if a.RESCALE_THRESHOLD:
         acc = decayed(acc, decay, v)
     acc = arrived(outputs(p, v, before % v.SLOTS, acc), decay, v)
     v.free(before % v.SLOTS)
@@ -246,10 +249,11 @@ def attention_fwd(
     q_desc, k_desc, v_desc, o_desc, q_rest_desc, k_rest_desc, v_rest_desc, o_rest_desc,
     lse_ptr, q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv, schedule_ptr, tiles_ptr,
     heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale,
-    WARPGROUPS: gl.constexpr, PACK_HEADS: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr, K_FIRST: gl.constexpr, Q_STAGES: gl.constexpr,
-    O_PARTS: gl.constexpr, PING_PONG: gl.constexpr, LANE_SUM: gl.constexpr,
-    SLACK: gl.constexpr, EXP2_FMA: gl.constexpr, HALF_DIAGONAL: gl.constexpr,
+    WARPGROUPS: gl.constexpr, PACK_GQA: gl.constexpr, BLOCK_N: gl.constexpr,
+    num_stages: gl.constexpr, LOAD_K_FIRST: gl.constexpr, Q_STAGES: gl.constexpr,
+    EPILOGUE_SUBTILE: gl.constexpr, PING_PONG: gl.constexpr, DEFER_ROW_SUM: gl.constexpr,
+    RESCALE_THRESHOLD: gl.constexpr, EX2_EMULATION_FREQ: gl.constexpr,
+    SPLIT_DIAGONAL_BLOCK: gl.constexpr,
     CAUSAL: gl.constexpr, WINDOWED: gl.constexpr, AHEAD: gl.constexpr, SOFTCAP: gl.constexpr,
     RAGGED: gl.constexpr, E4M3: gl.constexpr, VARLEN: gl.constexpr,
     REST: gl.constexpr, REST_V: gl.constexpr,
@@ -259,19 +263,21 @@ def attention_fwd(
     a = Attention(
         heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, window=window, ahead=ahead,
         scale_log2=scale_log2, tanh_scale=tanh_scale,
-        WARPGROUPS=WARPGROUPS, PACK_HEADS=PACK_HEADS, ROWS=64 // PACK_HEADS, BLOCK_N=BLOCK_N,
-        Q_STAGES=Q_STAGES, O_PARTS=O_PARTS, LANE_SUM=LANE_SUM, SLACK=SLACK,
-        HALF_DIAGONAL=HALF_DIAGONAL, K_FIRST=K_FIRST, EXP2_FMA=EXP2_FMA,
+        WARPGROUPS=WARPGROUPS, PACK_GQA=PACK_GQA, ROWS=64 // PACK_GQA, BLOCK_N=BLOCK_N,
+        Q_STAGES=Q_STAGES, EPILOGUE_SUBTILE=EPILOGUE_SUBTILE, DEFER_ROW_SUM=DEFER_ROW_SUM,
+        RESCALE_THRESHOLD=RESCALE_THRESHOLD,
+        SPLIT_DIAGONAL_BLOCK=SPLIT_DIAGONAL_BLOCK, LOAD_K_FIRST=LOAD_K_FIRST,
+        EX2_EMULATION_FREQ=EX2_EMULATION_FREQ,
         CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, SOFTCAP=SOFTCAP, RAGGED=RAGGED, E4M3=E4M3,
         VARLEN=VARLEN,
     )  # fmt: skip
     q_descs, k_descs, v_descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
     o_descs = (o_desc, o_rest_desc)
     q = new_ring(q_descs, REST, Q_STAGES * WARPGROUPS, 1)
-    k = new_ring(k_descs, REST, STAGES, WARPGROUPS)
-    v = new_ring(v_descs, REST_V, STAGES, WARPGROUPS, E4M3)
+    k = new_ring(k_descs, REST, num_stages, WARPGROUPS)
+    v = new_ring(v_descs, REST_V, num_stages, WARPGROUPS, E4M3)
     o_tiles = (q.tiles, q.tiles)
-    if O_PARTS > 0:
+    if EPILOGUE_SUBTILE > 0:
         o_tile = new_tiles(o_desc, WARPGROUPS)
         o_rest_tile = o_tile
         if REST_V:
@@ -325,8 +331,8 @@ def _blocks(workload, config):
     """(heads, rows, columns, rest) of the tiles of q, k, v and out; of V^T's for e4m3."""
     columns, rest = tma_blocks.split(workload.head_dim)
     columns_v, rest_v = tma_blocks.split(workload.head_dim_v)
-    o_columns = columns_v // max(1, config["O_PARTS"])
-    q, k = (config["PACK_HEADS"], 64 // config["PACK_HEADS"]), (1, config["BLOCK_N"])
+    o_columns = columns_v // max(1, config["EPILOGUE_SUBTILE"])
+    q, k = (config["PACK_GQA"], 64 // config["PACK_GQA"]), (1, config["BLOCK_N"])
     v_block = (*k, columns_v, rest_v)
     if _is_e4m3(workload):
         v_block = (1, columns_v, config["BLOCK_N"], 0)
@@ -345,8 +351,9 @@ def _is_e4m3(workload):
 
 def _constants(workload, config):
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS"]]
-    names = ("WARPGROUPS", "PACK_HEADS", "BLOCK_N", "STAGES", "K_FIRST", "Q_STAGES", "O_PARTS",
-             "PING_PONG", "LANE_SUM", "SLACK", "EXP2_FMA", "HALF_DIAGONAL")  # fmt: skip
+    names = ("WARPGROUPS", "PACK_GQA", "BLOCK_N", "num_stages", "LOAD_K_FIRST", "Q_STAGES",
+             "EPILOGUE_SUBTILE", "PING_PONG", "DEFER_ROW_SUM", "RESCALE_THRESHOLD",
+             "EX2_EMULATION_FREQ", "SPLIT_DIAGONAL_BLOCK")  # fmt: skip
     return {
         **{name: config[name] for name in names},
         "CAUSAL": workload.band != (None, None),
@@ -402,21 +409,21 @@ def preprocess(workload, config):
     return packed_tiles.preprocess(workload, config)
 
 
-def scratch(tensors, workload, config):
+def scratch(tensors, spec):
     """Memory for what `preprocess` writes."""
-    if _is_e4m3(workload):
-        return transposed_v.scratch(workload)
-    return packed_tiles.scratch(tensors, workload, config)
+    if _is_e4m3(spec.workload):
+        return transposed_v.scratch(spec.workload)
+    return packed_tiles.scratch(tensors, spec)
 
 
-def preprocess_arguments(tensors, workload, config):
+def preprocess_arguments(tensors, spec):
     """Grid and arguments of `preprocess`."""
-    if _is_e4m3(workload):
+    if _is_e4m3(spec.workload):
         return e4m3.transposition_arguments(tensors[2], tensors[-1])
-    return packed_tiles.preprocess_arguments(tensors, workload, config)
+    return packed_tiles.preprocess_arguments(tensors, spec)
 
 
-def arguments(tensors, workload, config, scale, softcap=None):
+def arguments(tensors, spec):
     """The grid and the kernel's arguments, in the order of its signature.
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
@@ -428,15 +435,16 @@ def arguments(tensors, workload, config, scale, softcap=None):
     scores where `workload.softcap`.
     """
     q, k, v, out, lse, *more = tensors
-    w, rows, descales = workload, workload.seqlen_q, [None] * 4
+    w, config, scale, softcap = spec.workload, spec.config, spec.scale, spec.softcap
+    rows, descales = w.seqlen_q, [None] * 4
     if _is_e4m3(w):
         *descales, v = more
         descales.append(w.heads_kv)
     if w.varlen:
         schedule, tiles = more[-2:]
-        rows, programs = (lse, 1), packed_tiles.programs(tiles)
+        rows, programs = (lse, 1), packed_tiles.programs(tiles, spec)
     else:
-        schedule, tiles = tile_table.tables(w, config, lse.device)
+        schedule, tiles = tile_table.tables(spec, lse.device)
         programs = len(schedule) - 1
     descriptors = tma_blocks.descriptors((q, k, v, out), _dtypes(w), _blocks(w, config))
     ahead, window = tile_table.edges(w)

@@ -19,9 +19,9 @@ What each parameter trades:
     BLOCK_M, BLOCK_N  reuse of K and V against registers and shared memory
     num_warps         rows per warp: fewer rows need fewer registers, more warps share each load
     num_stages        K and V blocks in flight against shared memory
-    LOADS             `pointer`: cp.async by every thread; `tma`: one bulk copy per block (sm90 on)
+    USE_TMA           0: every thread copies by cp.async; 1: TMA copies a block at once (sm90 on)
     maxnreg           cap on registers per thread (0: none): occupancy against spills
-    SECTION_HEADS     heads whose tiles are interleaved: 1 keeps one head's K and V in the L2 cache,
+    L2_SECTION_HEADS  heads whose tiles are interleaved: 1 keeps one head's K and V in the L2 cache,
                       more heads balance the causal tail better
     PACK_GQA          1: a tile holds all query heads of one KV head: K and V are read once a group
 """
@@ -60,10 +60,10 @@ def _owned_tile(num_tiles, num_heads, section_heads, CAUSAL: tl.constexpr):
 def _load_rows(
     source, row_stride, start, seqlen, batch, head,
     WIDTH: tl.constexpr, PAD: tl.constexpr, ROWS: tl.constexpr,
-    TMA: tl.constexpr, MASK: tl.constexpr,
+    USE_TMA: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """Rows [start, start + ROWS) of one head: (ROWS, PAD), zero beyond WIDTH and beyond seqlen."""
-    if TMA:
+    if USE_TMA:
         block = source.load([batch, head, start, 0]).reshape([ROWS, PAD])  # zero-fills both edges
     else:
         rows = start + tl.arange(0, ROWS)
@@ -87,13 +87,13 @@ def _key_blocks(
     acc, row_max, row_sum, q, k_source, v_source, k_stride, v_stride, batch, head,
     key_begin, key_end, last_key, seqlen_k, scale_log2,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
-    BLOCK_N: tl.constexpr, TMA: tl.constexpr, MASK: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, USE_TMA: tl.constexpr, MASK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Streams the keys [key_begin, key_end) past the tile: one pass of algorithm 1's inner loop."""
     for start in tl.range(key_begin, key_end, BLOCK_N):
         start = tl.multiple_of(start, BLOCK_N)
         k = _load_rows(k_source, k_stride, start, seqlen_k, batch, head,
-                       HEAD_DIM, PAD_D, BLOCK_N, TMA, MASK)  # fmt: skip
+                       HEAD_DIM, PAD_D, BLOCK_N, USE_TMA, MASK)  # fmt: skip
         s = tl.dot(q, k.T, input_precision=PRECISION)  # (BLOCK_M, BLOCK_N), not yet scaled
         if MASK:
             keys = start + tl.arange(0, BLOCK_N)
@@ -108,7 +108,7 @@ def _key_blocks(
         row_max = new_max
         acc = acc * decay[:, None]
         v = _load_rows(v_source, v_stride, start, seqlen_k, batch, head,
-                       HEAD_DIM_V, PAD_DV, BLOCK_N, TMA, MASK)  # fmt: skip
+                       HEAD_DIM_V, PAD_DV, BLOCK_N, USE_TMA, MASK)  # fmt: skip
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, row_max, row_sum
 
@@ -122,7 +122,7 @@ def attention_fwd(
     q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row,
     heads, seqlen_q, seqlen_k, num_tiles, num_heads, section_heads, scale_log2,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
-    GROUP: tl.constexpr, CAUSAL: tl.constexpr, TMA: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, USE_TMA: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PACK_GQA: tl.constexpr,
 ):  # fmt: skip
     """One tile of BLOCK_M query rows. `num_heads` counts batch * heads (KV heads when packed)."""
@@ -147,7 +147,7 @@ def attention_fwd(
         other=0.0,
     )
 
-    if not TMA:
+    if not USE_TMA:
         k_source += batch.to(tl.int64) * k_batch + head_kv.to(tl.int64) * k_head
         v_source += batch.to(tl.int64) * v_batch + head_kv.to(tl.int64) * v_head
 
@@ -170,11 +170,11 @@ def attention_fwd(
     acc, row_max, row_sum = _key_blocks(
         acc, row_max, row_sum, q, k_source, v_source, k_row, v_row, batch, head_kv,
         0, clear, last_key, seqlen_k, scale_log2,
-        HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_N, TMA, False, PRECISION)  # fmt: skip
+        HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_N, USE_TMA, False, PRECISION)  # fmt: skip
     acc, row_max, row_sum = _key_blocks(
         acc, row_max, row_sum, q, k_source, v_source, k_row, v_row, batch, head_kv,
         clear, end, last_key, seqlen_k, scale_log2,
-        HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_N, TMA, True, PRECISION)  # fmt: skip
+        HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_N, USE_TMA, True, PRECISION)  # fmt: skip
 
     seen = row_sum > 0.0
     acc = acc / tl.where(seen, row_sum, 1.0)[:, None]
@@ -207,7 +207,7 @@ def _constants(workload, config):
         "PAD_DV": max(narrowest, triton.next_power_of_2(workload.head_dim_v)),
         "GROUP": workload.group,
         "CAUSAL": workload.causal,
-        "TMA": config["LOADS"] == "tma",
+        "USE_TMA": config["USE_TMA"] == 1,
         # One tf32 product rounds its inputs to 10 bits; three restore fp32's accuracy.
         "PRECISION": "tf32x3" if workload.dtype == "fp32" else "tf32",
         "BLOCK_M": config["BLOCK_M"],
@@ -225,7 +225,7 @@ def variant(workload, config, aligned=True):
     constants = _constants(workload, config)
     kind = workload.dtype
     types = {"q_ptr": f"*{kind}", "out_ptr": f"*{kind}", "lse_ptr": "*fp32", "scale_log2": "fp32"}
-    if constants["TMA"]:
+    if constants["USE_TMA"]:
         block = f"1, 1, {config['BLOCK_N']}"
         types["k_source"] = f"tensordesc<{kind}[{block}, {constants['PAD_D']}]>"
         types["v_source"] = f"tensordesc<{kind}[{block}, {constants['PAD_DV']}]>"
@@ -260,7 +260,7 @@ def is_aligned(tensors):
     )
 
 
-def arguments(tensors, workload, config, scale):
+def arguments(tensors, spec):
     """The grid and the kernel's arguments, in the order of its signature.
 
     `tensors` = (q, k, v, out, lse): q, out (batch, heads, seqlen_q, head_dim | head_dim_v); k, v
@@ -268,17 +268,18 @@ def arguments(tensors, workload, config, scale):
     (batch, heads, seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
     """
     q, k, v, out, lse = tensors
+    workload, config = spec.workload, spec.config
     constants = _constants(workload, config)
     packed = workload.group if config["PACK_GQA"] else 1
     num_tiles = triton.cdiv(workload.seqlen_q * packed, config["BLOCK_M"])
     num_heads = workload.batch * workload.heads // packed
     k_source, v_source = k, v
-    if constants["TMA"]:
+    if constants["USE_TMA"]:
         shape = [1, 1, config["BLOCK_N"]]
         k_source = TensorDescriptor(k, k.shape, k.stride(), [*shape, constants["PAD_D"]])
         v_source = TensorDescriptor(v, v.shape, v.stride(), [*shape, constants["PAD_DV"]])
     strides = [step for tensor in (q, k, v, out) for step in tensor.stride()[:3]]
     sizes = [workload.heads, workload.seqlen_q, workload.seqlen_k, num_tiles, num_heads]
     grid = (num_tiles * num_heads, 1, 1)
-    return grid, [q, k_source, v_source, out, lse, *strides, *sizes, config["SECTION_HEADS"],
-                  scale * LOG2_E, *constants.values()]  # fmt: skip
+    return grid, [q, k_source, v_source, out, lse, *strides, *sizes, config["L2_SECTION_HEADS"],
+                  spec.scale * LOG2_E, *constants.values()]  # fmt: skip

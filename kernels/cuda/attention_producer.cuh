@@ -13,29 +13,29 @@ __device__ __forceinline__ void load_chunks(const TensorMap* map, u32 to, int ch
 // This program's part of a block of K or V, for each program of the cluster.
 __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, int count, u32 barrier,
                                            int key, const Tile& of) {
-    if (CLUSTER == 1) {
+    if (CLUSTER_SIZE == 1) {
         load_chunks(map, to, KV_CHUNK_BYTES, count, barrier, key, of.head_kv, of.batch);
         return;
     }
     int begin = cluster_rank() * COPIED_KEYS;
 #pragma unroll
     for (int i = 0; i < count; i++)
-        tma_load_multicast(to + i * KV_CHUNK_BYTES + begin * SWIZZLE, map, barrier, i * K_CHUNK,
-                           key + begin, of.head_kv, of.batch, (1 << CLUSTER) - 1);
+        tma_load_multicast(to + i * KV_CHUNK_BYTES + begin * SWIZZLE_BYTES, map, barrier, i * K_CHUNK,
+                           key + begin, of.head_kv, of.batch, (1 << CLUSTER_SIZE) - 1);
 }
 
 // The same of a block of V^T, in which each program copies some of the columns of V.
 __device__ __forceinline__ void load_transposed(const TensorMap* map, u32 to, u32 barrier, int key,
                                                 const Tile& of) {
-    int begin = CLUSTER == 1 ? 0 : cluster_rank() * COPIED_COLUMNS;
+    int begin = CLUSTER_SIZE == 1 ? 0 : cluster_rank() * COPIED_COLUMNS;
 #pragma unroll
     for (int i = 0; i < BLOCK_N / VT_SWIZZLE; i++) {
         u32 chunk = to + i * VT_CHUNK_BYTES + begin * VT_SWIZZLE;
-        if (CLUSTER == 1)
+        if (CLUSTER_SIZE == 1)
             tma_load(chunk, map, barrier, key + i * VT_SWIZZLE, begin, of.head_kv, of.batch);
         else
             tma_load_multicast(chunk, map, barrier, key + i * VT_SWIZZLE, begin, of.head_kv, of.batch,
-                               (1 << CLUSTER) - 1);
+                               (1 << CLUSTER_SIZE) - 1);
     }
 }
 
@@ -47,23 +47,23 @@ __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap*
     VRing v{shared + BARRIERS_AT};
     QRing q{shared + BARRIERS_AT};
     int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
-    int beside = (CLUSTER - 1 - cluster_rank()) * count;
+    int beside = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
     Tile tile = tile_at(tiles, first, beside);
     int loaded = 0;  // blocks of V; K is one ahead within a tile
     auto load_k = [&](const Tile& of, int use, int block) {
         k.wait_freed(use);
-        barrier_expect(k.filled(use % STAGES), K_BYTES);
-        load_block(k_map, shared + K_AT + use % STAGES * K_BYTES, K_CHUNKS, k.filled(use % STAGES),
+        barrier_expect(k.filled(use % num_stages), K_BYTES);
+        load_block(k_map, shared + K_AT + use % num_stages * K_BYTES, K_CHUNKS, k.filled(use % num_stages),
                    block * BLOCK_N, of);
     };
     auto load_v = [&](const Tile& of, int use, int block) {
         v.wait_freed(use);
-        barrier_expect(v.filled(use % STAGES), V_BYTES);
-        u32 to = shared + V_AT + use % STAGES * V_BYTES;
+        barrier_expect(v.filled(use % num_stages), V_BYTES);
+        u32 to = shared + V_AT + use % num_stages * V_BYTES;
         if (DTYPE_E4M3)
-            load_transposed(v_map, to, v.filled(use % STAGES), block * BLOCK_N, of);
+            load_transposed(v_map, to, v.filled(use % num_stages), block * BLOCK_N, of);
         else
-            load_block(v_map, to, V_CHUNKS, v.filled(use % STAGES), block * BLOCK_N, of);
+            load_block(v_map, to, V_CHUNKS, v.filled(use % num_stages), block * BLOCK_N, of);
     };
     for (int turn = 0; turn < count; turn++) {
         Tile here = tile;

@@ -7,7 +7,7 @@
 // What a warpgroup knows of its 64 rows.
 struct Rows {
     float out[V_COLUMNS / 2];
-    u32 p[P_SHARED ? 1 : BLOCK_N * ELEMENT / 8];  // probabilities of the block before, in the dtype
+    u32 p[P_IN_SMEM ? 1 : BLOCK_N * ELEMENT / 8];  // probabilities of the block before, in the dtype
     float max_log2[2], sum[2], decay[2];
     float share[2];  // in the end, 1 / sum
     // e4m3: blocks of this tile that were multiplied with V, and what the sums that were put aside are
@@ -43,9 +43,9 @@ struct Consumer {
     }
     // K or V, in the eyes of each program that writes there.
     __device__ __forceinline__ void release_block(u32 barrier) const {
-        if (CLUSTER == 1)
+        if (CLUSTER_SIZE == 1)
             release(barrier);
-        else if (lane < CLUSTER)
+        else if (lane < CLUSTER_SIZE)
             barrier_arrive_at(barrier, lane);
     }
 
@@ -54,8 +54,8 @@ struct Consumer {
         int at = 16 * warp + lane % 16;
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
-            u32 chunk = shared + Q_AT + slot * Q_BYTES + byte / SWIZZLE * Q_CHUNK_BYTES;
-            matrices_load(q_rows + byte / 8, unit_at<SWIZZLE>(chunk, at, byte % SWIZZLE / 16 + lane / 16));
+            u32 chunk = shared + Q_AT + slot * Q_BYTES + byte / SWIZZLE_BYTES * Q_CHUNK_BYTES;
+            matrices_load(q_rows + byte / 8, unit_at<SWIZZLE_BYTES>(chunk, at, byte % SWIZZLE_BYTES / 16 + lane / 16));
         }
         pin(q_rows);  // they are there before the slot is freed
         __syncwarp();
@@ -64,12 +64,12 @@ struct Consumer {
     // Starts s = q @ k^T of a block's first N keys.
     template <int N>
     __device__ __forceinline__ void start_scores(float (&s)[N / 2], int slot, int use) const {
-        u64 a = matrix_descriptor<SWIZZLE>(shared + Q_AT + slot * Q_BYTES, 16, 8 * SWIZZLE);
-        u64 b = matrix_descriptor<SWIZZLE>(shared + K_AT + use % STAGES * K_BYTES, 16, 8 * SWIZZLE);
+        u64 a = matrix_descriptor<SWIZZLE_BYTES>(shared + Q_AT + slot * Q_BYTES, 16, 8 * SWIZZLE_BYTES);
+        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + K_AT + use % num_stages * K_BYTES, 16, 8 * SWIZZLE_BYTES);
         wgmma_begin();
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
-            int chunk = byte / SWIZZLE, rest = byte % SWIZZLE;
+            int chunk = byte / SWIZZLE_BYTES, rest = byte % SWIZZLE_BYTES;
             int q_at = chunk * Q_CHUNK_BYTES + rest, k_at = chunk * KV_CHUNK_BYTES + rest;
             if constexpr (!Q_IN_REGS)
                 Wgmma<N>::ss(s, a + (q_at >> 4), b + (k_at >> 4), byte > 0);
@@ -91,7 +91,7 @@ struct Consumer {
 
     // The same of e4m3, which takes V^T.
     __device__ __forceinline__ void start_transposed_output(Rows& rows, int use) const {
-        u64 b = matrix_descriptor<VT_SWIZZLE>(shared + V_AT + use % STAGES * V_BYTES, 16,
+        u64 b = matrix_descriptor<VT_SWIZZLE>(shared + V_AT + use % num_stages * V_BYTES, 16,
                                               8 * VT_SWIZZLE);
         wgmma_begin();
 #pragma unroll
@@ -104,15 +104,15 @@ struct Consumer {
 
     __device__ __forceinline__ void start_plain_output(Rows& rows, int use) const {
         // Columns of V lie side by side, chunk behind chunk; groups of 8 keys follow each other.
-        u64 b = matrix_descriptor<SWIZZLE>(shared + V_AT + use % STAGES * V_BYTES, KV_CHUNK_BYTES,
-                                           8 * SWIZZLE);
+        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + V_AT + use % num_stages * V_BYTES, KV_CHUNK_BYTES,
+                                           8 * SWIZZLE_BYTES);
         u64 a = matrix_descriptor<P_SWIZZLE>(shared + P_AT + me * P_BYTES, 16, 8 * P_SWIZZLE);
         wgmma_begin();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 16) {
-            u64 v_rows = b + ((key * SWIZZLE) >> 4);
+            u64 v_rows = b + ((key * SWIZZLE_BYTES) >> 4);
             int bytes = key / P_CHUNK * P_CHUNK_BYTES + key % P_CHUNK * 2;
-            if constexpr (P_SHARED)
+            if constexpr (P_IN_SMEM)
                 Wgmma<V_COLUMNS>::template ss<1>(rows.out, a + (bytes >> 4), v_rows, 1);
             else
                 Wgmma<V_COLUMNS>::rs(rows.out, rows.p + key / 4, v_rows);
@@ -143,7 +143,7 @@ struct Consumer {
     }
 
     // Scores become probabilities: FlashAttention-2, arXiv:2307.08691, algorithm 1, lines 8 and 9.
-    // Sums stay spread over a row's four lanes. With SLACK a maximum stays until scores exceed it by
+    // Sums stay spread over a row's four lanes. With RESCALE_THRESHOLD a maximum stays until scores exceed it by
     // so many powers of two: then decay is nearly always 1, and the output need not be rescaled.
     // EMPTY: some rows may have seen no key yet.
     template <bool EMPTY, int N>
@@ -205,7 +205,7 @@ struct Consumer {
         auto pair = [&](int i) {
             return i < N / 4 ? packed(s[2 * i % (N / 2)], s[2 * i % (N / 2) + 1]) : 0;
         };
-        if constexpr (!P_SHARED) {
+        if constexpr (!P_IN_SMEM) {
 #pragma unroll
             for (int i = 0; i < BLOCK_N / 4; i++) rows.p[i] = pair(i);
         } else {
@@ -227,7 +227,7 @@ struct Consumer {
 
     // out times what its rows' maxima have grown by; a warp in which none has does nothing.
     __device__ __forceinline__ void rescale(Rows& rows) const {
-        if (SLACK && !__any_sync(~0u, rows.decay[0] != 1.0f || rows.decay[1] != 1.0f)) return;
+        if (RESCALE_THRESHOLD && !__any_sync(~0u, rows.decay[0] != 1.0f || rows.decay[1] != 1.0f)) return;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i++) rows.out[i] *= rows.decay[i / 2 % 2];
         for (int half = 0; half < 2; half++) rows.aside_decay[half] *= rows.decay[half];
@@ -287,7 +287,7 @@ struct Consumer {
         give_turn();
         wgmma_wait<0>();
         pin(s);
-        release_block(k.freed(use % STAGES));
+        release_block(k.freed(use % num_stages));
         if (CAUSAL || RAGGED) mask<N>(s, row, block * BLOCK_N);
         softmax<CAUSAL, N>(s, rows);
         keep<N>(s, rows);
@@ -306,13 +306,13 @@ struct Consumer {
         give_turn();
         wgmma_wait<1>();
         pin(s);
-        release_block(k.freed(use % STAGES));
+        release_block(k.freed(use % num_stages));
         if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
         softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
         wgmma_wait<0>();
         pin(rows.out);
-        if constexpr (!P_SHARED) pin(rows.p);
-        release_block(v.freed((use - 1) % STAGES));
+        if constexpr (!P_IN_SMEM) pin(rows.p);
+        release_block(v.freed((use - 1) % num_stages));
         put_aside(rows);
         keep<BLOCK_N>(s, rows);
     }
@@ -326,7 +326,7 @@ struct Consumer {
         start_scores<BLOCK_N>(s, slot, use);
         wgmma_wait<0>();
         pin(s);
-        release_block(k.freed(use % STAGES));
+        release_block(k.freed(use % num_stages));
         if (MASKED) mask<BLOCK_N>(s, row, block * BLOCK_N);
         softmax<MASKED && CAUSAL, BLOCK_N>(s, rows);
         keep<BLOCK_N>(s, rows);
@@ -336,7 +336,7 @@ struct Consumer {
         wgmma_wait<0>();
         pin(rows.out);
         pin(rows.p);
-        release_block(v.freed(use % STAGES));
+        release_block(v.freed(use % num_stages));
         put_aside(rows);
     }
 
@@ -346,9 +346,9 @@ struct Consumer {
         wait_turn();
         give_turn();
         k.wait_filled(use);
-        release_block(k.freed(use % STAGES));
+        release_block(k.freed(use % num_stages));
         v.wait_filled(use);
-        release_block(v.freed(use % STAGES));
+        release_block(v.freed(use % num_stages));
     }
 
     // 64 rows past the key blocks below `end`, from the last to the first; the next use of a slot.
@@ -360,10 +360,10 @@ struct Consumer {
         if (CAUSAL) clear = min(clear, max(row + sizes.seqlen_k - sizes.seqlen_q + 1, 0));
         clear = CAUSAL || RAGGED ? clear / BLOCK_N : end;
         int block = end - 1;
-        if (OVERLAP) {
+        if (INTRA_WG_OVERLAP) {
             int seen = row + 64 + sizes.seqlen_k - sizes.seqlen_q - block * BLOCK_N;  // of this block
-            if (CAUSAL && HALF_DIAGONAL && seen <= BLOCK_N / 2)
-                first_block<HALF_DIAGONAL ? BLOCK_N / 2 : BLOCK_N>(rows, slot, use, row, block);
+            if (CAUSAL && SPLIT_DIAGONAL_BLOCK && seen <= BLOCK_N / 2)
+                first_block<SPLIT_DIAGONAL_BLOCK ? BLOCK_N / 2 : BLOCK_N>(rows, slot, use, row, block);
             else
                 first_block<BLOCK_N>(rows, slot, use, row, block);
             use++, block--;
@@ -377,7 +377,7 @@ struct Consumer {
             start_output(rows, use - 1);
             wgmma_wait<0>();
             pin(rows.out);
-            release_block(v.freed((use - 1) % STAGES));
+            release_block(v.freed((use - 1) % num_stages));
         } else {
             before_output();
             if (CAUSAL || RAGGED)
@@ -416,7 +416,7 @@ struct Consumer {
             const float* x = rows.out + column / 2;
             u32 chunk = to + (column / CHUNK - FIRST) * Q_CHUNK_BYTES;
             int unit = column % CHUNK / 8 + lane / 16;
-            matrices_store(unit_at<SWIZZLE>(chunk, at, unit), packed(x[0] * share[0], x[1] * share[0]),
+            matrices_store(unit_at<SWIZZLE_BYTES>(chunk, at, unit), packed(x[0] * share[0], x[1] * share[0]),
                            packed(x[2] * share[1], x[3] * share[1]),
                            packed(x[4] * share[0], x[5] * share[0]),
                            packed(x[6] * share[1], x[7] * share[1]));

@@ -13,7 +13,7 @@ template <class SHAPE> struct Warp {
     static constexpr int M_TILES = SHAPE::M_TILES, D_STEPS = SHAPE::D_STEPS;
     static constexpr int S_TILES = SHAPE::S_TILES, O_TILES = SHAPE::O_TILES;
     static constexpr bool IS_BF16 = SHAPE::IS_BF16, KEEP_Q = SHAPE::KEEP_Q;
-    static constexpr int LAG = SHAPE::LAG;  // SLACK
+    static constexpr int LAG = SHAPE::LAG;  // RESCALE_THRESHOLD
     typedef typename SHAPE::QTile QTile;
     typedef typename SHAPE::KTile KTile;
     typedef typename SHAPE::VTile VTile;
@@ -103,7 +103,7 @@ template <class SHAPE> struct Warp {
     }
 
     // s becomes exp2(scale_log2 s - the row's maximum); what was summed so far is scaled to it. With
-    // SLACK a maximum stays until a score exceeds it by so many powers of two.
+    // RESCALE_THRESHOLD a maximum stays until a score exceeds it by so many powers of two.
     template <bool MASKED>
     __device__ __forceinline__ void softmax(Scores &s, float scale_log2) {
         float decay[M_TILES][2];
@@ -136,7 +136,7 @@ template <class SHAPE> struct Warp {
         rescale(decay);
     }
 
-    // A warp in which no maximum has grown, as with SLACK in most steps, does nothing.
+    // A warp in which no maximum has grown, as with RESCALE_THRESHOLD in most steps, does nothing.
     __device__ __forceinline__ void rescale(const float (&decay)[M_TILES][2]) {
         bool grown = LAG == 0;
 #pragma unroll

@@ -43,7 +43,7 @@ class Attention:
     """One launch: sizes, known when it runs, and the tile, known when it is compiled.
 
     CAUSAL: each row has a last key of its own, AHEAD: it lies beyond the bottom-right diagonal.
-    ROWS: query rows of a warpgroup's 64, which hold PACK_HEADS heads one after the other.
+    ROWS: query rows of a warpgroup's 64, which hold PACK_GQA heads one after the other.
     """
 
     heads: gl.tensor
@@ -54,16 +54,16 @@ class Attention:
     scale_log2: gl.tensor
     tanh_scale: gl.tensor
     WARPGROUPS: gl.constexpr
-    PACK_HEADS: gl.constexpr
+    PACK_GQA: gl.constexpr
     ROWS: gl.constexpr
     BLOCK_N: gl.constexpr
     Q_STAGES: gl.constexpr
-    O_PARTS: gl.constexpr
-    LANE_SUM: gl.constexpr
-    SLACK: gl.constexpr
-    HALF_DIAGONAL: gl.constexpr
-    K_FIRST: gl.constexpr
-    EXP2_FMA: gl.constexpr
+    EPILOGUE_SUBTILE: gl.constexpr
+    DEFER_ROW_SUM: gl.constexpr
+    RESCALE_THRESHOLD: gl.constexpr
+    SPLIT_DIAGONAL_BLOCK: gl.constexpr
+    LOAD_K_FIRST: gl.constexpr
+    EX2_EMULATION_FREQ: gl.constexpr
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
     AHEAD: gl.constexpr
@@ -157,7 +157,7 @@ class Attention:
         """(query row, head beyond the first of the tile) of a warpgroup's 64 rows from `row`."""
         rows = gl.arange(0, 64, layout)
         heads = 0
-        if self.PACK_HEADS > 1:
+        if self.PACK_GQA > 1:
             heads = rows // self.ROWS
             rows = rows % self.ROWS
         return row + rows, heads
@@ -212,13 +212,13 @@ class Pipes:
 def first_block(a, pipes, q_slot, block, row, key_block, ME: gl.constexpr):
     """Scores and softmax of a tile's first block: (p, row_max, row_sum)."""
     N: gl.constexpr = a.BLOCK_N
-    if a.CAUSAL and a.HALF_DIAGONAL:
+    if a.CAUSAL and a.SPLIT_DIAGONAL_BLOCK:
         seen = row + a.ROWS + a.diagonal()
         if seen <= key_block * N + N // 2:  # the rest of the block is above the diagonal
             p, row_max, row_sum = masked_start(a, pipes, q_slot, block, row, key_block, N // 2, ME)
             p = widened(p, N)
             row_max = gl.convert_layout(row_max, row_layout(N), assert_trivial=True)
-            if not a.LANE_SUM:
+            if not a.DEFER_ROW_SUM:
                 row_sum = gl.convert_layout(row_sum, row_layout(N), assert_trivial=True)
         else:
             p, row_max, row_sum = masked_start(a, pipes, q_slot, block, row, key_block, N, ME)
@@ -241,9 +241,17 @@ def masked_start(a, pipes, q_slot, block, row, key_block, N: gl.constexpr, ME: g
     if a.CAUSAL or a.RAGGED:
         s = a.masked(s, row, key_block * a.BLOCK_N)
     row_max = gl.full([64], -float("inf"), gl.float32, row_layout(N))
-    row_sum = no_row_sum(N, a.LANE_SUM)
+    row_sum = no_row_sum(N, a.DEFER_ROW_SUM)
     p, row_max, row_sum, _ = online_softmax(
-        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, 0, p_log2(a.E4M3), a.EXP2_FMA
+        s,
+        row_max,
+        row_sum,
+        a.scale_log2,
+        GUARD,
+        a.DEFER_ROW_SUM,
+        0,
+        p_log2(a.E4M3),
+        a.EX2_EMULATION_FREQ,
     )
     return p, row_max, row_sum
 
@@ -268,7 +276,9 @@ def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
     turns.wait(block, ME)
     s = scores(pipes.q, q_slot, k, block % k.SLOTS, a.BLOCK_N)
     before = block - 1
-    if a.SLACK:  # at the end of the step a branch would keep exponentials from the wait's shadow
+    if (
+        a.RESCALE_THRESHOLD
+    ):  # at the end of the step a branch would keep exponentials from the wait's shadow
         acc = decayed(acc, decay, v)
     v.wait(before % v.SLOTS, before // v.SLOTS)
     acc = outputs(p, v, before % v.SLOTS, acc)
@@ -280,13 +290,21 @@ def step(a, pipes, q_slot, state, block, row, key_block, ME: gl.constexpr):
         if a.crosses(row, key_block):
             s = a.masked(s, row, key_block * a.BLOCK_N)
     p32, row_max, row_sum, new_decay = online_softmax(
-        s, row_max, row_sum, a.scale_log2, GUARD, a.LANE_SUM, a.SLACK, p_log2(a.E4M3), a.EXP2_FMA
+        s,
+        row_max,
+        row_sum,
+        a.scale_log2,
+        GUARD,
+        a.DEFER_ROW_SUM,
+        a.RESCALE_THRESHOLD,
+        p_log2(a.E4M3),
+        a.EX2_EMULATION_FREQ,
     )
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
     acc = arrived(acc, decay, v)
     v.free(before % v.SLOTS)
     p = as_operand(p32, v)
-    if not (a.SLACK or a.E4M3):  # `arrived` does it
+    if not (a.RESCALE_THRESHOLD or a.E4M3):  # `arrived` does it
         acc = scaled(acc, new_decay, v)
     return acc, p, row_max, row_sum, new_decay
 
@@ -312,11 +330,11 @@ def skip(pipes, block, count, ME: gl.constexpr):
 @gluon.jit
 def write_lse(a, lse_ptr, row, row_max, row_sum):
     """Writes logsumexp of 64 rows; returns 1 / row_sum, 0 for a row that saw no key."""
-    row_sum = whole_row_sum(row_sum, a.BLOCK_N, a.LANE_SUM)
+    row_sum = whole_row_sum(row_sum, a.BLOCK_N, a.DEFER_ROW_SUM)
     seen = row_sum != 0.0  # NaN stays NaN
     rows, heads = a.rows(row, row_layout(a.BLOCK_N))
     lse = gl.where(seen, (row_max + gl.log2(row_sum)) * LN_2, -float("inf"))
-    if a.PACK_HEADS > 1:
+    if a.PACK_GQA > 1:
         lse_ptr += heads * a.seqlen_q
     gl.store(lse_ptr + rows, lse, mask=rows < a.seqlen_q)
     return gl.where(seen, 1.0 / row_sum, 0.0)
@@ -330,7 +348,7 @@ def write_out(a, out, pipes, slot, o_descs, o_tiles, place, row, ME: gl.constexp
     o_desc, o_rest_desc = o_descs
     dtype: gl.constexpr = o_desc.dtype
     COLUMNS: gl.constexpr = out.shape[1]
-    if a.O_PARTS == 0:
+    if a.EPILOGUE_SUBTILE == 0:
         q.matrix(slot).store(out.to(dtype))
         if v.REST:
             q.rest(slot).store(rest.to(dtype))
@@ -341,7 +359,7 @@ def write_out(a, out, pipes, slot, o_descs, o_tiles, place, row, ME: gl.constexp
         if a.Q_STAGES == 1:
             tma.store_wait(0)
             q.free(slot)
-    elif a.O_PARTS == 1:
+    elif a.EPILOGUE_SUBTILE == 1:
         tile, rest_tile = o_tiles
         send_part(out.to(dtype), o_desc, tile.index(ME), place, row, 0)
         if v.REST:

@@ -214,9 +214,9 @@ class Turns:
 
 
 @gluon.jit
-def no_row_sum(N: gl.constexpr, LANE_SUM: gl.constexpr):
+def no_row_sum(N: gl.constexpr, DEFER_ROW_SUM: gl.constexpr):
     """Row sums before the first block of N columns."""
-    if LANE_SUM:
+    if DEFER_ROW_SUM:
         row_sum = gl.full([64, 4], 0.0, gl.float32, lane_sum_layout())
     else:
         row_sum = gl.full([64], 0.0, gl.float32, row_layout(N))
@@ -224,9 +224,9 @@ def no_row_sum(N: gl.constexpr, LANE_SUM: gl.constexpr):
 
 
 @gluon.jit
-def whole_row_sum(row_sum, N: gl.constexpr, LANE_SUM: gl.constexpr):
+def whole_row_sum(row_sum, N: gl.constexpr, DEFER_ROW_SUM: gl.constexpr):
     """Row sums after the last block, one per row."""
-    if LANE_SUM:
+    if DEFER_ROW_SUM:
         row_sum = gl.convert_layout(gl.sum(row_sum, 1), row_layout(N))
     return row_sum
 
@@ -242,32 +242,33 @@ def tanh(x):
 @gluon.jit
 def online_softmax(
     s, row_max, row_sum, scale_log2,
-    MASKED: gl.constexpr, LANE_SUM: gl.constexpr, SLACK: gl.constexpr, P_LOG2: gl.constexpr,
-    EXP2_FMA: gl.constexpr,
+    MASKED: gl.constexpr, DEFER_ROW_SUM: gl.constexpr, RESCALE_THRESHOLD: gl.constexpr,
+    P_LOG2: gl.constexpr,
+    EX2_EMULATION_FREQ: gl.constexpr,
 ):  # fmt: skip
     """One block of scores: (p, row_max, row_sum, decay), maxima in units of log2.
 
-    FlashAttention-2, arXiv:2307.08691, algorithm 1, lines 8 and 9. LANE_SUM: a row's sum stays
+    FlashAttention-2, arXiv:2307.08691, algorithm 1, lines 8 and 9. DEFER_ROW_SUM: a row's sum stays
     spread over its four lanes until `whole_row_sum`, which saves two shuffles per block and row.
-    SLACK: a maximum stays until scores exceed it by more; decay is then nearly always 1, and p up
-    to 2^SLACK. Any shift of the exponents gives the same quotient in the end (as FlashAttention-4
-    does on Blackwell). P_LOG2: maxima are lowered by so much, so that p and row_sum are 2^P_LOG2
-    times as large.
+    RESCALE_THRESHOLD: a maximum stays until scores exceed it by more; decay is then nearly always
+    1, and p up to 2^RESCALE_THRESHOLD. Any shift of the exponents gives the same quotient in the
+    end (as FlashAttention-4 does on Blackwell). P_LOG2: maxima are lowered by so much, so that p
+    and row_sum are 2^P_LOG2 times as large.
     """
     N: gl.constexpr = s.shape[1]
     block_max = gl.max(s, 1) * scale_log2
     if P_LOG2:
         block_max -= P_LOG2
-    if SLACK:
-        new_max = gl.where(block_max > row_max + SLACK, block_max, row_max)
+    if RESCALE_THRESHOLD:
+        new_max = gl.where(block_max > row_max + RESCALE_THRESHOLD, block_max, row_max)
     else:
         new_max = gl.maximum(row_max, block_max)
     shift = new_max
     if MASKED:  # a row that has seen no key yet: -inf - -inf would be NaN
         shift = gl.where(new_max == -float("inf"), 0.0, new_max)
-    p = exp2(s * scale_log2 - shift[:, None], EXP2_FMA)
+    p = exp2(s * scale_log2 - shift[:, None], EX2_EMULATION_FREQ)
     decay = gl.exp2(row_max - shift)
-    if LANE_SUM:
+    if DEFER_ROW_SUM:
         lanes: gl.constexpr = lane_sum_layout()
         pairs = gl.sum(gl.sum(p.reshape([64, N // 8, 4, 2]), 3), 1)
         rows = gl.convert_layout(decay, gl.SliceLayout(1, lanes), assert_trivial=True)

@@ -120,7 +120,7 @@ def preprocess(workload, config):
     }
 
 
-def scratch(tensors, workload, config):
+def scratch(tensors, spec):
     """Shapes and dtypes of (schedule, tiles), see `pack_tiles`: a call's own, as it counts in them.
 
     `tensors` = (q, k, v, out, lse, cu_seqlens_q, cu_seqlens_k). There is room for as many rows and
@@ -128,27 +128,25 @@ def scratch(tensors, workload, config):
     """
     import torch  # takes seconds, which compiling does without
 
-    tiles = _most_tiles(tensors, config) * workload.heads
+    tiles = _most_tiles(tensors, spec.config) * spec.workload.heads
     return ((2,), torch.int32), ((tiles + 1, COLUMNS), torch.int32)
 
 
-def preprocess_arguments(tensors, workload, config):
+def preprocess_arguments(tensors, spec):
     """The grid and the arguments of `pack_tiles`: `tensors` of `scratch`, then what that says."""
+    workload, config = spec.workload, spec.config
     *_, cu_seqlens_q, cu_seqlens_k, schedule, tiles = tensors
     grid = (triton.cdiv(_most_tiles(tensors, config), _TILES), 1, 1)
     pointers = [cu_seqlens_q, cu_seqlens_k, schedule, tiles]
-    section = config["SECTION_MB"] * 2**20 // (2 * (workload.head_dim + workload.head_dim_v))
+    section = config["L2_SECTION_MB"] * 2**20 // (2 * (workload.head_dim + workload.head_dim_v))
     sizes = [workload.heads, workload.group, section]
     constants = preprocess(workload, config)["constants"].values()
     return grid, [*pointers, (cu_seqlens_q, 0), *sizes, *constants]
 
 
-def programs(tiles):
-    """How many work through a list with that much room."""
-    import torch
-
-    sms = torch.cuda.get_device_properties(tiles.device).multi_processor_count
-    return min(len(tiles) - 1, sms)
+def programs(tiles, spec):
+    """How many CTAs work through a list with that much room."""
+    return min(len(tiles) - 1, spec.sms)
 
 
 def _most_tiles(tensors, config):

@@ -15,7 +15,7 @@ _FEW_TILES = 16
 """For each program: with more of them they end together in any case, and tables take longer."""
 
 
-def tables(workload, config, device):
+def tables(spec, device):
     """(schedule, tiles): the tiles of program i are rows schedule[i] to schedule[i + 1] of `tiles`,
     each (batch, first query head, KV head, first query row); one row more is read, and not used.
 
@@ -23,11 +23,11 @@ def tables(workload, config, device):
     """
     import torch  # takes seconds, which compiling does without
 
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    lists = schedule(workload, config, sms)
+    workload, config = spec.workload, spec.config
+    lists = schedule(workload, config, spec.sms)
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
     order = np.array([tile for tiles in lists for tile in tiles] + [0])
-    rows, packed = _rows(config), config.get("PACK_HEADS", 1)
+    rows, packed = _rows(config), config.get("PACK_GQA", 1)
     tiles = _ceil_div(workload.seqlen_q, rows)
     if _cluster(config) == 1:
         head, tile = np.divmod(order, tiles)
@@ -47,7 +47,7 @@ def schedule(workload, config, sms):
     """The tiles of each program: lists of tile + tiles per head * (packs of query heads of all
     batches).
 
-    With a CLUSTER of programs, which work on tiles of one KV head at the same time, these are
+    With a CLUSTER_SIZE of programs, which work on tiles of one KV head at the same time, these are
     tile + tiles per KV head * (KV heads of all batches). A KV head's are in order of their rows,
     then of query heads, so that those of a cluster see the same keys, or the last some more; they
     are made up to whole clusters. Programs of a cluster are neighbours, with lists of one length.
@@ -61,19 +61,19 @@ def schedule(workload, config, sms):
 
 
 def specialize(workload, config, sms):
-    """What of a config that is best for another workload should be otherwise: {"SECTION_MB": 16},
+    """What to change in a config that is best for another workload: {"L2_SECTION_MB": 16}, say,
     where with the config's sections some programs would still be busy when most are done.
     """
-    sections = [config["SECTION_MB"]]
+    sections = [config["L2_SECTION_MB"]]
     while 2 * sections[-1] <= _MOST_MB:
         sections.append(2 * sections[-1])
     tiles = _ceil_div(workload.seqlen_q, _rows(config)) * workload.batch * workload.heads
     if workload.varlen or workload.band == (None, None) or tiles > _FEW_TILES * sms:
         return {}
-    longest = [max(_shares(workload, {**config, "SECTION_MB": mb}, sms)[1]) for mb in sections]
+    longest = [max(_shares(workload, {**config, "L2_SECTION_MB": mb}, sms)[1]) for mb in sections]
     if longest[0] <= _UNEVEN * min(longest):
         return {}
-    return {"SECTION_MB": sections[longest.index(min(longest))]}
+    return {"L2_SECTION_MB": sections[longest.index(min(longest))]}
 
 
 def _shares(workload, config, sms):
@@ -90,7 +90,7 @@ def _shares(workload, config, sms):
         ends = range(cluster - 1, _tiles_of_head_kv(workload, config, count), cluster)
         tiles = [min(turn // workload.group, count - 1) for turn in ends]
     turns, group = len(tiles), 1 if cluster > 1 else workload.group
-    packed = config.get("PACK_HEADS", 1)
+    packed = config.get("PACK_GQA", 1)
     heads = workload.batch * workload.heads_kv * group // packed
     workers = min(turns * heads, sms // cluster)
     lists = [[] for _ in range(workers)]
@@ -99,7 +99,7 @@ def _shares(workload, config, sms):
         return [list(range(i, turns * heads, workers)) for i in range(workers)], []
     element = 1 if workload.dtype == "e4m3" else 2
     kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
-    section = max(1, int(config["SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
+    section = max(1, int(config["L2_SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
     cost = [_tile_cost(workload, config, _rows(config), tile) for tile in tiles]
     order = sorted(range(turns), key=lambda turn: -cost[turn])
     heap = [(0.0, i) for i in range(workers)]
@@ -123,12 +123,12 @@ def edges(workload):
 
 def _rows(config):
     """Query rows of a tile."""
-    return 64 * config["WARPGROUPS"] // config.get("PACK_HEADS", 1)
+    return 64 * config["WARPGROUPS"] // config.get("PACK_GQA", 1)
 
 
 def _cluster(config):
     """Programs that share K and V."""
-    return config.get("CLUSTER", 1)
+    return config.get("CLUSTER_SIZE", 1)
 
 
 def _tiles_of_head_kv(workload, config, tiles):

@@ -51,7 +51,7 @@ def test_without_a_config_it_is_what_the_runtime_would_choose(run: Run) -> None:
         ),
         ("BLOCK_M", "config 'BLOCK_M' is not NAME=VALUE, such as BLOCK_M=128"),
         ("BLOCK_M=100", "unknown value of BLOCK_M '100'"),
-        ("LOADS=tam", "unknown value of LOADS 'tam': did you mean tma? (known: pointer, tma)"),
+        ("USE_TMA=tma", "unknown value of USE_TMA 'tma' (known: 0, 1)"),
         ("BLOCK_M=64,BLOCK_M=64", "config gives BLOCK_M twice: leave one out"),
     ],
 )
@@ -63,8 +63,8 @@ def test_mistakes_in_a_config(run: Run, config: str, error: str) -> None:
     ("config", "kernel"),
     [
         ("BLOCK_M=64", "attention_fwd_triton"),
-        ("LANE_SUM=1", "attention_fwd_gluon_sm90"),
-        ("OVERLAP=1", "attention_fwd_cuda_sm90"),
+        ("DEFER_ROW_SUM=1", "attention_fwd_gluon_sm90"),
+        ("INTRA_WG_OVERLAP=1", "attention_fwd_cuda_sm90"),
         ("BLOCK_N=32", "attention_fwd_triton"),  # all have BLOCK_N, one this value
     ],
 )
@@ -80,7 +80,10 @@ def test_a_config_is_that_of_the_kernel_whose_parameters_it_names(
     ("config", "error"),
     [
         ("BLOKC_M=1", "unknown parameter of attention_fwd_cuda_sm90 or attention_fwd_gluon_sm90"),
-        ("BLOCK_M=64,num_warps=4,STAGES=2", "unknown parameter of attention_fwd_triton 'STAGES'"),
+        (
+            "BLOCK_M=64,maxnreg=0,WARPGROUPS=2",
+            "unknown parameter of attention_fwd_triton 'WARPGROUPS'",
+        ),
         ("WARPGROUPS=9", "unknown value of WARPGROUPS '9'"),
     ],
 )
@@ -90,11 +93,11 @@ def test_a_config_of_no_kernel(run: Run, config: str, error: str) -> None:
 
 def test_a_kernel_with_a_program_per_sm(run: Run) -> None:
     found = json.loads(
-        run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64,LANE_SUM=1", "--no-compile", "--json").stdout
+        run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64,DEFER_ROW_SUM=1", "--no-compile", "--json").stdout
     )
     assert found["blocks_per_sm"] == 1 and found["threads"] == 256  # consumer and producer
     assert found["blocks_limiter"] == "grid"
-    out = run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64,LANE_SUM=1", "--no-compile").stdout
+    out = run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64,DEFER_ROW_SUM=1", "--no-compile").stdout
     assert "limited by the grid" in out and "no more programs than there are SMs" in out
 
 

@@ -17,7 +17,7 @@ from tunefa.store.record import Record
 DUPLICATE = "tunefa_schema: 1\nrecords: []\nrecords: []\n"
 BROKEN = {
     "duplicate": (DUPLICATE, ":3: key 'records' is already on line 2"),
-    "newer": ("tunefa_schema: 2\nrecords: []\n", ":1: was written by a newer tunefa (schema 2,"),
+    "newer": ("tunefa_schema: 3\nrecords: []\n", ":1: was written by a newer tunefa (schema 3,"),
     "not ours": ("colour: red\n", ": not a results document of tunefa"),
     "not yaml": ("tunefa_schema: 1\nrecords: [\n", ":3: "),
     "empty": ("", ": the file is empty"),

@@ -20,7 +20,7 @@ from tunefa.store.record import Record
 def filled() -> list[Record]:
     """Five records in the store; the first two are the best measured of their workload."""
     made = provenance.of(kernel.load("attention_fwd_triton"))
-    config = {**CONFIG, "maxnreg": 128, "SECTION_HEADS": 1}
+    config = {**CONFIG, "maxnreg": 128, "L2_SECTION_HEADS": 1}
     del config["ORDER"]
     known = [
         measured("q8192"),

@@ -25,7 +25,7 @@ FULL = Workload.parse("h16_q8192_d128_full")
 CAUSAL = replace(FULL, causal=True)
 CONFIG: dict[str, Any] = {
     "BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3,
-    "LOADS": "tma", "maxnreg": 0, "SECTION_HEADS": 1, "PACK_GQA": 0,
+    "USE_TMA": 1, "maxnreg": 0, "L2_SECTION_HEADS": 1, "PACK_GQA": 0,
 }  # fmt: skip
 RESOURCES = Resources(smem_bytes=131072, registers=200, spill_bytes=0, stack_bytes=0)
 WORKLOADS = [
@@ -96,7 +96,7 @@ def test_each_part_by_hand() -> None:
 
 
 def test_pointer_loads_spend_issue_slots() -> None:
-    more = predict(LOADS="pointer").cycles_per_step["issue"] - predict().cycles_per_step["issue"]
+    more = predict(USE_TMA=0).cycles_per_step["issue"] - predict().cycles_per_step["issue"]
     assert more == pytest.approx(model.SLOTS_PER_COPY * (2 * 64 * 128 * 2 / 16) / 128)
 
 
@@ -170,7 +170,7 @@ def test_packed_query_heads_read_k_and_v_once_a_group() -> None:
 
 def test_heads_that_do_not_fit_the_l2_together_read_memory_again() -> None:
     far = replace(FULL, seqlen_q=65536, seqlen_k=65536)  # 32 MiB of K and V per head
-    hbm = [predict(far, SECTION_HEADS=heads).hbm_us for heads in (1, 4, 16)]
+    hbm = [predict(far, L2_SECTION_HEADS=heads).hbm_us for heads in (1, 4, 16)]
     assert hbm == sorted(hbm) and hbm[2] > 2 * hbm[0]
 
 
@@ -244,7 +244,7 @@ def expected(**changes: Any) -> Resources:
 
 def test_what_the_compiler_will_report_is_guessed() -> None:
     assert expected() == Resources(1000, int(15 + 1.5 * 32 + 1.35 * 64), 0)
-    pointers = expected(LOADS="pointer").registers
+    pointers = expected(USE_TMA=0).registers
     assert pointers is not None and pointers > (expected().registers or 0)
     capped = expected(maxnreg=96)
     assert capped.registers == 96

@@ -45,7 +45,7 @@ MEASURED = [
     ("b4_h16_q4096_d128_full", {}, 728),
     ("b32_h16_q512_d128_causal", {}, 368),
     ("b4_h16_q4096_d128_causal", {}, 671),
-    ("b4_h16_q4096_d128_causal", {"HALF_DIAGONAL": 0}, 656),
+    ("b4_h16_q4096_d128_causal", {"SPLIT_DIAGONAL_BLOCK": 0}, 656),
     ("b32_h32_q512_d64_full", {}, 433),
     ("b1_h32_q16384_d64_full", {}, 543),
     ("b8_h32_q2048_d64_causal", {}, 451),
@@ -76,7 +76,7 @@ def test_a_step_takes_the_longer_of_products_and_softmax() -> None:
 
 
 def test_one_program_stays_on_an_sm() -> None:
-    small = predict(WARPGROUPS=1, BLOCK_N=64, O_PARTS=1, STAGES=2, Q_STAGES=1)
+    small = predict(WARPGROUPS=1, BLOCK_N=64, EPILOGUE_SUBTILE=1, num_stages=2, Q_STAGES=1)
     assert small.occupancy.blocks_per_sm == 1 and small.occupancy.limiter == "grid"
     assert min(v for k, v in small.occupancy.limits.items() if k != "grid") > 1
     assert tiled(WARPGROUPS=1).threads == 256 and tiled(WARPGROUPS=3).threads == 512
@@ -84,8 +84,11 @@ def test_one_program_stays_on_an_sm() -> None:
 
 def test_what_is_skipped_at_the_diagonal_counts() -> None:
     causal = replace(WORKLOAD, causal=True)
-    assert predict(causal, HALF_DIAGONAL=1).time_us < predict(causal, HALF_DIAGONAL=0).time_us
-    assert tiled(causal, HALF_DIAGONAL=1).diagonal_n == 64
+    assert (
+        predict(causal, SPLIT_DIAGONAL_BLOCK=1).time_us
+        < predict(causal, SPLIT_DIAGONAL_BLOCK=0).time_us
+    )
+    assert tiled(causal, SPLIT_DIAGONAL_BLOCK=1).diagonal_n == 64
 
 
 def test_a_head_is_not_padded_to_a_power_of_two() -> None:
@@ -95,7 +98,7 @@ def test_a_head_is_not_padded_to_a_power_of_two() -> None:
 
 def test_sections_are_heads_that_fill_so_much_memory() -> None:
     causal = replace(WORKLOAD, causal=True)  # 2 MiB of K and V a head
-    assert [tiled(causal, SECTION_MB=each).section_heads for each in (4, 8, 32)] == [2, 4, 16]
+    assert [tiled(causal, L2_SECTION_MB=each).section_heads for each in (4, 8, 32)] == [2, 4, 16]
     assert tiled().section_heads == 1, "without a mask one head comes after the other"
 
 
@@ -117,8 +120,8 @@ def test_a_window_of_two_sides_costs_what_its_keys_do() -> None:
 
 def test_heads_that_share_a_tile_read_keys_once() -> None:
     decode = Workload.parse("b64_h64_kv8_q1_k8192_d128")
-    assert [tiled(decode, PACK_HEADS=each).packed_heads for each in (1, 4, 8)] == [1, 4, 8]
-    alone, packed = predict(decode, PACK_HEADS=1), predict(decode, PACK_HEADS=8)
+    assert [tiled(decode, PACK_GQA=each).packed_heads for each in (1, 4, 8)] == [1, 4, 8]
+    alone, packed = predict(decode, PACK_GQA=1), predict(decode, PACK_GQA=8)
     assert packed.steps < alone.steps / 7 and packed.time_us < alone.time_us / 4
 
 
@@ -134,7 +137,7 @@ BEFORE = [
     (
         "sm90",
         "b1_h32_kv8_q8192_d128_bf16_causal",
-        {"PACK_GQA": 1, "LOADS": "pointer"},
+        {"PACK_GQA": 1, "USE_TMA": 0},
         1080.1366129921137,
     ),
     ("sm80", "b4_h8_q4096_d256_bf16_full", {}, 2785.1390070921984),

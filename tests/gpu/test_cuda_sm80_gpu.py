@@ -19,7 +19,16 @@ from tunefa.spec.workload import Workload
 pytestmark = pytest.mark.gpu
 
 KERNEL = kernels.load("attention_fwd_cuda_sm80")
-NAMES = ("WARPS", "BLOCK_M", "BLOCK_N", "STAGES", "Q_IN_REGS", "SHARE_QK", "SLACK", "BLOCKS_PER_SM")
+NAMES = (
+    "num_warps",
+    "BLOCK_M",
+    "BLOCK_N",
+    "num_stages",
+    "Q_IN_REGS",
+    "SHARE_QK_SMEM",
+    "RESCALE_THRESHOLD",
+    "MIN_BLOCKS_PER_SM",
+)
 SHAPES = [
     # Head dimensions of every kind of panel, padded for q k^T or not, and both dtypes.
     *(f"h4_kv2_q300_d{d}_{dtype}_causal" for d in (16, 24, 64, 72, 80, 96, 120, 128, 160, 192, 256)

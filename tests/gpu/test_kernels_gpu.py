@@ -26,7 +26,7 @@ pytestmark = pytest.mark.gpu
 
 KERNEL = kernels.load("attention_fwd_triton")
 DEVICE = "cuda"
-NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "LOADS", "maxnreg", "SECTION_HEADS",
+NAMES = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages", "USE_TMA", "maxnreg", "L2_SECTION_HEADS",
          "PACK_GQA")  # fmt: skip
 CONFIGS: list[dict[str, Any]] = [
     dict(zip(NAMES, values, strict=True))
@@ -213,7 +213,7 @@ def test_pointers_that_are_not_aligned() -> None:
     assert not KERNEL.module.is_aligned(made)
     case = here(workload)
     for config in feasible(case):
-        if config["LOADS"] == "pointer":
+        if config["USE_TMA"] == 0:
             launched(case, made, config)
             assert verdict(made, workload).passed, config
 
@@ -244,8 +244,8 @@ def test_offsets_beyond_two_to_the_31st() -> None:
         made = check.tensors(workload, DEVICE, seed=0)
         # The last keys decide: they alone resemble the queries.
         made[1][:, :, -16:] = made[0] * 4
-    for loads in ("pointer", "tma"):
-        config = {**case.default(), "LOADS": loads}
+    for use_tma in (0, 1):
+        config = {**case.default(), "USE_TMA": use_tma}
         if case.refusal(config) is None:
             launched(case, made, config)
             with much_memory():

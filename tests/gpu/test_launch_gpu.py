@@ -36,7 +36,7 @@ pytestmark = [
 SIZES = "b2_h8_kv2_q300_k333_d64_bf16_causal"
 CONFIG: dict[str, Any] = {
     "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2,
-    "LOADS": "pointer", "maxnreg": 0, "SECTION_HEADS": 1, "PACK_GQA": 0,
+    "USE_TMA": 0, "maxnreg": 0, "L2_SECTION_HEADS": 1, "PACK_GQA": 0,
 }  # fmt: skip
 
 
@@ -54,10 +54,10 @@ def compiled(config: dict[str, Any], dtype: str = "bf16") -> tuple[LaunchSpec, C
 # --------------------------------------------------------------------------- beside Triton's own
 
 
-@pytest.mark.parametrize("loads", ["pointer", "tma"])
+@pytest.mark.parametrize("use_tma", [0, 1])
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-def test_gives_what_triton_s_launcher_gives(loads: str, dtype: str) -> None:
-    spec, binary, made = compiled({**CONFIG, "LOADS": loads}, dtype)
+def test_gives_what_triton_s_launcher_gives(use_tma: int, dtype: str) -> None:
+    spec, binary, made = compiled({**CONFIG, "USE_TMA": use_tma}, dtype)
     prepared = language.prepare(spec, binary, made)
     assert isinstance(prepared, PreparedLaunch)
     for seed in range(3):
@@ -142,7 +142,7 @@ def test_threads_streams_and_random_shapes(fresh: Runtime, monkeypatch: pytest.M
 
 
 def test_tensor_maps_are_bounded() -> None:
-    spec, binary, made = compiled({**CONFIG, "LOADS": "tma"})
+    spec, binary, made = compiled({**CONFIG, "USE_TMA": 1})
     prepared = language.prepare(spec, binary, made)
     assert isinstance(prepared, PreparedLaunch)
     keep = [made[1].clone() for _ in range(2 * MAX_MAPS)]

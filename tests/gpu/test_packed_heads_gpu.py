@@ -46,7 +46,7 @@ def test_few_queries_of_long_sequences(packed: int, head_dim: int) -> None:
                 case = Case(KERNEL, workload, SM90)
                 if case.why_not() is None:
                     config = case.default()
-                    assert config["PACK_HEADS"] == packed
+                    assert config["PACK_GQA"] == packed
                     judge(case, config, check.Gate("cuda"))
 
 
@@ -63,7 +63,7 @@ def test_random_problems_through_random_configs(packed: int) -> None:
         heads = f"b{chance.randint(1, 3)}_h{3 * packed * chance.choice([1, 2])}_kv3"
         few = Case(KERNEL, Workload.parse(f"{heads}_q63_k4096_{kind}"), SM90)
         configs = few.feasible().configs
-        config = chance.choice([each for each in configs if each["PACK_HEADS"] == packed])
+        config = chance.choice([each for each in configs if each["PACK_GQA"] == packed])
         for _ in range(3):
             seqlens = f"q{chance.randint(1, 300)}_k{chance.randint(1, 300)}"
             workload = Workload.parse(f"{heads}_{seqlens}_{kind}")

@@ -216,7 +216,7 @@ def test_exact_nearest_default(fresh: Runtime, tmp_path: Path) -> None:
     target = Chip.of(torch.device("cuda", torch.cuda.current_device())).target
     assert target is not None
     case = Case(kernels.load("attention_fwd_triton"), Workload.parse(WORKLOAD), target)
-    config = {**case.default(), "SECTION_HEADS": 4}  # of which the model has no better opinion
+    config = {**case.default(), "L2_SECTION_HEADS": 4}  # of which the model has no better opinion
     store_record(tmp_path, config)
     fresh._plans.clear()
     for workload, how in [

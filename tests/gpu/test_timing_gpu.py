@@ -29,7 +29,7 @@ def bench(mode: Mode) -> Bench:
 
 
 def default() -> dict[str, Any]:
-    return {**Case(KERNEL, SMALL, seen_target()).default(), "LOADS": "tma"}
+    return {**Case(KERNEL, SMALL, seen_target()).default(), "USE_TMA": 1}
 
 
 def median_us(mode: Mode) -> float:
@@ -58,7 +58,7 @@ def test_what_is_timed_computes_attention(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_race_of_both_kinds_of_loads(mode: Mode) -> None:
     made = bench(mode)
-    trials = [Trial({**default(), "LOADS": loads}, "ok") for loads in ("tma", "pointer")]
+    trials = [Trial({**default(), "USE_TMA": use_tma}, "ok") for use_tma in (1, 0)]
     trials = [made.judge(trial, float("inf")) for trial in trials]
     assert [(t.outcome, t.reason) for t in trials] == [("ok", "")] * 2
     raced = made.race(trials, trials[0].config, until=0.0)  # at once: the fewest rounds there are

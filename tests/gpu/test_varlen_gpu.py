@@ -317,7 +317,7 @@ def test_sections_of_heads() -> None:
         pytest.skip(f"no kernel serves packed sequences on {seen_target().arch.name}")
     case, gate, made = cases[0], check.Gate("cuda"), []
     for megabytes in (4, 8, 32):
-        config = {**case.default(), "SECTION_MB": megabytes}
+        config = {**case.default(), "L2_SECTION_MB": megabytes}
         judge(case, config, gate)
         tensors = check.tensors(workload, "cuda", seed=0)
         language = languages.load(case.kernel.language)

@@ -18,9 +18,11 @@ import torch
 from tests.support.ascend_compiler import THERE, needs_compiler
 from tests.support.ascend_interpreted import CORES, KERNEL
 from tunefa.compile.ascend import front_end, sidecar
+from tunefa.compile.contract import LaunchSpec
 from tunefa.measure import check
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
 TOOLS = {name: shutil.which(f"{name}-19") or "" for name in ("mlir-opt", "mlir-translate", "llc")}
@@ -103,20 +105,22 @@ def passed(argument: Any) -> Any:
 
 @needs_tools
 @needs_compiler
-@pytest.mark.parametrize(("text", "block_m", "block_n", "loops"), CASES)
+@pytest.mark.parametrize(("text", "block_m", "block_n", "split"), CASES)
 def test_numbers_are_right(
-    text: str, block_m: int, block_n: int, loops: int, tmp_path: Path,
+    text: str, block_m: int, block_n: int, split: int, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(sidecar, "folder", lambda: THERE)
     kernel, workload = kernels.load(KERNEL), Workload.parse(text)
-    config = {**kernel.default(workload, B3), "LOOPS": loops}
+    config = {**kernel.default(workload, B3), "SPLIT_MASK_LOOP": split}
     config |= {"BLOCK_M": block_m, "BLOCK_N": block_n}
     variant = kernel.module.variant(workload, config)
     task = front_end.Task.of(kernel, variant, B3)
     run = built(front_end.lowered(sidecar.installed(), task), tmp_path)
     tensors, scale = check.tensors(workload, "cpu", seed=0), workload.head_dim**-0.5
-    _, arguments = kernel.module.arguments(tensors, workload, config, scale)
+    _, arguments = kernel.module.arguments(
+        tensors, LaunchSpec(Case(kernel, workload, Target.named("ascend910b3")), config, scale)
+    )
     own = arguments[: len(variant["signature"])]  # the rest are constants
     unused = torch.zeros(1, dtype=torch.int8)  # locks and workspace, which only an NPU has
     for program in range(CORES):

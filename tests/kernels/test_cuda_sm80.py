@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import OnCpu
 from tests.support.interpreter import covering
+from tests.support.launch_specs import spec_of
 from tests.support.tree import TREE
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
@@ -33,7 +33,16 @@ from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_cuda_sm80")
 SM80 = Target.named("sm80")
-NAMES = ("WARPS", "BLOCK_M", "BLOCK_N", "STAGES", "Q_IN_REGS", "SHARE_QK", "SLACK", "BLOCKS_PER_SM")
+NAMES = (
+    "num_warps",
+    "BLOCK_M",
+    "BLOCK_N",
+    "num_stages",
+    "Q_IN_REGS",
+    "SHARE_QK_SMEM",
+    "RESCALE_THRESHOLD",
+    "MIN_BLOCKS_PER_SM",
+)
 SHAPES = (
     # One row, rows without a key, more keys than rows, tails of both.
     "h2_q1_k1_d64_bf16_causal",
@@ -201,7 +210,7 @@ def test_what_it_does_not_serve_has_a_name(text: str, why: str) -> None:
 
 
 def test_heavy_tiles_come_first_within_what_the_l2_cache_holds() -> None:
-    run = partial(KERNEL.module.arguments, scale=1.0, config=config(4, 64, 32, 1, 0, 0, 8, 1))
+    small = config(4, 64, 32, 1, 0, 0, 8, 1)
     for text, tiles, section in [
         ("b2_h8_kv2_q4096_d64_full", 64, 1),
         ("b2_h8_kv2_q1000_d64_causal", 16, 16),  # 250 KB a KV head: all heads at once
@@ -209,7 +218,7 @@ def test_heavy_tiles_come_first_within_what_the_l2_cache_holds() -> None:
     ]:
         workload = Workload.parse(text)
         strided = torch.empty(1).as_strided((1, 1, 1, 1), (0, 0, 0, 1))
-        grid, found = run([strided] * 5, workload)
+        grid, found = spec_of(KERNEL, workload, small, 1.0).arguments([strided] * 5)
         sizes = found[-1]
         assert (sizes.tiles, sizes.section_heads) == (tiles, section)
         assert grid == (tiles * workload.batch * workload.heads, 1, 1)

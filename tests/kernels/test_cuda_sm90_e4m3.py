@@ -12,6 +12,7 @@ import torch
 
 from tests.kernels.test_e4m3 import in_memory
 from tests.support import cuda_on_cpu
+from tests.support.launch_specs import spec_of
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.spec import arch_catalog as archs
@@ -65,11 +66,13 @@ def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) ->
 
     more = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv + 1, w.head_dim_v + 16))
     v = more.to(torch.int8)[:, :, 1:, : w.head_dim_v].transpose(1, 2)
-    ((shape, dtype),) = KERNEL.module.scratch((None, None, v), w, {})
+    ((shape, dtype),) = KERNEL.module.scratch((None, None, v), spec_of(KERNEL, w, {}))
     assert dtype == torch.float8_e4m3fn
     memory = torch.full((w.batch + 1, *shape[1:]), 127, dtype=torch.int8)  # any bits of 8
     made = memory[: w.batch]
-    (blocks, *_), arguments = KERNEL.module.preprocess_arguments((None, None, v, made), w, {})
+    (blocks, *_), arguments = KERNEL.module.preprocess_arguments(
+        (None, None, v, made), spec_of(KERNEL, w, {})
+    )
     library.run(
         blocks, preprocess["threads"],
         *(ctypes.c_void_p(each.data_ptr()) for each in (v, made)), *arguments[2:],
@@ -85,7 +88,7 @@ def test_no_grid_is_larger_than_a_launch_takes() -> None:
     w = Workload.parse("h1_q16_k8404992_d64_e4m3_full")
     v = torch.empty(1, 1, 1, 64, dtype=torch.int8).expand(1, 1, w.seqlen_k, 64)
     vt = torch.empty(1, 1, 1, 1, dtype=torch.int8).expand(1, 1, 64, w.seqlen_k)
-    grid, _ = KERNEL.module.preprocess_arguments((None, None, v, vt), w, {})
+    grid, _ = KERNEL.module.preprocess_arguments((None, None, v, vt), spec_of(KERNEL, w, {}))
     assert grid == (w.seqlen_k // 128, 1, 1)
 
 
@@ -122,10 +125,10 @@ def test_only_e4m3_needs_something_to_run_first() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"O_PARTS": 0}, "in one trip"),
+        ({"EPILOGUE_SUBTILE": 0}, "in one trip"),
         ({"BLOCK_N": 112}, "32 keys at a time"),
-        ({"BLOCK_N": 160, "STAGES": 2, "Q_STAGES": 1}, "too few registers"),
-        ({"P_SHARED": 1}, "small enough for the registers"),
+        ({"BLOCK_N": 160, "num_stages": 2, "Q_STAGES": 1}, "too few registers"),
+        ({"P_IN_SMEM": 1}, "small enough for the registers"),
     ],
 )
 def test_what_8_bits_ask_for_is_refused_in_words(changes: dict[str, Any], reason: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.launch_specs import spec_of
 from tests.support.tree import TREE
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
@@ -27,6 +28,7 @@ WORKLOAD = Workload.parse("b2_h4_kv2_q300_k333_d128_e4m3_full")
 OFFSET, ROWS, BLOCK_N = 8, 128, 128
 TRANSPOSE = """
 import torch
+from types import SimpleNamespace
 from tunefa.spec import kernel
 from tunefa.spec.workload import Workload
 
@@ -35,7 +37,7 @@ for sizes in ("h1_q1_k1_d64", "b2_h4_kv2_q1_k333_d128", "h1_q1_k512_d64", "h6_kv
     workload = Workload.parse(f"{sizes}_e4m3_full")
     w = workload
     v = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv, w.head_dim_v), dtype=torch.int8)
-    (shape, dtype), = module.scratch((), workload, {})
+    (shape, dtype), = module.scratch((), SimpleNamespace(workload=workload, config={}))
     made = torch.full(shape, 127, dtype=torch.int8)
     v = v.transpose(1, 2)
     grid, arguments = module.e4m3.transposition_arguments(v, made)
@@ -134,12 +136,12 @@ def test_only_e4m3_needs_something_to_run_first() -> None:
     assert keys[0] != keys[1]
     longer = Workload.parse("b1_h8_kv2_q500_k777_d128_e4m3_full")
     assert language.binary_key(on_sm90(longer), config, True) == keys[0]
-    ((shape, dtype),) = KERNEL.module.scratch((), WORKLOAD, config)
+    ((shape, dtype),) = KERNEL.module.scratch((), spec_of(KERNEL, WORKLOAD, config))
     assert (shape, dtype) == ((2, 2, 128, 336), torch.float8_e4m3fn)
 
 
 def test_probabilities_have_no_room_for_slack() -> None:
-    config = {**KERNEL.default(WORKLOAD, SM90), "SLACK": 8}
+    config = {**KERNEL.default(WORKLOAD, SM90), "RESCALE_THRESHOLD": 8}
     assert "no room above" in (KERNEL.space.refusal(config, WORKLOAD, SM90) or "")
 
 

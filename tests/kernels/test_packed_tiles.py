@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from tests.support.fake_cuda import FakeCuda
+from tests.support.launch_specs import spec_of
 from tests.support.packed_tables import UNWRITTEN
 from tests.support.tree import TREE
 from tunefa.compile import languages
@@ -116,8 +117,8 @@ DRAWING = pytest.mark.parametrize(
         ("b32_q4096_d64_full_varlen", {}),
         ("b32_q4096_d96_varlen", {}),
         ("b32_q4096_d128_varlen", {}),
-        ("b32_q4096_d128_full_varlen", {"SECTION_MB": 16}),
-        ("b32_q4096_d128_varlen", {"Q_STAGES": 1, "O_PARTS": 1, "SLACK": 0}),
+        ("b32_q4096_d128_full_varlen", {"L2_SECTION_MB": 16}),
+        ("b32_q4096_d128_varlen", {"Q_STAGES": 1, "EPILOGUE_SUBTILE": 1, "RESCALE_THRESHOLD": 0}),
         ("b32_q4096_d256_varlen", {}),
         ("b32_q4096_d128_full_w512_a100_softcap_varlen", {}),
         ("b300_q40_d128_varlen", {}),
@@ -163,19 +164,18 @@ def test_a_tile_stays_on_the_tray_until_all_have_read_it() -> None:
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
+def launched() -> Any:
     """Tensors of WORKLOAD with the scratch memory of a call, and the kernel's and its preprocess's
     parameters for them."""
-    sms = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: sms)
     case = Case(KERNEL, WORKLOAD, SM90)
     config = case.default()
     compiled = languages.load("gluon").compile(case, config)
     made = check.tensors(WORKLOAD, "cpu", seed=0)
-    shapes = KERNEL.module.scratch(made, WORKLOAD, config)
+    spec = spec_of(KERNEL, WORKLOAD, config)
+    shapes = KERNEL.module.scratch(made, spec)
     made += tuple(torch.empty(shape, dtype=dtype) for shape, dtype in shapes)
-    main = KERNEL.module.arguments(made, WORKLOAD, config, 0.5)
-    first = KERNEL.module.preprocess_arguments(made, WORKLOAD, config)
+    main = KERNEL.module.arguments(made, spec)
+    first = KERNEL.module.preprocess_arguments(made, spec)
     return SimpleNamespace(
         tensors=made,
         config=config,
@@ -207,8 +207,9 @@ def test_there_is_room_for_as_many_as_the_next_powers_of_two(launched: Any) -> N
 
 
 def test_a_section_is_as_the_config_says(launched: Any) -> None:
-    config = {**launched.config, "SECTION_MB": 16}
-    _, arguments = KERNEL.module.preprocess_arguments(launched.tensors, WORKLOAD, config)
+    config = {**launched.config, "L2_SECTION_MB": 16}
+    spec = spec_of(KERNEL, WORKLOAD, config)
+    _, arguments = KERNEL.module.preprocess_arguments(launched.tensors, spec)
     section = arguments[7]
     assert section * 2 * (128 + 128) == 16 * 2**20  # bytes of K and V of one KV head
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
+from tests.support.launch_specs import spec_of
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
@@ -40,10 +39,10 @@ def _config(workload: Workload) -> dict[str, Any]:
 def test_every_tile_is_somebodys_once(text: str, schedule: Any) -> None:
     workload = Workload.parse(text)
     config = _config(workload)
-    tiles = -(-workload.seqlen_q * config["PACK_HEADS"] // (64 * config["WARPGROUPS"]))
+    tiles = -(-workload.seqlen_q * config["PACK_GQA"] // (64 * config["WARPGROUPS"]))
     lists = schedule(workload, config, SMS)
     everything = sorted(tile for program in lists for tile in program)
-    packs = workload.batch * workload.heads // config["PACK_HEADS"]
+    packs = workload.batch * workload.heads // config["PACK_GQA"]
     assert everything == list(range(tiles * packs))
     assert len(lists) <= SMS and all(lists)
 
@@ -64,14 +63,14 @@ def _longest(workload: Workload, config: dict[str, Any], schedule: Any) -> int:
 def test_sections_grow_where_programs_would_not_end_together(name: str, schedule: Any) -> None:
     workload = Workload.parse("b2_h10_q3000_d128_causal")
     kernel = kernels.load(name)
-    config = {**kernel.default(workload, archs.load("sm90")), "SECTION_MB": 4}
-    config |= {"CLUSTER": 1} if "CLUSTER" in config else {}
+    config = {**kernel.default(workload, archs.load("sm90")), "L2_SECTION_MB": 4}
+    config |= {"CLUSTER_SIZE": 1} if "CLUSTER_SIZE" in config else {}
     specialized = kernel.module.specialize(workload, config, SMS)
-    assert list(specialized) == ["SECTION_MB"]
+    assert list(specialized) == ["L2_SECTION_MB"]
     before = _longest(workload, config, schedule)
     assert _longest(workload, {**config, **specialized}, schedule) < before / 1.03
     for mb in (4, 8, 16, 32):
-        other = _longest(workload, {**config, "SECTION_MB": mb}, schedule)
+        other = _longest(workload, {**config, "L2_SECTION_MB": mb}, schedule)
         assert other > 0.97 * _longest(workload, {**config, **specialized}, schedule)
     assert kernel.module.specialize(workload, {**config, **specialized}, SMS) == {}
 
@@ -83,8 +82,8 @@ def test_sections_of_clusters_grow_as_well() -> None:
         Workload.parse("b1_h40_q2500_d128_causal"),
     )
     config = kernel.default(workload, archs.load("sm90"))
-    assert (config["CLUSTER"], config["SECTION_MB"]) == (2, 8)
-    assert kernel.module.specialize(workload, config, SMS) == {"SECTION_MB": 32}
+    assert (config["CLUSTER_SIZE"], config["L2_SECTION_MB"]) == (2, 8)
+    assert kernel.module.specialize(workload, config, SMS) == {"L2_SECTION_MB": 32}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,7 @@ def test_sections_of_clusters_grow_as_well() -> None:
 def test_sections_stay_where_they_decide_nothing(text: str) -> None:
     """All tiles alike, so many that programs end together, or drawn from a list."""
     workload = Workload.parse(text)
-    config = {**_config(workload), "SECTION_MB": 4}
+    config = {**_config(workload), "L2_SECTION_MB": 4}
     assert KERNEL.module.specialize(workload, config, SMS) == {}
 
 
@@ -143,19 +142,17 @@ def test_a_tile_costs_the_blocks_that_its_rows_see(text: str) -> None:
      ("h32_kv4_q64", 1)],
 )  # fmt: skip
 def test_few_queries_share_a_tile_by_default(text: str, packed: int) -> None:
-    assert _config(Workload.parse(text))["PACK_HEADS"] == packed
+    assert _config(Workload.parse(text))["PACK_GQA"] == packed
 
 
 @pytest.mark.parametrize("text", ["b2_h24_kv2_q9_k70", "b3_h32_kv8_q40_k99_full", "h12_kv2_q20"])
-def test_packs_hold_every_row_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packs_hold_every_row_once(text: str) -> None:
     workload = Workload.parse(text)
     config = _config(workload)
-    packed = config["PACK_HEADS"]
+    packed = config["PACK_GQA"]
     assert packed > 1
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=SMS)
-    )
-    ends, table = KERNEL.module.tile_table.tables(workload, config, "cpu")
+    spec = spec_of(KERNEL, workload, config, sms=SMS)
+    ends, table = KERNEL.module.tile_table.tables(spec, "cpu")
     assert ends[-1] == len(table) - 1
     held = set()
     for batch, head, head_kv, first in table[:-1].tolist():
@@ -175,12 +172,12 @@ CUDA = kernels.load("attention_fwd_cuda_sm90")
 
 def _clustered(text: str) -> tuple[Workload, dict[str, Any]]:
     workload = Workload.parse(text)
-    return workload, {**CUDA.default(workload, archs.load("sm90")), "CLUSTER": 2}
+    return workload, {**CUDA.default(workload, archs.load("sm90")), "CLUSTER_SIZE": 2}
 
 
-def _programs(workload: Workload, config: dict[str, Any]) -> list[list[list[int]]]:
+def _programs(workload: Workload, config: dict[str, Any], sms: int) -> list[list[list[int]]]:
     """The rows of each program's part of the table."""
-    ends, table = CUDA.module.tile_table.tables(workload, config, "cpu")
+    ends, table = CUDA.module.tile_table.tables(spec_of(CUDA, workload, config, sms=sms), "cpu")
     assert len(table) == ends[-1] + 1
     return [table[a:b].tolist() for a, b in itertools.pairwise(ends.tolist())]
 
@@ -201,14 +198,9 @@ def _programs(workload: Workload, config: dict[str, Any]) -> list[list[list[int]
         *("b8_h64_kv8_q2048", "h2_q999_k77", "h1_q130_d64"),
     ],
 )
-def test_programs_of_a_cluster_share_keys(
-    text: str, sms: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_of_a_cluster_share_keys(text: str, sms: int) -> None:
     workload, config = _clustered(text)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=sms)
-    )
-    programs, rows = _programs(workload, config), 64 * config["WARPGROUPS"]
+    programs, rows = _programs(workload, config, sms), 64 * config["WARPGROUPS"]
     assert len(programs) % 2 == 0 and len(programs) <= sms and all(programs)
     seen, missing = set(), set()
     for first, second in zip(programs[::2], programs[1::2], strict=True):

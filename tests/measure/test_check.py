@@ -21,7 +21,7 @@ KERNEL = kernels.load("attention_fwd_triton")
 SMALL = Workload.parse("b2_h4_kv2_q7_k13_d32_dv48_fp32_causal")
 CONFIG: dict[str, Any] = {
     "BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 1, "num_stages": 1,
-    "LOADS": "pointer", "maxnreg": 0, "SECTION_HEADS": 1, "PACK_GQA": 0,
+    "USE_TMA": 0, "maxnreg": 0, "L2_SECTION_HEADS": 1, "PACK_GQA": 0,
 }  # fmt: skip
 
 
@@ -286,7 +286,7 @@ def test_ragged_windows_are_never_wider_than_asked() -> None:
     [
         ("q8192_d64_fp16_causal", {}),
         ("q8192_h4_d72_dv40_fp32_full", {"BLOCK_N": 32}),
-        ("q8192_h8_kv2_d64_bf16_causal", {"LOADS": "tma", "PACK_GQA": 1, "SECTION_HEADS": 4}),
+        ("q8192_h8_kv2_d64_bf16_causal", {"USE_TMA": 1, "PACK_GQA": 1, "L2_SECTION_HEADS": 4}),
     ],
 )
 def test_the_interpreter_passes_what_is_right(workload: str, changes: dict[str, Any]) -> None:

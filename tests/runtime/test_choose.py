@@ -63,24 +63,24 @@ def test_what_was_measured_for_others_is_specialized() -> None:
     config = kernels.load(CUDA).default(near, SM90)
     causal = replace(record(CUDA, 300.0), workload=near, config=config)
     nearest, chosen = both(causal, text=text)
-    assert nearest.config["SECTION_MB"] == 8 and chosen.specialized == {"SECTION_MB": 32}
+    assert nearest.config["L2_SECTION_MB"] == 8 and chosen.specialized == {"L2_SECTION_MB": 32}
     assert chosen.config == {**nearest.config, **chosen.specialized}
-    assert chosen.why == f"{nearest.why}, with SECTION_MB=32"
+    assert chosen.why == f"{nearest.why}, with L2_SECTION_MB=32"
     default, chosen = both(text=text)
-    assert default.how == chosen.how == "default" and chosen.specialized == {"SECTION_MB": 32}
-    assert chosen.why == f"{default.why}, with SECTION_MB=32"
+    assert default.how == chosen.how == "default" and chosen.specialized == {"L2_SECTION_MB": 32}
+    assert chosen.why == f"{default.why}, with L2_SECTION_MB=32"
     exact, chosen = both(replace(causal, workload=Workload.parse(text)), text=text)
     assert chosen == exact and not chosen.specialized
 
 
 def test_a_value_that_rules_refuse_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     module = kernels.load(CUDA).module
-    monkeypatch.setattr(module, "specialize", lambda workload, config, sms: {"STAGES": 6})
+    monkeypatch.setattr(module, "specialize", lambda workload, config, sms: {"num_stages": 6})
     nearest, chosen = both(WIDE, text="b4_h16_q4000_d128_full")
     assert chosen == nearest
-    monkeypatch.setattr(module, "specialize", lambda workload, config, sms: {"STAGES": 2})
+    monkeypatch.setattr(module, "specialize", lambda workload, config, sms: {"num_stages": 2})
     nearest, chosen = both(WIDE, text="b4_h16_q4000_d128_full")
-    assert chosen.config == {**nearest.config, "STAGES": 2}
+    assert chosen.config == {**nearest.config, "num_stages": 2}
 
 
 def test_what_a_record_says_of_its_kernel_counts() -> None:

@@ -60,7 +60,7 @@ def test_tensors_that_tma_cannot_read(monkeypatch: pytest.MonkeyPatch, kind: str
     with on_cpu(monkeypatch) as language:
         chosen = plan_of(made, language, record(TMA, str(made.workload()))).chosen
         assert (chosen.config, chosen.how) == (POINTER, "exact")
-        assert chosen.why.endswith("LOADS is pointer, not tma: the tensors are not 16-byte aligned")
+        assert chosen.why.endswith("USE_TMA is 0, not 1: the tensors are not 16-byte aligned")
         assert language.compiled == [(POINTER, False)]
 
 
@@ -132,7 +132,7 @@ def test_options_are_what_was_found_then_the_default() -> None:
 def test_what_the_space_refuses_with_pointers_gives_way_to_the_default() -> None:
     kernel = FakeKernel(refused_block_m=frozenset({128}), default_config={**TMA, "BLOCK_M": 64})
     (only,) = options(TMA, kernel, aligned=False)
-    assert (only.config, only.how) == ({"BLOCK_M": 64, "LOADS": "pointer"}, "default")
+    assert (only.config, only.how) == ({"BLOCK_M": 64, "USE_TMA": 0}, "default")
 
 
 def test_a_config_that_does_not_compile_gives_way_to_the_default(
@@ -214,6 +214,6 @@ def test_the_real_kernel_compiles_its_default(
     monkeypatch.setattr(languages.load("triton"), "prepare", lambda *arguments: launch)
     made = plan.of(call(q=shape, k=shape, v=shape), H200, Fixed([]), [kernel], compile)
     assert isinstance(made, KernelPlan) and made.chosen.how == "default"
-    assert (made.chosen.config["LOADS"] == "tma") <= aligned
+    assert (made.chosen.config["USE_TMA"] == 1) <= aligned
     ((resources, was_aligned),) = compiled
     assert resources.registers > 0 and was_aligned == aligned

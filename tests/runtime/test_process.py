@@ -24,7 +24,7 @@ from tunefa.store import results as store
 from tunefa.store.results import Store
 
 pytestmark = pytest.mark.usefixtures("fresh")
-TMA = {"BLOCK_M": 128, "LOADS": "tma"}
+TMA = {"BLOCK_M": 128, "USE_TMA": 1}
 
 
 def tensors(

@@ -105,7 +105,7 @@ def test_frozen_changes_no_config_for_its_tensors(
 ) -> None:
     made = unaligned(kind)
     with on_cpu(monkeypatch) as language:
-        with pytest.raises(TunefaError, match="LOADS is tma, and the tensors are not 16-byte"):
+        with pytest.raises(TunefaError, match="USE_TMA is 1, and the tensors are not 16-byte"):
             frozen_of(made, language, record(TMA, str(made.workload())))
         exact = frozen_of(made, language, record(POINTER, str(made.workload())))
     assert exact.chosen.config == POINTER and language.compiled == [(POINTER, False)]

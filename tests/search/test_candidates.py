@@ -40,5 +40,7 @@ def test_the_model_is_asked_once_for_what_it_sees_no_difference_between(
         {tuple(c[n] for n in kernel.space.seen_by_cost_model) for c in some.configs}
     )
     if name == "attention_fwd_cuda_sm90":
-        assert {"PING_PONG", "SLACK", "CLUSTER"}.isdisjoint(kernel.space.seen_by_cost_model)
+        assert {"PING_PONG", "RESCALE_THRESHOLD", "CLUSTER_SIZE"}.isdisjoint(
+            kernel.space.seen_by_cost_model
+        )
         assert len(asked) < len(some.configs)

@@ -26,12 +26,12 @@ KERNEL = kernels.load("attention_fwd_triton")
 WORKLOAD = Workload.parse("q8192_d128_bf16_causal")
 CASE = Case(KERNEL, WORKLOAD, TARGET)
 DEFAULT = CASE.default()
-STORED = {**DEFAULT, "SECTION_HEADS": 16}
-SECOND = {**DEFAULT, "SECTION_HEADS": 4}
+STORED = {**DEFAULT, "L2_SECTION_HEADS": 16}
+SECOND = {**DEFAULT, "L2_SECTION_HEADS": 4}
 
 
 class Device:
-    """Races by table: SECTION_HEADS -> us, or an outcome. The noise floor is 1 %."""
+    """Races by table: L2_SECTION_HEADS -> us, or an outcome. The noise floor is 1 %."""
 
     kind = "measured"
     width = 3
@@ -58,7 +58,7 @@ class Device:
 
     def next(self, wait_s: float = 0.0) -> Trial:
         config = self.pending.pop(0)
-        says: Any = self.us[config["SECTION_HEADS"]]
+        says: Any = self.us[config["L2_SECTION_HEADS"]]
         if isinstance(says, str):
             outcome: Any = says
             return Trial(config, outcome, "because")

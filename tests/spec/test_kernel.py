@@ -62,9 +62,9 @@ def test_what_a_kernel_serves_is_known_without_importing_it(own_kernels: OwnKern
     kernel = own_kernels.add("never_imported", "raise SystemError('imported')", SPACE)
     assert kernel.why_not(WORKLOAD, SM90) is None
     assert kernel.why_not(Workload.parse("q8_w4"), SM90) == "it knows no window"
-    assert kernel.default(WORKLOAD, SM90) == {"BLOCK": 64, "STAGES": 2}
-    assert kernel.refusal({"BLOCK": 64, "STAGES": 2}, WORKLOAD, SM90) is None
-    assert kernel.refusal({"BLOCK": 64}, WORKLOAD, SM90) == "parameter STAGES is missing"
+    assert kernel.default(WORKLOAD, SM90) == {"BLOCK": 64, "num_stages": 2}
+    assert kernel.refusal({"BLOCK": 64, "num_stages": 2}, WORKLOAD, SM90) is None
+    assert kernel.refusal({"BLOCK": 64}, WORKLOAD, SM90) == "parameter num_stages is missing"
 
 
 def test_a_module_is_imported_once_by_path(own_kernels: OwnKernels) -> None:

@@ -39,7 +39,7 @@ def test_every_part_of_a_file_is_read(tiny: Space, tmp_path: Path) -> None:
     assert (tiny.kernel, tiny.op, tiny.language) == ("tiny", "fwd", "triton")
     assert tiny.parameters == (
         Parameter("BLOCK", (16, 32, 64), "rows"),
-        Parameter("STAGES", (1, 2), "buffers"),
+        Parameter("num_stages", (1, 2), "buffers"),
     )
     assert list(tiny.rules) == ["too much shared memory", "one stage is for short blocks"]
     assert tiny.unaligned == {"BLOCK": 16}
@@ -59,7 +59,7 @@ def test_what_only_a_device_tells_apart_stays_at_its_first_value(tmp_path: Path)
     assert text != TINY
     space = spaces.read(written(tmp_path, text))
     found = space.untimed().feasible(WORKLOAD, SM90)
-    assert {config["STAGES"] for config in found.configs} == {1} and found.total == 3
+    assert {config["num_stages"] for config in found.configs} == {1} and found.total == 3
     assert space.feasible(WORKLOAD, SM90).total == 6
 
 
@@ -145,17 +145,20 @@ def test_refusals_are_counted_by_rule(tiny: Space) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"BLOCK": 64, "STAGES": 2}, None),
-        ({"STAGES": 2, "BLOCK": 64}, None),
-        ({"BLOCK": 64, "STAGES": 1}, "one stage is for short blocks"),
-        ({"BLOCK": 64}, "parameter STAGES is missing"),
+        ({"BLOCK": 64, "num_stages": 2}, None),
+        ({"num_stages": 2, "BLOCK": 64}, None),
+        ({"BLOCK": 64, "num_stages": 1}, "one stage is for short blocks"),
+        ({"BLOCK": 64}, "parameter num_stages is missing"),
         ({}, "parameter BLOCK is missing"),
-        ({"BLOCK": 48, "STAGES": 2}, "BLOCK=48 is not in the space"),
-        ({"BLOCK": "64", "STAGES": 2}, "BLOCK='64' is not in the space"),
-        ({"BLOCK": [64], "STAGES": 2}, "BLOCK=[64] is not in the space"),
-        ({"BLOCK": 64.0, "STAGES": 2}, "BLOCK=64.0 is not in the space"),
-        ({"BLOCK": 16, "STAGES": True}, "STAGES=True is not in the space"),
-        ({"BLOCK": 64, "STAGES": 2, "WARPS": 4, "ORDER": 1}, "unknown parameter ORDER, WARPS"),
+        ({"BLOCK": 48, "num_stages": 2}, "BLOCK=48 is not in the space"),
+        ({"BLOCK": "64", "num_stages": 2}, "BLOCK='64' is not in the space"),
+        ({"BLOCK": [64], "num_stages": 2}, "BLOCK=[64] is not in the space"),
+        ({"BLOCK": 64.0, "num_stages": 2}, "BLOCK=64.0 is not in the space"),
+        ({"BLOCK": 16, "num_stages": True}, "num_stages=True is not in the space"),
+        (
+            {"BLOCK": 64, "num_stages": 2, "num_warps": 4, "ORDER": 1},
+            "unknown parameter ORDER, num_warps",
+        ),
     ],
 )
 def test_why_a_config_is_refused(tiny: Space, config: dict[str, Any], reason: str | None) -> None:
@@ -163,7 +166,7 @@ def test_why_a_config_is_refused(tiny: Space, config: dict[str, Any], reason: st
 
 
 def test_estimates_have_the_names_of_the_file(tiny: Space) -> None:
-    estimate = tiny.estimate({"BLOCK": 32, "STAGES": 2}, WORKLOAD, SM90)
+    estimate = tiny.estimate({"BLOCK": 32, "num_stages": 2}, WORKLOAD, SM90)
     assert estimate == {"smem_bytes": 32 * 64 * 2 * 2}
 
 
@@ -189,8 +192,8 @@ def test_another_op_or_a_dtype_the_arch_lacks_is_not_served(tmp_path: Path) -> N
 
 
 def test_the_first_default_that_matches_and_fits_is_taken(tiny: Space, tmp_path: Path) -> None:
-    assert tiny.default(WORKLOAD, SM90) == {"BLOCK": 64, "STAGES": 2}
-    assert tiny.default(Workload.parse("q4096_d128"), SM90) == {"BLOCK": 16, "STAGES": 1}
+    assert tiny.default(WORKLOAD, SM90) == {"BLOCK": 64, "num_stages": 2}
+    assert tiny.default(Workload.parse("q4096_d128"), SM90) == {"BLOCK": 16, "num_stages": 1}
     # 64 x 64 elements in two stages are 16 KiB: refused, so the next one that matches.
     tight = TINY.replace("smem_bytes <= smem_per_block_bytes", "smem_bytes <= 8192")
     assert spaces.read(written(tmp_path, tight)).default(WORKLOAD, SM90)["BLOCK"] == 16
@@ -207,7 +210,7 @@ def test_no_default_that_fits_says_which_rule_refused(tmp_path: Path) -> None:
     with pytest.raises(TunefaError, match=why):
         spaces.read(written(tmp_path, none)).default(WORKLOAD, SM90)
     unmatched = TINY.replace("when: head_dim <= 64", "when: head_dim > 64")
-    unmatched = unmatched.replace("  - config: {BLOCK: 16, STAGES: 1}\n", "")
+    unmatched = unmatched.replace("  - config: {BLOCK: 16, num_stages: 1}\n", "")
     with pytest.raises(TunefaError, match="no entry under `defaults` matches"):
         spaces.read(written(tmp_path, unmatched)).default(WORKLOAD, SM90)
 

@@ -132,7 +132,7 @@ def test_a_line_in_the_middle_that_does_not_hold_is_named(line: str) -> None:
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b'{"tunefa_journal": 2}\n', r":1: was written by a newer tunefa \(schema 2.*: upgrade"),
+        (b'{"tunefa_journal": 3}\n', r":1: was written by a newer tunefa \(schema 3.*: upgrade"),
         (b'{"journal": 1}\n{}\n', r":1: this is no journal of tunefa"),
         (b"[1]\n{}\n", r":1: this is no journal of tunefa"),
         (b"hello\nthere\n", r":1: this line is no first line of a journal"),

@@ -20,13 +20,13 @@ Q4096 = "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal"
 
 VALID = textwrap.dedent(
     f"""\
-    tunefa_schema: 1
+    tunefa_schema: 2
     records:
     - kernel: attention_fwd_triton
       arch: sm90
       device: NVIDIA H200
       workload: {Q4096}
-      config: {{BLOCK_M: 128, LOADS: tma}}
+      config: {{BLOCK_M: 128, USE_TMA: 1}}
       objective: measured
       median_us: 412
       tflops: 5.3325e2
@@ -44,7 +44,7 @@ def test_reads_a_document_written_by_hand(tmp_path: Path) -> None:
     path.write_text(VALID)
     (record,) = store.read(path)
     assert (record.median_us, record.tflops, record.resources) == (412.0, 533.25, None)
-    assert record.config == {"BLOCK_M": 128, "LOADS": "tma"}
+    assert record.config == {"BLOCK_M": 128, "USE_TMA": 1}
 
 
 def test_reads_version_0_a_bare_list(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_every_older_version_has_a_migration() -> None:
 
 
 BROKEN = {
-    "truncated": (VALID[: VALID.index(" LOADS")], "bad.yaml:8: "),
+    "truncated": (VALID[: VALID.index(" USE_TMA")], "bad.yaml:8: "),
     "truncated in a key": (VALID[: VALID.index("ective")], "bad.yaml:9: "),
     "a field cut off": (
         VALID[: VALID.index("  provenance")],
@@ -70,15 +70,15 @@ BROKEN = {
     "wrong workload": (VALID.replace("h32_kv8", "h32_kv5"), "bad.yaml:6: "),
     "not a result": (VALID.replace("412", "-412"), "bad.yaml:3: record 1: median_us -412.0"),
     "future version": (
-        VALID.replace("schema: 1", "schema: 2").replace("config:", "tile:"),
-        "bad.yaml:1: was written by a newer tunefa (schema 2, this one reads up to 1): upgrade",
+        VALID.replace("schema: 2", "schema: 3").replace("config:", "tile:"),
+        "bad.yaml:1: was written by a newer tunefa (schema 3, this one reads up to 2): upgrade",
     ),
-    "no version": (VALID.replace("tunefa_schema: 1\n", ""), "bad.yaml: not a results document"),
-    "version 0 spelled out": (VALID.replace("schema: 1", "schema: 0"), "bad.yaml:1: "),
-    "version in words": (VALID.replace("schema: 1", "schema: one"), "bad.yaml:1: "),
+    "no version": (VALID.replace("tunefa_schema: 2\n", ""), "bad.yaml: not a results document"),
+    "version 0 spelled out": (VALID.replace("schema: 2", "schema: 0"), "bad.yaml:1: "),
+    "version in words": (VALID.replace("schema: 2", "schema: one"), "bad.yaml:1: "),
     "second list": (VALID + "recordz: []\n", "bad.yaml:12: unknown key 'recordz'"),
     "not a mapping": ("5\n", "bad.yaml: not a results document"),
-    "record is text": ("tunefa_schema: 1\nrecords: [x]\n", "bad.yaml: record 1: "),
+    "record is text": ("tunefa_schema: 2\nrecords: [x]\n", "bad.yaml: record 1: "),
     "empty": ("", "bad.yaml: the file is empty"),
     "python object": (VALID + "x: !!python/object/apply:os.getcwd []\n", "bad.yaml:12: "),
     "zeros": ("\0" * 4096, "bad.yaml:1: "),
@@ -160,7 +160,7 @@ def test_finding_the_same_config_again_replaces_its_record(tmp_path: Path) -> No
 def test_add_keeps_a_record_beside_a_file_it_cannot_read(tmp_path: Path) -> None:
     kept = Store([tmp_path])
     path = kept.add(measured())
-    newer = VALID.replace("schema: 1", "schema: 2")
+    newer = VALID.replace("schema: 2", "schema: 3")
     path.write_text(newer)
     beside = kept.add(measured())
     assert beside.name == f"{path.stem}-2.yaml"

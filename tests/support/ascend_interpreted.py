@@ -12,6 +12,7 @@ import os
 from typing import Any
 
 from tests.support.interpreter import _let_it_multiply_bf16, covering
+from tunefa.compile.contract import LaunchSpec
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
@@ -60,7 +61,8 @@ def main() -> None:
         for config in covering(Case(kernel, workload, target)):
             made = check.tensors(workload, "cpu", seed=0)
             scale = workload.head_dim**-0.5
-            grid, arguments = module.arguments(made, workload, config, scale)
+            spec = LaunchSpec(Case(kernel, workload, target), config, scale)
+            grid, arguments = spec.arguments(made)
             module.attention_fwd[(min(CORES, grid[0]),)](*arguments)
             verdict = check.compare(workload, made, scale, torch.float64)
             found = {"passed": verdict.passed, "reason": verdict.reason}

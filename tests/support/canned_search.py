@@ -21,9 +21,9 @@ CONFIG: dict[str, Any] = {
     "BLOCK_N": 64,
     "num_warps": 8,
     "num_stages": 2,
-    "LOADS": "tma",
+    "USE_TMA": 1,
     "maxnreg": 0,
-    "SECTION_HEADS": 1,
+    "L2_SECTION_HEADS": 1,
     "PACK_GQA": 0,
 }
 Searching = Callable[..., list[Request]]

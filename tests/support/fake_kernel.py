@@ -25,7 +25,7 @@ from tunefa.spec.workload import Workload
 
 SM90 = archs.load("sm90")
 H200 = Chip("NVIDIA H200", Target(SM90, SM90.device("h200")))
-DEFAULT = {"BLOCK_M": 16, "LOADS": "pointer"}
+DEFAULT = {"BLOCK_M": 16, "USE_TMA": 0}
 
 
 def is_aligned(tensors: Any) -> bool:
@@ -47,7 +47,7 @@ class FakeKernel:
     """That of `tests.support.sample_records`."""
     default_config: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT))
     refused_block_m: frozenset[int] = frozenset()
-    unaligned: Any = field(default_factory=lambda: {"LOADS": "pointer"})
+    unaligned: Any = field(default_factory=lambda: {"USE_TMA": 0})
     module: Any = field(default_factory=lambda: SimpleNamespace(is_aligned=is_aligned))
     space: Any = field(default_factory=lambda: FakeSpace())
 

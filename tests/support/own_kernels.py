@@ -176,6 +176,7 @@ copy(const float *source, float *target, int rows, long long stride, const float
 
 COPY_IN_CUDA_HOST = """
 import ctypes
+import dataclasses
 
 
 def variant(workload, config, aligned=True):
@@ -187,10 +188,10 @@ def variant(workload, config, aligned=True):
     }
 
 
-def arguments(tensors, workload, config, scale):
+def arguments(tensors, spec):
     import torch
 
-    table = torch.full((200,), scale)
+    table = torch.full((200,), spec.scale)
     q, out = tensors[0], tensors[3]
     return (4, 1, 1), [q, out, (q, 2), ctypes.c_longlong(128), table]
 
@@ -206,13 +207,13 @@ def preprocess(workload, config):
     return {**made, "defines": {"WIDTH": 2}, "threads": 64} if workload.causal else None
 
 
-def scratch(tensors, workload, config):
+def scratch(tensors, spec):
     import torch
 
     return [((16,), torch.int32)]
 
 
-def preprocess_arguments(tensors, workload, config):
-    return arguments(tensors, workload, config, 1.0)
+def preprocess_arguments(tensors, spec):
+    return arguments(tensors, dataclasses.replace(spec, scale=1.0))
 """
 """Joined to the host side: what another kernel needs to run first."""

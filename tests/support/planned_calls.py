@@ -17,8 +17,8 @@ from tunefa.spec.workload import Workload
 from tunefa.store.record import Record
 
 WORKLOAD = Workload.parse("b2_h8_kv2_q16_k16_d64_bf16_causal")
-TMA = {"BLOCK_M": 128, "LOADS": "tma"}
-POINTER = {"BLOCK_M": 128, "LOADS": "pointer"}
+TMA = {"BLOCK_M": 128, "USE_TMA": 1}
+POINTER = {"BLOCK_M": 128, "USE_TMA": 0}
 
 
 def call(layout: str = "bshd", dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Call:

@@ -17,7 +17,7 @@ WORKLOAD = Workload.parse("h4_kv2_q96_k160_d32")
 CASE = Case(KERNEL, WORKLOAD, TARGET)
 CONFIG: dict[str, Any] = {
     "BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2,
-    "LOADS": "pointer", "maxnreg": 0, "SECTION_HEADS": 1, "PACK_GQA": 0,
+    "USE_TMA": 0, "maxnreg": 0, "L2_SECTION_HEADS": 1, "PACK_GQA": 0,
 }  # fmt: skip
 FITS = Resources(smem_bytes=20480, registers=128, spill_bytes=0, stack_bytes=0)
 

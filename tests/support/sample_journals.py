@@ -10,7 +10,7 @@ from tunefa.spec.workload import Workload
 from tunefa.store.journal import Journal
 
 OK = Trial(
-    {"BLOCK_M": 64, "LOADS": "tma"},
+    {"BLOCK_M": 64, "USE_TMA": 1},
     "ok",
     resources=Resources(smem_bytes=49152, registers=168, spill_bytes=0, stack_bytes=None),
     predicted_us=12.5,
@@ -18,7 +18,7 @@ OK = Trial(
     error=0.0011,
     compile_s=1.25,
 )
-FAILED = Trial({"BLOCK_M": 16, "LOADS": "pointer"}, "compile_failed", "ptxas: no « registers »\n")
+FAILED = Trial({"BLOCK_M": 16, "USE_TMA": 0}, "compile_failed", "ptxas: no « registers »\n")
 
 
 def bare(*trials: Trial) -> Path:

@@ -17,11 +17,11 @@ PARAMETERS = (
     Parameter("BLOCK_M", (16, 32, 64, 128, 256), ""),
     Parameter("BLOCK_N", (16, 32, 64, 128, 256), ""),
     Parameter("num_stages", (1, 2, 3, 4, 5), ""),
-    Parameter("LOADS", ("pointer", "tma"), ""),
+    Parameter("COPIES", ("pointer", "tma"), ""),
     Parameter("ORDER", (0, 1, 2, 3), ""),
     Parameter("ONE", (7,), ""),
 )
-BEST = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 3, "LOADS": "tma", "ORDER": 3, "ONE": 7}
+BEST = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 3, "COPIES": "tma", "ORDER": 3, "ONE": 7}
 
 
 def feasible() -> list[Config]:
@@ -37,7 +37,7 @@ def landscape_us(config: Config) -> float:
     place = {p.name: p.values.index(config[p.name]) for p in PARAMETERS}
     off = {p.name: abs(place[p.name] - p.values.index(BEST[p.name])) for p in PARAMETERS}
     slower = 0.15 * off["BLOCK_M"] ** 2 + 0.1 * off["BLOCK_N"] ** 2 + 0.05 * off["num_stages"]
-    slower += 0.2 * off["LOADS"] + 0.07 * off["ORDER"]
+    slower += 0.2 * off["COPIES"] + 0.07 * off["ORDER"]
     return 100 * (1 + slower + 0.05 * abs(place["BLOCK_M"] - place["BLOCK_N"] - 1))
 
 

@@ -16,7 +16,7 @@ CONFIG: dict[str, Any] = {
     "BLOCK_N": 64,
     "num_warps": 8,
     "num_stages": 3,
-    "LOADS": "tma",
+    "USE_TMA": 1,
     "maxnreg": 0,
     "ORDER": "heavy_first",
     "PACK_GQA": 1,

@@ -20,21 +20,21 @@ parameters:
   BLOCK:
     values: [16, 32, 64]
     doc: rows
-  STAGES: {{values: [1, 2], doc: buffers}}
+  num_stages: {{values: [1, 2], doc: buffers}}
 serves:
   it knows no window: window_left == None
 define:
   bytes: BLOCK * head_dim * dtype_bytes
 resources:
-  smem_bytes: bytes * STAGES
+  smem_bytes: bytes * num_stages
 rules:
   too much shared memory: smem_bytes <= smem_per_block_bytes
-  one stage is for short blocks: STAGES == 2 or BLOCK <= 32
+  one stage is for short blocks: num_stages == 2 or BLOCK <= 32
 unaligned: {{BLOCK: 16}}
 defaults:
   - when: head_dim <= 64
-    config: {{BLOCK: 64, STAGES: 2}}
-  - config: {{BLOCK: 16, STAGES: 1}}
+    config: {{BLOCK: 64, num_stages: 2}}
+  - config: {{BLOCK: 16, num_stages: 1}}
 {MODEL}"""
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Outcome, Resources
+from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +63,7 @@ class Launch(Protocol):
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One config of a case as its kernel's host side launches it."""
+    """One config of a case as it is launched: what the host side of a kernel is given."""
 
     case: Case
     config: Config
@@ -70,21 +71,30 @@ class LaunchSpec:
     """What q @ k^T is multiplied by; positive."""
     softcap: float | None = None
     """The bound of the scores where `workload.softcap`, else None."""
+    seen_sms: int | None = None
+    """SMs of the device that it is launched on; None where no device was asked."""
+
+    @property
+    def workload(self) -> Workload:
+        """The case's."""
+        return self.case.workload
+
+    @property
+    def sms(self) -> int:
+        """SMs of the device that it is launched on, or without one of the case's device."""
+        return self.case.device.sms if self.seen_sms is None else self.seen_sms
 
     def arguments(self, tensors: Sequence[Tensor]) -> Any:
         """(grid, arguments) of the kernel itself."""
-        bound = () if self.softcap is None else (self.softcap,)
-        module, workload = self.case.kernel.module, self.case.workload
-        return module.arguments(tensors, workload, self.config, self.scale, *bound)
+        return self.case.kernel.module.arguments(tensors, self)
 
     def preprocess_arguments(self, tensors: Sequence[Tensor]) -> Any:
         """(grid, arguments) of what runs first in each call."""
-        module, workload = self.case.kernel.module, self.case.workload
-        return module.preprocess_arguments(tensors, workload, self.config)
+        return self.case.kernel.module.preprocess_arguments(tensors, self)
 
     def scratch(self, tensors: Sequence[Tensor]) -> Any:
         """Shapes and dtypes of the memory that the two kernels share in a call."""
-        return self.case.kernel.module.scratch(tensors, self.case.workload, self.config)
+        return self.case.kernel.module.scratch(tensors, self)
 
 
 def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:

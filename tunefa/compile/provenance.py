@@ -54,7 +54,7 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
         for key in keys
         if then.get(key) is not None and now.get(key) is not None and then[key] != now[key]
     ]
-    if then["source_hash"] != now["source_hash"]:
+    if record.source_hash != now["source_hash"]:
         changed.insert(0, f"the source of {record.kernel} changed")
     return changed
 

@@ -45,7 +45,7 @@ class Installed:
         # Triton brings its ptxas along; a language without Triton is its compiler.
         what, key = ("Triton", "triton") if "triton" in here else ("compiler", "compiler")
         pairs = (
-            (f"{kernel.name} source_hash", then["source_hash"], kernel.source_hash),
+            (f"{kernel.name} source_hash", record.source_hash, kernel.source_hash),
             (what, then.get(key), here.get(key)),
         )
         parts = [f"{what} {was}, and here is {is_}" for what, was, is_ in pairs if was != is_]

@@ -15,6 +15,7 @@ from tunefa.spec.space import Feasible
 from tunefa.spec.trial import Config, Trial, identity
 from tunefa.store import journal
 from tunefa.store.journal import Journal
+from tunefa.store.source_hashes import same_code
 
 _QUESTION = ("workload", "arch", "device", "objective", "mode")
 
@@ -135,7 +136,9 @@ def _why_not(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
     if why := _other_question(held, wanted):
         return why
     for kernel, now in wanted["provenance"].items():
-        then = _made(held)[kernel]
+        then = dict(_made(held)[kernel])
+        if isinstance(hashed := then.get("source_hash"), str):
+            then["source_hash"] = same_code(kernel, hashed)
         for name in now:
             if name != "date" and then.get(name) != now[name]:
                 return f"{kernel} has changed: its {name} was {then.get(name)} and is {now[name]}"

@@ -11,11 +11,13 @@ from typing import Any
 
 from tunefa.errors import TunefaError
 from tunefa.spec.strict_yaml import Fields, Located
+from tunefa.store import schema1
 from tunefa.store.record import SCHEMA, Record
 
 # Entry v turns a document of version v into one of version v + 1.
 _MIGRATIONS: tuple[Callable[[Any], Any], ...] = (
     lambda records: {"tunefa_schema": 1, "records": records},
+    schema1.document,
 )
 
 

@@ -16,8 +16,10 @@ from typing import Any
 from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.spec.trial import Trial
+from tunefa.store import schema1
 
-SCHEMA = 1
+SCHEMA = 2
+"""Version of journals; those of 1 have other names for parameters."""
 COMPRESSED = ".xz"
 """Suffix of journals that are kept to be read only."""
 _STAMP = len("20261120T165639")
@@ -158,13 +160,13 @@ def read(path: Path) -> Iterator[tuple[str, Trial]]:
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
     """(where its line ends, what it holds) of every whole line: a header, then (kernel, trial)."""
     lines = _content(path).splitlines(keepends=True)
-    end = 0
+    end, schema = 0, SCHEMA
     for number, line in enumerate(lines, start=1):
         end += len(line)
         try:
             entry = json.loads(line.decode())
             if number > 1:
-                entry = entry.pop("kernel"), Trial.from_dict(entry)
+                entry = _trial(entry, schema)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if number == 1 and isinstance(error, UnicodeDecodeError):
                 raise TunefaError(f"{path} is no journal: it is not UTF-8 text") from error
@@ -173,8 +175,15 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
             what = "trial" if number > 1 else "first line of a journal"
             raise TunefaError(f"{path}:{number}: this line is no {what}: {error}") from error
         if number == 1:
-            _check_header(entry, path)
+            schema = _schema(entry, path)
         yield end, entry
+
+
+def _trial(entry: dict[str, Any], schema: int) -> tuple[str, Trial]:
+    kernel = entry.pop("kernel")
+    if schema == 1:
+        entry["config"] = schema1.config(kernel, entry["config"])
+    return kernel, Trial.from_dict(entry)
 
 
 def _content(path: Path) -> bytes:
@@ -187,7 +196,8 @@ def _content(path: Path) -> bytes:
         raise TunefaError(f"{path} is torn or no .xz file ({error}): get it anew") from error
 
 
-def _check_header(entry: Any, path: Path) -> None:
+def _schema(entry: Any, path: Path) -> int:
+    """The version that a journal's header names. Raises TunefaError for no journal or a newer."""
     schema = entry.get("tunefa_journal") if isinstance(entry, dict) else None
     if not isinstance(schema, int):
         raise TunefaError(f"{path}:1: this is no journal of tunefa: its first line says so in one")
@@ -196,3 +206,4 @@ def _check_header(entry: Any, path: Path) -> None:
             f"{path}:1: was written by a newer tunefa (schema {schema}, this one reads up to "
             f"{SCHEMA}): upgrade tunefa"
         )
+    return schema

@@ -13,8 +13,9 @@ from tunefa.errors import TunefaError
 from tunefa.spec.strict_yaml import Fields
 from tunefa.spec.trial import MODES, Mode, Resources
 from tunefa.spec.workload import Workload
+from tunefa.store.source_hashes import same_code
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the documents that hold records; raised when older readers would misread them."""
 
 ObjectiveKind = Literal["measured", "predicted", "modelled", "estimated", "replayed"]
@@ -110,6 +111,11 @@ class Record:
     def timestamp(self) -> float:
         """When it was made, in seconds since 1970."""
         return _timestamp(self.provenance["date"])
+
+    @property
+    def source_hash(self) -> str:
+        """The hash of the kernel's source, or a later one of the same machine code."""
+        return same_code(self.kernel, self.provenance["source_hash"])
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float, float]:

@@ -133,7 +133,7 @@ def _question(record: Record) -> tuple[object, ...]:
 def _versions(record: Record) -> list[object]:
     """What a prediction depends on: the model, the kernel and its compiler."""
     made = record.provenance
-    return [made.get(name) for name in ("tunefa", "source_hash", "triton", "compiler")]
+    return [record.source_hash, *(made.get(name) for name in ("tunefa", "triton", "compiler"))]
 
 
 class Store:

@@ -21,12 +21,12 @@ CONFIG: dict[str, Any] = {
     "BLOCK_N": 128,
     "num_warps": 8,
     "num_stages": 2,
-    "LOADS": "tma",
+    "USE_TMA": 1,
     "maxnreg": 0,
-    "SECTION_HEADS": 1,
+    "L2_SECTION_HEADS": 1,
     "PACK_GQA": 0,
 }
-POINTER = {**CONFIG, "LOADS": "pointer"}
+POINTER = {**CONFIG, "USE_TMA": 0}
 FITTING = Resources(smem_bytes=98304, registers=168, spill_bytes=0, stack_bytes=0)
 CASES = {
     "wgmma": ("h200", "q8192", CONFIG, FITTING),

@@ -16,6 +16,7 @@ from tunefa.compile.contract import CompileError, LaunchSpec
 from tunefa.compile.languages import cuda as language
 from tunefa.compile.launch import cuda_abi, driver, host_side
 from tunefa.compile.launch.arguments import Descriptor, Length, Pointer, Value
+from tunefa.compile.launch.driver import SeenDevice
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
@@ -34,6 +35,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     """A driver that loads anything, and tensors on the CPU that pass for its own."""
     fake = FakeCuda([8, 8, 4, 8, 8])
     monkeypatch.setattr(driver, "load", lambda: fake.driver)
+    seen = SeenDevice("NVIDIA H200", (9, 0), 132, 150 * 2**30)
+    monkeypatch.setattr(driver, "device", lambda index: seen)
     monkeypatch.setattr(host_side, "apart", lambda device, work: work())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)

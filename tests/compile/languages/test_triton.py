@@ -27,7 +27,7 @@ WORKLOAD = Workload.parse("q1024_d64")
 SM90 = Target.named("sm90")
 CONFIG: dict[str, Any] = {
     "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2,
-    "LOADS": "pointer", "maxnreg": 0, "SECTION_HEADS": 1, "PACK_GQA": 0,
+    "USE_TMA": 0, "maxnreg": 0, "L2_SECTION_HEADS": 1, "PACK_GQA": 0,
 }  # fmt: skip
 SMALL: dict[str, Any] = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 1, "num_stages": 1}
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -64,7 +64,7 @@ def _compiler_source() -> str:
     ("arch", "changes"),
     [
         ("sm90", {}),
-        ("sm90", {"LOADS": "tma", "num_stages": 3}),
+        ("sm90", {"USE_TMA": 1, "num_stages": 3}),
         ("sm90", {"BLOCK_M": 128, "BLOCK_N": 128, "maxnreg": 96}),
         ("sm80", {"BLOCK_M": 128, "BLOCK_N": 128, "maxnreg": 128}),
     ],

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.launch_specs import spec_of
 from tests.support.own_kernels import OwnKernels
 from tests.support.tabled_kernel import tabled
 from tunefa.compile import languages
@@ -24,7 +25,7 @@ WORKLOAD = Workload.parse("b2_h8_kv2_q100_k70_d64_dv128_bf16_causal")
 SM90 = Target.named("sm90")
 CONFIG: dict[str, Any] = {
     "BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2,
-    "LOADS": "tma", "maxnreg": 0, "SECTION_HEADS": 1, "PACK_GQA": 0,
+    "USE_TMA": 1, "maxnreg": 0, "L2_SECTION_HEADS": 1, "PACK_GQA": 0,
 }  # fmt: skip
 
 
@@ -40,20 +41,20 @@ def tensors() -> list[Tensor]:
     ]
 
 
-def binary(loads: str) -> Any:
-    config = {**CONFIG, "LOADS": loads}
+def binary(use_tma: int) -> Any:
+    config = {**CONFIG, "USE_TMA": use_tma}
     made = languages.load("triton").compile(Case(KERNEL, WORKLOAD, SM90), config)
     return made.binary
 
 
-def arguments(loads: str, made: list[Tensor]) -> list[Any]:
-    _, found = KERNEL.module.arguments(made, WORKLOAD, {**CONFIG, "LOADS": loads}, 0.25)
+def arguments(use_tma: int, made: list[Tensor]) -> list[Any]:
+    _, found = spec_of(KERNEL, WORKLOAD, {**CONFIG, "USE_TMA": use_tma}, 0.25).arguments(made)
     return list(found)
 
 
 def test_pointers_and_numbers() -> None:
     made = tensors()
-    found = triton_abi.parameters(binary("pointer"), arguments("pointer", made), made)
+    found = triton_abi.parameters(binary(0), arguments(0, made), made)
     assert found is not None
     parameters, tables = found
     assert parameters[:5] == [Pointer(place) for place in range(5)] and tables == []
@@ -68,20 +69,20 @@ def test_pointers_and_numbers() -> None:
 
 def test_lengths() -> None:
     made = tensors()
-    given = arguments("pointer", made)
-    kinds = list(binary("pointer").src.signature.values())
+    given = arguments(0, made)
+    kinds = list(binary(0).src.signature.values())
     place = next(i for i, kind in enumerate(kinds) if kind == "i32")
     given[place] = (made[2], 3)
-    found = triton_abi.parameters(binary("pointer"), given, made)
+    found = triton_abi.parameters(binary(0), given, made)
     assert found is not None and found[0][place] == Length(2, 3)
     given[place] = (made[2].detach(), 3)  # of none of the call's tensors
-    assert triton_abi.parameters(binary("pointer"), given, made) is None
+    assert triton_abi.parameters(binary(0), given, made) is None
 
 
 def test_descriptors() -> None:
     made = tensors()
     made[2] = made[2].detach()
-    found = triton_abi.parameters(binary("tma"), arguments("tma", made), made)
+    found = triton_abi.parameters(binary(1), arguments(1, made), made)
     assert found is not None
     parameters, _ = found
     k, v = (each for each in parameters if isinstance(each, Descriptor))
@@ -99,9 +100,9 @@ def test_descriptors() -> None:
 
 
 def test_a_table_is_a_value_that_lives_on(own_kernels: OwnKernels) -> None:
-    kernel, made, config = tabled(own_kernels, "tabled_abi"), tensors(), {**CONFIG, "LOADS": "tma"}
+    kernel, made, config = tabled(own_kernels, "tabled_abi"), tensors(), {**CONFIG, "USE_TMA": 1}
     compiled = languages.load("triton").compile(Case(kernel, WORKLOAD, SM90), config)
-    _, given = kernel.module.arguments(made, WORKLOAD, config, 0.25)
+    _, given = spec_of(kernel, WORKLOAD, config, 0.25).arguments(made)
     found = triton_abi.parameters(compiled.binary, given, made)
     assert found is not None
     parameters, tables = found
@@ -111,8 +112,8 @@ def test_a_table_is_a_value_that_lives_on(own_kernels: OwnKernels) -> None:
 
 def test_what_only_triton_s_launcher_can_do() -> None:
     made = tensors()
-    given = arguments("tma", made)
-    tma = binary("tma")
+    given = arguments(1, made)
+    tma = binary(1)
     assert triton_abi.parameters(tma, given, made) is not None
     part = [made[0][:, :1], *given[1:]]  # of a tensor, whose address the next call changes
     assert triton_abi.parameters(tma, part, made) is None
@@ -125,7 +126,7 @@ def test_what_only_triton_s_launcher_can_do() -> None:
 
 
 def test_entry_of_a_plain_launch_only() -> None:
-    made = binary("tma")
+    made = binary(1)
     entry = triton_abi.entry(made, 3, (7, 1, 1))
     assert entry is not None and (entry.device, entry.grid) == (3, (7, 1, 1))
     assert (entry.threads, entry.smem_bytes) == (128, made.metadata.shared)

@@ -196,7 +196,7 @@ def test_it_keeps_away_from_what_fails(name: str) -> None:
     """A fifth of the space fails: fewer of its proposals do, and it comes near the best."""
 
     def fails(config: Config) -> bool:
-        return bool(config["BLOCK_M"] <= 32 and config["LOADS"] == "tma")
+        return bool(config["BLOCK_M"] <= 32 and config["COPIES"] == "tma")
 
     def judge(config: Config) -> Trial:
         return Trial(config, "timeout", "60 s") if fails(config) else good(config)

@@ -76,14 +76,14 @@ def test_triton_configs_evaluate() -> None:
     assert fast.kwargs == {
         "BLOCK_M": 128,
         "BLOCK_N": 64,
-        "LOADS": "tma",
+        "USE_TMA": 1,
         "ORDER": "heavy_first",
         "PACK_GQA": 1,
     }
     assert (fast.num_warps, fast.num_stages, fast.maxnreg) == (8, 3, None)
     assert (slow.kwargs["BLOCK_M"], slow.maxnreg) == (64, 168)
     assert f"# {Q4096}: {FAST.summary}" in text
-    assert f"# left out, no num_warps: {Q4096}: {CUDA.summary}" in text
+    assert f"# left out, no Triton kernel: {Q4096}: {CUDA.summary}" in text
 
 
 def test_flex_options_are_the_best_record_s() -> None:
@@ -172,7 +172,7 @@ def test_broken_yaml_names_the_line() -> None:
 
 
 def test_configs_for_npus_are_those_of_triton_ascend() -> None:
-    config = {"BLOCK_M": 48, "BLOCK_N": 432, "LOOPS": 1, "MULTIBUFFER": 1,
+    config = {"BLOCK_M": 48, "BLOCK_N": 432, "SPLIT_MASK_LOOP": 0, "MULTIBUFFER": 1,
               "TILE_MIX_VECTOR_LOOP": 2, "WORKSPACE_BUFFERS": 4, "L0C_BUFFERS": 1,
               "UNIT_FLAG": 0}  # fmt: skip
     npu = predicted(kernel="attention_fwd_ascend", arch="ascend910b3", objective="modelled",
@@ -192,7 +192,7 @@ def test_configs_for_npus_are_those_of_triton_ascend() -> None:
         return scope["CONFIGS"]
 
     [there] = configs(ascend=True)[Q4096]
-    assert there.kwargs == {"BLOCK_M": 48, "BLOCK_N": 432, "LOOPS": 1}
+    assert there.kwargs == {"BLOCK_M": 48, "BLOCK_N": 432, "SPLIT_MASK_LOOP": 0}
     assert there.options == {
         "multibuffer": True, "tile_mix_vector_loop": 2, "set_workspace_multibuffer": 4,
         "limit_auto_multi_buffer_of_local_buffer": "no-l0c", "unit_flag": False,

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tests.support.launch_specs import spec_of
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
@@ -36,8 +37,8 @@ class OnCpu:
 
     def __call__(self, made: Sequence[Tensor], workload: Workload, mode: int = 0) -> None:
         """Runs it on CPU tensors. Ends the process where the kernel does what it must not."""
-        module = self.kernel.module
-        grid, arguments = module.arguments(made, workload, self.config, workload.head_dim**-0.5)
+        spec = spec_of(self.kernel, workload, self.config, workload.head_dim**-0.5)
+        grid, arguments = spec.arguments(made)
         values = [
             ctypes.c_void_p(each.data_ptr()) if isinstance(each, Tensor) else each
             for each in arguments

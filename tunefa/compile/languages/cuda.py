@@ -9,8 +9,8 @@ The `.py` defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, its name in the .cu; `defines`, a value
   for each macro; `threads` of one block; `smem_bytes` of dynamic shared memory;
-* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, with `softcap` as a fifth
-  where a kernel serves soft-capped scores, in the order of its parameters. One is
+* `arguments(tensors, spec) -> (grid, arguments)`, in the order of its parameters; `spec` is a
+  `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap, sms). One is
   a tensor (a pointer: one of `tensors`, whose address may change from call to call, or a table that
   the host side makes, once a launch), `(tensor, axis)` (an int: how long that axis of one of
   `tensors` is then), a number or structure of ctypes (`c_int(7)`, passed by value), or

@@ -4,9 +4,9 @@ A kernel file in this language defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
   (names of the arguments that are multiples of 16) and `options`;
-* `arguments(tensors, workload, config, scale) -> (grid, arguments)`, with `softcap` as a fifth
-  where a kernel serves soft-capped scores, in the signature's order, of which those that are or
-  describe one of `tensors` change from call to call. `(tensor, axis)` is how long that axis is
+* `arguments(tensors, spec) -> (grid, arguments)`, in the signature's order; `spec` is a
+  `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap, sms). Arguments that are
+  or describe one of `tensors` change from call to call. `(tensor, axis)` is how long that axis is
   then. Other tensors are tables that the kernel's host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them;
 * optionally `specialize(workload, config, sms) -> dict`: what a config that is best for another
@@ -15,9 +15,9 @@ A kernel file in this language defines
 One that needs another kernel to run first in each call also defines
 
 * `preprocess(workload, config) -> dict | None`: that kernel's variant, in Triton; None without;
-* `scratch(tensors, workload, config)`: shapes and dtypes of the memory that the two share, for the
+* `scratch(tensors, spec)`: shapes and dtypes of the memory that the two share, for the
   call's tensors: they come after these in `tensors`;
-* `preprocess_arguments(tensors, workload, config) -> (grid, arguments)`.
+* `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
 
 Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
 and a call neither hashes its arguments nor compiles again.

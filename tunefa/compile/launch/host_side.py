@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
+from tunefa.compile.launch import driver
 from tunefa.compile.launch.prepared import PreparedLaunch, Steps, apart, new_scratch
 
 Arguments = Callable[[Sequence[Tensor]], tuple[tuple[int, int, int], Sequence[Any]]]
@@ -24,6 +26,7 @@ def prepared(
     Loads the binary, past the caller's stream and capture. Raises CompileError when the device has
     too little of something for it.
     """
+    spec = replace(spec, seen_sms=driver.device(tensors[0].get_device()).sms)
     # Tensors are told apart by identity, and a caller may pass one as both k and v.
     tensors = [tensor.detach() for tensor in tensors]
 

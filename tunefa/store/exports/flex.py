@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefa.store.exports.triton import is_of_gpu
 from tunefa.store.record import Record
 
 SUFFIXES = (".flex.py",)
@@ -26,8 +27,8 @@ KERNEL_OPTIONS = {
 
 
 def holds(record: Record) -> bool:
-    """Whether its config has all of these options."""
-    return all(option in record.config for option in _OPTIONS)
+    """Whether it is of a Triton kernel, and its config has all of these options."""
+    return is_of_gpu(record) and all(option in record.config for option in _OPTIONS)
 
 
 def dump(records: Sequence[Record]) -> str:
@@ -41,8 +42,8 @@ def dump(records: Sequence[Record]) -> str:
     for record in sorted(records, key=lambda record: (str(record.workload), record.rank)):
         workload = str(record.workload)
         missing = [option for option in _OPTIONS if option not in record.config]
-        if missing:
-            reason = f"it has no {', '.join(missing)}"
+        if not holds(record):
+            reason = f"it has no {', '.join(missing)}" if missing else "it is no Triton kernel's"
             lines.append(f"    # left out, {reason}: {workload}: {record.summary}\n")
         elif workload in written:
             lines.append(f"    # left out, not the best for {workload}: {record.summary}\n")

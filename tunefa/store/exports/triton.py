@@ -34,15 +34,22 @@ if hasattr(triton.Config({}), "multibuffer"):
 
 
 def holds(record: Record) -> bool:
-    """Whether it is of a Triton kernel."""
-    return "num_warps" in record.config or _is_of_npu(record)
+    """Whether it is of a Triton kernel, for NVIDIA GPUs or for NPUs."""
+    return is_of_gpu(record) or _is_of_npu(record)
+
+
+def is_of_gpu(record: Record) -> bool:
+    """Whether it is of a Triton kernel for GPUs; one that is not here is known by its num_warps."""
+    if record.kernel in kernels.names():
+        return kernels.load(record.kernel).language == "triton"
+    return "num_warps" in record.config
 
 
 def dump(records: Sequence[Record]) -> str:
     """A Python module whose `CONFIGS` maps a workload to its configs, best first.
 
-    Those for NPUs count where triton-ascend is Triton. A config without num_warps is no Triton
-    kernel's; a comment says that it was left out.
+    Those for NPUs count where triton-ascend is Triton. A comment says what was left out because it
+    is no Triton kernel's.
     """
     of_npus = [record for record in records if _is_of_npu(record)]
     lines = [_HEAD, *_entries([each for each in records if each not in of_npus], "    "), "}\n"]
@@ -62,7 +69,7 @@ def _entries(records: Sequence[Record], indent: str) -> Iterator[str]:
                 line = _npu_line(record) if _is_of_npu(record) else _config_line(record.config)
                 configs.append(f"{indent}    {line},\n")
             else:
-                yield f"{indent}# left out, no num_warps: {workload}: {record.summary}\n"
+                yield f"{indent}# left out, no Triton kernel: {workload}: {record.summary}\n"
         if configs:
             yield from (f"{indent}{workload!r}: [\n", *configs, f"{indent}],\n")
 

@@ -1,4 +1,4 @@
-"""Rows whose maxima grow while a kernel goes from the last keys to the first: with SLACK it
+"""Rows whose maxima grow while a kernel goes from the last keys to the first: with a threshold it
 rescales its output then, and only then, which random inputs of one size hardly ever ask for."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def rises(workload: Workload, made: tuple[Any, ...], config: dict[str, Any]) -> 
 def test_maxima_that_grow(kind: str, mask: str, name: str) -> None:
     workload = Workload.parse(f"b2_h4_kv2_q1000_k1111_{kind}_{mask}")
     case = Case(kernels.load(name), workload, SM90)
-    config = {**case.default(), "SLACK": 8}
+    config = {**case.default(), "RESCALE_THRESHOLD": 8}
     assert case.refusal(config) is None
     made = growing(workload)
     grown = rises(workload, made, config) > 8.0
@@ -71,7 +71,7 @@ def test_maxima_that_grow(kind: str, mask: str, name: str) -> None:
     language.prepare(LaunchSpec(case, config, scale), compiled, made)(*made)
     found = check.compare(workload, made, scale, torch.float64)
     assert found.passed, found.reason
-    always = {**config, "SLACK": 0}
+    always = {**config, "RESCALE_THRESHOLD": 0}
     again = (*made[:3], *(torch.full_like(x, float("nan")) for x in made[3:]))
     compiled = language.compile(case, always)
     language.prepare(LaunchSpec(case, always, scale), compiled, again)(*again)

@@ -1,0 +1,165 @@
+"""Compares the machine code of kernels before and after a change of their source.
+
+    python scripts/machine_code.py dump before.json      # before the change
+    python scripts/machine_code.py dump after.json       # after it, with the same compilers
+    python scripts/machine_code.py renew before.json after.json
+
+`dump` compiles configs of each NVIDIA kernel (its shipped records, its defaults, and some of its
+space by chance) and keeps a hash of each one's instructions. Where all of a kernel's are the same,
+`renew` writes its old and new source hash to tunefa/store/source_hashes.yaml and the new one into
+the shipped results. It ends with status 1 where some differ, and changes nothing of that kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tunefa import assets
+from tunefa.compile import languages
+from tunefa.compile.contract import CompileError
+from tunefa.spec import kernel as kernels
+from tunefa.spec import strict_yaml
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+from tunefa.store import document, results, source_hashes
+from tunefa.store.record import Record
+
+WORKLOADS = (
+    "b1_h8_kv8_q512_d128_bf16_causal",
+    "b2_h16_kv4_q4096_d64_fp16_causal",
+    "b2_h16_kv4_q4000_d96_bf16_full",
+    "b1_h8_kv2_q2048_d192_dv128_bf16_causal",
+    "b1_h8_kv2_q2048_d128_e4m3_causal",
+    "b1_h8_kv2_q4096_d256_e4m3_full",
+    "b4_h8_kv2_q1024_d128_bf16_causal_w256",
+    "b4_h8_kv2_q1024_d64_bf16_causal_softcap_varlen",
+    "b1_h8_kv2_q1024_d64_fp32_causal",
+)
+CHANCE = 4
+"""Configs of each workload's space beside the default."""
+
+
+def sass(image: bytes) -> str:
+    """The instructions of a cubin, without what says which source lines they are from."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(image)
+        file.flush()
+        command = [str(tool), "--dump-sass", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return "\n".join(line.strip() for line in text.splitlines() if "/*" in line)
+
+
+def digest(case: Case, config: dict[str, Any]) -> str:
+    """A hash of the instructions and resources of a config, or why it does not compile."""
+    try:
+        made = languages.load(case.kernel.language).compile(case, config)
+        binaries = [each for each in (made.binary, made.preprocess) if each is not None]
+        images = [
+            each.cubin.image if hasattr(each, "cubin") else each.asm["cubin"] for each in binaries
+        ]
+        text = "\n".join([*map(sass, images), repr(made.resources)])
+    except CompileError as error:
+        return f"no machine code: {error}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cases(kernel: Kernel) -> Iterator[tuple[Case, dict[str, Any]]]:
+    """The configs of a kernel that are compared."""
+    for record in results.Store([assets.root("results")]).records():
+        if record.kernel == kernel.name:
+            yield Case(kernel, record.workload, Target.named(record.arch)), dict(record.config)
+    for arch in ("sm80", "sm90"):
+        for text in WORKLOADS:
+            case = Case(kernel, Workload.parse(text), Target.named(arch))
+            if case.why_not() is None:
+                feasible = case.feasible().configs
+                chosen = random.Random(text).sample(feasible, min(CHANCE, len(feasible)))
+                yield from ((case, dict(config)) for config in (case.default(), *chosen))
+
+
+def dump(path: Path) -> None:
+    """Writes the source hash and the machine code's hashes of every kernel for NVIDIA GPUs."""
+    found: dict[str, Any] = {}
+    for name in kernels.names():
+        kernel = kernels.load(name)
+        if kernel.language == "ascend":
+            continue
+        code = {}
+        for case, config in cases(kernel):
+            key = json.dumps([str(case.workload), case.arch.name, config])
+            code[key] = code.get(key) or digest(case, config)
+        found[name] = {"source_hash": kernel.source_hash, "code": code}
+        print(f"{name}: {len(code)} configs", file=sys.stderr)
+    path.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def renew(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Writes down which hashes are of the same code; returns the kernels whose code differs."""
+    table: dict[str, dict[str, str]] = {}
+    if source_hashes.TABLE.exists():
+        table = dict(strict_yaml.load_file(source_hashes.TABLE) or {})
+    differing = []
+    for name in sorted(before.keys() & after.keys()):
+        then, now = before[name], after[name]
+        if then["source_hash"] == now["source_hash"]:
+            continue
+        shared = then["code"].keys() & now["code"].keys()
+        if not shared or any(then["code"][key] != now["code"][key] for key in shared):
+            differing.append(name)
+            continue
+        print(f"{name}: {len(shared)} configs have the same machine code")
+        table[name] = {**table.get(name, {}), then["source_hash"]: now["source_hash"]}
+    lines = ["# By kernel, past source hashes and the later ones of the same machine code.",
+             "# Written by scripts/machine_code.py."]  # fmt: skip
+    for name in sorted(table):
+        lines.append(f"{name}:")
+        lines += [f'  "{old}": "{new}"' for old, new in table[name].items()]
+    results.write_text(source_hashes.TABLE, "\n".join([*lines, ""]))
+    source_hashes.read.cache_clear()
+    return differing
+
+
+def renew_results() -> None:
+    """Gives the shipped results the newest hash of the same machine code."""
+    for path in sorted(assets.root("results").rglob("*.yaml")):
+        renewed = [_renewed(record) for record in results.read(path)]
+        results.write_text(path, strict_yaml.dump(document.to_data(renewed)))
+
+
+def _renewed(record: Record) -> Record:
+    data = record.to_dict()
+    data["provenance"] = {**record.provenance, "source_hash": record.source_hash}
+    return Record.from_dict(data)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=["dump", "renew"])
+    parser.add_argument("paths", nargs="+", type=Path)
+    given = parser.parse_args()
+    if given.command == "dump":
+        dump(given.paths[0])
+        return 0
+    before, after = (json.loads(path.read_text(encoding="utf-8")) for path in given.paths)
+    differing = renew(before, after)
+    renew_results()
+    for name in differing:
+        print(f"{name}: the machine code is another: measure it again")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

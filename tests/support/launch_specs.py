@@ -1,0 +1,16 @@
+"""What a kernel's host side is given, for its functions that tests call themselves."""
+
+from __future__ import annotations
+
+from tunefa.compile.contract import LaunchSpec
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
+
+
+def spec_of(
+    kernel: Kernel, workload: Workload, config: Config, scale: float = 0.5, *, sms: int = 132
+) -> LaunchSpec:
+    """The launch of a config on a Hopper device with so many SMs."""
+    return LaunchSpec(Case(kernel, workload, Target.named("sm90")), config, scale, seen_sms=sms)
