@@ -1,0 +1,182 @@
+// Thread blocks, clusters and their memory on a CPU. Threads are fibers: one runs until it waits.
+//
+// What a GPU may do early or late happens here as early or as late as the `Mode` says. What the PTX
+// ISA leaves undefined, as reading beside shared memory, ends the launch with a sentence, and threads
+// that wait for ever are reported with what they wait for.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ucontext.h>
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct Place {
+    unsigned x, y, z;
+};
+extern Place threadIdx, blockIdx;
+
+namespace machine {
+
+enum Mode {
+    LATE_LOADS = 1,       // copies to shared memory arrive when they are waited for, or no thread runs
+    LAST_WARP_FIRST = 2,  // of the warps that can go on
+    LATE_READS = 4,       // products and stores read their operands when they are waited for
+};
+
+// Dynamic shared memory begins behind 1 KiB that CUDA keeps (CUDA C++ Programming Guide, "Compute
+// Capability 9.0").
+constexpr u32 SHARED_BASE = 1024;
+constexpr int WARP = 32, WARPGROUP = 128, NAMED_BARRIERS = 16;
+
+typedef std::vector<unsigned char> Bytes;
+
+// A place where `size` threads meet.
+struct Barrier {
+    int size = 0, arrived = 0;
+    long generation = 0;
+};
+
+// PTX ISA, "mbarrier": a phase ends when neither arrivals nor bytes are pending.
+struct MBarrier {
+    int count, pending;
+    long bytes = 0, phase = 0;
+};
+
+// What a thread waits for: a generation of a barrier to end, or a phase of that parity.
+struct Wait {
+    const char *name = nullptr;
+    const Barrier *barrier = nullptr;
+    long generation = 0;
+    const MBarrier *mbarrier = nullptr;
+    u32 number = 0;  // of a named barrier; the address of an mbarrier
+    u32 parity = 0;
+};
+
+// 16 bytes on their way by cp.async.
+struct Copy {
+    u32 to;
+    const void *from;
+    bool inside;
+};
+
+// A TMA store that may not have read its shared memory yet.
+struct Store {
+    const void *map;
+    u32 from;
+    std::vector<int> at;
+    Bytes seen;  // by threads, as it begins
+};
+
+// A TMA load that has not arrived, in each block of `ranks`.
+struct Load {
+    const void *map;
+    u32 to, barrier;
+    std::vector<int> at;
+    std::vector<int> ranks;
+};
+
+// A wgmma as one thread issues it. `a`: registers, or null for `a_rows` in shared memory.
+struct Product {
+    int columns, bytes;  // N, and how many bytes of a row are multiplied
+    char type;           // 'b'f16, 'f'16 or 'e'4m3
+    float *d[128];
+    const u32 *a[4];
+    u64 a_rows, b_rows;
+    bool add, b_by_rows;
+};
+
+// What a lane shows the others of its warp.
+struct Shown {
+    u32 words[8];
+};
+
+struct Block;
+struct Thread {
+    Block *block = nullptr;
+    int index = 0;
+    ucontext_t context;
+    bool done = false, waits = false;
+    Wait wait;
+    Shown shown[2];
+    int times_shown = 0;
+    std::vector<Copy> copies;
+    std::deque<std::vector<Copy>> copy_groups;
+    std::vector<Store> stores, committed_stores;
+    std::vector<std::pair<u32, int>> unfenced;  // written, and not seen by TMA and WGMMA yet
+    bool is_fenced = false;                     // wgmma.fence came before
+    std::vector<Product> products;
+    long cluster_generation = -1;  // of which it has arrived at the barrier
+};
+
+// Products of all of its threads, by the group, then by the thread.
+struct Warpgroup {
+    Barrier barrier;
+    std::vector<std::vector<Product>> committing;
+    std::deque<std::vector<std::vector<Product>>> groups;
+};
+
+struct Cluster;
+struct Block {
+    Cluster *cluster = nullptr;
+    int number = 0, rank = 0;
+    std::deque<Thread> threads;
+    std::vector<Barrier> warps;
+    std::vector<Warpgroup> warpgroups;
+    Barrier named[NAMED_BARRIERS];
+    std::map<u32, MBarrier> mbarriers;
+    // Shared memory as threads see it, and as TMA and WGMMA do (PTX ISA, "async proxy").
+    Bytes generic, async;
+    bool done() const;
+};
+
+struct Cluster {
+    std::deque<Block> blocks;
+    Barrier barrier;
+    std::vector<Load> loads;
+};
+
+extern int mode;
+// Tensors that cp.async may read: where each begins and ends.
+extern std::vector<std::pair<const char *, const char *>> readable;
+
+// The thread that runs.
+Thread &me();
+// Its warpgroup.
+Warpgroup &my_warpgroup();
+
+// Ends the launch with a sentence, by printf.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
+
+void wait(const Wait &what);
+// Arrives, and waits for the others. The last one does `work` before they go on.
+void meet(Barrier &barrier, const char *name, const std::function<void()> &work = nullptr);
+
+// Shows the others of the warp something, and waits until all have.
+void show(const Shown &own);
+const Shown &shown_by(int lane);
+
+// `bytes` of shared memory at an address, aligned to so many.
+unsigned char *at(Bytes &memory, u32 address, int bytes, int alignment);
+void write(u32 address, const void *from, int bytes);
+void read(void *to, u32 address, int bytes);
+
+MBarrier &mbarrier(Block &block, u32 address);
+// Ends the phase where nothing of it is pending.
+void advance(MBarrier &barrier);
+
+// What asynchronous instructions do in the end; in copies.cc and products.cc.
+void arrive(const Copy &copy);
+void arrive(Cluster &cluster, const Load &load);
+void leave(Block &block, const Store &store);
+void multiply(Block &block, int warpgroup);
+
+// Runs a grid. Returns why it failed, or "".
+std::string run(int blocks, int threads, int cluster_size, int smem_bytes, void (*kernel)());
+
+}  // namespace machine
