@@ -57,16 +57,16 @@ struct Shape {
     static constexpr int O_TILES = HEAD_DIM_V / 8;          // and of output
     static constexpr bool IS_BF16 = BF16, KEEP_Q = Q_IN_REGS;
     static constexpr int LAG = RESCALE_THRESHOLD;
-    typedef Tile<BLOCK_M, 16 * D_STEPS> QTile;
-    typedef Tile<BLOCK_N, 16 * D_STEPS> KTile;
-    typedef Tile<BLOCK_N, HEAD_DIM_V> VTile;
-    typedef Tile<BLOCK_M, HEAD_DIM_V> OTile;
+    typedef SmemTile<BLOCK_M, 16 * D_STEPS> QTile;
+    typedef SmemTile<BLOCK_N, 16 * D_STEPS> KTile;
+    typedef SmemTile<BLOCK_N, HEAD_DIM_V> VTile;
+    typedef SmemTile<BLOCK_M, HEAD_DIM_V> OTile;
 };
 typedef Shape::QTile QTile;
 typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
 
-// Shared memory: queries, num_stages blocks of K, as many of V; at the end the output, over all of it.
+// u32 memory: queries, num_stages blocks of K, as many of V; at the end the output, over all of it.
 constexpr int K_AT = SHARE_QK_SMEM ? 0 : QTile::BYTES;
 constexpr int V_AT = K_AT + num_stages * KTile::BYTES;
 
@@ -78,7 +78,7 @@ constexpr int AHEAD = num_stages > 1 ? num_stages - 2 : 0;
 struct Keys {
     const Element *k, *v;
     int k_stride, v_stride, seqlen;
-    Shared smem;
+    u32 smem;
 
     template <bool TAIL> __device__ __forceinline__ void copy_k(int block, int stage) const {
         const int first = block * BLOCK_N;
@@ -98,7 +98,7 @@ struct Keys {
     __device__ __forceinline__ void begin(int blocks) const {
         if (num_stages == 1) {
             if (blocks > 0) copy_k<true>(blocks - 1, 0);
-            end_group();
+            cp_async_commit();
         }
 #pragma unroll
         for (int stage = 0; stage < num_stages - 1; ++stage) {
@@ -106,14 +106,14 @@ struct Keys {
                 copy_k<true>(blocks - 1 - stage, stage);
                 copy_v<true>(blocks - 1 - stage, stage);
             }
-            end_group();
+            cp_async_commit();
         }
     }
 
     // Until a block's K is there. Nobody needs the V before any more, or with several stages all of
     // the block before: the next copies go there.
     template <bool TAIL> __device__ __forceinline__ void before_scores(int block, int stage) const {
-        wait_groups<AHEAD>();
+        cp_async_wait<AHEAD>();
         __syncthreads();
         if (num_stages == 1) {
             copy_v<TAIL>(block, 0);
@@ -122,16 +122,16 @@ struct Keys {
             copy_k<false>(block - (num_stages - 1), free);
             copy_v<false>(block - (num_stages - 1), free);
         }
-        end_group();
+        cp_async_commit();
     }
 
     // Until its V is there too, and with one stage nobody needs its K any more.
     __device__ __forceinline__ void after_scores(int block) const {
         if (num_stages > 1) return;
-        wait_groups<0>();
+        cp_async_wait<0>();
         __syncthreads();
         if (block > 0) copy_k<false>(block - 1, 0);
-        end_group();
+        cp_async_commit();
     }
 };
 
@@ -157,7 +157,7 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
               Strides q_strides, Strides k_strides, Strides v_strides, Strides out_strides,
               Sizes sizes) {
     extern __shared__ __align__(128) unsigned char shared[];
-    const Shared smem = shared_address(shared);
+    const u32 smem = shared_address(shared);
     const Owned own = owned_tile<CAUSAL>(sizes);
     const int head_kv = own.head / sizes.group, first_query = own.tile * BLOCK_M;
     const Keys keys = {k + at(k_strides, own.batch, head_kv, 0),
@@ -170,16 +170,16 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
     warp.begin();
     q += at(q_strides, own.batch, own.head, first_query);
     copy_rows<QTile, THREADS, HEAD_DIM, true>(smem, q, q_strides.row, sizes.seqlen_q - first_query);
-    end_group();
+    cp_async_commit();
     if (SHARE_QK_SMEM) {
-        wait_groups<0>();
+        cp_async_wait<0>();
         __syncthreads();
         warp.keep_q(smem);
         __syncthreads();
     }
     keys.begin(blocks);
     if (Q_IN_REGS && !SHARE_QK_SMEM) {
-        wait_groups<num_stages == 1 ? 1 : num_stages - 1>();  // all that `begin` has begun
+        cp_async_wait<num_stages == 1 ? 1 : num_stages - 1>();  // all that `begin` has begun
         __syncthreads();
         warp.keep_q(smem);
     }
@@ -192,7 +192,7 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
     for (; block >= 0; --block, stage = (stage + 1) % num_stages)
         step<false>(warp, keys, block, stage, own_keys, sizes.scale_log2);
 
-    wait_groups<0>();
+    cp_async_wait<0>();
     __syncthreads();  // nobody reads the memory that the output is gathered in
     lse += Offset(own.batch * sizes.heads + own.head) * sizes.seqlen_q + first_row;
     warp.finish(lse, sizes.seqlen_q - first_row);

@@ -85,7 +85,7 @@
 #define DTYPE_E4M3 0
 #endif
 
-#include "cuda/hopper.cuh"
+#include "cuda/ptx.cuh"
 #if TRANSPOSE_V
 #include "cuda/transpose_e4m3.cuh"
 #else
@@ -133,6 +133,7 @@ constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
 // to 2^8 at most (FlashAttention-3's max_offset).
 constexpr int ROOM = DTYPE_E4M3 ? RESCALE_THRESHOLD / 2 : RESCALE_THRESHOLD, P_LOG2 = DTYPE_E4M3 ? 8 - ROOM : 0;
 constexpr float LN_2 = 0.6931471805599453f;
+constexpr bool IS_BF16 = !DTYPE_FP16;  // the output, and probabilities of 16 bits
 #define INFINITE __int_as_float(0x7f800000)  // no header of the toolkit's has to be there
 
 static_assert(BLOCK_N % 16 == 0 && BLOCK_N <= 256, "WGMMA takes 16 keys at a time, TMA copies 256");
@@ -162,7 +163,7 @@ struct Descales {
 };
 
 // A tile as the table has it, and the first row of that of its cluster which sees the most keys.
-struct Tile {
+struct WorkInfo {
     int batch, head, head_kv, row, lowest_row;
 };
 
@@ -177,15 +178,15 @@ struct Ring {
     }
     __device__ __forceinline__ void init(u32 readers) const {
         for (int slot = 0; slot < SLOTS; slot++) {
-            barrier_init(filled(slot), 1);
-            barrier_init(freed(slot), readers);
+            mbarrier_init(filled(slot), 1);
+            mbarrier_init(freed(slot), readers);
         }
     }
     __device__ __forceinline__ void wait_filled(int use) const {
-        barrier_wait(filled(use % SLOTS), (use / SLOTS) & 1);
+        mbarrier_wait(filled(use % SLOTS), (use / SLOTS) & 1);
     }
     __device__ __forceinline__ void wait_freed(int use) const {
-        barrier_wait<(CLUSTER_SIZE > 1)>(freed(use % SLOTS), ((use / SLOTS) & 1) ^ 1);
+        mbarrier_wait<(CLUSTER_SIZE > 1)>(freed(use % SLOTS), ((use / SLOTS) & 1) ^ 1);
     }
 };
 typedef Ring<0, num_stages> KRing;
@@ -197,7 +198,7 @@ __device__ __forceinline__ int cluster_rank() { return blockIdx.x % CLUSTER_SIZE
 
 // Row i of the table. What the programs of a cluster work on together is in order of its rows, so
 // that the last one's sees the most keys: it stands `beside` rows further down.
-__device__ __forceinline__ Tile tile_at(const int* tiles, int i, int beside) {
+__device__ __forceinline__ WorkInfo tile_at(const int* tiles, int i, int beside) {
     int4 entry = ((const int4*)tiles)[i];
     int lowest_row = CLUSTER_SIZE == 1 ? entry.w : tiles[4 * (i + beside) + 3];
     return {entry.x, entry.y, entry.z, entry.w, lowest_row};
@@ -223,11 +224,11 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
     Consumer c{sizes, {barriers}, {barriers}, {barriers}, shared, me, thread % 32, thread / 32};
     int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
     int beside = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
-    Tile tile = tile_at(tiles, first, beside);
+    WorkInfo tile = tile_at(tiles, first, beside);
     int use = 0;  // counts blocks that went through the rings, over all tiles
     if (me == WARPGROUPS - 1) c.give_turn();  // the first turn is warpgroup 0's
     for (int turn = 0; turn < count; turn++) {
-        Tile here = tile;
+        WorkInfo here = tile;
         tile = tile_at(tiles, first + turn + 1, beside);
         int row = here.row + 64 * me, slot = turn % Q_STAGES * WARPGROUPS + me;
         int end = blocks_end(sizes, row, 64);
@@ -250,13 +251,13 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
         auto release_before = [&] {
             if (EPILOGUE_SUBTILE == 0 && Q_STAGES > 1 && turn > 0 && thread == 0) {
                 tma_store_wait();
-                barrier_arrive(c.q.freed((turn - 1) % Q_STAGES * WARPGROUPS + me));
+                mbarrier_arrive(c.q.freed((turn - 1) % Q_STAGES * WARPGROUPS + me));
             }
         };
         auto release_queries = [&] {
             if (EPILOGUE_SUBTILE > 0 && !Q_IN_REGS) c.release(c.q.freed(slot));
         };
-        barrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
+        mbarrier_wait(c.q.filled(slot), (turn / Q_STAGES) & 1);
         if (Q_IN_REGS) {
             c.take_queries(slot);
             c.release(c.q.freed(slot));
@@ -283,7 +284,7 @@ __device__ __forceinline__ void consume(const TensorMap* o_map, float* lse, cons
         }
         if (EPILOGUE_SUBTILE == 0 && Q_STAGES == 1 && thread == 0) {
             tma_store_wait();
-            barrier_arrive(c.q.freed(slot));
+            mbarrier_arrive(c.q.freed(slot));
         }
     }
     // Shared memory is gone with the program: nobody reads it, or arrives at a barrier in it.
@@ -328,16 +329,16 @@ extern "C" __global__ void LAUNCH_BOUNDS
         KRing{barriers}.init(4 * WARPGROUPS * CLUSTER_SIZE);
         VRing{barriers}.init(4 * WARPGROUPS * CLUSTER_SIZE);
         QRing{barriers}.init(EPILOGUE_SUBTILE ? 4 : 1);
-        fence_barrier_init();
+        fence_mbarrier_init();
     }
     __syncthreads();
     if (CLUSTER_SIZE > 1) cluster_sync();  // nobody arrives at barriers that are not there yet
     if (warpgroup == WARPGROUPS) {
-        if (WARPGROUPS > 1) give_registers<PRODUCER_REGISTERS>();
+        if (WARPGROUPS > 1) setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x == WARPGROUPS * 128)
             produce(&q_map, &k_map, &v_map, sizes, schedule, tiles, shared);
     } else {
-        if (WARPGROUPS > 1) take_registers<CONSUMER_REGISTERS>();
+        if (WARPGROUPS > 1) setmaxnreg_inc<CONSUMER_REGISTERS>();
         consume(&o_map, lse, descales, sizes, schedule, tiles, shared, warpgroup);
     }
 }

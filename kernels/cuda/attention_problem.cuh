@@ -1,7 +1,7 @@
 // What the host side passes of an attention problem, and which tile a block works on.
 #pragma once
 
-#include "cuda/mma_sm80.cuh"
+#include "cuda/ptx.cuh"
 
 // In elements; rows are contiguous.
 struct Strides {

@@ -12,7 +12,7 @@ __device__ __forceinline__ void load_chunks(const TensorMap* map, u32 to, int ch
 
 // This program's part of a block of K or V, for each program of the cluster.
 __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, int count, u32 barrier,
-                                           int key, const Tile& of) {
+                                           int key, const WorkInfo& of) {
     if (CLUSTER_SIZE == 1) {
         load_chunks(map, to, KV_CHUNK_BYTES, count, barrier, key, of.head_kv, of.batch);
         return;
@@ -26,7 +26,7 @@ __device__ __forceinline__ void load_block(const TensorMap* map, u32 to, int cou
 
 // The same of a block of V^T, in which each program copies some of the columns of V.
 __device__ __forceinline__ void load_transposed(const TensorMap* map, u32 to, u32 barrier, int key,
-                                                const Tile& of) {
+                                                const WorkInfo& of) {
     int begin = CLUSTER_SIZE == 1 ? 0 : cluster_rank() * COPIED_COLUMNS;
 #pragma unroll
     for (int i = 0; i < BLOCK_N / VT_SWIZZLE; i++) {
@@ -48,17 +48,17 @@ __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap*
     QRing q{shared + BARRIERS_AT};
     int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
     int beside = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
-    Tile tile = tile_at(tiles, first, beside);
+    WorkInfo tile = tile_at(tiles, first, beside);
     int loaded = 0;  // blocks of V; K is one ahead within a tile
-    auto load_k = [&](const Tile& of, int use, int block) {
+    auto load_k = [&](const WorkInfo& of, int use, int block) {
         k.wait_freed(use);
-        barrier_expect(k.filled(use % num_stages), K_BYTES);
+        mbarrier_arrive_expect_tx(k.filled(use % num_stages), K_BYTES);
         load_block(k_map, shared + K_AT + use % num_stages * K_BYTES, K_CHUNKS, k.filled(use % num_stages),
                    block * BLOCK_N, of);
     };
-    auto load_v = [&](const Tile& of, int use, int block) {
+    auto load_v = [&](const WorkInfo& of, int use, int block) {
         v.wait_freed(use);
-        barrier_expect(v.filled(use % num_stages), V_BYTES);
+        mbarrier_arrive_expect_tx(v.filled(use % num_stages), V_BYTES);
         u32 to = shared + V_AT + use % num_stages * V_BYTES;
         if (DTYPE_E4M3)
             load_transposed(v_map, to, v.filled(use % num_stages), block * BLOCK_N, of);
@@ -66,13 +66,13 @@ __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap*
             load_block(v_map, to, V_CHUNKS, v.filled(use % num_stages), block * BLOCK_N, of);
     };
     for (int turn = 0; turn < count; turn++) {
-        Tile here = tile;
+        WorkInfo here = tile;
         tile = tile_at(tiles, first + turn + 1, beside);  // long before it is needed
         int end = blocks_end(sizes, here.lowest_row, ROWS);
         for (int me = 0; me < WARPGROUPS; me++) {
             int slot = turn % Q_STAGES * WARPGROUPS + me;
-            barrier_wait(q.freed(slot), ((turn / Q_STAGES) & 1) ^ 1);
-            barrier_expect(q.filled(slot), K_CHUNKS * Q_CHUNK_BYTES);
+            mbarrier_wait(q.freed(slot), ((turn / Q_STAGES) & 1) ^ 1);
+            mbarrier_arrive_expect_tx(q.filled(slot), K_CHUNKS * Q_CHUNK_BYTES);
             load_chunks(q_map, shared + Q_AT + slot * Q_BYTES, Q_CHUNK_BYTES, K_CHUNKS, q.filled(slot),
                         here.row + 64 * me, here.head, here.batch);
             if (me == 0) load_k(here, loaded, end - 1);  // the first scores need no more than this

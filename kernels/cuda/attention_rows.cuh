@@ -33,20 +33,20 @@ struct Consumer {
     // Ping-pong: warpgroups issue their products one after the other, so that one's softmax runs
     // under another's products (FlashAttention-3, section 3.1). Barriers 1 to WARPGROUPS.
     __device__ __forceinline__ void wait_turn() const {
-        if (PING_PONG) threads_sync(1 + me, 256);
+        if (PING_PONG) named_barrier_sync(1 + me, 256);
     }
     __device__ __forceinline__ void give_turn() const {
-        if (PING_PONG) threads_arrive(1 + (me + 1 == WARPGROUPS ? 0 : me + 1), 256);
+        if (PING_PONG) named_barrier_arrive(1 + (me + 1 == WARPGROUPS ? 0 : me + 1), 256);
     }
     __device__ __forceinline__ void release(u32 barrier) const {
-        if (lane == 0) barrier_arrive(barrier);
+        if (lane == 0) mbarrier_arrive(barrier);
     }
     // K or V, in the eyes of each program that writes there.
     __device__ __forceinline__ void release_block(u32 barrier) const {
         if (CLUSTER_SIZE == 1)
             release(barrier);
         else if (lane < CLUSTER_SIZE)
-            barrier_arrive_at(barrier, lane);
+            mbarrier_arrive_cluster(barrier, lane);
     }
 
     // Queries from shared memory into the registers of a left operand.
@@ -55,7 +55,7 @@ struct Consumer {
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
             u32 chunk = shared + Q_AT + slot * Q_BYTES + byte / SWIZZLE_BYTES * Q_CHUNK_BYTES;
-            matrices_load(q_rows + byte / 8, unit_at<SWIZZLE_BYTES>(chunk, at, byte % SWIZZLE_BYTES / 16 + lane / 16));
+            ldmatrix_x4(q_rows + byte / 8, unit_at<SWIZZLE_BYTES>(chunk, at, byte % SWIZZLE_BYTES / 16 + lane / 16));
         }
         pin(q_rows);  // they are there before the slot is freed
         __syncwarp();
@@ -66,7 +66,7 @@ struct Consumer {
     __device__ __forceinline__ void start_scores(float (&s)[N / 2], int slot, int use) const {
         u64 a = matrix_descriptor<SWIZZLE_BYTES>(shared + Q_AT + slot * Q_BYTES, 16, 8 * SWIZZLE_BYTES);
         u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + K_AT + use % num_stages * K_BYTES, 16, 8 * SWIZZLE_BYTES);
-        wgmma_begin();
+        wgmma_fence();
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
             int chunk = byte / SWIZZLE_BYTES, rest = byte % SWIZZLE_BYTES;
@@ -93,7 +93,7 @@ struct Consumer {
     __device__ __forceinline__ void start_transposed_output(Rows& rows, int use) const {
         u64 b = matrix_descriptor<VT_SWIZZLE>(shared + V_AT + use % num_stages * V_BYTES, 16,
                                               8 * VT_SWIZZLE);
-        wgmma_begin();
+        wgmma_fence();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 32) {
             int bytes = key / VT_SWIZZLE * VT_CHUNK_BYTES + key % VT_SWIZZLE;
@@ -107,7 +107,7 @@ struct Consumer {
         u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + V_AT + use % num_stages * V_BYTES, KV_CHUNK_BYTES,
                                            8 * SWIZZLE_BYTES);
         u64 a = matrix_descriptor<P_SWIZZLE>(shared + P_AT + me * P_BYTES, 16, 8 * P_SWIZZLE);
-        wgmma_begin();
+        wgmma_fence();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 16) {
             u64 v_rows = b + ((key * SWIZZLE_BYTES) >> 4);
@@ -196,14 +196,14 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < BLOCK_N / 8; i++) {
             const float* x = s + (8 * (i / 2) + 2 * (i % 2)) % (N / 2);
-            rows.p[i] = i < N / 8 ? packed_e4m3(x[0], x[1], x[4], x[5]) : 0;
+            rows.p[i] = i < N / 8 ? cvt_e4m3_x4(x[0], x[1], x[4], x[5]) : 0;
         }
     }
 
     template <int N>
     __device__ __forceinline__ void keep_16_bits(const float (&s)[N / 2], Rows& rows) const {
         auto pair = [&](int i) {
-            return i < N / 4 ? packed(s[2 * i % (N / 2)], s[2 * i % (N / 2) + 1]) : 0;
+            return i < N / 4 ? cvt_16bit_x2<IS_BF16>(s[2 * i % (N / 2)], s[2 * i % (N / 2) + 1]) : 0;
         };
         if constexpr (!P_IN_SMEM) {
 #pragma unroll
@@ -215,10 +215,10 @@ struct Consumer {
             for (int key = 0; key < BLOCK_N; key += 16) {
                 u32 chunk = to + key / P_CHUNK * P_CHUNK_BYTES;
                 int unit = key % P_CHUNK / 8 + lane / 16, i = key / 4;
-                matrices_store(unit_at<P_SWIZZLE>(chunk, at, unit), pair(i), pair(i + 1), pair(i + 2),
+                stmatrix_x4(unit_at<P_SWIZZLE>(chunk, at, unit), pair(i), pair(i + 1), pair(i + 2),
                                pair(i + 3));
             }
-            fence_async_proxy();
+            fence_proxy_async();
             // Each warp's quarter of a product reads the rows that the warp wrote, no others, as in
             // FlashAttention-3 (hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp).
             __syncwarp();
@@ -249,12 +249,12 @@ struct Consumer {
         bool is_first = rows.blocks == SUM_BLOCKS;
         if (is_first) {  // the output of the tile before leaves from there
             if (lane + warp == 0) tma_store_wait();
-            threads_sync(1 + WARPGROUPS + me, 128);
+            named_barrier_sync(1 + WARPGROUPS + me, 128);
         }
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i += 4) {
             if (!is_first) add_aside(rows, i);
-            shared_store(aside_at(i), rows.out + i);
+            st_shared_v4(aside_at(i), rows.out + i);
             for (int j = 0; j < 4; j++) rows.out[i + j] = 0.0f;
         }
         for (int half = 0; half < 2; half++) rows.aside_decay[half] = 1.0f;
@@ -265,7 +265,7 @@ struct Consumer {
         for (int i = 0; i < V_COLUMNS / 2; i += 4) add_aside(rows, i);
     }
     __device__ __forceinline__ void add_aside(Rows& rows, int i) const {
-        float4 aside = shared_load(aside_at(i));
+        float4 aside = ld_shared_v4_f32(aside_at(i));
         float* out = rows.out + i;
         out[0] = fmaf(aside.x, rows.aside_decay[0], out[0]);
         out[1] = fmaf(aside.y, rows.aside_decay[0], out[1]);
@@ -407,7 +407,7 @@ struct Consumer {
     // Puts chunks [FIRST, FIRST + COUNT) of the output into shared memory, where TMA finds them.
     template <int FIRST, int COUNT>
     __device__ __forceinline__ void put(const Rows& rows, u32 to) const {
-        threads_sync(1 + WARPGROUPS + me, 128);  // every warp has read what is there
+        named_barrier_sync(1 + WARPGROUPS + me, 128);  // every warp has read what is there
         const float(&share)[2] = rows.share;
         int at = 16 * warp + lane % 16;
         constexpr int END = (FIRST + COUNT) * CHUNK < V_COLUMNS ? (FIRST + COUNT) * CHUNK : V_COLUMNS;
@@ -416,12 +416,12 @@ struct Consumer {
             const float* x = rows.out + column / 2;
             u32 chunk = to + (column / CHUNK - FIRST) * Q_CHUNK_BYTES;
             int unit = column % CHUNK / 8 + lane / 16;
-            matrices_store(unit_at<SWIZZLE_BYTES>(chunk, at, unit), packed(x[0] * share[0], x[1] * share[0]),
-                           packed(x[2] * share[1], x[3] * share[1]),
-                           packed(x[4] * share[0], x[5] * share[0]),
-                           packed(x[6] * share[1], x[7] * share[1]));
+            stmatrix_x4(unit_at<SWIZZLE_BYTES>(chunk, at, unit), cvt_16bit_x2<IS_BF16>(x[0] * share[0], x[1] * share[0]),
+                           cvt_16bit_x2<IS_BF16>(x[2] * share[1], x[3] * share[1]),
+                           cvt_16bit_x2<IS_BF16>(x[4] * share[0], x[5] * share[0]),
+                           cvt_16bit_x2<IS_BF16>(x[6] * share[1], x[7] * share[1]));
         }
-        fence_async_proxy();
-        threads_sync(1 + WARPGROUPS + me, 128);
+        fence_proxy_async();
+        named_barrier_sync(1 + WARPGROUPS + me, 128);
     }
 };

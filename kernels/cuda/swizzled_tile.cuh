@@ -7,12 +7,12 @@
 // shuffles the chunks of each row so that these 8 lie in different banks.
 #pragma once
 
-#include "cuda/mma_sm80.cuh"
+#include "cuda/ptx.cuh"
 
 typedef unsigned short Element;  // bf16 or fp16
 typedef long long Offset;        // a tensor may have more than 2^31 elements
 
-template <int ROWS, int COLUMNS> struct Tile {
+template <int ROWS, int COLUMNS> struct SmemTile {
     static_assert(COLUMNS % 8 == 0 && ROWS % 16 == 0, "tiles have whole chunks and fragments");
     static constexpr int HEIGHT = ROWS;
     static constexpr int CHUNKS = COLUMNS / 8;
@@ -62,24 +62,24 @@ template <class TILE, class WORK> DEVICE void for_panels(WORK work) {
 // Begins to copy a tile's rows, which lie `stride` elements apart. TAIL: only `rows` of them are
 // there, and the others become zero, as do the columns from WIDTH on.
 template <class TILE, int THREADS, int WIDTH, bool TAIL>
-DEVICE void copy_rows(Shared tile, const Element *from, int stride, int rows) {
-    stride = computed_anew(stride);
+DEVICE void copy_rows(u32 tile, const Element *from, int stride, int rows) {
+    stride = opaque(stride);
     for_panels<TILE>([&](int first, auto panel) {
         constexpr int width = decltype(panel)::value, at_once = THREADS / width;
         const int row = threadIdx.x / width, chunk = threadIdx.x % width;
         const int place = TILE::swizzled(width, row, chunk);  // at_once is a multiple of 8
-        const Shared to = tile + 16 * (first * TILE::HEIGHT + row * width + place);
+        const u32 to = tile + 16 * (first * TILE::HEIGHT + row * width + place);
         const Element *here = from + Offset(row) * stride + 8 * (first + chunk);
 #pragma unroll
         for (int more = 0; more < TILE::HEIGHT; more += at_once, here += Offset(at_once) * stride) {
             if (more + at_once > TILE::HEIGHT && more + row >= TILE::HEIGHT) break;
-            const Shared there = to + 16 * width * more;
+            const u32 there = to + 16 * width * more;
             const bool padded = 8 * (first + width) > WIDTH;
             if (TAIL || padded)
-                copy_16_or_zero(there, here, (!TAIL || more + row < rows) &&
+                cp_async_16_or_zero(there, here, (!TAIL || more + row < rows) &&
                                                  (!padded || 8 * (first + chunk) < WIDTH));
             else
-                copy_16(there, here);
+                cp_async_16(there, here);
         }
     });
 }

@@ -1,7 +1,7 @@
 // The rows of one warp: scores, softmax and output of 16 or 32 of them, in registers.
 #pragma once
 
-#include "cuda/mma_sm80.cuh"
+#include "cuda/ptx.cuh"
 #include "cuda/swizzled_tile.cuh"
 
 constexpr float LN_2 = 0.693147181f;
@@ -20,7 +20,7 @@ template <class SHAPE> struct Warp {
     typedef typename SHAPE::OTile OTile;
     typedef float Scores[M_TILES][S_TILES][4];
 
-    Pair q[M_TILES][KEEP_Q ? D_STEPS : 1][4];
+    u32 q[M_TILES][KEEP_Q ? D_STEPS : 1][4];
     float out[M_TILES][O_TILES][4];
     float max_log2[M_TILES][2];  // of the scores times scale_log2, of late, at most LAG less
     float sum[M_TILES][2];       // of this lane's columns
@@ -40,12 +40,12 @@ template <class SHAPE> struct Warp {
         }
     }
 
-    __device__ __forceinline__ void load_q(Shared tile, int m, int step, Pair (&to)[4]) const {
-        const Shared rows = tile + QTile::at(0, 2 * step, lane % 16, lane / 16);
-        load_matrices(to, rows + (first_row + 16 * m) * 16 * QTile::width(2 * step));
+    __device__ __forceinline__ void load_q(u32 tile, int m, int step, u32 (&to)[4]) const {
+        const u32 rows = tile + QTile::at(0, 2 * step, lane % 16, lane / 16);
+        ldmatrix_x4(to, rows + (first_row + 16 * m) * 16 * QTile::width(2 * step));
     }
 
-    __device__ __forceinline__ void keep_q(Shared tile) {
+    __device__ __forceinline__ void keep_q(u32 tile) {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
@@ -53,7 +53,7 @@ template <class SHAPE> struct Warp {
     }
 
     // s = q k^T
-    __device__ __forceinline__ void scores(Scores &s, Shared q_tile, Shared k_tile) const {
+    __device__ __forceinline__ void scores(Scores &s, u32 q_tile, u32 k_tile) const {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
@@ -62,7 +62,7 @@ template <class SHAPE> struct Warp {
                 for (int i = 0; i < 4; ++i) s[m][n][i] = 0.0f;
 #pragma unroll
         for (int step = 0; step < D_STEPS; ++step) {
-            Pair a[M_TILES][4];
+            u32 a[M_TILES][4];
 #pragma unroll
             for (int m = 0; m < M_TILES; ++m)
                 if constexpr (KEEP_Q) {
@@ -73,13 +73,13 @@ template <class SHAPE> struct Warp {
                 }
 #pragma unroll
             for (int n = 0; n < S_TILES; n += 2) {
-                Pair b[4];  // 16 keys x 16 columns
+                u32 b[4];  // 16 keys x 16 columns
                 const int key = lane % 8 + lane / 16 * 8;
-                load_matrices(b, k_tile + KTile::at(8 * n, 2 * step, key, lane / 8 % 2));
+                ldmatrix_x4(b, k_tile + KTile::at(8 * n, 2 * step, key, lane / 8 % 2));
 #pragma unroll
                 for (int m = 0; m < M_TILES; ++m) {
-                    multiply<IS_BF16>(s[m][n], a[m], b[0], b[1]);
-                    multiply<IS_BF16>(s[m][n + 1], a[m], b[2], b[3]);
+                    mma_m16n8k16<IS_BF16>(s[m][n], a[m], b[0], b[1]);
+                    mma_m16n8k16<IS_BF16>(s[m][n + 1], a[m], b[2], b[3]);
                 }
             }
         }
@@ -121,14 +121,14 @@ template <class SHAPE> struct Warp {
                 const float now = highest > before + LAG ? highest : before;
                 // A row that has seen no key yet: -inf - -inf would be NaN.
                 const float shift = MASKED && now == MINUS_INFINITY ? 0.0f : now;
-                decay[m][half] = fast_exp2(before - shift);
+                decay[m][half] = exp2_approx(before - shift);
                 max_log2[m][half] = now;
                 float total = 0.0f;
 #pragma unroll
                 for (int n = 0; n < S_TILES; ++n)
 #pragma unroll
                     for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                        s[m][n][i] = fast_exp2(fmaf(s[m][n][i], scale_log2, -shift));
+                        s[m][n][i] = exp2_approx(fmaf(s[m][n][i], scale_log2, -shift));
                         total += s[m][n][i];
                     }
                 sum[m][half] = fmaf(sum[m][half], decay[m][half], total);
@@ -151,28 +151,28 @@ template <class SHAPE> struct Warp {
     }
 
     // out += s v. A sum of q k^T lies in registers as a factor of the next product does.
-    __device__ __forceinline__ void add_values(const Scores &s, Shared v_tile) {
+    __device__ __forceinline__ void add_values(const Scores &s, u32 v_tile) {
 #pragma unroll
         for (int n = 0; n < S_TILES; n += 2) {
-            Pair a[M_TILES][4];
+            u32 a[M_TILES][4];
 #pragma unroll
             for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const float(&from)[4] = s[m][n + i / 2];
-                    a[m][i] = rounded<IS_BF16>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+                    a[m][i] = cvt_16bit_x2<IS_BF16>(from[i % 2 * 2], from[i % 2 * 2 + 1]);
                 }
 #pragma unroll
             for (int o = 0; o < O_TILES; o += 2) {
-                Pair b[4];  // 16 keys x 16 columns, 8 at an odd end
+                u32 b[4];  // 16 keys x 16 columns, 8 at an odd end
                 if (o + 1 < O_TILES)
-                    load_transposed(b, v_tile + VTile::at(8 * n, o, lane % 16, lane / 16));
+                    ldmatrix_x4_trans(b, v_tile + VTile::at(8 * n, o, lane % 16, lane / 16));
                 else
-                    load_two_transposed(b, v_tile + VTile::at(8 * n, o, lane % 16));
+                    ldmatrix_x2_trans(b, v_tile + VTile::at(8 * n, o, lane % 16));
 #pragma unroll
                 for (int m = 0; m < M_TILES; ++m) {
-                    multiply<IS_BF16>(out[m][o], a[m], b[0], b[1]);
-                    if (o + 1 < O_TILES) multiply<IS_BF16>(out[m][o + 1], a[m], b[2], b[3]);
+                    mma_m16n8k16<IS_BF16>(out[m][o], a[m], b[0], b[1]);
+                    if (o + 1 < O_TILES) mma_m16n8k16<IS_BF16>(out[m][o + 1], a[m], b[2], b[3]);
                 }
             }
         }
@@ -188,20 +188,20 @@ template <class SHAPE> struct Warp {
                 total += __shfl_xor_sync(~0u, total, 1);
                 total += __shfl_xor_sync(~0u, total, 2);
                 const bool none = total == 0.0f;  // a row that sees no key gives 0
-                const float inverse = none ? 0.0f : fast_reciprocal(total);
+                const float inverse = none ? 0.0f : reciprocal_approx(total);
 #pragma unroll
                 for (int o = 0; o < O_TILES; ++o) {
                     out[m][o][2 * half] *= inverse;
                     out[m][o][2 * half + 1] *= inverse;
                 }
                 const int row = 16 * m + 8 * half + lane / 4;
-                const float log2 = max_log2[m][half] + fast_log2(total);
+                const float log2 = max_log2[m][half] + log2_approx(total);
                 if (lane % 4 == 0 && row < rows) lse[row] = none ? MINUS_INFINITY : log2 * LN_2;
             }
     }
 
     // The output by way of shared memory, so that 16 bytes of a row are written at a time.
-    __device__ __forceinline__ void store(Element *to, int stride, int rows, Shared tile) const {
+    __device__ __forceinline__ void store(Element *to, int stride, int rows, u32 tile) const {
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m)
 #pragma unroll
@@ -209,9 +209,9 @@ template <class SHAPE> struct Warp {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const int row = first_row + 16 * m + 8 * half;
-                    const Shared place = tile + OTile::at(0, o, lane / 4) + 4 * (lane % 4);
-                    store_pair(place + row * 16 * OTile::width(o),
-                               rounded<IS_BF16>(out[m][o][2 * half], out[m][o][2 * half + 1]));
+                    const u32 place = tile + OTile::at(0, o, lane / 4) + 4 * (lane % 4);
+                    st_shared(place + row * 16 * OTile::width(o),
+                               cvt_16bit_x2<IS_BF16>(out[m][o][2 * half], out[m][o][2 * half + 1]));
                 }
         __syncwarp();
         for_panels<OTile>([&](int first, auto panel) {
@@ -222,7 +222,7 @@ template <class SHAPE> struct Warp {
                 const int row = more + lane / width;
                 if (row >= min(rows, 16 * M_TILES)) break;
                 const int place = OTile::swizzled(width, row, chunk) + (first_row + row) * width;
-                const uint4 found = load_16(tile + 16 * (first * OTile::HEIGHT + place));
+                const uint4 found = ld_shared_v4_u32(tile + 16 * (first * OTile::HEIGHT + place));
                 Element *there = to + Offset(row) * stride + 8 * (first + chunk);
                 *reinterpret_cast<uint4 *>(there) = found;
             }

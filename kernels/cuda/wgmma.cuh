@@ -34,7 +34,7 @@ __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 leading_bytes,
 
 // ------------------------------------------------------------------------------- order and waiting
 
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
