@@ -95,7 +95,7 @@ def _case(workload: Workload, chosen: dict[str, Any], chance: random.Random) -> 
         run = cuda_on_cpu.compiled(KERNEL, workload, chosen, Path(folder))
     made = check.tensors(workload, "cpu", seed=0)
     seen = []
-    for mode in chance.sample(cuda_on_cpu.MODES, 2):
+    for mode in chance.sample(cuda_on_cpu.MODES[:4], 2):
         for output in made[3:]:
             output.fill_(float("nan"))
         run(made, workload, mode)

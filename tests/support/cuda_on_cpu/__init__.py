@@ -36,7 +36,7 @@ from tunefa.spec.workload import Workload
 
 FOLDER = Path(__file__).resolve().parent
 COMPILER = shutil.which("g++")
-_OPTIONS = ("-std=c++17", "-w", "-fPIC", "-iquote", str(FOLDER))
+_OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-iquote", str(FOLDER))
 _SHARED_MEMORY = re.compile(r"extern __shared__ [^;]*?(\w+)\[\];")
 _CLUSTER = re.compile(r"__cluster_dims__\((\d+), 1, 1\)")
 _STREAMS = SimpleNamespace(
@@ -50,9 +50,10 @@ class Mode(enum.IntFlag):
     LATE_LOADS = 1
     LAST_WARP_FIRST = 2
     LATE_READS = 4
+    LAST_LOAD_FIRST = 8
 
 
-MODES = tuple(map(Mode, range(8)))
+MODES = tuple(map(Mode, range(16)))
 
 
 class Program:
@@ -70,8 +71,7 @@ class Program:
         )
         library = program.with_suffix(".so")
         header, *objects = _machine()
-        options = ("-O1", "-shared", "-include", header.with_suffix(""))
-        _run(*_OPTIONS, *options, program, *objects, "-o", library)
+        _run(*_OPTIONS, "-shared", "-include", header, program, *objects, "-o", library)
         self.library = ctypes.CDLL(str(library))
         self.threads, self.smem_bytes = variant["threads"], variant["smem_bytes"]
 
@@ -143,13 +143,14 @@ def _preprocessed(source: Path, defines: dict[str, Any]) -> str:
 
 @functools.cache
 def _machine() -> list[Path]:
-    """What all programs share, compiled once: their header, and object files."""
+    """What all programs share, compiled once: their header, then object files."""
     folder = Path(_folder().name)
-    made = [folder / "cuda.h.gch"]
-    _run(*_OPTIONS, "-O1", "-x", "c++-header", FOLDER / "cuda.h", "-o", made[0])
+    header = folder / "cuda.h"  # of which the compiler reads cuda.h.gch
+    _run(*_OPTIONS, "-x", "c++-header", FOLDER / header.name, "-o", f"{header}.gch")
+    made = [header]
     for source in sorted(FOLDER.glob("*.cc")):
         made.append(folder / f"{source.stem}.o")
-        _run(*_OPTIONS, "-O2", "-c", source, "-o", made[-1])
+        _run(*_OPTIONS, "-include", header, "-c", source, "-o", made[-1])
     return made
 
 

@@ -207,8 +207,9 @@ static void run_cluster(Cluster &cluster) {
         for (const Block &block : cluster.blocks) left |= !block.done();
         if (!left) return;
         if (cluster.loads.empty()) throw std::runtime_error(deadlock(cluster));
-        const Load load = cluster.loads.back();  // the last to begin is the first to arrive
-        cluster.loads.pop_back();
+        const auto place = mode & LAST_LOAD_FIRST ? cluster.loads.end() - 1 : cluster.loads.begin();
+        const Load load = *place;
+        cluster.loads.erase(place);
         arrive(cluster, load);
     }
 }

@@ -24,9 +24,10 @@ extern Place threadIdx, blockIdx;
 namespace machine {
 
 enum Mode {
-    LATE_LOADS = 1,       // copies to shared memory arrive when they are waited for, or no thread runs
+    LATE_LOADS = 1,       // copies to shared memory arrive when no thread can go on without
     LAST_WARP_FIRST = 2,  // of the warps that can go on
     LATE_READS = 4,       // products and stores read their operands when they are waited for
+    LAST_LOAD_FIRST = 8,  // of those by TMA, which arrive in any order
 };
 
 // Dynamic shared memory begins behind 1 KiB that CUDA keeps (CUDA C++ Programming Guide, "Compute
