@@ -6,24 +6,23 @@
 // computes the tiles that a table from the host lists for it; a tile is 64 * WARPGROUPS query rows
 // of one head.
 //
-// The tile, with two consumer warpgroups:
+// The tile, with WARPGROUPS = 2 (consumers; the last warpgroup, the producer, has no rows):
 //
-//                        S = Q K^T, by blocks of BLOCK_N keys            O = P V
-//                       +-----------+-----+-----------+-----------+    +----------------+
-//      consumer   warp 0| rows  0-15                              |    | rows  0-15     |
-//      warpgroup  warp 1| rows 16-31                              |    | rows 16-31     |
-//      0          warp 2| rows 32-47      all keys of each block  |    | all columns    |
-//                 warp 3| rows 48-63                              |    |                |
-//                       +-----------+-----+-----------+-----------+    +----------------+
-//      consumer   warp 0| rows 64-79                              |    | rows 64-79     |
-//      warpgroup   ...  |  ...            all keys of each block  |    | all columns    |
-//      1          warp 3| rows 112-127                            |    |                |
-//                       +-----------+-----+-----------+-----------+    +----------------+
-//      block                   0       ...     n - 1         n
-//                       <-- from block n, the last that a row of the warpgroup sees, to block 0
+//                             S = Q K^T, BLOCK_N keys a block                O = P V
+//                           block 0     ...   block n-1   block n         HEAD_DIM_V
+//                         +-----------+-----+-----------+-----------+    +------------+
+//      warpgroup 0 warp 0 | rows  0-15 of all blocks                |    | rows  0-15 |
+//                  warp 1 | rows 16-31                              |    | rows 16-31 |
+//                  warp 2 | rows 32-47                              |    | rows 32-47 |
+//                  warp 3 | rows 48-63                              |    | rows 48-63 |
+//                         +-----------+-----+-----------+-----------+    +------------+
+//      warpgroup 1 warp 0 | rows 64-79                              |    | rows 64-79 |
+//                    ...  | ...                                     |    | ...        |
+//                         +-----------+-----+-----------+-----------+    +------------+
+//                         <--- computed from block n, the last that a row of the warpgroup sees
 //
 //      Of each 16 x 8 piece of S and O a lane has rows lane / 4 and lane / 4 + 8, and of both the
-//      columns 2 (lane % 4) and 2 (lane % 4) + 1. The last warpgroup is the producer: no rows.
+//      columns 2 (lane % 4) and 2 (lane % 4) + 1. Four lanes share a row.
 //
 // The pipeline. "full" and "empty" are mbarriers, one pair for each slot in shared memory:
 //
@@ -46,11 +45,11 @@
 //      K full, V full   the CTA's producer, and the bytes of a block                all consumers
 //      K empty,         4 warps of each consumer warpgroup of each CTA              producer
 //      V empty            of the cluster
-//      named 1 + w      PING_PONG: the scheduler barrier. 128 threads of the        warpgroup w
-//                         warpgroup before w, when it has issued its products
-//                         (before warpgroup 0: the last; it also arrives at the start)
+//      named 1 + w      PING_PONG: the scheduler barrier. 128 threads of            warpgroup w
+//                         warpgroup w - 1 when it has issued its products;
+//                         for w = 0 of the last one, also once at the start
 //      named            128 threads of w, before and after they write the output    warpgroup w
-//      1+WARPGROUPS+w     to shared memory (e4m3: before the first sums, too)
+//      1+WARPGROUPS+w     to shared memory; e4m3: before the first promotion, too
 //
 //      The store wait: one thread of w waits until its TMA store has read shared memory. With
 //      EPILOGUE_SUBTILE it waits before w writes to the O buffer again, otherwise before it arrives

@@ -1,4 +1,4 @@
-// A consumer warpgroup: it multiplies Q with blocks of K, probabilities with blocks of V, and
+// A consumer warpgroup: it multiplies Q with blocks of K and probabilities with blocks of V, and
 // stores the output of its 64 rows of each tile.
 //
 // Included by attention_fwd_cuda_sm90.cu, whose parameters and sizes it uses.
@@ -12,7 +12,6 @@ struct Consumer : Warpgroup {
     KPipeline k;
     VPipeline v;
     QPipeline q;
-    int thread;
     u32 q_fragments[Q_IN_REGS ? ELEMENT * K_COLUMNS / 8 : 1];
 
     // PING_PONG: warpgroups issue their products one after the other, so that the softmax of one
@@ -232,29 +231,6 @@ struct Consumer : Warpgroup {
         add_promoted_sums(rows);
         return pipe_read;
     }
-
-    // Stores the output of the 64 rows from `row` on with TMA, by way of shared memory.
-    DEVICE void store_output(const RowState& rows, const TensorMap* o_map, const WorkInfo& work,
-                             int row, int q_slot) const {
-        auto store_chunks = [&](u32 from, int chunk) {
-            if (thread == 0) {
-                for (int i = 0; i < O_CHUNKS; i++)
-                    tma_store(o_map, from + i * Q_CHUNK_BYTES, (chunk + i) * CHUNK, row, work.head,
-                              work.batch);
-                tma_store_commit();
-            }
-        };
-        u32 to = EPILOGUE_SUBTILE ? shared + O_AT + warpgroup * O_BYTES
-                                  : shared + Q_AT + q_slot * Q_BYTES;
-        if (EPILOGUE_SUBTILE > 0 && thread == 0) tma_store_wait();  // of the tile before
-        write_output<0, O_CHUNKS>(rows, to);
-        store_chunks(to, 0);
-        if (EPILOGUE_SUBTILE == 2) {
-            if (thread == 0) tma_store_wait();
-            write_output<V_CHUNKS - O_CHUNKS, O_CHUNKS>(rows, to);
-            store_chunks(to, O_CHUNKS);
-        }
-    }
 };
 
 // Computes the rows of warpgroup `warpgroup` in each tile of the CTA.
@@ -263,8 +239,8 @@ DEVICE void consume(const TensorMap* o_map, float* lse, const Descales& descales
                     int warpgroup) {
     u32 barriers = shared + BARRIERS_AT;
     int thread = threadIdx.x % 128;
-    Consumer c{{sizes, shared, warpgroup, thread % 32, thread / 32}, {barriers}, {barriers},
-               {barriers}, thread};
+    Consumer c{{sizes, shared, warpgroup, thread % 32, thread / 32},
+               {barriers}, {barriers}, {barriers}};
     int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
     int last_cta_offset = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
     WorkInfo next_work = load_work_info(tiles, first, last_cta_offset);
@@ -301,7 +277,24 @@ DEVICE void consume(const TensorMap* o_map, float* lse, const Descales& descales
         pipe_read = c.attend(rows, q_slot, pipe_read, row, blocks, release_stored, release_q);
         long long head_row = (long long)(work.batch * sizes.heads + work.head) * sizes.seqlen_q;
         c.finalize(rows, lse + head_row, row);
-        c.store_output(rows, o_map, work, row, q_slot);
+        auto store_chunks = [&](u32 from, int chunk) {
+            if (thread == 0) {
+                for (int j = 0; j < O_CHUNKS; j++)
+                    tma_store(o_map, from + j * Q_CHUNK_BYTES, (chunk + j) * CHUNK, row, work.head,
+                              work.batch);
+                tma_store_commit();
+            }
+        };
+        u32 to = EPILOGUE_SUBTILE ? shared + O_AT + warpgroup * O_BYTES
+                                  : shared + Q_AT + q_slot * Q_BYTES;
+        if (EPILOGUE_SUBTILE > 0 && thread == 0) tma_store_wait();  // of the tile before
+        c.write_output<0, O_CHUNKS>(rows, to);
+        store_chunks(to, 0);
+        if (EPILOGUE_SUBTILE == 2) {
+            if (thread == 0) tma_store_wait();
+            c.write_output<V_CHUNKS - O_CHUNKS, O_CHUNKS>(rows, to);
+            store_chunks(to, O_CHUNKS);
+        }
         if (EPILOGUE_SUBTILE == 0 && Q_STAGES == 1 && thread == 0) {
             tma_store_wait();
             mbarrier_arrive(c.q.empty(q_slot));
