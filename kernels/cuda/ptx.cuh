@@ -1,9 +1,9 @@
 // PTX instructions as device functions, named after the instruction. NVRTC comes without the CUDA
 // toolkit's headers, so the kernels bring their own.
 //
-// A function whose instruction needs a newer chip compiles only where it is called. Sections: types,
-// arithmetic, shared memory, matrix fragments, mma.sync, cp.async (sm80 and newer); mbarriers, named
-// barriers, clusters, TMA, fences, register counts (sm90).
+// A function whose instruction needs a newer chip compiles only where it is called. Sections:
+// types, arithmetic, shared memory, matrix fragments, mma.sync, cp.async (sm80 and newer);
+// mbarriers, named barriers, clusters, TMA, fences, register counts (sm90).
 #pragma once
 
 typedef unsigned int u32;  // also a shared-memory address, or two 16-bit elements, the first low
@@ -103,8 +103,8 @@ DEVICE float4 ld_shared_v4_f32(u32 from) {
 // -------------------------------------------------------------------------------- matrix fragments
 
 // Loads four 8 x 8 matrices of 16-bit elements. Lanes 8 i to 8 i + 7 pass the addresses of the rows
-// of matrix i. Each lane receives in x[i] elements 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4
-// of matrix i.
+// of matrix i. Each lane receives in x[i] elements 2 (lane % 4) and 2 (lane % 4) + 1 of row
+// lane / 4 of matrix i.
 DEVICE void ldmatrix_x4(u32* x, u32 row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -135,8 +135,8 @@ DEVICE void stmatrix_x4(u32 row, u32 a, u32 b, u32 c, u32 d) {
                  : "memory");
 }
 
-// d (16 x 8, fp32) += a (16 x 16) b (16 x 8). A lane holds columns 2 (lane % 4) and 2 (lane % 4) + 1
-// of d: of row lane / 4 in d[0] and d[1], of row lane / 4 + 8 in d[2] and d[3].
+// d (16 x 8, fp32) += a (16 x 16) b (16 x 8). A lane holds columns 2 (lane % 4) and
+// 2 (lane % 4) + 1 of d: of row lane / 4 in d[0] and d[1], of row lane / 4 + 8 in d[2] and d[3].
 template <bool IS_BF16>
 DEVICE void mma_m16n8k16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     if constexpr (IS_BF16)
@@ -179,7 +179,8 @@ DEVICE void cp_async_wait() {
 // --------------------------------------------------------------------------------------- mbarriers
 
 DEVICE void mbarrier_init(u32 barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals)
+                 : "memory");
 }
 
 DEVICE void mbarrier_arrive(u32 barrier) {
@@ -266,8 +267,8 @@ DEVICE void tma_load_multicast(u32 to, const TensorMap* map, u32 barrier, int co
 // Starts to copy shared memory to a box of the tensor.
 DEVICE void tma_store(const TensorMap* map, u32 from, int column, int row, int head, int batch) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::
-            "l"(map),
+        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
+        " [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
         "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
         : "memory");
 }

@@ -3,7 +3,7 @@
 A kernel is `kernels/<name>.py` and beside it `kernels/<name>.cu`: CUDA C++ that stands for itself,
 in which parameters are macros with defaults (`#ifndef BLOCK_N`, `#define BLOCK_N 64`, `#endif`),
 and kernels are `extern "C"`. It may include others of tunefa's files by their path from `kernels/`
-(`#include "cuda/mma.cuh"`), and none of the CUDA toolkit's, which NVRTC's wheel has not got.
+(`#include "cuda/ptx.cuh"`), and none of the CUDA toolkit's, which NVRTC's wheel has not got.
 
 The `.py` defines
 
