@@ -21,8 +21,7 @@ static Barrier &named(int number, int threads) {
 
 static bool has_ended(Barrier &barrier) {
     if (++barrier.arrived < barrier.size) return false;
-    barrier.arrived = 0;
-    ++barrier.generation;
+    let_go(barrier);
     return true;
 }
 
@@ -82,7 +81,11 @@ void ptx::mbarrier_try_wait_parity_shared_cta_b64(bool &done, u32 address, u32 p
     const MBarrier &barrier = machine::mbarrier(*me().block, address);
     if (parity > 1) fail("mbarrier.try_wait: parity %u", parity);
     done = (barrier.phase & 1) != parity;
-    if (!done) machine::wait({"mbarrier", nullptr, 0, &barrier, address, parity});
+    if (!done && me().tried == address) {
+        machine::wait({"mbarrier", nullptr, 0, &barrier, address, parity});
+        done = true;
+    }
+    me().tried = done ? 0 : address;
 }
 
 // ------------------------------------------------------------------------------------ cp.async

@@ -20,6 +20,7 @@ static ucontext_t scheduler;
 static Thread *running;
 static void (*kernel_of_launch)();
 static std::string failure;
+static long ended;  // generations and phases, of all barriers
 
 Thread &me() { return *running; }
 Warpgroup &my_warpgroup() { return me().block->warpgroups[me().index / WARPGROUP]; }
@@ -52,8 +53,13 @@ void meet(Barrier &barrier, const char *name, const std::function<void()> &work)
         return;
     }
     if (work) work();
+    let_go(barrier);
+}
+
+void let_go(Barrier &barrier) {
     barrier.arrived = 0;
     ++barrier.generation;
+    ++ended;
 }
 
 // Two slots take turns: a lane that shows something for the third time knows that all others have
@@ -78,6 +84,7 @@ void advance(MBarrier &barrier) {
     if (barrier.pending || barrier.bytes) return;
     barrier.pending = barrier.count;
     ++barrier.phase;
+    ++ended;
 }
 
 // -------------------------------------------------------------------------------- shared memory
@@ -152,17 +159,6 @@ static void resume(Thread &thread) {
     if (!failure.empty()) throw std::runtime_error(failure);
 }
 
-// One warp as far as it gets. Returns whether any thread could go on.
-static bool run_warp(Block &block, int warp) {
-    bool progress = false;
-    for (bool again = true; again;) {
-        again = false;
-        for (int i = WARP * warp; i < WARP * warp + WARP; ++i)
-            if (is_ready(block.threads[i])) resume(block.threads[i]), again = progress = true;
-    }
-    return progress;
-}
-
 static std::string described(const Thread &thread) {
     const Wait &wait = thread.wait;
     char text[160];
@@ -195,15 +191,30 @@ static std::string deadlock(const Cluster &cluster) {
     return text;
 }
 
-static void run_cluster(Cluster &cluster) {
-    const int blocks = cluster.blocks.size(), warps = cluster.blocks[0].warps.size();
-    for (;;) {
-        bool progress = false, left = false;
-        for (int i = 0; i < blocks * warps; ++i) {
-            const int warp = mode & LAST_WARP_FIRST ? blocks * warps - 1 - i : i;
-            progress |= run_warp(cluster.blocks[warp / warps], warp % warps);
+// Threads that can go on, in the order of the mode, and from its beginning after each that let
+// others go on: so some are as far ahead as barriers let them. Returns whether there was one.
+static bool run_threads(Cluster &cluster) {
+    const int warps = cluster.blocks[0].warps.size(), all = cluster.blocks.size() * warps;
+    const long ended_before = ended;
+    bool progress = false;
+    for (int i = 0; i < all; ++i) {
+        const int warp = mode & LAST_WARP_FIRST ? all - 1 - i : i;
+        Block &block = cluster.blocks[warp / warps];
+        for (int lane = 0; lane < WARP; ++lane) {
+            Thread &thread = block.threads[warp % warps * WARP + lane];
+            if (!is_ready(thread)) continue;
+            resume(thread);
+            if (ended != ended_before) return true;
+            progress = true;
         }
-        if (progress) continue;
+    }
+    return progress;
+}
+
+static void run_cluster(Cluster &cluster) {
+    for (;;) {
+        while (run_threads(cluster)) continue;
+        bool left = false;
         for (const Block &block : cluster.blocks) left |= !block.done();
         if (!left) return;
         if (cluster.loads.empty()) throw std::runtime_error(deadlock(cluster));

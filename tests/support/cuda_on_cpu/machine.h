@@ -113,6 +113,7 @@ struct Thread {
     bool is_fenced = false;                     // wgmma.fence came before
     std::vector<Product> products;
     long cluster_generation = -1;  // of which it has arrived at the barrier
+    u32 tried = 0;                 // the mbarrier that it found unfinished just now
 };
 
 // Products of all of its threads, by the group, then by the thread.
@@ -157,6 +158,7 @@ Warpgroup &my_warpgroup();
 void wait(const Wait &what);
 // Arrives, and waits for the others. The last one does `work` before they go on.
 void meet(Barrier &barrier, const char *name, const std::function<void()> &work = nullptr);
+void let_go(Barrier &barrier);
 
 // Shows the others of the warp something, and waits until all have.
 void show(const Shown &own);

@@ -16,12 +16,19 @@ static float from_bits(u32 bits) {
     return value;
 }
 
-static float e4m3(u32 bits) {
+static float e4m3_value(u32 bits) {
     const int exponent = bits >> 3 & 15, mantissa = bits & 7;
     if ((bits & 0x7f) == 0x7f) return NAN;
     const float size = exponent ? std::ldexp(float(8 + mantissa), exponent - 10)
                                 : std::ldexp(float(mantissa), -9);
     return bits & 0x80 ? -size : size;
+}
+
+static float e4m3(u32 bits) {
+    static float all[256];
+    if (all[1] == 0)
+        for (u32 each = 0; each < 256; ++each) all[each] = e4m3_value(each);
+    return all[bits];
 }
 
 // 'b'f16, 'f'16 and 'e'4m3.

@@ -83,7 +83,7 @@ void mbarrier_arrive_expect_tx_shared_cta_b64(u32 barrier, u32 bytes);
 // The address in `shared::cluster` of what the block of that rank has at an address.
 void mapa_shared_cluster_u32(u32 &to, u32 address, int rank);
 void mbarrier_arrive_relaxed_cluster_shared_cluster_b64(u32 barrier);
-// False where it was not done at once: a hardware's patience has an end, too.
+// It may return before the phase has ended: here it does the first time, and waits the second time.
 void mbarrier_try_wait_parity_shared_cta_b64(bool &done, u32 barrier, u32 parity);
 inline void mbarrier_try_wait_parity_relaxed_cluster_shared_cta_b64(bool &done, u32 barrier,
                                                                     u32 parity) {
