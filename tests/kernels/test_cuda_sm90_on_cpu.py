@@ -1,8 +1,8 @@
-"""kernels/attention_fwd_cuda_sm90.cu on the CPU: its numbers, and that its mistakes show there.
+"""kernels/attention_fwd_cuda_sm90.cu on the CPU: its results, and that the CPU finds mistakes.
 
-Its own source runs with all threads of a block, or of both blocks of a cluster, and its own host
-side launches it; see tests/support/cuda_on_cpu. Two SMs have all tiles, so that each block works on
-several and its pipelines wrap around.
+The kernel's own source runs with all threads of a CTA, or of both CTAs of a cluster, and its own
+host side launches it; see tests/support/cuda_on_cpu. The tiles are divided between two SMs, so that
+each CTA works on several and its pipelines wrap around.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ TWO = {"WARPGROUPS": 2}
 THREE = {"WARPGROUPS": 3}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q130_k200_d64_bf16_causal", {}),
-    # Rows without a key, which give 0 and -inf; a single row.
+    # Rows without a key, which give 0 and -inf; a single query row.
     ("h2_q200_k150_d128_bf16_causal", {**THREE, "PING_PONG": 1, "EPILOGUE_SUBTILE": 2}),
     ("h4_kv4_q1_k65_d16_fp16_causal", {"RESCALE_THRESHOLD": 0}),
-    # The producer runs tiles ahead: blocks of more than one are in flight.
+    # Blocks of several tiles are in flight.
     ("b2_h4_kv2_q250_k70_d64_bf16_causal", {**TWO, "num_stages": 3, "Q_STAGES": 2}),
     ("b2_h2_kv1_q140_k60_d64_bf16_full", {"num_stages": 4, "EPILOGUE_SUBTILE": 1}),
-    # Blocks of K that are no power of two; both ways to order products.
+    # BLOCK_N that is no power of two; products that do not overlap the softmax.
     (
         "h2_q130_k200_d64_fp16_full",
         {**TWO, "BLOCK_N": 80, "Q_STAGES": 2, "PING_PONG": 1, "RESCALE_THRESHOLD": 0},
     ),
     ("h4_kv2_q200_k300_d128_bf16_causal", {**TWO, "INTRA_WG_OVERLAP": 0, "EPILOGUE_SUBTILE": 1}),
     ("h2_q150_k130_d64_bf16_full", {**THREE, "INTRA_WG_OVERLAP": 0, "Q_STAGES": 2}),
-    # Half of the diagonal's blocks.
+    # The diagonal block is split.
     (
         "h3_q260_k300_d128_fp16_causal",
         {**TWO, "SPLIT_DIAGONAL_BLOCK": 1, "PING_PONG": 1, "BLOCK_N": 128, "Q_STAGES": 2},
     ),
-    # Swizzles of 64 and 32 bytes, V wider and narrower than K.
+    # Swizzles of 64 and 32 bytes; V is wider or narrower than K.
     ("h4_kv2_q200_k230_d96_bf16_causal", {**TWO, "SWIZZLE_BYTES": 64, "BLOCK_N": 112}),
     ("h2_q150_k300_d80_bf16_full", {**TWO, "SWIZZLE_BYTES": 32, "BLOCK_N": 96}),
     ("h4_kv1_q70_k170_d64_dv128_bf16_full", {"BLOCK_N": 48, "num_stages": 3}),
@@ -74,14 +74,14 @@ CASES: list[tuple[str, dict[str, int]]] = [
     # Probabilities through shared memory.
     ("h2_q260_k600_d64_bf16_causal", {**TWO, "BLOCK_N": 256, "P_IN_SMEM": 1}),
     ("h2_q200_k400_d64_fp16_full", {**THREE, "BLOCK_N": 176, "P_IN_SMEM": 1, "PING_PONG": 1}),
-    # Clusters: tiles of one KV head that see different numbers of blocks, and a tile too many.
+    # Clusters: their tiles see different numbers of blocks; one cluster has a tile without rows.
     ("h4_kv2_q200_k300_d96_bf16_causal", {**TWO, "CLUSTER_SIZE": 2, "Q_STAGES": 2}),
     ("b2_h3_kv1_q70_k200_d64_bf16_full", {"CLUSTER_SIZE": 2, "num_stages": 3}),
     (
         "h2_kv1_q260_k260_d128_bf16_causal",
         {**TWO, "CLUSTER_SIZE": 2, "SPLIT_DIAGONAL_BLOCK": 1, "EPILOGUE_SUBTILE": 1},
     ),
-    # 8 bits: V^T is written first, sums begin anew every 512 keys, wide queries are in registers.
+    # e4m3: V^T, accumulation in two levels beyond 512 keys, queries in registers (head_dim 256).
     (
         "h2_q200_k1200_d64_e4m3_causal",
         {**TWO, "BLOCK_N": 160, "EPILOGUE_SUBTILE": 1, "SWIZZLE_BYTES": 64, "Q_STAGES": 2},
@@ -104,8 +104,8 @@ def config_of(changes: dict[str, int]) -> dict[str, int]:
 
 
 def tensors_of(workload: Workload) -> tuple[Any, ...]:
-    """Tensors with two kinds of rows: some see keys evenly, and of the others scores grow towards
-    the first key, to which a kernel comes last, so that maxima exceed any RESCALE_THRESHOLD."""
+    """Tensors for which every second row has large scores, which grow towards the first key. The
+    kernel reads that key last, so the maxima grow by more than RESCALE_THRESHOLD."""
     made = check.tensors(workload, "cpu", seed=0)
     rows, keys = torch.ones(workload.seqlen_q), torch.linspace(2.0, 0.5, workload.seqlen_k)
     rows[::2] = 4.0
@@ -115,7 +115,7 @@ def tensors_of(workload: Workload) -> tuple[Any, ...]:
 
 
 def ran(run: OnCpu, workload: Workload, made: tuple[Any, ...], mode: Mode) -> list[Tensor]:
-    """out and lse, of which nothing is left that was there before."""
+    """Returns what the kernel writes to out and lse, which are NaN before."""
     for output in made[3:5]:
         output.fill_(float("nan"))
     run(made, workload, mode, sms=SMS)
@@ -123,14 +123,15 @@ def ran(run: OnCpu, workload: Workload, made: tuple[Any, ...], mode: Mode) -> li
 
 
 def worst_row(workload: Workload, made: tuple[Any, ...]) -> float:
-    """The largest ||out - reference|| / ||reference|| of a row; a row without a key must be 0."""
+    """Returns the largest ||out - reference|| / ||reference|| of a row; large if a row without a
+    key is not 0."""
     scale = workload.head_dim**-0.5
     right, _ = reference.attention(check.inputs(workload, made, scale), torch.float32)
     off = (made[3].float() - right).norm(dim=-1)
     return float((off / right.norm(dim=-1).clamp_min(1e-30)).nan_to_num(float("inf")).max())
 
 
-def test_every_way_through_the_kernel_is_there() -> None:
+def test_cases_have_every_value_of_every_parameter() -> None:
     configs = [config_of(changes) for _, changes in CASES]
     for parameter in KERNEL.space.parameters:
         if parameter.name not in ("BLOCK_N", "num_stages", "L2_SECTION_MB"):
@@ -139,8 +140,8 @@ def test_every_way_through_the_kernel_is_there() -> None:
 
 
 @pytest.mark.parametrize(("text", "changes"), CASES, ids=[text for text, _ in CASES])
-def test_numbers_are_right(text: str, changes: dict[str, int], tmp_path: Path) -> None:
-    """Whatever comes early or late, to the same bits."""
+def test_results_are_right(text: str, changes: dict[str, int], tmp_path: Path) -> None:
+    """The results are right in each mode, to the same bits."""
     workload, config = Workload.parse(text), config_of(changes)
     assert KERNEL.why_not(workload, SM90) is None
     assert KERNEL.refusal(config, workload, SM90) is None
@@ -187,31 +188,41 @@ PLAIN = ("h2_q260_k300_d64_bf16_causal", {**TWO, "BLOCK_N": 80, "num_stages": 3}
 CLUSTER = ("h4_kv2_q200_k200_d64_bf16_full", {**TWO, "CLUSTER_SIZE": 2})
 WRONG = "the result is wrong"
 MISTAKES = {
-    "no wait for K": (PLAIN, r"(?<!\.)\bk\.wait_\w+\([^;]*\);", "", WRONG),
-    "no wait at an mbarrier": (PLAIN, "@done bra DONE;", "bra DONE;", WRONG),
-    "a slot that nobody frees": (
+    "the wait for K is missing": (PLAIN, r"(?<!\.)\bk\.wait_\w+\([^;]*\);", "", WRONG),
+    "try_wait is not repeated": (PLAIN, "@done bra DONE;", "bra DONE;", WRONG),
+    "mbarrier.arrive is missing": (
         *(PLAIN, r"mbarrier\.arrive\.shared::cta\.b64 _, \[%0\];", ""),
-        r"threads 256 to 256 of block 0 wait for the end of a phase of parity 0 of the mbarrier",
+        r"threads 256 to 256 of CTA 0 wait for the end of a phase of parity 0 of the mbarrier",
     ),
-    "no wait for products": (PLAIN, r"wgmma\.wait_group\.sync\.aligned %0;", "", "products are unfinished"),
-    "registers that products do not see": (
+    "wgmma.wait_group is missing": (
+        PLAIN,
+        r"wgmma\.wait_group\.sync\.aligned %0;",
+        "",
+        "products that it did not wait for",
+    ),
+    "wgmma.fence is missing": (
         PLAIN,
         r"wgmma\.fence\.sync\.aligned;",
         "",
         "wgmma.fence",
     ),
-    "an output that TMA does not see": (PLAIN, r"fence\.proxy\.async\.shared::cta;", "", WRONG),
-    "an output that leaves before it is there": (PLAIN, "bar.sync %0, %1;", "", WRONG),
-    "a block that ends before its output left": (
+    "fence.proxy.async is missing": (PLAIN, r"fence\.proxy\.async\.shared::cta;", "", WRONG),
+    "bar.sync is missing": (PLAIN, "bar.sync %0, %1;", "", WRONG),
+    "the wait for TMA stores is missing": (
         *(PLAIN, r"cp\.async\.bulk\.wait_group\.read 0;", ""),
         "TMA stores may not have read shared memory",
     ),
-    "another swizzle": (PLAIN, r"(WIDTH == 128 \?) 1 (: WIDTH == 64 \?) 2", r"\1 2 \2 1", "outside of its"),
-    "a cluster that does not wait for its barriers": (
+    "the descriptor has another swizzle": (
+        PLAIN,
+        r"(WIDTH == 128 \?) 1 (: WIDTH == 64 \?) 2",
+        r"\1 2 \2 1",
+        "outside of its",
+    ),
+    "barrier.cluster.wait is missing": (
         *(CLUSTER, r"barrier\.cluster\.wait\.acquire\.aligned;", ""),
         "no mbarrier was initialised",
     ),
-    "a slot that is freed for one block only": (
+    "one CTA of two is told that a slot is empty": (
         *(CLUSTER, r"(mapa\.shared::cluster\.u32 \w+, %0), %1;", r"\1, 0;"),
         "deadlock",
     ),
@@ -219,8 +230,8 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_shows(mistake: str, tmp_path: Path) -> None:
-    """A result is wrong, or the launch fails with what is undefined or waits for ever."""
+def test_mistakes_are_found(mistake: str, tmp_path: Path) -> None:
+    """A mistake in the source makes the result wrong, or the launch fails with a message."""
     (text, changes), pattern, replacement, sign = MISTAKES[mistake]
 
     def with_mistake(source: str) -> str:

@@ -1,8 +1,8 @@
 """Kernels in CUDA C++ on the CPU: compiled by the host's compiler, with fibers for threads.
 
-Their own sources run, with their inline PTX translated (`inline_ptx`) to calls of `ptx.h`, and are
-started as on a device: by the launches of tunefa, for which each program is a CUDA driver
-(`launch.h`). `machine.h` says what a GPU does here.
+The kernels' own sources run: `inline_ptx` turns each PTX instruction into a call of a function of
+`ptx.h`. tunefa's own launches start them: each compiled kernel brings the functions of the CUDA
+driver that a launch calls (`launch.h`). `machine.h` says how the simulated GPU behaves.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STREAMS = SimpleNamespace(
 
 
 class Mode(enum.IntFlag):
-    """When things happen that may happen early or late, as in machine.h."""
+    """Which of the things that may happen early or late are late; `machine.h` has the same."""
 
     LATE_LOADS = 1
     LAST_WARP_FIRST = 2
@@ -67,7 +67,7 @@ class Program:
         program = folder / f"{variant['function']}.cc"
         program.write_text(
             f"{text}\n#define KERNEL {variant['function']}\n"
-            f'#define BLOCKS_OF_A_CLUSTER {cluster}\n#include "launch.h"\n'
+            f'#define CLUSTER_CTAS {cluster}\n#include "launch.h"\n'
         )
         library = program.with_suffix(".so")
         header, *objects = _machine()
@@ -78,7 +78,7 @@ class Program:
     def launch(self, host_side: Arguments, tensors: Sequence[Tensor]) -> None:
         """Runs the kernel as tunefa launches it on a device. Raises DriverError where it fails."""
         grid, arguments = host_side(tensors)
-        # Tables live as long as `arguments`, and no stream has to know of them.
+        # The launch needs no list of tables: these live as long as `arguments`.
         parameters, _ = cuda_abi.parameters(arguments, tensors)
         driver = Driver(self.library, _STREAMS)
         cuda_abi.check_sizes(parameters, driver.parameter_sizes(0, len(parameters)))
@@ -91,7 +91,7 @@ Change = Callable[[str], str]
 
 @dataclass(frozen=True)
 class OnCpu:
-    """One config of a kernel, compiled for the CPU, with what a call runs first."""
+    """One config of a kernel, compiled for the CPU, and its preprocess kernel if it has one."""
 
     kernel: Kernel
     config: Config
@@ -125,9 +125,9 @@ def compiled(
     folder: Path,
     change: Change = lambda source: source,
 ) -> OnCpu:
-    """The config for workloads of that kind; `folder` is an empty one.
+    """Compiles the config for workloads of that kind, in an empty folder.
 
-    `change` is made to the preprocessed source of the kernel.
+    `change` edits the preprocessed source of the kernel.
     """
     source = kernel.source.with_suffix(".cu")
     case = Case(kernel, workload, Target.named("sm90"))
@@ -143,7 +143,7 @@ def _preprocessed(source: Path, defines: dict[str, Any]) -> str:
 
 @functools.cache
 def _machine() -> list[Path]:
-    """What all programs share, compiled once: their header, then object files."""
+    """Compiles what all programs share, once: their header, then object files."""
     folder = Path(_folder().name)
     header = folder / "cuda.h"  # of which the compiler reads cuda.h.gch
     _run(*_OPTIONS, "-x", "c++-header", FOLDER / header.name, "-o", f"{header}.gch")
@@ -156,7 +156,7 @@ def _machine() -> list[Path]:
 
 @functools.cache
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that goes with the process."""
+    """A folder that is deleted when the process ends."""
     return tempfile.TemporaryDirectory(prefix="tunefa-cuda-on-cpu-")
 
 

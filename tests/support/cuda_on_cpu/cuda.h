@@ -1,4 +1,4 @@
-// What CUDA C++ has beside C++, for a kernel whose inline PTX is translated (inline_ptx.py).
+// What CUDA C++ adds to C++, for kernels whose inline PTX is translated (inline_ptx.py).
 #pragma once
 
 #include <algorithm>
@@ -31,12 +31,13 @@ struct alignas(16) float4 {
     float x, y, z, w;
 };
 
-inline unsigned char *dynamic_shared_memory() { return machine::me().block->generic.data(); }
+inline unsigned char *dynamic_shared_memory() { return machine::this_thread().cta->generic.data(); }
 inline size_t __cvta_generic_to_shared(const void *pointer) {
-    return machine::SHARED_BASE + (static_cast<const unsigned char *>(pointer) - dynamic_shared_memory());
+    const auto *byte = static_cast<const unsigned char *>(pointer);
+    return machine::SHARED_BASE + (byte - dynamic_shared_memory());
 }
 
-inline void __syncthreads() { ptx::bar_sync(0, machine::me().block->threads.size()); }
+inline void __syncthreads() { ptx::bar_sync(0, machine::this_thread().cta->threads.size()); }
 inline void __syncwarp() { machine::show({}); }
 
 template <class T> T __shfl_sync(unsigned, T value, int lane) {

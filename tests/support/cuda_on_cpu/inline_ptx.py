@@ -7,9 +7,8 @@ becomes
     [&] { auto&& ptx_0 = barrier; auto&& ptx_1 = count;
           ptx::mbarrier_init_shared_cta_b64(ptx_0, ptx_1); }();
 
-so a C++ compiler sees every instruction that a kernel uses, with its operands in the order of the
-PTX, and says the name of one that `ptx.h` does not have. Registers, labels, branches and predicates
-become variables, labels, `goto` and `if`.
+so the C++ compiler sees every instruction with its operands, and names an instruction that `ptx.h`
+does not have. Registers, labels, branches and predicates become variables, labels, `goto` and `if`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _OPERAND = re.compile(r'"[^"]*"\s*\((.*)\)', re.DOTALL)
 _LABEL = re.compile(r"(\w+):(?!:)\s*")
 _GUARD = re.compile(r"@(!?)(\w+)\s+")
 _REGISTERS = {"pred": "bool", "b16": "unsigned short", "b32": "unsigned", "b64": "u64"}
-# What follows the shape of a product is an argument: there is a name for each shape and type else.
+# A matrix product's shape and types become an argument, else there would be a function for each.
 _PRODUCT = re.compile(r"(.*?)\.(m\d+n\d+k\d+\..*)")
 
 

@@ -1,5 +1,5 @@
-// Functions of the CUDA driver for the kernel of one program: KERNEL, whose clusters are of
-// BLOCKS_OF_A_CLUSTER blocks. tunefa's own launches call them, as they call libcuda.
+// The functions of the CUDA driver that tunefa's launches call, for the kernel of one program:
+// KERNEL, whose clusters have CLUSTER_CTAS CTAs.
 #pragma once
 
 #include <utility>
@@ -32,7 +32,7 @@ extern "C" {
 
 int cuLaunchKernelEx(const LaunchConfig *config, void *, void **given, void *) {
     parameters = given;
-    failure = machine::run(config->grid[0], config->block[0], BLOCKS_OF_A_CLUSTER,
+    failure = machine::run(config->grid[0], config->block[0], CLUSTER_CTAS,
                            config->smem_bytes, [] { call(&KERNEL); });
     return failure.empty() ? 0 : 719;  // CUDA_ERROR_LAUNCH_FAILED
 }
@@ -49,7 +49,7 @@ int cuGetErrorString(int, const char **text) {
     return 0;
 }
 
-// Not the driver's: when things happen (Mode), and the tensors that cp.async may read.
+// Two functions that the driver does not have: the Mode, and the tensors that cp.async may read.
 void set_mode(int mode) { machine::mode = mode; }
 void set_readable(int count, const char **edges) {
     machine::readable.clear();

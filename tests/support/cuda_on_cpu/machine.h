@@ -1,8 +1,8 @@
-// Thread blocks, clusters and their memory on a CPU. Threads are fibers: one runs until it waits.
+// CTAs, clusters and their memory on a CPU. Threads are fibers: one runs until it waits.
 //
 // What a GPU may do early or late happens here as early or as late as the `Mode` says. What the PTX
-// ISA leaves undefined, as reading beside shared memory, ends the launch with a sentence, and threads
-// that wait for ever are reported with what they wait for.
+// ISA leaves undefined, such as reading outside shared memory, ends the launch with a message. So
+// does a deadlock: the message says which threads wait, and for what.
 #pragma once
 
 #include <deque>
@@ -24,20 +24,20 @@ extern Place threadIdx, blockIdx;
 namespace machine {
 
 enum Mode {
-    LATE_LOADS = 1,       // copies to shared memory arrive when no thread can go on without
-    LAST_WARP_FIRST = 2,  // of the warps that can go on
-    LATE_READS = 4,       // products and stores read their operands when they are waited for
-    LAST_LOAD_FIRST = 8,  // of those by TMA, which arrive in any order
+    LATE_LOADS = 1,       // cp.async completes at the wait, a TMA load when no thread can run
+    LAST_WARP_FIRST = 2,  // among the warps that can run
+    LATE_READS = 4,       // WGMMA and TMA stores read their operands when they are waited for
+    LAST_LOAD_FIRST = 8,  // among TMA loads that are late
 };
 
-// Dynamic shared memory begins behind 1 KiB that CUDA keeps (CUDA C++ Programming Guide, "Compute
+// Dynamic shared memory begins after 1 KiB that CUDA reserves (CUDA C++ Programming Guide, "Compute
 // Capability 9.0").
 constexpr u32 SHARED_BASE = 1024;
 constexpr int WARP = 32, WARPGROUP = 128, NAMED_BARRIERS = 16;
 
 typedef std::vector<unsigned char> Bytes;
 
-// A place where `size` threads meet.
+// `size` threads wait for each other.
 struct Barrier {
     int size = 0, arrived = 0;
     long generation = 0;
@@ -49,7 +49,7 @@ struct MBarrier {
     long bytes = 0, phase = 0;
 };
 
-// What a thread waits for: a generation of a barrier to end, or a phase of that parity.
+// What a thread waits for: the end of a generation of a barrier, or of a phase of that parity.
 struct Wait {
     const char *name = nullptr;
     const Barrier *barrier = nullptr;
@@ -59,7 +59,7 @@ struct Wait {
     u32 parity = 0;
 };
 
-// 16 bytes on their way by cp.async.
+// 16 bytes that cp.async copies.
 struct Copy {
     u32 to;
     const void *from;
@@ -71,10 +71,10 @@ struct Store {
     const void *map;
     u32 from;
     std::vector<int> at;
-    Bytes seen;  // by threads, as it begins
+    Bytes seen;  // what threads see there when it is issued
 };
 
-// A TMA load that has not arrived, in each block of `ranks`.
+// A TMA load that is not complete, into each CTA of `ranks`.
 struct Load {
     const void *map;
     u32 to, barrier;
@@ -89,7 +89,7 @@ struct Product {
     float *d[128];
     const u32 *a[4];
     u64 a_rows, b_rows;
-    bool add, b_by_rows;
+    bool add, transposes_b;
 };
 
 // What a lane shows the others of its warp.
@@ -97,9 +97,9 @@ struct Shown {
     u32 words[8];
 };
 
-struct Block;
+struct Cta;
 struct Thread {
-    Block *block = nullptr;
+    Cta *cta = nullptr;
     int index = 0;
     ucontext_t context;
     bool done = false, waits = false;
@@ -109,14 +109,14 @@ struct Thread {
     std::vector<Copy> copies;
     std::deque<std::vector<Copy>> copy_groups;
     std::vector<Store> stores, committed_stores;
-    std::vector<std::pair<u32, int>> unfenced;  // written, and not seen by TMA and WGMMA yet
-    bool is_fenced = false;                     // wgmma.fence came before
+    std::vector<std::pair<u32, int>> unfenced;  // written; TMA and WGMMA do not see it yet
+    bool is_fenced = false;                     // wgmma.fence was executed
     std::vector<Product> products;
     long cluster_generation = -1;  // of which it has arrived at the barrier
-    u32 tried = 0;                 // the mbarrier that it found unfinished just now
+    u32 tried = 0;                 // the mbarrier at which its last try_wait failed
 };
 
-// Products of all of its threads, by the group, then by the thread.
+// `groups`: committed products, by group, then by thread.
 struct Warpgroup {
     Barrier barrier;
     std::vector<std::vector<Product>> committing;
@@ -124,7 +124,7 @@ struct Warpgroup {
 };
 
 struct Cluster;
-struct Block {
+struct Cta {
     Cluster *cluster = nullptr;
     int number = 0, rank = 0;
     std::deque<Thread> threads;
@@ -138,7 +138,7 @@ struct Block {
 };
 
 struct Cluster {
-    std::deque<Block> blocks;
+    std::deque<Cta> ctas;
     Barrier barrier;
     std::vector<Load> loads;
 };
@@ -148,19 +148,19 @@ extern int mode;
 extern std::vector<std::pair<const char *, const char *>> readable;
 
 // The thread that runs.
-Thread &me();
+Thread &this_thread();
 // Its warpgroup.
-Warpgroup &my_warpgroup();
+Warpgroup &this_warpgroup();
 
-// Ends the launch with a sentence, by printf.
+// Ends the launch with a message, formatted as printf does.
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
 
 void wait(const Wait &what);
-// Arrives, and waits for the others. The last one does `work` before they go on.
+// Arrives, and waits for the others. The last thread does `work` before any goes on.
 void meet(Barrier &barrier, const char *name, const std::function<void()> &work = nullptr);
-void let_go(Barrier &barrier);
+void release(Barrier &barrier);
 
-// Shows the others of the warp something, and waits until all have.
+// Shows the other lanes of the warp something, and waits until all lanes have.
 void show(const Shown &own);
 const Shown &shown_by(int lane);
 
@@ -169,17 +169,17 @@ unsigned char *at(Bytes &memory, u32 address, int bytes, int alignment);
 void write(u32 address, const void *from, int bytes);
 void read(void *to, u32 address, int bytes);
 
-MBarrier &mbarrier(Block &block, u32 address);
+MBarrier &mbarrier(Cta &cta, u32 address);
 // Ends the phase where nothing of it is pending.
 void advance(MBarrier &barrier);
 
-// What asynchronous instructions do in the end; in copies.cc and products.cc.
-void arrive(const Copy &copy);
-void arrive(Cluster &cluster, const Load &load);
-void leave(Block &block, const Store &store);
-void multiply(Block &block, int warpgroup);
+// What asynchronous instructions do when they complete; in copies.cc and products.cc.
+void complete(const Copy &copy);
+void complete(Cluster &cluster, const Load &load);
+void complete(Cta &cta, const Store &store);
+void multiply(Cta &cta, int warpgroup);
 
 // Runs a grid. Returns why it failed, or "".
-std::string run(int blocks, int threads, int cluster_size, int smem_bytes, void (*kernel)());
+std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)());
 
 }  // namespace machine

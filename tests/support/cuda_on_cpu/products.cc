@@ -1,5 +1,7 @@
-// Numbers of 16 and 8 bits, matrices between shared memory and registers, and products of matrices:
-// mma.sync of a warp, wgmma of a warpgroup. Sums are in fp32, which is more than tensor cores keep.
+// Conversions, ldmatrix and stmatrix, and matrix products: mma.sync of a warp, wgmma of a
+// warpgroup. Sums are in fp32; tensor cores keep fewer bits of a sum of e4m3 products.
+#pragma GCC optimize("O3")  // its loops take most of the time of a test
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -52,7 +54,7 @@ static u32 narrowed_fp16(float value) {
     std::memcpy(&bits, &half, 2);
     return bits;
 }
-// To the nearest, to the even one of two, and 448 at most.
+// Rounds to nearest even, and saturates at 448.
 static u32 narrowed_e4m3(float value) {
     if (value != value) return 0x7f;
     const float size = std::min(std::fabs(value), 448.0f);
@@ -77,17 +79,17 @@ void ptx::cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low)
 
 // ------------------------------------------------------------- matrices of 8 x 8 x 16 bits
 
-// The banks of eight rows of 16 bytes, by four: all there are, or a warp waits for itself.
+// Eight rows of 16 bytes must lie in different banks: kernels are laid out so.
 static void check_banks(int matrix) {
     u32 banks = 0;
     for (int row = 0; row < 8; ++row)
         banks |= 1 << machine::shown_by(8 * matrix + row).words[0] / 16 % 8;
-    if (banks != 0xff) fail("ldmatrix, stmatrix: two rows in the same banks");
+    if (banks != 0xff) fail("ldmatrix or stmatrix has a bank conflict");
 }
 
 void ptx::load_matrices(u32 *const *to, int count, u32 row, bool transposed) {
     machine::show({{row}});
-    const int lane = me().index % WARP;
+    const int lane = this_thread().index % WARP;
     for (int matrix = 0; matrix < count; ++matrix) {
         check_banks(matrix);
         unsigned short both[2];
@@ -104,7 +106,7 @@ void ptx::load_matrices(u32 *const *to, int count, u32 row, bool transposed) {
 
 void ptx::store_matrices(u32 row, const u32 *const *from) {
     machine::show({{row, *from[0], *from[1], *from[2], *from[3]}});
-    const int lane = me().index % WARP, matrix = lane / 8;
+    const int lane = this_thread().index % WARP, matrix = lane / 8;
     check_banks(matrix);
     u32 words[4];
     for (int i = 0; i < 4; ++i) words[i] = machine::shown_by(lane % 8 * 4 + i).words[1 + matrix];
@@ -119,7 +121,7 @@ void ptx::multiply(const char *kind, float *const *d, const u32 *const *a, const
     if (!is_bf16 && std::strcmp(kind, "m16n8k16.row.col.f32.f16.f16.f32"))
         fail("mma.sync: %s", kind);
     machine::show({{*a[0], *a[1], *a[2], *a[3], *b[0], *b[1]}});
-    const int lane = me().index % WARP;
+    const int lane = this_thread().index % WARP;
     auto element = [&](int of_lane, int word, int which) {
         const u32 both = machine::shown_by(of_lane).words[word];
         return widened(which ? both >> 16 : both & 0xffff, is_bf16 ? 'b' : 'f');
@@ -134,10 +136,10 @@ void ptx::multiply(const char *kind, float *const *d, const u32 *const *a, const
 
 // --------------------------------------------------------------------------------------- wgmma
 
-void ptx::wgmma_fence_sync_aligned() { me().is_fenced = true; }
+void ptx::wgmma_fence_sync_aligned() { this_thread().is_fenced = true; }
 
 void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *a, u64 a_rows,
-                u64 b_rows, bool add, bool b_by_rows) {
+                u64 b_rows, bool add, bool transposes_b) {
     Product product = {};
     int k = 0;
     char type[8], other[8];
@@ -145,45 +147,46 @@ void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *
         std::strcmp(type, other) || !std::strchr("bfe", *type))
         fail("wgmma: %s", kind);
     product.type = *type, product.bytes = *type == 'e' ? k : 2 * k;
-    if (product.bytes != 32 || product.columns % 8 || product.columns > 256) fail("wgmma: %s", kind);
+    const bool has_shape = product.columns % 8 == 0 && product.columns <= 256;
+    if (product.bytes != 32 || !has_shape) fail("wgmma: %s", kind);
     if (count != product.columns / 2) fail("wgmma: %d registers of %s", count, kind);
-    if (b_by_rows && *type == 'e') fail("wgmma: 8 bits by rows");
+    if (transposes_b && *type == 'e') fail("wgmma: B of 8 bits is transposed");
     // PTX ISA, wgmma.fence: before the first, and when registers were used since.
-    if (!me().is_fenced) fail("wgmma.mma_async without wgmma.fence");
+    if (!this_thread().is_fenced) fail("wgmma.mma_async without wgmma.fence");
     std::copy(d, d + count, product.d);
     if (a) std::copy(a, a + 4, product.a);
     product.a_rows = a_rows, product.b_rows = b_rows;
-    product.add = add, product.b_by_rows = b_by_rows;
-    me().products.push_back(product);
+    product.add = add, product.transposes_b = transposes_b;
+    this_thread().products.push_back(product);
 }
 
 void ptx::wgmma_commit_group_sync_aligned() {
-    Thread &thread = me();
-    Warpgroup &warpgroup = machine::my_warpgroup();
+    Thread &thread = this_thread();
+    Warpgroup &warpgroup = machine::this_warpgroup();
     thread.is_fenced = false;
     warpgroup.committing[thread.index % WARPGROUP].swap(thread.products);
     thread.products.clear();
     machine::meet(warpgroup.barrier, "wgmma.commit_group", [&] {
         warpgroup.groups.push_back(warpgroup.committing);
         if (!(machine::mode & LATE_READS))
-            machine::multiply(*thread.block, thread.index / WARPGROUP);
+            machine::multiply(*thread.cta, thread.index / WARPGROUP);
     });
 }
 
 void ptx::wgmma_wait_group_sync_aligned(int pending) {
-    Thread &thread = me();
-    Warpgroup &warpgroup = machine::my_warpgroup();
+    Thread &thread = this_thread();
+    Warpgroup &warpgroup = machine::this_warpgroup();
     machine::meet(warpgroup.barrier, "wgmma.wait_group", [&] {
         for (; int(warpgroup.groups.size()) > pending; warpgroup.groups.pop_front())
             if (machine::mode & LATE_READS)
-                machine::multiply(*thread.block, thread.index / WARPGROUP);
+                machine::multiply(*thread.cta, thread.index / WARPGROUP);
     });
 }
 
 namespace {
 
-// PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout": what a matrix descriptor says
-// of rows of `width` bytes that are swizzled in groups of 8.
+// A matrix descriptor (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"): rows
+// of `width` bytes, swizzled in groups of 8.
 struct Descriptor {
     u32 address, leading, stride;
     int width;
@@ -196,28 +199,27 @@ struct Descriptor {
         if (width == 16) fail("wgmma: a matrix without a swizzle");
         if (bits >> 49 & 7) fail("wgmma: a matrix with a base offset");
     }
-    // 16 bytes of a row are exchanged, by the number of the 128 bytes that they are in.
     u32 swizzled(u32 at) const { return at ^ (at >> 3 & u32(width - 16)); }
-    // K-major: `byte` of row `row`.
-    u32 by_columns(int row, int byte) const {
+    // K-major: a byte of a row.
+    u32 k_major(int row, int byte) const {
         return swizzled(address + row / 8 * stride + row % 8 * width + byte);
     }
-    // MN-major, of 16 bits: element `row` of the k-th line, `width` bytes of which lie together.
-    u32 by_rows(int row, int k) const {
+    // MN-major, 16 bits: element `row` of line k, whose elements lie together by `width` bytes.
+    u32 mn_major(int row, int k) const {
         const int byte = 2 * row;
         return swizzled(address + byte / width * leading + byte % width + k / 8 * stride +
                         k % 8 * width);
     }
 };
 
-float element(Block &block, u32 address, char type) {
+float element(Cta &cta, u32 address, char type) {
     const int bytes = type == 'e' ? 1 : 2;
     u32 bits = 0;
-    std::memcpy(&bits, machine::at(block.async, address, bytes, bytes), bytes);
+    std::memcpy(&bits, machine::at(cta.async, address, bytes, bytes), bytes);
     return widened(bits, type);
 }
 
-// Row of a thread's register, where the others hold those 8 further down.
+// The first row of a thread's registers; the second one is 8 further down.
 int row_of(int thread) { return thread / WARP * 16 + thread % WARP / 4; }
 
 struct Operands {
@@ -225,14 +227,14 @@ struct Operands {
 };
 
 // PTX ISA, "Register Fragments for wgmma.mma_async": A of 64 x 32 bytes.
-void take_left(Block &block, Operands &to, const Product *const *products) {
+void take_left(Cta &cta, Operands &to, const Product *const *products) {
     const Product &first = *products[0];
     const int size = first.type == 'e' ? 1 : 2;
     if (!first.a[0]) {
         const Descriptor rows(first.a_rows);
         for (int row = 0; row < 64; ++row)
             for (int k = 0; k < 32 / size; ++k)
-                to.a[row][k] = element(block, rows.by_columns(row, size * k), first.type);
+                to.a[row][k] = element(cta, rows.k_major(row, size * k), first.type);
         return;
     }
     for (int thread = 0; thread < WARPGROUP; ++thread)
@@ -245,14 +247,15 @@ void take_left(Block &block, Operands &to, const Product *const *products) {
             }
 }
 
-void take_right(Block &block, Operands &to, const Product &product) {
+void take_right(Cta &cta, Operands &to, const Product &product) {
     const Descriptor rows(product.b_rows);
     const int size = product.type == 'e' ? 1 : 2;
     for (int column = 0; column < product.columns; ++column)
         for (int k = 0; k < 32 / size; ++k)
-            to.b[k][column] = element(block,
-                                      product.b_by_rows ? rows.by_rows(column, k)
-                                                        : rows.by_columns(column, size * k),
+            to.b[k][column] = element(cta,
+                                      product.transposes_b
+                                          ? rows.mn_major(column, k)
+                                          : rows.k_major(column, size * k),
                                       product.type);
 }
 
@@ -264,18 +267,18 @@ template <class WORK> void for_sums(Operands &all, const Product *const *product
                  *products[thread]->d[i]);
 }
 
-void multiply_one(Block &block, const Product *const *products) {
+void multiply_one(Cta &cta, const Product *const *products) {
     static Operands all;
     const Product &first = *products[0];
     for (int thread = 1; thread < WARPGROUP; ++thread) {
         const Product &other = *products[thread];
         if (other.columns != first.columns || other.type != first.type || other.add != first.add ||
             other.a_rows != first.a_rows || other.b_rows != first.b_rows ||
-            other.b_by_rows != first.b_by_rows || !other.a[0] != !first.a[0])
-            fail("wgmma: threads %d of a warpgroup multiplies other matrices", thread);
+            other.transposes_b != first.transposes_b || !other.a[0] != !first.a[0])
+            fail("wgmma: thread %d of a warpgroup multiplies other matrices", thread);
     }
-    take_left(block, all, products);
-    take_right(block, all, first);
+    take_left(cta, all, products);
+    take_right(cta, all, first);
     for_sums(all, products, [&](float &sum, float &own) { sum = first.add ? own : 0; });
     const int terms = first.type == 'e' ? 32 : 16;
     for (int row = 0; row < 64; ++row)
@@ -287,15 +290,15 @@ void multiply_one(Block &block, const Product *const *products) {
 
 }  // namespace
 
-// The oldest group of a warpgroup that is under way, or, where products are early, the youngest.
-void machine::multiply(Block &block, int warpgroup) {
-    auto &groups = block.warpgroups[warpgroup].groups;
+// Late products complete when the oldest group is waited for, early ones when a group is committed.
+void machine::multiply(Cta &cta, int warpgroup) {
+    auto &groups = cta.warpgroups[warpgroup].groups;
     const auto &group = mode & LATE_READS ? groups.front() : groups.back();
     for (const auto &own : group)
-        if (own.size() != group[0].size()) fail("wgmma: threads commit different numbers");
+        if (own.size() != group[0].size()) fail("wgmma: threads commit different products");
     for (size_t i = 0; i < group[0].size(); ++i) {
         const Product *products[WARPGROUP];
         for (int thread = 0; thread < WARPGROUP; ++thread) products[thread] = &group[thread][i];
-        multiply_one(block, products);
+        multiply_one(cta, products);
     }
 }

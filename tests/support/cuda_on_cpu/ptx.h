@@ -1,5 +1,5 @@
-// Instructions of PTX as functions, named as inline_ptx.py names them. An operand in brackets is an
-// address, one in braces a `list` of registers.
+// PTX instructions as functions, with the names that inline_ptx.py gives them. An operand in
+// brackets is an address; one in braces is a `list` of registers.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace ptx {
 
-// Registers, in their order.
+// Registers, in order.
 template <class T, int N> struct List {
     T *at[N];
 };
@@ -80,10 +80,11 @@ void mbarrier_init_shared_cta_b64(u32 barrier, u32 count);
 inline void fence_mbarrier_init_release_cluster() {}
 void mbarrier_arrive_shared_cta_b64(u32 barrier);
 void mbarrier_arrive_expect_tx_shared_cta_b64(u32 barrier, u32 bytes);
-// The address in `shared::cluster` of what the block of that rank has at an address.
+// The shared::cluster address of `address` in the CTA of that rank.
 void mapa_shared_cluster_u32(u32 &to, u32 address, int rank);
 void mbarrier_arrive_relaxed_cluster_shared_cluster_b64(u32 barrier);
-// It may return before the phase has ended: here it does the first time, and waits the second time.
+// The hardware may give up before the phase ends. Here it does so at the first try, so that a
+// kernel has to loop; the second try waits.
 void mbarrier_try_wait_parity_shared_cta_b64(bool &done, u32 barrier, u32 parity);
 inline void mbarrier_try_wait_parity_relaxed_cluster_shared_cta_b64(bool &done, u32 barrier,
                                                                     u32 parity) {
@@ -94,7 +95,7 @@ inline void mbarrier_try_wait_parity_relaxed_cluster_shared_cta_b64(bool &done, 
 
 void load_tensor(u32 to, const void *map, std::vector<int> at, u32 barrier, u32 ranks);
 void store_tensor(const void *map, std::vector<int> at, u32 from);
-// The rank of this block's mask, for a copy that is for this block alone.
+// The mask of this CTA alone.
 u32 own_mask();
 
 template <class T>
@@ -120,7 +121,8 @@ void fence_proxy_async_shared_cta();
 
 void multiply(const char *kind, float *const *d, const u32 *const *a, const u32 *const *b);
 template <class A, class B, class C>
-void mma_sync_aligned(const char *kind, List<float, 4> d, List<A, 4> a, List<B, 2> b, List<C, 4> c) {
+void mma_sync_aligned(const char *kind, List<float, 4> d, List<A, 4> a, List<B, 2> b,
+                      List<C, 4> c) {
     const u32 *left[4] = {a.at[0], a.at[1], a.at[2], a.at[3]}, *right[2] = {b.at[0], b.at[1]};
     for (int i = 0; i < 4; ++i)
         if (c.at[i] != d.at[i]) machine::fail("mma.sync adds to other registers than it writes");
@@ -130,19 +132,19 @@ void mma_sync_aligned(const char *kind, List<float, 4> d, List<A, 4> a, List<B, 
 void wgmma_fence_sync_aligned();
 void wgmma_commit_group_sync_aligned();
 void wgmma_wait_group_sync_aligned(int pending);
-// `a` are registers, or null for `a_rows`.
-void issue(const char *kind, float *const *d, int count, const u32 *const *a, u64 a_rows, u64 b_rows,
-           bool add, bool b_by_rows);
+// `a`: registers, or null for `a_rows` in shared memory.
+void issue(const char *kind, float *const *d, int count, const u32 *const *a, u64 a_rows,
+           u64 b_rows, bool add, bool transposes_b);
 inline void only_ones(int scale_a, int scale_b) {
     if (scale_a != 1 || scale_b != 1) machine::fail("wgmma: operands are negated");
 }
-// Both operands in shared memory: of 16 bits either may lie by columns, the left one here may not.
+// Both operands in shared memory. 8-bit operands have no transposes; A is never transposed here.
 template <int N>
 void wgmma_mma_async_sync_aligned(const char *kind, List<float, N> d, u64 a, u64 b, bool add,
                                   int scale_a, int scale_b, int transpose_a = 0,
                                   int transpose_b = 0) {
     only_ones(scale_a, scale_b);
-    if (transpose_a) machine::fail("wgmma: A lies by columns");
+    if (transpose_a) machine::fail("wgmma: A is transposed");
     issue(kind, d.at, N, nullptr, a, b, add, transpose_b);
 }
 template <int N>
