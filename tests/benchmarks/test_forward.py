@@ -278,9 +278,9 @@ def test_all_packed_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("kernel", "text", "why"),
     [
-        ("attention_fwd_cuda_sm80", "q40_d64_varlen", "it reads no packed sequences"),
-        ("attention_fwd_triton", "q40_d64_varlen", "it reads no packed sequences"),
-        ("attention_fwd_cuda_sm80", "q40_d64_w20", "it knows no sliding window"),
+        ("attention_fwd_cuda_sm80", "q40_d64_varlen", "it does not support packed sequences"),
+        ("attention_fwd_triton", "q40_d64_varlen", "it does not support packed sequences"),
+        ("attention_fwd_cuda_sm80", "q40_d64_w20", "it does not support sliding windows"),
     ],
 )
 def test_a_kernel_runs_no_workload_that_it_does_not_serve(

@@ -188,7 +188,7 @@ def test_space_whose_every_config_is_refused(run: Run, monkeypatch: pytest.Monke
     monkeypatch.setattr(targets, "choose", lambda *_: chosen)
     error = run(*SMALL, code=1).stderr
     assert "every config for fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal on sm90 is ref" in error
-    assert "shared memory is over the limit of one block (" in error
+    assert "the shared memory of a CTA must not exceed the chip's limit (" in error
     assert "a warp needs at least 16 query rows (15000)" in error
 
 

@@ -22,7 +22,7 @@ from tunefa.spec.trial import Config, identity
 from tunefa.store import lookup
 from tunefa.store.results import Store
 
-_SAME = "what is compiled is the same as another's"
+_SAME = "the config must not compile to the same code as another one"
 
 
 def feasible_by_kernel(request: Request) -> dict[str, Feasible]:

@@ -48,7 +48,7 @@ def test_what_the_compiler_says_stands_in_every_scope() -> None:
     shares = {share.memory: share.needed_bytes for share in found.shares}
     assert shares == {"UB": 265216, "L1": 458752, "L0A": 65536, "L0B": 32768, "L0C": 262144}
     assert found.compiled and found.failure == "compile_failed: UB overflow"
-    assert "results of the cube are over L0C" in found.refused_by
+    assert "the results of the cube core must fit L0C" in found.refused_by
 
 
 def test_without_the_compiler_formulas_stand_there() -> None:
