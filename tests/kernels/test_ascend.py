@@ -87,7 +87,7 @@ def test_bounds_never_exceed_what_the_compiler_takes_and_some_are_exact(
     for config in random.Random(str(workload)).sample(configs, 6):
         bounds = space.estimate(config, workload, B3)
         tiling = space.npu_tiling(config, workload, B3)
-        found = language.verdict(kernel, kernel.module.variant(workload, config), B3)
+        found = language.compiler_report(kernel, kernel.module.variant(workload, config), B3)
         assert found.status in ("fits", "overflow"), found
         for name, memory in found.memories.items():
             taken = memory.required_bytes or memory.peak_bytes or 0

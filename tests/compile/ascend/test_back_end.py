@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.ascend_compiler import INSTALLED, THERE, needs_compiler
 from tunefa.compile import languages
-from tunefa.compile.ascend import back_end, front_end, sidecar, verdict
+from tunefa.compile.ascend import back_end, compiler_report, front_end, sidecar
+from tunefa.compile.ascend.compiler_report import CompilerReport, Output
 from tunefa.compile.ascend.sidecar import Sidecar
-from tunefa.compile.ascend.verdict import Output, Verdict
 from tunefa.compile.contract import CompileError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.kernel import Kernel
@@ -48,10 +48,10 @@ def config(block_m: int, block_n: int, multibuffer: bool = True) -> Config:
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "MULTIBUFFER": multibuffer}
 
 
-def planned(kernel: Kernel, tile: Config, arch: str = "ascend910b3") -> Verdict:
+def planned(kernel: Kernel, tile: Config, arch: str = "ascend910b3") -> CompilerReport:
     """The verdict on a tile that fits."""
     compiled = LANGUAGE.compile(case(kernel, arch), tile)
-    found: Verdict = compiled.binary
+    found: CompilerReport = compiled.binary
     assert found.status == "fits"
     return found
 
@@ -261,4 +261,4 @@ def test_the_950_has_a_compiler_of_its_own(tmp_path: Path) -> None:
     tools = replace(CRASHING, compiler=tmp_path / "bishengir-compile")
     assert back_end._command(tools, "Ascend950PR_9589", {})[0].endswith("-a5")
     assert not back_end._command(tools, "Ascend910_9392", {})[0].endswith("-a5")
-    assert verdict.of(Output(0, "")).status == "fits"
+    assert compiler_report.from_output(Output(0, "")).status == "fits"

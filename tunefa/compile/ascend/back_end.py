@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tunefa.compile.ascend import verdict
+from tunefa.compile.ascend import compiler_report
+from tunefa.compile.ascend.compiler_report import CompilerReport, Memory, Output
 from tunefa.compile.ascend.sidecar import SETUP, Sidecar
-from tunefa.compile.ascend.verdict import Memory, Output, Verdict
 
 LIMIT_S = 60.0
 """Of one run; a tile takes 0.1 to 0.5 s on 910B, a few on 950."""
@@ -34,7 +34,7 @@ Flags = Mapping[str, object]
 """By name, without the dashes; a bool is written as True or False."""
 
 
-def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> Verdict:
+def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> CompilerReport:
     """What the compiler says of the kernel `ir` (MLIR, linalg) for a target such as Ascend910B3.
 
     It runs with one thread: with more it dies in about 1 of 100 runs, and which of several failures
@@ -46,19 +46,24 @@ def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> Verdict:
     start = time.perf_counter()
     try:
         output = _run(command, ir)
-        if verdict.of(output).status == "crash":
+        if compiler_report.from_output(output).status == "crash":
             output = _run(command, ir)
-        found = verdict.of(output)
+        found = compiler_report.from_output(output)
         if found.status == "overflow" and not found.memories.get("ub", Memory()).overflows:
             # A crash here takes nothing away from what is known.
-            found = verdict.of(output, [_run(_command(sidecar, target, flags), ir)])
+            found = compiler_report.from_output(
+                output, [_run(_command(sidecar, target, flags), ir)]
+            )
     except subprocess.TimeoutExpired:
         reason = f"the compiler took over {LIMIT_S:.0f} s"
-        return Verdict("timeout", reason, seconds=time.perf_counter() - start)
+        return CompilerReport("timeout", reason, seconds=time.perf_counter() - start)
     seconds = time.perf_counter() - start
     if found.status != "fits":
         return replace(found, seconds=seconds)
-    workspace, code = verdict.workspace_bytes(output.stderr), verdict.code(output.stderr)
+    workspace, code = (
+        compiler_report.workspace_bytes(output.stderr),
+        compiler_report.code(output.stderr),
+    )
     return replace(found, workspace_bytes=workspace, code=code, seconds=seconds)
 
 
@@ -136,4 +141,4 @@ def _prefix(parent: int) -> str:
 
 def _plans(place: Path) -> Iterator[object]:
     for path in sorted(place.glob("memory_info_*.json")):
-        yield verdict.read_plan(path.read_text(encoding="utf-8", errors="replace"))
+        yield compiler_report.read_plan(path.read_text(encoding="utf-8", errors="replace"))

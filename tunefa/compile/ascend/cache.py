@@ -11,24 +11,24 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tunefa import assets
-from tunefa.compile.ascend.verdict import Memory, Verdict
+from tunefa.compile.ascend.compiler_report import CompilerReport, Memory
 
 _FORMAT = 2
 
 
-def load(key: str) -> Verdict | None:
+def load(key: str) -> CompilerReport | None:
     """The entry of that key; None where there is no whole one."""
     try:
         data = json.loads(_path(key).read_text(encoding="utf-8"))
         memories = {name: Memory(**each) for name, each in data.pop("memories").items()}
-        return Verdict(**data, memories=memories)
+        return CompilerReport(**data, memories=memories)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def save(key: str, verdict: Verdict) -> None:
+def save(key: str, report: CompilerReport) -> None:
     """Keeps an entry. Where the folder cannot be written, it is asked for again next time."""
-    assets.keep(_path(key), json.dumps(asdict(verdict)).encode())
+    assets.keep(_path(key), json.dumps(asdict(report)).encode())
 
 
 def _path(key: str) -> Path:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tunefa.compile.ascend import back_end, cache, front_end, sidecar
-from tunefa.compile.ascend.verdict import Verdict
+from tunefa.compile.ascend.compiler_report import CompilerReport
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.errors import TunefaError
 from tunefa.spec import arch_catalog as archs
@@ -54,7 +54,7 @@ FlashAttention forward, the last IR was the same for each of their values."""
 
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
-    """Returns the config as the compiler plans it for the case's arch; its binary is the `Verdict`.
+    """Returns the config as the compiler plans it for the case's arch. Its binary is the report.
 
     Raises CompileError where it does not fit, with what it asks of each memory, or does not
     compile; TunefaError when there is no compiler for that arch.
@@ -63,7 +63,7 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
         raise TunefaError(why)
     kernel, arch = case.kernel, npu(case.arch)
     start = time.perf_counter()
-    found = verdict(kernel, kernel.module.variant(case.workload, config, aligned), arch)
+    found = compiler_report(kernel, kernel.module.variant(case.workload, config, aligned), arch)
     seconds = time.perf_counter() - start
     resources = _resources(found, arch)
     if found.status != "fits":
@@ -75,14 +75,14 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     return Compiled(found, lambda: resources, seconds)
 
 
-def verdict(kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -> Verdict:
+def compiler_report(kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -> CompilerReport:
     """What the front end and the compiler say of a `variant`; crashes and time-outs are not kept,
     for the next run may end otherwise."""
     tools = sidecar.installed()
     try:
         ir = front_end.lowered(tools, front_end.Task.of(kernel, variant, arch))
     except front_end.FrontEndError as error:
-        return Verdict("error", str(error))
+        return CompilerReport("error", str(error))
     flags = _heeded(variant["flags"], tools.short_version)
     key = back_end.key(tools, ir, arch.target, flags)
     found = cache.load(key)
@@ -188,7 +188,7 @@ def _heeded(flags: Mapping[str, Any], version: str | None) -> dict[str, Any]:
     return {k: v for k, v in flags.items() if k not in _UNHEEDED.get(short, ())}
 
 
-def _resources(found: Verdict, arch: NpuArch) -> Resources:
+def _resources(found: CompilerReport, arch: NpuArch) -> Resources:
     """What it asks for where it overflows, the highest address it uses where it fits."""
     wanted = {
         name: memory.required_bytes if memory.overflows else memory.peak_bytes
@@ -203,7 +203,7 @@ def _resources(found: Verdict, arch: NpuArch) -> Resources:
     )
 
 
-def _excess(found: Verdict, arch: NpuArch) -> dict[str, float]:
+def _excess(found: CompilerReport, arch: NpuArch) -> dict[str, float]:
     """See `Planned`. A memory that overflows with all that there is asked for lacks a byte."""
     excess = {}
     for name, memory in found.memories.items():

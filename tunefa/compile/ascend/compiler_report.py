@@ -57,7 +57,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CompilerReport:
     """What came of compiling one kernel."""
 
     status: Status
@@ -87,23 +87,23 @@ class Output:
     """Its memory_info_*.json, read."""
 
 
-def of(output: Output, others: Iterable[Output] = ()) -> Verdict:
+def from_output(output: Output, others: Iterable[Output] = ()) -> CompilerReport:
     """The verdict of a run; `others` of the same kernel may name more memories that overflow."""
     log, plans = output.stderr, _planned(output.plans)
     changed, failures = _changed(log), len(_FAILED_PASS.findall(log))
     if output.returncode < 0 or output.returncode >= 128:
         reason = f"the compiler died with exit code {output.returncode}"
-        return Verdict("crash", reason)
+        return CompilerReport("crash", reason)
     if output.returncode == 0 or log.count(_NOT_FOUND) >= 2:
-        return Verdict("fits", "", plans, None, changed, failures or log.count(_RETRYING))
+        return CompilerReport("fits", "", plans, None, changed, failures or log.count(_RETRYING))
     retries = log.count(_RETRYING) or max(0, failures - 1)
     for each in (output, *others):
         plans |= {k: v for k, v in _planned(each.plans).items() if v.overflows or k not in plans}
         for scope, required, available in _OVERFLOW.findall(each.stderr):
             plans[_MEMORIES[scope]] = _overflow(required, available)
     if any(memory.overflows for memory in plans.values()):
-        return Verdict("overflow", _in_words(plans), plans, None, changed, retries)
-    return Verdict("error", _first_error(log), plans, None, changed, retries)
+        return CompilerReport("overflow", _in_words(plans), plans, None, changed, retries)
+    return CompilerReport("error", _first_error(log), plans, None, changed, retries)
 
 
 def workspace_bytes(ir: str) -> int | None:
