@@ -14,7 +14,7 @@ from tests.support.ascend_compiler import THERE, choose, needs_compiler, version
 from tests.support.ascend_interpreted import KERNEL
 from tests.support.tree import TREE
 from tunefa.compile import languages
-from tunefa.compile.ascend import sidecar
+from tunefa.compile.ascend import toolchain
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
@@ -33,8 +33,8 @@ each_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The shipped one, with the user's sidecar."""
-    monkeypatch.setattr(sidecar, "folder", lambda: THERE)
+    """The shipped one, with the user's toolchain."""
+    monkeypatch.setattr(toolchain, "folder", lambda: THERE)
     return kernels.load(KERNEL)
 
 

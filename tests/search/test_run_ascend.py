@@ -22,7 +22,7 @@ def run(*words: str) -> Result:
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's sidecar, in this process and in those that it starts; another store."""
+    """The user's toolchain, in this process and in those that it starts; another store."""
     home = Path(store.user_root()).parent
     home.mkdir(parents=True, exist_ok=True)
     (home / "ascend").symlink_to(THERE)

@@ -9,7 +9,7 @@ import click
 
 from tunefa.cli.reports import text
 from tunefa.cli.reports.download import Reporter
-from tunefa.compile.ascend import pins, sidecar
+from tunefa.compile.ascend import pins, toolchain
 from tunefa.compile.ascend.install import Installer
 
 
@@ -46,12 +46,12 @@ def setup(version: str, compiler: Path | None, python: str | None, as_json: bool
     """
     start = time.monotonic()
     if compiler is not None:
-        sidecar.version_of(compiler)  # before anything is fetched
+        toolchain.version_of(compiler)  # before anything is fetched
     with Reporter() as report:
         installer = Installer(report)
         installer.front_end(python)
-        sidecar.choose(compiler if compiler is not None else installer.compiler(version))
-    state = {**sidecar.state(), "seconds": round(time.monotonic() - start, 1)}
+        toolchain.choose(compiler if compiler is not None else installer.compiler(version))
+    state = {**toolchain.state(), "seconds": round(time.monotonic() - start, 1)}
     if as_json:
         text.emit_json(state)
         return

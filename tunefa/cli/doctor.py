@@ -21,7 +21,7 @@ from tunefa.cli.reports import records as record_reports
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, chip_options
 from tunefa.compile import provenance
-from tunefa.compile.ascend import sidecar
+from tunefa.compile.ascend import toolchain
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
@@ -57,7 +57,7 @@ def command(selection: Selection, as_json: bool) -> None:
     report = {
         "versions": versions,
         "nvrtc_path": library,
-        "ascend": sidecar.state(),
+        "ascend": toolchain.state(),
         "devices": [_device(each) for each in targets.seen()],
         "no_device_because": _why_no_device(),
         "target": _chip(target) | {"present": selection.present},

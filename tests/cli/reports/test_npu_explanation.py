@@ -12,7 +12,7 @@ from tests.support.ascend_compiler import THERE, needs_compiler
 from tunefa.cli import main
 from tunefa.cli.reports import npu_explanation
 from tunefa.cli.reports.npu_explanation import NpuExplanation, Share
-from tunefa.compile.ascend import sidecar
+from tunefa.compile.ascend import toolchain
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Planned, Resources, Trial
 from tunefa.spec.workload import Workload
@@ -85,8 +85,8 @@ def test_as_data() -> None:
 
 @needs_compiler
 def test_the_report_with_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    sidecar.folder().parent.mkdir(parents=True, exist_ok=True)
-    sidecar.folder().symlink_to(THERE)
+    toolchain.folder().parent.mkdir(parents=True, exist_ok=True)
+    toolchain.folder().symlink_to(THERE)
     done = run("-c", "BLOCK_M=256,BLOCK_N=256")
     assert done.exit_code == 0, done.output
     assert "the compiler's, as it planned the memories" in done.stdout

@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.ascend_compiler import INSTALLED, THERE, needs_compiler
 from tunefa.compile import languages
-from tunefa.compile.ascend import back_end, compiler_report, front_end, sidecar
+from tunefa.compile.ascend import back_end, compiler_report, front_end, toolchain
 from tunefa.compile.ascend.compiler_report import CompilerReport, Output
-from tunefa.compile.ascend.sidecar import Sidecar
+from tunefa.compile.ascend.toolchain import Toolchain
 from tunefa.compile.contract import CompileError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.kernel import Kernel
@@ -32,8 +32,8 @@ B3 = archs.npu(archs.load("ascend910b3"))
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The one of tests/support, with the user's sidecar."""
-    monkeypatch.setattr(sidecar, "folder", lambda: THERE)
+    """The one of tests/support, with the user's toolchain."""
+    monkeypatch.setattr(toolchain, "folder", lambda: THERE)
     space: Any = SimpleNamespace(language="ascend")
     return Kernel("attention", SOURCE, space)
 
@@ -159,7 +159,7 @@ def test_a_front_end_that_gives_no_answer_is_told_and_let_go(
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     monkeypatch.setattr(front_end, "LIMIT_S", 0.2 if "sleep" in script else 10.0)
-    tools = Sidecar(python, "3.2.0", Path("bishengir-compile"), "1.1.0")
+    tools = Toolchain(python, "3.2.0", Path("bishengir-compile"), "1.1.0")
     task = front_end.Task(SOURCE, "", "attention", (), (), B3.target)
     before = front_end._running(python)
     with pytest.raises(front_end.FrontEndError, match=said):
@@ -170,7 +170,7 @@ def test_a_front_end_that_gives_no_answer_is_told_and_let_go(
 def test_a_target_that_a_compiler_does_not_serve_is_told(tmp_path: Path) -> None:
     def why(version: str, target: str) -> str | None:
         compiler = tmp_path / version / "bishengir-compile"
-        return back_end.why_not(Sidecar(Path("python"), "3.2.0", compiler, version), target)
+        return back_end.why_not(Toolchain(Path("python"), "3.2.0", compiler, version), target)
 
     assert why("1.1.0 (428ab8fdab46 2026-04-30)", "Ascend910B3") is None
     assert why("1.1.0 (428ab8fdab46)", "Ascend910_9391") is None
@@ -196,7 +196,7 @@ def test_runs_at_once_do_not_see_each_others_plans(tmp_path: Path) -> None:
     compiler = tmp_path / "bishengir-compile"
     compiler.write_text(WRITING)
     compiler.chmod(0o755)
-    tools = Sidecar(Path("python"), "3.2.0", compiler, "1.1.0")
+    tools = Toolchain(Path("python"), "3.2.0", compiler, "1.1.0")
 
     def peak(size: int) -> int | None:
         found = back_end.compile(tools, "module {}", "Ascend910B3", {"size": 8 * size})
@@ -218,7 +218,7 @@ def test_what_a_compiler_left_that_was_ended_is_removed(
     assert list(tmp_path.iterdir()) == [others]
 
 
-CRASHING = Sidecar(Path("python"), "3.2.0", Path("bishengir-compile"), "1.1.0")
+CRASHING = Toolchain(Path("python"), "3.2.0", Path("bishengir-compile"), "1.1.0")
 
 
 def test_a_crash_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_a_crash_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_crash_is_not_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "installed", lambda: CRASHING)
+    monkeypatch.setattr(toolchain, "installed", lambda: CRASHING)
     monkeypatch.setattr(front_end, "lowered", lambda tools, task: "module {}")
     monkeypatch.setattr(back_end, "_run", lambda command, ir: Output(-11, ""))
     with pytest.raises(CompileError, match="died with exit code -11") as caught:
@@ -242,7 +242,9 @@ def test_a_crash_is_not_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_key_holds_the_versions_of_both_tools() -> None:
-    def key(tools: Sidecar, ir: str = "ir", target: str = "Ascend910B3", flag: bool = True) -> str:
+    def key(
+        tools: Toolchain, ir: str = "ir", target: str = "Ascend910B3", flag: bool = True
+    ) -> str:
         return back_end.key(tools, ir, target, {"flag": flag})
 
     others = [replace(CRASHING, version="1.2.0"), replace(CRASHING, front_end="3.2.1")]

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tunefa.cli import main
-from tunefa.compile.ascend import pins, pythons, sidecar
+from tunefa.compile.ascend import pins, pythons, toolchain
 from tunefa.compile.ascend.install import Installer
 from tunefa.compile.ascend.pins import Wheel
 from tunefa.errors import TunefaError
@@ -82,7 +82,7 @@ def setup(steps: Steps, version: str = "1.1.0") -> None:
     """What the command does."""
     installer = Installer(steps)
     installer.front_end(sys.executable)
-    sidecar.choose(installer.compiler(version))
+    toolchain.choose(installer.compiler(version))
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -97,10 +97,10 @@ def test_it_is_installed_once_and_mended_where_it_is_damaged(index: Path) -> Non
     assert [step.split()[0] for step in steps] == [
         "making", "fetching", "fetching", "installing", "fetching", "unpacking"
     ]  # fmt: skip
-    found = sidecar.installed()
+    found = toolchain.installed()
     assert found.version == "1.1.0 (428ab8fdab46 2026-04-30)" and found.short_version == "1.1.0"
-    assert sidecar.state()["compilers_installed"] == ["1.1.0"]
-    assert not list(sidecar.folder().glob("wheels/*"))
+    assert toolchain.state()["compilers_installed"] == ["1.1.0"]
+    assert not list(toolchain.folder().glob("wheels/*"))
 
     steps.clear()
     setup(steps)
@@ -112,8 +112,8 @@ def test_it_is_installed_once_and_mended_where_it_is_damaged(index: Path) -> Non
     steps.clear()
     setup(steps, "1.2.0")
     assert [step.split()[0] for step in steps] == ["fetching", "unpacking"]
-    assert sidecar.state()["compilers_installed"] == ["1.1.0", "1.2.0"]
-    assert "compiler-1.2.0" in str(sidecar.installed().compiler)
+    assert toolchain.state()["compilers_installed"] == ["1.1.0", "1.2.0"]
+    assert "compiler-1.2.0" in str(toolchain.installed().compiler)
 
 
 def test_interrupted_it_goes_on_with_what_came_whole(index: Path) -> None:
@@ -122,17 +122,17 @@ def test_interrupted_it_goes_on_with_what_came_whole(index: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         setup(steps)
     with pytest.raises(TunefaError, match="front end is not there: run 'tunefa ascend setup'"):
-        sidecar.installed()
+        toolchain.installed()
     for wheel in index.glob("triton*"):  # it is not asked for again
         wheel.unlink()
     steps.until = "unpacking"
     with pytest.raises(KeyboardInterrupt):
         setup(steps)
     with pytest.raises(TunefaError, match="compiler is not there: run 'tunefa ascend setup'"):
-        sidecar.installed()
+        toolchain.installed()
     steps.until = "never"
     setup(steps)
-    assert sidecar.installed().compiler.is_file()
+    assert toolchain.installed().compiler.is_file()
 
 
 def test_a_wheel_that_is_another_one_is_not_installed(index: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_wheel_that_is_another_one_is_not_installed(index: Path) -> None:
     wheel.write_bytes(wheel.read_bytes() + b"\0")
     with pytest.raises(TunefaError, match="what came is not what tunefa was made with"):
         setup(Steps())
-    assert sidecar.state()["front_end"] is None
+    assert toolchain.state()["front_end"] is None
 
 
 def test_an_index_that_cannot_be_reached_is_said(
@@ -185,14 +185,14 @@ def test_a_compiler_that_is_there_is_taken(index: Path, tmp_path: Path) -> None:
     own.chmod(0o755)
     result = run("--compiler", str(own), "--python", sys.executable, "--json")
     assert json.loads(result.stdout)["compiler"].startswith("bishengir-compile 1.3.0")
-    assert sidecar.installed().compiler == own
+    assert toolchain.installed().compiler == own
     assert "fetching triton-ascend 3.2.0 (54 MB)" in result.stderr
     own.unlink()
     with pytest.raises(TunefaError, match=f"{own} is gone: run 'tunefa ascend setup'"):
-        sidecar.installed()
+        toolchain.installed()
 
 
 def test_a_compiler_of_another_kind_is_refused() -> None:
     result = run("--compiler", "/bin/true", code=1)
     assert "/bin/true is no bishengir-compile" in result.output
-    assert not sidecar.folder().exists()
+    assert not toolchain.folder().exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tunefa.compile.ascend import compiler_report
 from tunefa.compile.ascend.compiler_report import CompilerReport, Memory, Output
-from tunefa.compile.ascend.sidecar import SETUP, Sidecar
+from tunefa.compile.ascend.toolchain import SETUP, Toolchain
 
 LIMIT_S = 60.0
 """Of one run; a tile takes 0.1 to 0.5 s on 910B, a few on 950."""
@@ -34,7 +34,7 @@ Flags = Mapping[str, object]
 """By name, without the dashes; a bool is written as True or False."""
 
 
-def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> CompilerReport:
+def compile(tools: Toolchain, ir: str, target: str, flags: Flags) -> CompilerReport:
     """What the compiler says of the kernel `ir` (MLIR, linalg) for a target such as Ascend910B3.
 
     It runs with one thread: with more it dies in about 1 of 100 runs, and which of several failures
@@ -42,7 +42,7 @@ def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> CompilerRep
     though, the cube's before the vector cores', so an overflow of L1 or L0C is looked at again with
     threads, for what the UB is asked for. A crash is tried once more, and is no overflow.
     """
-    command = [*_command(sidecar, target, flags), _ONE_THREAD, _PRINT]
+    command = [*_command(tools, target, flags), _ONE_THREAD, _PRINT]
     start = time.perf_counter()
     try:
         output = _run(command, ir)
@@ -51,9 +51,7 @@ def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> CompilerRep
         found = compiler_report.from_output(output)
         if found.status == "overflow" and not found.memories.get("ub", Memory()).overflows:
             # A crash here takes nothing away from what is known.
-            found = compiler_report.from_output(
-                output, [_run(_command(sidecar, target, flags), ir)]
-            )
+            found = compiler_report.from_output(output, [_run(_command(tools, target, flags), ir)])
     except subprocess.TimeoutExpired:
         reason = f"the compiler took over {LIMIT_S:.0f} s"
         return CompilerReport("timeout", reason, seconds=time.perf_counter() - start)
@@ -67,27 +65,27 @@ def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> CompilerRep
     return replace(found, workspace_bytes=workspace, code=code, seconds=seconds)
 
 
-def why_not(sidecar: Sidecar, target: str) -> str | None:
+def why_not(tools: Toolchain, target: str) -> str | None:
     """Why this compiler does not serve a target, and what to do; None if it does."""
     if not _is_a5(target):
         return None
     advice = f"run '{SETUP} --version 1.2.0'"
-    if sidecar.short_version == "1.1.0":  # an assertion of its own fails, whatever the tile
+    if tools.short_version == "1.1.0":  # an assertion of its own fails, whatever the tile
         return f"bishengir-compile-a5 1.1.0 dies of every kernel for {target}: {advice}"
-    if not _a5(sidecar).is_file():
-        return f"{sidecar.compiler} has no bishengir-compile-a5 beside it for {target}: {advice}"
+    if not _a5(tools).is_file():
+        return f"{tools.compiler} has no bishengir-compile-a5 beside it for {target}: {advice}"
     return None
 
 
-def key(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> str:
+def key(tools: Toolchain, ir: str, target: str, flags: Flags) -> str:
     """Names everything that a verdict depends on: equal keys, equal verdicts."""
-    seen = (sidecar.version, sidecar.front_end, ir, target, *map(repr, sorted(flags.items())))
+    seen = (tools.version, tools.front_end, ir, target, *map(repr, sorted(flags.items())))
     return hashlib.sha256("\0".join(seen).encode()).hexdigest()
 
 
-def _command(sidecar: Sidecar, target: str, flags: Flags) -> list[str]:
+def _command(tools: Toolchain, target: str, flags: Flags) -> list[str]:
     """For any kernel."""
-    compiler = _a5(sidecar) if _is_a5(target) else sidecar.compiler
+    compiler = _a5(tools) if _is_a5(target) else tools.compiler
     given = [f"--{name}={value}" for name, value in flags.items()]
     return [str(compiler), "kernel.mlir", f"--target={target}", *_ALWAYS, *given, "-o", "kernel.o"]
 
@@ -97,8 +95,8 @@ def _is_a5(target: str) -> bool:
     return "95" in target.removeprefix("Ascend910_")
 
 
-def _a5(sidecar: Sidecar) -> Path:
-    return sidecar.compiler.with_name("bishengir-compile-a5")
+def _a5(tools: Toolchain) -> Path:
+    return tools.compiler.with_name("bishengir-compile-a5")
 
 
 def _run(command: Sequence[str], ir: str) -> Output:

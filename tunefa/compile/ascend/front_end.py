@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefa.compile.ascend.sidecar import Sidecar
+from tunefa.compile.ascend.toolchain import Toolchain
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.kernel import Kernel
 
@@ -53,7 +53,7 @@ class Task:
 
 
 @functools.lru_cache(maxsize=256)  # the compiler's own flags leave it as it is
-def lowered(sidecar: Sidecar, task: Task) -> str:
+def lowered(tools: Toolchain, task: Task) -> str:
     """The kernel as linalg, which `back_end` takes.
 
     Raises FrontEndError where the front end refuses it, dies or takes too long.
@@ -68,7 +68,7 @@ def lowered(sidecar: Sidecar, task: Task) -> str:
         }
     )
     try:
-        answer = _running(sidecar.python).ask(question)
+        answer = _running(tools.python).ask(question)
     except FrontEndError:
         _running.cache_clear()  # the next kernel gets another
         raise

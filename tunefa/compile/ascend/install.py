@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefa.compile.ascend import pins, pythons, sidecar
+from tunefa.compile.ascend import pins, pythons, toolchain
 from tunefa.compile.ascend.pins import Wheel
 from tunefa.errors import TunefaError
 
@@ -45,8 +45,8 @@ class Installer:
 
     def front_end(self, python: str | None) -> None:
         """Makes the environment of triton-ascend, or checks the one that is there."""
-        place = sidecar.front_end_folder()
-        if sidecar.is_ready(place) and _is_whole(place):
+        place = toolchain.front_end_folder()
+        if toolchain.is_ready(place) and _is_whole(place):
             return
         chosen = pythons.find(python)
         _check_machine(pins.FRONT_END_WHEELS)
@@ -61,9 +61,9 @@ class Installer:
 
     def compiler(self, version: str) -> Path:
         """Unpacks one version of the compiler, or checks the one that is there: its path."""
-        place, wheel = sidecar.compiler_folder(version), pins.compiler(version)
+        place, wheel = toolchain.compiler_folder(version), pins.compiler(version)
         path = place / "ascendnpuir" / "bin" / "bishengir-compile"
-        if sidecar.is_ready(place) and _is_whole(place):
+        if toolchain.is_ready(place) and _is_whole(place):
             return path
         _check_machine([wheel])
         shutil.rmtree(place, ignore_errors=True)
@@ -75,7 +75,7 @@ class Installer:
 
     def _fetch(self, wheel: Wheel) -> None:
         """Downloads a wheel, unless it is there whole; pip compares its hash."""
-        temporary, wheels = sidecar.folder() / "partial", _wheels()
+        temporary, wheels = toolchain.folder() / "partial", _wheels()
         if _is_there(wheel):
             return
         shutil.rmtree(temporary, ignore_errors=True)
@@ -114,11 +114,11 @@ def _pip(verb: str) -> list[str]:
     """pip of the front end's environment, on wheels whose hashes it must check."""
     options = ["--no-deps", "--require-hashes", "--only-binary", ":all:"]
     quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
-    return [str(sidecar.python()), "-I", "-m", "pip", verb, *quiet, *options]
+    return [str(toolchain.python()), "-I", "-m", "pip", verb, *quiet, *options]
 
 
 def _wheels() -> Path:
-    return sidecar.folder() / "wheels"
+    return toolchain.folder() / "wheels"
 
 
 def _is_there(wheel: Wheel) -> bool:
@@ -130,7 +130,7 @@ def _is_there(wheel: Wheel) -> bool:
 
 def _requirements(wheels: Iterable[Wheel]) -> Path:
     """A file for pip; command lines take no hashes."""
-    path = sidecar.folder() / "requirements.txt"
+    path = toolchain.folder() / "requirements.txt"
     lines = [wheel.requirement(platform.machine()) for wheel in wheels]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -175,7 +175,7 @@ def _finish(place: Path) -> None:
     """Checks what was installed against the packages' own lists, and says that it is whole."""
     if not _is_whole(place):
         raise TunefaError(f"{place} is damaged right after it was installed: is the disk sound?")
-    (place / sidecar.READY).write_text(json.dumps({"at": time.time()}), encoding="utf-8")
+    (place / toolchain.READY).write_text(json.dumps({"at": time.time()}), encoding="utf-8")
 
 
 def _is_whole(place: Path) -> bool:

@@ -26,7 +26,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tunefa.compile.ascend import back_end, cache, front_end, sidecar
+from tunefa.compile.ascend import back_end, cache, front_end, toolchain
 from tunefa.compile.ascend.compiler_report import CompilerReport
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.errors import TunefaError
@@ -78,7 +78,7 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
 def compiler_report(kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -> CompilerReport:
     """What the front end and the compiler say of a `variant`; crashes and time-outs are not kept,
     for the next run may end otherwise."""
-    tools = sidecar.installed()
+    tools = toolchain.installed()
     try:
         ir = front_end.lowered(tools, front_end.Task.of(kernel, variant, arch))
     except front_end.FrontEndError as error:
@@ -162,7 +162,7 @@ def why_no_compiler(arch: Arch) -> str | None:
     if "bishengir" not in arch.features:
         return f"no compiler of kernels knows {arch.name}, and formulas are all there is"
     try:
-        return back_end.why_not(sidecar.installed(), arch.target)
+        return back_end.why_not(toolchain.installed(), arch.target)
     except TunefaError as error:
         return str(error)
 
@@ -170,7 +170,7 @@ def why_no_compiler(arch: Arch) -> str | None:
 def versions() -> dict[str, str | None]:
     """`triton`, the front end, and `compiler`; None where they are not installed."""
     try:
-        found = sidecar.installed()
+        found = toolchain.installed()
     except TunefaError:
         return {"triton": None, "compiler": None}
     return {

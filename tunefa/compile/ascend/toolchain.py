@@ -22,7 +22,7 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True)
-class Sidecar:
+class Toolchain:
     """What compiles kernels for Ascend."""
 
     python: Path
@@ -65,7 +65,7 @@ def is_ready(path: Path) -> bool:
     return (path / READY).is_file()
 
 
-def installed() -> Sidecar:
+def installed() -> Toolchain:
     """What is installed. Raises TunefaError, with the command that installs it, if nothing is."""
     if not is_ready(front_end_folder()):
         raise TunefaError(f"no compiler found: Ascend's front end is not there: run '{SETUP}'")
@@ -75,7 +75,7 @@ def installed() -> Sidecar:
     compiler = Path(chosen["path"])
     if not compiler.is_file():
         raise TunefaError(f"no compiler found: {compiler} is gone: run '{SETUP}'")
-    return Sidecar(python(), pins.FRONT_END, compiler, chosen["version"])
+    return Toolchain(python(), pins.FRONT_END, compiler, chosen["version"])
 
 
 def choose(compiler: Path) -> str:
