@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tunefa.cli import main
-from tunefa.compile.ascend import pins, pythons, toolchain
+from tunefa.compile.ascend import find_python, pins, toolchain
 from tunefa.compile.ascend.install import Installer
 from tunefa.compile.ascend.pins import Wheel
 from tunefa.errors import TunefaError
@@ -156,7 +156,7 @@ def test_an_index_that_cannot_be_reached_is_said(
 
 def test_another_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    monkeypatch.setattr(pythons, "find", lambda python: Path(sys.executable))
+    monkeypatch.setattr(find_python, "find", lambda python: Path(sys.executable))
     with pytest.raises(TunefaError, match=r"no triton-ascend for this machine, only for Linux on"):
         Installer(Steps()).front_end(None)
 
@@ -165,18 +165,18 @@ def test_another_python_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pins, "PYTHON", (3, 1))
     ours = "{}.{}".format(*sys.version_info[:2])
     with pytest.raises(TunefaError, match=f"it is CPython {ours}: name a CPython 3.1"):
-        pythons.find(sys.executable)
+        find_python.find(sys.executable)
     with pytest.raises(TunefaError, match="it does not run"):
-        pythons.find(str(tmp_path / "python"))
+        find_python.find(str(tmp_path / "python"))
     with pytest.raises(TunefaError, match="it is no Python"):
-        pythons.find("/bin/true")
+        find_python.find("/bin/true")
     assert "name a CPython 3.1" in run("--python", sys.executable, code=1).output
-    monkeypatch.setattr(pythons, "_candidates", lambda: iter([]))
+    monkeypatch.setattr(find_python, "_candidates", lambda: iter([]))
     with pytest.raises(TunefaError, match=r"no CPython 3.1 found, .*name one with --python"):
-        pythons.find()
-    monkeypatch.setattr(pythons, "_candidates", lambda: iter([sys.executable]))
+        find_python.find()
+    monkeypatch.setattr(find_python, "_candidates", lambda: iter([sys.executable]))
     with pytest.raises(TunefaError, match=rf"{sys.executable}: it is CPython {ours}"):
-        pythons.find()
+        find_python.find()
 
 
 def test_a_compiler_that_is_there_is_taken(index: Path, tmp_path: Path) -> None:

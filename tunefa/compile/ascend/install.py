@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefa.compile.ascend import pins, pythons, toolchain
+from tunefa.compile.ascend import find_python, pins, toolchain
 from tunefa.compile.ascend.pins import Wheel
 from tunefa.errors import TunefaError
 
@@ -48,7 +48,7 @@ class Installer:
         place = toolchain.front_end_folder()
         if toolchain.is_ready(place) and _is_whole(place):
             return
-        chosen = pythons.find(python)
+        chosen = find_python.find(python)
         _check_machine(pins.FRONT_END_WHEELS)
         shutil.rmtree(place, ignore_errors=True)
         self.report("making an environment", 0, 0)
