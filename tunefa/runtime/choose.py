@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tunefa.costmodel.expected import expected_us
+from tunefa.costmodel.expected_time import expected_us
 from tunefa.errors import TunefaError
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
