@@ -28,12 +28,12 @@ def of(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def at_hand(kernel: Kernel) -> dict[str, Any]:
+def quick(kernel: Kernel) -> dict[str, Any]:
     """The part of `of` that takes no compiler to tell, and no import of one.
 
     The compiler itself comes in Triton's wheel and changes with its version.
     """
-    told = getattr(languages.load(kernel.language), "at_hand", None)
+    told = getattr(languages.load(kernel.language), "quick_versions", None)
     return {
         **(told() if told else {"triton": _installed("triton")}),
         "driver": _driver(),
@@ -44,7 +44,7 @@ def at_hand(kernel: Kernel) -> dict[str, Any]:
 def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
     """What is not as it was when the record was made, in words; empty if nothing changed.
 
-    `now` is what there is for its kernel, from `of` or `at_hand`. Only what can change a compiled
+    `now` is what there is for its kernel, from `of` or `quick`. Only what can change a compiled
     kernel or its time counts: source, Triton, its compiler, the driver (of a measured record).
     """
     keys = ["triton", "compiler", *(["driver"] if record.device else [])]
@@ -60,16 +60,14 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
 
 
 def drifts(records: Iterable[Record]) -> list[list[str]]:
-    """The drift of each record by what is `at_hand`; a kernel that is gone or broken is one."""
+    """The drift of each record by what is `quick`; a kernel that is gone or broken is one."""
     here = set(kernels.names())
 
     @functools.cache
     def now(name: str) -> dict[str, Any] | str:
         try:
             return (
-                at_hand(kernels.load(name))
-                if name in here
-                else f"there is no kernel {name} any more"
+                quick(kernels.load(name)) if name in here else f"there is no kernel {name} any more"
             )
         except TunefaError as error:
             return f"{name} cannot be loaded: {error}"

@@ -13,7 +13,7 @@ A language is a module here, found by its file name, with
 * `why_no_compiler(arch) -> str | None`: why it cannot compile for an arch here, and what to
   install; left out where tunefa itself asks for the compiler when it is installed;
 * `versions() -> dict[str, str | None]`: of its toolchain, for provenance;
-* `at_hand() -> dict[str, str | None]`: the part of it that takes no import of a compiler; left out
+* `quick_versions() -> dict[str, str | None]`: the part of it that takes no import of a compiler; left out
   where that is Triton's version;
 * `trial_key(case, config) -> Hashable`: equal for configs that are known to be one trial before
   they are compiled; left out where there are none.

@@ -179,7 +179,7 @@ def versions() -> dict[str, str | None]:
     }
 
 
-at_hand = versions  # they are read from a file
+quick_versions = versions  # they are read from a file
 
 
 def _heeded(flags: Mapping[str, Any], version: str | None) -> dict[str, Any]:
