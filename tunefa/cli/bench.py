@@ -44,7 +44,7 @@ def tiles(selection: Selection, seqlen: str, path: Path | None, as_json: bool) -
     length = parse_size(seqlen, "--seqlen")
     workload = Workload.of(seqlen_q=length, head_dim=64, dtype="fp16", causal=False)
     kernel = kernels.load(_KERNEL)
-    if why := languages.lacking([kernel], arch).get(kernel.name):
+    if why := languages.without_compiler([kernel], arch).get(kernel.name):
         raise TunefaError(why)
     from tunefa.cli.reports import tiles as reports
     from tunefa.measure import square_tiles as tables

@@ -137,7 +137,7 @@ def _compile(case: Case, config: Config) -> Trial:
 
     Raises TunefaError where there is no compiler for it.
     """
-    if why := languages.lacking([case.kernel], case.arch).get(case.kernel.name):
+    if why := languages.without_compiler([case.kernel], case.arch).get(case.kernel.name):
         raise TunefaError(f"{why}, or go on without it: --no-compile")
     from tunefa.compile.pool import CompilePool
 

@@ -157,7 +157,7 @@ def _compilable(request: Request, named: Sequence[str]) -> Request:
     """
     if request.estimate:
         return request
-    lacking = languages.lacking(request.kernels, request.target.arch)
+    lacking = languages.without_compiler(request.kernels, request.target.arch)
     left = tuple(kernel for kernel in request.kernels if kernel.name not in lacking)
     for name, why in lacking.items():
         if name in named or not left:

@@ -213,7 +213,7 @@ def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
 
 def _compilable(kernels: Sequence[Kernel], arch: Arch) -> Sequence[Kernel]:
     """The kernels whose compiler is here, if there are any; a record of another is passed over."""
-    lacking = languages.lacking(kernels, arch)
+    lacking = languages.without_compiler(kernels, arch)
     return [kernel for kernel in kernels if kernel.name not in lacking] or kernels
 
 

@@ -283,9 +283,9 @@ def test_an_nvrtc_older_than_the_chip(kernel: Kernel, monkeypatch: pytest.Monkey
     words = r"NVRTC 12\.4\.127 \(/somewhere/.*\) compiles for no sm_120: pip install --upgrade"
     with pytest.raises(TunefaError, match=words):
         compiled(kernel, "sm120")
-    lacking = languages.lacking([kernel], archs.load("sm120"))
+    lacking = languages.without_compiler([kernel], archs.load("sm120"))
     assert list(lacking) == [kernel.name] and re.match(words, lacking[kernel.name])
-    assert languages.lacking([kernel], archs.load("sm90")) == {}
+    assert languages.without_compiler([kernel], archs.load("sm90")) == {}
 
 
 def test_versions_say_where_from() -> None:

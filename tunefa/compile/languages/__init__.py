@@ -47,7 +47,7 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def lacking(kernels: Sequence[Kernel], arch: Arch) -> dict[str, str]:
+def without_compiler(kernels: Sequence[Kernel], arch: Arch) -> dict[str, str]:
     """The kernels that cannot be compiled for `arch` here, each with the reason."""
     asked = {name: load(name) for name in {kernel.language for kernel in kernels}}
     reasons = {
