@@ -100,9 +100,9 @@ def predict(
     """The time of one launch, in us, on `device` at its boost clock.
 
     `resources` come from the compiler, or are a space's lower bounds. A config whose block does not
-    fit an SM takes forever (`inf`, limiter `occupancy`). Packed sequences count as `Workload.even`.
+    fit an SM takes forever (`inf`, limiter `occupancy`). Packed sequences count as `Workload.dense_equivalent`.
     """
-    workload = workload.even
+    workload = workload.dense_equivalent
     # A device may be fused to other tensor rates than its arch: an H20 has 15 % of an H100's.
     arch = replace(arch, tensor_flops_per_clock_per_sm=device.tensor_flops_per_clock_per_sm)
     fits = _resident(arch, tiling, resources)

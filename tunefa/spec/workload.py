@@ -205,7 +205,7 @@ class Workload:
         ]
 
     @property
-    def even(self) -> Workload:
+    def dense_equivalent(self) -> Workload:
         """Itself, or for packed sequences about as many rows and pairs in equal ones.
 
         Lengths up to L that are evenly spread have the mean L / 2 and the mean square L^2 / 3.
