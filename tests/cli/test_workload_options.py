@@ -17,7 +17,7 @@ from tunefa.cli.workload_options import Selection
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
 from tunefa.spec import arch_catalog as archs
-from tunefa.spec import model_preset as models
+from tunefa.spec import model_preset as model_presets
 from tunefa.spec.target import Target
 from tunefa.store.record import Record
 
@@ -131,7 +131,7 @@ def test_dtype_that_the_arch_lacks(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_model_is_a_valid_shape() -> None:
-    found = {name: models.load(name) for name in models.names()}
+    found = {name: model_presets.load(name) for name in model_presets.names()}
     assert len(found) >= 9
     assert all(model.source.startswith("https://") for model in found.values())
     llama = found["llama3-70b"]

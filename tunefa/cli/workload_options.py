@@ -15,7 +15,7 @@ import click
 
 from tunefa.cli import targets
 from tunefa.cli.targets import ChosenTarget
-from tunefa.spec import model_preset as models
+from tunefa.spec import model_preset as model_presets
 from tunefa.spec.target import Target
 from tunefa.spec.workload import DTYPES, Workload, parse_size
 from tunefa.store.record import Record
@@ -221,7 +221,7 @@ def _select(given: dict[str, Any]) -> Selection:
     if arch is not None or device is not None:
         targets.named(arch, device)
     if model is not None:
-        shape = models.load(model)
+        shape = model_presets.load(model)
         for name in ("heads", "heads_kv", "head_dim"):
             if name in fields:
                 raise click.UsageError(

@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent / "model_presets"
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelPreset:
     """The attention layer of one model: what does not depend on the batch or the length."""
 
     name: str
@@ -33,7 +33,7 @@ def names() -> list[str]:
     return sorted(path.name.removesuffix(".yaml") for path in _FOLDER.glob("*.yaml"))
 
 
-def load(name: str) -> Model:
+def load(name: str) -> ModelPreset:
     """The model of that name, in any case.
 
     Raises TunefaError for an unknown one, suggesting the nearest.
@@ -44,10 +44,10 @@ def load(name: str) -> Model:
     return read(_FOLDER / f"{stem}.yaml")
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> ModelPreset:
     """The model in one file; raises TunefaError with file and line for one that does not hold."""
     fields = Fields(strict_yaml.load_file(path), str(path))
-    model = Model(
+    model = ModelPreset(
         name=path.name.removesuffix(".yaml"),
         heads=fields.take("heads", int),
         heads_kv=fields.take("heads_kv", int),
