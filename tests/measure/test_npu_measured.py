@@ -24,14 +24,14 @@ from tunefa.measure import bench, check, measured, timing
 from tunefa.measure.measured import OnNpu
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import Planned, Resources, Trial
+from tunefa.spec.trial import MemoryPlan, Resources, Trial
 from tunefa.spec.workload import Workload
 
 B3 = Target.named("ascend910b3")
 KERNEL = kernels.load("attention_fwd_ascend")
 WORKLOAD = Workload.parse("h4_kv2_q512_d64_fp16_causal")
 CASE = Case(KERNEL, WORKLOAD, B3)
-FITS = Resources(ub_bytes=100, planned=Planned({"ub": -0.5}, {}, "ab"))
+FITS = Resources(ub_bytes=100, planned=MemoryPlan({"ub": -0.5}, {}, "ab"))
 
 
 @dataclass

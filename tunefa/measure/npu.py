@@ -20,7 +20,7 @@ from tunefa.spec.arch_catalog import npu
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
 from tunefa.spec.tiling import NpuTiling
-from tunefa.spec.trial import Config, Planned, Resources, Trial, time_us
+from tunefa.spec.trial import Config, MemoryPlan, Resources, Trial, time_us
 
 _MULTIBUFFER = "enable-auto-multi-buffer"
 
@@ -103,7 +103,7 @@ def estimated(tiling: NpuTiling, arch: NpuArch) -> Resources:
         ub_bytes=needed["ub"],
         l1_bytes=needed["l1"],
         l0c_bytes=needed["l0c"],
-        planned=Planned(excess),
+        planned=MemoryPlan(excess),
     )
 
 

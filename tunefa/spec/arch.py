@@ -168,7 +168,7 @@ class NpuArch(Arch):
 
     @property
     def capacities(self) -> dict[str, int]:
-        """Bytes by the names of `Planned`'s memories in `tunefa.compile.ascend.compiler_report`."""
+        """Bytes by the names of `MemoryPlan`'s memories in `tunefa.compile.ascend.compiler_report`."""
         return {"ub": self.ub_bytes, "l1": self.l1_bytes, "l0c": self.l0c_bytes}
 
     def env(self) -> dict[str, Any]:

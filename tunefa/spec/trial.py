@@ -25,7 +25,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)
-class Planned:
+class MemoryPlan:
     """How the compiler for an NPU laid out one config: bytes are by memory, `ub`, `l1`, `l0c`."""
 
     excess: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -53,7 +53,7 @@ class Resources:
     l0c_bytes: int | None = None
     workspace_bytes: int | None = None
     """Of an NPU: global memory that each core wants."""
-    planned: Planned | None = None
+    planned: MemoryPlan | None = None
     """Of an NPU; kept in journals, not in records."""
 
 
@@ -105,7 +105,7 @@ class Trial:
 
 def _resources(data: Mapping[str, Any]) -> Resources:
     planned = data.get("planned")
-    return Resources(**{**data, "planned": Planned(**planned) if planned else None})
+    return Resources(**{**data, "planned": MemoryPlan(**planned) if planned else None})
 
 
 def time_us(trial: Trial) -> float:

@@ -14,14 +14,14 @@ from tunefa.cli.reports import npu_explanation
 from tunefa.cli.reports.npu_explanation import NpuExplanation, Share
 from tunefa.compile.ascend import toolchain
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Planned, Resources, Trial
+from tunefa.spec.trial import MemoryPlan, Resources, Trial
 from tunefa.spec.workload import Workload
 
 WORKLOAD = Workload.parse("h8_q2048_d64_fp16_full")
 CASE = Case.from_names("attention_fwd_ascend", str(WORKLOAD), "ascend910b3")
 DEFAULT = CASE.default()
 OVER = Resources(
-    ub_bytes=265216, l1_bytes=458752, l0c_bytes=262144, planned=Planned({"ub": 0.35, "l0c": 1.0})
+    ub_bytes=265216, l1_bytes=458752, l0c_bytes=262144, planned=MemoryPlan({"ub": 0.35, "l0c": 1.0})
 )
 
 
@@ -60,7 +60,7 @@ def test_without_the_compiler_formulas_stand_there() -> None:
 
 
 def test_what_the_compiler_changed_is_said() -> None:
-    changed = Resources(ub_bytes=1, planned=Planned({}, {"enable-auto-multi-buffer": False}))
+    changed = Resources(ub_bytes=1, planned=MemoryPlan({}, {"enable-auto-multi-buffer": False}))
     found = explain(Trial(DEFAULT, "ok", resources=changed))
     assert not found.tiling.multibuffer and found.time_us > explain(None).time_us
 

@@ -16,7 +16,7 @@ from tunefa.measure import npu as npu_objectives
 from tunefa.spec.arch_catalog import npu
 from tunefa.spec.target import Case
 from tunefa.spec.tiling import NpuTiling
-from tunefa.spec.trial import Planned, Trial
+from tunefa.spec.trial import MemoryPlan, Trial
 from tunefa.spec.workload import DTYPES
 
 _BAR_CHARACTERS = 16
@@ -111,7 +111,7 @@ def explain(case: Case, config: Mapping[str, Any], trial: Trial | None) -> NpuEx
 
 def show(explanation: NpuExplanation, origin: str, out: Console) -> None:
     """The whole report, but the next command."""
-    planned, more = explanation.resources.planned or Planned(), {}
+    planned, more = explanation.resources.planned or MemoryPlan(), {}
     if planned.changed:
         more["changed"] = f"by the compiler, so that it fits: {text.config_text(planned.changed)}"
     figures = _COMPILED if explanation.compiled else _ESTIMATED

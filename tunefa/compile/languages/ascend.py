@@ -35,7 +35,7 @@ from tunefa.spec.arch import Arch, Device, NpuArch
 from tunefa.spec.arch_catalog import npu
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Outcome, Planned, Resources
+from tunefa.spec.trial import Config, MemoryPlan, Outcome, Resources
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -199,12 +199,12 @@ def _resources(found: CompilerReport, arch: NpuArch) -> Resources:
         l1_bytes=wanted.get("l1"),
         l0c_bytes=wanted.get("l0c"),
         workspace_bytes=found.workspace_bytes,
-        planned=Planned(_excess(found, arch), found.changed, found.code),
+        planned=MemoryPlan(_excess(found, arch), found.changed, found.code),
     )
 
 
 def _excess(found: CompilerReport, arch: NpuArch) -> dict[str, float]:
-    """See `Planned`. A memory that overflows with all that there is asked for lacks a byte."""
+    """See `MemoryPlan`. A memory that overflows with all that there is asked for lacks a byte."""
     excess = {}
     for name, memory in found.memories.items():
         available = memory.available_bytes or arch.capacities[name]
