@@ -258,7 +258,9 @@ def _memory_us(
     row = (workload.head_dim + workload.head_dim_v) * size
     streamed = cut.tiles * cut.steps_per_tile * tiling.block_n * row
     # Heads that run at the same time share the L2; when theirs do not fit, K and V come again.
-    resident = min(tiling.section_heads, workload.batch * workload.heads) * workload.seqlen_k * row
+    resident = (
+        min(tiling.l2_section_heads, workload.batch * workload.heads) * workload.seqlen_k * row
+    )
     misses = max(0.0, 1.0 - device.l2_bytes / (2.0 * resident)) if resident else 0.0
     device_bytes = workload.io_bytes + misses * streamed
     l2_bytes_per_us = device.l2_bytes_per_clock * device.boost_mhz

@@ -29,7 +29,7 @@ class Tiling:
     """Whether threads copy K and V, 16 bytes at a time; else TMA does."""
     max_registers: int
     """What a thread that computes can have."""
-    section_heads: int
+    l2_section_heads: int
     """Heads whose tiles run at the same time."""
     packed_heads: int
     """Query heads of one tile."""
