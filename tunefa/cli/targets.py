@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from tunefa.compile.languages.ascend import npu_there
+from tunefa.compile.languages.ascend import available_npu
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
@@ -63,7 +63,7 @@ def choose(arch_name: str | None, device_name: str | None) -> ChosenTarget:
     target, is_named = named(arch_name, device_name)
     arch, device = target.arch, target.device
     if isinstance(arch, NpuArch):
-        npu = npu_there()
+        npu = available_npu()
         present = npu is not None and npu in arch.devices and (not is_named or npu == device)
         return ChosenTarget(Target(arch, npu if present and npu else device), present)
     if there is not None:

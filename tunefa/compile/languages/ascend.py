@@ -112,7 +112,7 @@ def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> 
 
     What is compiled here ends with planned memory. Raises CompileError where there is no NPU.
     """
-    device = npu_there()
+    device = available_npu()
     if device is None:
         raise CompileError("it takes an NPU, with torch_npu, triton-ascend and CANN, to launch it")
     return _Launch(spec, device.sms)
@@ -135,7 +135,7 @@ class _Launch:
         getattr(module, function)[(min(self.cores, grid[0]),)](*arguments, **options)
 
 
-def npu_there() -> Device | None:
+def available_npu() -> Device | None:
     """The NPU of this machine; None without one that torch_npu and triton-ascend can use.
 
     Not run with one.
