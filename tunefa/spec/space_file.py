@@ -1,4 +1,4 @@
-"""Reads `search_spaces/<kernel>.yaml`: the parts of a space, each with its own rules."""
+"""Reads `search_spaces/<kernel>.yaml`. `space.read` checks what names in expressions mean."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _EXPRESSIONS = ("serves", "define", "resources", "rules")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The fields of `Space` in the file at `path`, `parameters` as those of `Parameter`.
+    """Returns the fields of a `Space`; `parameters` is a list of the fields of each `Parameter`.
 
-    Raises TunefaError, with file and line, for a missing or unknown key and for a value of the
-    wrong kind; what names mean is checked by `space.read`.
+    Raises TunefaError, with file and line, if a key is missing or unknown, or a value has the wrong
+    type.
     """
     fields = Fields(strict_yaml.load_file(path), str(path))
     version = fields.take("schema", int)
@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, Any]:
     kernel = fields.take("kernel", str)
     if kernel != path.stem:
         raise TunefaError(
-            f"{fields.at('kernel')}: it names the kernel {kernel}, its file name {path.stem}"
+            f"{fields.at('kernel')}: the kernel is {kernel}, but the file's name is {path.stem}"
         )
     vendor = _vendor(fields)
     space = {
@@ -71,13 +71,13 @@ def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
     lines = Fields(data, str(path))
     for name in data:
         where = f"{lines.at(name)}: parameter {name}"
-        # A plain dict has no lines: `where` has the parameter's.
+        # A plain dict: messages give the parameter's line, which `where` has.
         fields = Fields(dict(lines.take(name, dict)), where)
         values = tuple(fields.take("values", list))
         plain = all(isinstance(value, (bool, int, float, str)) for value in values)
         if not plain or not values or len(set(values)) != len(values):
             raise TunefaError(
-                f"{where} needs values, each once, that are numbers or text: {list(values)}"
+                f"{where} needs values, each once, that are numbers or text, not {list(values)}"
             )
         doc, timed_only = fields.take("doc", str), fields.take("timed_only", bool, False)
         parameters.append(
@@ -90,7 +90,7 @@ def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
 def _unaligned(
     fields: Fields, values: Mapping[str, tuple[Any, ...]], path: Path
 ) -> dict[str, Any] | str:
-    """Parameters for unaligned tensors, each with one of its values, or a sentence."""
+    """Returns the parameter values for unaligned tensors, or the sentence that says why not."""
     data = fields.take("unaligned", (dict, str), {})
     if isinstance(data, str):
         if not data.strip():
@@ -114,7 +114,7 @@ def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
 
 
 def _tiling(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
-    """An expression for each field of `Tiling`, or of `NpuTiling`."""
+    """Returns an expression for each field of `Tiling`, or of `NpuTiling`."""
     tiling, known = _expressions(fields.take("tiling", dict), path), FIELDS[vendor]
     for name, expression in tiling.items():
         if name not in known:
