@@ -183,4 +183,4 @@ def test_mistakes_are_found_before_the_search(run: Run, fake: type[Fake], home: 
     path.write_bytes(path.read_bytes().replace(b'"outcome"', b'"out', 1))
     for resume in (["--resume"], ["--resume", str(path)]):
         error = run(*SMALL, *resume, code=1).stderr
-        assert f"Error: {path}:2: this line is no trial" in error
+        assert f"Error: {path}:2: this line is not a trial" in error

@@ -139,7 +139,7 @@ def test_a_torn_line_in_the_middle_is_named(fake: type[Fake]) -> None:
         lambda: resume.find(request()),
         lambda: searched(continued(request(), path, 9)),
     ):
-        with pytest.raises(TunefaError, match=f"^{path}:3: this line is no trial"):
+        with pytest.raises(TunefaError, match=f"^{path}:3: this line is not a trial"):
             going_on()
     assert path.read_bytes() == before
 
