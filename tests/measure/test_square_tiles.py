@@ -65,7 +65,7 @@ def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     [
         ([], 2, "name one, as --arch ascend910b3"),
         (["--arch", "sm90"], 1, "sm90 is not an NPU"),
-        (["--arch", "ascend310p"], 1, "formulas are all there is"),
+        (["--arch", "ascend310p"], 1, "only formulas say"),
         (["--arch", "ascend910b3"], 1, "run 'tunefa ascend setup'"),
     ],
 )

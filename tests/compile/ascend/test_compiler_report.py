@@ -93,7 +93,7 @@ def test_an_error_is_told_in_the_words_of_the_compiler() -> None:
     found = compiler_report.from_output(recorded("error"))
     assert found.status == "error" and "linalg.nothing" in found.reason
     silent = compiler_report.from_output(Output(1, "[ERROR] Cannot find hivmc under $PATH\n"))
-    assert silent.reason == "the compiler fails and does not say why"
+    assert silent.reason == "the compiler fails and gives no reason"
 
 
 def test_a_plan_that_a_crash_cut_short_is_none() -> None:

@@ -1,7 +1,7 @@
-"""Verdicts on disk, by everything that they depend on.
+"""The cache of compiler reports on disk. Keys are those of `back_end.key`.
 
-An entry is one file, put in place by a rename, so that any number of processes may write the same;
-a damaged one counts as missing.
+An entry is one file, which is renamed into place, so that several processes may write the same
+entry. A damaged entry counts as missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORMAT = 2
 
 
 def load(key: str) -> CompilerReport | None:
-    """The entry of that key; None where there is no whole one."""
+    """Returns the entry with that key; None if it is missing or damaged."""
     try:
         data = json.loads(_path(key).read_text(encoding="utf-8"))
         memories = {name: Memory(**each) for name, each in data.pop("memories").items()}
@@ -27,7 +27,7 @@ def load(key: str) -> CompilerReport | None:
 
 
 def save(key: str, report: CompilerReport) -> None:
-    """Keeps an entry. Where the folder cannot be written, it is asked for again next time."""
+    """Writes an entry. If that fails, the compiler runs again next time."""
     assets.keep(_path(key), json.dumps(asdict(report)).encode())
 
 

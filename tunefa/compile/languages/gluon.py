@@ -1,7 +1,7 @@
-"""Gluon, the layer of Triton in which a kernel places registers, barriers and copies itself.
+"""Gluon: Triton's lower layer, in which a kernel sets layouts, barriers and copies itself.
 
-Compiled and launched like Triton (see there for what a kernel file defines), from another kind of
-source. Gluon has no interpreter.
+Kernels are compiled and launched as in Triton (see there for what a kernel file defines). Gluon has
+no interpreter.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["binary_key", "compile", "prepare", "versions", "why_no_interpreter"]
 
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
-    """The config as a cubin for the case's arch; see the same function of Triton."""
-    _ = case.kernel.module  # says what to do where Triton is missing
+    """Compiles a config to a cubin for the case's arch; see `languages.triton.compile`."""
+    _ = case.kernel.module  # its error says what to install if Triton is missing
     from triton.experimental.gluon._runtime import GluonASTSource
 
     return triton.build(GluonASTSource, case, config, aligned)
 
 
 def why_no_interpreter() -> str:
-    """Why a result cannot be checked without the device."""
+    """Returns why a result cannot be checked without a device."""
     return "Gluon has no interpreter, and only a device can check what it computes"
