@@ -144,8 +144,8 @@ def _launch(binary: Binary, host_side: Any, tensors: Sequence[Tensor]) -> Launch
     function = _loaded(libcuda, device, binary)
     parameters, tables = cuda_abi.parameters(arguments, tensors)
     cuda_abi.check_sizes(parameters, libcuda.parameter_sizes(function, len(parameters)))
-    entry = Entry(device, function, grid, binary.threads, binary.smem_bytes)
-    return PreparedLaunch(libcuda, entry, len(tensors), parameters, tables, binary)
+    entry = Entry(device, function, grid, binary.threads, binary.smem_bytes, binary)
+    return PreparedLaunch(libcuda, entry, len(tensors), parameters, tables)
 
 
 @functools.cache  # modules are never unloaded: a launch or a graph may use them

@@ -129,7 +129,7 @@ def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
         views = [(tensor.shape, tensor.stride()) for tensor in tensors]
         return TritonLaunch(binary, host_side, views)
     parameters, tables = made
-    return PreparedLaunch(driver.load(), entry, len(tensors), parameters, tables, binary)
+    return PreparedLaunch(driver.load(), entry, len(tensors), parameters, tables)
 
 
 class TritonLaunch:

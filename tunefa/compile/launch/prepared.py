@@ -48,6 +48,8 @@ class Entry:
     threads: int
     """Threads of one CTA."""
     smem_bytes: int
+    binary: object = None
+    """The owner of `function`, which must exist as long as it is used."""
 
 
 class PreparedLaunch:
@@ -64,15 +66,14 @@ class PreparedLaunch:
         tensors: int,
         parameters: Sequence[Parameter],
         tables: Sequence[Tensor] = (),
-        binary: object = None,
     ) -> None:
         """Prepares a launch of a kernel with these `parameters`; calls have `tensors` tensors.
 
-        `tables` are tensors that a `Value` points to, and `binary` owns the function. Both are kept
-        as long as the launch.
+        `tables` are tensors that a `Value` points to. They live as long as the launch, and so does
+        the kernel's binary.
         """
         self._driver, self._device = driver, entry.device
-        self._tables, self._binary = tables, binary
+        self._tables, self._binary = tables, entry.binary
         self._lock = threading.Lock()
         self._streams: set[int] = set()
         self._immortal = False

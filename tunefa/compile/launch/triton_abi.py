@@ -35,7 +35,7 @@ def entry(binary: Any, device: int, grid: tuple[int, int, int]) -> Entry | None:
     scratch = made.global_scratch_size + made.profile_scratch_size
     if scratch or made.num_ctas != 1 or made.launch_pdl or made.launch_cooperative_grid:
         return None
-    return Entry(device, binary.function, grid, 32 * made.num_warps, made.shared)
+    return Entry(device, binary.function, grid, 32 * made.num_warps, made.shared, binary)
 
 
 def parameters(
