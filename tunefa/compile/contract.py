@@ -44,7 +44,7 @@ class Compiled:
 
     @functools.cached_property
     def resources(self) -> Resources:
-        """What one CTA needs. It is read on demand, which takes tens of ms."""
+        """The resources of one CTA. They are read on demand, which takes tens of ms."""
         return self.inspect()
 
 

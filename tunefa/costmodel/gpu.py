@@ -159,6 +159,10 @@ def _resident(arch: GpuArch, tiling: Tiling, resources: Resources) -> Occupancy:
 
 
 def _cut(workload: Workload, tiling: Tiling) -> _Cut:
+    """Returns the tiles and steps of the workload.
+
+    A masked block is half hidden on average, but computed as a whole.
+    """
     rows, keys = tiling.block_m, tiling.block_n
     tiles = ceil_div(workload.seqlen_q * tiling.packed_heads, rows)
     tiles *= workload.batch * workload.heads // tiling.packed_heads
@@ -191,6 +195,7 @@ def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:
 def _step_cycles(
     workload: Workload, arch: GpuArch, tiling: Tiling, resources: Resources, cut: _Cut
 ) -> dict[str, float]:
+    """Returns the cycles of each pipe that one step of one CTA needs (see the module's table)."""
     block_m, block_n = tiling.block_m, tiling.block_n
     columns = tiling.columns + tiling.columns_v
     scores = block_m * block_n

@@ -16,7 +16,7 @@ from tunefa.spec.rounding import ceil_div, round_up
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks of one kernel one SM holds; 0 means that the kernel cannot be launched."""
+    """The number of blocks of one kernel on one SM; 0 means that it cannot be launched."""
 
     blocks_per_sm: int
     limits: Mapping[str, int] = field(hash=False)

@@ -95,6 +95,7 @@ def _load(name: str) -> Arch:
 
 
 def _find(name: str) -> tuple[Arch, Device] | None:
+    """Returns the arch with this name, or the device with the longest match; None without any."""
     if (stem := name.strip().lower()) in names():
         arch = _load(stem)
         return arch, arch.device()

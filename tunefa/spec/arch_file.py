@@ -125,6 +125,7 @@ class _Entry:
 
 
 def _device(data: Any, vendor: str, cited: _Citations) -> dict[str, Any]:
+    """Returns the fields of one `Device`."""
     fields = Fields(data, cited.path)
     entry = _Entry(data, fields, cited)
     device = {

@@ -187,6 +187,7 @@ class Space:
     def _walk(
         self, depth: int, config: dict[str, Any], env: dict[str, Any], refused: Counter[str]
     ) -> Iterator[dict[str, Any]]:
+        """Yields the feasible configs whose first `depth` parameters are those of `config`."""
         if depth == len(self.parameters):
             yield dict(config)
             return

@@ -67,6 +67,7 @@ def _vendor(fields: Fields) -> str:
 
 
 def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    """Returns the fields of each `Parameter`, and where it is in the file."""
     parameters = []
     lines = Fields(data, str(path))
     for name in data:
@@ -125,6 +126,7 @@ def _tiling(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
 
 
 def _defaults(data: list[Any], path: Path) -> tuple[tuple[Expr, dict[str, Any]], ...]:
+    """Returns (condition, config) for each default."""
     defaults = []
     for number, entry in enumerate(data, start=1):
         if not isinstance(entry, Mapping):

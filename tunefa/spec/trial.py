@@ -31,7 +31,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """How the compiler for an NPU planned the memories of one config, named `ub`, `l1`, `l0c`."""
+    """The compiler's plan for the memories of an NPU, which are named `ub`, `l1` and `l0c`."""
 
     excess: Mapping[str, float] = field(default_factory=dict, hash=False)
     """By memory, (required - available) / available. If it is above 0, the config does not fit."""

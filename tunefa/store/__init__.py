@@ -1,4 +1,4 @@
-"""What is kept on disk: records, journals, recorded landscapes; and the lookup of the best record.
+"""Records, journals and recorded landscapes on disk, and the lookup of the best record.
 
 A reading order: `record` (one result), `document` and `schema1` (the file format and its past
 version), `results` (files and folders of records), `lookup` (which config to run), `journal` (every

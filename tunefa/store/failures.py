@@ -16,7 +16,7 @@ from tunefa.store import journal
 
 @dataclass(frozen=True)
 class Search:
-    """What a journal's header says of its search."""
+    """The search that a journal's header describes."""
 
     journal: Path
     date: str

@@ -34,7 +34,7 @@ How = Literal["exact", "nearest", "other-device", "predicted", "default"]
 
 
 class KernelLike(Protocol):
-    """What lookup needs of a kernel."""
+    """The part of a kernel that the lookup needs."""
 
     @property
     def name(self) -> str:
@@ -163,7 +163,7 @@ def by_trust(
     """
     trust: tuple[How, ...] = ("exact", "nearest", "other-device", "predicted")
 
-    def order(record: Record) -> tuple[Any, ...]:
+    def trust_key(record: Record) -> tuple[Any, ...]:
         how = _how(record, workload, device_name)
         # Another workload may have distance 0: batch 2 with 32 heads, and batch 4 with 16.
         octaves = round(distance(record.workload, workload), 6)  # so that half and double are equal
@@ -171,10 +171,11 @@ def by_trust(
 
     family = _family(workload)
     same = [r for r in records if r.arch == arch and _family(r.workload) == family]
-    return sorted(same, key=order)
+    return sorted(same, key=trust_key)
 
 
 def _how(record: Record, workload: Workload, device_name: str | None) -> How:
+    """Returns how a record that applies would be chosen."""
     if record.device is None:
         return "predicted"
     # The driver's whole names differ for a part of a chip (MIG), and for its PCIe board.

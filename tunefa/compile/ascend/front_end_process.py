@@ -19,6 +19,7 @@ _MIX_MODE = re.compile(r', mix_mode\s*=\s*"[^"]*"')
 
 
 def _lowered(task: dict[str, Any]) -> str:
+    """Returns the kernel of a task as linalg, by the first two stages of triton-ascend."""
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

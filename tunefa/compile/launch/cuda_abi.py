@@ -59,6 +59,7 @@ def _parameter(
 
 
 def _descriptor(argument: dict[str, Any], tensors: Sequence[Tensor]) -> list[Parameter] | None:
+    """Returns the CUtensorMap for a "map" argument; None if it is not of the call's tensors."""
     tensor = argument["map"]
     at = place(tensor, tensors)
     if at is None:

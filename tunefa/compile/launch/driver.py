@@ -170,9 +170,8 @@ def devices() -> list[SeenDevice]:
     library, count = _library(), c_int()
     if library is None:
         return []
-    if library.cuInit(0) or library.cuDeviceGetCount(
-        byref(count)
-    ):  # having no device is an error as well
+    # cuInit fails if there is no device.
+    if library.cuInit(0) or library.cuDeviceGetCount(byref(count)):
         return []
     return [_device(library, index) for index in range(count.value)]
 
@@ -196,6 +195,7 @@ def uuid(index: int) -> str:
 
 
 def _device(library: Any, index: int) -> SeenDevice:
+    """Returns the device with this number, without making a context on it."""
     handle, name, memory_bytes = c_int(), ctypes.create_string_buffer(256), c_size_t()
     library.cuDeviceGet(byref(handle), index)
     library.cuDeviceGetName(name, len(name), handle)

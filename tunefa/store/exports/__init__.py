@@ -18,7 +18,7 @@ from tunefa.store.record import Record
 
 
 class Format(Protocol):
-    """What every format's module has."""
+    """The interface of a format's module."""
 
     SUFFIXES: tuple[str, ...]
     """The suffixes of its files, with their dots."""
@@ -30,7 +30,7 @@ class Format(Protocol):
 
 
 class ReadableFormat(Format, Protocol):
-    """What the module of a format that can be read has in addition."""
+    """The interface of a format's module, if the format can be read."""
 
     def load(self, text: str, where: str) -> list[Record]:
         """Returns the records in `text`. Raises TunefaError, which begins with `where`."""
