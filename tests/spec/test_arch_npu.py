@@ -45,7 +45,7 @@ def test_sources_are_public_documents_or_say_that_they_are_estimates(name: str) 
 @pytest.mark.parametrize("name", SPECIFICATIONS)
 def test_a_name_finds_its_arch_and_device(name: str) -> None:
     found = archs.npu(archs.load(name))
-    assert found.target == found.device().name
+    assert found.compiler_target == found.device().name
     for device in found.devices:
         for text in (device.name, *device.match):
             assert archs.find(text) == (found, device)

@@ -125,7 +125,7 @@ class GpuArch(Arch):
     """L2 read bandwidth of the first device, for the whole chip."""
 
     @property
-    def target(self) -> int:
+    def compiler_target(self) -> int:
         """The number that compilers know this arch by: 90 for compute capability 9.0."""
         return self.compute_capability[0] * 10 + self.compute_capability[1]
 
@@ -138,7 +138,7 @@ class GpuArch(Arch):
         """Returns the names and values that expressions of a search space may read of the arch."""
         return {
             **super().env(),
-            "compute_capability": self.target,
+            "compute_capability": self.compiler_target,
             "smem_per_block_bytes": self.smem_per_block_bytes,
             "smem_per_sm_bytes": self.smem_per_sm_bytes,
             "registers_per_sm": self.registers_per_sm,
@@ -166,7 +166,7 @@ class NpuArch(Arch):
     l0c_bytes: int
 
     @property
-    def target(self) -> str:
+    def compiler_target(self) -> str:
         """The name that compilers know this arch by, such as "Ascend910B3"."""
         return self.devices[0].name
 

@@ -121,7 +121,9 @@ def test_the_front_end_takes_no_triton_of_ours(
 @needs_compiler
 def test_what_the_compiler_does_not_take_is_an_error(kernel: Kernel) -> None:
     assert INSTALLED is not None
-    found = back_end.compile(INSTALLED, "module { func.func @f() { foo.bar } }", B3.target, {})
+    found = back_end.compile(
+        INSTALLED, "module { func.func @f() { foo.bar } }", B3.compiler_target, {}
+    )
     assert found.status == "error" and found.reason
     assert back_end.compile(INSTALLED, "module {}", "Ascend1", {}).status == "error"
 
@@ -160,7 +162,7 @@ def test_a_front_end_that_gives_no_answer_is_told_and_let_go(
     python.chmod(0o755)
     monkeypatch.setattr(front_end, "LIMIT_S", 0.2 if "sleep" in script else 10.0)
     tools = Toolchain(python, "3.2.0", Path("bishengir-compile"), "1.1.0")
-    task = front_end.Task(SOURCE, "", "attention", (), (), B3.target)
+    task = front_end.Task(SOURCE, "", "attention", (), (), B3.compiler_target)
     before = front_end._running(python)
     with pytest.raises(front_end.FrontEndError, match=said):
         front_end.lowered(tools, task)

@@ -21,7 +21,7 @@ _COLOURS = {"formula": "#9a9a9a", "UB": "#2a6fbb", "L1": "#3a9a5b", "L0C": "#c97
 
 def show(tiles: Sequence[Tile], workload: Workload, arch: NpuArch, out: Console) -> None:
     """The table, and what to think of the formula."""
-    out.print(text.heading(f"{workload} on {arch.target} ({arch.name})"))
+    out.print(text.heading(f"{workload} on {arch.compiler_target} ({arch.name})"))
     figures = ("tile", "loops", "formula\nB", "UB\nB", "L1\nB", "L0C\nB", "steps", "us")
     rows = text.table(*figures, "the compiler", right=figures)
     for tile in tiles:
@@ -91,7 +91,9 @@ def plot(tiles: Sequence[Tile], workload: Workload, arch: NpuArch, path: Path) -
     axes.set_xticklabels(
         [f"{t.tile} x {t.tile}\n{'fits' if t.fits else 'overflow'}" for t in tiles]
     )
-    axes.set_title(f"{arch.target}, head_dim {workload.head_dim}: a tile's memory", fontsize=11)
+    axes.set_title(
+        f"{arch.compiler_target}, head_dim {workload.head_dim}: a tile's memory", fontsize=11
+    )
     axes.legend(frameon=False, fontsize=9, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)

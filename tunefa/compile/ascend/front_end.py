@@ -48,7 +48,7 @@ class Task:
             function=variant["function"],
             signature=tuple(variant["signature"].items()),
             constants=tuple(variant["constants"].items()),
-            target=arch.target,
+            target=arch.compiler_target,
         )
 
 

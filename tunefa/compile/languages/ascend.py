@@ -87,10 +87,10 @@ def compiler_report(kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -
     except front_end.FrontEndError as error:
         return CompilerReport("error", str(error))
     flags = _effective_flags(variant["flags"], tools.short_version)
-    key = back_end.key(tools, ir, arch.target, flags)
+    key = back_end.key(tools, ir, arch.compiler_target, flags)
     found = cache.load(key)
     if found is None:
-        found = back_end.compile(tools, ir, arch.target, flags)
+        found = back_end.compile(tools, ir, arch.compiler_target, flags)
         if found.status not in _OUTCOMES:
             cache.save(key, found)
     return found
@@ -164,7 +164,7 @@ def why_no_compiler(arch: Arch) -> str | None:
     if "bishengir" not in arch.features:
         return f"no kernel compiler supports {arch.name}: only formulas say whether a config fits"
     try:
-        return back_end.why_not(toolchain.installed(), arch.target)
+        return back_end.why_not(toolchain.installed(), arch.compiler_target)
     except TunefaError as error:
         return str(error)
 

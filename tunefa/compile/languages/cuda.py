@@ -100,7 +100,7 @@ def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
 def _built(kernel: Kernel, variant: dict[str, Any], arch: Arch) -> Binary:
     """Returns a `variant` from the cache, or compiles it."""
     sources, name = _sources(kernel), f"{kernel.name}.cu"
-    function, chip = variant["function"], gpu(arch).target
+    function, chip = variant["function"], gpu(arch).compiler_target
     target = f"--gpu-architecture=sm_{chip}{'a' if chip in _OF_ONE_CHIP else ''}"
     defines = (f"-D{macro}={value}" for macro, value in variant["defines"].items())
     options = (target, *_OPTIONS, *defines)
@@ -176,7 +176,7 @@ def why_no_compiler(arch: Arch) -> str | None:
         found = nvrtc.installed()
     except TunefaError as error:
         return str(error)
-    chip = gpu(arch).target
+    chip = gpu(arch).compiler_target
     if chip not in found.targets:
         return (
             f"NVRTC {found.version} ({found.path}) does not compile for sm_{chip}: "

@@ -94,7 +94,7 @@ def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
         constexprs=variant["constants"],
         attrs={places[name]: [["tt.divisibility", 16]] for name in variant["aligned"]},
     )
-    target = triton.backends.compiler.GPUTarget("cuda", arch.target, 32)
+    target = triton.backends.compiler.GPUTarget("cuda", arch.compiler_target, 32)
     try:
         return triton.compile(source, target=target, options=variant["options"])
     except Exception as error:  # the compiler's errors have no common class
