@@ -194,9 +194,9 @@ def checked(listed: Sequence[Rival], tensors: Sequence[Any]) -> list[tuple[Rival
     workload = chosen.case.workload
     out, launch = tensors[3], chosen.launch(tensors)
     launch()
-    verdict = check.compare(workload, tuple(tensors), workload.head_dim**-0.5, torch.float32)
-    if not verdict.passed:
-        raise ValueError(f"the choice is wrong: {verdict.reason}")
+    compared = check.compare(workload, tuple(tensors), workload.head_dim**-0.5, torch.float32)
+    if not compared.passed:
+        raise ValueError(f"the choice is wrong: {compared.reason}")
     right, found = out.float(), [(chosen, launch)]
     limit = 2 * check.TOLERANCE[workload.dtype]  # both may be off by one
     for each in others:

@@ -41,7 +41,7 @@ class Slow(Fake):
 
 if __name__ == "__main__":
     search.Predicted = Slow
-    measured.timed = lambda mode: Slow
+    measured.gpu_objective = lambda mode: Slow
     targets.seen = lambda: [SeenDevice(*device) for device in {seen}]
     main()
 """
@@ -127,7 +127,7 @@ def test_killed_measured_search_goes_on_in_its_mode(
     path = killed([sys.executable, str(script), *asked, "--budget", "100000"], home, 12)
     before = identities(path)
     fake.kind = "measured"
-    monkeypatch.setattr(measured, "timed", lambda mode: fake)
+    monkeypatch.setattr(measured, "gpu_objective", lambda mode: fake)
     monkeypatch.setattr(targets, "seen", lambda: [SeenDevice(*seen)])
     budget = ("--budget", str(len(before) + 5))
     eager = ("search", *OURS, "--seqlen", "4096", "--mode", "eager")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.own_kernels import OwnKernels
-from tunefa.measure import check, reference
+from tunefa.measure import check, reference, sdpa
 from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.check import TOLERANCE
 from tunefa.spec import kernel as kernels
@@ -39,7 +39,7 @@ def solved(workload: Workload = SMALL) -> tuple[Any, ...]:
     return made
 
 
-def verdict(made: tuple[Any, ...], workload: Workload = SMALL) -> check.Verdict:
+def verdict(made: tuple[Any, ...], workload: Workload = SMALL) -> check.Comparison:
     return check.compare(workload, made, 0.2, torch.float64)
 
 
@@ -63,7 +63,7 @@ def test_packed_sequences_are_compared_one_by_one() -> None:
     for written, right in zip((out, lse), reference.attention(whole, torch.float64), strict=True):
         written.copy_(right)
     assert verdict(made, PACKED).passed
-    check._run_sdpa(made, PACKED)  # whose scale is another
+    sdpa.write(check.inputs(PACKED, made, 32**-0.5), out)  # another scale than 0.2
     assert not verdict(made, PACKED).passed
     assert check.compare(PACKED, made, 32**-0.5, torch.float64).error < 1e-5
     out[int(cu_seqlens_q[1])] = 0.0
@@ -209,7 +209,7 @@ def test_the_limit_is_the_error_of_pytorch_s_attention(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the same attention: a mask that differed would make it useless."""
-    monkeypatch.setattr(check, "_MASKED_ROWS", 32)
+    monkeypatch.setattr(sdpa, "_MASKED_ROWS", 32)
     shape = Workload.parse(f"{text}_h4_kv2_d32_fp32")
     assert check.ROUNDING["fp32"] <= check.Gate("cpu").limit(shape) < TOLERANCE["fp32"]
 

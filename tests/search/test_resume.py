@@ -191,7 +191,7 @@ def test_a_journal_of_another_search_is_not_continued(
 def on_device(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     """The fake in place of the objective that measures, in either mode."""
     fake.kind = "measured"
-    monkeypatch.setattr(measured, "timed", lambda mode: fake)
+    monkeypatch.setattr(measured, "gpu_objective", lambda mode: fake)
     return fake
 
 

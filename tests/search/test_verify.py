@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.sample_records import measured
 from tunefa.compile import provenance
-from tunefa.measure.measured import unraced
+from tunefa.measure.measured import without_race
 from tunefa.measure.objective import Raced
 from tunefa.search import verify
 from tunefa.spec import kernel as kernels
@@ -127,7 +127,7 @@ def test_a_disturbed_race_decides_nothing() -> None:
 def test_a_race_that_is_lost_decides_nothing() -> None:
     class Losing(Device):
         def race(self, trials: Any, default: Config | None) -> Raced:
-            return unraced(list(trials), "the process died with exit code -9")
+            return without_race(list(trials), "the process died with exit code -9")
 
     losing = Losing({16: 120.0, 1: 100.0, 4: 110.0})
     found = verify.verify(record(), CASE, 1, losing)

@@ -43,11 +43,11 @@ def winner(
         return ranked[0] if ranked else None
     first, *rivals = ranked
     case = request.case(first.kernel)
-    device = measured.on(case.arch, request.mode)(case, request.workers, process)
+    device = measured.objective(case.arch, request.mode)(case, request.workers, process)
     others = [(won.kernel.name, won.trial) for won in rivals]
     with device:
-        raced = device.final(first.trial, others, request.budget.deadline())
-    if isinstance(raced, measured.Lost):
+        raced = device.race_kernels(first.trial, others, request.budget.deadline())
+    if isinstance(raced, measured.LostProcess):
         why = f"the faster in its own race: {raced.reason} in the race between kernels"
         return _certified(first, {"decision": why})
     won = next(won for won in ranked if won.kernel.name == raced.kernel)
@@ -63,7 +63,7 @@ def unraced(
         own = [each.trial for each in finished if each.kernel == kernel.name]
         # Without an interpreter nothing says more of a prediction than that it compiles.
         checked = request.measured or languages.has_interpreter(kernel.language)
-        left = measured.unraced(own, "interrupted", checked)
+        left = measured.without_race(own, "interrupted", checked)
         if left.winner is not None:
             certificate = left.certificate if request.objective == "measured" else None
             mode, objective = request.serving_mode, request.objective

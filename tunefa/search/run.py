@@ -176,7 +176,7 @@ def _objective(request: Request, case: Case, process: Workers | None) -> Objecti
     if request.replay is not None:
         return replayed.Replayed(request.replay, case.kernel)
     if request.measured:
-        return measured.on(case.arch, request.mode)(case, request.workers, process)
+        return measured.objective(case.arch, request.mode)(case, request.workers, process)
     if request.objective == "estimated":
         return Estimated(case)
     kind = Modelled if request.objective == "modelled" else Predicted

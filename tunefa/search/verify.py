@@ -13,7 +13,7 @@ from typing import Literal
 
 from tunefa.compile import provenance
 from tunefa.errors import TunefaError
-from tunefa.measure.measured import timed
+from tunefa.measure.measured import gpu_objective
 from tunefa.measure.objective import Objective
 from tunefa.search.winner import Winner
 from tunefa.spec.target import Case, Target
@@ -48,7 +48,7 @@ def verify(
     record: Record,
     case: Case,
     workers: int | None = None,
-    objective: Callable[[Mode], MakeObjective] = timed,
+    objective: Callable[[Mode], MakeObjective] = gpu_objective,
 ) -> Verified:
     """Races a measured record in its own mode on the device that is there, its own.
 
