@@ -181,7 +181,7 @@ def _continuing(request: Request, named: Path | None) -> Request:
     from tunefa.search import resume
 
     found = resume.find(request, named)
-    click.echo(found.said, err=True)
+    click.echo(found.message, err=True)
     return replace(request, resume=found.path)
 
 

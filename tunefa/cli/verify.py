@@ -74,11 +74,11 @@ def _verify(records: list[Record], target: Target, workers: int | None, as_json:
 
 def _show(found: Verified, out: Console) -> None:
     """One record: what became of it, why, and what had changed."""
-    out.print(f"{found.outcome:<9} {found.record.workload} ({found.record.mode})")
+    out.print(f"{found.finding:<9} {found.record.workload} ({found.record.mode})")
     out.print(f"          {found.why}", style="dim")
     for change in found.drift:
         out.print(f"          {change}", style="dim")
-    if found.instead is not None and found.outcome == "swapped":
+    if found.instead is not None and found.finding == "swapped":
         out.print(f"          now: {text.config_text(found.instead.config)}")
 
 
@@ -86,7 +86,7 @@ def _plain(found: Verified) -> dict[str, Any]:
     return {
         "workload": str(found.record.workload),
         "mode": found.record.mode,
-        "outcome": found.outcome,
+        "outcome": found.finding,
         "why": found.why,
         "drift": found.drift,
         "instead": found.instead.to_dict() if found.instead else None,

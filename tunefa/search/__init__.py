@@ -1,1 +1,2 @@
-"""The search: what is proposed, in which order, for how long, and which trial becomes a record."""
+"""The search: it proposes configs until its budget is used, and keeps the best trial as a
+record."""
