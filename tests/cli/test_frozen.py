@@ -62,7 +62,7 @@ def test_what_cannot_be_served_here_is_said(run: Run) -> None:
     error = run("export", "a.lock.yaml", "--frozen").stderr
     said = "Warning: what is here cannot serve 2 records (fwd_b1_h32_kv8_q4096_k4096_d128_bf16"
     assert error.startswith(said)
-    assert "source_hash 0123abcd, and here is " in error and error.count("\n") == 1
+    assert "source_hash 0123abcd, but this machine has " in error and error.count("\n") == 1
 
 
 def test_mistakes_in_a_lock_file(run: Run) -> None:

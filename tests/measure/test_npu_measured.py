@@ -174,5 +174,5 @@ def test_one_that_is_wrong_is_not_timed(npu: Npu) -> None:
 
 def test_there_are_no_graphs(npu: Npu) -> None:
     assert measured.objective(B3.arch, "eager") is MeasuredOnNpu
-    with pytest.raises(TunefaError, match="timed eagerly only"):
+    with pytest.raises(TunefaError, match="timed in eager mode only"):
         measured.objective(B3.arch, "graph")

@@ -25,7 +25,7 @@ from tunefa.compile.ascend import sidecar
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
-from tunefa.runtime.lock_file import VARIABLE, Frozen, Installed, measured_on
+from tunefa.runtime.lock_file import VARIABLE, Installed, LockFile, measured_on
 from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.kernel import Kernel
@@ -209,7 +209,7 @@ def _frozen(target: Target, present: bool) -> tuple[dict[str, Any] | None, list[
     report = {"path": path, "device": device, "records": 0, "workloads": served}
     report["refused"] = refused
     try:
-        lock = Frozen.read(Path(path))
+        lock = LockFile.read(Path(path))
         installed = Installed([kernels.load(name) for name in kernels.names()])
     except TunefaError as error:
         return report, [f"{VARIABLE}: {error}"]

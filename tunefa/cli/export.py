@@ -13,7 +13,7 @@ from tunefa.cli import files
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.errors import TunefaError
-from tunefa.runtime.lock_file import VARIABLE, Installed, lockable
+from tunefa.runtime.lock_file import VARIABLE, Installed, records_to_lock
 from tunefa.spec import kernel as kernels
 from tunefa.store import exports
 from tunefa.store import results as store
@@ -114,7 +114,7 @@ def _chosen(
 def _locked(records: Sequence[Record]) -> list[Record]:
     """Those of a lock file; says on standard error what cannot be served here."""
     installed = Installed([kernels.load(name) for name in kernels.names()])
-    locked = lockable(records, installed)
+    locked = records_to_lock(records, installed)
     refused: dict[str, list[Record]] = {}
     for record in locked:
         if why := installed.why_not(record):
