@@ -208,10 +208,10 @@ def test_a_device_of_an_unknown_arch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_records_are_narrowed_by_what_is_given(
     selection: Selection, record: Record, chosen: bool
 ) -> None:
-    assert selection.chooses(record) is chosen
+    assert selection.selects(record) is chosen
 
 
 def test_contradiction_is_a_usage_error_for_lists_too() -> None:
     options: dict[str, Any] = {"arch": "h100", "device": "h200"}
     with pytest.raises(click.UsageError):
-        Selection(**options).chooses(measured())
+        Selection(**options).selects(measured())

@@ -158,7 +158,8 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     (
         {"window": 0},
         "window is 0: give the number of keys that a query sees up to the diagonal, at least 1; or "
-        "(left, right), the numbers of keys before and beyond it, at least 0, None for all; or None",
+        "(left, right), the numbers of keys before and beyond it, at least 0, None for all; "
+        "or None",
     ),
     ({"window": -1}, "window is -1: give the number of keys"),
     ({"window": 4.0}, "window is 4.0: give the number of keys"),

@@ -136,7 +136,7 @@ def test_frozen_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("made", "chip", "why"), UNSERVED)
 def test_frozen_refuses_what_no_kernel_serves(made: Call, chip: Chip, why: str) -> None:
-    with pytest.raises(TunefaError, match=f"{why}.*, and nothing else may run it") as caught:
+    with pytest.raises(TunefaError, match=f"{why}.*; a frozen process uses nothing else") as caught:
         frozen_of(made, FakeLanguage(), record(TMA), chip=chip)
     said = str(caught.value)
     assert said.startswith(
