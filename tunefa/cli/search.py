@@ -64,7 +64,7 @@ NPU_BUDGET = "150s"
               help="For an NPU: formulas say which configs fit, not the compiler.")  # fmt: skip
 @click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
               help="Continue the newest search of the same workload, chip and kernels, or that "
-              "of a journal. Its trials are not repeated, and count in a budget of trials.")  # fmt: skip
+              "of a journal; its trials count in a budget of trials.")  # fmt: skip
 @click.option("--storage", metavar="URL",
               help="Database for the Optuna study, such as sqlite:///study.db.  "
               "[default: a file beside the journal]")  # fmt: skip

@@ -22,7 +22,7 @@ _TOP = 5
 _LABELS = {
     "predicted": "PREDICTED by the cost model for a chip that is not here; nothing was measured",
     "modelled": "MODELLED: the compiler says what fits, a latency model the time; no NPU was used",
-    "estimated": "ESTIMATED: formulas say what fits, a latency model the time; nothing was compiled",
+    "estimated": "ESTIMATED: formulas say what fits, a latency model the time; no compiler ran",
     "replayed": "REPLAYED from a recorded search; nothing was measured or stored",
     "eager": "MEASURED on this machine's device in eager mode: the longer of device and host time",
     "graph": "MEASURED on this machine's device, replayed in a CUDA graph: the device time",
