@@ -141,7 +141,10 @@ def test_every_model_is_a_valid_shape() -> None:
 def test_without_a_device_sm90_is_taken_and_said(run: Run) -> None:
     result = run("space", "--seqlen", "8192")
     assert "on sm90" in result.stdout
-    assert result.stderr == "No GPU here and no --arch: taking sm90, NVIDIA H100 80GB HBM3.\n"
+    assert (
+        result.stderr
+        == "No GPU in this machine and no --arch: the target is NVIDIA H100 80GB HBM3 (sm90).\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_report_without_a_compiler() -> None:
     assert "nothing ran on an NPU" in done.stdout
     lacking = run()
     assert lacking.exit_code == 1
-    assert "tunefa ascend setup', or go on without it: --no-compile" in lacking.stderr
+    assert "tunefa ascend setup', or use --no-compile to go on without it" in lacking.stderr
 
 
 def test_as_data() -> None:
@@ -89,5 +89,5 @@ def test_the_report_with_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     sidecar.folder().symlink_to(THERE)
     done = run("-c", "BLOCK_M=256,BLOCK_N=256")
     assert done.exit_code == 0, done.output
-    assert "the compiler's, as it planned the memories" in done.stdout
+    assert "from the compiler, which planned the memories" in done.stdout
     assert "]>" in done.stdout and "L0C overflow: 262,144 of 131,072 B" in done.stdout

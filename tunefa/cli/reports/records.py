@@ -63,5 +63,5 @@ def _named(record: Record, drift: Sequence[str]) -> Text:
     if record.not_certified:
         lines.append(f"not certified: {record.not_certified}")
     if drift:
-        lines.append(f"changed since: {', '.join(drift)}")
+        lines.append(f"since then: {', '.join(drift)}")
     return Text.assemble(str(record.workload), *((f"\n{line}", "dim") for line in lines))
