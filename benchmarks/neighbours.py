@@ -140,10 +140,7 @@ def rivals(known: Store, choice: Choice, cases: Sequence[Case]) -> list[Rival]:
 def regret(
     choice: Choice, workload: Workload, timed: Sequence[tuple[Rival, float]], count: int
 ) -> Regret:
-    """The regret, from finalists and their medians in us; the choice comes first.
-
-    `count` is how many configs were timed.
-    """
+    """The regret from finalists with medians in us, the choice first; `count` were timed in all."""
     fastest, found_us = min(timed, key=lambda each: each[1])
     return Regret(
         workload=str(workload),
@@ -220,8 +217,7 @@ def checked(listed: Sequence[Rival], tensors: Sequence[Any]) -> list[tuple[Rival
 
 
 def difference(launch: Callable[[], Any], out: Any, right: Any) -> float:
-    """||out - right|| / ||right|| of the output of a launch; NaN if it does not write every
-    element."""
+    """||out - right|| / ||right|| of a launch's output; NaN if an element is not written."""
     out.fill_(float("nan"))
     launch()
     return float((out.float() - right).norm() / right.norm())
@@ -244,12 +240,8 @@ def measured(workload: Workload, known: Store, processes: Workers, rounds: int) 
     ready = [(each, stopwatch.prepared(launch)) for each, launch in right]
     timed = timed_in_turns(stopwatch, ready, rounds)
     few = finalists([us for _, us in timed])
-    return regret(
-        choice,
-        workload,
-        timed_in_turns(stopwatch, [ready[i] for i in few], FINAL * rounds),
-        len(timed),
-    )
+    final = timed_in_turns(stopwatch, [ready[i] for i in few], FINAL * rounds)
+    return regret(choice, workload, final, len(timed))
 
 
 def timed_in_turns(

@@ -50,8 +50,7 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "scale": {"scale": 0.2},
     "packed": {},
 }
-"""The further arguments of a call, by its kind. Packed calls are those of
-`flash_attention_varlen`."""
+"""The further arguments of each kind of call. Packed calls use `flash_attention_varlen`."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ class RandomCall:
     bhsd: bool
     """Whether heads come before seqlen, in shape and in memory."""
     offset: int
-    """Elements between the start of the memory and the tensor; with an odd number it is not
-    aligned."""
+    """Elements before the tensor in its memory; with an odd number it is not aligned."""
     padding: int
     """Unused elements between rows, as in a slice of a wider tensor."""
     kind: str = "plain"

@@ -57,8 +57,8 @@ class StrategyRuns:
         return _count(self.median(target), self.limit)
 
     def median(self, target: int) -> float:
-        """The median number of evaluations to reach a target, by its place; infinite if most runs
-        do not reach it."""
+        """The median of the evaluations to reach a target; infinite if most runs do not reach
+        it."""
         return median(counts([run[target] for run in self.reached]))
 
 

@@ -30,8 +30,7 @@ TARGETS = (0.05, 0.02, 0.01)
 LIMIT = 400
 """Evaluations after which a run is given up."""
 SLOW = {"gp": 50}
-"""Lower limits for slow strategies: after 400 evaluations, Optuna's Gaussian process takes a second
-for each proposal."""
+"""Lower limits for slow strategies: Optuna's Gaussian process takes 1 s for the 400th proposal."""
 
 Reached = tuple[int | None, ...]
 """The number of evaluations to reach each target; None if it was not reached."""
@@ -50,8 +49,7 @@ class Course:
 
     @cached_property
     def problem(self) -> SearchProblem:
-        """The problem that a search on the recorded device gives a strategy, with an empty
-        store."""
+        """The problem of a search on the recorded device, with an empty store."""
         made, kernel = self.landscape, kernels.load(self.landscape.kernels[0])
         held = {identity(trial.config) for trial in made.trials(kernel.name)}
         case = Case(kernel, made.workload, made.target)

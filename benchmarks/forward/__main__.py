@@ -106,8 +106,7 @@ def peers_of(place: int, peers: Sequence[str], flex_every: int) -> list[str]:
 
 
 def main() -> None:
-    """Measures every row, writes it to --out, and prints the tables. Exits with 1 if tunefa
-    failed."""
+    """Measures and writes every row, and prints the tables. Exits with 1 if tunefa failed."""
     made = options(sys.argv[1:])
     rows: list[Row] = []
     for place, (group, workload) in enumerate(made.points):

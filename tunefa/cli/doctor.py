@@ -200,8 +200,7 @@ def _serving(records: list[Record], target: Target) -> dict[str, int]:
 
 
 def _frozen(target: Target, present: bool) -> tuple[dict[str, Any] | None, list[str]]:
-    """What the lock file of TUNEFA_FROZEN serves on the device, None if it is not set; and its
-    problems."""
+    """The report on TUNEFA_FROZEN's lock file for the device, None without one; its problems."""
     path = os.environ.get(VARIABLE)
     if not path:
         return None, []

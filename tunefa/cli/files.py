@@ -1,5 +1,4 @@
-"""Reads and writes the files of records that users name. A file that tunefa did not write is never
-overwritten."""
+"""Reads and writes files of records. A file that tunefa did not write is never overwritten."""
 
 from __future__ import annotations
 

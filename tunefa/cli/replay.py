@@ -1,5 +1,4 @@
-"""`tunefa search --replay FILE`: workload and chip come from the file, and options must agree with
-it."""
+"""`tunefa search --replay FILE`: the file has workload and chip, and options must agree with it."""
 
 from __future__ import annotations
 

@@ -183,8 +183,7 @@ def _compilable(request: Request, named: Sequence[str]) -> Request:
 
 
 def _replaying(path: Path, selection: Selection, names: tuple[str, ...], **how: Any) -> Request:
-    """The request to search a recorded landscape: its workload and chip, and its trials as
-    answers."""
+    """The request to search a recorded landscape: its workload, its chip and its trials."""
     recorded = landscape.load(path)
     chosen = replaying.selection(recorded, selection)
     kernel_names = replaying.kernel_names(recorded, names)

@@ -49,8 +49,7 @@ class Selection:
 
     @property
     def workload(self) -> Workload:
-        """The workload, with defaults for what was not given. Raises TunefaError if it is not
-        valid."""
+        """The workload, defaults included. Raises TunefaError if it is not valid."""
         if self.text is not None:
             return Workload.parse(self.text)
         if "seqlen_q" not in self.fields:

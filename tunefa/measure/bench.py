@@ -162,8 +162,7 @@ class Bench:
         return self._stopwatch.prepared(launch(self.case, config, self._tensors))
 
     def _checked(self, trial: Trial, shape: Workload) -> Trial:
-        """Returns the trial with its error on `shape`; where it fails, with the outcome and
-        reason."""
+        """Returns the trial with its error on `shape`, or with the reason why it is not right."""
         made = check.tensors(shape, self._torch_device)
         try:
             if trial.resources is None:  # the compile pool has not compiled it
@@ -250,8 +249,7 @@ def _races(count: int) -> str:
 
 
 def _certificate(raced: list[Trial], run: Race, decision: Decision) -> dict[str, Any]:
-    """The statistics of a race as plain data: relative differences with 95 % bootstrap
-    intervals."""
+    """The statistics of a race as plain data: relative differences with 95 % intervals."""
     certificate: dict[str, Any] = {
         "decision": decision.why,
         "gain_over_default": _plain(decision.gain),

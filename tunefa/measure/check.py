@@ -58,8 +58,7 @@ class Comparison:
     limit: float | None = None
     """The largest `error` that passes; None stands for the tolerance of the workload's dtype."""
     repeatable: bool = True
-    """Whether a second launch on the same inputs wrote the same bits. If not, the kernel has a race
-    condition."""
+    """Whether a second launch wrote the same bits. If not, the kernel has a race condition."""
 
     @property
     def passed(self) -> bool:
@@ -171,7 +170,7 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
 
 
 def _last_tensors(workload: Workload, generator: Any) -> list[Any]:
-    """(cu_seqlens_q, cu_seqlens_k) of packed sequences, the three descales of e4m3, else
+    """Returns cu_seqlens_q and cu_seqlens_k of packed sequences, the descales of e4m3, or
     nothing."""
     import torch
 

@@ -32,8 +32,7 @@ RUN_LIMIT_S = 30.0
 RACE_LIMIT_S = 120.0
 """For the finalists' checks and their races."""
 RACE_MARGIN_S = 20.0
-"""A race ends so long before RACE_LIMIT_S; there is time for its twelve rounds, and for another
-race."""
+"""A race ends so long before RACE_LIMIT_S, after twelve rounds at least; another may follow."""
 GRACE_S = 3.0
 """How far beyond the end of a search a config on the device may run; most take 0.2 s."""
 
@@ -50,8 +49,7 @@ class LostProcess:
 
 
 class Measured(Predicted):
-    """Compiles in the pool, then checks and times configs on the current CUDA device, one by
-    one."""
+    """Compiles in the pool; checks and times configs on the current CUDA device, one by one."""
 
     kind: Literal["measured", "predicted"] = "measured"
     mode: Mode = "eager"
@@ -62,8 +60,7 @@ class Measured(Predicted):
     def __init__(
         self, case: Case, workers: int | None = None, process: Workers | None = None
     ) -> None:
-        """`process` is a single worker that may outlive this objective and serve others; None makes
-        one."""
+        """`process` is a single worker, which several objectives may share; None makes one."""
         super().__init__(case, workers)
         self._task: _Task = (case.names, self.mode)
         self._owned = contextlib.ExitStack()
@@ -76,7 +73,7 @@ class Measured(Predicted):
         super().__exit__()
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
-        """Returns the first trial that is compiled, judged; None if none is within `wait_s`
+        """Judges the first compiled trial; returns None if there is none within `wait_s`
         seconds."""
         until = time.monotonic() + wait_s
         compiled = self._compiled(wait_s)
@@ -119,8 +116,7 @@ class Measured(Predicted):
     def race_kernels(
         self, own: Trial, rivals: list[tuple[str, Trial]], until: float = math.inf
     ) -> KernelRaceResult | LostProcess:
-        """Races this kernel's winner against those of other kernels; `rivals` are (kernel,
-        trial)."""
+        """Races this kernel's winner against those of others; `rivals` are (kernel, trial)."""
         until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
         found: KernelRaceResult | LostProcess = self._call(
             "race_kernels", (own, rivals, until), RACE_LIMIT_S
@@ -128,8 +124,7 @@ class Measured(Predicted):
         return found
 
     def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
-        """Calls a method of the bench in the process; returns its result, or how the process was
-        lost."""
+        """Returns what a method of the bench returns, or how its process was lost."""
         try:
             result = self._process.submit(
                 run_in_process, (self._task, method, arguments), limit_s
@@ -164,8 +159,7 @@ def without_race(finalists: list[Trial], reason: str, checked: bool = True) -> R
 
 
 def _warm_up() -> None:
-    """Loads what a bench needs, in its process: PyTorch, the device and scipy.stats take
-    seconds."""
+    """Loads PyTorch, the device and scipy.stats into the bench's process, which takes seconds."""
     importlib.import_module("scipy.stats")  # for the intervals of a race
     with contextlib.suppress(Exception):  # where the device fails, the first config says why
         import torch
@@ -203,8 +197,7 @@ def _bench(task: _Task) -> Bench:
 
 
 def run_in_process(task: _Task, method: str, arguments: tuple[Any, ...]) -> Any:
-    """Calls a method of the task's bench; returns LostProcess where the device or the kernel
-    failed."""
+    """Calls a method of the task's bench; returns LostProcess if the device or kernel failed."""
     try:
         return getattr(_bench(task), method)(*arguments)
     except Exception as error:  # code from kernels/ may raise anything

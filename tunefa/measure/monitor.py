@@ -77,8 +77,7 @@ class Monitor:
         return ", ".join(found) or None
 
     def summary(self) -> dict[str, Any]:
-        """Plain data for a certificate: lowest and highest readings, and what limited the
-        clocks."""
+        """Plain data for a certificate: the range of the readings, and what limited the clocks."""
         if not self.sm_mhz:
             return {"watched": False}
         return {

@@ -43,8 +43,7 @@ class Modelled(Predicted):
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
     ) -> Raced:
-        """The best wins unchecked; among equals the default, then the first in the space's
-        order."""
+        """The best wins unchecked; among equals the default, then the first of the space."""
         self._abandon()
         return _best(self.case.kernel, trials, default)
 

@@ -22,8 +22,7 @@ class Raced:
     """All finalists, with the outcome `wrong` where a check failed."""
     winner: Trial | None = None
     certificate: dict[str, Any] | None = None
-    """The statistics behind the claim that the winner is the fastest; None without a race on a
-    device."""
+    """The statistics behind the claim that the winner is the fastest; None without a race."""
 
 
 class Objective(Protocol):
@@ -42,8 +41,7 @@ class Objective(Protocol):
         """Starts to evaluate a config."""
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
-        """Waits for the next trial; returns None after `wait_s` seconds. A config must be in
-        progress."""
+        """Returns the next trial, None after `wait_s` seconds. A config must be in progress."""
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf

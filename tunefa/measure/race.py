@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOOK_EVERY = 6
-"""Rounds between two looks at the standing; with fewer, a look would test the same few numbers
-again."""
+"""Rounds between two looks at the standing; with fewer, a look would have few new numbers."""
 MAX_ROUNDS = 60
 MIN_LOOKS = 2
 """Looks that a race has even if its time is over; the rounds of one are too few for a bootstrap."""
@@ -35,8 +34,7 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Interval:
-    """A relative difference with its bootstrap interval; 0.02 means 2 % slower than the
-    reference."""
+    """A relative difference with its bootstrap interval; 0.02 means 2 % slower."""
 
     estimate: float
     low: float

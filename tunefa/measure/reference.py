@@ -185,15 +185,13 @@ def _softcap_slope(inputs: AttentionInputs, scores: Tensor) -> Tensor | None:
 
 
 def _grouped(x: Tensor, group: int) -> Tensor:
-    """Stacks the query heads of a KV head: (batch, heads, rows, dim) to (batch, heads_kv, group *
-    rows, dim)."""
+    """Stacks query heads: (batch, heads, rows, dim) to (batch, heads_kv, group * rows, dim)."""
     batch, heads, rows, dim = x.shape
     return x.reshape(batch, heads // group, group * rows, dim)
 
 
 def _ungrouped(x: Tensor, group: int) -> Tensor:
-    """The inverse of `_grouped`: (batch, heads_kv, group * rows, dim) to (batch, heads, rows,
-    dim)."""
+    """Undoes `_grouped`: (batch, heads_kv, group * rows, dim) to (batch, heads, rows, dim)."""
     batch, heads_kv, rows, dim = x.shape
     return x.reshape(batch, heads_kv * group, rows // group, dim)
 

@@ -26,8 +26,7 @@ BoundLaunch = Callable[[], Any]
 """Launches a kernel on tensors that it holds."""
 
 FLUSH_BYTES = {"cuda": 256 * 2**20, "npu": 512 * 2**20}
-"""Bytes to overwrite, by device type: over twice the largest L2, 126 MB on a B200, 192 MiB on a
-910B."""
+"""Over twice the bytes of the largest L2: 126 MB on a B200, 192 MiB on a 910B."""
 _WARMUP = 2
 
 
@@ -90,8 +89,7 @@ class Stopwatch:
         return samples
 
     def times_us(self, launches: Sequence[BoundLaunch]) -> list[tuple[float, float]]:
-        """Returns (device us, host us) of each prepared launch; the host does not wait in
-        between."""
+        """Returns (device us, host us) of each prepared launch; the host waits only at the end."""
         event: Any = self._device.Event
         pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in launches]
         host_us = []

@@ -1,5 +1,4 @@
-"""Checks the arguments of attention; each check raises TunefaError for an argument that does not
-fit."""
+"""Checks of the arguments of attention; they raise TunefaError if an argument does not fit."""
 
 from __future__ import annotations
 

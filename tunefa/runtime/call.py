@@ -1,5 +1,4 @@
-"""One call of attention, dense or packed: its arguments, their checks, and the shapes of its
-results."""
+"""One call of attention, dense or packed: its checked arguments, and the shapes of its results."""
 
 from __future__ import annotations
 

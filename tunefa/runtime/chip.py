@@ -18,8 +18,7 @@ class Chip:
     name: str
     """The name that the driver gives."""
     target: Target | None
-    """The target that kernels are compiled for, with the driver's name; None if kernels do not
-    run."""
+    """The target to compile for, with the driver's name; None if kernels do not run."""
     why_not: str = ""
     """Why kernels do not run on the device; "" where there is a target."""
 

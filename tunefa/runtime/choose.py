@@ -60,8 +60,7 @@ def choose(
 
 
 def _fastest(nearest: Choice, record: Record, near: _Near) -> Choice:
-    """The nearest record's choice, or the config that is expected to be faster by at least
-    `GAIN`."""
+    """The nearest record's choice, or a config that is expected to be faster by `GAIN`."""
     expected = list(near.expected())
     own = nearest.kernel, dict(nearest.config)
     # It is missing, so 0, where a newer record of that workload has a config that cannot run here.
@@ -73,8 +72,7 @@ def _fastest(nearest: Choice, record: Record, near: _Near) -> Choice:
 
 
 def _specialized(choice: Choice, case: Case) -> Choice:
-    """The choice with the parameters that its kernel's `specialize` sets for the case, if it has
-    one."""
+    """The choice with the parameters that its kernel's `specialize`, if any, sets for the case."""
     specialize = getattr(case.kernel.module, "specialize", None)
     sms = case.device.sms
     changes = specialize(case.workload, choice.config, sms) if specialize else {}

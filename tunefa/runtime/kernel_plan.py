@@ -53,8 +53,7 @@ class Launches:
                 launch(*tensors)
 
     def for_scale(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> Launch:
-        """The launch for a scale. `tensors` returns tensors as kernels take them, to prepare
-        one."""
+        """The launch for a scale; `tensors` returns the tensors to prepare it with."""
         launch = self._scales.get(scale)
         if launch is None:
             with self._lock:
@@ -82,8 +81,7 @@ class KernelPlan:
     out_like_q: bool
     """Whether q has the shape, strides and dtype of out."""
     no_descales: tuple[Tensor, ...] = ()
-    """The tensors that stand for descales that a call does not give; () if the kernel takes
-    none."""
+    """The tensors that stand for missing descales; () if the kernel takes none."""
 
     @property
     def device_bytes(self) -> int:

@@ -29,8 +29,7 @@ VARIABLE = "TUNEFA_FROZEN"
 
 
 class Installed:
-    """The kernels and compilers of this machine. Versions are asked once, as that may start a
-    compiler."""
+    """The kernels and compilers of this machine. It asks for versions once, as that is slow."""
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
         self._kernels = {kernel.name: kernel for kernel in kernels}
@@ -78,8 +77,7 @@ class LockFile:
 
     @classmethod
     def read(cls, path: Path) -> LockFile:
-        """Reads the lock file at `path`. Raises TunefaError, with file and line, if it is not
-        valid."""
+        """Reads the lock file at `path`. Raises TunefaError, with file and line, if that fails."""
         return cls(path, tuple(store.read(path)))
 
     @classmethod

@@ -40,8 +40,7 @@ _BACKWARD = f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_TENS
 def flash_attention(
     tensors: Tensors, options: Options, scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Calls the op through the dispatcher; returns (out, lse). Takes the arguments of
-    `Runtime.ready`."""
+    """Calls the op with the arguments of `Runtime.ready`; returns (out, lse)."""
     q, k, v, cu_seqlens, descales = tensors
     out, lse = torch.ops.tunefa.flash_attention.default(
         *(q, k, v, *(cu_seqlens or (None, None)), *(descales or (None, None, None))),
@@ -214,8 +213,7 @@ def _within(grad: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def _like(grad: Tensor, tensor: Tensor) -> Tensor:
-    """Returns `grad` with the dtype and strides of `torch.empty_like(tensor)`, which the fake op
-    has."""
+    """Returns `grad` with dtype and strides of `torch.empty_like(tensor)`, as the fake op has."""
     made = torch.empty_like(tensor)
     if (grad.dtype, grad.stride()) == (made.dtype, made.stride()):
         return grad
@@ -228,8 +226,7 @@ def _register(
     run: Callable[..., tuple[Tensor, ...]],
     fake: Callable[..., tuple[Tensor, ...]],
 ) -> Any:
-    """Registers the op `tunefa::name`, which changes no argument, and its `fake` for shapes
-    alone."""
+    """Registers the op `tunefa::name`, which changes no argument, and its fake for shapes."""
     op: Any = torch.library.custom_op(f"tunefa::{name}", run, mutates_args=(), schema=schema)
     op.register_fake(fake)
     return op

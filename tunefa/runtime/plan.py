@@ -1,5 +1,4 @@
-"""Plans: a plan runs calls with one kernel and config, or with PyTorch where no kernel serves
-them."""
+"""A plan runs calls with one kernel and config, or in PyTorch where no kernel serves them."""
 
 from __future__ import annotations
 

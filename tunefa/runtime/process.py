@@ -70,8 +70,7 @@ class Runtime:
     def ready(
         self, tensors: Tensors, options: Options, scale: float | None
     ) -> tuple[Plan, float | None]:
-        """The plan for a call with these arguments, without autograd, and the scale to run it
-        with."""
+        """The plan for a call with these arguments, and the scale to run it with."""
         on_cuda = tensors.q.is_cuda
         if on_cuda and is_usual(scale):
             plan = self.plan(tensors, options)

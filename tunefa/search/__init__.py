@@ -1,2 +1,1 @@
-"""The search: it proposes configs until its budget is used, and keeps the best trial as a
-record."""
+"""The search: it tries configs until its budget is used, and keeps the best as a record."""

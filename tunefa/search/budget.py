@@ -13,8 +13,7 @@ LOOK_S = 7.0
 """The least time of each of several kernels: enough to start its compilers, to get the first
 configs and to race two of them."""
 LOOK_TRIALS = 20
-"""The least number of trials of each of several kernels: enough to say how fast the kernel can
-be."""
+"""The least number of trials of each of several kernels: enough to judge the kernel."""
 _NEXT = 2 / 3
 """The part of the remaining budget that the kernel searched next gets. The first kernel is the one
 that is expected to win. It does not get all, as the cost model may be wrong about kernels."""
@@ -31,8 +30,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Reads `60s` or `2m` as a time and `200` as trials. Raises TunefaError for anything
-        else."""
+        """Reads a time (`60s`, `2m`) or trials (`200`). Raises TunefaError for anything else."""
         found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)(s|m|min)?", text.strip())
         if found is None or float(found[1]) <= 0 or (not found[2] and "." in found[1]):
             raise TunefaError(

@@ -167,8 +167,7 @@ def _all_expected_us(case: Case, configs: Sequence[Config]) -> Iterator[float]:
 
 
 def _free_memory(case: Case, config: Config) -> float:
-    """The free fraction of the NPU memory that formulas expect to be the fullest; below 0 if it is
-    exceeded."""
+    """The free fraction of the fullest NPU memory by formulas; below 0 if it is exceeded."""
     arch = npu(case.arch)
     resources = npu_objectives.estimated(case.npu_tiling(config), arch)
     planned = resources.planned

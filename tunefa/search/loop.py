@@ -30,14 +30,12 @@ race."""
 
 @dataclass
 class StoppingRule:
-    """Says when to stop the search of a kernel: when nothing gets better, or it cannot win any
-    more."""
+    """Says when to stop the search of a kernel: if nothing gets better, or it cannot win."""
 
     to_beat_us: float = math.inf
     """The best time of the kernels that were searched before."""
     fair_trials: float = math.inf
-    """The number of right trials that show how fast the kernel can be, see
-    `strategies.fair_trials`."""
+    """The right trials that show how fast the kernel can be, see `strategies.fair_trials`."""
     patience: int = _PLATEAU_TRIALS
     """The number of trials without a gain after which a search ends, see `patience`."""
     best_us: float = math.inf
@@ -49,8 +47,7 @@ class StoppingRule:
     """Trials so far with the outcome `ok`."""
 
     def resumed(self, earlier: Sequence[Trial]) -> StoppingRule:
-        """The rule for a search that goes on after these trials; their best time is no gain any
-        more."""
+        """The rule for a search that continues after these trials; their best is no new gain."""
         right = [trial for trial in earlier if trial.outcome == "ok"]
         best_us = min(map(time_us, right), default=math.inf)
         return replace(self, best_us=best_us, done=len(earlier), right=len(right))

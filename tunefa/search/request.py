@@ -41,8 +41,7 @@ class Request:
     storage: str | None = None
     """The URL of the database for the Optuna studies; None means a file beside the journal."""
     replay: Landscape | None = None
-    """A recorded landscape that answers instead of a device or a compiler. Nothing is stored
-    then."""
+    """A recorded landscape that answers instead of a device; nothing is stored then."""
     estimate: bool = False
     """Whether formulas answer instead of an NPU's compiler."""
 

@@ -1,5 +1,4 @@
-"""Continues a search that has ended: finds its journal, and the trials in it that are still
-valid."""
+"""Continues a search that has ended: finds its journal and the trials that are still valid."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ class FoundJournal:
 
 
 def header(request: Request) -> dict[str, Any]:
-    """The first line of a journal: the question of the search, and the versions that it runs
-    with."""
+    """The first line of a journal: the question of the search, and its versions."""
     replay = request.replay
     made = {
         k.name: replay.provenance[k.name] if replay else provenance.of(k) for k in request.kernels
@@ -93,8 +91,7 @@ def trials(path: Path | None, kernel: str, feasible: Feasible) -> list[Trial]:
 
 
 class Continued:
-    """A strategy that was told the trials of an earlier search, and proposes none of their
-    configs."""
+    """A strategy that knows the trials of an earlier search, and proposes other configs."""
 
     def __init__(self, strategy: Strategy, earlier: Sequence[Trial]) -> None:
         self._strategy = strategy

@@ -43,8 +43,7 @@ class Candidates:
         self.times: dict[int, float | None] = {}
         """The time of each trial that was told, in us, by place in `configs`; None if it failed."""
         self.excess: dict[int, float] = {}
-        """(required - available) / available of configs that are too large for a memory, by
-        place."""
+        """(required - available) / available by place, of configs too large for a memory."""
         self.in_progress: list[int] = []
         self._by_place = {tuple(place): i for i, place in enumerate(self.places.tolist())}
         self._by_identity = {identity(config): i for i, config in enumerate(self.configs)}
@@ -91,16 +90,14 @@ class Candidates:
 
 
 class FeasibleSampler(optuna.samplers.BaseSampler):
-    """Chooses among the untried candidates of one problem; each study needs a sampler of its
-    own."""
+    """Chooses among the untried candidates of one problem. Each study needs its own sampler."""
 
     def __init__(self, problem: SearchProblem) -> None:
         self.candidates = Candidates(problem)
 
     @abc.abstractmethod
     def choose(self, study: Study, trial: FrozenTrial) -> int:
-        """Returns the place of an untried candidate. There is one, and the candidates are up to
-        date."""
+        """Returns the place of an untried candidate; there is one, and `candidates` is updated."""
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -122,8 +119,7 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Raises ValueError: Optuna calls this only for a parameter that the space does not
-        have."""
+        """Raises ValueError, as Optuna calls this only for parameters that the space lacks."""
         raise ValueError(f"the space has no parameter {param_name!r}")
 
 

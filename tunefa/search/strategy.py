@@ -40,5 +40,4 @@ class Strategy(Protocol):
         """Returns a feasible config that it did not propose before; None if none is left."""
 
     def tell(self, trial: Trial) -> None:
-        """Learns from a trial. Trials may come in another order than their configs were
-        proposed."""
+        """Learns from a trial. Trials may come in another order than their configs."""

@@ -102,8 +102,7 @@ def _decided(
 
 
 def _rivals(record: Record, case: Case) -> tuple[Config | None, list[Config]]:
-    """Returns the default, and the configs to race against: the default and the stored
-    runner-up."""
+    """Returns the default, and the rivals: the default and the stored runner-up."""
     default: Config | None = None
     rivals: list[Config] = []
     with contextlib.suppress(TunefaError):

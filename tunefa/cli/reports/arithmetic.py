@@ -19,8 +19,7 @@ from tunefa.spec.workload import DTYPES, Workload
 def occupancy_lines(
     arch: GpuArch, resources: Resources, threads: int, found: Occupancy
 ) -> dict[str, str]:
-    """How many CTAs each limit allows per SM, in words: by "threads", "registers", "smem", "blocks"
-    and "grid"."""
+    """The CTAs of an SM by limit: "threads", "registers", "smem", "blocks" and maybe "grid"."""
     lines = {
         "threads": _threads(arch, threads, found.limits["threads"]),
         "registers": _registers(
@@ -159,8 +158,7 @@ def _smem_cycles(tiling: Tiling, size: int, wgmma: bool, per_clock: str) -> tupl
 
 
 def time_lines(found: Prediction, megahertz: float) -> dict[str, tuple[float, str]]:
-    """The parts of the time, each in us and with its origin. The longest of the first three
-    counts."""
+    """The parts of the time in us, with their origins. The longest of the first three counts."""
     cycles = found.compute_us * megahertz / found.steps if found.steps else 0.0
     return {
         "compute": (

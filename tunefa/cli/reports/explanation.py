@@ -40,8 +40,7 @@ _LIMITED_BY = {
 
 @dataclass(frozen=True)
 class Explanation(Explained):
-    """The explanation of one config on one GPU; without a compiler, `resources` are lower
-    bounds."""
+    """One config on one GPU; without a compiler, `resources` are lower bounds."""
 
     tiling: Tiling
     prediction: Prediction

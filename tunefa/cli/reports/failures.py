@@ -44,8 +44,7 @@ def show(failures: Sequence[Failure], out: Console) -> None:
 
 
 def _counts(failures: Sequence[Failure]) -> list[dict[str, Any]]:
-    """The number of failures by kernel and outcome, with the most frequent reason; most failures
-    first."""
+    """Counts failures by kernel and outcome, with the most frequent reason; most first."""
     groups = Counter((each.kernel, each.trial.outcome) for each in failures)
     rows = []
     for (kernel, outcome), count in groups.most_common():

@@ -1,5 +1,4 @@
-"""The report of `tunefa explain` for an NPU: what a config needs of each memory of a core, and the
-latency model's time."""
+"""The report of `tunefa explain` for an NPU: the use of a core's memories, and the time."""
 
 from __future__ import annotations
 

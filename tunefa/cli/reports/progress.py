@@ -1,5 +1,4 @@
-"""The progress of a search on standard error: a bar on a terminal, else a line every ten
-seconds."""
+"""The progress of a search on standard error: a bar on a terminal, else a line every 10 s."""
 
 from __future__ import annotations
 

@@ -241,8 +241,7 @@ def _record_facts(record: Record) -> dict[str, str]:
 
 
 def _untried_facts(record: Record) -> dict[str, str]:
-    """For a modelled record: how many faster configs were not tried, and what the compiler
-    changed."""
+    """For a modelled record: the faster configs not tried, and what the compiler changed."""
     made = record.provenance
     facts = {}
     if "faster_untried" in made:

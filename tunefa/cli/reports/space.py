@@ -58,8 +58,7 @@ def show(counted: Counted, out: Console) -> None:
 
 
 def show_refusals(refused: Mapping[str, int], out: Console) -> None:
-    """Prints how many configs each rule refused. A config counts for the first rule that refuses
-    it."""
+    """Prints how many configs each rule refused; the first rule that refuses one counts."""
     counts = text.table("refused", "by the rule", right=("refused",))
     for rule, count in sorted(refused.items(), key=lambda each: -each[1]):
         if count:

@@ -1,5 +1,4 @@
-"""The form of numbers, configs, tables and commands in reports, and the consoles to print them
-on."""
+"""The form of numbers, configs, tables and commands in reports."""
 
 from __future__ import annotations
 
@@ -21,14 +20,12 @@ NO_VALUE = "-"
 
 
 def console(stderr: bool = False) -> Console:
-    """A console of the terminal's width, or of COLUMNS. It prints plain text if it is no
-    terminal."""
+    """A console of the terminal's width, or of COLUMNS; without a terminal, plain text."""
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def emit_json(data: Any) -> None:
-    """Prints a command's JSON document on standard output; numbers that are not finite become
-    null."""
+    """Prints a command's JSON document on standard output; infinities and NaN become null."""
     click.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
 
 

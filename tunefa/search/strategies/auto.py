@@ -28,8 +28,7 @@ _BEST = 3
 
 
 class Auto(prior.Prior):
-    """Tries the known configs, then goes on as `Prior` does, with a neighbour of the best now and
-    then."""
+    """Tries the known configs, then goes on as `Prior`, with neighbours of the best at times."""
 
     def opening(self, problem: SearchProblem) -> Iterator[int]:
         """Yields the known configs, then the configs that the cost model expects to be fastest."""
@@ -39,8 +38,8 @@ class Auto(prior.Prior):
         yield from super().opening(problem)
 
     def promising(self, trial: FrozenTrial) -> int:
-        """Returns the config of the greatest expected improvement; every fifth time it is a
-        neighbour of the best."""
+        """Returns the greatest expected improvement, every fifth time among the best's
+        neighbours."""
         belief = self.belief()
         gain = belief.expected_improvement()
         near_best = (trial.number + 1) % _NEIGHBOUR_EVERY == 0 and not belief.exact

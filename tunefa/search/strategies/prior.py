@@ -25,8 +25,8 @@ FAIR_TRIALS = 16
 was at most 6 % slower than the best of all; those of `random`, up to 118 % (docs/search.md)."""
 _FIRST_TRIALS = 4
 _CLEARLY = 0.25
-"""A config that exceeds a memory by this fraction surely fails; one that leaves this fraction free
-surely works."""
+"""A config surely fails if it exceeds a memory by this part, and surely works if it leaves it
+free."""
 _APART = 3
 """The least number of steps along the parameters' lists between the first trials."""
 
