@@ -39,7 +39,7 @@ def test_without_a_config_it_is_what_the_runtime_would_choose(run: Run) -> None:
     store.default_store().add(predicted("q8192", config=config))
     found = json.loads(run(*ON_SM90, "--no-compile", "--json").stdout)
     assert found["config"] == config
-    assert found["origin"].startswith("predicted: the model's pick on sm90")
+    assert found["origin"].startswith("predicted: the cost model's choice on sm90")
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_why_says_what_was_found_and_how_far_off() -> None:
         "0.5 octaves (factors of two) away"
     )
     assert ask([PREDICTED_NEAREST]).why == (
-        "predicted: the model's pick on sm90 for "
+        "predicted: the cost model's choice on sm90 for "
         "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal, 1.4 octaves (factors of two) away"
     )
 

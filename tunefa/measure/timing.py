@@ -1,8 +1,8 @@
 """Times launches on the current device: with events around each, and a cold L2 cache.
 
-In a model, other kernels have replaced the inputs in the L2 cache. So the cache is overwritten
-before each launch. That work also keeps the queue full, so that the events time the device alone.
-What a call costs depends on how it is made, its mode:
+In a language model, other kernels have replaced the inputs in the L2 cache. So the cache is
+overwritten before each launch. That work also keeps the queue full, so that the events time the
+device alone. What a call costs depends on how it is made, its mode:
 
 * `eager`: PyTorch's ordinary calls. The cost is the longer of the time on the device and the host's
   time to launch, as a device whose queue is filled too slowly waits for the host.
