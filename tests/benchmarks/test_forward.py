@@ -257,7 +257,7 @@ def test_contestants_of_packed_sequences(mask: str) -> None:
     tensors = check.tensors(workload, "cpu", seed=0)
     found, left_out = measure.contestants(workload, tensors, list(peers.PEERS))
     assert list(found) == ["tunefa", "fa2", "fa4"]
-    assert left_out == dict.fromkeys(["cudnn", "flex"], "it is not called for packed sequences")
+    assert left_out == dict.fromkeys(["cudnn", "flex"], "it is not compared on packed sequences")
 
 
 @pytest.mark.usefixtures("peers_on_the_host")

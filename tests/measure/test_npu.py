@@ -80,7 +80,7 @@ def test_an_estimate_says_what_fits() -> None:
     assert fits is not None and fits.predicted_us == expected_us(DEFAULT)
     assert over is not None and over.outcome == "refused" and over.predicted_us is None
     # 256 / 2 * (8 * 112 + 12 * 64) bytes, by the space's file
-    assert over.reason == "UB estimated to overflow: 212,992 of 196,608 B"
+    assert over.reason == "UB is estimated to overflow: it needs 212,992 of 196,608 B"
 
 
 # ------------------------------------------------------------------------------------- searches

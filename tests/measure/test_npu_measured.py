@@ -20,8 +20,8 @@ from tunefa.cli import targets
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.errors import TunefaError
-from tunefa.measure import bench, check, measured, timing
-from tunefa.measure.measured import OnNpu
+from tunefa.measure import bench, check, measured, sdpa, timing
+from tunefa.measure.measured import MeasuredOnNpu
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import MemoryPlan, Resources, Trial
@@ -78,7 +78,7 @@ class Npu:
             head_dim=q.shape[3], dtype="fp16", causal=True,
         )  # fmt: skip
         made = (q, k, v, out, lse)
-        check._run_sdpa(made, shape)
+        sdpa.write(check.inputs(shape, made, shape.head_dim**-0.5), out)
         group = q.shape[1] // k.shape[1]
         scores = q.double() @ k.double().repeat_interleave(group, 1).mT * q.shape[3] ** -0.5
         hidden = torch.ones(scores.shape[2:]).triu(1 + k.shape[2] - q.shape[2]).bool()
@@ -122,7 +122,7 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
     yield found
 
 
-class Here(InProcess, OnNpu):
+class Here(InProcess, MeasuredOnNpu):
     """With its bench in this process, where the stand-ins are."""
 
 
@@ -173,6 +173,6 @@ def test_one_that_is_wrong_is_not_timed(npu: Npu) -> None:
 
 
 def test_there_are_no_graphs(npu: Npu) -> None:
-    assert measured.on(B3.arch, "eager") is OnNpu
-    with pytest.raises(TunefaError, match="timed eagerly only"):
-        measured.on(B3.arch, "graph")
+    assert measured.objective(B3.arch, "eager") is MeasuredOnNpu
+    with pytest.raises(TunefaError, match="timed in eager mode only"):
+        measured.objective(B3.arch, "graph")

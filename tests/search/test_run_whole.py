@@ -29,7 +29,7 @@ def test_a_small_search(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = []
     interpret = check.in_interpreter
 
-    def counted(*args: Any) -> check.Verdict:
+    def counted(*args: Any) -> check.Comparison:
         checked.append((args[1], interpret(*args)))
         return checked[-1][1]
 

@@ -238,7 +238,7 @@ def test_a_full_disk_is_said_in_a_sentence(journal: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ
                           | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "the study full cannot be kept" in done.stdout
+    assert "the study full cannot be written" in done.stdout
 
 
 def test_what_is_too_large_for_a_memory_violates_it_by_how_much(journal: Path) -> None:
@@ -261,7 +261,7 @@ def test_what_is_too_large_for_a_memory_violates_it_by_how_much(journal: Path) -
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TunefaError, match="cannot be kept"):
+    with pytest.raises(TunefaError, match="cannot be written"):
         study.beside(tmp_path / "missing" / "stem.jsonl")
 
 

@@ -80,7 +80,7 @@ class Choice:
         source = f"measured on {self.record.device}"
         if self.record.device is None:
             source = f"the cost model's choice on {self.record.arch}"
-        far = "" if self.how == "exact" else f", {self.octaves:.1f} octaves away"
+        far = "" if self.how == "exact" else f", {self.octaves:.1f} octaves (factors of two) away"
         other = f", a config {self.gain:.0%} faster than its own expected" if self.gain else ""
         return f"{self.how}: {source} for {self.record.workload}{far}{other}{specialized}"
 

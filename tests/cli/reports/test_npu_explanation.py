@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.support.ascend_compiler import THERE, needs_compiler
 from tunefa.cli import main
 from tunefa.cli.reports import npu_explanation
-from tunefa.cli.reports.npu_explanation import NpuExplanation, Share
+from tunefa.cli.reports.npu_explanation import MemoryUse, NpuExplanation
 from tunefa.compile.ascend import toolchain
 from tunefa.spec.target import Case
 from tunefa.spec.trial import MemoryPlan, Resources, Trial
@@ -40,13 +40,13 @@ def run(*words: str) -> Result:
      (196609, "[################]>"), (None, "[................] ")],
 )  # fmt: skip
 def test_a_bar_is_as_long_as_what_is_taken(needed: int | None, bar: str) -> None:
-    assert Share("UB", needed, 196608, "").bar == bar
+    assert MemoryUse("UB", needed, 196608, "").bar == bar
 
 
 def test_what_the_compiler_says_stands_in_every_scope() -> None:
     found = explain(Trial(DEFAULT, "compile_failed", "UB overflow", OVER), BLOCK_M=256, BLOCK_N=256)
-    shares = {share.memory: share.needed_bytes for share in found.shares}
-    assert shares == {"UB": 265216, "L1": 458752, "L0A": 65536, "L0B": 32768, "L0C": 262144}
+    memories = {memory.name: memory.needed_bytes for memory in found.memories}
+    assert memories == {"UB": 265216, "L1": 458752, "L0A": 65536, "L0B": 32768, "L0C": 262144}
     assert found.compiled and found.failure == "compile_failed: UB overflow"
     assert "the results of the cube core must fit L0C" in found.refused_by
 
@@ -54,7 +54,7 @@ def test_what_the_compiler_says_stands_in_every_scope() -> None:
 def test_without_the_compiler_formulas_stand_there() -> None:
     found = explain(None)
     assert not found.compiled
-    needed = {share.memory: share.needed_bytes for share in found.shares}
+    needed = {memory.name: memory.needed_bytes for memory in found.memories}
     # 64 / 2 * (8 * 64 + 12 * 64); 2 * 2 * (64 * 64 + 3 * 64 * 64); 4 * 64 * (64 + 64)
     assert (needed["UB"], needed["L1"], needed["L0C"]) == (40960, 65536, 32768)
 
@@ -73,7 +73,7 @@ def test_the_report_without_a_compiler() -> None:
     assert "nothing ran on an NPU" in done.stdout
     lacking = run()
     assert lacking.exit_code == 1
-    assert "tunefa ascend setup', or go on without it: --no-compile" in lacking.stderr
+    assert "tunefa ascend setup', or use --no-compile to go on without it" in lacking.stderr
 
 
 def test_as_data() -> None:
@@ -89,5 +89,5 @@ def test_the_report_with_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     toolchain.folder().symlink_to(THERE)
     done = run("-c", "BLOCK_M=256,BLOCK_N=256")
     assert done.exit_code == 0, done.output
-    assert "the compiler's, as it planned the memories" in done.stdout
+    assert "from the compiler, which planned the memories" in done.stdout
     assert "]>" in done.stdout and "L0C overflow: 262,144 of 131,072 B" in done.stdout
