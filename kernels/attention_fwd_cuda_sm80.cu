@@ -1,12 +1,55 @@
 // FlashAttention-2 forward with the tensor cores of sm80 (mma.sync). attention_fwd_cuda_sm80.py
-// says what the parameters are for. One block owns BLOCK_M query rows of one head, a warp M_TILES
-// times 16 of them, and keys pass by in blocks of BLOCK_N, from the last one that a row sees.
+// says what each parameter trades.
+//
+// The tile. A CTA owns BLOCK_M query rows of one head. Warp w owns 16 * M_TILES of them and
+// computes all columns of its rows: warps share K and V, and exchange no scores. Here BLOCK_M = 64,
+// num_warps = 4 and M_TILES = 1:
+//
+//       Q (BLOCK_M x HEAD_DIM)    S = Q K^T (BLOCK_M x BLOCK_N)    O (BLOCK_M x HEAD_DIM_V)
+//      +----------------------+  +--------+--------+-----+------+  +--------+-----+--------+
+//      | warp 0: rows  0 - 15 |  | 8 keys | 8 keys | ... |      |  | 8 cols | ... |        |
+//      +----------------------+  +--------+--------+-----+------+  +--------+-----+--------+
+//      | warp 1: rows 16 - 31 |  | warp 1                       |  | warp 1                |
+//      +----------------------+  +------------------------------+  +-----------------------+
+//      | warp 2: rows 32 - 47 |  | warp 2                       |  | warp 2                |
+//      +----------------------+  +------------------------------+  +-----------------------+
+//      | warp 3: rows 48 - 63 |  | warp 3                       |  | warp 3                |
+//      +----------------------+  +------------------------------+  +-----------------------+
+//
+//      Of each 16 x 8 piece of S and O a lane has rows lane / 4 and lane / 4 + 8, and of both the
+//      columns 2 (lane % 4) and 2 (lane % 4) + 1. Four lanes share a row.
+//
+// The pipeline. All threads copy Q, K and V with cp.async, K and V by blocks of BLOCK_N keys: from
+// block n, the last that a row of the tile sees, to block 0. At each ^ a thread waits for its own
+// copies (cp_async_wait). The __syncthreads behind it says that the other threads' copies have
+// arrived as well, and that all warps have read the buffer which the next copies overwrite.
+//
+//   num_stages = 1: one buffer for K and one for V, two waits a step.
+//
+//      cp.async      Q, K(n)     V(n)             K(n-1)                  V(n-1)
+//      warps                     S = Q K(n)^T     softmax, O += P V(n)    S = Q K(n-1)^T   ...
+//                              ^                ^                       ^
+//      arrived                 Q, K(n)          V(n)                    K(n-1)
+//      overwritten next        buffer of V      buffer of K             buffer of V
+//
+//   num_stages = 3: each stage holds K and V of one block, one wait a step.
+//
+//                    before the loop      step n             step n-1           step n-2
+//      stage 0       copy K(n), V(n)      use n              copy n-3           (in flight)
+//      stage 1       copy K, V(n-1)       (in flight)        use n-1            copy n-4
+//      stage 2                            copy n-2           (in flight)        use n-2
+//                                       ^                  ^                  ^
+//      arrived                          Q, K(n), V(n)      K, V(n-1)          K, V(n-2)
+//      overwritten next                 stage 2            stage 0            stage 1
+//
+//   With Q_IN_REGS the warps load Q from shared memory once, before the loop, with SHARE_QK_SMEM
+//   before the first copy of K, which overwrites Q. At the end the output overwrites all of them.
 
 #include "cuda/attention_problem.cuh"
 #include "cuda/swizzled_tile.cuh"
 #include "cuda/warp_rows.cuh"
 
-// Any value of these is right where the static_asserts hold.
+// Each default may be replaced by any value for which the static_asserts hold.
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
 #endif
@@ -46,59 +89,62 @@
 
 static_assert(HEAD_DIM % 8 == 0 && HEAD_DIM_V % 8 == 0, "rows are copied 16 bytes at a time");
 static_assert(BLOCK_M % (16 * num_warps) == 0 && BLOCK_N % 16 == 0, "a fragment has 16 rows");
-static_assert(Q_IN_REGS || !SHARE_QK_SMEM, "keys may overwrite queries that are in registers");
+static_assert(Q_IN_REGS || !SHARE_QK_SMEM, "SHARE_QK_SMEM needs the queries in registers");
 
 constexpr int THREADS = 32 * num_warps;
 
 struct Shape {
-    static constexpr int M_TILES = BLOCK_M / (16 * num_warps);  // 16 rows each, of a warp
-    static constexpr int D_STEPS = (HEAD_DIM + 15) / 16;    // of q k^T; zeros pad the last
-    static constexpr int S_TILES = BLOCK_N / 8;             // 8 columns each, of scores
-    static constexpr int O_TILES = HEAD_DIM_V / 8;          // and of output
+    static constexpr int M_TILES = BLOCK_M / (16 * num_warps);  // of a warp, 16 rows each
+    static constexpr int D_STEPS = (HEAD_DIM + 15) / 16;        // of q k^T; zeros pad the last
+    static constexpr int S_TILES = BLOCK_N / 8;                 // of the scores, 8 columns each
+    static constexpr int O_TILES = HEAD_DIM_V / 8;              // of the output, 8 columns each
     static constexpr bool IS_BF16 = BF16, KEEP_Q = Q_IN_REGS;
-    static constexpr int LAG = RESCALE_THRESHOLD;
-    typedef Tile<BLOCK_M, 16 * D_STEPS> QTile;
-    typedef Tile<BLOCK_N, 16 * D_STEPS> KTile;
-    typedef Tile<BLOCK_N, HEAD_DIM_V> VTile;
-    typedef Tile<BLOCK_M, HEAD_DIM_V> OTile;
+    static constexpr int THRESHOLD_LOG2 = RESCALE_THRESHOLD;
+    typedef SmemTile<BLOCK_M, 16 * D_STEPS> QTile;
+    typedef SmemTile<BLOCK_N, 16 * D_STEPS> KTile;
+    typedef SmemTile<BLOCK_N, HEAD_DIM_V> VTile;
+    typedef SmemTile<BLOCK_M, HEAD_DIM_V> OTile;
 };
 typedef Shape::QTile QTile;
 typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
 
-// Shared memory: queries, num_stages blocks of K, as many of V; at the end the output, over all of it.
+// Shared memory: queries, num_stages blocks of K, as many of V; at the end the output, over all of
+// it.
 constexpr int K_AT = SHARE_QK_SMEM ? 0 : QTile::BYTES;
 constexpr int V_AT = K_AT + num_stages * KTile::BYTES;
 
-// Groups of copies that may still be under way when a block's own must be there.
-constexpr int AHEAD = num_stages > 1 ? num_stages - 2 : 0;
+// Groups of copies that may be unfinished when a step begins: those of later blocks.
+constexpr int PENDING_GROUPS = num_stages > 1 ? num_stages - 2 : 0;
 
-// K and V of one head on their way into shared memory. Only the last block may have a tail, and it
-// is the first to be worked on.
-struct Keys {
+// Copies K and V of one head into shared memory. TAIL: keys of the block may be missing. Only the
+// last block can lack some, and it is the first to be computed.
+struct KVPipeline {
     const Element *k, *v;
     int k_stride, v_stride, seqlen;
-    Shared smem;
+    u32 smem;
 
-    template <bool TAIL> __device__ __forceinline__ void copy_k(int block, int stage) const {
+    template <bool TAIL>
+    DEVICE void copy_k(int block, int stage) const {
         const int first = block * BLOCK_N;
         copy_rows<KTile, THREADS, HEAD_DIM, TAIL>(smem + K_AT + stage * KTile::BYTES,
                                                   k + Offset(first) * k_stride, k_stride,
                                                   seqlen - first);
     }
 
-    template <bool TAIL> __device__ __forceinline__ void copy_v(int block, int stage) const {
+    template <bool TAIL>
+    DEVICE void copy_v(int block, int stage) const {
         const int first = block * BLOCK_N;
         copy_rows<VTile, THREADS, HEAD_DIM_V, TAIL>(smem + V_AT + stage * VTile::BYTES,
                                                     v + Offset(first) * v_stride, v_stride,
                                                     seqlen - first);
     }
 
-    // Begins what there is room for before the first step.
-    __device__ __forceinline__ void begin(int blocks) const {
+    // Starts the copies that fit before the first step.
+    DEVICE void start(int blocks) const {
         if (num_stages == 1) {
             if (blocks > 0) copy_k<true>(blocks - 1, 0);
-            end_group();
+            cp_async_commit();
         }
 #pragma unroll
         for (int stage = 0; stage < num_stages - 1; ++stage) {
@@ -106,96 +152,99 @@ struct Keys {
                 copy_k<true>(blocks - 1 - stage, stage);
                 copy_v<true>(blocks - 1 - stage, stage);
             }
-            end_group();
+            cp_async_commit();
         }
     }
 
-    // Until a block's K is there. Nobody needs the V before any more, or with several stages all of
-    // the block before: the next copies go there.
-    template <bool TAIL> __device__ __forceinline__ void before_scores(int block, int stage) const {
-        wait_groups<AHEAD>();
+    // Waits for K of the block, then starts the next copies. All warps have read what these
+    // overwrite: V of the block before, with several stages K and V of the block before.
+    template <bool TAIL>
+    DEVICE void wait_k(int block, int stage) const {
+        cp_async_wait<PENDING_GROUPS>();
         __syncthreads();
         if (num_stages == 1) {
             copy_v<TAIL>(block, 0);
         } else if (block >= num_stages - 1) {
-            const int free = stage == 0 ? num_stages - 1 : stage - 1;
-            copy_k<false>(block - (num_stages - 1), free);
-            copy_v<false>(block - (num_stages - 1), free);
+            const int free_stage = stage == 0 ? num_stages - 1 : stage - 1;
+            copy_k<false>(block - (num_stages - 1), free_stage);
+            copy_v<false>(block - (num_stages - 1), free_stage);
         }
-        end_group();
+        cp_async_commit();
     }
 
-    // Until its V is there too, and with one stage nobody needs its K any more.
-    __device__ __forceinline__ void after_scores(int block) const {
+    // Waits for V of the block. With several stages it has arrived together with K. With one stage
+    // all warps have read K of the block, and the next K overwrites it.
+    DEVICE void wait_v(int block) const {
         if (num_stages > 1) return;
-        wait_groups<0>();
+        cp_async_wait<0>();
         __syncthreads();
         if (block > 0) copy_k<false>(block - 1, 0);
-        end_group();
+        cp_async_commit();
     }
 };
 
-// Takes a warp's rows past a block of keys. MASKED: some row may not see all of them; the row
-// `first_row + lane / 4` sees the first `seen`.
+// Computes one block of keys for a warp's rows. MASKED: some row may not see all of its keys. The
+// warp's row lane / 4 sees the first `row_keys` keys of the head.
 template <bool MASKED>
-DEVICE void step(Warp<Shape> &warp, const Keys &keys, int block, int stage, int seen,
+DEVICE void step(WarpRows<Shape>& rows, const KVPipeline& kv, int block, int stage, int row_keys,
                  float scale_log2) {
-    typename Warp<Shape>::Scores s;
-    keys.before_scores<MASKED>(block, stage);
-    warp.scores(s, keys.smem, keys.smem + K_AT + stage * KTile::BYTES);
-    keys.after_scores(block);
+    typename WarpRows<Shape>::Scores s;
+    kv.wait_k<MASKED>(block, stage);
+    rows.compute_scores(s, kv.smem, kv.smem + K_AT + stage * KTile::BYTES);
+    kv.wait_v(block);
     if (MASKED) {
-        const int there = keys.seqlen - block * BLOCK_N;
-        warp.mask(s, CAUSAL ? seen - block * BLOCK_N : there, CAUSAL, there);
+        const int block_keys = kv.seqlen - block * BLOCK_N;
+        rows.mask(s, CAUSAL ? row_keys - block * BLOCK_N : block_keys, CAUSAL, block_keys);
     }
-    warp.template softmax<MASKED>(s, scale_log2);
-    warp.add_values(s, keys.smem + V_AT + stage * VTile::BYTES);
+    rows.template softmax<MASKED>(s, scale_log2);
+    rows.add_values(s, kv.smem + V_AT + stage * VTile::BYTES);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS_PER_SM)
-attention_fwd(const Element *q, const Element *k, const Element *v, Element *out, float *lse,
-              Strides q_strides, Strides k_strides, Strides v_strides, Strides out_strides,
-              Sizes sizes) {
+    attention_fwd(const Element* q, const Element* k, const Element* v, Element* out, float* lse,
+                  Strides q_strides, Strides k_strides, Strides v_strides, Strides out_strides,
+                  Sizes sizes) {
     extern __shared__ __align__(128) unsigned char shared[];
-    const Shared smem = shared_address(shared);
-    const Owned own = owned_tile<CAUSAL>(sizes);
-    const int head_kv = own.head / sizes.group, first_query = own.tile * BLOCK_M;
-    const Keys keys = {k + at(k_strides, own.batch, head_kv, 0),
-                       v + at(v_strides, own.batch, head_kv, 0),
-                       k_strides.row, v_strides.row, sizes.seqlen_k, smem};
-    const Seen seen = seen_keys<CAUSAL>(sizes, first_query, BLOCK_M);
-    const int blocks = (seen.end + BLOCK_N - 1) / BLOCK_N, clear_blocks = seen.clear / BLOCK_N;
+    const u32 smem = shared_address(shared);
+    const WorkInfo work = work_of_cta<CAUSAL>(sizes);
+    const int head_kv = work.head / sizes.group, first_query = work.tile * BLOCK_M;
+    const KVPipeline kv = {k + at(k_strides, work.batch, head_kv, 0),
+                           v + at(v_strides, work.batch, head_kv, 0),
+                           k_strides.row, v_strides.row, sizes.seqlen_k, smem};
+    const VisibleKeys visible = visible_keys<CAUSAL>(sizes, first_query, BLOCK_M);
+    const int blocks = (visible.to_some + BLOCK_N - 1) / BLOCK_N;
+    const int unmasked_blocks = visible.to_all / BLOCK_N;
 
-    Warp<Shape> warp;
-    warp.begin();
-    q += at(q_strides, own.batch, own.head, first_query);
+    WarpRows<Shape> rows;
+    rows.init();
+    q += at(q_strides, work.batch, work.head, first_query);
     copy_rows<QTile, THREADS, HEAD_DIM, true>(smem, q, q_strides.row, sizes.seqlen_q - first_query);
-    end_group();
+    cp_async_commit();
     if (SHARE_QK_SMEM) {
-        wait_groups<0>();
+        cp_async_wait<0>();
         __syncthreads();
-        warp.keep_q(smem);
+        rows.load_q(smem);
         __syncthreads();
     }
-    keys.begin(blocks);
+    kv.start(blocks);
     if (Q_IN_REGS && !SHARE_QK_SMEM) {
-        wait_groups<num_stages == 1 ? 1 : num_stages - 1>();  // all that `begin` has begun
+        cp_async_wait<num_stages == 1 ? 1 : num_stages - 1>();  // the groups of kv.start
         __syncthreads();
-        warp.keep_q(smem);
+        rows.load_q(smem);
     }
 
-    const int first_row = first_query + warp.first_row;
-    const int own_keys = first_row + warp.lane / 4 + seen.further + 1;
+    const int first_row = first_query + rows.first_row;
+    const int row_keys = first_row + rows.lane / 4 + visible.diagonal + 1;
     int block = blocks - 1, stage = 0;
-    for (; block >= clear_blocks; --block, stage = (stage + 1) % num_stages)
-        step<true>(warp, keys, block, stage, own_keys, sizes.scale_log2);
+    for (; block >= unmasked_blocks; --block, stage = (stage + 1) % num_stages)
+        step<true>(rows, kv, block, stage, row_keys, sizes.scale_log2);
     for (; block >= 0; --block, stage = (stage + 1) % num_stages)
-        step<false>(warp, keys, block, stage, own_keys, sizes.scale_log2);
+        step<false>(rows, kv, block, stage, row_keys, sizes.scale_log2);
 
-    wait_groups<0>();
-    __syncthreads();  // nobody reads the memory that the output is gathered in
-    lse += Offset(own.batch * sizes.heads + own.head) * sizes.seqlen_q + first_row;
-    warp.finish(lse, sizes.seqlen_q - first_row);
-    out += at(out_strides, own.batch, own.head, first_row);
-    warp.store(out, out_strides.row, sizes.seqlen_q - first_row, smem);
+    cp_async_wait<0>();
+    __syncthreads();  // all warps have read Q, K and V; the output overwrites them
+    lse += Offset(work.batch * sizes.heads + work.head) * sizes.seqlen_q + first_row;
+    rows.finalize(lse, sizes.seqlen_q - first_row);
+    out += at(out_strides, work.batch, work.head, first_row);
+    rows.store(out, out_strides.row, sizes.seqlen_q - first_row, smem);
 }

@@ -3,7 +3,7 @@
     out = softmax(scale * q @ k^T) @ v,     lse = log(sum(exp(scale * q @ k^T)))
 
 Algorithm: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning",
-arXiv:2307.08691, algorithm 1: one block owns BLOCK_M query rows of one head, each of its warps 16
+arXiv:2307.08691, algorithm 1: one CTA owns BLOCK_M query rows of one head, each of its warps 16
 or 32 of them, and K and V pass by in blocks of BLOCK_N keys, from the last one that a row sees.
 Scores, row maximum, row sum and output stay in the registers of the warp that owns the row. The
 products are mma.sync m16n8k16 with fp32 sums, whose result lies in registers as the next one's
@@ -45,13 +45,13 @@ SECTION_BYTES = 8 * 2**20
 
 
 class Strides(ctypes.Structure):
-    """Of the same name in cuda/attention_problem.cuh."""
+    """The structure of the same name in cuda/attention_problem.cuh."""
 
     _fields_ = (("batch", ctypes.c_longlong), ("head", ctypes.c_longlong), ("row", ctypes.c_int))
 
 
 class Sizes(ctypes.Structure):
-    """Of the same name in cuda/attention_problem.cuh."""
+    """The structure of the same name in cuda/attention_problem.cuh."""
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("heads", "group", "seqlen_q", "seqlen_k", "tiles")),

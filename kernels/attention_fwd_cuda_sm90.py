@@ -41,7 +41,7 @@ _PARAMETERS = (
     "CLUSTER_SIZE",
 )
 _TRANSPOSE_THREADS, _TRANSPOSE_KEYS = 256, 128
-"""Of one block of the kernel that writes V^T, as cuda/transpose_e4m3.cuh has them."""
+"""Threads and keys of one CTA of `transpose_v`, as in cuda/transpose_e4m3.cuh."""
 
 
 def variant(workload, config, aligned=True):

@@ -1,86 +1,90 @@
-// What copies Q, K and V of a program's tiles into shared memory, each slot when it is free.
+// The producer: one thread copies Q, K and V of the CTA's tiles to shared memory with TMA, to each
+// slot as soon as it is empty.
 //
 // Included by attention_fwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
-__device__ __forceinline__ void load_chunks(const TensorMap* map, u32 to, int chunk_bytes, int count,
-                                            u32 barrier, int row, int head, int batch) {
+// Copies the 64 query rows of a warpgroup.
+DEVICE void load_q(const TensorMap* map, u32 to, u32 barrier, int row, const WorkInfo& work) {
 #pragma unroll
-    for (int i = 0; i < count; i++)
-        tma_load(to + i * chunk_bytes, map, barrier, i * K_CHUNK, row, head, batch);
+    for (int i = 0; i < K_CHUNKS; i++)
+        tma_load(to + i * Q_CHUNK_BYTES, map, barrier, i * K_CHUNK, row, work.head, work.batch);
 }
 
-// This program's part of a block of K or V, for each program of the cluster.
-__device__ __forceinline__ void load_block(const TensorMap* map, u32 to, int count, u32 barrier,
-                                           int key, const Tile& of) {
-    if (CLUSTER_SIZE == 1) {
-        load_chunks(map, to, KV_CHUNK_BYTES, count, barrier, key, of.head_kv, of.batch);
-        return;
+// Copies a block of K or V. With a cluster each CTA copies COPIED_KEYS of its keys to all CTAs.
+DEVICE void load_block(const TensorMap* map, u32 to, int chunks, u32 barrier, int key,
+                       const WorkInfo& work) {
+    int begin = CLUSTER_SIZE == 1 ? 0 : cluster_rank() * COPIED_KEYS;
+#pragma unroll
+    for (int i = 0; i < chunks; i++) {
+        u32 chunk = to + i * KV_CHUNK_BYTES + begin * SWIZZLE_BYTES;
+        if (CLUSTER_SIZE == 1)
+            tma_load(chunk, map, barrier, i * K_CHUNK, key, work.head_kv, work.batch);
+        else
+            tma_load_multicast(chunk, map, barrier, i * K_CHUNK, key + begin, work.head_kv,
+                               work.batch, (1 << CLUSTER_SIZE) - 1);
     }
-    int begin = cluster_rank() * COPIED_KEYS;
-#pragma unroll
-    for (int i = 0; i < count; i++)
-        tma_load_multicast(to + i * KV_CHUNK_BYTES + begin * SWIZZLE_BYTES, map, barrier, i * K_CHUNK,
-                           key + begin, of.head_kv, of.batch, (1 << CLUSTER_SIZE) - 1);
 }
 
-// The same of a block of V^T, in which each program copies some of the columns of V.
-__device__ __forceinline__ void load_transposed(const TensorMap* map, u32 to, u32 barrier, int key,
-                                                const Tile& of) {
+// Copies a block of V^T. With a cluster each CTA copies COPIED_COLUMNS of V to all CTAs.
+DEVICE void load_transposed_block(const TensorMap* map, u32 to, u32 barrier, int key,
+                                  const WorkInfo& work) {
     int begin = CLUSTER_SIZE == 1 ? 0 : cluster_rank() * COPIED_COLUMNS;
 #pragma unroll
     for (int i = 0; i < BLOCK_N / VT_SWIZZLE; i++) {
         u32 chunk = to + i * VT_CHUNK_BYTES + begin * VT_SWIZZLE;
         if (CLUSTER_SIZE == 1)
-            tma_load(chunk, map, barrier, key + i * VT_SWIZZLE, begin, of.head_kv, of.batch);
+            tma_load(chunk, map, barrier, key + i * VT_SWIZZLE, begin, work.head_kv, work.batch);
         else
-            tma_load_multicast(chunk, map, barrier, key + i * VT_SWIZZLE, begin, of.head_kv, of.batch,
-                               (1 << CLUSTER_SIZE) - 1);
+            tma_load_multicast(chunk, map, barrier, key + i * VT_SWIZZLE, begin, work.head_kv,
+                               work.batch, (1 << CLUSTER_SIZE) - 1);
     }
 }
 
-// One thread: Q of each tile, then K and V of its blocks in the order of their use.
-__device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap* k_map,
-                                        const TensorMap* v_map, const Sizes& sizes, const int* schedule,
-                                        const int* tiles, u32 shared) {
-    KRing k{shared + BARRIERS_AT};
-    VRing v{shared + BARRIERS_AT};
-    QRing q{shared + BARRIERS_AT};
+// Copies Q of each tile, and K and V of its blocks in the order in which consumers read them.
+DEVICE void produce(const TensorMap* q_map, const TensorMap* k_map, const TensorMap* v_map,
+                    const Sizes& sizes, const int* schedule, const int* tiles, u32 shared) {
+    KPipeline k{shared + BARRIERS_AT};
+    VPipeline v{shared + BARRIERS_AT};
+    QPipeline q{shared + BARRIERS_AT};
     int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
-    int beside = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
-    Tile tile = tile_at(tiles, first, beside);
-    int loaded = 0;  // blocks of V; K is one ahead within a tile
-    auto load_k = [&](const Tile& of, int use, int block) {
-        k.wait_freed(use);
-        barrier_expect(k.filled(use % num_stages), K_BYTES);
-        load_block(k_map, shared + K_AT + use % num_stages * K_BYTES, K_CHUNKS, k.filled(use % num_stages),
-                   block * BLOCK_N, of);
+    int last_cta_offset = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
+    WorkInfo next_work = load_work_info(tiles, first, last_cta_offset);
+    int pipe_write = 0;  // counts blocks of V, over all tiles; K is one ahead within a tile
+    auto load_k = [&](const WorkInfo& work, int pipe_write, int block) {
+        k.wait_empty(pipe_write);
+        u32 full = k.full(pipe_write % num_stages);
+        mbarrier_arrive_expect_tx(full, K_BYTES);
+        load_block(k_map, shared + K_AT + pipe_write % num_stages * K_BYTES, K_CHUNKS, full,
+                   block * BLOCK_N, work);
     };
-    auto load_v = [&](const Tile& of, int use, int block) {
-        v.wait_freed(use);
-        barrier_expect(v.filled(use % num_stages), V_BYTES);
-        u32 to = shared + V_AT + use % num_stages * V_BYTES;
+    auto load_v = [&](const WorkInfo& work, int pipe_write, int block) {
+        v.wait_empty(pipe_write);
+        u32 full = v.full(pipe_write % num_stages);
+        mbarrier_arrive_expect_tx(full, V_BYTES);
+        u32 to = shared + V_AT + pipe_write % num_stages * V_BYTES;
         if (DTYPE_E4M3)
-            load_transposed(v_map, to, v.filled(use % num_stages), block * BLOCK_N, of);
+            load_transposed_block(v_map, to, full, block * BLOCK_N, work);
         else
-            load_block(v_map, to, V_CHUNKS, v.filled(use % num_stages), block * BLOCK_N, of);
+            load_block(v_map, to, V_CHUNKS, full, block * BLOCK_N, work);
     };
-    for (int turn = 0; turn < count; turn++) {
-        Tile here = tile;
-        tile = tile_at(tiles, first + turn + 1, beside);  // long before it is needed
-        int end = blocks_end(sizes, here.lowest_row, ROWS);
-        for (int me = 0; me < WARPGROUPS; me++) {
-            int slot = turn % Q_STAGES * WARPGROUPS + me;
-            barrier_wait(q.freed(slot), ((turn / Q_STAGES) & 1) ^ 1);
-            barrier_expect(q.filled(slot), K_CHUNKS * Q_CHUNK_BYTES);
-            load_chunks(q_map, shared + Q_AT + slot * Q_BYTES, Q_CHUNK_BYTES, K_CHUNKS, q.filled(slot),
-                        here.row + 64 * me, here.head, here.batch);
-            if (me == 0) load_k(here, loaded, end - 1);  // the first scores need no more than this
+    for (int i = 0; i < count; i++) {
+        WorkInfo work = next_work;
+        next_work = load_work_info(tiles, first + i + 1, last_cta_offset);  // long before its use
+        int blocks = visible_blocks(sizes, work.cluster_row, ROWS);
+        for (int warpgroup = 0; warpgroup < WARPGROUPS; warpgroup++) {
+            int q_slot = i % Q_STAGES * WARPGROUPS + warpgroup;
+            mbarrier_wait(q.empty(q_slot), ((i / Q_STAGES) & 1) ^ 1);
+            mbarrier_arrive_expect_tx(q.full(q_slot), K_CHUNKS * Q_CHUNK_BYTES);
+            load_q(q_map, shared + Q_AT + q_slot * Q_BYTES, q.full(q_slot),
+                   work.row + 64 * warpgroup, work);
+            // The first scores need no more than this.
+            if (warpgroup == 0) load_k(work, pipe_write, blocks - 1);
         }
-        for (int block = end - 2; block >= 0; block--, loaded++) {
-            load_k(here, loaded + 1, block);
-            load_v(here, loaded, block + 1);
+        for (int block = blocks - 2; block >= 0; block--, pipe_write++) {
+            load_k(work, pipe_write + 1, block);
+            load_v(work, pipe_write, block + 1);
         }
-        load_v(here, loaded++, 0);
+        load_v(work, pipe_write++, 0);
     }
 }

@@ -1,16 +1,17 @@
-// V^T for 8-bit attention on Hopper, whose products read V along the keys only (PTX ISA, "wgmma": no
-// transposed matrices but of 16 bits).
+// Writes V^T for 8-bit attention on Hopper: WGMMA reads 8-bit operands along the summed dimension
+// only (PTX ISA, "wgmma": only 16-bit matrices can be transposed), and p @ v sums over keys.
 //
-// The keys of V^T are in the order in which probabilities lie in registers. Of each 8 columns of an
-// accumulator a lane holds 2, of each 16 columns of an 8-bit left operand 4 consecutive ones. With
-// the bits of a column of the former c3 c2 c1 c0, lane c2 c1 holds those with any c3 and c0; as column
-// c2 c1 c3 c0 of the latter they are where they must be, and nothing moves between lanes.
+// The keys of V^T are in the order in which probabilities lie in registers. A lane holds 2 of each
+// 8 columns of an accumulator, but 4 consecutive ones of each 16 columns of an 8-bit left operand.
+// Write a column of the accumulator in bits as c3 c2 c1 c0: lane c2 c1 holds it, for any c3 and c0.
+// As column c2 c1 c3 c0 of the operand it is in the lane that needs it, and nothing moves between
+// lanes.
 //
-// It writes some words of four keys of all columns at a time, through shared memory, so that what it
-// reads and writes lies together.
+// A CTA transposes WORDS words of four keys, of all columns, through shared memory, so that both
+// its reads and its writes are contiguous.
 #pragma once
 
-constexpr int WORDS = 32;  // words of four keys: rows of V^T leave in pieces of 128 bytes
+constexpr int WORDS = 32;  // of four keys: 128 bytes of a row of V^T
 constexpr int COLUMN_WORDS = HEAD_DIM_V / 4;
 constexpr int TRANSPOSE_THREADS = 256;
 
@@ -24,26 +25,27 @@ __device__ __forceinline__ void transpose_bytes(u32 (&x)[4]) {
     x[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// V (batch, heads_kv, seqlen_k, HEAD_DIM_V) as vt (batch, heads_kv, HEAD_DIM_V, 4 * words), keys in
-// that order, zeros beyond seqlen_k. Both are words of four elements; strides of V are in 16 bytes.
+// Transposes V (batch, heads_kv, seqlen_k, HEAD_DIM_V) to vt (batch, heads_kv, HEAD_DIM_V,
+// 4 * words), with keys in that order and zeros beyond seqlen_k. Both consist of words of four
+// elements. Strides of V are in units of 16 bytes.
 extern "C" __global__ void __launch_bounds__(TRANSPOSE_THREADS)
     transpose_v(const u32* v, u32* vt, int heads_kv, int seqlen_k, int words, long long v_batch,
                 long long v_head, long long v_key) {
-    // Word w of column c lies at w ^ c / 4: lanes of 128 columns and more meet in no bank, either way.
+    // Word w of column c lies at w ^ c / 4, which avoids bank conflicts on both sides.
     __shared__ u32 tile[HEAD_DIM_V][WORDS];
     int pieces = (words + WORDS - 1) / WORDS, first = blockIdx.x % pieces * WORDS;
-    int head = blockIdx.x / pieces;  // of all batches
+    int head = blockIdx.x / pieces;  // batch * heads_kv + head
     v += 4 * (head / heads_kv * v_batch + head % heads_kv * v_head);
     vt += (long long)head * HEAD_DIM_V * words;
     for (int i = threadIdx.x; i < WORDS * COLUMN_WORDS; i += TRANSPOSE_THREADS) {
         int word = i / COLUMN_WORDS, column = i % COLUMN_WORDS;
-        // The word of lane c2 c1 holds, from its lowest byte on, the keys with c3 c0 = 0, 1, 2, 3.
+        // A word holds, from its lowest byte on, the keys of c2 c1 with c3 c0 = 0, 1, 2, 3.
         int key = (first + word) / 4 * 16 + (first + word) % 4 * 2;
         u32 x[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            int mine = key + j / 2 * 8 + j % 2;
-            x[j] = mine < seqlen_k ? v[4 * v_key * mine + column] : 0;
+            int row = key + j / 2 * 8 + j % 2;
+            x[j] = row < seqlen_k ? v[4 * v_key * row + column] : 0;
         }
         transpose_bytes(x);
 #pragma unroll

@@ -1,12 +1,16 @@
-// Matrix products of a warpgroup (PTX ISA, "wgmma"): D of 64 x N in fp32, N a multiple of 16.
+// WGMMA, the matrix product of a warpgroup (PTX ISA, "wgmma"): D is 64 x N in fp32, N a multiple of
+// 16.
 //
-// A thread of lane l in warp w holds rows 16 w + l / 4 and, 8 further down, the same again:
-// d[4 j], d[4 j + 1] are columns 8 j + 2 (l % 4) and the next of the first row, d[4 j + 2] and
-// d[4 j + 3] those of the second.
+// The thread of lane l in warp w holds rows 16 w + l / 4 and 16 w + l / 4 + 8. d[4 j] and
+// d[4 j + 1] are columns 8 j + 2 (l % 4) and 8 j + 2 (l % 4) + 1 of the first row, d[4 j + 2] and
+// d[4 j + 3] the same columns of the second.
 #pragma once
 
-// What is summed at a time, 32 bytes, and the types. Of 16 bits B may lie by rows (operand e), of 8 it
-// may not.
+#include "cuda/ptx.cuh"
+
+// Shape and types: one instruction sums over 32 bytes of a row. SS_ORDER and RS_ORDER say that A
+// and B lie by rows or by columns: with 16 bits B may lie by rows (operand e), with 8 bits it may
+// not.
 #if DTYPE_E4M3
 #define KIND "k32.f32.e4m3.e4m3 "
 #define SS_ORDER(e) ""
@@ -23,10 +27,11 @@
 
 // ---------------------------------------------------------------------- operands in shared memory
 
-// Where a tile of rows of WIDTH bytes lies, and how far apart its parts are (PTX ISA, "matrix
-// descriptor"). Rows come in groups of 8, which are swizzled; a tile with more columns has chunks.
+// The matrix descriptor (see the PTX ISA) of a tile whose chunks have rows of WIDTH bytes, swizzled
+// in groups of 8 rows. `stride_bytes` is from one group of 8 rows to the next; `leading_bytes` from
+// one chunk to the next, where B lies by rows.
 template <int WIDTH>
-__device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes) {
+DEVICE u64 matrix_descriptor(u32 address, u32 leading_bytes, u32 stride_bytes) {
     constexpr u64 swizzle = WIDTH == 128 ? 1 : WIDTH == 64 ? 2 : 3;
     return (swizzle << 62) | ((u64)((stride_bytes & 0x3FFFF) >> 4) << 32) |
            ((u64)((leading_bytes & 0x3FFFF) >> 4) << 16) | ((address & 0x3FFFF) >> 4);
@@ -34,36 +39,40 @@ __device__ __forceinline__ u64 matrix_descriptor(u32 address, u32 leading_bytes,
 
 // ------------------------------------------------------------------------------- order and waiting
 
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+// Orders earlier accesses to the operands' registers before the products.
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// Makes a group of the products issued since the group before.
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits until at most PENDING groups are unfinished.
+template <int PENDING>
+DEVICE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// Until no more than LEFT of the committed groups are unfinished.
-template <int LEFT>
-__device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-// Nothing that uses these registers moves to the other side: the compiler does not know that an
-// unfinished product still writes or reads them.
+
+// Keeps the compiler from moving accesses to these registers across it. The compiler does not know
+// that an unfinished product still reads or writes them.
 template <int N>
-__device__ __forceinline__ void pin(float (&x)[N]) {
+DEVICE void wgmma_fence_operand(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
 template <int N>
-__device__ __forceinline__ void pin(u32 (&x)[N]) {
+DEVICE void wgmma_fence_operand(u32 (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+r"(x[i])::"memory");
 }
 
 // ------------------------------------------------------------------------------------ the products
 
-// ss: A and B^T in shared memory, or B with BY_ROWS; rs: A in registers, B in shared memory, or B^T
-// of e4m3.
+// d += a b. ss: A and B are in shared memory, B by columns (as B^T) or with BY_ROWS by rows. rs: A
+// is in registers, B in shared memory by rows, e4m3 by columns. With `add` = 0 (ADD = 0) d = a b.
 template <int N>
 struct Wgmma;
 
-// Inline PTX names its operands by number: R<k> are the first 16 k / 2 of them, D<k> what they are.
+// Inline PTX numbers its operands. R<k> are the names of the first 8 k, the accumulator; D<k> are
+// the constraints that bind them.
 #define R1 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define R2 R1 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define R3 R2 ",%16,%17,%18,%19,%20,%21,%22,%23"
@@ -100,12 +109,12 @@ struct Wgmma;
 #define D15 D14, EIGHT(112)
 #define D16 D15, EIGHT(120)
 
-// a, b, ... number the operands behind the accumulator: 8 k and on.
+// a, b, ... are the numbers of the operands behind the accumulator, from 8 k on.
 #define WGMMA(N, k, a, b, c, e, f, g)                                                             \
     template <>                                                                                   \
     struct Wgmma<N> {                                                                             \
         template <int BY_ROWS = 0>                                                                \
-        static __device__ __forceinline__ void ss(float (&d)[N / 2], u64 a_, u64 b_, int add) {   \
+        static DEVICE void ss(float (&d)[N / 2], u64 a_, u64 b_, int add) {                       \
             asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #c ", 0;\n"                       \
                          "wgmma.mma_async.sync.aligned.m64n" #N KIND "{" R##k "}, %" #a ", %" #b  \
                          ", add, 1, 1" SS_ORDER(e) "; }"                                          \
@@ -113,7 +122,7 @@ struct Wgmma;
                          : "l"(a_), "l"(b_), "r"(add), "n"(BY_ROWS));                             \
         }                                                                                         \
         template <int ADD = 1>                                                                    \
-        static __device__ __forceinline__ void rs(float (&d)[N / 2], const u32* a_, u64 b_) {     \
+        static DEVICE void rs(float (&d)[N / 2], const u32* a_, u64 b_) {                         \
             asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #g ", 0;\n"                       \
                          "wgmma.mma_async.sync.aligned.m64n" #N KIND "{" R##k "}, {%" #a ",%" #b  \
                          ",%" #c ",%" #e "}, %" #f ", add, 1, 1" RS_ORDER "; }"                   \

@@ -144,8 +144,8 @@ def test_the_sources_of_a_gluon_kernel_are_all_that_it_runs() -> None:
 def test_the_sources_of_a_cuda_kernel_are_all_that_it_includes() -> None:
     made = kernels.load("attention_fwd_cuda_sm90")
     folder = made.source.parent
-    included = ("attention_producer.cuh", "attention_rows.cuh", "hopper.cuh", "transpose_e4m3.cuh",
-                "wgmma.cuh")  # fmt: skip
+    included = ("attention_consumer.cuh", "attention_producer.cuh", "numbers.cuh", "ptx.cuh",
+                "transpose_e4m3.cuh", "warpgroup_rows.cuh", "wgmma.cuh")  # fmt: skip
     assert set(made.sources) == {
         made.source, made.source.with_suffix(".cu"), *folder.glob("hopper/*.py"),
         *(folder / "cuda" / name for name in included),

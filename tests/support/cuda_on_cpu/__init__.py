@@ -1,6 +1,6 @@
 """Kernels in CUDA C++ on the CPU: compiled by the host's compiler, with fibers for threads.
 
-Their own sources run, but for `cuda/mma_sm80.cuh`, which the one in this folder replaces.
+Their own sources run, but for `cuda/ptx.cuh`, which the one in this folder replaces.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def compiled(kernel: Kernel, workload: Workload, config: Config, folder: Path) -
         copy = folder / path.relative_to(kernel.source.parent)
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(path, copy)
-    shutil.copy(FOLDER / "mma_sm80.cuh", folder / "cuda" / "mma_sm80.cuh")
+    shutil.copy(FOLDER / "ptx.cuh", folder / "cuda" / "ptx.cuh")
     program = folder / "program.cc"
     program.write_text(
         f'#include "{kernel.name}.cu"\n#define KERNEL {variant["function"]}\n#include "run.cuh"\n'

@@ -1,4 +1,4 @@
-// Runs a kernel that was compiled with the mma_sm80.cuh beside this file: `run` is for ctypes.
+// Runs a kernel that was compiled with the ptx.cuh beside this file: `run` is for ctypes.
 #pragma once
 
 static void (*work)();

@@ -3,7 +3,7 @@
 A kernel is `kernels/<name>.cu` with its host side `kernels/<name>.py`. The .cu is complete CUDA
 C++: parameters are macros with defaults (`#ifndef BLOCK_N`, `#define BLOCK_N 64`, `#endif`), and
 kernels are `extern "C"`. It may include files of tunefa by their path from `kernels/`
-(`#include "cuda/mma.cuh"`), but none of the CUDA toolkit, which is not in NVRTC's wheel.
+(`#include "cuda/ptx.cuh"`), but none of the CUDA toolkit, which is not in NVRTC's wheel.
 
 The `.py` defines
 

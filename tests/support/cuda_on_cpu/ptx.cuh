@@ -1,4 +1,4 @@
-// In place of kernels/cuda/mma_sm80.cuh, for a host compiler: what its instructions do, by the PTX
+// In place of kernels/cuda/ptx.cuh, for a host compiler: what its instructions do, by the PTX
 // ISA, between threads that are fibers. So the kernels themselves run on a CPU, and so do their
 // mistakes: a copy arrives as early or as late as it may, warps run ahead of each other as far as
 // their barriers let them, shared memory begins as NaN, and reading beside a tensor or two rows of
@@ -18,8 +18,7 @@
 
 #include <ucontext.h>
 
-typedef unsigned int Pair;
-typedef unsigned int Shared;
+typedef unsigned int u32;
 
 #define __device__
 #define __global__
@@ -27,7 +26,7 @@ typedef unsigned int Shared;
 #define __forceinline__ inline
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(threads, blocks)
-#define DEVICE static inline
+#define DEVICE inline
 
 using std::max;
 using std::min;
@@ -58,7 +57,7 @@ struct Barrier {
 };
 
 struct Copy {
-    Shared to;
+    u32 to;
     const void *from;
     bool inside;
 };
@@ -74,7 +73,7 @@ struct Fiber {
 };
 
 struct Lane {
-    Pair word[8];
+    u32 word[8];
     float number[4];
 };
 
@@ -133,11 +132,11 @@ DEVICE float __int_as_float(unsigned int bits) {
 
 // -------------------------------------------------------------------------------------- copies
 
-DEVICE Shared shared_address(const void *pointer) {
-    return static_cast<Shared>(static_cast<const unsigned char *>(pointer) - shared);
+DEVICE u32 shared_address(const void *pointer) {
+    return static_cast<u32>(static_cast<const unsigned char *>(pointer) - shared);
 }
 
-static unsigned char *at_shared(Shared address, int bytes) {
+static unsigned char *at_shared(u32 address, int bytes) {
     if (address % bytes || address + bytes > SHARED_BYTES) fail("shared memory: bad address");
     return shared + address;
 }
@@ -158,20 +157,20 @@ static void arrive(const Copy &copy) {
     fail("cp.async: beside its tensor");
 }
 
-DEVICE void copy_16_or_zero(Shared to, const void *from, bool inside) {
+DEVICE void cp_async_16_or_zero(u32 to, const void *from, bool inside) {
     const Copy copy = {to, from, inside};
     if (!copies_are_late) arrive(copy);
     fibers[threadIdx.x].begun.push_back(copy);
 }
-DEVICE void copy_16(Shared to, const void *from) { copy_16_or_zero(to, from, true); }
+DEVICE void cp_async_16(u32 to, const void *from) { cp_async_16_or_zero(to, from, true); }
 
-DEVICE void end_group() {
+DEVICE void cp_async_commit() {
     Fiber &fiber = fibers[threadIdx.x];
     fiber.groups.push_back(std::move(fiber.begun));
     fiber.begun.clear();
 }
 
-template <int PENDING> DEVICE void wait_groups() {
+template <int PENDING> DEVICE void cp_async_wait() {
     auto &groups = fibers[threadIdx.x].groups;
     for (; groups.size() > PENDING; groups.pop_front())
         if (copies_are_late)
@@ -180,7 +179,7 @@ template <int PENDING> DEVICE void wait_groups() {
 
 // ------------------------------------------------------------------------------------ matrices
 
-static void load(Pair *to, Shared row, int count, bool transposed) {
+static void load(u32 *to, u32 row, int count, bool transposed) {
     Lane own;
     own.word[0] = row;
     exchange(own, [&](Lane *all) {
@@ -194,7 +193,7 @@ static void load(Pair *to, Shared row, int count, bool transposed) {
             for (int i = 0; i < 2; ++i) {
                 const int line = transposed ? lane % 4 * 2 + i : lane / 4;
                 const int column = transposed ? lane / 4 : lane % 4 * 2 + i;
-                const Shared from = all[8 * matrix + line].word[0];
+                const u32 from = all[8 * matrix + line].word[0];
                 std::memcpy(&both[i], at_shared(from, 16) + 2 * column, 2);
             }
             std::memcpy(&to[matrix], both, 4);
@@ -202,11 +201,11 @@ static void load(Pair *to, Shared row, int count, bool transposed) {
         return 0;
     });
 }
-DEVICE void load_matrices(Pair (&to)[4], Shared row) { load(to, row, 4, false); }
-DEVICE void load_transposed(Pair (&to)[4], Shared row) { load(to, row, 4, true); }
-DEVICE void load_two_transposed(Pair (&to)[4], Shared row) { load(to, row, 2, true); }
+DEVICE void ldmatrix_x4(u32 *to, u32 row) { load(to, row, 4, false); }
+DEVICE void ldmatrix_x4_trans(u32 *to, u32 row) { load(to, row, 4, true); }
+DEVICE void ldmatrix_x2_trans(u32 *to, u32 row) { load(to, row, 2, true); }
 
-template <bool IS_BF16> static float widened(Pair both, int which) {
+template <bool IS_BF16> static float widened(u32 both, int which) {
     const unsigned int bits = which ? both >> 16 : both & 0xffff;
     if (IS_BF16) return __int_as_float(bits << 16);
     _Float16 half;
@@ -217,7 +216,7 @@ template <bool IS_BF16> static float widened(Pair both, int which) {
 
 // By PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
 template <bool IS_BF16>
-DEVICE void multiply(float (&sum)[4], const Pair (&a)[4], Pair b0, Pair b1) {
+DEVICE void mma_m16n8k16(float (&sum)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     Lane own;
     std::memcpy(own.word, a, 16);
     own.word[4] = b0, own.word[5] = b1;
@@ -248,16 +247,16 @@ template <bool IS_BF16> static unsigned int narrowed(float value) {
     std::memcpy(&bits, &value, 4);
     return value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
-template <bool IS_BF16> DEVICE Pair rounded(float low, float high) {
+template <bool IS_BF16> DEVICE u32 cvt_16bit_x2(float low, float high) {
     return narrowed<IS_BF16>(low) | narrowed<IS_BF16>(high) << 16;
 }
-DEVICE int computed_anew(int x) { return x; }
-DEVICE float fast_exp2(float x) { return std::exp2(x); }
-DEVICE float fast_reciprocal(float x) { return 1 / x; }
-DEVICE float fast_log2(float x) { return std::log2(x); }
+DEVICE int opaque(int x) { return x; }
+DEVICE float exp2_approx(float x) { return std::exp2(x); }
+DEVICE float reciprocal_approx(float x) { return 1 / x; }
+DEVICE float log2_approx(float x) { return std::log2(x); }
 
-DEVICE void store_pair(Shared to, Pair both) { std::memcpy(at_shared(to, 4), &both, 4); }
-DEVICE uint4 load_16(Shared from) {
+DEVICE void st_shared(u32 to, u32 both) { std::memcpy(at_shared(to, 4), &both, 4); }
+DEVICE uint4 ld_shared_v4_u32(u32 from) {
     uint4 found;
     std::memcpy(&found, at_shared(from, 16), 16);
     return found;
