@@ -89,7 +89,7 @@ def test_a_kernel_without_its_compiler_is_left_out(
 ) -> None:
     requests = canned(record=predicted(config=CONFIG))
     missing = {"attention_fwd_gluon_sm90": "no compiler found: pip install it"}
-    monkeypatch.setattr(languages, "lacking", lambda kernels, arch: missing)
+    monkeypatch.setattr(languages, "without_compiler", lambda kernels, arch: missing)
     said = run(*SMALL).stderr
     assert "attention_fwd_gluon_sm90 is left out: no compiler found: pip install it" in said
     assert "attention_fwd_gluon_sm90" not in [kernel.name for kernel in requests[0].kernels]
