@@ -15,6 +15,7 @@ from typing import Any
 
 from tunefa import assets
 from tunefa.errors import TunefaError, unknown
+from tunefa.spec import shared_memory
 from tunefa.spec import space as spaces
 from tunefa.spec.arch import Arch
 from tunefa.spec.space import Space
@@ -57,10 +58,13 @@ class Kernel:
 
     @cached_property
     def source_hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of its `sources`, in the order of their names."""
+        """First 16 hex digits of the SHA-256 of its `sources`, in the order of their names, and of
+        the layout of shared memory in its space, which is compiled into it."""
         digest = hashlib.sha256()
         for path in self.sources:
             digest.update(path.read_bytes())
+        space = self.space
+        digest.update(shared_memory.source(space.shared_memory_exprs, space.define).encode())
         return digest.hexdigest()[:16]
 
     @cached_property
