@@ -67,8 +67,16 @@ typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
 
 // Shared memory: queries, num_stages blocks of K, as many of V; at the end the output, over all of it.
-constexpr int K_AT = SHARE_QK_SMEM ? 0 : QTile::BYTES;
-constexpr int V_AT = K_AT + num_stages * KTile::BYTES;
+// The search space lays it out, and the compiler gets offsets, bytes of a slot and slots as macros.
+static_assert(Q_BYTES >= QTile::BYTES && K_BYTES >= KTile::BYTES && V_BYTES >= VTile::BYTES &&
+                  O_BYTES >= Shape::OTile::BYTES,
+              "a slot holds a tile");
+static_assert(Q_SLOTS >= 1 && K_SLOTS >= num_stages && V_SLOTS >= num_stages && O_SLOTS >= 1,
+              "each stage has a slot");
+static_assert((Q_OFFSET | K_OFFSET | V_OFFSET | O_OFFSET | K_BYTES | V_BYTES) % 128 == 0,
+              "tiles begin at the first bank");
+static_assert(SHARE_QK_SMEM || (K_OFFSET >= Q_OFFSET + Q_BYTES && V_OFFSET >= Q_OFFSET + Q_BYTES),
+              "keys overwrite queries with SHARE_QK_SMEM only");
 
 // Groups of copies that may still be under way when a block's own must be there.
 constexpr int AHEAD = num_stages > 1 ? num_stages - 2 : 0;
@@ -82,14 +90,14 @@ struct Keys {
 
     template <bool TAIL> __device__ __forceinline__ void copy_k(int block, int stage) const {
         const int first = block * BLOCK_N;
-        copy_rows<KTile, THREADS, HEAD_DIM, TAIL>(smem + K_AT + stage * KTile::BYTES,
+        copy_rows<KTile, THREADS, HEAD_DIM, TAIL>(smem + K_OFFSET + stage * K_BYTES,
                                                   k + Offset(first) * k_stride, k_stride,
                                                   seqlen - first);
     }
 
     template <bool TAIL> __device__ __forceinline__ void copy_v(int block, int stage) const {
         const int first = block * BLOCK_N;
-        copy_rows<VTile, THREADS, HEAD_DIM_V, TAIL>(smem + V_AT + stage * VTile::BYTES,
+        copy_rows<VTile, THREADS, HEAD_DIM_V, TAIL>(smem + V_OFFSET + stage * V_BYTES,
                                                     v + Offset(first) * v_stride, v_stride,
                                                     seqlen - first);
     }
@@ -142,14 +150,14 @@ DEVICE void step(Warp<Shape> &warp, const Keys &keys, int block, int stage, int 
                  float scale_log2) {
     typename Warp<Shape>::Scores s;
     keys.before_scores<MASKED>(block, stage);
-    warp.scores(s, keys.smem, keys.smem + K_AT + stage * KTile::BYTES);
+    warp.scores(s, keys.smem + Q_OFFSET, keys.smem + K_OFFSET + stage * K_BYTES);
     keys.after_scores(block);
     if (MASKED) {
         const int there = keys.seqlen - block * BLOCK_N;
         warp.mask(s, CAUSAL ? seen - block * BLOCK_N : there, CAUSAL, there);
     }
     warp.template softmax<MASKED>(s, scale_log2);
-    warp.add_values(s, keys.smem + V_AT + stage * VTile::BYTES);
+    warp.add_values(s, keys.smem + V_OFFSET + stage * V_BYTES);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS_PER_SM)
@@ -169,19 +177,20 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
     Warp<Shape> warp;
     warp.begin();
     q += at(q_strides, own.batch, own.head, first_query);
-    copy_rows<QTile, THREADS, HEAD_DIM, true>(smem, q, q_strides.row, sizes.seqlen_q - first_query);
+    copy_rows<QTile, THREADS, HEAD_DIM, true>(smem + Q_OFFSET, q, q_strides.row,
+                                             sizes.seqlen_q - first_query);
     end_group();
     if (SHARE_QK_SMEM) {
         wait_groups<0>();
         __syncthreads();
-        warp.keep_q(smem);
+        warp.keep_q(smem + Q_OFFSET);
         __syncthreads();
     }
     keys.begin(blocks);
     if (Q_IN_REGS && !SHARE_QK_SMEM) {
         wait_groups<num_stages == 1 ? 1 : num_stages - 1>();  // all that `begin` has begun
         __syncthreads();
-        warp.keep_q(smem);
+        warp.keep_q(smem + Q_OFFSET);
     }
 
     const int first_row = first_query + warp.first_row;
@@ -197,5 +206,5 @@ attention_fwd(const Element *q, const Element *k, const Element *v, Element *out
     lse += Offset(own.batch * sizes.heads + own.head) * sizes.seqlen_q + first_row;
     warp.finish(lse, sizes.seqlen_q - first_row);
     out += at(out_strides, own.batch, own.head, first_row);
-    warp.store(out, out_strides.row, sizes.seqlen_q - first_row, smem);
+    warp.store(out, out_strides.row, sizes.seqlen_q - first_row, smem + O_OFFSET);
 }

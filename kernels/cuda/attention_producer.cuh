@@ -43,9 +43,9 @@ __device__ __forceinline__ void load_transposed(const TensorMap* map, u32 to, u3
 __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap* k_map,
                                         const TensorMap* v_map, const Sizes& sizes, const int* schedule,
                                         const int* tiles, u32 shared) {
-    KRing k{shared + BARRIERS_AT};
-    VRing v{shared + BARRIERS_AT};
-    QRing q{shared + BARRIERS_AT};
+    KRing k{shared + BARRIERS_OFFSET};
+    VRing v{shared + BARRIERS_OFFSET};
+    QRing q{shared + BARRIERS_OFFSET};
     int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
     int beside = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
     Tile tile = tile_at(tiles, first, beside);
@@ -53,13 +53,13 @@ __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap*
     auto load_k = [&](const Tile& of, int use, int block) {
         k.wait_freed(use);
         barrier_expect(k.filled(use % num_stages), K_BYTES);
-        load_block(k_map, shared + K_AT + use % num_stages * K_BYTES, K_CHUNKS, k.filled(use % num_stages),
+        load_block(k_map, shared + K_OFFSET + use % num_stages * K_BYTES, K_CHUNKS, k.filled(use % num_stages),
                    block * BLOCK_N, of);
     };
     auto load_v = [&](const Tile& of, int use, int block) {
         v.wait_freed(use);
         barrier_expect(v.filled(use % num_stages), V_BYTES);
-        u32 to = shared + V_AT + use % num_stages * V_BYTES;
+        u32 to = shared + V_OFFSET + use % num_stages * V_BYTES;
         if (DTYPE_E4M3)
             load_transposed(v_map, to, v.filled(use % num_stages), block * BLOCK_N, of);
         else
@@ -73,7 +73,7 @@ __device__ __forceinline__ void produce(const TensorMap* q_map, const TensorMap*
             int slot = turn % Q_STAGES * WARPGROUPS + me;
             barrier_wait(q.freed(slot), ((turn / Q_STAGES) & 1) ^ 1);
             barrier_expect(q.filled(slot), K_CHUNKS * Q_CHUNK_BYTES);
-            load_chunks(q_map, shared + Q_AT + slot * Q_BYTES, Q_CHUNK_BYTES, K_CHUNKS, q.filled(slot),
+            load_chunks(q_map, shared + Q_OFFSET + slot * Q_BYTES, Q_CHUNK_BYTES, K_CHUNKS, q.filled(slot),
                         here.row + 64 * me, here.head, here.batch);
             if (me == 0) load_k(here, loaded, end - 1);  // the first scores need no more than this
         }

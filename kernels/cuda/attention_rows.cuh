@@ -54,7 +54,7 @@ struct Consumer {
         int at = 16 * warp + lane % 16;
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
-            u32 chunk = shared + Q_AT + slot * Q_BYTES + byte / SWIZZLE_BYTES * Q_CHUNK_BYTES;
+            u32 chunk = shared + Q_OFFSET + slot * Q_BYTES + byte / SWIZZLE_BYTES * Q_CHUNK_BYTES;
             matrices_load(q_rows + byte / 8, unit_at<SWIZZLE_BYTES>(chunk, at, byte % SWIZZLE_BYTES / 16 + lane / 16));
         }
         pin(q_rows);  // they are there before the slot is freed
@@ -64,8 +64,8 @@ struct Consumer {
     // Starts s = q @ k^T of a block's first N keys.
     template <int N>
     __device__ __forceinline__ void start_scores(float (&s)[N / 2], int slot, int use) const {
-        u64 a = matrix_descriptor<SWIZZLE_BYTES>(shared + Q_AT + slot * Q_BYTES, 16, 8 * SWIZZLE_BYTES);
-        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + K_AT + use % num_stages * K_BYTES, 16, 8 * SWIZZLE_BYTES);
+        u64 a = matrix_descriptor<SWIZZLE_BYTES>(shared + Q_OFFSET + slot * Q_BYTES, 16, 8 * SWIZZLE_BYTES);
+        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + K_OFFSET + use % num_stages * K_BYTES, 16, 8 * SWIZZLE_BYTES);
         wgmma_begin();
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
@@ -91,7 +91,7 @@ struct Consumer {
 
     // The same of e4m3, which takes V^T.
     __device__ __forceinline__ void start_transposed_output(Rows& rows, int use) const {
-        u64 b = matrix_descriptor<VT_SWIZZLE>(shared + V_AT + use % num_stages * V_BYTES, 16,
+        u64 b = matrix_descriptor<VT_SWIZZLE>(shared + V_OFFSET + use % num_stages * V_BYTES, 16,
                                               8 * VT_SWIZZLE);
         wgmma_begin();
 #pragma unroll
@@ -104,9 +104,9 @@ struct Consumer {
 
     __device__ __forceinline__ void start_plain_output(Rows& rows, int use) const {
         // Columns of V lie side by side, chunk behind chunk; groups of 8 keys follow each other.
-        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + V_AT + use % num_stages * V_BYTES, KV_CHUNK_BYTES,
+        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + V_OFFSET + use % num_stages * V_BYTES, KV_CHUNK_BYTES,
                                            8 * SWIZZLE_BYTES);
-        u64 a = matrix_descriptor<P_SWIZZLE>(shared + P_AT + me * P_BYTES, 16, 8 * P_SWIZZLE);
+        u64 a = matrix_descriptor<P_SWIZZLE>(shared + P_OFFSET + me * P_BYTES, 16, 8 * P_SWIZZLE);
         wgmma_begin();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 16) {
@@ -209,7 +209,7 @@ struct Consumer {
 #pragma unroll
             for (int i = 0; i < BLOCK_N / 4; i++) rows.p[i] = pair(i);
         } else {
-            u32 to = shared + P_AT + me * P_BYTES;
+            u32 to = shared + P_OFFSET + me * P_BYTES;
             int at = 16 * warp + lane % 16;
 #pragma unroll
             for (int key = 0; key < BLOCK_N; key += 16) {
@@ -274,7 +274,7 @@ struct Consumer {
     }
     // Where out[i] to out[i + 3] lie, side by side with those of the other threads.
     __device__ __forceinline__ u32 aside_at(int i) const {
-        return shared + O_AT + me * O_BYTES + 4 * (128 * i + 4 * (32 * warp + lane));
+        return shared + O_OFFSET + me * O_BYTES + 4 * (128 * i + 4 * (32 * warp + lane));
     }
 
     // A tile's first block, or the first N keys of it: nothing to multiply with V yet.
