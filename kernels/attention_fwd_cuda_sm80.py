@@ -75,17 +75,7 @@ def variant(workload, config, aligned=True):
             **config,
         },
         "threads": 32 * config["num_warps"],
-        "smem_bytes": _smem_bytes(workload, config),
     }
-
-
-def _smem_bytes(workload, config):
-    """Queries, K and V; at the end the output, over all of it."""
-    columns = -(-workload.head_dim // 16) * 16
-    queries = config["BLOCK_M"] * columns
-    keys = config["num_stages"] * config["BLOCK_N"] * (columns + workload.head_dim_v)
-    loaded = max(queries, keys) if config["SHARE_QK_SMEM"] else queries + keys
-    return 2 * max(loaded, config["BLOCK_M"] * workload.head_dim_v)
 
 
 def is_aligned(tensors):

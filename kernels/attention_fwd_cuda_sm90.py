@@ -60,38 +60,11 @@ def variant(workload, config, aligned=True):
         "DTYPE_E4M3": int(_is_e4m3(workload)),
     }
     threads = 128 * (config["WARPGROUPS"] + 1)
-    return {
-        "function": "attention_fwd",
-        "defines": defines,
-        "threads": threads,
-        "smem_bytes": _smem_bytes(workload, config),
-    }
+    return {"function": "attention_fwd", "defines": defines, "threads": threads}
 
 
 def _is_e4m3(workload):
     return workload.dtype == "e4m3"
-
-
-def _smem_bytes(workload, config):
-    """Dynamic shared memory, laid out as the .cu says."""
-    rows, width, o_parts = (
-        64 * config["WARPGROUPS"],
-        config["SWIZZLE_BYTES"],
-        config["EPILOGUE_SUBTILE"],
-    )
-    columns_v, block_n = _round_up(workload.head_dim_v, 16), config["BLOCK_N"]
-    # WGMMA sums over 32 bytes of a row at a time.
-    k_width = _round_up(_round_up(_element(workload) * workload.head_dim, 32), width)
-    o_width = _round_up(2 * columns_v, width)
-    v_bytes = block_n * (columns_v if _is_e4m3(workload) else o_width)
-    q_bytes = rows * (k_width if o_parts else max(k_width, o_width))
-    o_bytes = rows * o_width // o_parts if o_parts else 0
-    if _is_e4m3(workload) and o_parts:
-        o_bytes = max(o_bytes, 4 * rows * columns_v)
-    p_bytes = 2 * rows * block_n if config["P_IN_SMEM"] else 0
-    barriers = 4 * config["num_stages"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
-    kv_bytes = _round_up(config["num_stages"] * (block_n * k_width + v_bytes), 1024)
-    return config["Q_STAGES"] * q_bytes + kv_bytes + o_bytes + p_bytes + 8 * barriers
 
 
 def _element(workload):

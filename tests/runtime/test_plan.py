@@ -96,7 +96,7 @@ def test_a_record_of_a_kernel_without_its_compiler_is_passed_over(
     best = record(TMA, kernel="optional")
     with on_cpu(monkeypatch) as language:
         for lacking, kernel in (({}, "optional"), ({"optional": "why"}, fakes[1].name)):
-            monkeypatch.setattr(languages, "without_compiler", lambda kernels, arch, found=lacking: found)
+            monkeypatch.setattr(languages, "without_compiler", lambda *_, found=lacking: found)
             made = plan.best_plan(call(), H200, Fixed([best]), fakes, language.compile)
             assert made.chosen.kernel == kernel
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tunefa import assets
 from tunefa.errors import TunefaError, unknown
+from tunefa.spec import shared_memory
 from tunefa.spec import space as spaces
 from tunefa.spec.arch import Arch
 from tunefa.spec.space import Space
@@ -60,10 +61,13 @@ class Kernel:
 
     @cached_property
     def source_hash(self) -> str:
-        """The first 16 hex digits of the SHA-256 of its `sources`, sorted by path."""
+        """The first 16 hex digits of a SHA-256 of its `sources`, sorted by path, and of the shared
+        memory's layout in its search space, which is compiled into the kernel."""
         digest = hashlib.sha256()
         for path in self.sources:
             digest.update(path.read_bytes())
+        space = self.space
+        digest.update(shared_memory.source(space.shared_memory_exprs, space.define).encode())
         return digest.hexdigest()[:16]
 
     @cached_property

@@ -18,9 +18,10 @@ from typing import Any
 from tunefa import assets
 from tunefa.errors import TunefaError, unknown
 from tunefa.spec import arch_catalog as archs
-from tunefa.spec import space_file
+from tunefa.spec import shared_memory, space_file
 from tunefa.spec.arch import Arch
 from tunefa.spec.expr import Expr
+from tunefa.spec.shared_memory import RegionExprs, SharedMemory
 from tunefa.spec.tiling import NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
@@ -66,9 +67,11 @@ class Space:
     """Decides when no record applies: of the kernels that serve a workload, the lowest runs."""
     parameters: tuple[Parameter, ...]
     serves: Mapping[str, Expr]
-    define: Mapping[str, Expr]
+    define: Mapping[str, Expr]  # the ends of shared memory's regions too
     resources: Mapping[str, Expr]
     rules: Mapping[str, Expr]
+    shared_memory_exprs: tuple[RegionExprs, ...]
+    """Empty where the compiler lays out shared memory."""
     tiling_exprs: Mapping[str, Expr]
     """An expression for each field of `Tiling`, or of `NpuTiling`."""
     defaults: tuple[tuple[Expr, dict[str, Any]], ...]
@@ -122,24 +125,31 @@ class Space:
         env = self._env(config, workload, arch)
         return {name: env[name] for name in self.resources}
 
+    def shared_memory(self, config: Config, workload: Workload, arch: Arch) -> SharedMemory | None:
+        """The layout of shared memory; None where the compiler makes it.
+
+        Raises TunefaError, with file and line, for regions that cannot lie so.
+        """
+        if not (regions := self.shared_memory_exprs):
+            return None
+        return shared_memory.lay_out(regions, self._env(config, workload, arch))
+
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config, for a kernel for GPUs."""
-        return Tiling(**self._tiling_fields(config, workload, arch))
+        return Tiling(**self._tiling_fields(self._env(config, workload, arch)))
 
     def npu_tiling(self, config: Config, workload: Workload, arch: Arch) -> NpuTiling:
         """Returns the tiling of a config, for a kernel for NPUs."""
-        return NpuTiling(**self._tiling_fields(config, workload, arch))
+        return NpuTiling(**self._tiling_fields(self._env(config, workload, arch)))
 
     def tiling_and_estimate(
         self, config: Config, workload: Workload, arch: Arch
     ) -> tuple[Tiling, dict[str, float]]:
         """Returns `tiling` and `estimate`, for a kernel for GPUs, in about half of the time."""
         env = self._env(config, workload, arch)
-        fields = {name: expression(env) for name, expression in self.tiling_exprs.items()}
-        return Tiling(**fields), {name: env[name] for name in self.resources}
+        return Tiling(**self._tiling_fields(env)), {name: env[name] for name in self.resources}
 
-    def _tiling_fields(self, config: Config, workload: Workload, arch: Arch) -> dict[str, Any]:
-        env = self._env(config, workload, arch)
+    def _tiling_fields(self, env: Mapping[str, Any]) -> dict[str, Any]:
         return {name: expression(env) for name, expression in self.tiling_exprs.items()}
 
     @cached_property

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.spec import strict_yaml
+from tunefa.spec import shared_memory, strict_yaml
 from tunefa.spec.arch_file import VENDORS
 from tunefa.spec.expr import Expr
-from tunefa.spec.strict_yaml import Fields
+from tunefa.spec.shared_memory import RegionExprs
+from tunefa.spec.strict_yaml import REQUIRED, Fields
 from tunefa.spec.tiling import FIELDS
 
 SCHEMA = 2
 _EXPRESSIONS = ("serves", "define", "resources", "rules")
+_NUMBER_OR_TEXT = (str, bool, int, float)
+_REGION = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -47,6 +51,7 @@ def read(path: Path) -> dict[str, Any]:
         "priority": fields.take("priority", int, 0),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
+        "shared_memory_exprs": _shared_memory(fields.take("shared_memory", dict, {}), path),
         "tiling_exprs": _tiling(fields, vendor, path),
         "defaults": _defaults(fields.take("defaults", list), path),
         "path": path,
@@ -55,6 +60,7 @@ def read(path: Path) -> dict[str, Any]:
     if not values:
         raise TunefaError(f"{fields.at('parameters')}: a space needs at least one parameter")
     space["unaligned"] = _unaligned(fields, values, path)
+    _add_layout(space)
     fields.done()
     return space
 
@@ -108,10 +114,52 @@ def _unaligned(
 
 def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
     fields = Fields(data, str(path))
-    kinds = (str, bool, int, float)
-    return {
-        name: Expr(str(fields.take(name, kinds)), f"{fields.at(name)}: {name}") for name in data
-    }
+    return {name: _expression(fields, name, f"{fields.at(name)}: {name}") for name in data}
+
+
+def _expression(fields: Fields, name: str, where: str, default: Any = REQUIRED) -> Expr:
+    return Expr(str(fields.take(name, _NUMBER_OR_TEXT, default)), where)
+
+
+def _shared_memory(data: Mapping[str, Any], path: Path) -> tuple[RegionExprs, ...]:
+    """The regions in their order, each at the end of the one before if it does not say where."""
+    regions = list[RegionExprs]()
+    lines = Fields(data, str(path))
+    for name in data:
+        where = f"{lines.at(name)}: region {name}"
+        if not _REGION.fullmatch(name):
+            raise TunefaError(f"{where}: the name must be lower-case letters, digits and _")
+        fields = Fields(dict(lines.take(name, dict)), where)
+        before = regions[-1].end_name if regions else 0
+        overlaps, known = fields.take("overlaps", list, []), [each.name for each in regions]
+        for other in overlaps:
+            if other not in known:
+                raise TunefaError(f"{where}: {unknown('earlier region', str(other), known)}")
+        regions.append(
+            RegionExprs(
+                name, where, _expression(fields, "at", f"{where}: at", before),
+                _expression(fields, "bytes", f"{where}: bytes"),
+                _expression(fields, "slots", f"{where}: slots", 1), tuple(overlaps),
+            )
+        )  # fmt: skip
+        fields.done()
+    return tuple(regions)
+
+
+def _add_layout(space: dict[str, Any]) -> None:
+    """Defines the ends of regions behind all else, and the resource that is the largest of them."""
+    if not (regions := space["shared_memory_exprs"]):
+        return
+    define, resources = space["define"], space["resources"]
+    if again := resources.get("smem_bytes"):
+        raise TunefaError(f"{again.where} is what 'shared_memory' adds up to: remove it here")
+    for region in regions:
+        if taken := define.get(region.end_name):
+            raise TunefaError(
+                f"{region.where}: {region.end_name} is defined already ({taken.where})"
+            )
+        define[region.end_name] = region.end
+    space["resources"] = {"smem_bytes": shared_memory.size(regions), **resources}
 
 
 def _tiling(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:

@@ -11,6 +11,7 @@ from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import Arch, Device
 from tunefa.spec.kernel import Kernel
+from tunefa.spec.shared_memory import SharedMemory
 from tunefa.spec.space import Feasible
 from tunefa.spec.tiling import NpuTiling, Tiling
 from tunefa.spec.trial import Config
@@ -116,6 +117,10 @@ class Case:
     def estimate(self, config: Config) -> dict[str, float]:
         """Returns lower bounds of the resources, by their names in the space's file."""
         return self.kernel.space.estimate(config, self.workload, self.arch)
+
+    def shared_memory(self, config: Config) -> SharedMemory | None:
+        """The layout of shared memory; None where the compiler makes it."""
+        return self.kernel.space.shared_memory(config, self.workload, self.arch)
 
     def tiling(self, config: Config) -> Tiling:
         """Returns the tiling of the config, for the cost model of GPUs."""

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from tests.support.launch_specs import spec_of
+from tunefa.compile.languages import cuda
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
@@ -53,7 +54,7 @@ class OnCpu:
 
 def compiled(kernel: Kernel, workload: Workload, config: Config, folder: Path) -> OnCpu:
     """The config for workloads of that kind; `folder` is an empty one."""
-    variant = kernel.module.variant(workload, config, True)
+    variant = cuda.variants(spec_of(kernel, workload, config).case, config, aligned=True)[0]
     for path in kernel.sources:
         copy = folder / path.relative_to(kernel.source.parent)
         copy.parent.mkdir(exist_ok=True)

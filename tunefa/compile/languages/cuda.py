@@ -8,7 +8,9 @@ kernels are `extern "C"`. It may include files of tunefa by their path from `ker
 The `.py` defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, its name in the .cu; `defines`, a value
-  for each macro; `threads` of one block; `smem_bytes` of dynamic shared memory;
+  for each macro; `threads` of one block; `smem_bytes` of dynamic shared memory, unless the search
+  space lays it out (`shared_memory`). In that case this module adds the size, and three macros for
+  each region (`Q_OFFSET`, `Q_BYTES` of a slot, `Q_SLOTS`), for which the .cu has no defaults;
 * `arguments(tensors, spec) -> (grid, arguments)`, with the arguments in the order of the kernel's
   parameters; `spec` is a `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap,
   sms). An argument is
@@ -36,8 +38,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tunefa.compile import cubin_cache, nvrtc
-from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec, variants
+from tunefa.compile import contract, cubin_cache, nvrtc
+from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.compile.nvrtc import Cubin
 from tunefa.errors import TunefaError
 from tunefa.spec.arch import Arch
@@ -89,6 +91,22 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     )
     seconds = time.perf_counter() - start
     return Compiled(variant, lambda: variant.resources, seconds, first[0] if first else None)
+
+
+def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
+    """Returns what is compiled for a config: the kernel, with its layout of shared memory if its
+    space has one, and what runs first, if anything does."""
+    made, *first = contract.variants(case, config, aligned)
+    layout = case.shared_memory(config)
+    if layout is not None:
+        if taken := sorted(made["defines"].keys() & layout.macros):
+            raise TunefaError(
+                f"{case.kernel.name} has a macro {taken[0]}, which is one of its shared memory's: "
+                f"rename the parameter or the region"
+            )
+        defines = {**made["defines"], **layout.macros}
+        made = {**made, "defines": defines, "smem_bytes": layout.bytes}
+    return [made, *first]
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
