@@ -202,8 +202,8 @@ static_assert(!DTYPE_E4M3 || (EPILOGUE_SUBTILE == 1 && !P_IN_SMEM),
               "e4m3 needs EPILOGUE_SUBTILE = 1: promoted sums lie in the output's buffer");
 static_assert(INTRA_WG_OVERLAP || !PING_PONG, "PING_PONG needs INTRA_WG_OVERLAP");
 
-// Shared memory begins at a multiple of 1,024. The search space lays it out; offset, bytes of a slot
-// and number of slots of each region are macros.
+// Shared memory begins at a multiple of 1,024. The search space lays it out; offset, bytes of a
+// slot and number of slots of each region are macros.
 static_assert(Q_BYTES >= (EPILOGUE_SUBTILE ? K_CHUNKS : larger(K_CHUNKS, V_CHUNKS)) *
                              Q_CHUNK_BYTES,
               "a slot of queries holds their chunks, and the output without a buffer of its own");
@@ -220,8 +220,8 @@ static_assert(Q_SLOTS >= Q_STAGES * WARPGROUPS && P_SLOTS >= WARPGROUPS && K_SLO
               "each stage and each warpgroup has a slot");
 static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= 4 * num_stages + 2 * Q_STAGES * WARPGROUPS,
               "each slot of K, V and Q has two barriers");
-static_assert((Q_OFFSET | Q_BYTES | K_OFFSET | K_BYTES | O_OFFSET | O_BYTES) % (8 * SWIZZLE_BYTES) ==
-                      0 &&
+static_assert((Q_OFFSET | Q_BYTES | K_OFFSET | K_BYTES) % (8 * SWIZZLE_BYTES) == 0 &&
+                  (O_OFFSET | O_BYTES) % (8 * SWIZZLE_BYTES) == 0 &&
                   (V_OFFSET | V_BYTES) % (8 * (DTYPE_E4M3 ? VT_SWIZZLE : SWIZZLE_BYTES)) == 0 &&
                   (P_OFFSET | P_BYTES) % (8 * P_SWIZZLE) == 0 && BARRIERS_OFFSET % 8 == 0,
               "a swizzle begins anew with every 8 rows");

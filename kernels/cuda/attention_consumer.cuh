@@ -55,8 +55,8 @@ struct Consumer : Warpgroup {
     DEVICE void issue_qk(float (&s)[N / 2], int q_slot, int pipe_read) const {
         u64 a = matrix_descriptor<SWIZZLE_BYTES>(shared + Q_OFFSET + q_slot * Q_BYTES, 16,
                                                  8 * SWIZZLE_BYTES);
-        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + K_OFFSET + pipe_read % num_stages * K_BYTES,
-                                                 16, 8 * SWIZZLE_BYTES);
+        u64 b = matrix_descriptor<SWIZZLE_BYTES>(
+            shared + K_OFFSET + pipe_read % num_stages * K_BYTES, 16, 8 * SWIZZLE_BYTES);
         wgmma_fence();
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
@@ -82,8 +82,8 @@ struct Consumer : Warpgroup {
 
     // e4m3 takes V^T.
     DEVICE void issue_pv_e4m3(RowState& rows, int pipe_read) const {
-        u64 b = matrix_descriptor<VT_SWIZZLE>(shared + V_OFFSET + pipe_read % num_stages * V_BYTES, 16,
-                                              8 * VT_SWIZZLE);
+        u64 b = matrix_descriptor<VT_SWIZZLE>(
+            shared + V_OFFSET + pipe_read % num_stages * V_BYTES, 16, 8 * VT_SWIZZLE);
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 32) {
@@ -95,10 +95,12 @@ struct Consumer : Warpgroup {
 
     DEVICE void issue_pv_16bit(RowState& rows, int pipe_read) const {
         // Columns of V lie side by side, chunk behind chunk; groups of 8 keys follow each other.
-        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + V_OFFSET + pipe_read % num_stages * V_BYTES,
-                                                 KV_CHUNK_BYTES, 8 * SWIZZLE_BYTES);
+        u64 b = matrix_descriptor<SWIZZLE_BYTES>(
+            shared + V_OFFSET + pipe_read % num_stages * V_BYTES, KV_CHUNK_BYTES,
+            8 * SWIZZLE_BYTES);
         u64 a =
-            matrix_descriptor<P_SWIZZLE>(shared + P_OFFSET + warpgroup * P_BYTES, 16, 8 * P_SWIZZLE);
+            matrix_descriptor<P_SWIZZLE>(shared + P_OFFSET + warpgroup * P_BYTES, 16,
+                                         8 * P_SWIZZLE);
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 16) {
