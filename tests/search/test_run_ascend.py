@@ -76,4 +76,4 @@ def test_what_no_compiler_knows_can_be_estimated() -> None:
 
 def test_a_gpu_takes_no_estimates() -> None:
     done = CliRunner().invoke(main, ["search", "--arch", "sm90", "--seqlen", "2k", "--estimate"])
-    assert done.exit_code == 2 and "--estimate is for NPUs" in done.stderr
+    assert done.exit_code == 2 and "--estimate is for Huawei's NPUs" in done.stderr
