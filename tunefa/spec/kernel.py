@@ -22,7 +22,9 @@ from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 _PACKAGE = "tunefa.kernels"
-_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+_IMPORT = re.compile(
+    rf"^[ \t]*from {re.escape(_PACKAGE)}\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE
+)
 _NAME = re.compile(r"\w+")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
@@ -65,7 +67,8 @@ class Kernel:
 
     @cached_property
     def sources(self) -> tuple[Path, ...]:
-        """The files of its name, and what they import or include from the same folder."""
+        """The files of its name, and what they import, inside functions too, or include from the
+        same folder."""
         folder, patterns, found = self.source.parent, [f"{self.name}.*"], set[Path]()
         while patterns:
             new = {path for path in folder.glob(patterns.pop()) if path.is_file()} - found
@@ -76,7 +79,7 @@ class Kernel:
 
     @cached_property
     def module(self) -> ModuleType:
-        """The imported source; this imports the kernel's language (Triton, say)."""
+        """The imported source, its host side: this imports no compiler."""
         qualified = f"{_PACKAGE}.{self.name}"
         if qualified in sys.modules:
             return sys.modules[qualified]
@@ -120,9 +123,13 @@ def _needed(source: str) -> Iterator[str]:
 
 
 def _open_folder(folder: Path) -> None:
-    """Lets kernels import what they share from `tunefa.kernels`: their folder is no package."""
+    """Lets kernels import what they share from `tunefa.kernels`: their folder is no package.
+
+    Folders that were opened before stay behind it, for device code that is imported later.
+    """
     package = sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
-    package.__path__ = [str(folder)]
+    before = [path for path in getattr(package, "__path__", []) if path != str(folder)]
+    package.__path__ = [str(folder), *before]
 
 
 def names() -> list[str]:

@@ -2,12 +2,15 @@
 
 A kernel file in this language defines
 
-* `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
-  (names of the arguments that are multiples of 16) and `options`;
+* `variant(workload, config, aligned) -> dict`: `function`, which returns the jit function when it
+  is called; `signature`, `constants`, `aligned` (names of the arguments that are multiples of 16)
+  and `options`;
 * `arguments(tensors, spec) -> (grid, arguments)`, in the signature's order; `spec` is a
   `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap, sms). Arguments that are
   or describe one of `tensors` change from call to call. `(tensor, axis)` is how long that axis is
-  then. Other tensors are tables that the kernel's host side makes, once a launch;
+  then. `{"map": tensor, "box": sizes}` is a TMA descriptor of one of `tensors` for blocks of these
+  sizes (`shape` and `strides`, where it is viewed as another). Other tensors are tables that the
+  kernel's host side makes, once a launch;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read them;
 * optionally `specialize(workload, config, sms) -> dict`: what a config that is best for another
   workload should have for this one, of parameters that only the host side reads.
@@ -18,6 +21,9 @@ One that needs another kernel to run first in each call also defines
 * `scratch(tensors, spec)`: shapes and dtypes of the memory that the two share, for the
   call's tensors: they come after these in `tensors`;
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
+
+None of these imports Triton but what `function` is when it is called: a binary can be launched where
+no compiler is installed.
 
 Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
 and a call neither hashes its arguments nor compiles again.
@@ -56,8 +62,7 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     Raises CompileError when the compiler refuses it, with the compiler's own words, and TunefaError
     when there is no compiler.
     """
-    source_type = _triton().compiler.ASTSource  # first: without Triton no kernel can be imported
-    return build(source_type, case, config, aligned)
+    return build(installed().compiler.ASTSource, case, config, aligned)
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
@@ -76,15 +81,15 @@ def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compil
     arch = gpu(case.arch)
     start = time.perf_counter()
     binary = _binary(source_type, variant, arch)
-    preprocess = _binary(_triton().compiler.ASTSource, first[0], arch) if first else None
+    preprocess = _binary(installed().compiler.ASTSource, first[0], arch) if first else None
     seconds = time.perf_counter() - start
     return Compiled(binary, partial(_resources, binary), seconds, preprocess)
 
 
 def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
     """A `variant` through Triton's pipeline."""
-    triton = _triton()
-    function = variant["function"]
+    triton = installed()
+    function = _function(variant)
     places = {name: (index,) for index, name in enumerate(function.arg_names)}
     source = source_type(
         fn=function,
@@ -97,6 +102,17 @@ def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
         return triton.compile(source, target=target, options=variant["options"])
     except Exception as error:  # the compiler's failures have no common class
         raise CompileError(_first_words(error)) from error
+
+
+def _function(variant: dict[str, Any]) -> Any:
+    """The jit function of a `variant`. Raises TunefaError where what it imports is missing."""
+    try:
+        return variant["function"]()
+    except ImportError as error:
+        raise TunefaError(
+            f"the kernel's device code cannot be imported: {error}: install what it needs "
+            f"(pip install 'triton>=3.6,<3.10')"
+        ) from error
 
 
 def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> Launch:
@@ -119,7 +135,7 @@ def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
     grid, arguments = host_side(tensors)
     try:
         binary[grid]  # loads it
-    except _triton().runtime.errors.OutOfResources as error:
+    except installed().runtime.errors.OutOfResources as error:
         raise CompileError(_first_words(error)) from error
     entry = triton_abi.entry(binary, tensors[0].get_device(), grid)
     made = triton_abi.parameters(binary, arguments, tensors)
@@ -145,7 +161,18 @@ class TritonLaunch:
         """Starts it; see `tunefa.compile.contract.Launch`."""
         each = zip(tensors, self._views, strict=True)
         grid, arguments = self._host_side([tensor.as_strided(*view) for tensor, view in each])
-        self._binary[grid](*arguments)
+        self._binary[grid](*map(_for_triton, arguments))
+
+
+def _for_triton(argument: Any) -> Any:
+    """An argument as Triton's launcher and interpreter take it."""
+    if not isinstance(argument, dict):
+        return argument
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    tensor, box = argument["map"], argument["box"]
+    shape, strides = argument.get("shape", tensor.shape), argument.get("strides", tensor.stride())
+    return TensorDescriptor(tensor, list(shape), list(strides), list(box))
 
 
 def interpret(spec: LaunchSpec, tensors: Any) -> None:
@@ -158,8 +185,8 @@ def interpret(spec: LaunchSpec, tensors: Any) -> None:
     variant = case.kernel.module.variant(case.workload, spec.config)
     grid, arguments = spec.arguments(tensors)
     try:
-        variant["function"][grid](*arguments)
-    except _triton().runtime.errors.InterpreterError as error:
+        _function(variant)[grid](*map(_for_triton, arguments))
+    except installed().runtime.errors.InterpreterError as error:
         raise RuntimeError(f"the interpreter says {error}") from error
 
 
@@ -167,10 +194,10 @@ def why_no_interpreter() -> str | None:
     """Why `interpret` does not run with what is installed, and what to do; None if it does."""
     import numpy
 
-    triton_release, numpy_release = map(_release, (_triton().__version__, numpy.__version__))
+    triton_release, numpy_release = map(_release, (installed().__version__, numpy.__version__))
     if triton_release < (3, 7) and numpy_release >= (2, 4):
         return (
-            f"the interpreter of Triton {_triton().__version__} breaks with numpy "
+            f"the interpreter of Triton {installed().__version__} breaks with numpy "
             f"{numpy.__version__}: pip install 'triton>=3.7,<3.10' or 'numpy<2.4'"
         )
     return None
@@ -178,7 +205,7 @@ def why_no_interpreter() -> str | None:
 
 def versions() -> dict[str, str]:
     """`triton` and `compiler`, the ptxas inside its wheel."""
-    triton = _triton()
+    triton = installed()
     output = _tool("ptxas", "--version")
     release = re.search(r"V(\d+\.\d+\.\d+)", output)
     return {"triton": triton.__version__, "compiler": f"ptxas {release[1] if release else '?'}"}
@@ -189,7 +216,8 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _triton() -> Any:
+def installed() -> Any:
+    """Triton. Raises TunefaError where it cannot be imported."""
     try:
         import triton
         import triton.backends.compiler
@@ -204,7 +232,7 @@ def _triton() -> Any:
 
 def _tool(name: str, *arguments: str) -> str:
     """Standard output of a program in Triton's wheel. Raises TunefaError where it is missing."""
-    path = Path(_triton().__file__).parent / "backends" / "nvidia" / "bin" / name
+    path = Path(installed().__file__).parent / "backends" / "nvidia" / "bin" / name
     try:
         return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
