@@ -11,7 +11,9 @@ def tabled(own_kernels: OwnKernels, name: str) -> Kernel:
 
     def change(source: str) -> str:
         source = source.replace("import math\n", "import math\n\nimport torch\n", 1)
-        source = source.replace('"q_ptr": f"*{kind}",', '"table_ptr": "*fp32", "q_ptr": f"*{kind}",')
+        source = source.replace(
+            '"q_ptr": f"*{kind}",', '"table_ptr": "*fp32", "q_ptr": f"*{kind}",'
+        )
         source = source.replace("return grid, [q, ", "return grid, [_table(q), q, ")
         return source + (
             "\n\ndef _table(q):\n    return torch.tensor([1.0] * 4096, device=q.device)\n"

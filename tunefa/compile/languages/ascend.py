@@ -5,13 +5,15 @@ code to a binary, which only CANN has: nothing here is launched.
 
 A kernel file in this language defines
 
-* `variant(workload, config, aligned) -> dict`: `function`, its name in the file; `signature` and
-  `constants`, as in Triton; `flags` of the compiler by name ("enable-auto-multi-buffer");
+* `variant(workload, config, aligned) -> dict`: `source`, the file with the device code, by its path
+  from `kernels/`; `function`, the kernel's name there; `signature` and `constants`, as in Triton;
+  `flags` of the compiler by name ("enable-auto-multi-buffer");
+* `device_function()`: imports that file and returns the kernel;
 * `triton_config(config) -> (dict, dict)`: parameters and options of a `triton.Config` for it, the
   flags as triton-ascend names them.
 
-It is imported by the front end's own Python, so it imports triton and nothing of tunefa's, and its
-programs walk over tiles by `tl.num_programs(0)`: there is one for each core.
+The device code is imported by the front end's own Python, so it imports triton and nothing of
+tunefa's, and its programs walk over tiles by `tl.num_programs(0)`: there is one for each core.
 
 The front end and the compiler are in an environment of their own, which `tunefa ascend setup`
 makes. Verdicts are kept in tunefa's cache folder, by everything that they depend on.
@@ -127,12 +129,10 @@ class _Launch:
     device_bytes = 0
 
     def __call__(self, *tensors: Tensor) -> None:
-        case, config = self.spec.case, self.spec.config
-        module = case.kernel.module
+        module = self.spec.case.kernel.module
         grid, arguments = self.spec.arguments(tensors)
-        _, options = module.triton_config(config)
-        function = module.variant(case.workload, config)["function"]
-        getattr(module, function)[(min(self.cores, grid[0]),)](*arguments, **options)
+        _, options = module.triton_config(self.spec.config)
+        module.device_function()[(min(self.cores, grid[0]),)](*arguments, **options)
 
 
 def npu_there() -> Device | None:

@@ -22,8 +22,8 @@ One that needs another kernel to run first in each call also defines
   call's tensors: they come after these in `tensors`;
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
 
-None of these imports Triton but what `function` is when it is called: a binary can be launched where
-no compiler is installed.
+None of these imports Triton; only `function` does, when it is called. So a binary can be launched
+where no compiler is installed.
 
 Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
 and a call neither hashes its arguments nor compiles again.

@@ -24,8 +24,8 @@ _NUMBERS = {
     "fp32": "f", "fp64": "d",
 }  # fmt: skip
 _TENSOR_MAP_TYPES = {8: 10, 9: 8, 10: 9}
-"""CUtensorMapDataType (cuda.h) by the compiler's number of a type, where the two differ: fp32 without
-denormals, fp64 and bf16 (TMA_DTYPE_DEVICE_TO_HOST in Triton's backends/nvidia/driver.py)."""
+"""CUtensorMapDataType (cuda.h) by the compiler's number of a type, where the two differ: fp32
+without denormals, fp64 and bf16 (as in Triton's backends/nvidia/driver.py)."""
 _ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 _PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^,\[]*(?:\[(\d+)\])?")
 _NO_SCRATCH = Value(bytes(8))
