@@ -36,6 +36,8 @@ stage arrives at `empty`. A stage of Q belongs to one warpgroup, a stage of K or
                                      acc += p @ v of block 0; write lse
                         <- empty --  output: registers -> shared memory -> TMA; release Q
 
+The last block, which comes first, has no block j + 1: it starts with its scores alone.
+
 With PING_PONG and two warpgroups, the softmax of one runs during the products of the other:
 
     warpgroup 0   | products | softmax  | products | softmax  |

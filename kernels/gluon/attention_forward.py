@@ -30,14 +30,12 @@ def attention_fwd(
     """Computes the tiles that the table gives to this CTA, or that it takes from the list."""
     a = Attention(
         heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, window=window, ahead=ahead,
-        scale_log2=scale_log2, tanh_scale=tanh_scale,
-        WARPGROUPS=WARPGROUPS, PACK_GQA=PACK_GQA, ROWS=64 // PACK_GQA, BLOCK_N=BLOCK_N,
-        Q_STAGES=Q_STAGES, EPILOGUE_SUBTILE=EPILOGUE_SUBTILE, DEFER_ROW_SUM=DEFER_ROW_SUM,
-        RESCALE_THRESHOLD=RESCALE_THRESHOLD,
+        scale_log2=scale_log2, tanh_scale=tanh_scale, WARPGROUPS=WARPGROUPS, PACK_GQA=PACK_GQA,
+        ROWS=64 // PACK_GQA, BLOCK_N=BLOCK_N, Q_STAGES=Q_STAGES, EPILOGUE_SUBTILE=EPILOGUE_SUBTILE,
+        DEFER_ROW_SUM=DEFER_ROW_SUM, RESCALE_THRESHOLD=RESCALE_THRESHOLD,
         SPLIT_DIAGONAL_BLOCK=SPLIT_DIAGONAL_BLOCK, LOAD_K_FIRST=LOAD_K_FIRST,
-        EX2_EMULATION_FREQ=EX2_EMULATION_FREQ,
-        CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, SOFTCAP=SOFTCAP, RAGGED=RAGGED, E4M3=E4M3,
-        VARLEN=VARLEN,
+        EX2_EMULATION_FREQ=EX2_EMULATION_FREQ, CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD,
+        SOFTCAP=SOFTCAP, RAGGED=RAGGED, E4M3=E4M3, VARLEN=VARLEN,
     )  # fmt: skip
     descs = (q_desc, q_rest_desc), (k_desc, k_rest_desc), (v_desc, v_rest_desc)
     o_descs = (o_desc, o_rest_desc)
@@ -46,13 +44,29 @@ def attention_fwd(
     v = new_pipeline(descs[2], REST_V, num_stages, WARPGROUPS, E4M3)
     o_tiles = _output_tiles(q, o_descs, WARPGROUPS, EPILOGUE_SUBTILE, REST_V)
     scheduler = SchedulerBarrier(new_barriers(WARPGROUPS, 1), WARPGROUPS, PING_PONG)
-    work_info = scheduler.barriers  # not used
-    if VARLEN:
-        work_info = new_work_info()
+    work_info = _work_info(scheduler.barriers, VARLEN)
     pipelines = Pipelines(q, k, v, scheduler, schedule_ptr, tiles_ptr, work_info)
     descales = (q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv)
-    outputs = (o_descs, o_tiles, lse_ptr)
-    _run_warps(a, pipelines, descs, outputs, descales, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
+    work, loads = (a, pipelines, (o_descs, o_tiles, lse_ptr), descales), (a, pipelines, descs)
+    R: gl.constexpr = CONSUMER_REGISTERS
+    P: gl.constexpr = PRODUCER_REGISTERS
+    # Warpgroup 0 runs the first of a list; numbers are the warps and registers of the others.
+    if WARPGROUPS == 1:
+        gl.warp_specialize([(consumer, (work, 0)), (producer, (loads,))], [1], [P])
+    elif WARPGROUPS == 2:
+        gl.warp_specialize([
+            (consumer, (work, 0)), (consumer, (work, 1)), (producer, (loads,)),
+        ], [4, 1], [R, P])  # fmt: skip
+    elif WARPGROUPS == 3:
+        gl.warp_specialize([
+            (consumer, (work, 0)), (consumer, (work, 1)), (consumer, (work, 2)),
+            (producer, (loads,)),
+        ], [4, 4, 1], [R, R, P])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (consumer, (work, 0)), (consumer, (work, 1)), (consumer, (work, 2)),
+            (consumer, (work, 3)), (producer, (loads,)),
+        ], [4, 4, 4, 1], [R, R, R, P])  # fmt: skip
 
 
 @gluon.jit
@@ -75,36 +89,9 @@ def _output_tiles(
 
 
 @gluon.jit
-def _run_warps(
-    a, pipelines, descs, outputs, descales, R: gl.constexpr, P: gl.constexpr
-):  # fmt: skip
-    """Starts the consumer warpgroups, with R registers per thread, and the producer warp, with P.
-
-    Warpgroup 0 is the one that runs this; the compiler starts the others.
-    """
-    if a.WARPGROUPS == 1:
-        gl.warp_specialize([
-            (consumer, (a, pipelines, outputs, descales, 0)),
-            (producer, (a, pipelines, descs)),
-        ], [1], [P])  # fmt: skip
-    elif a.WARPGROUPS == 2:
-        gl.warp_specialize([
-            (consumer, (a, pipelines, outputs, descales, 0)),
-            (consumer, (a, pipelines, outputs, descales, 1)),
-            (producer, (a, pipelines, descs)),
-        ], [4, 1], [R, P])  # fmt: skip
-    elif a.WARPGROUPS == 3:
-        gl.warp_specialize([
-            (consumer, (a, pipelines, outputs, descales, 0)),
-            (consumer, (a, pipelines, outputs, descales, 1)),
-            (consumer, (a, pipelines, outputs, descales, 2)),
-            (producer, (a, pipelines, descs)),
-        ], [4, 4, 1], [R, R, P])  # fmt: skip
-    else:
-        gl.warp_specialize([
-            (consumer, (a, pipelines, outputs, descales, 0)),
-            (consumer, (a, pipelines, outputs, descales, 1)),
-            (consumer, (a, pipelines, outputs, descales, 2)),
-            (consumer, (a, pipelines, outputs, descales, 3)),
-            (producer, (a, pipelines, descs)),
-        ], [4, 4, 4, 1], [R, R, R, P])  # fmt: skip
+def _work_info(unused, VARLEN: gl.constexpr):
+    """Returns the memory of the work info, which only packed sequences have; else `unused`."""
+    work_info = unused
+    if VARLEN:
+        work_info = new_work_info()
+    return work_info

@@ -5,18 +5,26 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
 from tunefa.kernels.gluon.e4m3 import descale
 from tunefa.kernels.gluon.epilogue import write_lse, write_out
-from tunefa.kernels.gluon.key_blocks import first_block, last_output, skip, step
-from tunefa.kernels.gluon.products import as_operand, no_output, scale_output
+from tunefa.kernels.gluon.key_blocks import first_block, skip, step
+from tunefa.kernels.gluon.products import (
+    as_operand,
+    no_output,
+    rescale_output,
+    scale_output,
+    start_outputs,
+    wait_outputs,
+)
 from tunefa.kernels.gluon.tiles import first_and_count, read_work_info, scheduled
 
 
 @gluon.jit
-def consumer(a, pipelines, outputs, descales, WG: gl.constexpr):
+def consumer(work, WG: gl.constexpr):
     """Computes the rows of warpgroup WG in all tiles of this CTA.
 
-    `outputs` are (descriptors and buffers of the output, lse); `descales` are (those of q, k and v,
-    heads_kv).
+    `work` is (attention, pipelines, outputs, descales): `outputs` are descriptors and buffers of
+    the output, and lse; `descales` are those of q, k and v, and heads_kv.
     """
+    a, pipelines, outputs, descales = work
     block = 0  # blocks that went through the pipelines, over all tiles
     if a.VARLEN:
         work_idx = 0
@@ -83,7 +91,7 @@ def _attend(a, pipelines, work_idx, stage, block, row, begin, end, WG: gl.conste
     Returns (sum of p @ v, row_max, row_sum, next block).
     """
     q, k, v = pipelines.q, pipelines.k, pipelines.v
-    k.wait_block(block)
+    k.wait(block % k.STAGES, block // k.STAGES)
     pipelines.scheduler.wait(block, WG)
     p32, row_max, row_sum = first_block(a, pipelines, stage, block, row, end - 1, WG)
     p = as_operand(p32, v)
@@ -91,8 +99,8 @@ def _attend(a, pipelines, work_idx, stage, block, row, begin, end, WG: gl.conste
     if a.EPILOGUE_SUBTILE == 0 and a.Q_STAGES > 1:
         if work_idx > 0:  # the output of the tile before leaves through its queries' memory
             tma.store_wait(0)
-            before, _ = a.q_stage(work_idx - 1, WG)
-            q.release(before)
+            free, _ = a.q_stage(work_idx - 1, WG)
+            q.release(free)
     block += 1
     state = (acc, p, row_max, row_sum, gl.full_like(row_max, 1.0))
     for j in range(0, end - 1 - begin):
@@ -100,5 +108,11 @@ def _attend(a, pipelines, work_idx, stage, block, row, begin, end, WG: gl.conste
         block += 1
     if a.EPILOGUE_SUBTILE > 0:
         q.release(stage)
-    acc, row_max, row_sum = last_output(a, pipelines, state, block - 1)
+    acc, p, row_max, row_sum, row_scale = state
+    before = block - 1
+    v.wait(before % v.STAGES, before // v.STAGES)
+    if a.RESCALE_THRESHOLD:
+        acc = rescale_output(acc, row_scale, v)
+    acc = wait_outputs(start_outputs(p, v, before % v.STAGES, acc), row_scale, v)
+    v.release(before % v.STAGES)
     return acc, row_max, row_sum, block

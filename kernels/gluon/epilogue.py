@@ -28,17 +28,32 @@ def write_lse(a, lse_ptr, row, row_max, row_sum):
 
 @gluon.jit
 def write_out(a, out, pipelines, q_stage, o_descs, o_tiles, place, row, WG: gl.constexpr):
-    """Sends 64 finished rows to memory by TMA, which leaves out the rows beyond seqlen_q."""
+    """Sends 64 finished rows to memory by TMA, which leaves out the rows beyond seqlen_q.
+
+    Without EPILOGUE_SUBTILE they leave through the shared memory of their queries, which nobody
+    reads any more. With one stage of queries the stage is released here, with more of them during
+    the next tile, when the output has left.
+    """
     out, rest = out
+    q, v = pipelines.q, pipelines.v
     o_desc, o_rest_desc = o_descs
     dtype: gl.constexpr = o_desc.dtype
     COLUMNS: gl.constexpr = out.shape[1]
     if a.EPILOGUE_SUBTILE == 0:
-        _send_through_queries(a, (out, rest), pipelines, q_stage, o_descs, place, row)
+        q.matrix(q_stage).store(out.to(dtype))
+        if v.REST:
+            q.rest(q_stage).store(rest.to(dtype))
+        fence_async_shared()
+        copy_out(o_desc, tma_coordinates(place, row, 0), q.tiles.index(q_stage))
+        if v.REST:
+            copy_out(o_rest_desc, tma_coordinates(place, row, COLUMNS), q.rests.index(q_stage))
+        if a.Q_STAGES == 1:
+            tma.store_wait(0)
+            q.release(q_stage)
     elif a.EPILOGUE_SUBTILE == 1:
         tile, rest_tile = o_tiles
         _send(out.to(dtype), o_desc, tile.index(WG), place, row, 0)
-        if pipelines.v.REST:
+        if v.REST:
             _send(rest.to(dtype), o_rest_desc, rest_tile.index(WG), place, row, COLUMNS)
     else:
         half: gl.constexpr = wgmma_layout(COLUMNS // 2)
@@ -47,30 +62,6 @@ def write_out(a, out, pipelines, q_stage, o_descs, o_tiles, place, row, WG: gl.c
         _send(gl.convert_layout(left, half), o_desc, tile.index(WG), place, row, 0)
         right = gl.convert_layout(right, half)
         _send(right, o_desc, tile.index(WG), place, row, COLUMNS // 2)
-
-
-@gluon.jit
-def _send_through_queries(a, out, pipelines, q_stage, o_descs, place, row):
-    """Sends the output through the shared memory of its queries, which nobody reads any more.
-
-    With one stage of queries the stage is released here, with more of them after the next tile's
-    first block, when the output has left.
-    """
-    out, rest = out
-    q, v = pipelines.q, pipelines.v
-    o_desc, o_rest_desc = o_descs
-    dtype: gl.constexpr = o_desc.dtype
-    COLUMNS: gl.constexpr = out.shape[1]
-    q.matrix(q_stage).store(out.to(dtype))
-    if v.REST:
-        q.rest(q_stage).store(rest.to(dtype))
-    fence_async_shared()
-    copy_out(o_desc, tma_coordinates(place, row, 0), q.tiles.index(q_stage))
-    if v.REST:
-        copy_out(o_rest_desc, tma_coordinates(place, row, COLUMNS), q.rests.index(q_stage))
-    if a.Q_STAGES == 1:
-        tma.store_wait(0)
-        q.release(q_stage)
 
 
 @gluon.jit

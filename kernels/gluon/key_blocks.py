@@ -53,7 +53,7 @@ def _first_keys(
     pipelines.scheduler.arrive(WG)
     s = warpgroup_mma_wait(0, [s_token])
     s = gl.convert_layout(s, wgmma_layout(N), assert_trivial=True)
-    k.release_block(block)
+    k.release(block % k.STAGES)
     s = a.capped(s)
     if a.CAUSAL or a.RAGGED:
         s = a.masked(s, row, key_block * a.BLOCK_N)
@@ -83,7 +83,7 @@ def step(a, pipelines, q_stage, state, block, row, key_block, WG: gl.constexpr):
     GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
     acc, p, row_max, row_sum, row_scale = state
     k, v, scheduler = pipelines.k, pipelines.v, pipelines.scheduler
-    k.wait_block(block)
+    k.wait(block % k.STAGES, block // k.STAGES)
     scheduler.wait(block, WG)
     s = start_scores(pipelines.q, q_stage, k, block % k.STAGES, a.BLOCK_N)
     before = block - 1
@@ -91,11 +91,11 @@ def step(a, pipelines, q_stage, state, block, row, key_block, WG: gl.constexpr):
         # Here and not at the end of the step: a branch there would keep the exponentials from
         # running during the wait for p @ v.
         acc = rescale_output(acc, row_scale, v)
-    v.wait_block(before)
+    v.wait(before % v.STAGES, before // v.STAGES)
     acc = start_outputs(p, v, before % v.STAGES, acc)
     scheduler.arrive(WG)
     s = wait_scores(s, v)
-    k.release_block(block)
+    k.release(block % k.STAGES)
     s = a.capped(s)
     if GUARD:
         if a.crosses(row, key_block):
@@ -103,24 +103,11 @@ def step(a, pipelines, q_stage, state, block, row, key_block, WG: gl.constexpr):
     p32, row_max, row_sum, new_scale = _softmax(a, s, row_max, row_sum, GUARD, a.RESCALE_THRESHOLD)
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
     acc = wait_outputs(acc, row_scale, v)
-    v.release_block(before)
+    v.release(before % v.STAGES)
     p = as_operand(p32, v)
     if not (a.RESCALE_THRESHOLD or a.E4M3):  # `wait_outputs` rescales e4m3
         acc = scale_output(acc, new_scale, v)
     return acc, p, row_max, row_sum, new_scale
-
-
-@gluon.jit
-def last_output(a, pipelines, state, block):
-    """Adds p @ v of the tile's last block, number `block`: (output, row_max, row_sum)."""
-    v = pipelines.v
-    acc, p, row_max, row_sum, row_scale = state
-    v.wait_block(block)
-    if a.RESCALE_THRESHOLD:
-        acc = rescale_output(acc, row_scale, v)
-    acc = wait_outputs(start_outputs(p, v, block % v.STAGES, acc), row_scale, v)
-    v.release_block(block)
-    return acc, row_max, row_sum
 
 
 @gluon.jit
@@ -142,9 +129,9 @@ def skip(pipelines, block, count, WG: gl.constexpr):
     for _ in range(0, count):
         scheduler.wait(block, WG)
         scheduler.arrive(WG)
-        k.wait_block(block)
-        k.release_block(block)
-        v.wait_block(block)
-        v.release_block(block)
+        k.wait(block % k.STAGES, block // k.STAGES)
+        k.release(block % k.STAGES)
+        v.wait(block % v.STAGES, block // v.STAGES)
+        v.release(block % v.STAGES)
         block += 1
     return block

@@ -68,11 +68,6 @@ class Pipeline:
             copy_in(desc, tma_coordinates(place, row, 0), full, tile)
 
     @gluon.jit
-    def load_block(self, number, descs, place, row):
-        """Producer: loads the tile that is number `number` of all that go through the pipeline."""
-        self.load(number % self.STAGES, number // self.STAGES, descs, place, row)
-
-    @gluon.jit
     def signal_end(self, stage, uses):
         """Producer: marks the stage as full without a copy, as there are no more tiles."""
         mbarrier.wait(self.empty.index(stage), (uses & 1) ^ 1)
@@ -84,19 +79,9 @@ class Pipeline:
         mbarrier.wait(self.full.index(stage), uses & 1)
 
     @gluon.jit
-    def wait_block(self, number):
-        """Consumer: waits for tile number `number` of all that go through the pipeline."""
-        self.wait(number % self.STAGES, number // self.STAGES)
-
-    @gluon.jit
     def release(self, stage):
         """Consumer: lets the producer overwrite the tile."""
         mbarrier.arrive(self.empty.index(stage), count=1)
-
-    @gluon.jit
-    def release_block(self, number):
-        """Consumer: lets the producer overwrite tile number `number`."""
-        self.release(number % self.STAGES)
 
     @gluon.jit
     def matrix(self, stage):

@@ -13,11 +13,12 @@ from tunefa.kernels.gluon.tiles import (
 
 
 @gluon.jit
-def producer(a, pipelines, descs):
+def producer(loads):
     """Loads, for each tile of this CTA, its queries, then K and V of its blocks, the last first.
 
-    `descs` are the descriptors of q, of k and of v.
+    `loads` is (attention, pipelines, descriptors of q, of k and of v).
     """
+    a, pipelines, descs = loads
     v = pipelines.v
     _, _, v_descs = descs
     loaded = 0  # blocks of keys, over all tiles
@@ -30,7 +31,7 @@ def producer(a, pipelines, descs):
             write_work_info(pipelines, work_idx, tile)
             loaded, keys, key = _load_tile(a, pipelines, tile, work_idx, loaded, descs)
             tile = listed(a, pipelines, next_tile_number(counted), total)
-            v.load_block(loaded, v_descs, keys, key)
+            v.load(loaded % v.STAGES, loaded // v.STAGES, v_descs, keys, key)
             loaded += 1
             work_idx += 1
         write_work_info(pipelines, work_idx, tile)  # the end of the list, which consumers wait for
@@ -44,7 +45,7 @@ def producer(a, pipelines, descs):
             here = tile
             tile = scheduled(a, pipelines.tiles, first + work_idx + 1)  # long before it is needed
             loaded, keys, key = _load_tile(a, pipelines, here, work_idx, loaded, descs)
-            v.load_block(loaded, v_descs, keys, key)
+            v.load(loaded % v.STAGES, loaded // v.STAGES, v_descs, keys, key)
             loaded += 1
 
 
@@ -65,15 +66,15 @@ def _load_tile(attention, pipelines, tile, work_idx, loaded, descs):
         q.load(stage, uses, q_descs, queries, row + a.ROWS * wg)
         if wg == 0:  # the first scores need only these queries and this block
             key = (end - 1) * attention.BLOCK_N
-            k.load_block(loaded, k_descs, keys, key)
+            k.load(loaded % k.STAGES, loaded // k.STAGES, k_descs, keys, key)
     for block in range(1, end - begin):
         key = (end - 1 - block) * attention.BLOCK_N
         before = key + attention.BLOCK_N
         if attention.LOAD_K_FIRST:
-            k.load_block(loaded + 1, k_descs, keys, key)
-            v.load_block(loaded, v_descs, keys, before)
+            k.load((loaded + 1) % k.STAGES, (loaded + 1) // k.STAGES, k_descs, keys, key)
+            v.load(loaded % v.STAGES, loaded // v.STAGES, v_descs, keys, before)
         else:
-            v.load_block(loaded, v_descs, keys, before)
-            k.load_block(loaded + 1, k_descs, keys, key)
+            v.load(loaded % v.STAGES, loaded // v.STAGES, v_descs, keys, before)
+            k.load((loaded + 1) % k.STAGES, (loaded + 1) // k.STAGES, k_descs, keys, key)
         loaded += 1
     return loaded, keys, begin * attention.BLOCK_N
