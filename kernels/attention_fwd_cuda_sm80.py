@@ -39,6 +39,8 @@ What each parameter trades:
 import ctypes
 import math
 
+from tunefa.spec.rounding import ceil_div
+
 LOG2_E = math.log2(math.e)
 SECTION_BYTES = 8 * 2**20
 """K and V of the heads whose causal tiles are interleaved."""
@@ -94,7 +96,7 @@ def arguments(tensors, spec):
     seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
     """
     w = spec.workload
-    tiles, all_heads = -(-w.seqlen_q // spec.config["BLOCK_M"]), w.batch * w.heads
+    tiles, all_heads = ceil_div(w.seqlen_q, spec.config["BLOCK_M"]), w.batch * w.heads
     section = 1
     if w.causal:
         head_bytes = 2 * w.seqlen_k * (w.head_dim + w.head_dim_v)

@@ -34,6 +34,8 @@ from tunefa.kernels.hopper import tile_table, transposed_v
 from tunefa.kernels.hopper.tile_table import specialize  # noqa: F401 - a part of the contract
 from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
+from tunefa.spec.rounding import ceil_div, round_up
+
 LOG2_E = math.log2(math.e)
 _PARAMETERS = (
     *("WARPGROUPS", "BLOCK_N", "num_stages", "Q_STAGES", "EPILOGUE_SUBTILE", "INTRA_WG_OVERLAP"),
@@ -72,10 +74,6 @@ def _element(workload):
     return 1 if _is_e4m3(workload) else 2
 
 
-def _round_up(n, to):
-    return -(-n // to) * to
-
-
 def preprocess(workload, config):
     """What writes V^T for 8-bit operands; None for others."""
     if not _is_e4m3(workload):
@@ -101,7 +99,7 @@ def preprocess_arguments(tensors, spec):
     sizes = map(ctypes.c_int, (heads_kv, seqlen_k, keys // 4))
     strides = map(ctypes.c_longlong, transposed_v.strides(v))
     # Of the three axes only the first takes more than 65,535.
-    return (batch * heads_kv * -(-keys // _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]
+    return (batch * heads_kv * ceil_div(keys, _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]
 
 
 def arguments(tensors, spec):
@@ -126,7 +124,7 @@ def arguments(tensors, spec):
         # As many keys as divide a block lie together.
         keys = next(keys for keys in (128, 64, 32) if config["BLOCK_N"] % keys == 0)
         maps.append(
-            _map(vt, _round_up(workload.head_dim_v, 16) // config["CLUSTER_SIZE"], keys, keys)
+            _map(vt, round_up(workload.head_dim_v, 16) // config["CLUSTER_SIZE"], keys, keys)
         )
     else:
         maps.append(_map(v, n, k_columns, width))

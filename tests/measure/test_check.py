@@ -196,7 +196,7 @@ def test_the_interpreter_passes_what_is_right(workload: str, changes: dict[str, 
 
 
 WRONG = {
-    "never_rescaled": ("acc = acc * decay[:, None]", "acc = acc"),
+    "never_rescaled": ("acc = acc * row_scale[:, None]", "acc = acc"),
     "top_left_mask": ("offset = seqlen_k - seqlen_q", "offset = 0"),
     "tail_not_masked": ("keys[None, :] <= last_key[:, None]", "keys[None, :] <= seqlen_k + 99"),
     "wrong_kv_head": ("head_kv = head // GROUP", "head_kv = head * 0"),
@@ -213,7 +213,7 @@ def test_the_interpreter_finds_what_is_wrong(own_kernels: OwnKernels, name: str)
         assert old in source
         return source.replace(old, new)
 
-    kernel = own_kernels.add_attention(name, change)
+    kernel = own_kernels.add_attention(name, device=change)
     case = Case(kernel, Workload.parse("q8192_h4_kv2_d32_fp16"), TARGET)
     found = check.in_interpreter(case, CONFIG)
     assert not found.passed
@@ -221,8 +221,8 @@ def test_the_interpreter_finds_what_is_wrong(own_kernels: OwnKernels, name: str)
 
 
 def test_what_a_kernel_raises_in_the_interpreter_comes_out(own_kernels: OwnKernels) -> None:
-    kernel = own_kernels.add_attention("raises", lambda source: source.replace(
-        "tile, head_index = _owned_tile(", "tile, head_index = undefined("))  # fmt: skip
+    kernel = own_kernels.add_attention("raises", device=lambda source: source.replace(
+        "tile, head_index = _tile_of_program(", "tile, head_index = undefined("))  # fmt: skip
     case = Case(kernel, Workload.parse("q8192_h4_kv2_d32_fp16"), TARGET)
     with pytest.raises(Exception, match="undefined"):
         check.in_interpreter(case, CONFIG)

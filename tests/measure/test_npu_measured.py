@@ -112,11 +112,8 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
         return lambda *arguments, **options: found.launch(grid, *arguments, **options)
 
     kernel = SimpleNamespace(__getitem__=launcher)
-    monkeypatch.setattr(KERNEL.module, "attention_fwd", type("Jit", (), {
-        "__getitem__": lambda self, grid: kernel.__getitem__(grid),
-        "__name__": "attention_fwd",
-        "arg_names": KERNEL.module.attention_fwd.arg_names,
-    })())  # fmt: skip
+    jit = type("Jit", (), {"__getitem__": lambda self, grid: kernel.__getitem__(grid)})
+    monkeypatch.setattr(KERNEL.module, "device_function", jit)
     language = languages.load("ascend")
     monkeypatch.setattr(language, "compile", lambda *_: Compiled(None, lambda: FITS, 0.1))
     yield found

@@ -23,7 +23,9 @@ from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 _PACKAGE = "tunefa.kernels"
-_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+_IMPORT = re.compile(
+    rf"^[ \t]*from {re.escape(_PACKAGE)}\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE
+)
 _NAME = re.compile(r"\w+")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
@@ -72,7 +74,8 @@ class Kernel:
 
     @cached_property
     def sources(self) -> tuple[Path, ...]:
-        """The files with its name, and the files in `kernels/` that they import or include."""
+        """The files with its name, and the files in `kernels/` that they include or import, inside
+        functions too."""
         folder, patterns, found = self.source.parent, [f"{self.name}.*"], set[Path]()
         while patterns:
             new = {path for path in folder.glob(patterns.pop()) if path.is_file()} - found
@@ -83,10 +86,7 @@ class Kernel:
 
     @cached_property
     def module(self) -> ModuleType:
-        """The imported source. Importing it imports the kernel's language, such as Triton.
-
-        Raises TunefaError if a package that the source imports is missing.
-        """
+        """The imported host side. Importing it imports no compiler."""
         qualified = f"{_PACKAGE}.{self.name}"
         if qualified in sys.modules:
             return sys.modules[qualified]
@@ -130,9 +130,13 @@ def _needed(source: str) -> Iterator[str]:
 
 
 def _open_folder(folder: Path) -> None:
-    """Lets kernels import shared modules from `tunefa.kernels`: `kernels/` is not a package."""
+    """Lets kernels import shared modules from `tunefa.kernels`: `kernels/` is not a package.
+
+    Folders that were opened earlier are searched after it, for device code that is imported later.
+    """
     package = sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
-    package.__path__ = [str(folder)]
+    before = [path for path in getattr(package, "__path__", []) if path != str(folder)]
+    package.__path__ = [str(folder), *before]
 
 
 def names() -> list[str]:

@@ -98,7 +98,7 @@ def test_a_verdict_is_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> N
 
 @needs_compiler
 def test_what_the_front_end_refuses_is_told(kernel: Kernel, tmp_path: Path) -> None:
-    spoiled = tmp_path / "attention.py"
+    spoiled = tmp_path / SOURCE.name
     spoiled.write_text(
         SOURCE.read_text().replace("tl.zeros([BLOCK_M], ", "tl.zeros([BLOCK_M + 1], ")
     )

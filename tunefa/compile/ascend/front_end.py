@@ -43,7 +43,7 @@ class Task:
     def of(cls, kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -> Task:
         """Returns the task for a `variant` of a kernel."""
         return cls(
-            source=kernel.source,
+            source=kernel.source.parent / variant["source"],
             source_hash=kernel.source_hash,
             function=variant["function"],
             signature=tuple(variant["signature"].items()),

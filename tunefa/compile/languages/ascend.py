@@ -6,13 +6,15 @@ does it at the first launch on an NPU.
 
 A kernel file in this language defines
 
-* `variant(workload, config, aligned) -> dict`: `function`, its name in the file; `signature` and
-  `constants`, as in Triton; `flags` of the compiler by name ("enable-auto-multi-buffer");
+* `variant(workload, config, aligned) -> dict`: `source`, the file with the device code, by its path
+  from `kernels/`; `function`, the kernel's name there; `signature` and `constants`, as in Triton;
+  `flags` of the compiler by name ("enable-auto-multi-buffer");
+* `device_function()`: imports that file and returns the kernel;
 * `triton_config(config) -> (dict, dict)`: parameters and options of a `triton.Config` for it, with
   the flags as triton-ascend names them.
 
-The Python of the front end imports the file, so it imports triton but nothing of tunefa. There is
-one program for each core, which loops over tiles in steps of `tl.num_programs(0)`.
+The Python of the front end imports the device code, so it imports triton but nothing of tunefa.
+There is one program for each core, which loops over tiles in steps of `tl.num_programs(0)`.
 
 The front end and the compiler are in their own environment, which `tunefa ascend setup` makes.
 Compiler reports are cached in tunefa's cache folder; keys are hashes of all that they depend on.
@@ -129,12 +131,10 @@ class _Launch:
     device_bytes = 0
 
     def __call__(self, *tensors: Tensor) -> None:
-        case, config = self.spec.case, self.spec.config
-        module = case.kernel.module
+        module = self.spec.case.kernel.module
         grid, arguments = self.spec.arguments(tensors)
-        _, options = module.triton_config(config)
-        function = module.variant(case.workload, config)["function"]
-        getattr(module, function)[(min(self.cores, grid[0]),)](*arguments, **options)
+        _, options = module.triton_config(self.spec.config)
+        module.device_function()[(min(self.cores, grid[0]),)](*arguments, **options)
 
 
 def available_npu() -> Device | None:

@@ -2,13 +2,15 @@
 
 A kernel file in this language defines
 
-* `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
-  (names of the arguments that are multiples of 16) and `options`;
+* `variant(workload, config, aligned) -> dict`: `function`, a function that imports and returns the
+  jit function; `signature`, `constants`, `aligned` (names of the arguments that are multiples of
+  16) and `options`;
 * `arguments(tensors, spec) -> (grid, arguments)`, with the arguments in the signature's order;
   `spec` is a `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap, sms). One of
-  `tensors`, or a descriptor of one, may change from call to call; `(tensor, axis)` is the current
-  length of that axis. Other tensors are tables, which the host side makes once for each launch that
-  is prepared;
+  `tensors` may change from call to call; `(tensor, axis)` is the current length of that axis;
+  `{"map": tensor, "box": sizes}` is a TMA descriptor of one of `tensors` for blocks of these sizes
+  (with `shape` and `strides` if it describes another view). Other tensors are tables, which the
+  host side makes once for each launch that is prepared;
 * `is_aligned(tensors) -> bool`: whether the aligned variant may read the tensors;
 * optionally `specialize(workload, config, sms) -> dict`: for a config that is the best of another
   workload, better values for this one, of parameters that only the host side reads.
@@ -20,6 +22,8 @@ If another kernel must run first in each call, the file also defines
 * `scratch(tensors, spec)`: shapes and dtypes of memory that the two kernels share in a call; it
   follows the call's own tensors in `tensors`;
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
+
+Only `function` imports Triton, when it is called: a binary can be launched without a compiler.
 
 Binaries are launched as they were compiled, without Triton's just-in-time dispatch. So the binary
 that was timed is the one that runs, and a call neither hashes its arguments nor compiles.
@@ -58,8 +62,7 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     Raises CompileError, with the compiler's message, if it does not compile, and TunefaError if
     Triton is not installed.
     """
-    source_type = _triton().compiler.ASTSource  # before the kernel is imported, which needs Triton
-    return build(source_type, case, config, aligned)
+    return build(installed().compiler.ASTSource, case, config, aligned)
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
@@ -78,15 +81,15 @@ def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compil
     arch = gpu(case.arch)
     start = time.perf_counter()
     binary = _binary(source_type, variant, arch)
-    preprocess = _binary(_triton().compiler.ASTSource, first[0], arch) if first else None
+    preprocess = _binary(installed().compiler.ASTSource, first[0], arch) if first else None
     seconds = time.perf_counter() - start
     return Compiled(binary, partial(_resources, binary), seconds, preprocess)
 
 
 def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
     """Compiles a `variant`. Raises CompileError if it does not compile."""
-    triton = _triton()
-    function = variant["function"]
+    triton = installed()
+    function = _function(variant)
     places = {name: (index,) for index, name in enumerate(function.arg_names)}
     source = source_type(
         fn=function,
@@ -99,6 +102,17 @@ def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
         return triton.compile(source, target=target, options=variant["options"])
     except Exception as error:  # the compiler's errors have no common class
         raise CompileError(_first_words(error)) from error
+
+
+def _function(variant: dict[str, Any]) -> Any:
+    """Returns the jit function of a `variant`. Raises TunefaError if an import of it fails."""
+    try:
+        return variant["function"]()
+    except ImportError as error:
+        raise TunefaError(
+            f"the kernel's device code cannot be imported: {error}: install what it needs "
+            f"(pip install 'triton>=3.6,<3.10')"
+        ) from error
 
 
 def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> Launch:
@@ -121,7 +135,7 @@ def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
     grid, arguments = host_side(tensors)
     try:
         binary[grid]  # loads the binary
-    except _triton().runtime.errors.OutOfResources as error:
+    except installed().runtime.errors.OutOfResources as error:
         raise CompileError(_first_words(error)) from error
     entry = triton_abi.entry(binary, tensors[0].get_device(), grid)
     made = triton_abi.parameters(binary, arguments, tensors)
@@ -147,7 +161,18 @@ class TritonLaunch:
         """Starts the kernel; see `tunefa.compile.contract.Launch`."""
         each = zip(tensors, self._views, strict=True)
         grid, arguments = self._host_side([tensor.as_strided(*view) for tensor, view in each])
-        self._binary[grid](*arguments)
+        self._binary[grid](*map(_for_triton, arguments))
+
+
+def _for_triton(argument: Any) -> Any:
+    """Converts an argument for Triton's launcher and interpreter."""
+    if not isinstance(argument, dict):
+        return argument
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    tensor, box = argument["map"], argument["box"]
+    shape, strides = argument.get("shape", tensor.shape), argument.get("strides", tensor.stride())
+    return TensorDescriptor(tensor, list(shape), list(strides), list(box))
 
 
 def interpret(spec: LaunchSpec, tensors: Any) -> None:
@@ -160,8 +185,8 @@ def interpret(spec: LaunchSpec, tensors: Any) -> None:
     variant = case.kernel.module.variant(case.workload, spec.config)
     grid, arguments = spec.arguments(tensors)
     try:
-        variant["function"][grid](*arguments)
-    except _triton().runtime.errors.InterpreterError as error:
+        _function(variant)[grid](*map(_for_triton, arguments))
+    except installed().runtime.errors.InterpreterError as error:
         raise RuntimeError(f"the interpreter says {error}") from error
 
 
@@ -169,10 +194,10 @@ def why_no_interpreter() -> str | None:
     """Returns why `interpret` does not run with the installed versions; None if it does."""
     import numpy
 
-    triton_release, numpy_release = map(_release, (_triton().__version__, numpy.__version__))
+    triton_release, numpy_release = map(_release, (installed().__version__, numpy.__version__))
     if triton_release < (3, 7) and numpy_release >= (2, 4):
         return (
-            f"the interpreter of Triton {_triton().__version__} breaks with numpy "
+            f"the interpreter of Triton {installed().__version__} breaks with numpy "
             f"{numpy.__version__}: pip install 'triton>=3.7,<3.10' or 'numpy<2.4'"
         )
     return None
@@ -180,7 +205,7 @@ def why_no_interpreter() -> str | None:
 
 def versions() -> dict[str, str]:
     """Returns the versions of `triton` and of `compiler`, the ptxas in its wheel."""
-    triton = _triton()
+    triton = installed()
     output = _tool("ptxas", "--version")
     release = re.search(r"V(\d+\.\d+\.\d+)", output)
     return {"triton": triton.__version__, "compiler": f"ptxas {release[1] if release else '?'}"}
@@ -191,7 +216,8 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _triton() -> Any:
+def installed() -> Any:
+    """Triton. Raises TunefaError where it cannot be imported."""
     try:
         import triton
         import triton.backends.compiler
@@ -206,7 +232,7 @@ def _triton() -> Any:
 
 def _tool(name: str, *arguments: str) -> str:
     """Returns the output of a program in Triton's wheel. Raises TunefaError if it does not run."""
-    path = Path(_triton().__file__).parent / "backends" / "nvidia" / "bin" / name
+    path = Path(installed().__file__).parent / "backends" / "nvidia" / "bin" / name
     try:
         return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:

@@ -24,6 +24,9 @@ _NUMBERS = {
     "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
     "fp32": "f", "fp64": "d",
 }  # fmt: skip
+_TENSOR_MAP_TYPES = {8: 10, 9: 8, 10: 9}
+"""CUtensorMapDataType (cuda.h) by the compiler's number of a type, where the two differ: fp32
+without denormals, fp64 and bf16 (as in Triton's backends/nvidia/driver.py)."""
 _ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 _PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^,\[]*(?:\[(\d+)\])?")
 _NO_SCRATCH = Value(bytes(8))
@@ -87,21 +90,18 @@ def _descriptor(
 
     `meta` is the compiler's metadata of the descriptor; None if the kernel does not use TMA.
     """
-    at = place(argument.base, tensors)
-    special = getattr(argument, "round_f32_to_tf32", False)
-    if at is None or meta is None or special or meta["fp4_padded"] or meta.get("is_im2col"):
+    at = place(argument["map"], tensors) if isinstance(argument, dict) else None
+    if at is None or meta is None or meta["fp4_padded"] or meta.get("is_im2col"):
         return None
-    # The driver's numbers of dtypes differ from the compiler's, which are the device's.
-    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
-
+    tensor, element = argument["map"], meta["elem_type"]
     map = TensorMap(
-        dtype=TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]],
+        dtype=_TENSOR_MAP_TYPES.get(element, element),
         element_bytes=meta["elem_size"],
-        shape=tuple(argument.shape),
-        strides=tuple(argument.strides),
+        shape=tuple(argument.get("shape", tensor.shape)),
+        strides=tuple(argument.get("strides", tensor.stride())),
         box=tuple(meta["block_size"]),
         swizzle=meta["swizzle"],
-        fill_nan=argument.padding == "nan",
+        fill_nan=False,
     )
     shape = [Value(struct.pack("i", size)) for size in map.shape]
     return [Descriptor(at, map), *shape, *(Value(struct.pack("q", s)) for s in map.strides)]
