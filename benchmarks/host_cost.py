@@ -1,9 +1,10 @@
-"""What a small call costs the host: `tunefa.flash_attention`, its pieces, and PyTorch's attention.
+"""Measures what a small call costs the host: `tunefa.flash_attention`, its parts, and PyTorch's
+attention.
 
     python benchmarks/host_cost.py [WORKLOAD ...]
 
-Microseconds of the host's time per call: 200 calls in a row that wait for nothing, the median of
-five such rows. The device works on them meanwhile and is waited for between rows.
+The result is the host's time per call in microseconds: the median of five rows of 200 calls. The
+calls of a row do not wait for the device; between rows the host waits until the device is done.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tunefa
+from tunefa.compile.launch import driver
 from tunefa.measure import check
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.kernel_plan import KernelPlan
@@ -35,7 +37,7 @@ WORKLOADS = (
 
 
 def host_us(call: Callable[[], Any]) -> float:
-    """Microseconds of one call, by the host's clock."""
+    """The host's time of one call in us: the median of `ROWS` rows of `CALLS` calls."""
     rows = []
     for _ in range(ROWS + 1):  # the first one warms up
         torch.cuda.synchronize()
@@ -47,8 +49,8 @@ def host_us(call: Callable[[], Any]) -> float:
     return round(statistics.median(rows[1:]), 2)
 
 
-def pieces(workload: Workload, tensors: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
-    """The parts of a call that a plan serves, by name; none where PyTorch computes it."""
+def parts(workload: Workload, tensors: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+    """The parts of a call that a kernel serves, by name; none if PyTorch computes it."""
     q, k, v, out, lse = tensors
     given = Tensors(q, k, v)
     runtime = Runtime()
@@ -66,7 +68,7 @@ def pieces(workload: Workload, tensors: tuple[Any, ...]) -> dict[str, Callable[[
 
 
 def sdpa(workload: Workload, tensors: tuple[Any, ...]) -> Callable[[], Any]:
-    """PyTorch's own on the same memory, through the backend it chooses."""
+    """PyTorch's attention on the same memory, by the backend that it chooses."""
     q, k, v = (tensor.transpose(1, 2) for tensor in tensors[:3])
     grouped = workload.heads != workload.heads_kv
     return lambda: F.scaled_dot_product_attention(
@@ -75,7 +77,7 @@ def sdpa(workload: Workload, tensors: tuple[Any, ...]) -> Callable[[], Any]:
 
 
 def figures(workload: Workload) -> dict[str, float | str]:
-    """Microseconds by what was called; the reason for what does not run here."""
+    """The host's time in us by what was called, or the reason why it does not run here."""
     made = check.tensors(workload, "cuda")
     tensors = (*(tensor.transpose(1, 2) for tensor in made[:4]), made[4])
     q, k, v = tensors[:3]
@@ -83,7 +85,7 @@ def figures(workload: Workload) -> dict[str, float | str]:
         "flash_attention": lambda: tunefa.flash_attention(
             q, k, v, causal=workload.causal, window=workload.band, softcap=check.softcap(workload)
         ),
-        **pieces(workload, tensors),
+        **parts(workload, tensors),
         "sdpa": sdpa(workload, tensors),
     }
     found: dict[str, float | str] = {name: host_us(call) for name, call in calls.items()}
@@ -97,7 +99,7 @@ def figures(workload: Workload) -> dict[str, float | str]:
 
 def main() -> None:
     """Prints one JSON line per workload."""
-    device = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    device = {"device": driver.device(0).name, "torch": torch.__version__}
     print(json.dumps({**device, "python": sys.version.split()[0], "unit": "us of host time"}))
     for text in sys.argv[1:] or WORKLOADS:
         workload = Workload.parse(text)

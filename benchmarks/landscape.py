@@ -1,10 +1,11 @@
-"""Records landscapes: every feasible config of a kernel, checked and screened, the best 16 raced.
+"""Records landscapes. For a landscape every feasible config of a kernel is checked and screened,
+and the best 16 race.
 
     python benchmarks/landscape.py fwd_b4_h16_q4096_k4096_d128_bf16_full [WORKLOAD ...]
 
-Needs the GPU. Each landscape is the compressed journal of one search of everything, under
-benchmarks/landscapes/: what `tunefa search --replay FILE` and `make bench-search` read. A run that
-was interrupted goes on where it was when it is started again.
+Needs the GPU. A landscape is the compressed journal of such a search, in benchmarks/landscapes/.
+`tunefa search --replay FILE` and `make bench-search` read it. If a run is interrupted, start it
+again: it continues.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
+from tunefa.compile.launch import driver
 from tunefa.search import resume
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
@@ -32,11 +32,11 @@ FOLDER = Path(__file__).resolve().parent / "landscapes"
 
 
 def record(workload: Workload, folder: Path) -> Path:
-    """Measures everything; returns the file that holds it."""
-    target = Target.named(torch.cuda.get_device_name())
+    """Measures every config of a workload; returns the file of the landscape."""
+    target = Target.named(driver.device(0).name)
     made = kernel.load(KERNEL)
     everything = len(Case(made, workload, target).feasible().configs)
-    # At random: neighbours in the list share a binary, and would all compile it at the same time.
+    # In random order: neighbours in the list share a binary, and would compile it at the same time.
     budget = Budget(trials=everything)
     request = Request(
         workload, target, True, (made,), budget, strategy="random", finalists=16, mode="graph"

@@ -1,13 +1,13 @@
-"""What it costs not to search: the runtime's choice for workloads that nobody tuned.
+"""Measures the regret of not searching: how much slower the runtime's choice is than the best
+config, for workloads that were not tuned.
 
     python -m benchmarks.neighbours --rounds 9 --out neighbours.jsonl
 
-For each of twenty workloads, of other lengths, batches and heads than those in results/: the config
-that `import tunefa` runs there, timed in turns with its rivals. These are the default of every
-kernel that serves the workload, the config of every record that can run there, and every config
-that differs from the choice in one parameter or two. The regret is how much slower the choice is
-than the fastest of them. The least of many medians is a lucky one, so the few fastest are timed
-anew, beside the choice.
+There are twenty workloads, with other lengths, batches and heads than those in results/. For each,
+the config that `import tunefa` runs is timed in interleaved rounds with its rivals: the default of
+every kernel that serves the workload, the config of every record that can run it, and every config
+that differs from the choice in one or two parameters. The least of many medians is partly luck, so
+the fastest few are timed once more, with the choice.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa.compile.contract import CompileError
+from tunefa.compile.launch import driver
 from tunefa.compile.pool import CompilePool
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
@@ -39,9 +40,9 @@ from tunefa.store.lookup import Choice
 from tunefa.store.results import Store
 
 FINALISTS = 5
-"""Rivals that are timed anew."""
+"""The number of rivals that are timed once more."""
 FINAL = 3
-"""Times as many rounds as before."""
+"""The factor of the rounds when they are timed once more."""
 WORKLOADS = (
     "b3_h12_q640_d64_full",
     "b5_h12_q900_d64_causal",
@@ -72,21 +73,21 @@ class Regret:
 
     workload: str
     why: str
-    """Where the choice is from."""
+    """Why the config was chosen."""
     chosen: str
-    """Its kernel."""
+    """The kernel of the choice."""
     found: str
-    """The kernel of the fastest."""
+    """The kernel of the fastest config."""
     chosen_us: float
     found_us: float
     timed: int
-    """Configs, the choice among them."""
+    """The number of configs that were timed, with the choice."""
     config: Config
-    """That of the fastest."""
+    """The fastest config."""
 
     @property
     def excess(self) -> float:
-        """0.02: the choice takes 2 % longer."""
+        """How much slower the choice is; 0.02 means 2 %."""
         return self.chosen_us / self.found_us - 1.0
 
 
@@ -106,18 +107,18 @@ class Rival:
         return self.case.kernel.name, *sorted(self.config.items())
 
     def neighbours(self) -> Iterator[Rival]:
-        """Itself with another value of one parameter, whatever the rules say of it."""
+        """Yields configs with another value of one parameter; rules may refuse them."""
         for parameter in self.case.kernel.space.parameters:
             for value in parameter.values:
                 yield Rival(self.case, {**self.config, parameter.name: value})
 
     def launch(self, tensors: Sequence[Any]) -> BoundLaunch:
-        """A launch on `tensors`, see `bench.launch`; its binary is in the cache."""
+        """A launch on `tensors`, see `bench.launch`. The binary is in the cache."""
         return bench.launch(self.case, self.config, tensors)
 
 
 def rivals(known: Store, choice: Choice, cases: Sequence[Case]) -> list[Rival]:
-    """The choice, then all that it is compared with; none twice, and none that a rule refuses."""
+    """The choice, then all its rivals, each once, without those that a rule refuses."""
     by_name = {case.kernel.name: case for case in cases}
     chosen = Rival(by_name[choice.kernel], choice.config)
     listed = [chosen]
@@ -139,7 +140,7 @@ def rivals(known: Store, choice: Choice, cases: Sequence[Case]) -> list[Rival]:
 def regret(
     choice: Choice, workload: Workload, timed: Sequence[tuple[Rival, float]], count: int
 ) -> Regret:
-    """Of finalists and their medians in us, the choice's first; `count` were timed in all."""
+    """The regret from finalists with medians in us, the choice first; `count` were timed in all."""
     fastest, found_us = min(timed, key=lambda each: each[1])
     return Regret(
         workload=str(workload),
@@ -154,7 +155,7 @@ def regret(
 
 
 def table(regrets: Sequence[Regret]) -> str:
-    """Markdown, and the regrets in one sentence."""
+    """A Markdown table of the regrets, and their median and maximum in one sentence."""
     lines = ["| workload | choice | us | fastest | regret |", "| --- | --- | ---: | ---: | ---: |"]
     for each in regrets:
         short = each.workload.removeprefix("fwd_")
@@ -166,9 +167,9 @@ def table(regrets: Sequence[Regret]) -> str:
 
 
 def compiled(listed: Sequence[Rival], processes: Workers) -> list[Rival]:
-    """Those that compile, the choice first; their binaries are in the cache then.
+    """Compiles configs into the cache; returns those that compile, the choice first.
 
-    Says how many do not. Raises ValueError where the choice does not.
+    Prints how many do not. Raises ValueError if the choice does not compile.
     """
     cases = {each.case.kernel.name: each.case for each in listed}
     pools = {name: CompilePool(case, processes=processes) for name, case in cases.items()}
@@ -183,10 +184,10 @@ def compiled(listed: Sequence[Rival], processes: Workers) -> list[Rival]:
 
 
 def checked(listed: Sequence[Rival], tensors: Sequence[Any]) -> list[tuple[Rival, BoundLaunch]]:
-    """Those that are right, with their launches on `tensors`; says which are not, and why.
+    """Checks configs; returns the right ones with their launches on `tensors`, the choice first.
 
-    Raises ValueError where the choice, which comes first, is not, and CompileError where the device
-    does not take it.
+    Prints which are wrong, and why. Raises ValueError if the choice is wrong, and CompileError if
+    it cannot run on the device.
     """
     import torch
 
@@ -194,11 +195,13 @@ def checked(listed: Sequence[Rival], tensors: Sequence[Any]) -> list[tuple[Rival
     workload = chosen.case.workload
     out, launch = tensors[3], chosen.launch(tensors)
     launch()
-    verdict = check.compare(workload, tuple(tensors), workload.head_dim**-0.5, torch.float32)
-    if not verdict.passed:
-        raise ValueError(f"the choice is wrong: {verdict.reason}")
+    compared = check.compare(workload, tuple(tensors), workload.head_dim**-0.5, torch.float32)
+    if not compared.passed:
+        raise ValueError(f"the choice is wrong: {compared.reason}")
     right, found = out.float(), [(chosen, launch)]
-    limit = 2 * check.TOLERANCE[workload.dtype]  # both may be off by one
+    limit = (
+        2 * check.TOLERANCE[workload.dtype]
+    )  # each of the two may have an error of one tolerance
     for each in others:
         try:
             launch = each.launch(tensors)
@@ -214,21 +217,19 @@ def checked(listed: Sequence[Rival], tensors: Sequence[Any]) -> list[tuple[Rival
 
 
 def difference(launch: Callable[[], Any], out: Any, right: Any) -> float:
-    """||out - right|| / ||right|| of what it writes into `out`; NaN if it leaves an element."""
+    """||out - right|| / ||right|| of a launch's output; NaN if an element is not written."""
     out.fill_(float("nan"))
     launch()
     return float((out.float() - right).norm() / right.norm())
 
 
 def measured(workload: Workload, known: Store, processes: Workers, rounds: int) -> Regret:
-    """Times the choice and its rivals on the current device.
+    """Times the choice and its rivals on the device; returns the regret.
 
-    Raises ValueError or CompileError where the choice does not compile, run or compute what it
-    should, and TunefaError where no kernel serves the workload.
+    Raises ValueError or CompileError if the choice does not compile, does not run or is wrong, and
+    TunefaError if no kernel serves the workload.
     """
-    import torch
-
-    target = Target.named(torch.cuda.get_device_name())
+    target = Target.named(driver.device(0).name)
     serving = tuple(kernels.serving(workload, target.arch))
     choice = choose.choose(known, workload, target, serving)
     cases = [Case(kernel, workload, target) for kernel in serving]
@@ -239,12 +240,8 @@ def measured(workload: Workload, known: Store, processes: Workers, rounds: int) 
     ready = [(each, stopwatch.prepared(launch)) for each, launch in right]
     timed = timed_in_turns(stopwatch, ready, rounds)
     few = finalists([us for _, us in timed])
-    return regret(
-        choice,
-        workload,
-        timed_in_turns(stopwatch, [ready[i] for i in few], FINAL * rounds),
-        len(timed),
-    )
+    final = timed_in_turns(stopwatch, [ready[i] for i in few], FINAL * rounds)
+    return regret(choice, workload, final, len(timed))
 
 
 def timed_in_turns(
@@ -256,7 +253,7 @@ def timed_in_turns(
 
 
 def finalists(medians: Sequence[float]) -> list[int]:
-    """Places of the choice, which is the first, and of its few fastest rivals."""
+    """The places of the choice, which is the first, and of its fastest rivals."""
     return [0, *sorted(range(1, len(medians)), key=lambda place: medians[place])[:FINALISTS]]
 
 

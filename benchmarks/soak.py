@@ -1,14 +1,15 @@
-"""Calls of random shapes for a while, from several threads and streams: is memory still flat?
+"""Runs calls of random shapes for a while, on several threads and streams, to find memory leaks.
 
     python -m benchmarks.soak --minutes 10
 
-Each round, two threads make calls on four streams, of 6,000 that are drawn once: random lengths,
-batches, groups of heads, dtypes, masks, layouts and strides, packed sequences, windows, soft-caps
-and scales among them. So all binaries are there after a few rounds, and plans come and go. Some
-outputs are compared with fp32. Between rounds everything is waited for and PyTorch's cache is
-emptied, so that what is left of host memory (RSS) and of the device's is what somebody keeps. It
-may grow during the first third, while binaries are compiled and plans kept; growth beyond
---allow-mb after that is a leak. Exit code 1 for a leak or a wrong output.
+In each round, two threads make calls on four streams. The calls are chosen from 6,000 that are
+drawn once, with random lengths, batches, groups of heads, dtypes, masks, layouts and strides, and
+with packed sequences, windows, soft-caps and scales. So all binaries are compiled after a few
+rounds, while plans are made and dropped. Some outputs are compared with fp32. After a round, the
+host waits for the device and empties PyTorch's cache; what is then left of the host's memory (RSS)
+and of the device's is in use. It may grow in the first third of the rounds, while binaries are
+compiled and plans are kept. If it grows by more than --allow-mb after that, there is a leak. The
+exit status is 1 for a leak or a wrong output.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from tunefa.runtime.call import Call, Options, Tensors, heads_first
 
 THREADS, STREAMS = 2, 4
 CALLS = 400
-"""Of each thread in a round."""
+"""The calls of each thread in a round."""
 DISTINCT = 6000
-"""Calls that are drawn from: more than the runtime keeps plans for."""
+"""The number of different calls: more than the runtime keeps plans for."""
 CHECK_EVERY = 20
 WARM_UP = 1 / 3
-"""Of the rounds; what is kept may grow until then."""
+"""The part of the rounds in which memory may grow."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "e4m3": torch.float8_e4m3fn}
 KINDS: Mapping[str, Mapping[str, Any]] = {
     "plain": {},
@@ -49,12 +50,12 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "scale": {"scale": 0.2},
     "packed": {},
 }
-"""What a call has beside its tensors and mask; packed ones are `flash_attention_varlen`'s."""
+"""The further arguments of each kind of call. Packed calls use `flash_attention_varlen`."""
 
 
 @dataclass(frozen=True)
-class Case:
-    """One call."""
+class RandomCall:
+    """One call, with its tensors' shapes and memory layout."""
 
     batch: int
     heads: int
@@ -67,15 +68,15 @@ class Case:
     bhsd: bool
     """Whether heads come before seqlen, in shape and in memory."""
     offset: int
-    """Elements between the start of the memory and the tensor: odd ones are not aligned."""
+    """Elements before the tensor in its memory; with an odd number it is not aligned."""
     padding: int
-    """Elements that lie unused between rows, as in slices of a wider tensor."""
+    """Unused elements between rows, as in a slice of a wider tensor."""
     kind: str = "plain"
     """One of `KINDS`."""
 
     @classmethod
-    def draw(cls, chance: random.Random) -> Case:
-        """Few of what needs a binary of its own, any of what does not."""
+    def draw(cls, chance: random.Random) -> RandomCall:
+        """Draws a call. Properties that need a binary of their own have few values."""
         group, heads_kv = chance.choice([1, 1, 4, 7]), chance.randint(1, 4)
         seqlen_q = chance.choice([1, chance.randint(2, 200), chance.randint(200, 1500)])
         kind = chance.choice(["plain"] * 3 + list(KINDS))
@@ -111,7 +112,7 @@ class Case:
         return memory[self.offset :].view(*rows, row)[..., : self.head_dim]
 
     def run(self, device: str, compared: bool) -> str | None:
-        """Calls tunefa; what is wrong with the output if it is `compared` and that is not right."""
+        """Calls tunefa; returns what is wrong with the output, if it is `compared`, else None."""
         out, expected = (self._packed if self.kind == "packed" else self._dense)(device)
         if not compared:
             return None
@@ -121,7 +122,7 @@ class Case:
         return None if error <= limit else f"error {error:.1e} (limit {limit:.0e}): {self}"
 
     def _dense(self, device: str) -> tuple[Tensor, Callable[[], Tensor]]:
-        """What tunefa says, heads first, and a function that says what is right."""
+        """Returns tunefa's output, heads first, and a function that computes the right one."""
         q, k, v = self.tensors(device)
         given = {"causal": self.causal, **KINDS[self.kind]}
         layout: Any = "bhsd" if self.bhsd else "bshd"
@@ -134,7 +135,7 @@ class Case:
         return heads_first(out, layout), lambda: reference.attention(call, torch.float32)[0]
 
     def _packed(self, device: str) -> tuple[Tensor, Callable[[], Tensor]]:
-        """The same of packed sequences: the second to last is empty, the last as long as all."""
+        """Returns the same for three packed sequences, the second of them empty."""
         q, k, v = (
             (tensor.transpose(1, 2) if self.bhsd else tensor).flatten(0, 1)
             for tensor in self.tensors(device)
@@ -155,14 +156,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is kept after a round, in MB."""
+    """The memory in use after a round, in MB."""
 
     host: float
     device: float
 
     @classmethod
     def now(cls) -> Reading:
-        """Once everything that runs has ended and everything that can be freed is."""
+        """Reads the memory in use, after waiting for the device and freeing what can be freed."""
         torch.cuda.synchronize()
         gc.collect()
         torch.cuda.empty_cache()
@@ -172,9 +173,10 @@ class Reading:
 
 
 def growth(readings: Sequence[Reading]) -> Reading:
-    """From the end of the warm-up on: the highest reading of the second half above the first's.
+    """How much memory has grown since the warm-up: the maximum of the second half of the readings,
+    minus that of the first half.
 
-    Zero and less: flat. Raises ValueError where there are too few readings to tell.
+    Raises ValueError if there are too few readings.
     """
     warm = readings[round(WARM_UP * len(readings)) :]
     half = len(warm) // 2
@@ -187,10 +189,13 @@ def growth(readings: Sequence[Reading]) -> Reading:
     )
 
 
-def a_round(
-    pool: ThreadPoolExecutor, streams: Sequence[torch.cuda.Stream], cases: Sequence[Case], seed: int
+def run_round(
+    pool: ThreadPoolExecutor,
+    streams: Sequence[torch.cuda.Stream],
+    cases: Sequence[RandomCall],
+    seed: int,
 ) -> list[str]:
-    """The wrong outputs of all threads' calls."""
+    """Runs one round; returns what is wrong with the outputs of all threads."""
 
     def calls(thread: int) -> list[str]:
         chance = random.Random(f"{seed} {thread}")
@@ -204,7 +209,7 @@ def a_round(
 
 
 def main() -> None:
-    """Soaks, prints a line per round and the verdict."""
+    """Runs the rounds; prints a line for each, and whether the test has passed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.soak",
         description=__doc__,
@@ -215,13 +220,13 @@ def main() -> None:
     parser.add_argument("--allow-mb", type=float, default=64.0, help="default: 64")
     options = parser.parse_args()
     streams = [torch.cuda.Stream() for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
-    cases = [Case.draw(random.Random(f"{options.seed} {n}")) for n in range(DISTINCT)]
+    cases = [RandomCall.draw(random.Random(f"{options.seed} {n}")) for n in range(DISTINCT)]
     readings: list[Reading] = []
     wrong: list[str] = []
     until = time.monotonic() + 60 * options.minutes
     with ThreadPoolExecutor(THREADS) as pool:
         while time.monotonic() < until:
-            wrong += a_round(pool, streams, cases, options.seed + len(readings))
+            wrong += run_round(pool, streams, cases, options.seed + len(readings))
             readings.append(Reading.now())
             host, device = readings[-1].host, readings[-1].device
             print(f"round {len(readings)}: host {host:.0f} MB, device {device:.0f} MB", flush=True)

@@ -111,8 +111,16 @@ typedef Shape::VTile VTile;
 
 // Shared memory: queries, num_stages blocks of K, as many of V; at the end the output, over all of
 // it.
-constexpr int K_AT = SHARE_QK_SMEM ? 0 : QTile::BYTES;
-constexpr int V_AT = K_AT + num_stages * KTile::BYTES;
+// The search space lays it out, and the compiler gets offsets, bytes of a slot and slots as macros.
+static_assert(Q_BYTES >= QTile::BYTES && K_BYTES >= KTile::BYTES && V_BYTES >= VTile::BYTES &&
+                  O_BYTES >= Shape::OTile::BYTES,
+              "a slot holds a tile");
+static_assert(Q_SLOTS >= 1 && K_SLOTS >= num_stages && V_SLOTS >= num_stages && O_SLOTS >= 1,
+              "each stage has a slot");
+static_assert((Q_OFFSET | K_OFFSET | V_OFFSET | O_OFFSET | K_BYTES | V_BYTES) % 128 == 0,
+              "tiles begin at the first bank");
+static_assert(SHARE_QK_SMEM || (K_OFFSET >= Q_OFFSET + Q_BYTES && V_OFFSET >= Q_OFFSET + Q_BYTES),
+              "keys overwrite queries with SHARE_QK_SMEM only");
 
 // Groups of copies that may be unfinished when a step begins: those of later blocks.
 constexpr int PENDING_GROUPS = num_stages > 1 ? num_stages - 2 : 0;
@@ -127,7 +135,7 @@ struct KVPipeline {
     template <bool TAIL>
     DEVICE void copy_k(int block, int stage) const {
         const int first = block * BLOCK_N;
-        copy_rows<KTile, THREADS, HEAD_DIM, TAIL>(smem + K_AT + stage * KTile::BYTES,
+        copy_rows<KTile, THREADS, HEAD_DIM, TAIL>(smem + K_OFFSET + stage * K_BYTES,
                                                   k + Offset(first) * k_stride, k_stride,
                                                   seqlen - first);
     }
@@ -135,7 +143,7 @@ struct KVPipeline {
     template <bool TAIL>
     DEVICE void copy_v(int block, int stage) const {
         const int first = block * BLOCK_N;
-        copy_rows<VTile, THREADS, HEAD_DIM_V, TAIL>(smem + V_AT + stage * VTile::BYTES,
+        copy_rows<VTile, THREADS, HEAD_DIM_V, TAIL>(smem + V_OFFSET + stage * V_BYTES,
                                                     v + Offset(first) * v_stride, v_stride,
                                                     seqlen - first);
     }
@@ -190,14 +198,14 @@ DEVICE void step(WarpRows<Shape>& rows, const KVPipeline& kv, int block, int sta
                  float scale_log2) {
     typename WarpRows<Shape>::Scores s;
     kv.wait_k<MASKED>(block, stage);
-    rows.compute_scores(s, kv.smem, kv.smem + K_AT + stage * KTile::BYTES);
+    rows.compute_scores(s, kv.smem + Q_OFFSET, kv.smem + K_OFFSET + stage * K_BYTES);
     kv.wait_v(block);
     if (MASKED) {
         const int block_keys = kv.seqlen - block * BLOCK_N;
         rows.mask(s, CAUSAL ? row_keys - block * BLOCK_N : block_keys, CAUSAL, block_keys);
     }
     rows.template softmax<MASKED>(s, scale_log2);
-    rows.add_values(s, kv.smem + V_AT + stage * VTile::BYTES);
+    rows.add_values(s, kv.smem + V_OFFSET + stage * V_BYTES);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS_PER_SM)
@@ -218,19 +226,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS_PER_SM)
     WarpRows<Shape> rows;
     rows.init();
     q += at(q_strides, work.batch, work.head, first_query);
-    copy_rows<QTile, THREADS, HEAD_DIM, true>(smem, q, q_strides.row, sizes.seqlen_q - first_query);
+    copy_rows<QTile, THREADS, HEAD_DIM, true>(smem + Q_OFFSET, q, q_strides.row,
+                                             sizes.seqlen_q - first_query);
     cp_async_commit();
     if (SHARE_QK_SMEM) {
         cp_async_wait<0>();
         __syncthreads();
-        rows.load_q(smem);
+        rows.load_q(smem + Q_OFFSET);
         __syncthreads();
     }
     kv.start(blocks);
     if (Q_IN_REGS && !SHARE_QK_SMEM) {
         cp_async_wait<num_stages == 1 ? 1 : num_stages - 1>();  // the groups of kv.start
         __syncthreads();
-        rows.load_q(smem);
+        rows.load_q(smem + Q_OFFSET);
     }
 
     const int first_row = first_query + rows.first_row;
@@ -246,5 +255,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS_PER_SM)
     lse += Offset(work.batch * sizes.heads + work.head) * sizes.seqlen_q + first_row;
     rows.finalize(lse, sizes.seqlen_q - first_row);
     out += at(out_strides, work.batch, work.head, first_row);
-    rows.store(out, out_strides.row, sizes.seqlen_q - first_row, smem);
+    rows.store(out, out_strides.row, sizes.seqlen_q - first_row, smem + O_OFFSET);
 }

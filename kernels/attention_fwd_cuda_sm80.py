@@ -39,6 +39,8 @@ What each parameter trades:
 import ctypes
 import math
 
+from tunefa.spec.rounding import ceil_div
+
 LOG2_E = math.log2(math.e)
 SECTION_BYTES = 8 * 2**20
 """K and V of the heads whose causal tiles are interleaved."""
@@ -75,17 +77,7 @@ def variant(workload, config, aligned=True):
             **config,
         },
         "threads": 32 * config["num_warps"],
-        "smem_bytes": _smem_bytes(workload, config),
     }
-
-
-def _smem_bytes(workload, config):
-    """Queries, K and V; at the end the output, over all of it."""
-    columns = -(-workload.head_dim // 16) * 16
-    queries = config["BLOCK_M"] * columns
-    keys = config["num_stages"] * config["BLOCK_N"] * (columns + workload.head_dim_v)
-    loaded = max(queries, keys) if config["SHARE_QK_SMEM"] else queries + keys
-    return 2 * max(loaded, config["BLOCK_M"] * workload.head_dim_v)
 
 
 def is_aligned(tensors):
@@ -104,7 +96,7 @@ def arguments(tensors, spec):
     seqlen_q), fp32, contiguous. `scale` multiplies q @ k^T and is positive.
     """
     w = spec.workload
-    tiles, all_heads = -(-w.seqlen_q // spec.config["BLOCK_M"]), w.batch * w.heads
+    tiles, all_heads = ceil_div(w.seqlen_q, spec.config["BLOCK_M"]), w.batch * w.heads
     section = 1
     if w.causal:
         head_bytes = 2 * w.seqlen_k * (w.head_dim + w.head_dim_v)

@@ -164,23 +164,18 @@ constexpr int K_CHUNK = SWIZZLE_BYTES / ELEMENT, CHUNK = SWIZZLE_BYTES / 2;  // 
 constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE_BYTES, KV_CHUNK_BYTES = BLOCK_N * SWIZZLE_BYTES;
 // The output leaves through the slot of the queries, or through a buffer of its own in
 // EPILOGUE_SUBTILE subtiles.
-constexpr int Q_BYTES = (EPILOGUE_SUBTILE ? K_CHUNKS : larger(K_CHUNKS, V_CHUNKS)) * Q_CHUNK_BYTES;
 constexpr int O_CHUNKS = EPILOGUE_SUBTILE ? V_CHUNKS / EPILOGUE_SUBTILE : V_CHUNKS;  // of a subtile
 // e4m3: promoted sums lie in the output's buffer. A sum of the tensor cores has SUM_KEYS keys at
 // most (or one block).
 constexpr int SUM_BYTES = DTYPE_E4M3 ? 64 * 4 * V_COLUMNS : 0;
 constexpr int SUM_KEYS = 512, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
-constexpr int O_BYTES = EPILOGUE_SUBTILE ? larger(O_CHUNKS * Q_CHUNK_BYTES, SUM_BYTES) : 0;
 // Probabilities of 64 rows, in the widest chunks that divide a row: none is half empty.
 constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
 constexpr int P_CHUNK = P_SWIZZLE / 2, P_CHUNK_BYTES = 64 * P_SWIZZLE;
-constexpr int P_BYTES = P_IN_SMEM ? 64 * 2 * BLOCK_N : 0;
 constexpr int COPIED_KEYS = BLOCK_N / CLUSTER_SIZE;  // of a block, by each CTA of a cluster
 // Rows of V^T are columns of V, in chunks of as many keys as divide a block.
 constexpr int VT_SWIZZLE = BLOCK_N % 128 == 0 ? 128 : BLOCK_N % 64 == 0 ? 64 : 32;
 constexpr int VT_CHUNK_BYTES = V_COLUMNS * VT_SWIZZLE, COPIED_COLUMNS = V_COLUMNS / CLUSTER_SIZE;
-constexpr int K_BYTES = K_CHUNKS * KV_CHUNK_BYTES;
-constexpr int V_BYTES = DTYPE_E4M3 ? V_COLUMNS * BLOCK_N : V_CHUNKS * KV_CHUNK_BYTES;
 constexpr int ROWS = 64 * WARPGROUPS;
 constexpr int THREADS = 128 * (WARPGROUPS + 1);
 // The launch gives each thread 65,536 / THREADS registers, rounded down to a multiple of 8: 168
@@ -207,10 +202,29 @@ static_assert(!DTYPE_E4M3 || (EPILOGUE_SUBTILE == 1 && !P_IN_SMEM),
               "e4m3 needs EPILOGUE_SUBTILE = 1: promoted sums lie in the output's buffer");
 static_assert(INTRA_WG_OVERLAP || !PING_PONG, "PING_PONG needs INTRA_WG_OVERLAP");
 
-// Shared memory, in bytes from a multiple of 1,024, at which swizzles begin.
-constexpr int Q_AT = 0, P_AT = Q_AT + Q_STAGES * WARPGROUPS * Q_BYTES;
-constexpr int K_AT = P_AT + WARPGROUPS * P_BYTES, V_AT = K_AT + num_stages * K_BYTES;
-constexpr int O_AT = padded(V_AT + num_stages * V_BYTES, 1024), BARRIERS_AT = O_AT + WARPGROUPS * O_BYTES;
+// Shared memory begins at a multiple of 1,024. The search space lays it out; offset, bytes of a
+// slot and number of slots of each region are macros.
+static_assert(Q_BYTES >= (EPILOGUE_SUBTILE ? K_CHUNKS : larger(K_CHUNKS, V_CHUNKS)) *
+                             Q_CHUNK_BYTES,
+              "a slot of queries holds their chunks, and the output without a buffer of its own");
+static_assert(!P_IN_SMEM || P_BYTES >= 64 * 2 * BLOCK_N,
+              "a slot holds the probabilities of 64 rows");
+static_assert(K_BYTES == K_CHUNKS * KV_CHUNK_BYTES,
+              "a slot's barrier waits for as many bytes of K");
+static_assert(V_BYTES == (DTYPE_E4M3 ? V_COLUMNS * BLOCK_N : V_CHUNKS * KV_CHUNK_BYTES),
+              "a slot's barrier waits for as many bytes of V");
+static_assert(!EPILOGUE_SUBTILE || O_BYTES >= larger(O_CHUNKS * Q_CHUNK_BYTES, SUM_BYTES),
+              "a slot holds the output of a subtile, and the sums of e4m3");
+static_assert(Q_SLOTS >= Q_STAGES * WARPGROUPS && P_SLOTS >= WARPGROUPS && K_SLOTS >= num_stages &&
+                  V_SLOTS >= num_stages && O_SLOTS >= WARPGROUPS,
+              "each stage and each warpgroup has a slot");
+static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= 4 * num_stages + 2 * Q_STAGES * WARPGROUPS,
+              "each slot of K, V and Q has two barriers");
+static_assert((Q_OFFSET | Q_BYTES | K_OFFSET | K_BYTES) % (8 * SWIZZLE_BYTES) == 0 &&
+                  (O_OFFSET | O_BYTES) % (8 * SWIZZLE_BYTES) == 0 &&
+                  (V_OFFSET | V_BYTES) % (8 * (DTYPE_E4M3 ? VT_SWIZZLE : SWIZZLE_BYTES)) == 0 &&
+                  (P_OFFSET | P_BYTES) % (8 * P_SWIZZLE) == 0 && BARRIERS_OFFSET % 8 == 0,
+              "a swizzle begins anew with every 8 rows");
 
 struct Sizes {
     int heads, seqlen_q, seqlen_k;
@@ -305,7 +319,7 @@ extern "C" __global__ void LAUNCH_BOUNDS
     // The shuffle tells the compiler that it is the same in all lanes.
     int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
     if (threadIdx.x == 0) {
-        u32 barriers = shared + BARRIERS_AT;
+        u32 barriers = shared + BARRIERS_OFFSET;
         KPipeline{barriers}.init(4 * WARPGROUPS * CLUSTER_SIZE);
         VPipeline{barriers}.init(4 * WARPGROUPS * CLUSTER_SIZE);
         QPipeline{barriers}.init(EPILOGUE_SUBTILE ? 4 : 1);

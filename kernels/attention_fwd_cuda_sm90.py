@@ -34,6 +34,8 @@ from tunefa.kernels.hopper import tile_table, transposed_v
 from tunefa.kernels.hopper.tile_table import specialize  # noqa: F401 - a part of the contract
 from tunefa.kernels.hopper.tma import is_aligned  # noqa: F401 - a part of the contract
 
+from tunefa.spec.rounding import ceil_div, round_up
+
 LOG2_E = math.log2(math.e)
 _PARAMETERS = (
     *("WARPGROUPS", "BLOCK_N", "num_stages", "Q_STAGES", "EPILOGUE_SUBTILE", "INTRA_WG_OVERLAP"),
@@ -60,47 +62,16 @@ def variant(workload, config, aligned=True):
         "DTYPE_E4M3": int(_is_e4m3(workload)),
     }
     threads = 128 * (config["WARPGROUPS"] + 1)
-    return {
-        "function": "attention_fwd",
-        "defines": defines,
-        "threads": threads,
-        "smem_bytes": _smem_bytes(workload, config),
-    }
+    return {"function": "attention_fwd", "defines": defines, "threads": threads}
 
 
 def _is_e4m3(workload):
     return workload.dtype == "e4m3"
 
 
-def _smem_bytes(workload, config):
-    """Dynamic shared memory, laid out as the .cu says."""
-    rows, width, o_parts = (
-        64 * config["WARPGROUPS"],
-        config["SWIZZLE_BYTES"],
-        config["EPILOGUE_SUBTILE"],
-    )
-    columns_v, block_n = _round_up(workload.head_dim_v, 16), config["BLOCK_N"]
-    # WGMMA sums over 32 bytes of a row at a time.
-    k_width = _round_up(_round_up(_element(workload) * workload.head_dim, 32), width)
-    o_width = _round_up(2 * columns_v, width)
-    v_bytes = block_n * (columns_v if _is_e4m3(workload) else o_width)
-    q_bytes = rows * (k_width if o_parts else max(k_width, o_width))
-    o_bytes = rows * o_width // o_parts if o_parts else 0
-    if _is_e4m3(workload) and o_parts:
-        o_bytes = max(o_bytes, 4 * rows * columns_v)
-    p_bytes = 2 * rows * block_n if config["P_IN_SMEM"] else 0
-    barriers = 4 * config["num_stages"] + 2 * config["Q_STAGES"] * config["WARPGROUPS"]
-    kv_bytes = _round_up(config["num_stages"] * (block_n * k_width + v_bytes), 1024)
-    return config["Q_STAGES"] * q_bytes + kv_bytes + o_bytes + p_bytes + 8 * barriers
-
-
 def _element(workload):
     """Bytes."""
     return 1 if _is_e4m3(workload) else 2
-
-
-def _round_up(n, to):
-    return -(-n // to) * to
 
 
 def preprocess(workload, config):
@@ -128,7 +99,7 @@ def preprocess_arguments(tensors, spec):
     sizes = map(ctypes.c_int, (heads_kv, seqlen_k, keys // 4))
     strides = map(ctypes.c_longlong, transposed_v.strides(v))
     # Of the three axes only the first takes more than 65,535.
-    return (batch * heads_kv * -(-keys // _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]
+    return (batch * heads_kv * ceil_div(keys, _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]
 
 
 def arguments(tensors, spec):
@@ -153,7 +124,7 @@ def arguments(tensors, spec):
         # As many keys as divide a block lie together.
         keys = next(keys for keys in (128, 64, 32) if config["BLOCK_N"] % keys == 0)
         maps.append(
-            _map(vt, _round_up(workload.head_dim_v, 16) // config["CLUSTER_SIZE"], keys, keys)
+            _map(vt, round_up(workload.head_dim_v, 16) // config["CLUSTER_SIZE"], keys, keys)
         )
     else:
         maps.append(_map(v, n, k_columns, width))

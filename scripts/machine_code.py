@@ -4,10 +4,11 @@
     python scripts/machine_code.py dump after.json       # after it, with the same compilers
     python scripts/machine_code.py renew before.json after.json
 
-`dump` compiles configs of each NVIDIA kernel (its shipped records, its defaults, and some of its
-space by chance) and keeps a hash of each one's instructions. Where all of a kernel's are the same,
-`renew` writes its old and new source hash to tunefa/store/source_hashes.yaml and the new one into
-the shipped results. It ends with status 1 where some differ, and changes nothing of that kernel.
+`dump` compiles configs of each NVIDIA kernel (those of its shipped records, its defaults, and some
+random ones of its space) and writes a hash of the instructions of each. Where all hashes of a
+kernel are the same, `renew` writes its old and new source hash to tunefa/store/source_hashes.yaml
+and the new one into the shipped results. Where some differ, it changes nothing for that kernel, and
+the exit status is 1.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ WORKLOADS = (
     "b4_h8_kv2_q1024_d64_bf16_causal_softcap_varlen",
     "b1_h8_kv2_q1024_d64_fp32_causal",
 )
-CHANCE = 4
-"""Configs of each workload's space beside the default."""
+RANDOM_CONFIGS = 4
+"""How many random configs are compiled for each workload, beside the default."""
 
 
 def sass(image: bytes) -> str:
-    """The instructions of a cubin, without what says which source lines they are from."""
+    """The instructions of a cubin, without line information."""
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -86,12 +87,12 @@ def cases(kernel: Kernel) -> Iterator[tuple[Case, dict[str, Any]]]:
             case = Case(kernel, Workload.parse(text), Target.named(arch))
             if case.why_not() is None:
                 feasible = case.feasible().configs
-                chosen = random.Random(text).sample(feasible, min(CHANCE, len(feasible)))
+                chosen = random.Random(text).sample(feasible, min(RANDOM_CONFIGS, len(feasible)))
                 yield from ((case, dict(config)) for config in (case.default(), *chosen))
 
 
 def dump(path: Path) -> None:
-    """Writes the source hash and the machine code's hashes of every kernel for NVIDIA GPUs."""
+    """Writes the source hash and the hashes of the machine code of every kernel for NVIDIA GPUs."""
     found: dict[str, Any] = {}
     for name in kernels.names():
         kernel = kernels.load(name)
@@ -107,7 +108,7 @@ def dump(path: Path) -> None:
 
 
 def renew(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Writes down which hashes are of the same code; returns the kernels whose code differs."""
+    """Writes which source hashes have the same code; returns the kernels with different code."""
     table: dict[str, dict[str, str]] = {}
     if source_hashes.TABLE.exists():
         table = dict(strict_yaml.load_file(source_hashes.TABLE) or {})
@@ -146,6 +147,7 @@ def _renewed(record: Record) -> Record:
 
 
 def main() -> int:
+    """Runs the command; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["dump", "renew"])
     parser.add_argument("paths", nargs="+", type=Path)
@@ -157,7 +159,7 @@ def main() -> int:
     differing = renew(before, after)
     renew_results()
     for name in differing:
-        print(f"{name}: the machine code is another: measure it again")
+        print(f"{name}: the machine code has changed: measure it again")
     return 1 if differing else 0
 
 

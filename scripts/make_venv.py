@@ -1,10 +1,11 @@
-"""Makes .venv: tunefa (editable), its tools, and a torch and Triton that belong together.
+"""Makes .venv with tunefa (editable), its tools, and versions of torch and Triton that fit
+together.
 
-Run by `make` with the Python to build on. A torch that this Python already has is kept at exactly
-its version; otherwise the pair in constraints.txt is installed. Needs the standard library only.
+`make` runs it with the Python to use. If this Python has a torch, exactly that version is used;
+otherwise the versions in constraints.txt are installed. Needs the standard library only.
 """
 
-# No `from __future__ import annotations`: Python 3.6 must get as far as the sentence below.
+# No `from __future__ import annotations`: Python 3.6 must be able to print the message below.
 import json
 import os
 import re
@@ -24,11 +25,11 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / "ready"
-"""Written last; holds the folder that the environment was made for."""
+"""This file is written last. It holds the folder that the environment was made for."""
 
 OLDEST_TORCH = (2, 8)
 OLDEST_TRITON, NEWEST_TRITON = (3, 6), (3, 9)
-"""As in pyproject.toml."""
+"""The same versions as in pyproject.toml."""
 
 PROBE = """
 import importlib.metadata, json, os, torch
@@ -61,27 +62,27 @@ TROUBLES = {
         " several GB) and run make again"
     ),
 }
-"""What pip writes when it fails, and what that means."""
+"""What pip prints when it fails (a regular expression), and what it means."""
 
 
 class Torch(NamedTuple):
-    """The torch of the Python that runs this."""
+    """The torch of the Python that runs this script."""
 
     version: str
     triton: str
-    """The version of Triton installed beside it, or nothing."""
+    """The version of Triton that is installed with it; empty if there is none."""
     requires: list[str]
     folder: str
-    """The site-packages that it lies in."""
+    """The site-packages folder of this torch."""
 
 
 def say(text: str) -> None:
-    """One line of progress; standard output belongs to what make runs next."""
+    """Prints a line of progress on standard error; standard output is for what make runs next."""
     print(text, file=sys.stderr, flush=True)
 
 
 def release(version: str) -> tuple[int, int]:
-    """(2, 8) of "2.8.0+cpu"; a pre-release of x.y.0 comes before x.y, as it does for pip."""
+    """Returns (2, 8) for "2.8.0+cpu"; a pre-release of x.y.0 is older than x.y, as for pip."""
     found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(a|b|rc|\.dev)?", version)
     if not found:
         return (0, 0)
@@ -98,7 +99,7 @@ def probe() -> Torch | None:
     """The torch that this Python imports, if any."""
     if find_spec("torch") is None:
         return None
-    # In a process of its own, which a torch built for another machine may end.
+    # In another process, as a torch that was built for another machine may crash it.
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -108,18 +109,18 @@ def probe() -> Torch | None:
 
 
 def unfit(torch: Torch) -> str:
-    """Why tunefa cannot run on this torch; nothing if it can."""
+    """Why tunefa cannot run with this torch; empty if it can."""
     if release(torch.version) < OLDEST_TORCH:
         return f"it is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
     for requirement in torch.requires:
         exact = re.match(r"triton\s*\(?==\s*([^\s;,)]+)", requirement)
         if exact and not serves(exact[1]):
-            return f"it requires triton {exact[1]}, and tunefa 3.6 to 3.9"
+            return f"it requires triton {exact[1]}, and tunefa requires 3.6 to 3.9"
     return ""
 
 
 def constraints(torch: Torch | None) -> str:
-    """constraints.txt, with the versions of `torch` in place of its torch and triton."""
+    """The text of constraints.txt, with the versions of `torch` instead of its torch and triton."""
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     if torch is None:
         return text
@@ -133,7 +134,7 @@ def constraints(torch: Torch | None) -> str:
 
 
 def stale() -> bool:
-    """Whether .venv was made for another folder or by another Python, and cannot be updated."""
+    """Whether .venv must be made again: it was made for another folder or by another Python."""
     if READY.is_file() and READY.read_text(encoding="utf-8") != os.getcwd():
         return True
     made = VENV / "pyvenv.cfg"
@@ -142,7 +143,7 @@ def stale() -> bool:
 
 
 def create(torch: Torch | None) -> None:
-    """The environment in .venv, in which `torch` can be imported."""
+    """Makes the environment .venv, in which `torch` can be imported."""
     try:
         import ensurepip  # noqa: F401
         import venv
@@ -159,17 +160,17 @@ def create(torch: Torch | None) -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"{VENV} could not be made with {sys.executable}: {error}")
     if torch is not None and sys.prefix != sys.base_prefix:
-        # This Python is a virtual environment itself, which the new one does not see.
+        # This Python is a virtual environment itself; the new one does not see its packages.
         asked = [str(PYTHON), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         folder = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
         Path(folder, "outer_venv.pth").write_text(torch.folder + "\n", encoding="utf-8")
 
 
 def install(limits: Path) -> None:
-    """tunefa and its tools into .venv; ends the program with one sentence if pip fails."""
+    """Installs tunefa and its tools into .venv; if pip fails, exits with one sentence."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install"]
     command += ["--constraint", str(limits), "--editable", f"{ROOT}[dev,cuda]"]
-    # A machine that installs to the user's folder by default cannot do so from here.
+    # pip may be configured to install into the user's folder, which does not work in .venv.
     env = {**os.environ, "PIP_USER": "0"}
     said = []
     with subprocess.Popen(
@@ -188,7 +189,7 @@ def install(limits: Path) -> None:
 def main() -> None:
     """Makes or updates .venv."""
     if Path(sys.prefix).resolve() == VENV.resolve():
-        # .venv is activated in this shell: build on the Python that .venv was built on.
+        # .venv is activated in this shell: use the Python that .venv was made with.
         base = Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")
         os.execv(base, [str(base), *sys.argv])
     torch = probe()

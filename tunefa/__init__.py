@@ -2,7 +2,8 @@
 
     out = tunefa.flash_attention(q, k, v, causal=True)
 
-Importing this loads no PyTorch: what needs it is imported when it is first asked for.
+Importing this does not load PyTorch. The functions that need it are imported when they are first
+used.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def __getattr__(name: str) -> object:
 
     home = importlib.import_module(_HOMES.get(name, "tunefa.runtime.process"))
     value: object = getattr(home, name)
-    globals()[name] = value  # so that the next access does not come here
+    globals()[name] = value  # the next access finds it without this function
     return value
 
 

@@ -1,4 +1,4 @@
-"""The version of tunefa: the one place that says it."""
+"""The version of tunefa. No other file has it."""
 
 from __future__ import annotations
 

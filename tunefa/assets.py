@@ -1,7 +1,8 @@
-"""Where the data folders are: kernels, search_spaces, results.
+"""The paths of tunefa's data folders, and of the user's data and caches.
 
-They lie at the top of the tree and inside the package once it is installed. `importlib.resources`
-does not find them in an editable install, so this looks at the file system.
+The data folders `kernels`, `search_spaces` and `results` are at the top of the source tree, and
+inside the package once it is installed. `importlib.resources` does not find them in an editable
+install, so the file system is searched.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ FOLDERS = ("kernels", "search_spaces", "results")
 
 
 def root(name: str) -> Path:
-    """The folder `name` of this tunefa: in a wheel, an editable install or a bare checkout.
+    """The data folder `name`, in an installed wheel, an editable install or a bare checkout.
 
-    Raises ValueError for a name that is not in `FOLDERS` and TunefaError where the folder is
-    missing, which is a broken installation.
+    Raises ValueError for a name that is not in `FOLDERS`, and TunefaError if the folder is missing,
+    which means that the installation is damaged.
     """
     if name not in FOLDERS:
         raise ValueError(f"no data folder {name!r}: there are {', '.join(FOLDERS)}")
@@ -27,7 +28,7 @@ def root(name: str) -> Path:
     if (package / name).is_dir():
         return package / name
     tree = package.parent
-    # In site-packages a neighbour called "kernels" belongs to another project.
+    # In site-packages a folder called "kernels" beside tunefa would belong to another project.
     if (tree / "pyproject.toml").is_file() and (tree / name).is_dir():
         return tree / name
     raise TunefaError(
@@ -36,17 +37,17 @@ def root(name: str) -> Path:
 
 
 def home() -> Path:
-    """The folder of this user's data: `TUNEFA_HOME` if it is set, else the platform's own."""
+    """The folder of the user's data: `TUNEFA_HOME` if it is set, else the platform's usual one."""
     chosen = os.environ.get("TUNEFA_HOME")
     if chosen:
         return Path(chosen).expanduser()
-    import platformdirs  # 15 ms that most imports of tunefa need not pay
+    import platformdirs  # takes 15 ms, and most imports of tunefa do not need it
 
     return platformdirs.user_data_path("tunefa")
 
 
 def cache() -> Path:
-    """The folder of what can be made again: in `TUNEFA_HOME` if it is set, else the platform's."""
+    """The folder of caches: in `TUNEFA_HOME` if it is set, else the platform's usual one."""
     if os.environ.get("TUNEFA_HOME"):
         return home() / "cache"
     import platformdirs
@@ -55,12 +56,13 @@ def cache() -> Path:
 
 
 def keep(path: Path, data: bytes) -> None:
-    """Puts a file into the cache by a rename: any number of processes may write the same.
+    """Writes a file of the cache, and renames it at the end, so that several processes may write
+    it.
 
-    Where the folder cannot be written nothing is kept. Nothing waits for the disk: what a power
-    failure leaves may be damaged, which readers have to notice.
+    If the folder cannot be written, nothing is kept. It does not wait for the disk: after a power
+    failure the file may be damaged, and readers have to notice that.
     """
-    import tempfile  # every start of tunefa imports this module, few keep anything
+    import tempfile  # every start of tunefa imports this module, and few write a file
 
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,5 +72,5 @@ def keep(path: Path, data: bytes) -> None:
                 file.write(data)
             os.replace(temporary, path)
         finally:
-            with contextlib.suppress(FileNotFoundError):  # it has got its name
+            with contextlib.suppress(FileNotFoundError):  # it was renamed
                 os.unlink(temporary)

@@ -1,4 +1,4 @@
-"""What a user did wrong, said in one sentence."""
+"""The error for mistakes of a user, which says in one sentence what is wrong."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from difflib import get_close_matches
 
 
 class TunefaError(Exception):
-    """A mistake the user can mend: what is wrong, the value, where, and what to do.
+    """A mistake that the user can correct. It says what is wrong, the value, where, and what to do.
 
     Anything else that escapes tunefa is a bug and keeps its traceback.
     """
 
     exit_code = 1
-    """Status of the process that ends with this error."""
+    """The exit status of a command that ends with this error."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> TunefaError:
-    """The error for a `name` that is not among the `known` ones, suggesting the nearest.
+    """Returns the error for a `name` that is not among the `known` ones; it suggests the nearest.
 
-    Returned, not raised, so that the caller's `raise` is where the control flow shows.
+    The caller raises it, so that its control flow shows the `raise`.
     """
     names = sorted(known) if isinstance(known, set | frozenset) else list(known)
     spellings = {each.lower(): each for each in names}

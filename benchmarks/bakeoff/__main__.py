@@ -2,8 +2,9 @@
 
     make bench-search
 
-Every strategy of tunefa's and some of kernel_tuner's run over every landscape with 30 seeds. Writes
-bakeoff.json beside this file, the tables of docs/search.md and the plot docs/search.png.
+All strategies of tunefa and some of kernel_tuner run on every landscape with 30 seeds. A landscape
+holds the recorded times of all configs for one workload. The command writes bakeoff.json beside
+this file, the tables of docs/search.md and the plot docs/search.png.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.bakeoff import judges, report, runs
-from benchmarks.bakeoff.report import Outcome
+from benchmarks.bakeoff.report import StrategyRuns
 from tunefa.search import strategies
 
 SEEDS = 30
@@ -27,32 +28,32 @@ DATA = Path(__file__).resolve().with_name("bakeoff.json")
 PEER = "kernel_tuner"
 
 
-def outcome(path: Path, strategy: str) -> Outcome:
-    """All runs of one strategy over one landscape."""
+def run_strategy(path: Path, strategy: str) -> StrategyRuns:
+    """Runs one strategy on one landscape with all seeds."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     course = runs.course(path)
     peer, _, name = strategy.rpartition(" ")
     run = judges.run if peer else runs.own
     reached = [run(course, name, seed) for seed in range(SEEDS)]
-    return Outcome(course.name, strategy, reached, runs.SLOW.get(name, runs.LIMIT))
+    return StrategyRuns(course.name, strategy, reached, runs.SLOW.get(name, runs.LIMIT))
 
 
 def main() -> None:
-    """Runs everything, and reports."""
+    """Runs all strategies on all landscapes, and writes the report."""
     paths = sorted(LANDSCAPES.glob("*.jsonl.xz"))
     named = [*strategies.names(), *(f"{PEER} {name}" for name in judges.NAMES)]
-    outcomes = []
+    results = []
     console = Console(stderr=True)
     with ProcessPoolExecutor() as pool, Progress(console=console) as progress:
-        asked = [pool.submit(outcome, path, name) for name in named for path in paths]
+        asked = [pool.submit(run_strategy, path, name) for name in named for path in paths]
         bar = progress.add_task("runs", total=len(asked))
         for done in as_completed(asked):
-            outcomes.append(done.result())
+            results.append(done.result())
             progress.advance(bar)
-    outcomes.sort(key=lambda each: (named.index(each.strategy), each.landscape))
-    grounds = [report.ground(runs.course(path)) for path in paths]
+    results.sort(key=lambda each: (named.index(each.strategy), each.landscape))
+    landscapes = [report.facts(runs.course(path)) for path in paths]
     versions = {name: version(name) for name in ("optuna", "kernel_tuner")}
-    made = report.Report(grounds, outcomes, versions)
+    made = report.Report(landscapes, results, versions)
     DATA.write_text(json.dumps(made.to_data(), indent=1) + "\n", encoding="utf-8")
     made.show(Console())
     made.write()

@@ -1,10 +1,10 @@
-"""Strategies from outside, on the same landscapes: those of kernel_tuner 1.5.
+"""Runs strategies of kernel_tuner 1.5 on the same landscapes.
 
-Its own search space holds just the feasible configs, its options are the defaults, and a runner in
-place of its simulation mode answers from the landscape, so that a run ends when it is good enough.
-What it asks for again comes from its cache and is not counted. A failed config is answered with the
-time that its Bayesian optimisation takes for one: the error that 1.5.0 hands it instead overflows
-its Gaussian process.
+Its search space holds just the feasible configs, and its options are the defaults. A runner answers
+from the landscape instead of its simulation mode, so that a run ends when it is good enough.
+Configs that it asks for again come from its cache and are not counted. A failed config gets the
+time that its Bayesian optimisation uses for failures: the error that version 1.5.0 passes on
+instead overflows its Gaussian process.
 
 Source: Willemsen et al., "Bayesian Optimization for auto-tuning GPU kernels", PMBS 2021; van
 Werkhoven, "Kernel Tuner: A search-optimizing GPU code auto-tuner", FGCS 90 (2019).
@@ -36,11 +36,11 @@ _SAMPLERS = (
     "scipy.stats.qmc.LatinHypercube",
     "kernel_tuner.strategies.bayes_opt.LatinHypercube",
 )
-"""Where Latin hypercubes are drawn from a generator that no seed reaches."""
+"""Names of the sampler of Latin hypercubes, whose generator kernel_tuner does not seed."""
 
 
 class Replay(Runner):  # type: ignore[misc]  # kernel_tuner has no types
-    """Answers from a landscape."""
+    """A runner that answers from a landscape."""
 
     def __init__(self, tally: Tally, names: list[str]) -> None:
         super().__init__()
@@ -48,15 +48,15 @@ class Replay(Runner):  # type: ignore[misc]  # kernel_tuner has no types
         self.dev = Options(max_threads=10**9)
 
     def get_device_info(self) -> Any:
-        """No limits: the feasible list has them."""
+        """Returns no limits: all configs are feasible."""
         return self.dev
 
     def get_environment(self, tuning_options: Any) -> dict[str, Any]:
-        """Nothing."""
+        """Returns nothing."""
         return {}
 
     def run(self, parameter_space: Iterable[Any], tuning_options: Any) -> list[Any]:
-        """One result per config; None from where the run is over."""
+        """Returns one result per config; None for configs after the end of the run."""
         return [self._result(values, tuning_options.budget) for values in parameter_space]
 
     def _result(self, values: Any, budget: Any) -> dict[str, Any] | None:
@@ -71,13 +71,13 @@ class Replay(Runner):  # type: ignore[misc]  # kernel_tuner has no types
 
 
 def run(course: Course, name: str, seed: int) -> Reached:
-    """A run of one of kernel_tuner's strategies, by the name of its module."""
+    """Runs one of kernel_tuner's strategies, by the name of its module."""
     configs = course.problem.configs
     values: dict[str, list[Any]] = {
         parameter: sorted({config[parameter] for config in configs}) for parameter in configs[0]
     }
     cache = {str(place): dict(config) for place, config in enumerate(configs)}
-    # A space of its own for each run: it remembers which neighbours were drawn.
+    # Each run has its own space, as a space remembers which neighbours were drawn.
     space = Searchspace(None, None, None, from_cache={"tune_params": values, "cache": cache})
     tally = Tally(course)
     limit = min(LIMIT, len(configs))

@@ -1,4 +1,4 @@
-"""The plot of docs/search.md: how many runs are within 2 % after how many evaluations."""
+"""Draws the plot of docs/search.md: the share of runs within 2 % by the number of evaluations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib import pyplot
 
 @dataclass(frozen=True)
 class Line:
-    """One strategy."""
+    """The runs of one strategy."""
 
     name: str
     counts: Sequence[float]
@@ -25,7 +25,7 @@ class Line:
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """The share of runs that are close enough after so many evaluations; a line per strategy."""
+    """Draws a line for each strategy: the share of runs that are close enough, by evaluations."""
     figure, axes = pyplot.subplots(figsize=(9.5, 5), layout="constrained")
     colours = pyplot.get_cmap("tab10")
     limit = max(line.limit for line in lines)

@@ -1,4 +1,4 @@
-"""What the runs say: tables on the screen and in docs/search.md, and the plot beside them."""
+"""The report of the runs: tables on the screen and in docs/search.md, and a plot."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _HEADS = [f"within {target:.0%}" for target in TARGETS]
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What there is to find in a landscape."""
+class LandscapeFacts:
+    """The number of good configs in a landscape, and how good the obvious ones are."""
 
     landscape: str
     configs: int
     within: tuple[int, ...]
-    """How many of them are within each target."""
+    """How many configs are within each target."""
     first_pick: float
-    """The excess of the model's favourite before anything is compiled."""
+    """The excess of the config with the least predicted time, before any is compiled."""
     default: float
-    """The excess of the kernel's default."""
+    """The excess of the kernel's default config."""
 
 
-def ground(course: Course) -> Ground:
+def facts(course: Course) -> LandscapeFacts:
     """The facts of one landscape."""
     within = tuple(sum(e <= target for e in course.excess.values()) for target in TARGETS)
     count = len(course.problem.configs)
-    return Ground(course.name, count, within, course.first_pick, course.default)
+    return LandscapeFacts(course.name, count, within, course.first_pick, course.default)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """The runs of one strategy over one landscape, by seed."""
+class StrategyRuns:
+    """The runs of one strategy on one landscape, by seed."""
 
     landscape: str
     strategy: str
@@ -53,45 +53,46 @@ class Outcome:
     """Evaluations after which a run was given up."""
 
     def shown(self, target: int) -> str:
-        """The median, as a table has it."""
+        """The median as a table shows it."""
         return _count(self.median(target), self.limit)
 
     def median(self, target: int) -> float:
-        """Evaluations to within a target, by its place; infinite if most runs do not get there."""
+        """The median of the evaluations to reach a target; infinite if most runs do not reach
+        it."""
         return median(counts([run[target] for run in self.reached]))
 
 
 def counts(reached: Sequence[int | None]) -> list[float]:
-    """Evaluations as numbers; infinite for a run that did not get there."""
+    """Evaluations as numbers; infinite for a run that did not reach the target."""
     return [math.inf if count is None else float(count) for count in reached]
 
 
 @dataclass(frozen=True)
 class Report:
-    """All grounds and outcomes, strategies in the order of the runs."""
+    """The facts of all landscapes, and the runs of all strategies."""
 
-    grounds: Sequence[Ground]
-    outcomes: Sequence[Outcome]
+    landscapes: Sequence[LandscapeFacts]
+    results: Sequence[StrategyRuns]
     versions: dict[str, str]
 
     @property
     def strategies(self) -> list[str]:
-        """The names, best first: by the median over landscapes of evaluations to within 2 %."""
-        names = dict.fromkeys(outcome.strategy for outcome in self.outcomes)
+        """The names of the strategies, best first, by `overall` of the 2 % target."""
+        names = dict.fromkeys(result.strategy for result in self.results)
         return sorted(names, key=lambda name: [self.overall(name, t) for t in (_MAIN, 0, 2)])
 
-    def of(self, strategy: str) -> list[Outcome]:
-        """A strategy's outcomes, one per landscape."""
-        return [outcome for outcome in self.outcomes if outcome.strategy == strategy]
+    def of(self, strategy: str) -> list[StrategyRuns]:
+        """A strategy's runs on each landscape."""
+        return [result for result in self.results if result.strategy == strategy]
 
     def overall(self, strategy: str, target: int) -> float:
         """Median over landscapes of the median over seeds."""
-        return median(outcome.median(target) for outcome in self.of(strategy))
+        return median(result.median(target) for result in self.of(strategy))
 
     def to_data(self) -> dict[str, Any]:
-        """Every count, for those who want to compute something else."""
-        runs = [vars(outcome) for outcome in self.outcomes]
-        landscapes = [vars(ground) for ground in self.grounds]
+        """All counts as plain data, for further statistics."""
+        runs = [vars(result) for result in self.results]
+        landscapes = [vars(facts) for facts in self.landscapes]
         return {
             "targets": TARGETS,
             "limit": LIMIT,
@@ -101,7 +102,7 @@ class Report:
         }
 
     def show(self, console: Console) -> None:
-        """The tables on the screen."""
+        """Prints the tables."""
         for title, rows in self._tables().items():
             table = Table(title=title, title_justify="left", box=None)
             for place, head in enumerate(rows[0]):
@@ -111,7 +112,7 @@ class Report:
             console.print(table)
 
     def write(self) -> None:
-        """The tables into docs/search.md, and the plot beside it."""
+        """Writes the tables into docs/search.md, and the plot beside it."""
         from benchmarks.bakeoff import plot  # it needs matplotlib, which tables do not
 
         page = DOCS / "search.md"
@@ -122,20 +123,21 @@ class Report:
         plot.draw(lines, DOCS / "search.png")
 
     def filled(self, page: str) -> str:
-        """A page with the tables between its marks, in place of what was there."""
+        """Returns the page with new tables between its marks."""
         made = "\n".join(f"{title}:\n\n{_markdown(rows)}" for title, rows in self._tables().items())
         used = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         return _MARKS.sub(lambda _: f"\n{made}\nMade with {used}.\n\n", page)
 
     def pooled(self, strategy: str) -> list[float]:
-        """Evaluations to within 2 % of every run of a strategy."""
+        """The evaluations to reach 2 %, of every run of a strategy."""
         return [c for o in self.of(strategy) for c in counts([run[_MAIN] for run in o.reached])]
 
     def _tables(self) -> dict[str, list[list[str]]]:
-        pick = median(ground.first_pick for ground in self.grounds)
+        pick = median(each.first_pick for each in self.landscapes)
         return {
             "Evaluations, median over the landscapes of the median over seeds": self._overall(),
-            "Evaluations to within 2 %, median over seeds, by landscape; the model's first pick is "
+            "Evaluations to within 2 %, median over seeds, by landscape; the cost model's first "
+            "choice is "
             f"{pick:.0%} slower than the best in the median": self._by_landscape(),
         }
 
@@ -148,18 +150,20 @@ class Report:
         return rows
 
     def _by_landscape(self) -> list[list[str]]:
-        """Landscapes side by side: what there is to find, then how soon each strategy found it."""
+        """The table by landscape: its facts, then the evaluations of each strategy."""
         rows = [
-            ["", *(_short(ground.landscape) for ground in self.grounds)],
-            ["feasible configs", *(f"{ground.configs:,}" for ground in self.grounds)],
+            ["", *(_short(each.landscape) for each in self.landscapes)],
+            ["feasible configs", *(f"{each.configs:,}" for each in self.landscapes)],
         ]
         for place, head in enumerate(_HEADS):
-            rows.append([f"of them {head}", *(f"{g.within[place]}" for g in self.grounds)])
-        rows.append(["the kernel's default", *(f"+{g.default:.1%}" for g in self.grounds)])
-        rows.append(["model's first pick", *(f"+{g.first_pick:.1%}" for g in self.grounds)])
+            rows.append([f"of them {head}", *(f"{g.within[place]}" for g in self.landscapes)])
+        rows.append(["the kernel's default", *(f"+{g.default:.1%}" for g in self.landscapes)])
+        rows.append(
+            ["cost model's first choice", *(f"+{g.first_pick:.1%}" for g in self.landscapes)]
+        )
         for name in self.strategies:
-            found = {outcome.landscape: outcome.shown(_MAIN) for outcome in self.of(name)}
-            rows.append([name, *(found[ground.landscape] for ground in self.grounds)])
+            found = {result.landscape: result.shown(_MAIN) for result in self.of(name)}
+            rows.append([name, *(found[each.landscape] for each in self.landscapes)])
         return rows
 
 
@@ -174,6 +178,6 @@ def _count(evaluations: float, limit: int) -> str:
 
 
 def _short(workload: str) -> str:
-    """The parts that differ between landscapes, several to a line of a narrow column."""
+    """The parts of a workload that differ between landscapes."""
     parts = workload.removeprefix("fwd_").replace("_bf16", "").split("_")
     return " ".join(part for part in parts if not part.startswith("kv"))

@@ -1,8 +1,8 @@
-"""One run: a strategy of tunefa's on a recorded landscape, one config after the other.
+"""Runs a strategy of tunefa on a recorded landscape, one config after the other.
 
-What is counted are evaluations: each config that is tried for the first time is one, whatever
-becomes of it. A strategy is told what the recorded search was told, a screening of one or five
-samples; how good a config really is, is said by `Landscape.excess`, which knows the race too.
+The result is a number of evaluations: each config that is tried for the first time counts as one,
+also if it fails. A strategy is told the same times as the recorded search: screenings of one or
+five samples. How good a config is, is judged by `Landscape.excess`, which also knows the race.
 """
 
 from __future__ import annotations
@@ -26,31 +26,30 @@ from tunefa.store.landscape import Landscape
 from tunefa.store.results import Store
 
 TARGETS = (0.05, 0.02, 0.01)
-"""How much slower than the landscape's best a config may be, from far to close."""
+"""How much slower than the landscape's best config a config may be, from far to close."""
 LIMIT = 400
 """Evaluations after which a run is given up."""
 SLOW = {"gp": 50}
-"""Limits of strategies that take so long to propose that the runs would not end today: at 400
-evaluations Optuna's Gaussian process takes a second for one."""
+"""Lower limits for slow strategies: Optuna's Gaussian process takes 1 s for the 400th proposal."""
 
 Reached = tuple[int | None, ...]
-"""By target, the evaluation that was the first within it; None if none was."""
+"""The number of evaluations to reach each target; None if it was not reached."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """A landscape to run over: its first kernel, and those of its configs that are feasible."""
+    """A landscape to run on: its first kernel, with the recorded configs that are feasible."""
 
     landscape: Landscape
 
     @property
     def name(self) -> str:
-        """The workload, by which tables name a landscape."""
+        """The workload, which names a landscape in tables."""
         return str(self.landscape.workload)
 
     @cached_property
     def problem(self) -> SearchProblem:
-        """What a search of the recorded device would tell a strategy; no store has any records."""
+        """The problem of a search on the recorded device, with an empty store."""
         made, kernel = self.landscape, kernels.load(self.landscape.kernels[0])
         held = {identity(trial.config) for trial in made.trials(kernel.name)}
         case = Case(kernel, made.workload, made.target)
@@ -62,19 +61,19 @@ class Course:
 
     @cached_property
     def excess(self) -> dict[tuple[object, ...], float]:
-        """By config that is right, how much slower than the best it is."""
+        """How much slower than the best each right config is, by identity."""
         return self.landscape.excess(self.landscape.kernels[0])
 
     @property
     def first_pick(self) -> float:
-        """The excess of the config that the model likes best before anything is compiled."""
+        """The excess of the config with the least predicted time, before any is compiled."""
         made = self.problem
         favourite = min(zip(made.expected_us, made.configs, strict=True), key=lambda pair: pair[0])
         return self.excess.get(identity(favourite[1]), math.inf)
 
     @property
     def default(self) -> float:
-        """The excess of the kernel's default."""
+        """The excess of the kernel's default config."""
         landscape = self.landscape
         kernel, target = kernels.load(landscape.kernels[0]), landscape.target
         config = kernel.default(landscape.workload, target.arch)
@@ -97,21 +96,21 @@ class Tally:
 
     @property
     def evaluations(self) -> int:
-        """How many so far."""
+        """The number of evaluations so far."""
         return len(self._tried)
 
     @property
     def reached(self) -> Reached:
-        """The result so far."""
+        """The evaluations to reach each target, so far."""
         return tuple(self._reached.get(target) for target in TARGETS)
 
     @property
     def done(self) -> bool:
-        """Whether the run can end: the closest target is reached, or the limit."""
+        """Whether the run can end: it has reached the closest target, or the limit."""
         return TARGETS[-1] in self._reached or self.evaluations >= self._limit
 
     def evaluate(self, config: Config) -> Trial:
-        """What was recorded of a config, counted if it was not tried before."""
+        """Returns the recorded trial of a config, and counts it if it was not tried before."""
         key = identity(config)
         self._tried.add(key)
         excess = self._course.excess.get(key, math.inf)
@@ -123,7 +122,7 @@ class Tally:
 
 
 def own(course: Course, name: str, seed: int, limit: int = LIMIT) -> Reached:
-    """A run of one of tunefa's strategies; a slow one's limit is its own, if that is lower."""
+    """Runs one of tunefa's strategies. A slow strategy may have a lower limit."""
     strategy = strategies.create(name, replace(course.problem, seed=seed))
     tally = Tally(course, min(limit, SLOW.get(name, limit)))
     for config in _asked(strategy, tally):

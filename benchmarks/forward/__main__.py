@@ -1,20 +1,21 @@
-"""tunefa's forward beside its peers, on one GPU, on the same tensors, in one run.
+"""Compares tunefa's forward pass with its peers, on one GPU, on the same tensors, in one run.
 
     python -m benchmarks.forward --rows first                  # the 36 points
     python -m benchmarks.forward --rows all --out forward.jsonl
     python -m benchmarks.forward b2_h16_q8192_d128_full --peers cudnn,fa4
 
-Every figure is the device's time of one launch with a cold L2, the median of interleaved rounds of
-rotated order. What can be captured in a CUDA graph is, so that nobody's host side counts. Peers
-that are not installed or do not serve a workload are left out by name, with the reason; each gets
-the layout it likes best. tunefa runs the config that `import tunefa` finds, through the call that
-a user makes. Before it is timed, each one's output is compared with fp32.
+Every figure is the device's time of one launch with a cold L2 cache: the median over interleaved
+rounds, each beginning with another contestant. Calls are captured in CUDA graphs where that is
+possible, so that the host's time does not count. Each peer gets its preferred layout. Peers that
+are not installed or do not serve a workload are left out, with the reason. tunefa runs the config
+that `import tunefa` finds, through the call that a user makes. Before the timing, each output is
+compared with fp32.
 
-Groups of rows: first (head_dim 64, 128, 256, 512 to 16k long, full and causal), fp16 (the same at
+Groups of rows: first (head_dim 64, 128, 256; 512 to 16k long; full and causal), fp16 (the same at
 head_dim 128), llama (grouped queries), dims (head_dim 72 to 192), rect (more keys than queries),
-window, packed (sequences of many lengths, rows after rows), all. Each row is a line of JSON in
---out, written when it is measured; the Markdown tables come from such a file too:
-python -m benchmarks.forward.rows forward.jsonl
+window, packed (sequences of many lengths), all. Each row is written to --out as a line of JSON when
+it is measured. To make the Markdown tables from such a file: python -m benchmarks.forward.rows
+forward.jsonl
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ GROUPS = [name for name in workloads.TITLES if name != "given"]
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line, as it was meant: `points` (group, workload) and `peers` are lists."""
+    """Parses the command line; `points` is a list of (group, workload), `peers` a list of names."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.forward",
         description=__doc__,
@@ -73,7 +74,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _comparable(text: str) -> Workload:
-    """An argument's type: a workload that the peers are called for as tunefa is."""
+    """The type of an argument: a workload that peers can be compared on."""
     workload = Workload.parse(text)
     if workload.softcap or workload.window_right is not None:
         raise argparse.ArgumentTypeError(
@@ -87,7 +88,7 @@ def _comparable(text: str) -> Workload:
 
 
 def _names(known: Collection[str]) -> Callable[[str], list[str]]:
-    """An argument's type: names of these, with commas between them."""
+    """The type of an argument: known names, separated by commas."""
 
     def parse(text: str) -> list[str]:
         given = text.split(",")
@@ -100,12 +101,12 @@ def _names(known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def peers_of(place: int, peers: Sequence[str], flex_every: int) -> list[str]:
-    """Who runs in the row at `place`, counted from 0."""
+    """The peers of the row at `place`, counted from 0."""
     return [name for name in peers if name != "flex" or place % flex_every == 0]
 
 
 def main() -> None:
-    """Measures, writes every row where --out says, and prints the tables; 1 if tunefa failed."""
+    """Measures and writes every row, and prints the tables. Exits with 1 if tunefa failed."""
     made = options(sys.argv[1:])
     rows: list[Row] = []
     for place, (group, workload) in enumerate(made.points):

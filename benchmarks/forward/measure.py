@@ -1,4 +1,4 @@
-"""Measures one workload: all contestants on the same tensors, interleaved."""
+"""Measures one workload: all contestants on the same tensors, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import tunefa
 from benchmarks.forward.peers import PACKED_PEERS, PEERS, Call, Tensors, Unserved
 from benchmarks.forward.rows import OURS, Row
 from tunefa.compile import provenance
+from tunefa.compile.launch import driver
 from tunefa.measure import bench, check, reference
 from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.monitor import Monitor
@@ -32,9 +33,9 @@ _LONGEST_REASON = 120
 def measured(
     group: str, workload: Workload, peers: Sequence[str], rounds: int, only: str | None = None
 ) -> Row:
-    """The row of one workload; `rounds` is rounded down to a multiple of 3.
+    """Measures one workload and returns its row; `rounds` is rounded down to a multiple of 3.
 
-    tunefa runs what `import tunefa` finds, or the default config of the kernel `only`.
+    tunefa runs the config that `import tunefa` finds, or the default config of the kernel `only`.
     """
     torch.manual_seed(0)
     tensors = check.tensors(workload, "cuda")
@@ -64,7 +65,8 @@ def measured(
 def contestants(
     workload: Workload, tensors: tuple[Any, ...], peers: Sequence[str], only: str | None = None
 ) -> tuple[dict[str, Call], dict[str, str]]:
-    """What runs here and is right, by name, ready to be timed; and why the others are not in it.
+    """Returns the contestants that run and are right, ready to be timed, by name; and why others
+    are left out.
 
     `tensors` are those of `check.tensors`.
     """
@@ -105,13 +107,13 @@ def _ours(workload: Workload, tensors: Tensors) -> Call:
 
 
 def _ours_packed(workload: Workload, tensors: Tensors) -> Call:
-    """The call that a user makes of packed sequences."""
+    """The call that a user makes for packed sequences."""
     arguments = (*tensors, workload.seqlen_q, workload.seqlen_k)
     return lambda: tunefa.flash_attention_varlen(*arguments, causal=workload.causal)
 
 
 def _default(name: str, workload: Workload, tensors: tuple[Any, ...]) -> Call:
-    """A kernel with its default config. Raises Unserved for a workload that is not its own."""
+    """The default config of a kernel. Raises Unserved for a workload that it does not serve."""
     target = Chip.of(torch.device("cuda", torch.cuda.current_device())).target
     assert target is not None
     case = Case(kernel.load(name), workload, target)
@@ -128,7 +130,7 @@ def _default(name: str, workload: Workload, tensors: tuple[Any, ...]) -> Call:
 
 
 def _truth(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slice, slice]]:
-    """The fp32 result of some heads of the first sequence, and where an output has them."""
+    """The fp32 result of some heads of the first sequence, and their place in an output."""
     q, k, v = tensors
     heads, heads_kv = _compared(workload)
     inputs = AttentionInputs(
@@ -140,7 +142,7 @@ def _truth(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slice, slic
 
 
 def _truth_packed(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slice, slice]]:
-    """The fp32 result of some heads of all sequences, and where an output has them."""
+    """The fp32 result of some heads of all sequences, and their place in an output."""
     q, k, v, cu_seqlens_q, cu_seqlens_k = tensors
     heads, heads_kv = _compared(workload)
     inputs = AttentionInputs(
@@ -153,7 +155,7 @@ def _truth_packed(workload: Workload, tensors: Tensors) -> tuple[Any, tuple[slic
 
 
 def _compared(workload: Workload) -> tuple[int, int]:
-    """How many query heads are compared, and their KV heads: two groups, or the only one."""
+    """How many query heads and KV heads are compared: those of two groups, or of the only one."""
     heads = min(workload.heads, 2 * workload.group)
     return heads, heads // workload.group
 
@@ -171,7 +173,7 @@ class Replay:
 
 
 def captured(call: Call) -> Call:
-    """The replay of a CUDA graph of the call; itself where it cannot be captured."""
+    """The replay of a CUDA graph of the call; the call itself if it cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
@@ -186,7 +188,7 @@ def captured(call: Call) -> Call:
 def made_with() -> dict[str, str]:
     """The device, and the versions of what runs on it."""
     versions = provenance.of(kernel.load("attention_fwd_triton"))
-    found = {"device": torch.cuda.get_device_name()}
+    found = {"device": driver.device(torch.cuda.current_device()).name}
     found |= {name: str(versions[name]) for name in _VERSIONS}
     cudnn: Any = torch.backends.cudnn
     found["cudnn"] = str(cudnn.version())

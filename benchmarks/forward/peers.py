@@ -1,9 +1,9 @@
-"""The others: each made for a workload and its tensors, in the layout that it likes best.
+"""The peers that tunefa is compared with. Each function makes a call for a workload and its
+tensors, in the peer's preferred layout.
 
-Those of `PEERS` take q, k and v as (batch, heads, seqlen, head_dim) views, and so is what a made
-call returns. Those of `PACKED_PEERS` take q, k, v, cu_seqlens_q and cu_seqlens_k, and what their
-calls return is (rows, heads, head_dim), as q. What a peer does not serve is an exception that says
-so.
+The functions of `PEERS` take q, k and v as (batch, heads, seqlen, head_dim) views, and their calls
+return such a view. Those of `PACKED_PEERS` take q, k, v, cu_seqlens_q and cu_seqlens_k, and their
+calls return (rows, heads, head_dim). A peer that does not serve a workload raises Unserved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensors = tuple[Any, ...]
 
 
 class Unserved(Exception):
-    """The workload is not run; the message is the reason."""
+    """A peer does not serve the workload; the message is the reason."""
 
 
 def cudnn(workload: Workload, tensors: Tensors) -> Call:
@@ -44,7 +44,7 @@ def cudnn(workload: Workload, tensors: Tensors) -> Call:
 
 
 def fa2(workload: Workload, tensors: Tensors) -> Call:
-    """The FlashAttention-2 inside PyTorch, whose window leaves out the query's own key."""
+    """The FlashAttention-2 inside PyTorch. Its window does not count the query's own key."""
     q, k, v = _sequences_first(tensors)
     left = workload.window_left
     forward = torch.ops.aten._flash_attention_forward.default
@@ -65,7 +65,7 @@ def flex(workload: Workload, tensors: Tensors) -> Call:
     """FlexAttention, autotuned by Inductor for this shape: 10 to 20 s of compiling."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    # Dynamo compiles one function for eight shapes, and from then on runs it uncompiled.
+    # Dynamo compiles a function for at most eight shapes, and then runs it uncompiled.
     torch.compiler.reset()
     compiled = torch.compile(flex_attention, dynamic=False, mode="max-autotune-no-cudagraphs")
     q, k, v = (tensor.contiguous() for tensor in tensors)
@@ -76,7 +76,7 @@ def flex(workload: Workload, tensors: Tensors) -> Call:
 
 
 def visible(workload: Workload) -> Callable[[Any, Any, Any, Any], Any]:
-    """FlexAttention's mask_mod of a causal workload: whether row i sees key j."""
+    """FlexAttention's mask_mod for a causal workload: whether row i sees key j."""
     diagonal = workload.seqlen_k - workload.seqlen_q
     left = workload.window_left
 
@@ -88,7 +88,7 @@ def visible(workload: Workload) -> Callable[[Any, Any, Any, Any], Any]:
 
 
 def fa4(workload: Workload, tensors: Tensors) -> Call:
-    """flash-attn-4 (CuTe), whose window leaves out the query's own key."""
+    """flash-attn-4 (CuTe). Its window does not count the query's own key."""
     from flash_attn.cute import flash_attn_func  # type: ignore[import-not-found]
 
     q, k, v = _sequences_first(tensors)
@@ -134,8 +134,8 @@ def fa4_packed(workload: Workload, tensors: Tensors) -> Call:
 
 
 def not_called(workload: Workload, tensors: Tensors) -> Call:
-    """What stands for a peer without a function of its own here."""
-    raise Unserved("it is not called for packed sequences")
+    """Stands for a peer without a function for packed sequences."""
+    raise Unserved("it is not compared on packed sequences")
 
 
 def _sequences_first(tensors: Tensors) -> Tensors:
@@ -144,7 +144,7 @@ def _sequences_first(tensors: Tensors) -> Tensors:
 
 
 def _without_lse(made: Any) -> Any:
-    """flash-attn-4's output, which some versions return alone."""
+    """The output of flash-attn-4, which some versions return without lse."""
     return made[0] if isinstance(made, tuple) else made
 
 

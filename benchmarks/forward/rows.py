@@ -1,4 +1,4 @@
-"""One measured workload, its line in a file of them, and the Markdown tables they make.
+"""The row of a measured workload, its line of JSON, and the Markdown tables of rows.
 
 python -m benchmarks.forward.rows forward.jsonl    # the tables of docs/benchmarks.md
 """
@@ -25,12 +25,12 @@ NAMES = {
     "flex": "FlexAttention",
     "fa4": "flash-attn-4",
 }
-"""Contestants in the order of a table's columns, as it calls them."""
+"""The names of contestants in tables, in the order of the columns."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What all contestants did on one workload."""
+    """The results of all contestants on one workload."""
 
     group: str
     """One of `workloads.TITLES`."""
@@ -38,23 +38,23 @@ class Row:
     tflops: dict[str, float]
     """TFLOP/s by contestant."""
     left_out: dict[str, str]
-    """Why the others are not in it."""
+    """Why the other contestants are left out."""
     chosen: dict[str, Any]
     """The kernel and the config that tunefa ran, and why."""
     device: dict[str, Any]
-    """What the device did meanwhile: `Monitor.summary`."""
+    """The device's state meanwhile: `Monitor.summary`."""
     made_with: dict[str, str]
     """The device and versions."""
 
     @property
     def best_peer(self) -> str | None:
-        """Who of the others is fastest; None where nobody else runs."""
+        """The fastest peer; None if no peer runs."""
         peers = {name: rate for name, rate in self.tflops.items() if name != OURS}
         return max(peers, key=lambda name: peers[name], default=None)
 
     @property
     def ratio(self) -> float | None:
-        """tunefa's speed over that of the best peer; None where one of the two is missing."""
+        """tunefa's speed divided by that of the best peer; None if one of the two is missing."""
         if OURS not in self.tflops or self.best_peer is None:
             return None
         return self.tflops[OURS] / self.tflops[self.best_peer]
@@ -65,15 +65,16 @@ class Row:
 
     @classmethod
     def parse(cls, line: str) -> Row:
-        """The row that `line` gave."""
+        """Reads the row that `line` wrote."""
         row = cls(**json.loads(line))
         return replace(row, workload=Workload.parse(str(row.workload)))
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Markdown: a table for each group, who is left out of it and why, and what it was made with.
+    """Markdown: a table for each group, the contestants that are left out and why, and the
+    versions.
 
-    A workload that was measured several times counts once, the last time.
+    Of a workload that was measured several times, the last row counts.
     """
     last = {(row.group, row.workload): row for row in rows}
     groups = {name: [r for r in last.values() if r.group == name] for name in TITLES}
@@ -106,12 +107,12 @@ def _rate(tflops: float | None, best: float) -> str:
 
 
 def _span(readings: Sequence[int] | None) -> str:
-    """The lowest and the highest reading, or the one that both are."""
+    """The lowest and the highest reading; one number if they are equal."""
     return "–".join(map(str, dict.fromkeys(readings or ())))
 
 
 def _short(workload: Workload) -> str:
-    """The parts that differ within a table, without what follows from others."""
+    """The parts of a workload that differ within a table."""
     heads = f"h{workload.heads}"
     heads += f"/{workload.heads_kv}" if workload.group > 1 else ""
     lengths = f"s{workload.seqlen_q}"
@@ -122,7 +123,7 @@ def _short(workload: Workload) -> str:
 
 
 def _remarks(rows: Sequence[Row]) -> Iterable[str]:
-    """The summary, then whatever a reader of the figures has to know."""
+    """Yields the summary, then which rows were disturbed and which contestants are left out."""
     ratios = [row.ratio for row in rows if row.ratio is not None]
     if ratios:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))

@@ -1,4 +1,4 @@
-"""Which workloads are measured, by group."""
+"""The workloads that are measured, by group."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TITLES: Mapping[str, str] = {
     "packed": "Packed sequences: 32 of 125 to 4,000 tokens",
     "given": "Others",
 }
-"""What a group is called in a table; `given` are those named on the command line."""
+"""The title of each group; `given` are the workloads of the command line."""
 
 
 def group(name: str) -> list[Workload]:
-    """The workloads of one of `TITLES`, but for `given`, in the order they are measured in."""
+    """The workloads of a group, other than `given`, in the order in which they are measured."""
     return {
         "first": lambda: [
             _wide(s, d, causal)
@@ -59,7 +59,7 @@ def group(name: str) -> list[Workload]:
 
 
 def _wide(seqlen: int, head_dim: int, causal: bool) -> Workload:
-    """So many sequences that there are 16k tokens, so many heads that they are 2,048 wide."""
+    """A workload with 16k tokens in all, and heads that are 2,048 wide in all."""
     return Workload.of(
         batch=TOKENS // seqlen,
         heads=HIDDEN // head_dim,

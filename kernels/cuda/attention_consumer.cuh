@@ -42,7 +42,7 @@ struct Consumer : Warpgroup {
         int row = 16 * warp + lane % 16;
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
-            u32 chunk = shared + Q_AT + q_slot * Q_BYTES + byte / SWIZZLE_BYTES * Q_CHUNK_BYTES;
+            u32 chunk = shared + Q_OFFSET + q_slot * Q_BYTES + byte / SWIZZLE_BYTES * Q_CHUNK_BYTES;
             int unit = byte % SWIZZLE_BYTES / 16 + lane / 16;
             ldmatrix_x4(q_fragments + byte / 8, swizzled_address<SWIZZLE_BYTES>(chunk, row, unit));
         }
@@ -53,10 +53,10 @@ struct Consumer : Warpgroup {
     // Issues s = q @ k^T of the first N keys of a block.
     template <int N>
     DEVICE void issue_qk(float (&s)[N / 2], int q_slot, int pipe_read) const {
-        u64 a = matrix_descriptor<SWIZZLE_BYTES>(shared + Q_AT + q_slot * Q_BYTES, 16,
+        u64 a = matrix_descriptor<SWIZZLE_BYTES>(shared + Q_OFFSET + q_slot * Q_BYTES, 16,
                                                  8 * SWIZZLE_BYTES);
-        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + K_AT + pipe_read % num_stages * K_BYTES,
-                                                 16, 8 * SWIZZLE_BYTES);
+        u64 b = matrix_descriptor<SWIZZLE_BYTES>(
+            shared + K_OFFSET + pipe_read % num_stages * K_BYTES, 16, 8 * SWIZZLE_BYTES);
         wgmma_fence();
 #pragma unroll
         for (int byte = 0; byte < ELEMENT * K_COLUMNS; byte += 32) {
@@ -82,8 +82,8 @@ struct Consumer : Warpgroup {
 
     // e4m3 takes V^T.
     DEVICE void issue_pv_e4m3(RowState& rows, int pipe_read) const {
-        u64 b = matrix_descriptor<VT_SWIZZLE>(shared + V_AT + pipe_read % num_stages * V_BYTES, 16,
-                                              8 * VT_SWIZZLE);
+        u64 b = matrix_descriptor<VT_SWIZZLE>(
+            shared + V_OFFSET + pipe_read % num_stages * V_BYTES, 16, 8 * VT_SWIZZLE);
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 32) {
@@ -95,10 +95,12 @@ struct Consumer : Warpgroup {
 
     DEVICE void issue_pv_16bit(RowState& rows, int pipe_read) const {
         // Columns of V lie side by side, chunk behind chunk; groups of 8 keys follow each other.
-        u64 b = matrix_descriptor<SWIZZLE_BYTES>(shared + V_AT + pipe_read % num_stages * V_BYTES,
-                                                 KV_CHUNK_BYTES, 8 * SWIZZLE_BYTES);
+        u64 b = matrix_descriptor<SWIZZLE_BYTES>(
+            shared + V_OFFSET + pipe_read % num_stages * V_BYTES, KV_CHUNK_BYTES,
+            8 * SWIZZLE_BYTES);
         u64 a =
-            matrix_descriptor<P_SWIZZLE>(shared + P_AT + warpgroup * P_BYTES, 16, 8 * P_SWIZZLE);
+            matrix_descriptor<P_SWIZZLE>(shared + P_OFFSET + warpgroup * P_BYTES, 16,
+                                         8 * P_SWIZZLE);
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 16) {
@@ -237,7 +239,7 @@ struct Consumer : Warpgroup {
 DEVICE void consume(const TensorMap* o_map, float* lse, const Descales& descales,
                     const Sizes& sizes, const int* schedule, const int* tiles, u32 shared,
                     int warpgroup) {
-    u32 barriers = shared + BARRIERS_AT;
+    u32 barriers = shared + BARRIERS_OFFSET;
     int thread = threadIdx.x % 128;
     Consumer c{{sizes, shared, warpgroup, thread % 32, thread / 32},
                {barriers}, {barriers}, {barriers}};
@@ -285,8 +287,8 @@ DEVICE void consume(const TensorMap* o_map, float* lse, const Descales& descales
                 tma_store_commit();
             }
         };
-        u32 to = EPILOGUE_SUBTILE ? shared + O_AT + warpgroup * O_BYTES
-                                  : shared + Q_AT + q_slot * Q_BYTES;
+        u32 to = EPILOGUE_SUBTILE ? shared + O_OFFSET + warpgroup * O_BYTES
+                                  : shared + Q_OFFSET + q_slot * Q_BYTES;
         if (EPILOGUE_SUBTILE > 0 && thread == 0) tma_store_wait();  // of the tile before
         c.write_output<0, O_CHUNKS>(rows, to);
         store_chunks(to, 0);

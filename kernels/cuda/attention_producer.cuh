@@ -44,9 +44,9 @@ DEVICE void load_transposed_block(const TensorMap* map, u32 to, u32 barrier, int
 // Copies Q of each tile, and K and V of its blocks in the order in which consumers read them.
 DEVICE void produce(const TensorMap* q_map, const TensorMap* k_map, const TensorMap* v_map,
                     const Sizes& sizes, const int* schedule, const int* tiles, u32 shared) {
-    KPipeline k{shared + BARRIERS_AT};
-    VPipeline v{shared + BARRIERS_AT};
-    QPipeline q{shared + BARRIERS_AT};
+    KPipeline k{shared + BARRIERS_OFFSET};
+    VPipeline v{shared + BARRIERS_OFFSET};
+    QPipeline q{shared + BARRIERS_OFFSET};
     int first = schedule[blockIdx.x], count = schedule[blockIdx.x + 1] - first;
     int last_cta_offset = (CLUSTER_SIZE - 1 - cluster_rank()) * count;
     WorkInfo next_work = load_work_info(tiles, first, last_cta_offset);
@@ -55,14 +55,14 @@ DEVICE void produce(const TensorMap* q_map, const TensorMap* k_map, const Tensor
         k.wait_empty(pipe_write);
         u32 full = k.full(pipe_write % num_stages);
         mbarrier_arrive_expect_tx(full, K_BYTES);
-        load_block(k_map, shared + K_AT + pipe_write % num_stages * K_BYTES, K_CHUNKS, full,
+        load_block(k_map, shared + K_OFFSET + pipe_write % num_stages * K_BYTES, K_CHUNKS, full,
                    block * BLOCK_N, work);
     };
     auto load_v = [&](const WorkInfo& work, int pipe_write, int block) {
         v.wait_empty(pipe_write);
         u32 full = v.full(pipe_write % num_stages);
         mbarrier_arrive_expect_tx(full, V_BYTES);
-        u32 to = shared + V_AT + pipe_write % num_stages * V_BYTES;
+        u32 to = shared + V_OFFSET + pipe_write % num_stages * V_BYTES;
         if (DTYPE_E4M3)
             load_transposed_block(v_map, to, full, block * BLOCK_N, work);
         else
@@ -76,7 +76,7 @@ DEVICE void produce(const TensorMap* q_map, const TensorMap* k_map, const Tensor
             int q_slot = i % Q_STAGES * WARPGROUPS + warpgroup;
             mbarrier_wait(q.empty(q_slot), ((i / Q_STAGES) & 1) ^ 1);
             mbarrier_arrive_expect_tx(q.full(q_slot), K_CHUNKS * Q_CHUNK_BYTES);
-            load_q(q_map, shared + Q_AT + q_slot * Q_BYTES, q.full(q_slot),
+            load_q(q_map, shared + Q_OFFSET + q_slot * Q_BYTES, q.full(q_slot),
                    work.row + 64 * warpgroup, work);
             // The first scores need no more than this.
             if (warpgroup == 0) load_k(work, pipe_write, blocks - 1);

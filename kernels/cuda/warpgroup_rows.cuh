@@ -150,7 +150,7 @@ struct Warpgroup {
 #pragma unroll
             for (int i = 0; i < BLOCK_N / 4; i++) rows.p[i] = pair(i);
         } else {
-            u32 to = shared + P_AT + warpgroup * P_BYTES;
+            u32 to = shared + P_OFFSET + warpgroup * P_BYTES;
             int row = 16 * warp + lane % 16;
 #pragma unroll
             for (int key = 0; key < BLOCK_N; key += 16) {
@@ -203,7 +203,7 @@ struct Warpgroup {
 
     // The address of the sums of out[i] to out[i + 3]. Those of other threads lie side by side.
     DEVICE u32 promoted_address(int i) const {
-        return shared + O_AT + warpgroup * O_BYTES + 4 * (128 * i + 4 * (32 * warp + lane));
+        return shared + O_OFFSET + warpgroup * O_BYTES + 4 * (128 * i + 4 * (32 * warp + lane));
     }
 
     // Writes lse, and computes output_scale: the inverse row sums, times the scale of V.

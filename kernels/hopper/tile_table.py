@@ -1,35 +1,40 @@
-"""Which program works on which tile: made on the host, read by persistent kernels."""
+"""The table of which CTA works on which tile: made on the host, read by persistent kernels."""
 
 import heapq
 
 import numpy as np
 
+from tunefa.spec.rounding import ceil_div, round_up
+
 _TILE_COST = 0.5
 """What a tile costs beside its blocks, in blocks: queries in, output out."""
 _UNEVEN = 1.03
-"""How much longer than with larger sections the last program may be busy: sections keep K and V in
-the L2, which is worth some percent."""
+"""How much longer than with larger sections the last CTA may be busy: sections keep K and V in the
+L2, which is worth some percent."""
 _MOST_MB = 32
 """The largest sections that were measured."""
 _FEW_TILES = 16
-"""For each program: with more of them they end together in any case, and tables take longer."""
+"""Tiles of each CTA up to which a table is changed for a workload: with more of them CTAs end at
+the same time in any case, and tables take longer to make."""
 
 
 def tables(spec, device):
-    """(schedule, tiles): the tiles of program i are rows schedule[i] to schedule[i + 1] of `tiles`,
-    each (batch, first query head, KV head, first query row); one row more is read, and not used.
+    """Returns (schedule, tiles): the tiles of CTA i are rows schedule[i] to schedule[i + 1] of
+    `tiles`, each (batch, first query head, KV head, first query row). One row more is read, and not
+    used.
 
-    A tile that a cluster has too much begins behind the last query row.
+    Where the tiles of a KV head do not fill its clusters, the last ones begin behind the last query
+    row.
     """
-    import torch  # takes seconds, which compiling does without
+    import torch  # importing it takes seconds, and compiling does not need it
 
     workload, config = spec.workload, spec.config
     lists = schedule(workload, config, spec.sms)
     ends = np.cumsum([0, *map(len, lists)], dtype=np.int32)
     order = np.array([tile for tiles in lists for tile in tiles] + [0])
     rows, packed = _rows(config), config.get("PACK_GQA", 1)
-    tiles = _ceil_div(workload.seqlen_q, rows)
-    if _cluster(config) == 1:
+    tiles = ceil_div(workload.seqlen_q, rows)
+    if _cluster_size(config) == 1:
         head, tile = np.divmod(order, tiles)
     else:
         head_kv, tile = np.divmod(order, _tiles_of_head_kv(workload, config, tiles))
@@ -44,30 +49,31 @@ def tables(spec, device):
 
 
 def schedule(workload, config, sms):
-    """The tiles of each program: lists of tile + tiles per head * (packs of query heads of all
-    batches).
+    """Returns the tiles of each CTA: a list of tile + tiles per head * head for each, where heads
+    are the packs of query heads of all batches.
 
-    With a CLUSTER_SIZE of programs, which work on tiles of one KV head at the same time, these are
-    tile + tiles per KV head * (KV heads of all batches). A KV head's are in order of their rows,
-    then of query heads, so that those of a cluster see the same keys, or the last some more; they
-    are made up to whole clusters. Programs of a cluster are neighbours, with lists of one length.
+    In clusters, the CTAs of one cluster work on tiles of one KV head at the same time. Tiles are
+    then tile + tiles per KV head * KV head, with the KV heads of all batches. The tiles of a KV
+    head are in the order of their rows, then of their query heads, so that the tiles of a cluster
+    see the same keys, or the last one some more; there are as many as fill whole clusters. The CTAs
+    of a cluster are neighbours, with lists of one length.
     """
-    cluster, (shares, _) = _cluster(config), _shares(workload, config, sms)
+    cluster, (shares, _) = _cluster_size(config), _shares(workload, config, sms)
     if cluster == 1:
         return shares
     return [
-        [turn * cluster + rank for turn in turns] for turns in shares for rank in range(cluster)
+        [item * cluster + rank for item in items] for items in shares for rank in range(cluster)
     ]
 
 
 def specialize(workload, config, sms):
-    """What to change in a config that is best for another workload: {"L2_SECTION_MB": 16}, say,
-    where with the config's sections some programs would still be busy when most are done.
+    """Returns what to change in a config that is best for another workload: {"L2_SECTION_MB": 16},
+    say, where with the config's sections some CTAs would still be busy when most have finished.
     """
     sections = [config["L2_SECTION_MB"]]
     while 2 * sections[-1] <= _MOST_MB:
         sections.append(2 * sections[-1])
-    tiles = _ceil_div(workload.seqlen_q, _rows(config)) * workload.batch * workload.heads
+    tiles = ceil_div(workload.seqlen_q, _rows(config)) * workload.batch * workload.heads
     if workload.varlen or workload.band == (None, None) or tiles > _FEW_TILES * sms:
         return {}
     longest = [max(_shares(workload, {**config, "L2_SECTION_MB": mb}, sms)[1]) for mb in sections]
@@ -77,44 +83,53 @@ def specialize(workload, config, sms):
 
 
 def _shares(workload, config, sms):
-    """(who works on what, for how long): for each program, or cluster of them, a list of
-    turn + turns per head * head, where heads are those that `schedule` counts, and the blocks of
-    all its turns; none where all tiles are alike.
+    """Returns (which worker has which items, how long each is busy). A worker is a CTA, or a
+    cluster of them; an item is a tile, or the tiles of a cluster.
+
+    Items are item + items per head * head, where heads are those that `schedule` counts. Busy is in
+    blocks, and empty where all tiles are alike.
 
     Longest processing time first (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
     Appl. Math. 17(2), 1969) inside sections of heads whose K and V the L2 cache holds together.
     """
-    cluster, count = _cluster(config), _ceil_div(workload.seqlen_q, _rows(config))
-    tiles = range(count)  # what each turn costs as much as
-    if cluster > 1:
-        ends = range(cluster - 1, _tiles_of_head_kv(workload, config, count), cluster)
-        tiles = [min(turn // workload.group, count - 1) for turn in ends]
-    turns, group = len(tiles), 1 if cluster > 1 else workload.group
-    packed = config.get("PACK_GQA", 1)
+    costs = _costs(workload, config)
+    items, packed = len(costs), config.get("PACK_GQA", 1)
+    group = 1 if _cluster_size(config) > 1 else workload.group
     heads = workload.batch * workload.heads_kv * group // packed
-    workers = min(turns * heads, sms // cluster)
-    lists = [[] for _ in range(workers)]
+    workers = min(items * heads, sms // _cluster_size(config))
     if workload.band == (None, None):
-        workers = _ceil_div(turns * heads, _ceil_div(turns * heads, workers))
-        return [list(range(i, turns * heads, workers)) for i in range(workers)], []
+        workers = ceil_div(items * heads, ceil_div(items * heads, workers))
+        return [list(range(i, items * heads, workers)) for i in range(workers)], []
     element = 1 if workload.dtype == "e4m3" else 2
     kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
     section = max(1, int(config["L2_SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
-    cost = [_tile_cost(workload, config, _rows(config), tile) for tile in tiles]
-    order = sorted(range(turns), key=lambda turn: -cost[turn])
+    order = sorted(range(items), key=lambda item: -costs[item])
+    lists = [[] for _ in range(workers)]
     heap = [(0.0, i) for i in range(workers)]
     for start in range(0, heads, section):
-        for turn in order:
+        for item in order:
             for head in range(start, min(heads, start + section)):
                 busy, i = heapq.heappop(heap)
-                lists[i].append(turn + head * turns)
-                heapq.heappush(heap, (busy + cost[turn], i))
+                lists[i].append(item + head * items)
+                heapq.heappush(heap, (busy + costs[item], i))
     return lists, [busy for busy, _ in heap]
 
 
+def _costs(workload, config):
+    """Returns what each item of a head costs, in blocks: a cluster takes as long as its last
+    tile."""
+    cluster, count = _cluster_size(config), ceil_div(workload.seqlen_q, _rows(config))
+    tiles = range(count)
+    if cluster > 1:
+        ends = range(cluster - 1, _tiles_of_head_kv(workload, config, count), cluster)
+        tiles = [min(end // workload.group, count - 1) for end in ends]
+    return [_tile_cost(workload, config, _rows(config), tile) for tile in tiles]
+
+
 def edges(workload):
-    """(ahead, window): how far beyond the bottom-right diagonal the last key of a row lies, and how
-    many keys back from there it sees, None for all; the last of all keys where there is no limit.
+    """Returns (ahead, window): how far beyond the bottom-right diagonal the last key of a row is,
+    and how many keys back from there the row sees, None for all. Without a limit to the right,
+    `ahead` reaches the last key from every row.
     """
     left, right = workload.band
     ahead = workload.seqlen_q - 1 if right is None else right
@@ -122,30 +137,26 @@ def edges(workload):
 
 
 def _rows(config):
-    """Query rows of a tile."""
+    """Returns the query rows of a tile."""
     return 64 * config["WARPGROUPS"] // config.get("PACK_GQA", 1)
 
 
-def _cluster(config):
-    """Programs that share K and V."""
+def _cluster_size(config):
+    """Returns how many CTAs share K and V."""
     return config.get("CLUSTER_SIZE", 1)
 
 
 def _tiles_of_head_kv(workload, config, tiles):
-    """Tiles of a KV head, whose query heads have so many each, in whole clusters."""
-    return _ceil_div(workload.group * tiles, _cluster(config)) * _cluster(config)
+    """Returns the tiles of a KV head in whole clusters; each of its query heads has `tiles`."""
+    return round_up(workload.group * tiles, _cluster_size(config))
 
 
 def _tile_cost(workload, config, rows, tile):
-    """Blocks of a tile, and what it costs beside them."""
+    """Returns the blocks of a tile, and what it costs beside them."""
     ahead, window = edges(workload)
     n, offset = config["BLOCK_N"], workload.seqlen_k - workload.seqlen_q + ahead
     seen = min(min(rows * (tile + 1), workload.seqlen_q) + offset, workload.seqlen_k)
     first = 0
     if window is not None:
         first = max(0, rows * tile + offset - window + 1) // n
-    return _TILE_COST + max(1, _ceil_div(max(seen, 1), n) - first)
-
-
-def _ceil_div(a, b):
-    return -(-a // b)
+    return _TILE_COST + max(1, ceil_div(max(seen, 1), n) - first)

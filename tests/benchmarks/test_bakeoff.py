@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bakeoff import report, runs
-from benchmarks.bakeoff.report import Ground, Outcome, Report
+from benchmarks.bakeoff.report import LandscapeFacts, Report, StrategyRuns
 from benchmarks.bakeoff.runs import Course, Tally
 from tests.support.sample_landscapes import CONFIGS, compressed, trial
 from tunefa.search import candidates
@@ -77,15 +77,15 @@ def test_a_judge_s_run_is_that_of_its_seed(name: str) -> None:
 
 def reports() -> Report:
     """Two landscapes; `fast` gets there at once on one, and on the other in one run of three."""
-    outcomes = [
-        Outcome("fwd_b1_h8_kv8_q512", "slow", [(None, None, None)] * 3),
-        Outcome("fwd_b2_h8_kv8_q512", "slow", [(5, 7, None), (5, 9, None), (5, None, None)]),
-        Outcome("fwd_b1_h8_kv8_q512", "fast", [(1, 2, 3)] * 3),
-        Outcome("fwd_b2_h8_kv8_q512", "fast", [(1, 4, None), (1, 6, None), (1, 5, 9)]),
+    results = [
+        StrategyRuns("fwd_b1_h8_kv8_q512", "slow", [(None, None, None)] * 3),
+        StrategyRuns("fwd_b2_h8_kv8_q512", "slow", [(5, 7, None), (5, 9, None), (5, None, None)]),
+        StrategyRuns("fwd_b1_h8_kv8_q512", "fast", [(1, 2, 3)] * 3),
+        StrategyRuns("fwd_b2_h8_kv8_q512", "fast", [(1, 4, None), (1, 6, None), (1, 5, 9)]),
     ]
-    names = dict.fromkeys(outcome.landscape for outcome in outcomes)
-    grounds = [Ground(name, 1000, (3, 2, 1), 0.25, 0.1) for name in names]
-    return Report(grounds, outcomes, {"optuna": "5.0"})
+    names = dict.fromkeys(each.landscape for each in results)
+    landscapes = [LandscapeFacts(name, 1000, (3, 2, 1), 0.25, 0.1) for name in names]
+    return Report(landscapes, results, {"optuna": "5.0"})
 
 
 def test_medians_count_runs_that_did_not_get_there_as_endless() -> None:
@@ -102,7 +102,7 @@ def test_tables_replace_what_stood_between_the_marks() -> None:
     filled = reports().filled(page)
     assert filled.startswith("Before.\n") and filled.endswith("After.\n") and "old" not in filled
     assert f"| fast | 1 | 3.5 | > {runs.LIMIT} |" in filled
-    assert "| model's first pick | +25.0% | +25.0% |" in filled and "optuna 5.0" in filled
+    assert "| cost model's first choice | +25.0% | +25.0% |" in filled and "optuna 5.0" in filled
     assert reports().filled(filled) == filled
 
 

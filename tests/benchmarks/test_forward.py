@@ -257,7 +257,7 @@ def test_contestants_of_packed_sequences(mask: str) -> None:
     tensors = check.tensors(workload, "cpu", seed=0)
     found, left_out = measure.contestants(workload, tensors, list(peers.PEERS))
     assert list(found) == ["tunefa", "fa2", "fa4"]
-    assert left_out == dict.fromkeys(["cudnn", "flex"], "it is not called for packed sequences")
+    assert left_out == dict.fromkeys(["cudnn", "flex"], "it is not compared on packed sequences")
 
 
 @pytest.mark.usefixtures("peers_on_the_host")
@@ -278,9 +278,9 @@ def test_all_packed_rows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("kernel", "text", "why"),
     [
-        ("attention_fwd_cuda_sm80", "q40_d64_varlen", "it reads no packed sequences"),
-        ("attention_fwd_triton", "q40_d64_varlen", "it reads no packed sequences"),
-        ("attention_fwd_cuda_sm80", "q40_d64_w20", "it knows no sliding window"),
+        ("attention_fwd_cuda_sm80", "q40_d64_varlen", "it does not support packed sequences"),
+        ("attention_fwd_triton", "q40_d64_varlen", "it does not support packed sequences"),
+        ("attention_fwd_cuda_sm80", "q40_d64_w20", "it does not support sliding windows"),
     ],
 )
 def test_a_kernel_runs_no_workload_that_it_does_not_serve(

@@ -10,14 +10,14 @@ import torch
 
 import tunefa
 from benchmarks import soak
-from benchmarks.soak import Case, Reading
+from benchmarks.soak import RandomCall, Reading
 
-DRAWN = [Case.draw(random.Random(seed)) for seed in range(200)]
-SMALL = Case(2, 4, 2, 9, 14, 64, "bf16", True, False, 1, 64)
+DRAWN = [RandomCall.draw(random.Random(seed)) for seed in range(200)]
+SMALL = RandomCall(2, 4, 2, 9, 14, 64, "bf16", True, False, 1, 64)
 
 
 def test_draws_are_repeatable_and_of_every_kind() -> None:
-    assert Case.draw(random.Random(3)) == DRAWN[3]
+    assert RandomCall.draw(random.Random(3)) == DRAWN[3]
     for field in ("dtype", "causal", "bhsd", "offset", "padding", "head_dim", "batch", "kind"):
         assert len({getattr(case, field) for case in DRAWN}) > 1, field
     assert any(case.heads > case.heads_kv for case in DRAWN)
@@ -26,7 +26,7 @@ def test_draws_are_repeatable_and_of_every_kind() -> None:
 
 @pytest.mark.parametrize("bhsd", [True, False])
 def test_tensors_have_the_shapes_and_strides_of_the_case(bhsd: bool) -> None:
-    q, k, v = Case(**{**vars(SMALL), "bhsd": bhsd}).tensors("cpu")
+    q, k, v = RandomCall(**{**vars(SMALL), "bhsd": bhsd}).tensors("cpu")
     assert q.shape == ((2, 4, 9, 64) if bhsd else (2, 9, 4, 64))
     assert k.shape == v.shape == ((2, 2, 14, 64) if bhsd else (2, 14, 2, 64))
     assert q.stride(2) == 128 and q.stride(3) == 1 and q.storage_offset() == 1
@@ -37,16 +37,16 @@ def test_tensors_have_the_shapes_and_strides_of_the_case(bhsd: bool) -> None:
     "case",
     [
         SMALL,
-        Case(1, 3, 3, 12, 5, 128, "fp16", False, True, 0, 0),
-        Case(2, 4, 2, 90, 140, 64, "bf16", False, False, 0, 0, "window"),
-        Case(2, 4, 2, 9, 14, 64, "bf16", True, True, 0, 0, "softcap"),
-        Case(2, 4, 2, 9, 14, 64, "fp16", True, False, 0, 0, "scale"),
-        Case(2, 4, 2, 9, 14, 64, "e4m3", True, False, 0, 0),
-        Case(2, 4, 2, 9, 14, 64, "bf16", True, True, 0, 64, "packed"),
+        RandomCall(1, 3, 3, 12, 5, 128, "fp16", False, True, 0, 0),
+        RandomCall(2, 4, 2, 90, 140, 64, "bf16", False, False, 0, 0, "window"),
+        RandomCall(2, 4, 2, 9, 14, 64, "bf16", True, True, 0, 0, "softcap"),
+        RandomCall(2, 4, 2, 9, 14, 64, "fp16", True, False, 0, 0, "scale"),
+        RandomCall(2, 4, 2, 9, 14, 64, "e4m3", True, False, 0, 0),
+        RandomCall(2, 4, 2, 9, 14, 64, "bf16", True, True, 0, 64, "packed"),
     ],
 )
 def test_right_outputs_pass_and_wrong_ones_are_said(
-    case: Case, monkeypatch: pytest.MonkeyPatch
+    case: RandomCall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert case.run("cpu", compared=True) is None
     name = "flash_attention_varlen" if case.kind == "packed" else "flash_attention"

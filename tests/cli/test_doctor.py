@@ -39,7 +39,7 @@ def test_records_that_serve_the_device_are_counted(run: Run, home: Path) -> None
     for record in [measured(), *others]:
         store.default_store().add(record)
     out = run("doctor", "--arch", "h200").stdout
-    assert "3 of 4 serve NVIDIA H200:" in out
+    assert "3 of 4 can serve NVIDIA H200:" in out
     counts = json.loads(run("doctor", "--arch", "h200", "--json").stdout)["records"]
     assert counts == {
         "total": 4,
@@ -54,11 +54,11 @@ def test_records_that_serve_the_device_are_counted(run: Run, home: Path) -> None
 def test_records_from_before_an_upgrade_are_counted(run: Run, home: Path) -> None:
     now = provenance.of(kernels.load("attention_fwd_triton"))
     store.default_store().add(measured("q1024", provenance=now))
-    assert "another toolchain" not in run("doctor", "--arch", "h200").stdout
+    assert "made with other" not in run("doctor", "--arch", "h200").stdout
     store.default_store().add(measured("q2048", provenance={**now, "triton": "3.6.0"}))
     out = run("doctor", "--arch", "h200").stdout
-    assert "of the best, 1 record made with another toolchain or kernel source" in out
-    assert out.endswith("race them again, on NVIDIA H200\n  tunefa verify\n")
+    assert "of the best, 1 record made with other compilers or kernel sources" in out
+    assert out.endswith("from before an upgrade, on NVIDIA H200\n  tunefa verify\n")
 
 
 def test_broken_files_are_named(run: Run, home: Path) -> None:
@@ -94,4 +94,4 @@ def test_a_place_that_cannot_be_written_is_said(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TUNEFA_HOME", str(tmp_path / "file"))
-    assert "results, cannot be made: not writable:" in run("doctor", "--arch", "sm90").stdout
+    assert "results, cannot be created: not writable:" in run("doctor", "--arch", "sm90").stdout

@@ -39,7 +39,7 @@ def test_without_a_config_it_is_what_the_runtime_would_choose(run: Run) -> None:
     store.default_store().add(predicted("q8192", config=config))
     found = json.loads(run(*ON_SM90, "--no-compile", "--json").stdout)
     assert found["config"] == config
-    assert found["origin"].startswith("predicted: the model's pick on sm90")
+    assert found["origin"].startswith("predicted: the cost model's choice on sm90")
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_kernel_with_a_program_per_sm(run: Run) -> None:
     assert found["blocks_per_sm"] == 1 and found["threads"] == 256  # consumer and producer
     assert found["blocks_limiter"] == "grid"
     out = run(*CHIP, "-c", "WARPGROUPS=1,BLOCK_N=64,DEFER_ROW_SUM=1", "--no-compile").stdout
-    assert "limited by the grid" in out and "no more programs than there are SMs" in out
+    assert "limited by the grid" in out and "no more CTAs than there are SMs" in out
 
 
 def test_refusing_rules_are_named(run: Run) -> None:

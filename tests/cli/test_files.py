@@ -68,7 +68,7 @@ def test_a_format_for_triton_takes_the_best_triton_record(run: Run, filled: list
 def test_a_format_that_can_write_none_of_the_records_says_so(run: Run, home: Path) -> None:
     store.default_store().add(measured(kernel="attention_fwd_gluon_sm90", config=GLUON))
     error = run("export", "x.flex.py", code=1).stderr
-    assert "flex can write none of 1 record that fit, as attention_fwd_gluon_sm90 has" in error
+    assert "flex can write none of 1 record that match, as attention_fwd_gluon_sm90 has" in error
     assert not Path("x.flex.py").exists()
 
 
@@ -130,10 +130,10 @@ def test_export_json_says_what_was_written(run: Run, filled: list[Record]) -> No
     [
         ("best.yaml --format yml2", "unknown format 'yml2': did you mean yaml?"),
         ("best.txt", "the name 'best.txt' does not say which format it is"),
-        ("no/where/best.yaml", "there is no folder no/where"),
+        ("no/where/best.yaml", "the folder no/where does not exist"),
         (".", "the name '.' does not say which format"),
         (". --format yaml", ". is not a regular file: name a file to write"),
-        ("best.yaml -w q12345", "none of 3 records in the store fits"),
+        ("best.yaml -w q12345", "none of 3 records in the store matches"),
         ("best.yaml --from missing.yaml", "cannot read missing.yaml: No such file"),
         ("best.yaml --from x.triton.py", "format 'triton' can be written but not read"),
     ],
@@ -241,5 +241,5 @@ def test_show_says_what_was_measured_and_what_predicted(run: Run, filled: list[R
 
 def test_show_of_an_empty_store_says_how_to_fill_it(run: Run) -> None:
     out = run("show").stdout
-    assert "None of 0 records in the store fits." in out
+    assert "None of 0 records in the store matches." in out
     assert "tunefa search --arch sm90 --seqlen 8192" in out

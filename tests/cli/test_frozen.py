@@ -60,30 +60,28 @@ def test_what_cannot_be_served_here_is_said(run: Run) -> None:
     for workload in ("q4096", "q8192"):
         store.default_store().add(measured(workload))
     error = run("export", "a.lock.yaml", "--frozen").stderr
-    said = "Warning: what is here cannot serve 2 records (fwd_b1_h32_kv8_q4096_k4096_d128_bf16"
+    said = "Warning: this machine cannot use 2 records (fwd_b1_h32_kv8_q4096_k4096_d128_bf16"
     assert error.startswith(said)
-    assert "source_hash 0123abcd, and here is " in error and error.count("\n") == 1
+    assert "source_hash 0123abcd, but this machine has " in error and error.count("\n") == 1
 
 
 def test_mistakes_in_a_lock_file(run: Run) -> None:
     store.default_store().add(predicted())
     error = run("export", "a.lock.yaml", "--frozen", code=1).stderr
-    assert "none of 1 record in the store fits and was measured" in error
+    assert "none of 1 record in the store matches and was measured" in error
     error = run("export", "a.json", "--frozen", code=2).stderr
-    assert "--frozen writes YAML: end DEST in .yaml" in error
+    assert "--frozen writes YAML: name DEST *.yaml" in error
 
 
 def test_help_says_how_to_use_it(run: Run) -> None:
     text = " ".join(run("export", "--help").stdout.split())
-    assert (
-        "where TUNEFA_FROZEN names it, or the program calls tunefa.load(DEST, frozen=True)" in text
-    )
+    assert "setting TUNEFA_FROZEN to its path, or by calling tunefa.load(DEST, frozen=True)" in text
 
 
 def test_doctor_says_what_is_served(
     run: Run, filled: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "no: TUNEFA_FROZEN is not set" in run("doctor", "--arch", "h200").stdout
+    assert "none: TUNEFA_FROZEN is not set" in run("doctor", "--arch", "h200").stdout
     assert json.loads(run("doctor", "--arch", "h200", "--json").stdout)["frozen"] is None
     store.write(Path("a.lock.yaml"), [*filled, measured("q512"), measured("q256")])
     monkeypatch.setenv("TUNEFA_FROZEN", "a.lock.yaml")
@@ -99,7 +97,7 @@ def test_doctor_says_what_is_served(
     (problem,) = report["problems"]
     assert "a record for fwd_b1_h32_kv8_q512" in problem and "source_hash 0123abcd" in problem
     out = run("doctor", "--arch", "h200").stdout
-    assert "by TUNEFA_FROZEN to a.lock.yaml" in out
+    assert "TUNEFA_FROZEN is a.lock.yaml" in out
     assert "7 records; 2 workloads served on NVIDIA H200, 2 refused:" in out
     assert f"    {filled[0].workload}\n" in out
 

@@ -30,7 +30,7 @@ def recorded(tmp_path: Path) -> Path:
 def test_the_report_says_that_nothing_was_measured_or_stored(run: Run, recorded: Path) -> None:
     found = run("search", "--replay", str(recorded), "--budget", "40", "--strategy", "grid")
     assert f"{WORKLOAD} on NVIDIA H200 (sm90)" in found.stdout
-    assert "REPLAYED" in found.stdout and "nothing is stored" in found.stdout
+    assert "REPLAYED" in found.stdout and "nothing was measured or stored" in found.stdout
     assert "31.0 us" in found.stdout and "made.jsonl.xz" in found.stdout
     assert "\nstored" not in found.stdout
     assert f"tunefa search --device 'NVIDIA H200' -w {WORKLOAD}" in found.stdout

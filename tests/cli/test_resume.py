@@ -41,7 +41,7 @@ class Slow(Fake):
 
 if __name__ == "__main__":
     search.Predicted = Slow
-    measured.timed = lambda mode: Slow
+    measured.gpu_objective = lambda mode: Slow
     targets.seen = lambda: [SeenDevice(*device) for device in {seen}]
     main()
 """
@@ -127,12 +127,12 @@ def test_killed_measured_search_goes_on_in_its_mode(
     path = killed([sys.executable, str(script), *asked, "--budget", "100000"], home, 12)
     before = identities(path)
     fake.kind = "measured"
-    monkeypatch.setattr(measured, "timed", lambda mode: fake)
+    monkeypatch.setattr(measured, "gpu_objective", lambda mode: fake)
     monkeypatch.setattr(targets, "seen", lambda: [SeenDevice(*seen)])
     budget = ("--budget", str(len(before) + 5))
     eager = ("search", *OURS, "--seqlen", "4096", "--mode", "eager")
     error = run(*eager, "--budget", "5", "--resume").stderr
-    assert "No journal of this workload, arch, device and kernels in eager mode" in error
+    assert "There is no journal of this workload, arch, device and kernels in eager mode" in error
     tried = counted(fake)
     said = json.loads(run(*asked, *budget, "--resume", "--json").stdout)
     assert said["journal"] == str(path) and said["trials"] == len(before) + 5
@@ -158,11 +158,13 @@ def test_killed_search_with_the_real_compiler_goes_on(run: Run, home: Path) -> N
 
 def test_nothing_to_go_on_with(run: Run, fake: type[Fake], home: Path) -> None:
     result = run(*SMALL, "--budget", "5", "--resume")
-    assert f"No journal of this workload, arch, device and kernels in {home}" in result.stderr
-    assert ": searching anew.\n" in result.stderr
+    assert (
+        f"There is no journal of this workload, arch, device and kernels in {home}" in result.stderr
+    )
+    assert ": a new search starts.\n" in result.stderr
     assert "5 trials in " in result.stdout
     other = ("search", *OURS, "--resume", "--arch", "sm90", "--seqlen", "2048", "--budget", "5")
-    assert "searching anew" in run(*other).stderr
+    assert "a new search starts" in run(*other).stderr
     assert len(list(home.glob("journals/*.jsonl"))) == 2
 
 
@@ -171,7 +173,7 @@ def test_another_searchs_journal_is_left_alone(run: Run, fake: type[Fake], home:
     (path,) = home.glob("journals/*.jsonl")
     before = path.read_bytes()
     error = run(*SMALL, "--budget", "5", "--resume", str(path)).stderr
-    assert f"{path} is not continued and its trials are not reused: its workload is " in error
+    assert f"{path} is not continued, and its trials are not used: its workload is " in error
     assert path.read_bytes() == before and len(list(home.glob("journals/*.jsonl"))) == 2
 
 
@@ -183,4 +185,4 @@ def test_mistakes_are_found_before_the_search(run: Run, fake: type[Fake], home: 
     path.write_bytes(path.read_bytes().replace(b'"outcome"', b'"out', 1))
     for resume in (["--resume"], ["--resume", str(path)]):
         error = run(*SMALL, *resume, code=1).stderr
-        assert f"Error: {path}:2: this line is no trial" in error
+        assert f"Error: {path}:2: this line is not a trial" in error

@@ -34,7 +34,7 @@ def test_report_has_everything(run: Run, canned: Searching, tmp_path: Path) -> N
     result = run(*SMALL, "--out", "best.yaml")
     out = result.stdout
     for words in (
-        "PREDICTED by the model for a chip that is not here: nothing was measured",
+        "PREDICTED by the cost model for a chip that is not here; nothing was measured",
         "9 trials in 12 s",
         "1  300.0",
         "5  304.0",
@@ -89,7 +89,7 @@ def test_a_kernel_without_its_compiler_is_left_out(
 ) -> None:
     requests = canned(record=predicted(config=CONFIG))
     missing = {"attention_fwd_gluon_sm90": "no compiler found: pip install it"}
-    monkeypatch.setattr(languages, "lacking", lambda kernels, arch: missing)
+    monkeypatch.setattr(languages, "without_compiler", lambda kernels, arch: missing)
     said = run(*SMALL).stderr
     assert "attention_fwd_gluon_sm90 is left out: no compiler found: pip install it" in said
     assert "attention_fwd_gluon_sm90" not in [kernel.name for kernel in requests[0].kernels]
@@ -119,7 +119,7 @@ def test_a_kernel_that_was_left_early_is_said(
     out = run(*SMALL, *TWO, "--budget", "60").stdout
     gluon, triton = (
         "34 trials, the best 100.0 us\n",
-        "16 trials, the best 134.0 us: left early, 34% behind\n",
+        "16 trials, the best 134.0 us; given up early, 34% slower than another kernel\n",
     )
     assert gluon in out and triton in out
     said = json.loads(run(*SMALL, *TWO, "--budget", "60", "--json").stdout)
@@ -168,7 +168,7 @@ def test_options_reach_the_search(run: Run, canned: Searching) -> None:
         ("--strategy autp", "unknown strategy 'autp': did you mean auto?"),
         ("--kernel attention", "unknown kernel 'attention'"),
         ("--out best.txt", "the name 'best.txt' does not say which format it is"),
-        ("--out no/best.yaml", "there is no folder no"),
+        ("--out no/best.yaml", "the folder no does not exist"),
         ("--out broken.yaml", "broken.yaml:2: while parsing"),
         ("--out .", "the name '.' does not say which"),
     ],
@@ -188,7 +188,7 @@ def test_space_whose_every_config_is_refused(run: Run, monkeypatch: pytest.Monke
     monkeypatch.setattr(targets, "choose", lambda *_: chosen)
     error = run(*SMALL, code=1).stderr
     assert "every config for fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal on sm90 is ref" in error
-    assert "shared memory is over the limit of one block (" in error
+    assert "the shared memory of a CTA must not exceed the chip's limit (" in error
     assert "a warp needs at least 16 query rows (15000)" in error
 
 
@@ -253,7 +253,7 @@ def test_ctrl_c_keeps_the_best_so_far(home: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert out.startswith("Interrupted: this is the best so far.\n")
+    assert out.startswith("Interrupted: the record is the best config so far.\n")
     assert "Record, predicted" in out
     assert "Traceback" not in error
     assert len(list(home.glob("journals/*.jsonl"))) == 1

@@ -19,7 +19,7 @@ from tunefa.spec.trial import Mode
 def test_interrupted_search_prints_the_best_and_ends_with_130(run: Run, canned: Searching) -> None:
     canned(record=predicted(config=CONFIG), interrupted=True)
     out = run(*SMALL, code=130).stdout
-    assert out.startswith("Interrupted: this is the best so far.\n")
+    assert out.startswith("Interrupted: the record is the best config so far.\n")
     assert "Record, predicted" in out
 
 
@@ -30,7 +30,7 @@ def test_an_interrupted_search_says_how_to_go_on(run: Run, canned: Searching) ->
     out = run("search", "--arch", "h200", "--seqlen", "4096", *given.split(), code=130).stdout
     workload = "fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal"
     line = f"tunefa search --arch h200 -w {workload} {given} --resume"
-    assert out.endswith(f"Next: go on where it was interrupted\n  {line}\n")
+    assert out.endswith(f"Next: continue the search\n  {line}\n")
     again = run(*line.split()[1:], code=130)
     assert line in again.stdout, "what is printed can be run"
 
@@ -67,7 +67,7 @@ def test_the_mode_reaches_the_search_and_the_report(
     out = run("search", "--seqlen", "4096", "--mode", mode).stdout
     assert requests[0].mode == mode
     assert f"Record, measured, {mode}" in out
-    assert {"eager": "device, eager: the longer of", "graph": "in a CUDA graph"}[mode] in out
+    assert {"eager": "device in eager mode: the longer of", "graph": "in a CUDA graph"}[mode] in out
     assert "certified  no: power brake in 2 races" in out
     said = json.loads(run("search", "--seqlen", "4096", "--mode", mode, "--json").stdout)
     assert said["mode"] == said["record"]["mode"] == mode
@@ -94,7 +94,10 @@ def test_a_measured_record_without_a_race_says_so(
 def test_a_mode_of_what_is_not_measured_is_said_to_be_none(run: Run, canned: Searching) -> None:
     canned(record=predicted(config=CONFIG))
     result = run(*SMALL, "--mode", "graph")
-    assert "--mode graph has no effect: a chip that is not here is not measured." in result.stderr
+    assert (
+        "--mode graph has no effect: nothing is measured for a chip of another machine."
+        in result.stderr
+    )
     assert json.loads(run(*SMALL, "--json").stdout)["mode"] is None
     assert "--mode" not in run(*SMALL).stderr
 

@@ -124,7 +124,7 @@ def test_a_broken_journal_is_named_and_hides_nothing(run: Run, journals: list[Pa
 
 
 def test_no_failures(run: Run, home: Path) -> None:
-    assert run("show", "--failures").stdout == "None of 0 failures in the journals fits.\n"
+    assert run("show", "--failures").stdout == "None of 0 failures in the journals matches.\n"
     said = json.loads(run("show", "--failures", "--json").stdout)
     assert said == {"counts": [], "failures": []}
 
@@ -133,7 +133,7 @@ def test_mistakes(run: Run, journals: list[Path]) -> None:
     error = run("show", "--failures", "--kernel", "gone_by_non", code=1).stderr
     assert "unknown kernel 'gone_by_non': did you mean gone_by_now?" in error
     assert "unknown kernel 'gone_by_now'" in run("show", "--kernel", "gone_by_now", code=1).stderr
-    assert "--all is about records" in run("show", "--failures", "--all", code=2).stderr
+    assert "--all is for records" in run("show", "--failures", "--all", code=2).stderr
 
 
 def test_kernel_narrows_the_records(run: Run, home: Path) -> None:
@@ -165,7 +165,7 @@ def test_what_changed_since_a_record_was_made_stands_under_it(run: Run) -> None:
     assert "since then: there is no kernel gone_by_now any more" in result.stdout
     assert result.stdout.count("since then") == 3
     assert result.stdout.endswith(
-        "Next: 3 records from before an upgrade: race them again, on NVIDIA H200\n  tunefa verify\n"
+        "Next: renew 3 records from before an upgrade, on NVIDIA H200\n  tunefa verify\n"
     )
     said = json.loads(run("show", "--json").stdout)
     drift = {
@@ -193,7 +193,7 @@ def test_a_kernel_that_is_broken_hides_nothing(run: Run, own_kernels: OwnKernels
 def test_predicted_records_from_before_an_upgrade_are_searched_again(run: Run) -> None:
     store.default_store().add(predicted("q2048", provenance=made(triton="3.6.0")))
     assert run("show").stdout.endswith(
-        "Next: 1 record from before an upgrade: search again, such as\n"
+        "Next: renew 1 record from before an upgrade by a new search, for example\n"
         "  tunefa search --arch sm90 -w fwd_b1_h32_kv8_q2048_k2048_d128_bf16_causal\n"
     )
 

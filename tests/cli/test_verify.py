@@ -90,8 +90,11 @@ def test_only_what_was_measured_on_this_device_races(run: Run, canned: Canned) -
         store.default_store().add(record)
     raced = canned("kept")
     error = run("verify", code=1).stderr
-    assert "none of 2 records was measured on NVIDIA H200: search first" in error and raced == []
+    assert (
+        "none of 2 records was measured on NVIDIA H200: run tunefa search first" in error
+        and raced == []
+    )
 
 
 def test_without_a_gpu(run: Run) -> None:
-    assert "there is no GPU here" in run("verify", code=1).stderr
+    assert "this machine has no GPU" in run("verify", code=1).stderr

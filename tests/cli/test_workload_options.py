@@ -17,7 +17,7 @@ from tunefa.cli.workload_options import Selection
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
 from tunefa.spec import arch_catalog as archs
-from tunefa.spec import model_preset as models
+from tunefa.spec import model_preset as model_presets
 from tunefa.spec.target import Target
 from tunefa.store.record import Record
 
@@ -131,7 +131,7 @@ def test_dtype_that_the_arch_lacks(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_model_is_a_valid_shape() -> None:
-    found = {name: models.load(name) for name in models.names()}
+    found = {name: model_presets.load(name) for name in model_presets.names()}
     assert len(found) >= 9
     assert all(model.source.startswith("https://") for model in found.values())
     llama = found["llama3-70b"]
@@ -141,7 +141,10 @@ def test_every_model_is_a_valid_shape() -> None:
 def test_without_a_device_sm90_is_taken_and_said(run: Run) -> None:
     result = run("space", "--seqlen", "8192")
     assert "on sm90" in result.stdout
-    assert result.stderr == "No GPU here and no --arch: taking sm90, NVIDIA H100 80GB HBM3.\n"
+    assert (
+        result.stderr
+        == "No GPU in this machine and no --arch: the target is NVIDIA H100 80GB HBM3 (sm90).\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,10 +211,10 @@ def test_a_device_of_an_unknown_arch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_records_are_narrowed_by_what_is_given(
     selection: Selection, record: Record, chosen: bool
 ) -> None:
-    assert selection.chooses(record) is chosen
+    assert selection.selects(record) is chosen
 
 
 def test_contradiction_is_a_usage_error_for_lists_too() -> None:
     options: dict[str, Any] = {"arch": "h100", "device": "h200"}
     with pytest.raises(click.UsageError):
-        Selection(**options).chooses(measured())
+        Selection(**options).selects(measured())

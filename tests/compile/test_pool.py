@@ -138,14 +138,14 @@ def test_two_workers_compile_at_the_same_time(faulty: Case) -> None:
 
 def test_ctrl_c_waits_for_the_end_of_what_it_would_break(faulty: Case, family: str) -> None:
     reached = []
-    with pytest.raises(KeyboardInterrupt), workers._ctrl_c_later():
+    with pytest.raises(KeyboardInterrupt), workers._delayed_ctrl_c():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)
         reached.append(1)
     assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with workers._ctrl_c_later():
+    with workers._delayed_ctrl_c():
         pass
-    with pytest.raises(KeyError), workers._ctrl_c_later():
+    with pytest.raises(KeyError), workers._delayed_ctrl_c():
         raise KeyError
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

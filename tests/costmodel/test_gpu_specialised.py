@@ -98,8 +98,8 @@ def test_a_head_is_not_padded_to_a_power_of_two() -> None:
 
 def test_sections_are_heads_that_fill_so_much_memory() -> None:
     causal = replace(WORKLOAD, causal=True)  # 2 MiB of K and V a head
-    assert [tiled(causal, L2_SECTION_MB=each).section_heads for each in (4, 8, 32)] == [2, 4, 16]
-    assert tiled().section_heads == 1, "without a mask one head comes after the other"
+    assert [tiled(causal, L2_SECTION_MB=each).l2_section_heads for each in (4, 8, 32)] == [2, 4, 16]
+    assert tiled().l2_section_heads == 1, "without a mask one head comes after the other"
 
 
 def test_a_window_leaves_out_most_of_a_long_row() -> None:

@@ -1,4 +1,4 @@
-"""tunefa/costmodel/npu.py: the law, and the steps that it counts."""
+"""tunefa/costmodel/npu.py: the latency model, and the steps that it counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tiling(block_m: int, block_n: int, multibuffer: bool = True) -> NpuTiling:
 def test_a_step_is_waiting_until_its_tile_is_large(
     block_m: int, block_n: int, head_dim: int, step_us: float
 ) -> None:
-    """The law by hand: 1.31 + 1.44e-4 * 128 * 256 + 8.7e-6 * 128 * 128 = 6.17 and so on."""
+    """The model by hand: 1.31 + 1.44e-4 * 128 * 256 + 8.7e-6 * 128 * 128 = 6.17 and so on."""
     workload = replace(FULL, head_dim=head_dim, head_dim_v=head_dim)
     found = npu_model.step_us(workload, B3, tiling(block_m, block_n))
     assert found == pytest.approx(step_us, abs=0.01)

@@ -124,7 +124,7 @@ def launched(case: Case, made: tuple[Any, ...], config: Config) -> tuple[Any, An
     return made[3].clone(), made[4].clone()
 
 
-def verdict(made: tuple[Any, ...], workload: Workload) -> check.Verdict:
+def verdict(made: tuple[Any, ...], workload: Workload) -> check.Comparison:
     """fp32 kernels are as exact as an fp32 reference, so theirs is in fp64."""
     import torch
 

@@ -100,7 +100,7 @@ def test_random_problems_are_right_and_repeatable(name: str) -> None:
         compiled = language.compile(run.case, run.config, aligned)
         spec = LaunchSpec(run.case, run.config, workload.head_dim**-0.5)
         launch = language.prepare(spec, compiled, tensors)
-        verdict = gate.verdict(lambda: launch(*tensors), workload, tensors)  # noqa: B023
+        verdict = gate.compare(lambda: launch(*tensors), workload, tensors)  # noqa: B023
         if not (verdict.passed and verdict.repeatable):
             wrong.append(f"{verdict.reason}: {run}")
     assert not wrong, f"{len(wrong)} of {len(everything)} are wrong, first {wrong[0]}"

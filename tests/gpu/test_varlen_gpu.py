@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import tunefa
 from tests.support.gpu_kernels import judge, judge_random_configs, seen_target, served
+from tests.support.packed_gpu_calls import Call, cumulated, is_kernels, random_lengths
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
 from tunefa.measure import check, reference
 from tunefa.measure.attention_inputs import AttentionInputs
-from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
-from tunefa.runtime.call import Options, Window
-from tunefa.runtime.process import Runtime
+from tunefa.measure.check import TOLERANCE
+from tunefa.runtime.call import Window
 from tunefa.spec.workload import Workload
 
 CUDA: Any = torch.cuda  # parts of it have no types
+
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,90 +29,13 @@ pytestmark = [
     pytest.mark.usefixtures("fresh"),
 ]
 
+
 RANDOM = 25
 """Random calls of each kind."""
+
+
 CONFIGS = 12
 """Random configs; a binary takes seconds to compile."""
-
-
-@dataclass
-class Call:
-    """Tensors with `room` more rows and keys than the sequences have, and options."""
-
-    seqlens_q: Sequence[int]
-    seqlens_k: Sequence[int]
-    heads: int = 4
-    heads_kv: int = 2
-    head_dim: int = 128
-    head_dim_v: int = 128
-    dtype: torch.dtype = torch.bfloat16
-    causal: bool = True
-    window: Window = None
-    softcap: float | None = None
-    room: int = 0
-
-    def __post_init__(self) -> None:
-        def normal(rows: int, heads: int, head_dim: int) -> Tensor:
-            shape = (rows + self.room, heads, head_dim)
-            return torch.randn(shape, device="cuda", dtype=self.dtype)
-
-        self.rows, self.keys = sum(self.seqlens_q), sum(self.seqlens_k)
-        self.q = normal(self.rows, self.heads, self.head_dim)
-        self.k = normal(self.keys, self.heads_kv, self.head_dim)
-        self.v = normal(self.keys, self.heads_kv, self.head_dim_v)
-        self.cu_seqlens = (cumulated(self.seqlens_q), cumulated(self.seqlens_k))
-
-    def run(self) -> tuple[Tensor, Tensor]:
-        """(out, lse) through the public function."""
-        return tunefa.flash_attention_varlen(
-            self.q,
-            self.k,
-            self.v,
-            *self.cu_seqlens,
-            max(self.seqlens_q),
-            max(self.seqlens_k),
-            causal=self.causal,
-            window=self.window,
-            softcap=self.softcap,
-            return_lse=True,
-        )
-
-    def inputs(self, q: Tensor) -> AttentionInputs:
-        """The same for the reference, with these queries."""
-        mask = Options.of(self.causal, self.window)
-        sides, scale = (mask.window_left, mask.window_right), self.head_dim**-0.5
-        starts_q, starts_k = self.cu_seqlens
-        return AttentionInputs(
-            *(q, self.k, self.v, mask.causal, scale, *sides, self.softcap),
-            cu_seqlens=(starts_q, starts_k),
-        )
-
-    def judge(self, out: Tensor, lse: Tensor) -> None:
-        """Raises AssertionError where (out, lse) of the sequences' rows are not near fp32."""
-        right, right_lse = reference.attention(self.inputs(self.q[: self.rows]), torch.float32)
-        out, lse = out[: self.rows], lse[:, : self.rows]
-        seen = right_lse.isfinite()
-        assert torch.equal(lse.isneginf(), ~seen), str(self)
-        assert not out[~seen.t()].any(), str(self)
-        error = float((out.float() - right).norm() / right.norm().clamp_min(1e-30))
-        assert error <= TOLERANCE["bf16"], f"{error:.1e} on {self}: {tunefa.last_choice()}"
-        off = (lse - right_lse)[seen].abs()
-        assert off.numel() == 0 or float(off.max()) <= LSE_TOLERANCE, str(self)
-
-
-def cumulated(seqlens: Sequence[int]) -> Tensor:
-    return torch.tensor([*accumulate(seqlens, initial=0)], device="cuda", dtype=torch.int32)
-
-
-def random_lengths(chance: random.Random, batch: int, longest: int) -> list[int]:
-    return [chance.choice([0, 1, longest, chance.randint(0, longest)]) for _ in range(batch)]
-
-
-def is_kernels() -> None:
-    """Raises AssertionError where PyTorch ran what a kernel serves on this device."""
-    chosen = tunefa.last_choice()
-    serves = bool(served(Workload.parse("q64_varlen")))
-    assert chosen is not None and (chosen.kernel != "pytorch") == serves, chosen
 
 
 @pytest.mark.parametrize(
@@ -203,88 +124,6 @@ def test_rows_of_no_sequence_are_not_written() -> None:
     assert out[:rows].isfinite().all() and lse[:, :rows].isfinite().all()
 
 
-def test_other_lengths_take_neither_another_plan_nor_a_compiler(fresh: Runtime) -> None:
-    chance = random.Random(0)
-    for _ in range(20):
-        seqlens = [chance.randint(65, 128) for _ in range(chance.randint(9, 16))]
-        seqlens[0] = 128
-        call = Call(seqlens, seqlens)
-        call.judge(*call.run())
-    assert len(fresh._plans) <= 2  # of up to 1,024 rows, and of up to 2,048
-
-
-def test_a_graph_may_be_replayed_with_other_lengths() -> None:
-    chance = random.Random(0)
-    batch, longest, total = 12, 500, 2500
-
-    def lengths() -> list[int]:
-        found: list[int] = []
-        while len(found) < batch:
-            left = total - sum(found)
-            found.append(min(left, chance.choice([0, 1, longest, chance.randint(0, longest)])))
-        return found
-
-    for causal in (True, False):
-        call = Call(lengths(), lengths(), causal=causal)
-        call.rows = call.keys = total
-        call.q, call.k, call.v = (
-            torch.randn(total, heads, 128, device="cuda", dtype=torch.bfloat16)
-            for heads in (4, 2, 2)
-        )
-        arguments = (call.q, call.k, call.v, *call.cu_seqlens, longest, longest)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out, lse = tunefa.flash_attention_varlen(*arguments, causal=causal, return_lse=True)
-        is_kernels()
-        for _ in range(6):
-            call.seqlens_q, call.seqlens_k = lengths(), lengths()
-            for cu_seqlens, seqlens in zip(
-                call.cu_seqlens, (call.seqlens_q, call.seqlens_k), strict=True
-            ):
-                cu_seqlens.copy_(cumulated(seqlens))
-            graph.replay()
-            call.rows = sum(call.seqlens_q)
-            call.judge(out, lse)
-
-
-def test_many_calls_in_a_row_draw_every_tile_each_time() -> None:
-    """Whoever draws a tile computes the same; and no call finds what another has counted."""
-    chance = random.Random(0)
-    calls = []
-    for batch, longest in [(32, 1500), (3, 4000), (300, 40)] * 2:
-        seqlens_q, seqlens_k = ([*random_lengths(chance, batch, longest), 70] for _ in range(2))
-        calls.append(Call(seqlens_q, seqlens_k, heads=8))
-    rights = []
-    for call in calls:
-        out, lse = call.run()
-        is_kernels()
-        call.judge(out, lse)
-        rights.append((out[: call.rows], lse[:, : call.rows]))
-    for _ in range(50):
-        order = chance.sample(range(len(calls)), len(calls))
-        made = {i: calls[i].run() for i in order}
-        for i, (out, lse) in made.items():
-            right, right_lse = rights[i]
-            assert torch.equal(out[: calls[i].rows], right)
-            assert torch.equal(lse[:, : calls[i].rows], right_lse)
-
-
-def test_a_graph_of_many_calls_is_replayed_many_times() -> None:
-    calls = [Call([900, 0, 64 + i, 2000], [900, 5, 64 + i, 2000], heads=8) for i in range(4)]
-    rights = [call.run() for call in calls]
-    is_kernels()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = [call.run() for call in calls]
-    for _ in range(50):
-        for out, lse in made:
-            out.fill_(float("nan"))
-            lse.fill_(float("nan"))
-        graph.replay()
-        for (out, lse), (right, right_lse) in zip(made, rights, strict=True):
-            assert torch.equal(out, right) and torch.equal(lse, right_lse)
-
-
 @pytest.mark.parametrize("batch", [300, 3000])
 @pytest.mark.parametrize("causal", [True, False])
 def test_many_short_sequences(batch: int, causal: bool) -> None:
@@ -325,21 +164,6 @@ def test_sections_of_heads() -> None:
         language.prepare(LaunchSpec(case, config, 0.1), compiled, tensors)(*tensors)
         made.append(tensors[3])
     assert torch.equal(made[0], made[1]) and torch.equal(made[0], made[2])
-
-
-def test_two_streams_share_a_plan() -> None:
-    calls = [Call([300 + i, 40, 700], [300 + i, 40, 700]) for i in range(2)]
-    rights = [call.run()[0] for call in calls]
-    streams = [CUDA.Stream() for _ in calls]
-    torch.cuda.synchronize()
-    for _ in range(30):
-        outs = []
-        for call, stream in zip(calls, streams, strict=True):
-            with torch.cuda.stream(stream):
-                outs.append(call.run()[0])
-        torch.cuda.synchronize()
-        for out, right in zip(outs, rights, strict=True):
-            assert torch.equal(out, right)
 
 
 def test_strided_and_scaled_calls() -> None:

@@ -14,7 +14,7 @@ from tests.support.ascend_compiler import THERE, choose, needs_compiler, version
 from tests.support.ascend_interpreted import KERNEL
 from tests.support.tree import TREE
 from tunefa.compile import languages
-from tunefa.compile.ascend import sidecar
+from tunefa.compile.ascend import toolchain
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
@@ -33,8 +33,8 @@ each_workload = pytest.mark.parametrize("workload", WORKLOADS, ids=str)
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The shipped one, with the user's sidecar."""
-    monkeypatch.setattr(sidecar, "folder", lambda: THERE)
+    """The shipped one, with the user's toolchain."""
+    monkeypatch.setattr(toolchain, "folder", lambda: THERE)
     return kernels.load(KERNEL)
 
 
@@ -61,7 +61,7 @@ def test_it_serves_npus_alone() -> None:
         "it runs on chips of huawei, not of nvidia"
     )
     window = Workload.parse("h8_q2048_d64_fp16_causal_w128")
-    assert "no sliding window" in (kernel.why_not(window, B3) or "")
+    assert "not support sliding windows" in (kernel.why_not(window, B3) or "")
     assert [each.name for each in kernels.serving(WORKLOADS[0], B3)] == [KERNEL]
 
 
@@ -87,7 +87,7 @@ def test_bounds_never_exceed_what_the_compiler_takes_and_some_are_exact(
     for config in random.Random(str(workload)).sample(configs, 6):
         bounds = space.estimate(config, workload, B3)
         tiling = space.npu_tiling(config, workload, B3)
-        found = language.verdict(kernel, kernel.module.variant(workload, config), B3)
+        found = language.compiler_report(kernel, kernel.module.variant(workload, config), B3)
         assert found.status in ("fits", "overflow"), found
         for name, memory in found.memories.items():
             taken = memory.required_bytes or memory.peak_bytes or 0

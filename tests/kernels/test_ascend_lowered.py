@@ -17,7 +17,7 @@ import torch
 
 from tests.support.ascend_compiler import THERE, needs_compiler
 from tests.support.ascend_interpreted import CORES, KERNEL
-from tunefa.compile.ascend import front_end, sidecar
+from tunefa.compile.ascend import front_end, toolchain
 from tunefa.compile.contract import LaunchSpec
 from tunefa.measure import check
 from tunefa.spec import arch_catalog as archs
@@ -110,13 +110,13 @@ def test_numbers_are_right(
     text: str, block_m: int, block_n: int, split: int, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(sidecar, "folder", lambda: THERE)
+    monkeypatch.setattr(toolchain, "folder", lambda: THERE)
     kernel, workload = kernels.load(KERNEL), Workload.parse(text)
     config = {**kernel.default(workload, B3), "SPLIT_MASK_LOOP": split}
     config |= {"BLOCK_M": block_m, "BLOCK_N": block_n}
     variant = kernel.module.variant(workload, config)
     task = front_end.Task.of(kernel, variant, B3)
-    run = built(front_end.lowered(sidecar.installed(), task), tmp_path)
+    run = built(front_end.lowered(toolchain.installed(), task), tmp_path)
     tensors, scale = check.tensors(workload, "cpu", seed=0), workload.head_dim**-0.5
     _, arguments = kernel.module.arguments(
         tensors, LaunchSpec(Case(kernel, workload, Target.named("ascend910b3")), config, scale)

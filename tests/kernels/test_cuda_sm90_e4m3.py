@@ -125,10 +125,10 @@ def test_only_e4m3_needs_something_to_run_first() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"EPILOGUE_SUBTILE": 0}, "in one trip"),
-        ({"BLOCK_N": 112}, "32 keys at a time"),
-        ({"BLOCK_N": 160, "num_stages": 2, "Q_STAGES": 1}, "too few registers"),
-        ({"P_IN_SMEM": 1}, "small enough for the registers"),
+        ({"EPILOGUE_SUBTILE": 0}, "e4m3 needs EPILOGUE_SUBTILE 1"),
+        ({"BLOCK_N": 112}, "multiple of 32"),
+        ({"BLOCK_N": 160, "num_stages": 2, "Q_STAGES": 1}, "must leave a thread 24 registers"),
+        ({"P_IN_SMEM": 1}, "P_IN_SMEM needs a 16-bit dtype"),
     ],
 )
 def test_what_8_bits_ask_for_is_refused_in_words(changes: dict[str, Any], reason: str) -> None:

@@ -40,9 +40,9 @@ for sizes in ("h1_q1_k1_d64", "b2_h4_kv2_q1_k333_d128", "h1_q1_k512_d64", "h6_kv
     (shape, dtype), = module.scratch((), SimpleNamespace(workload=workload, config={}))
     made = torch.full(shape, 127, dtype=torch.int8)
     v = v.transpose(1, 2)
-    grid, arguments = module.e4m3.transposition_arguments(v, made)
+    grid, arguments = module.transposition.preprocess_arguments(v, made)
     words = [x.view(torch.int32) if isinstance(x, torch.Tensor) else x for x in arguments]
-    module.e4m3.transpose[grid](*words)
+    module.transposition.transpose()[grid](*words)
     right = torch.zeros(w.batch, w.heads_kv, shape[3], w.head_dim_v, dtype=torch.int8)
     right[:, :, : w.seqlen_k] = v
     order = [8 * c3 + 2 * c21 + c0 for c21 in range(4) for c3 in range(2) for c0 in range(2)]
@@ -70,7 +70,7 @@ def in_memory(v: Any) -> Any:
 
 
 def in_registers(p: Any) -> Any:
-    """(rows, keys) as `packed` has it."""
+    """(rows, keys) as `pack` has it."""
     return p.unflatten(1, (-1, 2, 4, 2)).transpose(2, 3).flatten(1)
 
 
@@ -96,9 +96,9 @@ def test_the_stated_accuracy_is_that_of_the_algorithm(head_dim: int) -> None:
         keys, values = k[start : start + BLOCK_N], v[start : start + BLOCK_N]
         s = (q @ keys.T) * (scale / torch.tensor(2.0).log())
         new_max = torch.maximum(row_max, s.amax(1) - OFFSET)
-        p, decay = (s - new_max[:, None]).exp2(), (row_max - new_max).exp2()
-        row_max, row_sum = new_max, row_sum * decay + p.sum(1)
-        acc = acc * decay[:, None] + in_registers(rounded(p)) @ in_memory(values).T
+        p, row_scale = (s - new_max[:, None]).exp2(), (row_max - new_max).exp2()
+        row_max, row_sum = new_max, row_sum * row_scale + p.sum(1)
+        acc = acc * row_scale[:, None] + in_registers(rounded(p)) @ in_memory(values).T
     out = (acc / row_sum[:, None]).bfloat16().double()
     lse = (row_max + row_sum.log2()) * torch.tensor(2.0).log()
     scores = q.double() @ k.double().T * scale

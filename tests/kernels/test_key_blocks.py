@@ -3,6 +3,7 @@ kernel's own functions, on whole numbers in place of the device's."""
 
 from __future__ import annotations
 
+import importlib
 import random
 from functools import partial
 from types import FunctionType, SimpleNamespace
@@ -13,7 +14,8 @@ import pytest
 from tunefa.spec import kernel as kernels
 
 MODULE = kernels.load("attention_fwd_gluon_sm90").module
-ATTENTION, EDGES = MODULE.Attention, MODULE.tile_table.edges
+ATTENTION = importlib.import_module("tunefa.kernels.gluon.attention").Attention
+EDGES = MODULE.tile_table.edges
 
 
 class Number(int):

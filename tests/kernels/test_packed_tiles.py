@@ -78,7 +78,7 @@ def test_the_list_is_that_which_sorting_gives(tables: list[dict[str, Any]]) -> N
         assert found[: len(right)] == right, each["case"]
 
 
-def test_the_list_ends_and_nobody_has_drawn_from_it(tables: list[dict[str, Any]]) -> None:
+def test_the_list_ends_and_its_tile_counter_is_0(tables: list[dict[str, Any]]) -> None:
     for each in tables:
         total = len(listed(each["case"]))
         assert each["schedule"] == [0, total]
@@ -99,7 +99,7 @@ def test_every_row_of_every_head_is_in_one_tile(tables: list[dict[str, Any]]) ->
         assert len(seen) == len(set(seen)) == case["heads"] * sum(case["seqlens_q"])
 
 
-# ----------------------------------------------------------------------- how programs draw tiles
+# ----------------------------------------------------------------------- how CTAs take tiles
 
 
 def binary(text: str, **changes: Any) -> Compiled:
@@ -110,7 +110,7 @@ def binary(text: str, **changes: Any) -> Compiled:
     return made
 
 
-DRAWING = pytest.mark.parametrize(
+LISTED = pytest.mark.parametrize(
     ("text", "changes"),
     [
         ("b32_q4096_d64_varlen", {}),  # four warpgroups, which leave the fewest registers
@@ -130,19 +130,19 @@ DRAWING = pytest.mark.parametrize(
     tuple(map(int, version("triton").split(".")[:2])) > (3, 7),
     reason="with 3.9, head_dim 64 spills, packed or not",
 )
-@DRAWING
+@LISTED
 def test_nothing_spills(text: str, changes: dict[str, Any]) -> None:
     assert binary(text, **changes).resources.spill_bytes == 0
 
 
-@DRAWING
-def test_one_atomic_draws_a_tile(text: str, changes: dict[str, Any]) -> None:
+@LISTED
+def test_one_atomic_takes_a_tile(text: str, changes: dict[str, Any]) -> None:
     ptx = binary(text, **changes).binary.asm["ptx"]
-    (draw,) = re.finditer(r"@%p\d+ atom\.global\.gpu\.relaxed\.add\.u32", ptx)
+    (atomic,) = re.finditer(r"@%p\d+ atom\.global\.gpu\.relaxed\.add\.u32", ptx)
     assert len(re.findall(r"\batom\b", ptx)) == 1
     # All of the producer, who waits for no warp of the consumers but at mbarriers.
-    producer = ptx[: draw.start()].rpartition("barrier.sync")[2]
-    producer += ptx[draw.start() :].partition("barrier.sync")[0]
+    producer = ptx[: atomic.start()].rpartition("barrier.sync")[2]
+    producer += ptx[atomic.start() :].partition("barrier.sync")[0]
     assert "bar.sync" not in producer
     assert producer.count("redux.sync.max.s32") == 1
     assert producer.count("st.shared.v4.b32") >= 2  # a tile and, maybe elsewhere, the end
@@ -153,11 +153,11 @@ def test_dense_problems_have_a_table() -> None:
     assert not re.search(r"\batom\b", ptx) and "redux" not in ptx
 
 
-def test_a_tile_stays_on_the_tray_until_all_have_read_it() -> None:
-    """The producer lays one there when all have freed the queries of Q_STAGES + 1 turns before."""
+def test_work_info_stays_until_all_consumers_have_read_it() -> None:
+    """The producer overwrites it when all have released the queries of Q_STAGES + 1 tiles ago."""
     stages = next(each for each in KERNEL.space.parameters if each.name == "Q_STAGES")
     tiles = importlib.import_module("tunefa.kernels.gluon.tiles")
-    assert tiles.PLACES.value > max(stages.values)
+    assert tiles.WORK_INFO_STAGES.value > max(stages.values)
 
 
 # --------------------------------------------------------------------- what the device is handed
@@ -226,7 +226,7 @@ def address(map: TensorMap, coordinates: Sequence[int]) -> int | None:
 
 
 def test_a_sequence_ends_where_it_ends(launched: Any) -> None:
-    """With the coordinates of `at` in kernels/gluon/hopper.py."""
+    """With the coordinates of `tma_coordinates` in kernels/gluon/pipeline.py."""
     chance = random.Random(0)
     maps = [each for each in launched.main[0] if isinstance(each, Descriptor)]
     for each in maps[:4]:

@@ -102,5 +102,5 @@ def test_sequences_that_are_not_there(name: str, values: tuple[int, ...]) -> Non
     given = dict(zip("qk", made.cu_seqlens, strict=True))
     given[name] = torch.tensor(values, dtype=torch.int32)
     broken = replace(made, cu_seqlens=(given["q"], given["k"]))
-    with pytest.raises(TunefaError, match=rf"cu_seqlens_{name} is \[.*cumulated lengths"):
+    with pytest.raises(TunefaError, match=rf"cu_seqlens_{name} is \[.*cumulative lengths"):
         list(broken.sequences())

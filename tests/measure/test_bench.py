@@ -18,7 +18,7 @@ class Disturbed(Unwatched):
     times = 10**9
 
     def read(self) -> None:
-        self.company = int(type(self).seen < self.times)
+        self.other_processes = int(type(self).seen < self.times)
 
     def __exit__(self, *_: object) -> None:
         type(self).seen += 1
@@ -78,8 +78,8 @@ def test_there_is_no_second_race_without_time(
 
 def test_winners_of_two_kernels_race_each_other(measured: Measured) -> None:
     for own, rival, best in ((16, 128, "attention_fwd_triton"), (128, 16, "fake")):
-        found = measured.final(ok(own, 1.0), [("attention_fwd_triton", ok(rival, 1.0))])
-        assert isinstance(found, bench.Final) and found.kernel == best
+        found = measured.race_kernels(ok(own, 1.0), [("attention_fwd_triton", ok(rival, 1.0))])
+        assert isinstance(found, bench.KernelRaceResult) and found.kernel == best
         certificate = found.certificate
         assert certificate["decision"] == "the fastest of 2" and "refused" not in certificate
         [(loser, slower)] = certificate["slower_by"].items()
@@ -89,8 +89,8 @@ def test_winners_of_two_kernels_race_each_other(measured: Measured) -> None:
 def test_a_disturbed_race_between_kernels_claims_nothing(
     measured: Measured, disturbed: type[Disturbed]
 ) -> None:
-    found = measured.final(ok(16, 1.0), [("attention_fwd_triton", ok(128, 1.0))])
-    assert isinstance(found, bench.Final) and disturbed.seen == 2
+    found = measured.race_kernels(ok(16, 1.0), [("attention_fwd_triton", ok(128, 1.0))])
+    assert isinstance(found, bench.KernelRaceResult) and disturbed.seen == 2
     assert found.certificate["refused"] == COMPANY and "slower_by" not in found.certificate
 
 

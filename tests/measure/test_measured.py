@@ -25,11 +25,11 @@ from tunefa.measure import bench, timing
 from tunefa.measure.measured import (
     RACE_MARGIN_S,
     RUN_LIMIT_S,
-    Lost,
+    LostProcess,
     Measured,
     _bench,
     _benches,
-    timed,
+    gpu_objective,
 )
 from tunefa.measure.objective import Raced
 from tunefa.spec.trial import Config, Mode, Trial
@@ -141,7 +141,7 @@ def test_nor_does_one_within_what_the_device_is_timed_by(
 def test_a_moving_result_is_unstable(measured: Measured, device: Device) -> None:
     device.faults[64] = "moving"
     judged = measured.judge(Trial(CONFIG, "ok", resources=FITS))
-    assert judged.outcome == "unstable" and "a race" in judged.reason
+    assert judged.outcome == "unstable" and "a race condition" in judged.reason
 
 
 def test_a_race_that_loses_the_device_certifies_nothing(measured: Measured, device: Device) -> None:
@@ -188,7 +188,7 @@ def test_launches_are_timed_in_the_mode_that_was_asked_for(
             modes.append(mode)
 
     monkeypatch.setattr(timing, "Stopwatch", Seen)
-    objective = timed(mode)
+    objective = gpu_objective(mode)
     assert objective.mode == mode and objective.kind == "measured"
     made = objective(CASE, 1)
     with made:
@@ -205,7 +205,7 @@ class NeverReady(InProcess):
 
     def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
         self.limits_s.append(limit_s)
-        return Lost("timeout", f"running took over {limit_s:.0f} s")
+        return LostProcess("timeout", f"running took over {limit_s:.0f} s")
 
 
 def compiled(of: Config) -> Pending:

@@ -18,7 +18,7 @@ from tunefa.search.budget import Budget
 from tunefa.search.request import Request
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import Config, Outcome, Planned, Resources, Trial
+from tunefa.spec.trial import Config, MemoryPlan, Outcome, Resources, Trial
 from tunefa.spec.workload import Workload
 
 B3 = Target.named("ascend910b3")
@@ -26,7 +26,7 @@ KERNEL = kernels.load("attention_fwd_ascend")
 WORKLOAD = Workload.parse("h8_q2048_d64_fp16_full")
 CASE = Case(KERNEL, WORKLOAD, B3)
 DEFAULT = CASE.default()
-FITS = Resources(ub_bytes=100, planned=Planned({"ub": -0.5, "l1": -0.5, "l0c": -0.5}, {}, "ab"))
+FITS = Resources(ub_bytes=100, planned=MemoryPlan({"ub": -0.5, "l1": -0.5, "l0c": -0.5}, {}, "ab"))
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_failure_stays_what_it_is(modelled: Modelled) -> None:
 
 
 def test_a_flag_that_the_compiler_cleared_counts_as_cleared(modelled: Modelled) -> None:
-    changed = replace(FITS, planned=Planned({}, {"enable-auto-multi-buffer": False}, "ab"))
+    changed = replace(FITS, planned=MemoryPlan({}, {"enable-auto-multi-buffer": False}, "ab"))
     judged = modelled.judge(Trial(DEFAULT, "ok", resources=changed))
     assert judged.predicted_us == expected_us(config(MULTIBUFFER=0)) != expected_us(DEFAULT)
 
@@ -80,7 +80,7 @@ def test_an_estimate_says_what_fits() -> None:
     assert fits is not None and fits.predicted_us == expected_us(DEFAULT)
     assert over is not None and over.outcome == "refused" and over.predicted_us is None
     # 256 / 2 * (8 * 112 + 12 * 64) bytes, by the space's file
-    assert over.reason == "UB estimated to overflow: 212,992 of 196,608 B"
+    assert over.reason == "UB is estimated to overflow: it needs 212,992 of 196,608 B"
 
 
 # ------------------------------------------------------------------------------------- searches
@@ -109,7 +109,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
             scores = self.config["BLOCK_M"] * self.config["BLOCK_N"]
             excess = (scores - 96 * 96) / (96 * 96)
             outcome: Outcome = "ok" if excess <= 0 else "compile_failed"
-            planned = Planned({"ub": excess, "l1": -0.5, "l0c": -0.5}, {}, str(self.config))
+            planned = MemoryPlan({"ub": excess, "l1": -0.5, "l0c": -0.5}, {}, str(self.config))
             return Trial(self.config, outcome, "UB overflow", Resources(planned=planned))
 
     def submit(self: CompilePool, each: Config) -> Pending:

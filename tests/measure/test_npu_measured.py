@@ -20,18 +20,18 @@ from tunefa.cli import targets
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.errors import TunefaError
-from tunefa.measure import bench, check, measured, timing
-from tunefa.measure.measured import OnNpu
+from tunefa.measure import bench, check, measured, sdpa, timing
+from tunefa.measure.measured import MeasuredOnNpu
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import Planned, Resources, Trial
+from tunefa.spec.trial import MemoryPlan, Resources, Trial
 from tunefa.spec.workload import Workload
 
 B3 = Target.named("ascend910b3")
 KERNEL = kernels.load("attention_fwd_ascend")
 WORKLOAD = Workload.parse("h4_kv2_q512_d64_fp16_causal")
 CASE = Case(KERNEL, WORKLOAD, B3)
-FITS = Resources(ub_bytes=100, planned=Planned({"ub": -0.5}, {}, "ab"))
+FITS = Resources(ub_bytes=100, planned=MemoryPlan({"ub": -0.5}, {}, "ab"))
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Npu:
             head_dim=q.shape[3], dtype="fp16", causal=True,
         )  # fmt: skip
         made = (q, k, v, out, lse)
-        check._run_sdpa(made, shape)
+        sdpa.write(check.inputs(shape, made, shape.head_dim**-0.5), out)
         group = q.shape[1] // k.shape[1]
         scores = q.double() @ k.double().repeat_interleave(group, 1).mT * q.shape[3] ** -0.5
         hidden = torch.ones(scores.shape[2:]).triu(1 + k.shape[2] - q.shape[2]).bool()
@@ -112,17 +112,14 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
         return lambda *arguments, **options: found.launch(grid, *arguments, **options)
 
     kernel = SimpleNamespace(__getitem__=launcher)
-    monkeypatch.setattr(KERNEL.module, "attention_fwd", type("Jit", (), {
-        "__getitem__": lambda self, grid: kernel.__getitem__(grid),
-        "__name__": "attention_fwd",
-        "arg_names": KERNEL.module.attention_fwd.arg_names,
-    })())  # fmt: skip
+    jit = type("Jit", (), {"__getitem__": lambda self, grid: kernel.__getitem__(grid)})
+    monkeypatch.setattr(KERNEL.module, "device_function", jit)
     language = languages.load("ascend")
     monkeypatch.setattr(language, "compile", lambda *_: Compiled(None, lambda: FITS, 0.1))
     yield found
 
 
-class Here(InProcess, OnNpu):
+class Here(InProcess, MeasuredOnNpu):
     """With its bench in this process, where the stand-ins are."""
 
 
@@ -173,6 +170,6 @@ def test_one_that_is_wrong_is_not_timed(npu: Npu) -> None:
 
 
 def test_there_are_no_graphs(npu: Npu) -> None:
-    assert measured.on(B3.arch, "eager") is OnNpu
-    with pytest.raises(TunefaError, match="timed eagerly only"):
-        measured.on(B3.arch, "graph")
+    assert measured.objective(B3.arch, "eager") is MeasuredOnNpu
+    with pytest.raises(TunefaError, match="timed in eager mode only"):
+        measured.objective(B3.arch, "graph")

@@ -24,7 +24,7 @@ from tests.support.predicted_case import (
 from tunefa.compile.pool import Pending
 from tunefa.costmodel import gpu as model
 from tunefa.measure import check
-from tunefa.measure.check import Verdict
+from tunefa.measure.check import Comparison
 from tunefa.measure.objective import Raced
 from tunefa.measure.predicted import Predicted
 from tunefa.spec.target import Case
@@ -53,7 +53,7 @@ def test_a_block_that_fits_no_sm_is_refused(predicted: Predicted, resources: Res
     judged = predicted.judge(Trial(CONFIG, "ok", resources=resources))
     assert judged.outcome == "refused" and judged.median_us is None
     assert f"{resources.smem_bytes:,} B of shared memory" in judged.reason
-    assert "fits no SM of sm90" in judged.reason and "232,448" in judged.reason
+    assert "does not fit an SM of sm90" in judged.reason and "232,448" in judged.reason
 
 
 def test_a_failure_stays_what_it_is(predicted: Predicted) -> None:
@@ -111,8 +111,8 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """The values of BLOCK_M whose configs the interpreter, here a fake, finds wrong."""
     found: set[int] = set()
 
-    def interpret(case: Case, each: Config) -> Verdict:
-        return Verdict(0.5 if each["BLOCK_M"] in found else 1e-4, 0.0, case.workload)
+    def interpret(case: Case, each: Config) -> Comparison:
+        return Comparison(0.5 if each["BLOCK_M"] in found else 1e-4, 0.0, case.workload)
 
     monkeypatch.setattr(check, "in_interpreter", interpret)
     return found

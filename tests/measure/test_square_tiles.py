@@ -12,7 +12,7 @@ from tests.support.ascend_compiler import THERE, needs_compiler
 from tunefa.cli import main
 from tunefa.cli.reports import tiles as reports
 from tunefa.compile import languages
-from tunefa.compile.ascend import sidecar
+from tunefa.compile.ascend import toolchain
 from tunefa.compile.contract import Compiled, CompileError
 from tunefa.measure import square_tiles
 from tunefa.measure.square_tiles import Tile
@@ -64,8 +64,8 @@ def test_the_plot_is_a_picture(tmp_path: Path) -> None:
     ("words", "status", "said"),
     [
         ([], 2, "name one, as --arch ascend910b3"),
-        (["--arch", "sm90"], 1, "sm90 is no NPU"),
-        (["--arch", "ascend310p"], 1, "formulas are all there is"),
+        (["--arch", "sm90"], 1, "sm90 is not an NPU"),
+        (["--arch", "ascend310p"], 1, "only formulas say"),
         (["--arch", "ascend910b3"], 1, "run 'tunefa ascend setup'"),
     ],
 )
@@ -77,8 +77,8 @@ def test_what_cannot_be_compared_is_said(words: list[str], status: int, said: st
 @needs_compiler
 def test_with_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    sidecar.folder().parent.mkdir(parents=True, exist_ok=True)
-    sidecar.folder().symlink_to(THERE)
+    toolchain.folder().parent.mkdir(parents=True, exist_ok=True)
+    toolchain.folder().symlink_to(THERE)
     asked = ["bench", "tiles", "--arch", "ascend910b3"]
     found = json.loads(CliRunner().invoke(main, [*asked, "--json"]).stdout)["tiles"]
     assert [tile["fits"] for tile in found] == [True, True, False, False]

@@ -157,8 +157,9 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"causal": "yes"}, "causal is 'yes': give True or False"),
     (
         {"window": 0},
-        "window is 0: give the number of keys that a query sees up to the diagonal, from 1; or "
-        "(left, right), how many before it and beyond it, from 0, None for all; or None",
+        "window is 0: give the number of keys that a query sees up to the diagonal, at least 1; or "
+        "(left, right), the numbers of keys before and beyond it, at least 0, None for all; "
+        "or None",
     ),
     ({"window": -1}, "window is -1: give the number of keys"),
     ({"window": 4.0}, "window is 4.0: give the number of keys"),
@@ -169,7 +170,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"window": (4.0, 0)}, "window is (4.0, 0): give the number of keys"),
     (
         {"window": 4, "causal": False},
-        "window is 4 and causal is False: a number counts keys back from the diagonal, so give "
+        "window is 4 and causal is False: a number counts the keys up to the diagonal, so give "
         "causal=True, or a pair (left, right)",
     ),
     ({"softcap": 0.0}, "softcap is 0.0: give a positive number, or None for scores as they are"),
@@ -189,8 +190,8 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"k": KV[..., :32]}, "head_dim of q is 64 and of k 32"),
     (
         {"q": Q[:, :, :20]},
-        "q has 20 heads, which is not a multiple of the 8 of k and v: each KV head serves equally "
-        f"many query heads ({AXES})",
+        "q has 20 heads, which is not a multiple of the 8 of k and v: each KV head serves the same "
+        f"number of query heads ({AXES})",
     ),
     ({"k": KV[:, :, :0], "v": KV[:, :, :0]}, "q has 32 heads, which is not a multiple of the 0"),
     (

@@ -12,7 +12,7 @@ from tests.support.sample_records import CONFIG, dated, measured, predicted
 from tests.support.tree import TREE
 from tunefa.compile import languages
 from tunefa.errors import TunefaError
-from tunefa.runtime.lock_file import VARIABLE, Freeze, Frozen, Installed, lockable
+from tunefa.runtime.lock_file import VARIABLE, FreezeState, Installed, LockFile, records_to_lock
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 from tunefa.store import results as store
@@ -44,8 +44,8 @@ def installed(**changes: Any) -> Installed:
     return Installed([fake])
 
 
-def lock(*records: Record) -> Frozen:
-    return Frozen(Path("my lock.yaml"), records)
+def lock(*records: Record) -> LockFile:
+    return LockFile(Path("my lock.yaml"), records)
 
 
 # ------------------------------------------------------------------------------ exact records
@@ -61,7 +61,7 @@ def test_a_later_measurement_supersedes_a_faster_one() -> None:
     later = measured(provenance=dated("2026-01-31T12:00:00Z", triton="3.7.1"))
     for records in ([later, measured(median_us=1.0)], [measured(median_us=1.0), later]):
         assert lock(*records).exact(ASKED, ON_H200) == later
-        assert lockable(records, installed()) == [later]
+        assert records_to_lock(records, installed()) == [later]
 
 
 @pytest.mark.parametrize(
@@ -92,19 +92,24 @@ def test_nothing_else_is_served(records: list[Record], nearest: str) -> None:
 def test_the_installation_must_be_what_was_measured(language: FakeLanguage) -> None:
     record = measured()
     assert lock(record).kernel(record, SM90, installed()).name == record.kernel
-    with pytest.raises(TunefaError, match="fwd_triton source_hash 0123abcd, and here is f"):
+    with pytest.raises(
+        TunefaError, match="fwd_triton source_hash 0123abcd, but this machine has f"
+    ):
         lock(record).kernel(record, SM90, installed(source_hash="ffff0000"))
     language.triton = "3.6.0"
     with pytest.raises(TunefaError) as caught:
         lock(record).kernel(record, SM90, installed(source_hash="ffff0000"))
     said = str(caught.value)
     assert f"has a record for {record.workload} on {H200} that cannot be used: it was " in said
-    assert "and here is ffff0000; with Triton 3.7.1, and here is 3.6.0; install the same" in said
+    assert "but this machine has ffff0000; with Triton 3.7.1, but this machine has 3.6.0; " in said
+    assert "; install the same versions on every rank" in said
 
 
 def test_a_record_without_triton_s_version_is_not_trusted() -> None:
     old = measured(provenance=dated("2025-01-31T12:00:00Z"))
-    assert installed().why_not(old) == "it was measured with Triton None, and here is 3.7.1"
+    assert (
+        installed().why_not(old) == "it was measured with Triton None, but this machine has 3.7.1"
+    )
 
 
 def test_unknown_kernels_and_refused_configs_are_errors() -> None:
@@ -136,14 +141,14 @@ def test_no_compiler_is_a_reason(language: FakeLanguage, monkeypatch: pytest.Mon
 
 def test_the_environment_is_asked_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    unset = Freeze()
+    unset = FreezeState()
     assert unset.file is None
     monkeypatch.setenv(VARIABLE, str(file))
     assert unset.file is None
-    made = Freeze()
+    made = FreezeState()
     assert made.file is not None and made.file.records == (measured(),)
     monkeypatch.setenv(VARIABLE, "")
-    assert made.file.path == file and Freeze().file is None
+    assert made.file.path == file and FreezeState().file is None
 
 
 def test_a_broken_file_is_an_error_until_it_is_mended(
@@ -151,7 +156,7 @@ def test_a_broken_file_is_an_error_until_it_is_mended(
 ) -> None:
     good = file.read_text(encoding="utf-8")
     monkeypatch.setenv(VARIABLE, str(file))
-    made = Freeze()
+    made = FreezeState()
     for content, error in (("tunefa_schema: 1\nrecords: [\n", ":3: "), ("", ": the file is empty")):
         file.write_text(content, encoding="utf-8")
         with pytest.raises(TunefaError) as caught:
@@ -165,14 +170,16 @@ def test_a_broken_file_is_an_error_until_it_is_mended(
 
 
 def test_a_frozen_process_takes_no_other_file(file: Path, tmp_path: Path) -> None:
-    made = Freeze()
+    made = FreezeState()
     made.admit(tmp_path / "more.yaml")
     made.to(file)
     made.to(tmp_path / "." / file.name)  # the same again
     for frozen_too in (False, True):
-        with pytest.raises(TunefaError, match=r"is all that it may use: do not load .*more\.yaml"):
+        with pytest.raises(
+            TunefaError, match=r"is the only file that it may use: do not load .*more\.yaml"
+        ):
             made.admit(tmp_path / "more.yaml", frozen_too)
-    with pytest.raises(TunefaError, match="is all that it may use"):
+    with pytest.raises(TunefaError, match="is the only file that it may use"):
         made.admit(file)  # beside itself: it would look as if all were still served
     assert made.file is not None and made.file.path.name == file.name
 
@@ -182,15 +189,15 @@ def test_the_module_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=TREE, check=True)
 
 
-# ------------------------------------------------------------------------------ lockable
+# ------------------------------------------------------------------------------ records_to_lock
 
 
 def test_a_lock_file_holds_the_best_measured_sorted() -> None:
     slower, best = measured(median_us=500.0), measured(config={**CONFIG, "BLOCK_M": 64})
     other, device = measured("q1024"), measured(device="NVIDIA A")
     records = [slower, other, predicted(), best, device]
-    assert lockable(records, installed()) == [device, other, best]
-    assert lockable(records[::-1], installed()) == [device, other, best]
+    assert records_to_lock(records, installed()) == [device, other, best]
+    assert records_to_lock(records[::-1], installed()) == [device, other, best]
 
 
 def test_what_runs_here_comes_before_what_is_faster() -> None:
@@ -198,5 +205,5 @@ def test_what_runs_here_comes_before_what_is_faster() -> None:
         median_us=1.0,
         provenance=dated("2026-01-31T12:00:00Z", triton="3.6.0"),
     )
-    assert lockable([stale, measured()], installed()) == [measured()]
-    assert lockable([stale], installed()) == [stale]
+    assert records_to_lock([stale, measured()], installed()) == [measured()]
+    assert records_to_lock([stale], installed()) == [stale]

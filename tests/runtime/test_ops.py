@@ -1,3 +1,5 @@
+"""tunefa/runtime/ops.py: the op under autograd and torch.compile."""
+
 from __future__ import annotations
 
 import subprocess
@@ -6,60 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import tunefa
+from tests.support.op_calls import FORWARD, NOTHING_ELSE, close, inputs, sdpa
 from tests.support.tree import TREE
 from tunefa.errors import TunefaError
-from tunefa.measure import reference
 from tunefa.runtime import ops
-from tunefa.runtime.call import Call, Options, Tensors, Window
+from tunefa.runtime.call import Options, Tensors, Window
 
-FORWARD = torch.ops.tunefa.flash_attention.default
 BACKWARD = torch.ops.tunefa.flash_attention_backward.default
-NOTHING_ELSE = (None,) * 5
-"""Neither cu_seqlens nor descales."""
+
 
 SHAPES = [  # heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v
     (4, 4, 9, 9, 8, 8),
     (4, 2, 7, 12, 8, 16),
     (4, 1, 12, 7, 8, 8),
 ]
-
-
-def inputs(
-    shape: tuple[int, ...], layout: str = "bshd", dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor, Tensor]:
-    heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v = shape
-    generator = torch.Generator().manual_seed(1)
-
-    def normal(heads: int, seqlen: int, dim: int) -> Tensor:
-        x = torch.randn(2, seqlen, heads, dim, generator=generator, dtype=dtype)
-        return (x if layout == "bshd" else x.transpose(1, 2)).requires_grad_()
-
-    q = normal(heads, seqlen_q, head_dim)
-    return q, normal(heads_kv, seqlen_k, head_dim), normal(heads_kv, seqlen_k, head_dim_v)
-
-
-def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool, window: Window = None) -> Tensor:
-    """PyTorch's own, of BSHD tensors; a row that sees no key, NaN there, is 0 here."""
-    left, right = window if isinstance(window, tuple) else ((window or k.shape[1]) - 1, None)
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
-    diagonal = k.shape[2] - q.shape[2]
-    if causal or right is not None:
-        seen = seen.tril(diagonal + (0 if causal else right or 0))
-    if left is not None:
-        seen = seen.triu(diagonal - left)
-    some = seen.any(1)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen | ~some[:, None], enable_gqa=True)
-    return (out * some[:, None]).transpose(1, 2)
-
-
-def close(made: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> None:
-    for mine, theirs in zip(made, right, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -245,101 +210,3 @@ def test_mistakes_are_named_under_compile_too() -> None:
         compiled(q, k, v, window=3)
     with pytest.raises(TunefaError, match="q has 4 heads, which is not a multiple of the 3"):
         FORWARD(q, k[:, :, :3], v[:, :, :3], *NOTHING_ELSE, *Options(), None)
-
-
-# --------------------------------------------------------- through PyTorch's FlashAttention
-
-
-@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
-@pytest.mark.parametrize("shape", [(4, 2, 16, 16, 64, 64), (4, 1, 24, 16, 64, 64)])
-@pytest.mark.parametrize("window", [None, 8, (8, 4), (None, 4), (8, None)])
-def test_flash_gradients_call_pytorch_s_op_as_it_is(
-    shape: tuple[int, ...], layout: str, window: Window
-) -> None:
-    """On meta tensors: the arguments fit the installed PyTorch, the shapes come out right."""
-    q, k, v = (x.detach().bfloat16().to("meta") for x in inputs(shape, layout))
-    causal = not isinstance(window, tuple)
-    call = Call.of(Tensors(q, k, v), Options.of(causal, window, layout), None)
-    out = torch.empty(call.out_shape, device="meta", dtype=torch.bfloat16)
-    grads = ops._flash_gradients(call, out, call.new_lse(), torch.empty_like(out))
-    assert [x.shape for x in grads] == [x.shape for x in (call.q, call.k, call.v)]
-
-
-def test_flash_gradients_only_where_it_means_the_same() -> None:
-    few, many = (
-        tuple(x.detach() for x in inputs((4, 2, *seqlens, 8, 8))) for seqlens in ((7, 12), (12, 7))
-    )
-
-    def served(tensors: tuple[Tensor, ...], causal: bool, window: Window) -> bool:
-        q, k, v = tensors
-        return ops._flash_takes(Call.of(Tensors(q, k, v), Options.of(causal, window), None))
-
-    for window in ((3, None), (None, 9), (3, 2)):
-        assert served(few, False, window) and not served(many, False, window)
-    assert served(many, False, None) and served(many, True, 3) and served(many, False, (3, 0))
-    q, k, v = few
-    assert not ops._flash_takes(Call.of(Tensors(q, k, v), Options(softcap=5.0), None))
-
-
-@pytest.mark.parametrize(
-    ("options", "serves"),
-    [
-        ({"causal": True}, True),
-        ({"window": (3, 2)}, True),
-        ({"window": (3, 2), "softcap": 1.5}, False),
-        ({"causal": True, "softcap": 1.5}, False),
-    ],
-)
-def test_flash_gradients_only_of_what_it_knows(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], serves: bool
-) -> None:
-    """Where the device and the tensors are such as it serves; a window also by its lengths."""
-    taken: list[Call] = []
-
-    def gradients(call: Call, out: Tensor, lse: Tensor, grad: Tensor) -> Any:
-        taken.append(call)
-        return reference.gradients(call, out, lse, grad)
-
-    monkeypatch.setattr(ops, "flash_serves", lambda q, v, scale: True)
-    monkeypatch.setattr(ops, "_flash_gradients", gradients)
-    for seqlens, knows in (((7, 12), True), ((12, 7), "window" not in options)):
-        taken.clear()
-        q, k, v = inputs((4, 2, *seqlens, 8, 8))
-        attention: Any = tunefa.flash_attention
-        attention(q, k, v, **options).sum().backward()
-        assert bool(taken) == (serves and knows)
-
-
-@pytest.mark.parametrize(
-    ("window", "sides"),
-    [(None, (None, 0)), (3, (2, 0)), (2**40, (6, 0)), ((3, None), (3, 0)), ((2, 4), (2, 0))],
-)
-def test_flash_gradients_leave_rows_without_a_key_outside(
-    monkeypatch: pytest.MonkeyPatch, window: Window, sides: tuple[int | None, int]
-) -> None:
-    """The formula stands in for PyTorch's op, and must not see an lse of -inf."""
-    q, k, v = (x.detach() for x in inputs((4, 2, 12, 7, 8, 8)))
-    options = Options.of(True, window)
-    call = Call.of(Tensors(q, k, v), options, None)
-    out, lse = FORWARD(q, k, v, *NOTHING_ELSE, *options, None)
-    grad = torch.randn_like(out)
-
-    def instead(
-        grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *rest: Any,
-        scale: float, window_size_left: int | None, window_size_right: int | None,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        assert bool(lse.isfinite().all()) and lse.is_contiguous()
-        assert rest[:6] == (None, None, 7, 7, 0.0, True)
-        assert (window_size_left, window_size_right) == sides
-        inner = Call.of(Tensors(q, k, v), options, scale)
-        made = reference.gradients(inner, out.transpose(1, 2), lse, grad_out.transpose(1, 2))
-        return tuple(x.transpose(1, 2) for x in made)
-
-    class Packet:
-        default = staticmethod(instead)
-
-    monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", Packet)
-    made = ops._flash_gradients(call, out.transpose(1, 2), lse, grad.transpose(1, 2))
-    q, k, v = (x.requires_grad_() for x in (q, k, v))
-    right = torch.autograd.grad(sdpa(q, k, v, True, window), (q, k, v), grad)
-    close(tuple(x.transpose(1, 2) for x in made), right)

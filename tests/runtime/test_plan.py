@@ -74,7 +74,7 @@ def test_a_kernel_that_cannot_read_the_tensors_is_not_asked(
     for made, runs in ((call(), "blind"), (unaligned("base"), "attention_fwd_triton")):
         known = [record(TMA, kernel="blind"), record(TMA, median_us=999.0)]
         with on_cpu(monkeypatch) as language:
-            chosen = plan.of(made, H200, Fixed(known), kernels, language.compile).chosen
+            chosen = plan.best_plan(made, H200, Fixed(known), kernels, language.compile).chosen
         assert (chosen.kernel, chosen.how) == (runs, "exact")
 
 
@@ -83,7 +83,9 @@ def test_pytorch_computes_where_no_kernel_reads_the_tensors(
 ) -> None:
     kernels: Any = [BLIND]
     with on_cpu(monkeypatch) as language:
-        chosen = plan.of(unaligned("base"), H200, Fixed([]), kernels, language.compile).chosen
+        chosen = plan.best_plan(
+            unaligned("base"), H200, Fixed([]), kernels, language.compile
+        ).chosen
     assert chosen.kernel == "pytorch" and chosen.why.endswith("(blind: it reads whole 16 bytes)")
 
 
@@ -94,8 +96,8 @@ def test_a_record_of_a_kernel_without_its_compiler_is_passed_over(
     best = record(TMA, kernel="optional")
     with on_cpu(monkeypatch) as language:
         for lacking, kernel in (({}, "optional"), ({"optional": "why"}, fakes[1].name)):
-            monkeypatch.setattr(languages, "lacking", lambda kernels, arch, found=lacking: found)
-            made = plan.of(call(), H200, Fixed([best]), fakes, language.compile)
+            monkeypatch.setattr(languages, "without_compiler", lambda *_, found=lacking: found)
+            made = plan.best_plan(call(), H200, Fixed([best]), fakes, language.compile)
             assert made.chosen.kernel == kernel
 
 
@@ -119,14 +121,16 @@ def test_what_the_device_has_too_little_for_gives_way_to_the_default(
 def options(found: dict[str, Any], kernel: FakeKernel, aligned: bool = True) -> list[Chosen]:
     choice = Choice("attention_fwd_triton", found, "exact", record(found))
     fake: Any = kernel
-    return list(plan.options(choice, Case(fake, WORKLOAD, Target.named("h200")), aligned))
+    return list(plan.configs_to_try(choice, Case(fake, WORKLOAD, Target.named("h200")), aligned))
 
 
 def test_options_are_what_was_found_then_the_default() -> None:
     first, second = options(TMA, FakeKernel())
     assert (first.config, first.how) == (TMA, "exact")
     assert (second.config, second.how) == (DEFAULT, "default")
-    assert second.why.startswith("default: what was found cannot run here (exact: measured on")
+    assert second.why.startswith(
+        "default: the config that was found cannot run here (exact: measured on"
+    )
 
 
 def test_what_the_space_refuses_with_pointers_gives_way_to_the_default() -> None:
@@ -165,7 +169,7 @@ def test_pytorch_computes_where_there_is_no_compiler(monkeypatch: pytest.MonkeyP
         on_cpu(monkeypatch),
         pytest.warns(UserWarning, match="attention runs in PyTorch: no compiler found"),
     ):
-        made = plan.of(call(), H200, Fixed([]), [fake], no_compiler)
+        made = plan.best_plan(call(), H200, Fixed([]), [fake], no_compiler)
     assert made.chosen.why == "pytorch: no compiler found: pip install triton"
 
 
@@ -212,7 +216,7 @@ def test_the_real_kernel_compiles_its_default(
     shape = torch.randn(1, 64, 4, head_dim, dtype=torch.bfloat16)
     launch = FakeLaunch(lambda *tensors: None, 0, {})  # only a device loads what was compiled
     monkeypatch.setattr(languages.load("triton"), "prepare", lambda *arguments: launch)
-    made = plan.of(call(q=shape, k=shape, v=shape), H200, Fixed([]), [kernel], compile)
+    made = plan.best_plan(call(q=shape, k=shape, v=shape), H200, Fixed([]), [kernel], compile)
     assert isinstance(made, KernelPlan) and made.chosen.how == "default"
     assert (made.chosen.config["USE_TMA"] == 1) <= aligned
     ((resources, was_aligned),) = compiled

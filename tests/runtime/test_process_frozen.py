@@ -1,4 +1,4 @@
-"""`plan.frozen` and a frozen runtime: the records of a lock file, or an error."""
+"""`plan.frozen_plan` and a frozen runtime: the records of a lock file, or an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tunefa.errors import TunefaError
 from tunefa.runtime import plan
 from tunefa.runtime.call import Call, Options, Tensors, heads_first
 from tunefa.runtime.chip import Chip
-from tunefa.runtime.lock_file import Frozen, Installed
+from tunefa.runtime.lock_file import Installed, LockFile
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.process import Runtime
 from tunefa.store import results as store
@@ -49,8 +49,8 @@ def frozen_of(
     made: Call, language: FakeLanguage, *records: Record, chip: Chip = H200, **changes: Any
 ) -> Plan:
     fake: Any = FakeKernel(**changes)
-    lock = Frozen(Path("tunefa.lock.yaml"), records)
-    found: Plan = plan.frozen(made, chip, lock, Installed([fake]), language.compile)
+    lock = LockFile(Path("tunefa.lock.yaml"), records)
+    found: Plan = plan.frozen_plan(made, chip, lock, Installed([fake]), language.compile)
     return found
 
 
@@ -66,7 +66,7 @@ def test_frozen_runs_the_exact_record(monkeypatch: pytest.MonkeyPatch) -> None:
         f"exact: frozen to tunefa.lock.yaml, measured on NVIDIA H200 for {WORKLOAD}"
     )
     assert chosen.workload == WORKLOAD and language.launched == [TMA]
-    assert torch.equal(out, plan.because(made, "").run(Tensors(q, k, v), None)[0])
+    assert torch.equal(out, plan.pytorch_plan(made, "").run(Tensors(q, k, v), None)[0])
 
 
 @pytest.mark.parametrize(
@@ -129,17 +129,19 @@ def test_frozen_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
             frozen_of(call(), language, record(TMA))
         with pytest.raises(TunefaError, match="refuses its config"):
             frozen_of(call(), language, record(TMA), refused_block_m=frozenset({128}))
-        with pytest.raises(TunefaError, match="source_hash 0123abcd, and here is ffff"):
+        with pytest.raises(TunefaError, match="source_hash 0123abcd, but this machine has ffff"):
             frozen_of(call(), language, record(TMA), source_hash="ffff")
     assert language.compiled == []
 
 
 @pytest.mark.parametrize(("made", "chip", "why"), UNSERVED)
 def test_frozen_refuses_what_no_kernel_serves(made: Call, chip: Chip, why: str) -> None:
-    with pytest.raises(TunefaError, match=f"{why}.*, and nothing else may run it") as caught:
+    with pytest.raises(TunefaError, match=f"{why}.*; a frozen process uses nothing else") as caught:
         frozen_of(made, FakeLanguage(), record(TMA), chip=chip)
     said = str(caught.value)
-    assert said.startswith("tunefa.lock.yaml, which this process is frozen to, serves no call with")
+    assert said.startswith(
+        "tunefa.lock.yaml, which this process is frozen to, does not serve this call with"
+    )
     assert f"{made.q.dtype} on {chip.name}: " in said
 
 
@@ -173,7 +175,7 @@ def test_frozen_serves_the_file_and_nothing_else(
     for _ in range(2):
         with pytest.raises(TunefaError, match=f"its nearest is for fwd_{SMALL} on NVIDIA H200"):
             fresh.plan(Tensors(*tensors(48)), Options(True))
-    with pytest.raises(TunefaError, match="is all that it may use"):
+    with pytest.raises(TunefaError, match="is the only file that it may use"):
         tunefa.load(lock)
     assert fresh.plan(Tensors(*tensors()), Options(True)).chosen.config == TMA
     tunefa.flash_attention(*tensors())  # on the CPU there is no config to choose
@@ -187,9 +189,9 @@ def test_a_scale_that_no_kernel_takes_is_an_error_when_frozen(
     monkeypatch.setattr(Chip, "of", lambda device: H200)
     q: Any = SimpleNamespace(shape=(2, 4, 16, 32), device="cuda", is_cuda=True)
     call: Any = SimpleNamespace(q=q, scale=-1.0, options=Options(True))
-    assert plan.without_kernel(call, None).chosen.how == "pytorch"
+    assert plan.plan_without_kernel(call, None).chosen.how == "pytorch"
     with pytest.raises(TunefaError, match=r"NVIDIA H200: scale -1\.0 is not positive"):
-        plan.without_kernel(call, Frozen.read(lock))
+        plan.plan_without_kernel(call, LockFile.read(lock))
 
 
 CHILD = """

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tunefa.costmodel.expected import expected_us
+from tunefa.costmodel.expected_time import expected_us
 from tunefa.search import candidates
 from tunefa.search.budget import Budget
 from tunefa.search.request import Request

@@ -10,8 +10,8 @@ from tests.support.fake_objective import KERNEL, request
 from tests.support.own_kernels import OwnKernels
 from tests.support.predicted_case import ok
 from tunefa.measure import measured
-from tunefa.measure.bench import Final
-from tunefa.measure.measured import Lost
+from tunefa.measure.bench import KernelRaceResult
+from tunefa.measure.measured import LostProcess
 from tunefa.search import kernel_race
 from tunefa.search.budget import Budget
 from tunefa.search.winner import Winner
@@ -36,7 +36,7 @@ class Racing:
     def __exit__(self, *_: Any) -> None:
         pass
 
-    def final(self, own: Any, rivals: Any, until: float) -> Any:
+    def race_kernels(self, own: Any, rivals: Any, until: float) -> Any:
         type(self).asked = (self.kernel.name, own, rivals, until)
         return self.says
 
@@ -46,7 +46,7 @@ def racing(monkeypatch: pytest.MonkeyPatch) -> type[Racing]:
     class Own(Racing):
         pass
 
-    monkeypatch.setattr(measured, "timed", lambda mode: Own)
+    monkeypatch.setattr(measured, "gpu_objective", lambda mode: Own)
     return Own
 
 
@@ -62,7 +62,7 @@ def winners(own_kernels: OwnKernels) -> list[Winner]:
 
 
 def test_the_race_decides_and_not_the_medians(racing: type[Racing], winners: list[Winner]) -> None:
-    racing.says = Final("final_slow", RACE)
+    racing.says = KernelRaceResult("final_slow", RACE)
     budget = Budget(seconds=60)
     won = kernel_race.winner(request(measured=True, budget=budget), winners)
     assert won is not None and won.kernel.name == "final_slow"
@@ -74,7 +74,7 @@ def test_the_race_decides_and_not_the_medians(racing: type[Racing], winners: lis
 def test_a_race_that_was_lost_leaves_the_medians(
     racing: type[Racing], winners: list[Winner]
 ) -> None:
-    racing.says = Lost("timeout", "running took over 120 s")
+    racing.says = LostProcess("timeout", "running took over 120 s")
     won = kernel_race.winner(request(measured=True), winners)
     assert won is not None and won.kernel.name == "final_fast" and won.certificate is not None
     assert "running took over 120 s" in won.certificate["kernels"]["decision"]

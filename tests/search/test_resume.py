@@ -139,14 +139,17 @@ def test_a_torn_line_in_the_middle_is_named(fake: type[Fake]) -> None:
         lambda: resume.find(request()),
         lambda: searched(continued(request(), path, 9)),
     ):
-        with pytest.raises(TunefaError, match=f"^{path}:3: this line is no trial"):
+        with pytest.raises(TunefaError, match=f"^{path}:3: this line is not a trial"):
             going_on()
     assert path.read_bytes() == before
 
 
 def test_the_newest_of_the_same_is_found(fake: type[Fake]) -> None:
     asked = request()
-    assert "No journal of this workload, arch, device and kernels in " in resume.find(asked).said
+    assert (
+        "There is no journal of this workload, arch, device and kernels in "
+        in resume.find(asked).message
+    )
     searched(asked)
     newest = searched(asked).journal
     other = replace(asked, workload=Workload.parse("q2048_h8_kv2_d64"))
@@ -155,7 +158,7 @@ def test_the_newest_of_the_same_is_found(fake: type[Fake]) -> None:
     (journal.folder() / "99991231T000001-torn.jsonl").write_text('{"tunefa_jour')
     found = resume.find(replace(asked, seed=5, strategy="grid"))
     assert found.path == newest
-    assert found.said == f"Continuing {newest}: 6 trials will not be repeated."
+    assert found.message == f"Continuing {newest}: 6 trials will not be repeated."
 
 
 @pytest.mark.parametrize(
@@ -181,8 +184,8 @@ def test_a_journal_of_another_search_is_not_continued(
     change_header(path, change)
     found = resume.find(request(), path)
     assert found.path is None
-    assert found.said.startswith(f"{path} is not continued and its trials are not reused: ")
-    assert why in found.said and found.said.count("\n") == 0
+    assert found.message.startswith(f"{path} is not continued, and its trials are not used: ")
+    assert why in found.message and found.message.count("\n") == 0
     with pytest.raises(TunefaError, match=f"^{path} cannot be continued: "):
         searched(continued(request(), path, 9))
 
@@ -191,7 +194,7 @@ def test_a_journal_of_another_search_is_not_continued(
 def on_device(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     """The fake in place of the objective that measures, in either mode."""
     fake.kind = "measured"
-    monkeypatch.setattr(measured, "timed", lambda mode: fake)
+    monkeypatch.setattr(measured, "gpu_objective", lambda mode: fake)
     return fake
 
 
@@ -201,7 +204,7 @@ def test_a_measured_search_goes_on_in_its_mode_only(on_device: type[Fake], mode:
     asked = request(measured=True, mode=mode, budget=Budget(trials=20))
     first = searched(asked, interrupt_at=8)
     other = replace(asked, mode="graph" if mode == "eager" else "eager")
-    assert "searching anew" in resume.find(other).said
+    assert "a new search starts" in resume.find(other).message
     with pytest.raises(TunefaError, match=f"its mode is {mode}, not {other.mode}"):
         searched(continued(other, first.journal, 20))
     before = {identity(config) for config in tried[:8]}
@@ -221,7 +224,7 @@ def test_a_measured_journal_from_before_there_were_modes_is_of_graphs(
     change_header(path, lambda h: h.pop("mode"))
     assert resume.find(asked).path == path
     eager = resume.find(replace(asked, mode="eager"))
-    assert eager.path is None and "and kernels in eager mode in " in eager.said
+    assert eager.path is None and "and kernels in eager mode in " in eager.message
 
 
 def test_a_predicted_journal_from_before_there_were_modes_goes_on(fake: type[Fake]) -> None:
@@ -234,7 +237,7 @@ def test_a_changed_kernel_is_said_without_a_name_too(fake: type[Fake]) -> None:
     path = searched(request()).journal
     change_header(path, lambda h: h["provenance"][KERNEL.name].update(source_hash="0123"))
     found = resume.find(request())
-    assert found.path is None and "source_hash was 0123" in found.said
+    assert found.path is None and "source_hash was 0123" in found.message
 
 
 def test_configs_that_the_rules_refuse_by_now_are_left_out(fake: type[Fake]) -> None:

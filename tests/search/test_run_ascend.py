@@ -22,7 +22,7 @@ def run(*words: str) -> Result:
 
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's sidecar, in this process and in those that it starts; another store."""
+    """The user's toolchain, in this process and in those that it starts; another store."""
     home = Path(store.user_root()).parent
     home.mkdir(parents=True, exist_ok=True)
     (home / "ascend").symlink_to(THERE)
@@ -52,13 +52,16 @@ def test_a_search_ends_with_a_tile_that_fits(compiler: None) -> None:
 def test_without_a_compiler_its_setup_is_offered_and_estimates() -> None:
     done = run("--budget", "24")
     assert done.exit_code == 1
-    assert "run 'tunefa ascend setup', or go on without it: --estimate" in done.stderr
+    assert "run 'tunefa ascend setup', or use --estimate to go on without it" in done.stderr
 
 
 def test_estimates_say_what_they_are() -> None:
     done = run("--budget", "24", "--estimate")
     assert done.exit_code == 0, done.output
-    assert "ESTIMATED by formulas: no compiler said that it fits" in done.stdout
+    assert (
+        "ESTIMATED: formulas say what fits, a latency model the time; no compiler ran"
+        in done.stdout
+    )
     assert "(estimated, not measured)" in done.stdout
     assert [record.objective for record in store.default_store().best()] == ["estimated"]
 
@@ -66,11 +69,11 @@ def test_estimates_say_what_they_are() -> None:
 def test_what_no_compiler_knows_can_be_estimated() -> None:
     asked = ["search", "--arch", "ascend310p", "--seqlen", "2048", "--dtype", "fp16"]
     refused = CliRunner().invoke(main, asked)
-    assert refused.exit_code == 1 and "formulas are all there is" in refused.stderr
+    assert refused.exit_code == 1 and "only formulas say" in refused.stderr
     done = CliRunner().invoke(main, [*asked, "--estimate", "--budget", "8"])
     assert done.exit_code == 0, done.output
 
 
 def test_a_gpu_takes_no_estimates() -> None:
     done = CliRunner().invoke(main, ["search", "--arch", "sm90", "--seqlen", "2k", "--estimate"])
-    assert done.exit_code == 2 and "--estimate is for NPUs" in done.stderr
+    assert done.exit_code == 2 and "--estimate is for Huawei's NPUs" in done.stderr

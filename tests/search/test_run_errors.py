@@ -113,7 +113,7 @@ def test_a_kernel_whose_race_was_interrupted_is_not_left_out(
     stopped: str, own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does it pass for one that raced."""
-    monkeypatch.setattr(measured, "timed", lambda mode: Measuring)
+    monkeypatch.setattr(measured, "gpu_objective", lambda mode: Measuring)
     monkeypatch.setattr(Measuring, "stopped", {stopped})
     slow, quick = own_kernels.add_attention("slow"), own_kernels.add_attention("quick")
     ordered = (quick, slow) if stopped == "slow" else (slow, quick)

@@ -47,7 +47,7 @@ def test_every_fault_costs_one_config_and_is_listed(
     own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNEFA_FAULTS", "1")
-    monkeypatch.setattr(measured, "run", fake_bench.run)
+    monkeypatch.setattr(measured, "run_in_process", fake_bench.run)
     monkeypatch.setattr(measured, "RUN_LIMIT_S", 8.0)
     monkeypatch.setattr(compile_pool, "COMPILE_LIMIT_S", 12.0)
     kernel = own_kernels.add("every_fault", FAULTY_SOURCE, fake_bench.SPACE)
@@ -88,7 +88,7 @@ def test_compiles_that_hang_do_not_hold_a_search_beyond_its_seconds(
     source = FAULTY_SOURCE.replace('if fault == "exit":\n        os._exit(7)', "")
     source = source.replace('if fault == "hang":', 'if fault != "none":')
     kernel = own_kernels.add("hangs_at_the_end", source, fake_bench.SPACE)
-    monkeypatch.setattr(measured, "run", fake_bench.run)
+    monkeypatch.setattr(measured, "run_in_process", fake_bench.run)
     start = time.monotonic()
     asked = request(kernel, measured=True, budget=Budget(seconds=12), strategy="grid")
     result = search.search(asked, user_store())

@@ -15,7 +15,7 @@ import pytest
 from tests.support.fake_objective import SM90, WORKLOAD, Fake, Seen, request, user_store
 from tests.support.own_kernels import OwnKernels
 from tunefa.measure import measured
-from tunefa.measure.bench import Final
+from tunefa.measure.bench import KernelRaceResult
 from tunefa.measure.objective import Raced
 from tunefa.search import candidates
 from tunefa.search import run as search
@@ -180,14 +180,16 @@ class Measuring(Fake):
         self.raced[self.kernel.name] = [trial.config for trial in trials]
         return Raced(list(trials), trials[0], {"decision": "raced"})
 
-    def final(self, own: Trial, rivals: list[tuple[str, Trial]], until: float) -> Final:
-        return Final(self.kernel.name, {"slower_by": {name: 0.5 for name, _ in rivals}})
+    def race_kernels(
+        self, own: Trial, rivals: list[tuple[str, Trial]], until: float
+    ) -> KernelRaceResult:
+        return KernelRaceResult(self.kernel.name, {"slower_by": {name: 0.5 for name, _ in rivals}})
 
 
 @pytest.fixture
 def raced(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Config]]:
     """Searches measure; what is raced of each kernel."""
-    monkeypatch.setattr(measured, "timed", lambda mode: Measuring)
+    monkeypatch.setattr(measured, "gpu_objective", lambda mode: Measuring)
     monkeypatch.setattr(Measuring, "raced", {})
     return Measuring.raced
 

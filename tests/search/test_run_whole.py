@@ -29,7 +29,7 @@ def test_a_small_search(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = []
     interpret = check.in_interpreter
 
-    def counted(*args: Any) -> check.Verdict:
+    def counted(*args: Any) -> check.Comparison:
         checked.append((args[1], interpret(*args)))
         return checked[-1][1]
 
@@ -60,7 +60,8 @@ def test_a_kernel_that_computes_wrong_numbers_never_becomes_a_record(
     own_kernels: OwnKernels,
 ) -> None:
     wrong = own_kernels.add_attention(
-        "wrong_numbers", lambda source: source.replace("acc = acc * decay[:, None]", "acc = acc")
+        "wrong_numbers",
+        device=lambda source: source.replace("acc = acc * row_scale[:, None]", "acc = acc"),
     )
     result = search.search(request(wrong, budget=Budget(trials=2)), user_store())
     assert result.record is None and user_store().records() == []
@@ -71,7 +72,8 @@ def test_a_kernel_that_computes_wrong_numbers_never_becomes_a_record(
 
 def test_a_wrong_kernel_beside_a_right_one(own_kernels: OwnKernels) -> None:
     wrong = own_kernels.add_attention(
-        "wrong_beside", lambda source: source.replace("offset = seqlen_k - seqlen_q", "offset = 0")
+        "wrong_beside",
+        device=lambda source: source.replace("offset = seqlen_k - seqlen_q", "offset = 0"),
     )
     right = own_kernels.add_attention("right_beside")
     result = search.search(request(wrong, right, budget=Budget(trials=2)), user_store())
@@ -84,7 +86,8 @@ def test_a_wrong_kernel_beside_a_right_one(own_kernels: OwnKernels) -> None:
 
 def test_a_kernel_that_never_compiles_is_no_record(own_kernels: OwnKernels) -> None:
     broken = own_kernels.add_attention(
-        "never_compiles", lambda source: source.replace("LN_2 + tl.log", "LN_2 + tl.nothing")
+        "never_compiles",
+        device=lambda source: source.replace("LN_2 + tl.log", "LN_2 + tl.nothing"),
     )
     result = search.search(request(broken, budget=Budget(trials=3)), user_store())
     assert result.record is None

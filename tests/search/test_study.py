@@ -18,7 +18,7 @@ from tests.support.sample_problem import FEASIBLE, SMALL, good, problem
 from tunefa.errors import TunefaError
 from tunefa.search import strategies, study
 from tunefa.search.strategy import Strategy
-from tunefa.spec.trial import Planned, Resources, Trial
+from tunefa.spec.trial import MemoryPlan, Resources, Trial
 
 NAME = "search-kernel"
 
@@ -238,14 +238,14 @@ def test_a_full_disk_is_said_in_a_sentence(journal: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ
                           | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "the study full cannot be kept" in done.stdout
+    assert "the study full cannot be written" in done.stdout
 
 
 def test_what_is_too_large_for_a_memory_violates_it_by_how_much(journal: Path) -> None:
     strategy = opened(journal, memories=("ub", "l1"))
     ended = [
-        Trial({}, "compile_failed", "UB", Resources(planned=Planned({"ub": 0.25, "l1": -0.5}))),
-        Trial({}, "ok", "", Resources(planned=Planned({"ub": -0.1, "l1": -0.5})), 10.0),
+        Trial({}, "compile_failed", "UB", Resources(planned=MemoryPlan({"ub": 0.25, "l1": -0.5}))),
+        Trial({}, "ok", "", Resources(planned=MemoryPlan({"ub": -0.1, "l1": -0.5})), 10.0),
         Trial({}, "crashed", "the compiler died"),
     ]
     for trial in ended:
@@ -261,7 +261,7 @@ def test_what_is_too_large_for_a_memory_violates_it_by_how_much(journal: Path) -
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(TunefaError, match="cannot be kept"):
+    with pytest.raises(TunefaError, match="cannot be written"):
         study.beside(tmp_path / "missing" / "stem.jsonl")
 
 

@@ -106,8 +106,8 @@ def test_what_only_just_failed_says_less_of_its_neighbours() -> None:
 
 
 def test_what_is_known_beforehand_is_believed_until_it_fails_to_hold() -> None:
-    room = np.where(np.arange(len(PLACES)) < 8, -1.0, 1.0)
-    alone = Surrogate(PLACES, EXPECTED.tolist(), room.tolist())
+    works_prior = np.where(np.arange(len(PLACES)) < 8, -1.0, 1.0)
+    alone = Surrogate(PLACES, EXPECTED.tolist(), works_prior.tolist())
     works = alone.believe([], [], {}, []).works
     assert (works[:8] < 0.5).all() and (works[8:] > 0.5).all()
     seen = alone.believe([3], [float(EXPECTED[3])], {}, []).works

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.sample_records import measured
 from tunefa.compile import provenance
-from tunefa.measure.measured import unraced
+from tunefa.measure.measured import without_race
 from tunefa.measure.objective import Raced
 from tunefa.search import verify
 from tunefa.spec import kernel as kernels
@@ -94,12 +94,12 @@ def verified(us: dict[int, float | Outcome], of: Record | None = None) -> verify
 def test_a_winner_that_still_wins_is_kept() -> None:
     same = replace(record(), provenance=provenance.of(KERNEL))
     found = verified({16: 100.0, 1: 106.0, 4: 101.0}, same)
-    assert (found.outcome, found.instead, found.regressed) == ("kept", None, False)
+    assert (found.finding, found.instead, found.regressed) == ("kept", None, False)
 
 
 def test_one_from_before_an_upgrade_that_still_wins_is_written_anew(tmp_path: Path) -> None:
     found = verified({16: 100.0, 1: 106.0, 4: 101.0})
-    assert found.outcome == "kept" and found.drift and not found.regressed
+    assert found.finding == "kept" and found.drift and not found.regressed
     assert found.instead is not None and found.instead.config == STORED
     assert provenance.drift(found.instead, provenance.of(KERNEL)) == []
     store = Store([tmp_path])
@@ -110,7 +110,7 @@ def test_one_from_before_an_upgrade_that_still_wins_is_written_anew(tmp_path: Pa
 
 def test_a_loss_within_the_noise_floor_is_none() -> None:
     found = verified({16: 100.9, 1: 106.0, 4: 100.0})
-    assert found.outcome == "kept" and found.instead is not None
+    assert found.finding == "kept" and found.instead is not None
     certificate = found.instead.certificate
     assert found.instead.config == STORED and certificate is not None
     assert certificate["gain_over_default"] is None
@@ -120,18 +120,18 @@ def test_a_loss_within_the_noise_floor_is_none() -> None:
 def test_a_disturbed_race_decides_nothing() -> None:
     device = Device({16: 120.0, 1: 100.0, 4: 110.0}, refused="power brake in 2 races")
     found = verify.verify(record(), CASE, 1, device)
-    assert (found.outcome, found.instead, found.regressed) == ("undecided", None, False)
+    assert (found.finding, found.instead, found.regressed) == ("undecided", None, False)
     assert found.why == "not certified: power brake in 2 races"
 
 
 def test_a_race_that_is_lost_decides_nothing() -> None:
     class Losing(Device):
         def race(self, trials: Any, default: Config | None) -> Raced:
-            return unraced(list(trials), "the process died with exit code -9")
+            return without_race(list(trials), "the process died with exit code -9")
 
     losing = Losing({16: 120.0, 1: 100.0, 4: 110.0})
     found = verify.verify(record(), CASE, 1, losing)
-    assert (found.outcome, found.instead) == ("undecided", None)
+    assert (found.finding, found.instead) == ("undecided", None)
     assert "the race was lost: the process died" in found.why
 
 
@@ -147,28 +147,28 @@ def test_a_record_races_in_its_own_mode(mode: Mode) -> None:
                                             ({16: 120.0, 1: 115.0, 4: 110.0}, SECOND)])  # fmt: skip
 def test_a_loser_gives_way(us: dict[int, float | Outcome], winner: Config) -> None:
     found = verified(us)
-    assert found.outcome == "swapped" and found.regressed
+    assert found.finding == "swapped" and found.regressed
     assert found.instead is not None
     assert found.instead.config == winner and found.instead.device == H200.name
     assert found.instead.provenance["source_hash"] == KERNEL.source_hash
-    assert "slower than another" in found.why
+    assert "slower than another config" in found.why
 
 
 @pytest.mark.parametrize("outcome", ["wrong", "crashed", "compile_failed", "unstable"])
 def test_one_that_fails_is_flagged(outcome: Outcome) -> None:
     found = verified({16: outcome, 1: 100.0, 4: 100.0})
-    assert found.outcome == "failed" and found.why == f"{outcome}: because" and found.regressed
+    assert found.finding == "failed" and found.why == f"{outcome}: because" and found.regressed
 
 
 def test_one_that_the_rules_refuse_today_is_flagged_without_a_run() -> None:
     config = {**STORED, "BLOCK_M": 7}
     found = verified({}, replace(record(), config=config))
-    assert found.outcome == "failed" and "BLOCK_M=7 is not in the space" in found.why
+    assert found.finding == "failed" and "BLOCK_M=7 is not in the space" in found.why
 
 
 def test_a_workload_that_is_no_longer_served_is_flagged_without_a_run() -> None:
     found = verified({}, replace(record(), workload=replace(WORKLOAD, window_left=127)))
-    assert found.outcome == "failed" and f"{KERNEL.name} does not serve it: " in found.why
+    assert found.finding == "failed" and f"{KERNEL.name} does not serve it: " in found.why
 
 
 def test_drift_names_what_changed() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.predicted_case import KERNEL, SM90, WORKLOAD, ok
 from tunefa.search.winner import Winner
-from tunefa.spec.trial import Planned, Resources, Trial
+from tunefa.spec.trial import MemoryPlan, Resources, Trial
 
 GLUON = replace(KERNEL, space=replace(KERNEL.space, language="gluon"))
 RIGHT = replace(ok(64, 5.0), error=1e-4)
@@ -35,7 +35,7 @@ def test_the_check_is_told_or_why_there_is_none(
 
 
 def test_what_a_compiler_changed_is_in_the_record_and_its_plans_are_not() -> None:
-    planned = Planned({"ub": -0.1}, {"enable-auto-multi-buffer": False}, "ab")
+    planned = MemoryPlan({"ub": -0.1}, {"enable-auto-multi-buffer": False}, "ab")
     resources = Resources(ub_bytes=1000, planned=planned)
     trial = Trial({"BLOCK_M": 64}, "ok", resources=resources, predicted_us=10.0)
     record = Winner(KERNEL, trial, None, None, "modelled").record(WORKLOAD, SM90, None, {})

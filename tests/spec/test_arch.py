@@ -78,7 +78,7 @@ def test_the_limits_are_those_of_the_programming_guide(name: str) -> None:
     assert found.smem_reserved_per_block_bytes == 1024
     assert (found.registers_per_sm, found.max_registers_per_thread) == (65536, 255)
     assert (found.max_threads_per_block, found.warp_size) == (1024, 32)
-    assert f"sm{found.target}" == name
+    assert f"sm{found.compiler_target}" == name
 
 
 @pytest.mark.parametrize("name", NAMES)

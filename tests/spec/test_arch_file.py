@@ -60,7 +60,7 @@ SPOILED = [
         "compute_capability: '9'",
         "{path}:{line}: compute_capability '9'",
     ),
-    ("name: sm90", "name: sm91", "{path}:{line}: name 'sm91' is not the file's, 'sm90'"),
+    ("name: sm90", "name: sm91", "{path}:{line}: name 'sm91' is not the file's name 'sm90'"),
     ("sources:", "sources:\n  gossip: hearsay", "no number names source 'gossip': remove it"),
 ]
 

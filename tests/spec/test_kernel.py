@@ -136,9 +136,49 @@ def test_listing_and_loading_import_no_compiler() -> None:
 def test_the_sources_of_a_gluon_kernel_are_all_that_it_runs() -> None:
     made = kernels.load("attention_fwd_gluon_sm90")
     folder = made.source.parent
+    first = ("pack_tiles", "transpose_v")  # each runs before some kernels
     assert set(made.sources) == {
-        made.source, *folder.glob("gluon/*.py"), *folder.glob("hopper/*.py")
+        made.source, *folder.glob("gluon/**/*.py"), *folder.glob("hopper/*.py"),
+        *(folder / "triton" / f"{name}.py" for name in first),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("language", ["triton", "ascend"])
+def test_device_code_belongs_to_the_sources(language: str) -> None:
+    made = kernels.load(f"attention_fwd_{language}")
+    device_code = made.source.parent / language / "attention_forward.py"
+    assert set(made.sources) == {made.source, device_code}
+
+
+def test_a_change_of_what_is_imported_inside_a_function_changes_the_hash(
+    own_kernels: OwnKernels,
+) -> None:
+    folder = own_kernels.folder / "kernels"
+    (folder / "device").mkdir()
+    (folder / "device" / "code.py").write_text("from tunefa.kernels.device.deeper import x")
+    (folder / "device" / "deeper.py").write_text("x = 1")
+    source = "def variant():\n    from tunefa.kernels.device.code import (\n        x,\n    )\n"
+    kernel = own_kernels.add("lazy_source", source, SPACE)
+    assert {path.name for path in kernel.sources} == {"lazy_source.py", "code.py", "deeper.py"}
+    hashes = {kernel.source_hash}
+    for name in ("code", "deeper"):
+        path = folder / "device" / f"{name}.py"
+        path.write_text(path.read_text() + "\n")
+        hashes.add(kernels.load("lazy_source").source_hash)
+    assert len(hashes) == 3
+
+
+def test_what_two_folders_share_is_found_when_it_is_imported_late(
+    own_kernels: OwnKernels,
+) -> None:
+    folder = own_kernels.folder / "kernels"
+    (folder / "late_device").mkdir()
+    (folder / "late_device" / "code.py").write_text("made = 'late'")
+    lazy = "def made():\n    from tunefa.kernels.late_device.code import made\n    return made\n"
+    kernel = own_kernels.add("imports_late", lazy, SPACE)
+    assert kernel.module is not None
+    kernels._open_folder(TREE / "kernels")  # as a kernel of another folder does
+    assert kernel.module.made() == "late"
 
 
 def test_the_sources_of_a_cuda_kernel_are_all_that_it_includes() -> None:

@@ -125,6 +125,7 @@ def test_enumeration_is_brute_force_in_any_space(
         define={"x": Expr(defined[0])},
         resources={"y": Expr(f"({defined[1]}) + x")},
         rules={f"rule {number}": Expr(rule) for number, rule in enumerate(rules)},
+        shared_memory_exprs=(),
         tiling_exprs={},
         defaults=(),
         unaligned={},

@@ -140,8 +140,8 @@ def test_the_work_of_packed_sequences_is_that_of_each(mask: str) -> None:
 )
 def test_even_sequences_have_about_as_much_work(text: str) -> None:
     workload = Workload.parse(text)
-    even = workload.even
-    assert not even.varlen and even.even == even
+    even = workload.dense_equivalent
+    assert not even.varlen and even.dense_equivalent == even
     assert even.flops == pytest.approx(workload.flops, rel=0.15)
     assert even.io_bytes == pytest.approx(workload.io_bytes, rel=0.15)
 

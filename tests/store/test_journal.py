@@ -125,7 +125,7 @@ def test_a_line_in_the_middle_that_does_not_hold_is_named(line: str) -> None:
     path.write_text(f"{header}{first}{line}\n{second}", encoding="utf-8")
     found = journal.read(path)
     assert next(found) == ("a_kernel", OK)
-    with pytest.raises(TunefaError, match=f"^{path}:3: this line is no trial"):
+    with pytest.raises(TunefaError, match=f"^{path}:3: this line is not a trial"):
         next(found)
 
 
@@ -133,10 +133,10 @@ def test_a_line_in_the_middle_that_does_not_hold_is_named(line: str) -> None:
     ("content", "error"),
     [
         (b'{"tunefa_journal": 3}\n', r":1: was written by a newer tunefa \(schema 3.*: upgrade"),
-        (b'{"journal": 1}\n{}\n', r":1: this is no journal of tunefa"),
-        (b"[1]\n{}\n", r":1: this is no journal of tunefa"),
-        (b"hello\nthere\n", r":1: this line is no first line of a journal"),
-        (b"\xff\xfe\x00", r" is no journal: it is not UTF-8"),
+        (b'{"journal": 1}\n{}\n', r":1: this is not a journal of tunefa"),
+        (b"[1]\n{}\n", r":1: this is not a journal of tunefa"),
+        (b"hello\nthere\n", r":1: this line is not the first line of a journal"),
+        (b"\xff\xfe\x00", r" is not a journal: it is not UTF-8"),
     ],
 )
 def test_what_is_no_journal(tmp_path: Path, content: bytes, error: str) -> None:
@@ -265,7 +265,7 @@ def test_a_torn_compressed_journal_is_an_error(tmp_path: Path) -> None:
     packed = tmp_path / "some.jsonl.xz"
     for torn in (whole[:-1], whole[: len(whole) // 2], b"", b"plain text"):
         packed.write_bytes(torn)
-        with pytest.raises(TunefaError, match=f"^{packed} is torn or no .xz file"):
+        with pytest.raises(TunefaError, match=f"^{packed} is incomplete or no .xz file"):
             list(journal.read(packed))
 
 

@@ -43,7 +43,7 @@ def test_without_a_header_there_is_nothing_to_continue() -> None:
     for content in (b"", path.read_bytes()[:-2]):
         path.write_bytes(content)
         assert journal.header(path) == {}
-        with pytest.raises(TunefaError, match=f"^{path} has no whole first line"):
+        with pytest.raises(TunefaError, match=f"^{path} has no complete first line"):
             Journal.reopened(path)
         assert path.read_bytes() == content
 
@@ -53,7 +53,7 @@ def test_a_torn_middle_is_not_touched() -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + b'{"kernel": "a\n' + lines[2])
     before = path.read_bytes()
-    with pytest.raises(TunefaError, match=f"^{path}:2: this line is no trial"):
+    with pytest.raises(TunefaError, match=f"^{path}:2: this line is not a trial"):
         Journal.reopened(path)
     assert path.read_bytes() == before
 

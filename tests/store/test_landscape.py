@@ -121,5 +121,5 @@ def test_nothing_to_replay(tmp_path: Path) -> None:
         landscape.load(path)
     empty = tmp_path / "empty.jsonl"
     empty.touch()
-    with pytest.raises(TunefaError, match="no whole first line"):
+    with pytest.raises(TunefaError, match="no complete first line"):
         landscape.load(empty)

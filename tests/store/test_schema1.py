@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from tests.support.tree import TREE
 from tunefa.cli import main
 from tunefa.compile import languages
-from tunefa.runtime.lock_file import Frozen, Installed
+from tunefa.runtime.lock_file import Installed, LockFile
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config, Trial
@@ -195,7 +195,7 @@ def test_a_journal_is_a_landscape() -> None:
 
 def test_a_lock_file_serves_what_it_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the compilers that its records name; their kernels' sources are others by now."""
-    lock = Frozen.read(FIXTURES / "lock.lock.yaml")
+    lock = LockFile.read(FIXTURES / "lock.lock.yaml")
     served = 0
     for record in lock.records:
         language = languages.load(kernels.load(record.kernel).language)

@@ -47,6 +47,7 @@ def variant(workload: Any, config: Any, aligned: bool = True) -> dict[str, Any]:
     """What is compiled."""
     pointer = {"fp16": "*fp16", "bf16": "*bf16"}[workload.dtype]
     return {
+        "source": "ascend_attention.py",
         "function": "attention",
         "signature": dict.fromkeys(("Q", "K", "V", "Out"), pointer)
         | {"scale": "fp32", "seqlen": "i32", "tiles": "i32"},

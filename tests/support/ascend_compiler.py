@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tunefa.compile.ascend import pins, sidecar
-from tunefa.compile.ascend.sidecar import Sidecar
+from tunefa.compile.ascend import pins, toolchain
+from tunefa.compile.ascend.toolchain import Toolchain
 from tunefa.errors import TunefaError
 
-THERE = sidecar.folder()
+THERE = toolchain.folder()
 """The user's: asked before any test has a home of its own."""
 try:
-    INSTALLED: Sidecar | None = sidecar.installed()
+    INSTALLED: Toolchain | None = toolchain.installed()
     WHY = ""
 except TunefaError as error:
     INSTALLED, WHY = None, str(error)
@@ -23,7 +23,7 @@ def versions_there() -> list[str]:
     """The compilers that `tunefa ascend setup` has made, or the one that is used."""
     if INSTALLED is None:
         return ["none"]
-    made = [v for v in pins.COMPILERS if sidecar.is_ready(THERE / f"compiler-{v}")]
+    made = [v for v in pins.COMPILERS if toolchain.is_ready(THERE / f"compiler-{v}")]
     return made or [INSTALLED.short_version]
 
 
@@ -32,5 +32,7 @@ def choose(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = THERE / f"compiler-{version}" / "ascendnpuir" / "bin" / "bishengir-compile"
     assert INSTALLED is not None
     compiler = path if path.is_file() else INSTALLED.compiler
-    tools = Sidecar(INSTALLED.python, INSTALLED.front_end, compiler, sidecar.version_of(compiler))
-    monkeypatch.setattr(sidecar, "installed", lambda: tools)
+    tools = Toolchain(
+        INSTALLED.python, INSTALLED.front_end, compiler, toolchain.version_of(compiler)
+    )
+    monkeypatch.setattr(toolchain, "installed", lambda: tools)

@@ -63,7 +63,7 @@ def main() -> None:
             scale = workload.head_dim**-0.5
             spec = LaunchSpec(Case(kernel, workload, target), config, scale)
             grid, arguments = spec.arguments(made)
-            module.attention_fwd[(min(CORES, grid[0]),)](*arguments)
+            module.device_function()[(min(CORES, grid[0]),)](*arguments)
             verdict = check.compare(workload, made, scale, torch.float64)
             found = {"passed": verdict.passed, "reason": verdict.reason}
             print(json.dumps({"workload": str(workload), "config": config, **found}), flush=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.sample_space import MODEL
-from tunefa.measure.measured import Lost
+from tunefa.measure.measured import LostProcess
 from tunefa.measure.objective import Raced
 
 SPACE = f"""\
@@ -34,7 +34,7 @@ defaults:
 
 
 def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
-    """In place of `tunefa.measure.measured.run`."""
+    """In place of `tunefa.measure.measured.run_in_process`."""
     if method == "race":
         return Raced(arguments[0], min(arguments[0], key=lambda trial: trial.median_us))
     trial, _ = arguments
@@ -46,7 +46,7 @@ def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     if fault == "hang":
         time.sleep(600)
     if fault == "poisoned":
-        return Lost("crashed", "RuntimeError: an illegal memory access was encountered")
+        return LostProcess("crashed", "RuntimeError: an illegal memory access was encountered")
     if fault == "wrong":
         return replace(trial, outcome="wrong", reason="error 5.0e-01")
     return replace(trial, samples_us=(10.0,), error=1e-3)

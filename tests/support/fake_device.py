@@ -10,7 +10,7 @@ from tests.support.fake_kernel import FakeLanguage, FakeLaunch
 from tests.support.predicted_case import WORKLOAD
 from tunefa.compile.contract import Compiled, LaunchSpec
 from tunefa.measure.bench import Bench
-from tunefa.measure.measured import Lost, Measured
+from tunefa.measure.measured import LostProcess, Measured
 from tunefa.measure.monitor import Monitor
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Mode
@@ -86,4 +86,4 @@ class InProcess(Measured):
             made = Bench(self.case, self.mode)
             return getattr(vars(self).setdefault("bench", made), method)(*arguments)
         except RuntimeError as error:
-            return Lost("crashed", f"{type(error).__name__}: {error}")
+            return LostProcess("crashed", f"{type(error).__name__}: {error}")

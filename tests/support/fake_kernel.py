@@ -70,7 +70,7 @@ class FakeSpace:
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         return Tiling(
             block_m=64, block_n=64, columns=64, columns_v=64, warps=4, stages=2,
-            copied_by_threads=False, max_registers=255, section_heads=1, packed_heads=1,
+            copied_by_threads=False, max_registers=255, l2_section_heads=1, packed_heads=1,
             diagonal_n=64, warp_specialised=False,
         )  # fmt: skip
 

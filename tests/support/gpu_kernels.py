@@ -49,7 +49,7 @@ def judge(case: Case, config: Config, gate: check.Gate) -> None:
     """Raises AssertionError where a launch is not right twice."""
     made = check.tensors(case.workload, "cuda")
     launch = launched(case, config, made)
-    found = gate.verdict(lambda: launch(*made), case.workload, made)
+    found = gate.compare(lambda: launch(*made), case.workload, made)
     assert found.passed and found.repeatable, f"{found.reason}: {config}"
 
 

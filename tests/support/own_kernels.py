@@ -28,6 +28,7 @@ from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 
 ATTENTION = "attention_fwd_triton"
+DEVICE_CODE = "triton.attention_forward"
 
 
 class OwnKernels:
@@ -60,13 +61,23 @@ class OwnKernels:
         return self.add(name, sources.get("py", COPY_IN_CUDA_HOST), COPY_IN_CUDA_SPACE)
 
     def add_attention(
-        self, name: str, change: Callable[[str], str] = str, space: Callable[[str], str] = str
+        self,
+        name: str,
+        change: Callable[[str], str] = str,
+        space: Callable[[str], str] = str,
+        device: Callable[[str], str] = str,
     ) -> Kernel:
-        """tunefa's own attention kernel under another name, its source and space changed."""
+        """tunefa's own attention kernel under another name: the source of its host side, its space
+        and its device code changed."""
         source = (TREE / "kernels" / f"{ATTENTION}.py").read_text(encoding="utf-8")
+        own = source.replace(f"tunefa.kernels.{DEVICE_CODE}", f"tunefa.kernels.triton.{name}")
+        code = TREE / "kernels" / f"{DEVICE_CODE.replace('.', '/')}.py"
+        place = self.folder / "kernels" / "triton" / f"{name}.py"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(device(code.read_text(encoding="utf-8")), encoding="utf-8")
         text = (TREE / "search_spaces" / f"{ATTENTION}.yaml").read_text(encoding="utf-8")
         text = text.replace(f"kernel: {ATTENTION}", "kernel: NAME")
-        return self.add(name, change(source), space(text))
+        return self.add(name, change(own), space(text))
 
     def add_broken(self, name: str) -> None:
         """Adds a kernel whose space cannot be read."""
@@ -126,7 +137,7 @@ def variant(workload, config, aligned=True):
         print("from Python")
         os.write(2, b"from MLIR\\n")
     return {
-        "function": copy,
+        "function": lambda: copy,
         "signature": {"source": "*fp32", "target": "*fp32", "FAULT": "constexpr"},
         "constants": {"FAULT": fault},
         "aligned": ["source", "target"],

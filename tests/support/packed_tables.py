@@ -47,15 +47,15 @@ def _lengths(chance: random.Random, batch: int) -> list[int]:
 
 def made(case: dict[str, Any]) -> tuple[list[int], list[list[int]]]:
     """(schedule, tiles) as the kernel writes them."""
-    module = kernels.load("attention_fwd_gluon_sm90").module.packed_tiles
+    host = kernels.load("attention_fwd_gluon_sm90").module.packed_tiles
     lengths = case["seqlens_q"], case["seqlens_k"]
     cu_seqlens = [torch.tensor([0, *accumulate(x)], dtype=torch.int32) for x in lengths]
     room = sum(lengths[0]) // case["rows"] + len(lengths[0])
     schedule = torch.full((2,), UNWRITTEN, dtype=torch.int32)
-    tiles = torch.full((room * case["heads"] + 1, module.COLUMNS), UNWRITTEN, dtype=torch.int32)
-    module.pack_tiles[(-(-room // 32),)](
+    tiles = torch.full((room * case["heads"] + 1, host.COLUMNS), UNWRITTEN, dtype=torch.int32)
+    host.pack_tiles()[(-(-room // 32),)](
         *(*cu_seqlens, schedule, tiles, len(cu_seqlens[0]), case["heads"], case["group"]),
-        *(case["section"], case["rows"], module.COLUMNS, 32, 128, 16),
+        *(case["section"], case["rows"], host.COLUMNS, 32, 128, 16),
     )
     return schedule.tolist(), tiles.tolist()
 

@@ -42,7 +42,7 @@ def plan_of(
 ) -> Plan:
     """The plan for a call where these records are known."""
     fake: Any = kernel or FakeKernel()
-    made: Plan = plan.of(call, chip, Fixed(records), [fake], language.compile)
+    made: Plan = plan.best_plan(call, chip, Fixed(records), [fake], language.compile)
     return made
 
 
@@ -75,7 +75,7 @@ UNSERVED = [
     (
         call(q=LONG, k=ONE, v=ONE),
         H200,
-        r"q has strides \(512, 64, 2147483648, 1\), and kernels take 32 bits",
+        r"q has strides \(512, 64, 2147483648, 1\), too large for 32 bits",
     ),
     (call(q=SMALL, k=SMALL, v=SMALL), H200, "head_dim 8 is below 16"),
 ]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 MODEL = """\
 tiling: {block_m: 64, block_n: 64, columns: head_dim, columns_v: head_dim_v, warps: 4, stages: 1,
-         copied_by_threads: true, max_registers: 255, section_heads: 1, packed_heads: 1,
+         copied_by_threads: true, max_registers: 255, l2_section_heads: 1, packed_heads: 1,
          diagonal_n: 64, warp_specialised: false}
 """
 """For spaces whose times do not matter."""

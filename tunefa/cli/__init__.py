@@ -1,6 +1,6 @@
-"""The command line: one file per command, loaded when it is used.
+"""The command line. Each command is a module of this package, loaded when it is used.
 
-The group itself imports click and nothing else, so that `tunefa --help` is there at once.
+This module imports no library but click, so that `tunefa --help` is fast.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from tunefa.cli.exit_codes import INTERRUPTED
 from tunefa.errors import TunefaError, unknown
 
 COMMANDS: Mapping[str, str] = {
-    "search": "Find the fastest config for a workload; measures where there is a GPU.",
+    "search": "Find the fastest config for a workload; measure it if this machine has the GPU.",
     "export": "Write the store's best records to a file.",
     "import": "Add records from files to this machine's store.",
-    "show": "List the records of the store, or what failed in searches.",
-    "verify": "Re-time stored winners on the GPU of this machine, after an upgrade.",
-    "space": "Count what the rules leave of a kernel's search space.",
-    "explain": "Show with its arithmetic what limits a config.",
-    "ascend": "Set up the compiler for Huawei's NPUs.",
-    "bench": "Compare what is published of tiles with what the compiler says.",
-    "doctor": "Check devices, toolchain, stores and records.",
+    "show": "List the records of the store, or the configs that failed in searches.",
+    "verify": "Time stored winners again on the GPU of this machine, after an upgrade.",
+    "space": "Show a kernel's search space, and how many configs its rules allow.",
+    "explain": "Show what limits the speed of a config, with the arithmetic.",
+    "ascend": "Install the compiler for Huawei's NPUs.",
+    "bench": "Compare a published formula for tile sizes on NPUs with the compiler.",
+    "doctor": "Check this machine's devices, compilers, stores and records.",
 }
-"""Help by command, in the order of the help text. Each is a module of this package with a function
-`command`; `import` is `import_`, for Python keeps the word."""
+"""The help of each command, in the order of the help text. A command is a module of this package
+with a function `command`; that of `import` is `import_`, because `import` is a keyword of
+Python."""
 
 
 class _Commands(click.Group):
-    """Loads a command when it is asked for, and says what a user did wrong in one sentence."""
+    """Loads a command when it is used, and prints a user's mistake as one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -59,7 +60,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _warnings_in_words():
+            with _plain_warnings():
                 return super().invoke(ctx)
         except TunefaError as error:
             click.echo(f"Error: {error}", err=True)
@@ -70,8 +71,8 @@ class _Commands(click.Group):
 
 
 @contextlib.contextmanager
-def _warnings_in_words() -> Iterator[None]:
-    """Prints warnings of the store as sentences, without the line of code that gave them."""
+def _plain_warnings() -> Iterator[None]:
+    """Prints tunefa's warnings as sentences, without the line of code that they come from."""
     plain = warnings.showwarning
 
     def show(
@@ -90,16 +91,21 @@ def _warnings_in_words() -> Iterator[None]:
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Only measuring needs a GPU: without one, `search` compiles for --arch and predicts; "
-    "every other command works as it is. Exit status: 0 fine, 1 a mistake to mend, 2 wrong usage, "
-    "3 ran but found nothing valid, 130 interrupted.",
+    epilog="Only measuring needs a GPU. Without one, `search` compiles for the chip that --arch "
+    "names and predicts times; `verify` needs a GPU; all other commands work without one. "
+    "Exit status: 0 success, 1 an error that you can correct, 2 wrong usage, 3 nothing valid was "
+    "found, 130 interrupted.",
 )
 @click.version_option(__version__, "--version", message="tunefa %(version)s")
 def main() -> None:
     """Finds, records and serves the fastest attention kernel for a shape and a GPU.
 
+    A workload is one attention problem: its shape, dtype and mask. A config is one choice of a
+    kernel's parameters. A record is the best config of a workload on a chip; records are kept in
+    the store of this machine.
+
     \b
-    tunefa search --arch sm90 --seqlen 8192     no GPU needed: compiles, predicts
-    tunefa search --seqlen 8192                 measures on the GPU of this machine
-    tunefa export best.yaml                     the best records as one file
+    tunefa search --arch sm90 --seqlen 8192     without a GPU: compile and predict
+    tunefa search --seqlen 8192                 measure on the GPU of this machine
+    tunefa export best.yaml                     write the best records to a file
     """

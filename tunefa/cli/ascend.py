@@ -1,4 +1,4 @@
-"""`tunefa ascend`: the compiler for Huawei's NPUs."""
+"""`tunefa ascend`: installs the compiler for Huawei's NPUs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import click
 
 from tunefa.cli.reports import text
 from tunefa.cli.reports.download import Reporter
-from tunefa.compile.ascend import pins, sidecar
+from tunefa.compile.ascend import pins, toolchain
 from tunefa.compile.ascend.install import Installer
 
 
 @click.group("ascend")
 def command() -> None:
-    """Compile for Huawei's Ascend NPUs, with none at hand.
+    """Install the compiler for Huawei's Ascend NPUs, which needs no NPU.
 
     Needs no GPU and no NPU. With --json, a command prints one JSON document.
     """
@@ -27,31 +27,31 @@ def command() -> None:
     type=click.Choice(pins.COMPILERS),
     default=pins.COMPILERS[0],
     show_default=True,
-    help="Of the compiler, ascendnpu-ir: what fits changes with it.",
+    help="Version of the compiler, ascendnpu-ir. Which configs fit depends on it.",
 )
 @click.option(
     "--compiler",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A bishengir-compile that is there, such as CANN's, instead of one from the index.",
+    help="Use this bishengir-compile, for example that of CANN, instead of downloading one.",
 )
-@click.option("--python", metavar="PATH", help="A CPython 3.11; by default one is looked for.")
+@click.option("--python", metavar="PATH", help="A CPython 3.11.  [default: search for one]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def setup(version: str, compiler: Path | None, python: str | None, as_json: bool) -> None:
-    """Fetch the compiler into an environment of its own, about 200 MB from the package index.
+    """Download the compiler, about 200 MB from the package index, into its own environment.
 
-    Nothing is installed beside tunefa, whose Triton it would overwrite. It can be interrupted and
-    run again: what came whole is kept, what is there is checked file by file.
+    It is not installed in tunefa's environment, where it would overwrite Triton. If the command is
+    interrupted, run it again: complete files are kept, and each file is checked.
 
     Needs no GPU and no NPU, but a CPython 3.11 and about 700 MB of disk.
     """
     start = time.monotonic()
     if compiler is not None:
-        sidecar.version_of(compiler)  # before anything is fetched
+        toolchain.version_of(compiler)  # before anything is fetched
     with Reporter() as report:
         installer = Installer(report)
         installer.front_end(python)
-        sidecar.choose(compiler if compiler is not None else installer.compiler(version))
-    state = {**sidecar.state(), "seconds": round(time.monotonic() - start, 1)}
+        toolchain.choose(compiler if compiler is not None else installer.compiler(version))
+    state = {**toolchain.state(), "seconds": round(time.monotonic() - start, 1)}
     if as_json:
         text.emit_json(state)
         return
@@ -60,4 +60,4 @@ def setup(version: str, compiler: Path | None, python: str | None, as_json: bool
         out.print(f"{state[name]}", soft_wrap=True)
     out.print(f"in {state['folder']}", soft_wrap=True)
     line = "tunefa search --arch ascend910b3 --seqlen 8192"
-    text.print_command(out, "Next: search, such as", line)
+    text.print_command(out, "Next: search, for example", line)

@@ -1,4 +1,4 @@
-"""`tunefa bench`: tables that compare what is published with what is found."""
+"""`tunefa bench`: tables that compare published claims with results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KERNEL = "attention_fwd_ascend"
 
 @click.group("bench")
 def command() -> None:
-    """Compare what is published with what the compiler says.
+    """Compare published claims with what the compiler says.
 
     Needs no GPU. With --json, a command prints one JSON document.
     """
@@ -28,23 +28,31 @@ def command() -> None:
 
 @command.command("tiles")
 @chip_options
-@click.option("--seqlen", default="8192", show_default=True, metavar="N", help="Query rows, keys.")
+@click.option(
+    "--seqlen",
+    default="8192",
+    show_default=True,
+    metavar="N",
+    help="Number of query rows, and of keys.",
+)
 @click.option("--plot", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Where the plot goes.  [default: tiles-ARCH.png]")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and plot nothing.")
+              help="File of the plot.  [default: tiles-ARCH.png]")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, without a plot.")
 def tiles(selection: Selection, seqlen: str, path: Path | None, as_json: bool) -> None:
-    """Square tiles of 64 to 512 at head_dim 64 against the memories of an NPU: the formula that is
-    often published, and what Huawei's compiler says.
+    """Compare an often published formula for square tiles with Huawei's compiler.
 
-    Needs no GPU and no NPU, but `tunefa ascend setup`, and matplotlib for the plot.
+    The table shows how much of each memory of an NPU the tiles 64 x 64 to 512 x 512 need at
+    head_dim 64, by the formula and by the compiler.
+
+    Needs no GPU and no NPU. Run `tunefa ascend setup` first; the plot needs matplotlib.
     """
     if selection.arch is None and selection.device is None:
-        raise click.UsageError("no NPU: name one, as --arch ascend910b3")
+        raise click.UsageError("no NPU is named: name one, such as --arch ascend910b3")
     arch = npu(selection.target.arch)
     length = parse_size(seqlen, "--seqlen")
     workload = Workload.of(seqlen_q=length, head_dim=64, dtype="fp16", causal=False)
     kernel = kernels.load(_KERNEL)
-    if why := languages.lacking([kernel], arch).get(kernel.name):
+    if why := languages.without_compiler([kernel], arch).get(kernel.name):
         raise TunefaError(why)
     from tunefa.cli.reports import tiles as reports
     from tunefa.measure import square_tiles as tables
@@ -62,10 +70,10 @@ def tiles(selection: Selection, seqlen: str, path: Path | None, as_json: bool) -
         reports.plot(found, workload, arch, path)
         out.print(f"plot  {path}", soft_wrap=True)
     except ImportError:
-        out.print("No plot: it takes matplotlib, pip install 'tunefa[report]'")
+        out.print("No plot: it needs matplotlib: pip install 'tunefa[report]'")
     except OSError as error:
         raise TunefaError(
-            f"cannot write {path}: {error.strerror}: name another with --plot"
+            f"cannot write {path}: {error.strerror}: name another file with --plot"
         ) from error
     words = (*selection.chip_words, "--seqlen", seqlen, "--head-dim", "64", "--full")
     line = text.command("tunefa", "search", *words)

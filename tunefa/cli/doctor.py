@@ -1,4 +1,4 @@
-"""`tunefa doctor`: what this machine has, and what is wrong with it."""
+"""`tunefa doctor`: shows what tunefa finds on this machine, and what is wrong."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tunefa.cli.reports import records as record_reports
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, chip_options
 from tunefa.compile import provenance
-from tunefa.compile.ascend import sidecar
+from tunefa.compile.ascend import toolchain
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
-from tunefa.runtime.lock_file import VARIABLE, Frozen, Installed, measured_on
+from tunefa.runtime.lock_file import VARIABLE, Installed, LockFile, measured_on
 from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.kernel import Kernel
@@ -41,9 +41,12 @@ _FEATURES = ("tma", "wgmma", "fp8")
 @chip_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(selection: Selection, as_json: bool) -> None:
-    """Check devices and their features, versions of the toolchain, where stores and journals are,
-    how many records serve this device (or the one named), how many were made with another
-    toolchain or kernel source, and what TUNEFA_FROZEN serves.
+    """Show what tunefa finds on this machine, and what is wrong.
+
+    It shows the versions of compilers, the devices and their features, the folders of results and
+    journals (a journal holds all trials of a search), how many records serve this device (or the
+    one that is named), how many of them were made with other compilers or kernel sources, and which
+    workloads the lock file of TUNEFA_FROZEN serves.
 
     Needs no GPU.
     """
@@ -57,7 +60,7 @@ def command(selection: Selection, as_json: bool) -> None:
     report = {
         "versions": versions,
         "nvrtc_path": library,
-        "ascend": sidecar.state(),
+        "ascend": toolchain.state(),
         "devices": [_device(each) for each in targets.seen()],
         "no_device_because": _why_no_device(),
         "target": _chip(target) | {"present": selection.present},
@@ -75,11 +78,11 @@ def command(selection: Selection, as_json: bool) -> None:
         text.print_command(out, *record_reports.remedy(drifted))
         return
     line = text.command("tunefa", "search", *selection.chip_words, "--seqlen", "8192")
-    text.print_command(out, "Next: search, such as", line)
+    text.print_command(out, "Next: search, for example", line)
 
 
 def _versions() -> tuple[dict[str, str | None], list[str]]:
-    """Versions by name (None: not there), and what is wrong with them."""
+    """The versions by name, None for what is not installed; and what is wrong with them."""
     versions: dict[str, str | None] = {"tunefa": __version__, "python": platform.python_version()}
     for package in ("torch", "triton", "optuna"):
         try:
@@ -87,11 +90,11 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
         except metadata.PackageNotFoundError:
             versions[package] = None
     used: dict[str, Kernel] = {}
-    problems: dict[str, None] = {}  # two languages may lack the same
+    problems: dict[str, None] = {}  # two languages may have the same problem
     for name in kernels.names():
         try:
             kernel = kernels.load(name)
-            if kernel.space.vendor == "nvidia":  # others tell of their compilers elsewhere
+            if kernel.space.vendor == "nvidia":  # the compiler for NPUs is reported by itself
                 used.setdefault(kernel.language, kernel)
         except TunefaError as error:
             problems[str(error)] = None
@@ -109,14 +112,14 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
 
 
 def _library() -> str | None:
-    """Where NVRTC is, if cuda-bindings say so."""
+    """The path of NVRTC, if cuda-bindings finds it."""
     from tunefa.compile import nvrtc
 
     return nvrtc.installed().path or None
 
 
 def _cuda() -> str | None:
-    """The CUDA that torch was built with."""
+    """The version of CUDA that torch was built with; None for a CPU build."""
     try:
         import torch
     except ImportError:
@@ -129,12 +132,12 @@ def _why_no_device() -> str | None:
     if targets.seen():
         return None
     if not driver.is_there():
-        return "no NVIDIA driver on this machine"
+        return "this machine has no NVIDIA driver"
     if find_spec("torch") is None:
         return "torch is not installed: pip install torch"
     if _cuda() is None:
-        return "this torch is a CPU build: install one with CUDA"
-    return "the driver shows no device to torch: see nvidia-smi and CUDA_VISIBLE_DEVICES"
+        return "the installed torch is a CPU build: install one with CUDA"
+    return "torch sees no device: check nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
 def _device(seen: SeenDevice) -> dict[str, Any]:
@@ -155,7 +158,7 @@ def _chip(target: Target) -> dict[str, Any]:
 
 
 def _places() -> dict[str, dict[str, Any]]:
-    """Where results and journals are, and whether they can be written."""
+    """The folders of results and journals, and whether they can be written."""
     folders = {
         "results": store.user_root(),
         "shipped results": assets.root("results"),
@@ -168,13 +171,13 @@ def _places() -> dict[str, dict[str, Any]]:
 
 
 def _is_writable(path: Path) -> bool:
-    """Whether files can be made in a folder, or it in the nearest one that is there."""
+    """Whether files can be made in a folder; if it does not exist, whether it can be made."""
     there = next(each for each in (path, *path.parents) if each.exists())
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
 def _records() -> tuple[list[Record], list[Record], list[str]]:
-    """All records, the best of them, and a sentence for each file that cannot be read."""
+    """All records, the best ones, and a sentence for each file that cannot be read."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         home = store.default_store()
@@ -183,7 +186,7 @@ def _records() -> tuple[list[Record], list[Record], list[str]]:
 
 
 def _serving(records: list[Record], target: Target) -> dict[str, int]:
-    """How many records there are, and how many the runtime may use on the device."""
+    """Counts the records, and those that the runtime may use on the device."""
     of_arch = [record for record in records if record.arch == target.arch.name]
     here = [record for record in of_arch if targets.same(record.device, target.device)]
     predicted = [record for record in of_arch if record.device is None]
@@ -197,11 +200,11 @@ def _serving(records: list[Record], target: Target) -> dict[str, int]:
 
 
 def _frozen(target: Target, present: bool) -> tuple[dict[str, Any] | None, list[str]]:
-    """What the lock file of TUNEFA_FROZEN serves on the device (None: unset), and its problems."""
+    """The report on TUNEFA_FROZEN's lock file for the device, None without one; its problems."""
     path = os.environ.get(VARIABLE)
     if not path:
         return None, []
-    # The runtime goes by the driver's very name, which only a device that is there tells.
+    # The runtime compares exact names of the driver, which only a present device has.
     device = targets.seen()[0].name if present else target.device.name
     there = replace(target, device=replace(target.device, name=device))
     served: list[str] = []
@@ -209,7 +212,7 @@ def _frozen(target: Target, present: bool) -> tuple[dict[str, Any] | None, list[
     report = {"path": path, "device": device, "records": 0, "workloads": served}
     report["refused"] = refused
     try:
-        lock = Frozen.read(Path(path))
+        lock = LockFile.read(Path(path))
         installed = Installed([kernels.load(name) for name in kernels.names()])
     except TunefaError as error:
         return report, [f"{VARIABLE}: {error}"]
@@ -219,4 +222,6 @@ def _frozen(target: Target, present: bool) -> tuple[dict[str, Any] | None, list[
             served.append(str(workload))
         except TunefaError as error:
             refused[str(workload)] = str(error)
-    return report | {"records": len(lock.records)}, list(refused.values())[:1]  # much alike
+    return report | {"records": len(lock.records)}, list(refused.values())[
+        :1
+    ]  # the others are similar

@@ -1,4 +1,4 @@
-"""Exit statuses of the command line beside 0, and 1 and 2 of errors."""
+"""Exit statuses of the command line. 0 is success; errors have 1, wrong usage has 2."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ NOTHING_VALID = 3
 """A search ran and found no config that works, or `verify` found a record that no longer holds."""
 
 INTERRUPTED = 130
-"""Ctrl-C, as shells have it: 128 + SIGINT."""
+"""Ctrl-C, with the number that shells use: 128 + SIGINT."""

@@ -1,4 +1,4 @@
-"""`tunefa explain`: what limits a config, with the arithmetic shown."""
+"""`tunefa explain`: shows what limits the speed of a config, with the arithmetic."""
 
 from __future__ import annotations
 
@@ -30,18 +30,22 @@ from tunefa.store import results as store
 @click.command()
 @workload_options
 @click.option("-c", "--config", "chosen", metavar="CONFIG", help=(
-    "Such as BLOCK_M=128,num_warps=8; the rest is the default's.  "
-    "[default: what the runtime would choose]"))  # fmt: skip
+    "Parameters, such as BLOCK_M=128,num_warps=8; the others have their default values.  "
+    "[default: the config that the runtime would choose]"))  # fmt: skip
 @click.option("--kernel", "name", metavar="NAME", help=(
-    "Whose config it is.  [default: the first that has these parameters]"))  # fmt: skip
+    "Kernel of the config.  [default: the first one that has these parameters]"))  # fmt: skip
 @click.option("--no-compile", is_flag=True, help=(
-    "Use the space's lower bounds of registers and shared memory: fast, less exact."))  # fmt: skip
+    "Use lower bounds of registers and shared memory instead of the compiler: faster, less "
+    "exact."))  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(
     selection: Selection, chosen: str | None, name: str | None, no_compile: bool, as_json: bool
 ) -> None:
-    """Show what limits a config: blocks per SM by threads, registers and shared memory, cycles of
-    each pipe, and which of them binds; of an NPU, what it takes of each memory of a core.
+    """Show what limits the speed of a config.
+
+    For a GPU it shows how many CTAs (thread blocks) an SM holds, by threads, registers and shared
+    memory, how many cycles a step takes in each pipe, and which of them limits the config. For an
+    NPU it shows how much the config needs of each memory of a core.
 
     Compiles the config for the chip, which takes seconds. Needs no GPU.
     """
@@ -68,7 +72,7 @@ def command(
 def _choose(
     cases: Sequence[Case], chosen: str | None, present: bool
 ) -> tuple[Case, dict[str, Any], str]:
-    """(one of the cases, whole config, where it is from)."""
+    """Returns (one of the cases, the whole config, where it comes from)."""
     serving = {case.kernel.name: case for case in cases}
     if chosen is None:
         home, (workload, target) = store.default_store(), (cases[0].workload, cases[0].target)
@@ -79,14 +83,14 @@ def _choose(
     case, names = serving[kernel.name], [parameter.name for parameter in kernel.space.parameters]
     rest = [each for each in names if each not in given]
     if not rest:
-        return case, {each: given[each] for each in names}, "all of it given"
+        return case, {each: given[each] for each in names}, "given on the command line"
     return case, {**case.default(), **given}, f"{', '.join(rest)} from the default"
 
 
 def _recognised(chosen: str, serving: Sequence[Kernel]) -> tuple[Kernel, dict[str, Any]]:
-    """The first kernel whose config this can be, and the config.
+    """Returns the first kernel that can have this config, and the config.
 
-    Raises TunefaError where it can be no kernel's, by the one that knows most of the names.
+    If no kernel can, raises the TunefaError of the kernel that has most of the named parameters.
     """
     for kernel in serving:
         with contextlib.suppress(TunefaError):
@@ -106,10 +110,10 @@ def _parts(chosen: str) -> list[str]:
 
 
 def parse_config(chosen: str, kernel: Kernel) -> dict[str, Any]:
-    """The parameters in `BLOCK_M=128,num_warps=8`.
+    """Reads the parameters in `BLOCK_M=128,num_warps=8`.
 
-    Raises TunefaError for a part that is no `NAME=VALUE`, a name twice, a parameter that the kernel
-    does not have and a value that its space does not list.
+    Raises TunefaError for a part that is not `NAME=VALUE`, for a name that is given twice, and for
+    a parameter or value that the kernel's space does not have.
     """
     parameters = {parameter.name: parameter for parameter in kernel.space.parameters}
     config: dict[str, Any] = {}
@@ -133,12 +137,12 @@ def _value(parameter: Parameter, spelled: str) -> Any:
 
 
 def _compile(case: Case, config: Config) -> Trial:
-    """In a process of its own: a compiler that crashes must not take the explanation with it.
+    """Compiles the config, in a process of its own, as a compiler may crash.
 
-    Raises TunefaError where there is no compiler for it.
+    Raises TunefaError where there is no compiler for the kernel.
     """
-    if why := languages.lacking([case.kernel], case.arch).get(case.kernel.name):
-        raise TunefaError(f"{why}, or go on without it: --no-compile")
+    if why := languages.without_compiler([case.kernel], case.arch).get(case.kernel.name):
+        raise TunefaError(f"{why}, or use --no-compile to go on without it")
     from tunefa.compile.pool import CompilePool
 
     with _waiting("Compiling"), CompilePool(case, 1) as pool:
@@ -147,17 +151,17 @@ def _compile(case: Case, config: Config) -> Trial:
 
 @contextlib.contextmanager
 def _waiting(what: str) -> Iterator[None]:
-    """A sign of life on a terminal's standard error; nobody knows how long a compiler takes."""
+    """Shows on a terminal's standard error that something is in progress."""
     with text.console(stderr=True).status(f"{what} (seconds, rarely a minute)"):
         yield
 
 
 def _next(explanation: Explanation | NpuExplanation, selection: Selection) -> tuple[str, str]:
-    """(what for, the exact command) to go on with."""
+    """Returns the next command, with a label that says what it is for."""
     words = [*selection.chip_words, "-w", str(explanation.case.workload)]
     if explanation.compiled or explanation.failure:
         line = text.command("tunefa", "search", *words)
         return "Next: find the best config", line
     config = text.config_text(explanation.config, ",")
     line = text.command("tunefa", "explain", *words, "-c", config)
-    return "Next: let the compiler say what it needs", line
+    return "Next: compile it for exact figures", line

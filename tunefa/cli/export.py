@@ -1,4 +1,4 @@
-"""`tunefa export`: the store's best records, or a file's, in any format."""
+"""`tunefa export`: writes the best records of the store, or of a file, in any format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunefa.cli import files
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.errors import TunefaError
-from tunefa.runtime.lock_file import VARIABLE, Installed, lockable
+from tunefa.runtime.lock_file import VARIABLE, Installed, records_to_lock
 from tunefa.spec import kernel as kernels
 from tunefa.store import exports
 from tunefa.store import results as store
@@ -23,13 +23,15 @@ from tunefa.store.record import Record
 @click.command()
 @click.argument("destination", metavar="DEST")
 @click.option("--format", "name", metavar="NAME", help=(
-    f"{', '.join(exports.names())}.  [default: by DEST's suffix; yaml for -]"))  # fmt: skip
+    f"Format: {', '.join(exports.names())}.  [default: by DEST's suffix; yaml for -]"))  # fmt: skip
 @record_options
 @click.option("--from", "origin", metavar="FILE", type=click.Path(path_type=Path),
-              help="Take the records of a YAML or JSON file instead of the store's.")  # fmt: skip
+              help="Take the records from a YAML or JSON file instead of the store.")  # fmt: skip
 @click.option("--frozen", is_flag=True, help=(
-    "Write a lock file: only what was measured, the same bytes for the same store."))  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Say what was written as one JSON document.")
+    "Write a lock file: only measured records, the same bytes for the same store."))  # fmt: skip
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print what was written as one JSON document."
+)
 def command(
     destination: str,
     name: str | None,
@@ -37,20 +39,21 @@ def command(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Write the best record of each workload and chip to the file DEST, or to standard output
-    where DEST is -.
+    """Write the best record of each workload and chip to the file DEST, or to standard output if
+    DEST is -.
 
-    Options for workload and chip narrow them: records must have everything that is given.
+    Options for workload and chip select records: a record must match all of them.
 
-    With --frozen, DEST (tunefa.lock.yaml, say) is for every rank of a job: where TUNEFA_FROZEN
-    names it, or the program calls tunefa.load(DEST, frozen=True), attention on the GPU runs exactly
-    the configs in it, and any other workload, device, kernel source or Triton is an error.
+    With --frozen, DEST (for example tunefa.lock.yaml) is a lock file for all ranks of a job. Use it
+    by setting TUNEFA_FROZEN to its path, or by calling tunefa.load(DEST, frozen=True). Attention on
+    the GPU then runs exactly the configs in the file. Any other workload, device, kernel source or
+    version of Triton is an error.
 
     Needs no GPU.
     """
     to_stdout = destination == "-"
     if to_stdout and as_json and name != "json":
-        raise click.UsageError("- prints the export itself: write --format json instead of --json")
+        raise click.UsageError("- prints the export itself: give --format json instead of --json")
     format_name = _format_name(destination, name, source["frozen"])
     written = exports.get(format_name)
     records = _chosen(selection, format_name, **source)
@@ -76,7 +79,7 @@ def command(
 def _format_name(destination: str, name: str | None, frozen: bool) -> str:
     format_name = name or ("yaml" if destination == "-" else exports.for_path(destination))
     if frozen and format_name != "yaml":
-        raise click.UsageError("--frozen writes YAML: end DEST in .yaml, and leave out --format")
+        raise click.UsageError("--frozen writes YAML: name DEST *.yaml, and leave out --format")
     return format_name
 
 
@@ -90,7 +93,7 @@ def _chosen(
         known = files.read(origin)
     elif frozen:
         known = home.records()
-    else:  # with the best that the format can write, where another kernel's is better
+    else:  # and the best ones that the format can write, where another kernel has better ones
         known = home.best()
         known += [record for record in home.best(holds) if record not in known]
     records = selection.among(known)
@@ -98,28 +101,28 @@ def _chosen(
         records = _locked(records)
     if not records:
         where = f"in {origin}" if origin is not None else "in the store"
-        fits = "fits and was measured" if frozen else "fits"
+        fits = "matches and was measured" if frozen else "matches"
         raise TunefaError(
-            f"none of {text.plural(len(known), 'record')} {where} {fits}: look with 'tunefa show', "
-            "search with 'tunefa search'"
+            f"none of {text.plural(len(known), 'record')} {where} {fits}: list them with "
+            "'tunefa show', or make one with 'tunefa search'"
         )
     if not any(map(holds, records)):
         raise TunefaError(
-            f"{format_name} can write none of {text.plural(len(records), 'record')} that fit, as "
+            f"{format_name} can write none of {text.plural(len(records), 'record')} that match, as "
             f"{records[0].kernel} has other parameters: write yaml, json or python"
         )
     return records
 
 
 def _locked(records: Sequence[Record]) -> list[Record]:
-    """Those of a lock file; says on standard error what cannot be served here."""
+    """The records for a lock file. Warns on standard error of those that cannot be used here."""
     installed = Installed([kernels.load(name) for name in kernels.names()])
-    locked = lockable(records, installed)
+    locked = records_to_lock(records, installed)
     refused: dict[str, list[Record]] = {}
     for record in locked:
         if why := installed.why_not(record):
             refused.setdefault(why, []).append(record)
     for why, them in refused.items():
         which = f"{text.plural(len(them), 'record')} ({them[0].workload} on {them[0].device} first)"
-        click.echo(f"Warning: what is here cannot serve {which}: {why}", err=True)
+        click.echo(f"Warning: this machine cannot use {which}: {why}", err=True)
     return locked

@@ -1,4 +1,4 @@
-"""Files of records that users name: read by their suffix, and never written over another's work."""
+"""Reads and writes files of records. A file that tunefa did not write is never overwritten."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tunefa.store import results as store
 from tunefa.store.record import Record
 
 _MARK = "written by tunefa"
-"""In the head of every generated module, and of nothing that a person wrote."""
+"""These words are at the head of every module that tunefa generates."""
 _HEAD_CHARACTERS = 400
 
 
 def read(path: Path) -> list[Record]:
-    """The records in a file, by the format its name says.
+    """Reads the records in a file; its suffix says the format.
 
-    Raises TunefaError with the file, and the line where there is one, when that cannot be.
+    Raises TunefaError, with the file and if possible the line, if it cannot be read.
     """
     wanted = exports.readable(exports.for_path(path))
     return wanted.load(_text(path), str(path))
@@ -39,18 +39,20 @@ def _text(path: Path) -> str:
 
 
 def write(path: Path, content: str, format_name: str) -> None:
-    """Replaces the file at `path`, as a whole or not at all.
+    """Replaces the file at `path`, completely or not at all.
 
-    Raises TunefaError when that fails, and when the file there is not one that tunefa wrote.
+    Raises TunefaError if that fails, or if the file there was not written by tunefa.
     """
     check(path, format_name)
     store.write_text(path, content)
 
 
 def check(path: Path, format_name: str) -> None:
-    """Raises TunefaError when `path` cannot be written in that format: to ask before long work."""
+    """Raises TunefaError if `path` cannot be written in that format. Long work asks this first."""
     if not path.parent.is_dir():
-        raise TunefaError(f"cannot write {path}: there is no folder {path.parent}: create it")
+        raise TunefaError(
+            f"cannot write {path}: the folder {path.parent} does not exist: create it"
+        )
     if not os.access(path.parent, os.W_OK):
         raise TunefaError(f"cannot write {path}: the folder {path.parent} is not writable")
     if path.exists() and not path.is_file():

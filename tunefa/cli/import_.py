@@ -1,4 +1,4 @@
-"""`tunefa import`: records of files into this machine's store."""
+"""`tunefa import`: adds the records of files to this machine's store."""
 
 from __future__ import annotations
 

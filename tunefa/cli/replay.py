@@ -1,4 +1,4 @@
-"""`tunefa search --replay FILE`: the question is the file's, and what was given must agree."""
+"""`tunefa search --replay FILE`: the file has workload and chip, and options must agree with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tunefa.store.landscape import Landscape
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a landscape was recorded, as a Selection asks for it."""
+    """The workload and chip of a landscape, as a `Selection` compares them."""
 
     workload: Workload
     arch: str
@@ -22,20 +22,20 @@ class _Place:
 
 
 def selection(landscape: Landscape, given: Selection) -> Selection:
-    """The landscape's workload and chip. Raises TunefaError where something else was given."""
+    """Selects the landscape's workload and chip. Raises TunefaError where options say otherwise."""
     place = _Place(landscape.workload, landscape.target.arch.name, landscape.target.device.name)
-    if misfit := given.misfit(place):
+    if mismatch := given.mismatch(place):
         raise TunefaError(
-            f"{landscape.path} holds {place.workload} on {place.device} ({place.arch}), which is "
-            f"not {misfit}: leave that out"
+            f"{landscape.path} holds {place.workload} on {place.device} ({place.arch}), which does "
+            f"not match {mismatch}: leave that out"
         )
     return Selection(text=str(place.workload), arch=place.arch, device=place.device)
 
 
 def kernel_names(landscape: Landscape, given: Sequence[str]) -> tuple[str, ...]:
-    """The kernels to search: the landscape's, of those given if any are.
+    """The kernels to search: those given, or all kernels of the landscape.
 
-    Raises TunefaError for one that the landscape or this tunefa does not have.
+    Raises TunefaError for a kernel that the landscape or this tunefa does not have.
     """
     held = ", ".join(landscape.kernels)
     for name in given:

@@ -1,4 +1,4 @@
-"""`tunefa search`: the fastest config for a workload."""
+"""`tunefa search`: finds the fastest config for a workload."""
 
 from __future__ import annotations
 
@@ -31,39 +31,46 @@ if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
     from tunefa.search.request import Request, Result
 
 DEFAULT_BUDGET = "75s"
-"""Two kernels compile and race in it, and without a GPU it ends in under a minute."""
+"""Enough time for two kernels to compile and race."""
 NPU_BUDGET = "150s"
-"""Of an NPU: a tile that its compiler refuses takes ten times as long as one that fits."""
+"""For an NPU, whose compiler takes ten times as long for a tile that does not fit."""
 
 
 @click.command()
 @workload_options
 @click.option("--budget", metavar="B", help=(
-    "Time for all of it (60s, 2m) or number of trials (200).  "
+    "Time for the whole search (60s, 2m), or number of trials (200).  "
     f"[default: {DEFAULT_BUDGET}, for an NPU {NPU_BUDGET}]"))  # fmt: skip
 @click.option("--mode", type=click.Choice(MODES), help=(
-    "How calls are made, and so timed: eager, the longer of device and host time, or replayed in a "
-    "CUDA graph.  [default: eager]"))  # fmt: skip
-@click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
+    "How calls are made when they are timed. eager: PyTorch's ordinary calls, which cost the "
+    "longer of device and host time. graph: replayed in a CUDA graph, which costs the device "
+    "time.  [default: eager]"))  # fmt: skip
+@click.option(
+    "--kernel",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Search only this kernel; may be repeated.",
+)
 @click.option("--strategy", default="auto", show_default=True, metavar="NAME",
-              help=f"What proposes configs: {', '.join(strategies.names())}.")  # fmt: skip
+              help=f"Strategy that proposes configs: {', '.join(strategies.names())}.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
-              help="Also write the record to a file, in the format of its suffix.")  # fmt: skip
+              help="Also write the record to a file; its suffix says the format.")  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N",
-              help="Same seed, same proposals.")  # fmt: skip
+              help="Seed of random numbers: the same seed gives the same proposals.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), metavar="N",
-              help="Processes that compile.  [default: one per core]")  # fmt: skip
+              help="Number of processes that compile.  [default: one per core]")  # fmt: skip
 @click.option("--estimate", is_flag=True,
-              help="Of an NPU: formulas in place of its compiler say what fits.")  # fmt: skip
+              help="For an NPU: formulas say which configs fit, not the compiler.")  # fmt: skip
 @click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
-              help="Go on with the newest search of the same question, or the one of a journal: "
-              "its trials are not repeated, and count for a budget of trials.")  # fmt: skip
+              help="Continue the newest search of the same workload, chip and kernels, or that "
+              "of a journal; its trials count in a budget of trials.")  # fmt: skip
 @click.option("--storage", metavar="URL",
-              help="Database for the Optuna study, as sqlite:///study.db.  "
+              help="Database for the Optuna study, such as sqlite:///study.db.  "
               "[default: a file beside the journal]")  # fmt: skip
 @click.option("--replay", type=click.Path(path_type=Path), metavar="FILE",
-              help="Search what a journal recorded instead: workload and chip are the file's, "
-              "nothing is compiled, timed or stored.")  # fmt: skip
+              help="Answer from the trials in a journal: workload and chip are those of the file, "
+              "and nothing is compiled, timed or stored.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 def command(
     selection: Selection,
@@ -75,27 +82,21 @@ def command(
 ) -> None:
     """Find the fastest config for a workload and keep it as a record.
 
-    On the GPU of this machine candidates are checked and timed. For another chip, or where there is
-    no GPU, they are compiled for it, the winner's results are checked in an interpreter, and the
-    times are a model's: such a record says `predicted`. For an NPU of Huawei, its compiler says
-    what fits, after `tunefa ascend setup`, and a law how long it takes: such a record says
-    `modelled`, or `estimated` with --estimate.
+    On the GPU of this machine, configs are compiled, checked and timed. For another chip, or
+    without a GPU, they are compiled for that chip, a cost model predicts their times, and the
+    winner is checked in an interpreter; such a record is `predicted`. For a Huawei NPU, the
+    compiler says which configs fit (run `tunefa ascend setup` first), and a latency model says how
+    long they take; such a record is `modelled`, or `estimated` with --estimate.
 
-    Needs no GPU, but measures only with one. A time budget counts from the start to the stored
-    record. Ctrl-C ends it early and keeps the best so far; --resume goes on from there, and from a
-    crash.
+    Needs no GPU, but only measures with one. A time budget counts from the start until the record
+    is stored. Ctrl-C ends the search and keeps the best config so far; --resume continues it, also
+    after a crash.
     """
-    # Before numpy is imported, here and in the processes that compile: matrices are small, and the
-    # threads of BLAS wait for each other by spinning, on cores that compile. On two cores an ask
-    # takes 44 ms with one thread and 171 with two.
+    # BLAS gets one thread, before numpy is imported here and in the processes that compile:
+    # matrices are small, and threads that wait keep the cores busy. On two cores, a proposal takes
+    # 44 ms with one thread and 171 ms with two.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    budget = Budget.parse(how["budget"] or DEFAULT_BUDGET)  # its seconds begin
-    npu = replay is None and isinstance(selection.target.arch, NpuArch)
-    if npu and how["budget"] is None:
-        budget = replace(Budget.parse(NPU_BUDGET), start=budget.start)
-    how["budget"] = budget
-    if how["estimate"] and not npu:
-        raise click.UsageError("--estimate is for NPUs of Huawei: name one with --arch")
+    how["budget"] = _budget(selection, how["budget"], how["estimate"], replay is not None)
     if out is not None:
         files.check(out, exports.for_path(out))
     if replay is None:
@@ -103,7 +104,9 @@ def command(
     else:
         if resume is not None or out is not None:
             option = "--out" if resume is None else "--resume"
-            raise click.UsageError(f"--replay keeps nothing that {option} could use: leave out one")
+            raise click.UsageError(
+                f"--replay stores nothing that {option} could use: leave out one of them"
+            )
         request = _replaying(replay, selection, **how)
     if resume is not None:
         request = _continuing(request, Path(resume) if resume else None)
@@ -118,6 +121,17 @@ def command(
         sys.exit(NOTHING_VALID)
 
 
+def _budget(selection: Selection, given: str | None, estimate: bool, replayed: bool) -> Budget:
+    """The budget, whose seconds count from now. Raises UsageError for --estimate without an NPU."""
+    budget = Budget.parse(given or DEFAULT_BUDGET)
+    npu = not replayed and isinstance(selection.target.arch, NpuArch)
+    if estimate and not npu:
+        raise click.UsageError("--estimate is for Huawei's NPUs: name one with --arch")
+    if npu and given is None:
+        return replace(Budget.parse(NPU_BUDGET), start=budget.start)
+    return budget
+
+
 def _request(
     selection: Selection,
     budget: Budget,
@@ -126,14 +140,15 @@ def _request(
     mode: Mode | None,
     **rest: Any,
 ) -> Request:
-    """Everything that can be wrong about the question is found here, before anything starts."""
+    """Makes the request. Raises TunefaError for wrong names, before anything starts."""
     workload = selection.workload
     if strategy not in strategies.names():
         raise unknown("strategy", strategy, strategies.names())
     target = selection.target
     if mode is not None and not selection.present:
         click.echo(
-            f"--mode {mode} has no effect: a chip that is not here is not measured.", err=True
+            f"--mode {mode} has no effect: nothing is measured for a chip of another machine.",
+            err=True,
         )
     serving = tuple(kernels.serving(workload, target.arch, names))
     from tunefa.search.request import Request
@@ -151,24 +166,24 @@ def _request(
 
 
 def _compilable(request: Request, named: Sequence[str]) -> Request:
-    """The request without the kernels that cannot be compiled here; says which on stderr.
+    """Leaves out the kernels that cannot be compiled here, and says so on standard error.
 
-    Raises TunefaError where one of them was asked for by name, or none is left.
+    Raises TunefaError where one of them was asked for by name, or no kernel is left.
     """
     if request.estimate:
         return request
-    lacking = languages.lacking(request.kernels, request.target.arch)
+    lacking = languages.without_compiler(request.kernels, request.target.arch)
     left = tuple(kernel for kernel in request.kernels if kernel.name not in lacking)
     for name, why in lacking.items():
         if name in named or not left:
             formulas = isinstance(request.target.arch, NpuArch)
-            raise TunefaError(f"{why}, or go on without it: --estimate" if formulas else why)
+            raise TunefaError(f"{why}, or use --estimate to go on without it" if formulas else why)
         click.echo(f"{name} is left out: {why}", err=True)
     return replace(request, kernels=left)
 
 
 def _replaying(path: Path, selection: Selection, names: tuple[str, ...], **how: Any) -> Request:
-    """The request whose question and answers are those of a landscape."""
+    """The request to search a recorded landscape: its workload, its chip and its trials."""
     recorded = landscape.load(path)
     chosen = replaying.selection(recorded, selection)
     kernel_names = replaying.kernel_names(recorded, names)
@@ -177,11 +192,11 @@ def _replaying(path: Path, selection: Selection, names: tuple[str, ...], **how: 
 
 
 def _continuing(request: Request, named: Path | None) -> Request:
-    """The request with the journal that it goes on with, if one fits; says which on stderr."""
+    """Adds the journal to continue, if there is one, and says which on standard error."""
     from tunefa.search import resume
 
     found = resume.find(request, named)
-    click.echo(found.said, err=True)
+    click.echo(found.message, err=True)
     return replace(request, resume=found.path)
 
 
@@ -191,9 +206,9 @@ def _run(request: Request) -> Result:
     from tunefa.cli.reports.progress import Reporter
     from tunefa.search import run as search
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it says each trial and study
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would print each trial
     with Reporter() as reporter:
-        # A store would put in what this user knows: the same file is to give the same search.
+        # Replays do not use the store, so that the same file always gives the same search.
         known = store.default_store() if request.replay is None else store.Store([])
         return search.search(request, known, reporter)
 
@@ -210,28 +225,28 @@ def _report(result: Result, selection: Selection, out: Path | None, as_json: boo
 
 
 def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, str]:
-    """(what for, the exact command) to go on with."""
+    """Returns the next command, with a label that says what it is for."""
     if result.request.replay is not None:
         asked = ["--device", result.request.target.device.name, "-w", str(result.request.workload)]
-        return "Next: search the chip itself", text.command("tunefa", "search", *asked)
+        return "Next: measure on the chip itself", text.command("tunefa", "search", *asked)
     problem = [*selection.chip_words, "-w", str(result.request.workload)]
     if result.interrupted:
         line = text.command("tunefa", "search", *problem, *_given(), "--resume")
-        return "Next: go on where it was interrupted", line
+        return "Next: continue the search", line
     if result.record is None:
         if not result.finished:
-            return "Next: see what the rules leave", text.command("tunefa", "space", *problem)
+            return "Next: see which rules refuse configs", text.command("tunefa", "space", *problem)
         config = text.config_text(result.finished[0].trial.config, ",")
         line = text.command("tunefa", "explain", *problem, "-c", config)
         return "Next: see what is wrong with the first config", line
     if out is not None and hasattr(exports.get(exports.for_path(out)), "load"):
-        return "Next: on the machine it is for", text.command("tunefa", "import", str(out))
+        return "Next: on the machine that will use it", text.command("tunefa", "import", str(out))
     line = text.command("tunefa", "export", "best.yaml", *problem)
-    return "Next: take it to the machine it is for", line
+    return "Next: export it for the machine that will use it", line
 
 
 def _given() -> list[str]:
-    """The options of this command that were given, but those of workload, chip and `--resume`."""
+    """The given options of this command, except those of workload and chip, and `--resume`."""
     from tunefa.search.study import without_password
 
     context = click.get_current_context()

@@ -1,4 +1,4 @@
-"""`tunefa space`: what a kernel's search space holds, and what its rules leave for a workload."""
+"""`tunefa space`: shows a kernel's search space, and how many configs its rules allow."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from tunefa.spec.kernel import Kernel
 
 @click.command()
 @workload_options
-@click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable.")
+@click.option(
+    "--kernel", "names", multiple=True, metavar="NAME", help="Only this kernel; may be repeated."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(selection: Selection, names: tuple[str, ...], as_json: bool) -> None:
-    """Show a kernel's parameters, how many configs its rules leave for a workload, how many each
+    """Show a kernel's parameters, how many configs its rules allow for a workload, how many each
     rule refuses, and the default config.
 
     Needs no GPU and compiles nothing.
@@ -34,7 +36,9 @@ def command(selection: Selection, names: tuple[str, ...], as_json: bool) -> None
         text.emit_json({"workload": str(workload), "arch": arch.name, "spaces": spaces})
         return
     out = text.console()
-    for counted in found:
+    for place, counted in enumerate(found):
+        if place:
+            out.print()
         reports.show(counted, out)
     first = next((each for each in found if each.feasible.configs), None)
     if first is not None:
@@ -43,7 +47,7 @@ def command(selection: Selection, names: tuple[str, ...], as_json: bool) -> None
 
 
 def _count(kernel: Kernel, selection: Selection) -> tuple[Any, dict[str, Any] | None, str]:
-    """(what the rules leave, the default config or None, why there is none)."""
+    """Returns (the feasible configs, the default config or None, why there is no default)."""
     workload, arch = selection.workload, selection.target.arch
     feasible = kernel.space.feasible(workload, arch)
     try:

@@ -1,4 +1,4 @@
-"""The chip that `--arch` and `--device` mean, and what a record or a prediction is for."""
+"""Finds the chip that `--arch` and `--device` name, or that of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from tunefa.compile.languages.ascend import npu_there
+from tunefa.compile.languages.ascend import available_npu
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
@@ -17,24 +17,24 @@ from tunefa.spec.arch import Device, NpuArch
 from tunefa.spec.target import Target
 
 DEFAULT_ARCH = "sm90"
-"""Predicted for where there is no device and none is named."""
+"""The arch to predict for if there is no device and none is named."""
 
 
 class ChosenTarget(NamedTuple):
-    """What to compile and predict for, and whether it can be measured here."""
+    """The target to compile for, and whether it can be measured on this machine."""
 
     target: Target
     present: bool
-    """Whether its device is the one of this machine."""
+    """Whether the target is the device of this machine."""
 
 
 def seen() -> list[SeenDevice]:
-    """Every device that torch can use, in its order; none without a driver or without torch."""
+    """The devices that torch can use, in its order; none without a driver or without torch."""
     return driver.devices() if _torch_has_cuda() else []
 
 
 def described(device: SeenDevice) -> Target:
-    """The target of a device that is there. Raises TunefaError for an arch without a file."""
+    """The target of a device of this machine. Raises TunefaError if no file describes its arch."""
     return Target.seen(device.name, device.compute_capability, device.sms)
 
 
@@ -48,22 +48,21 @@ def _torch_has_cuda() -> bool:
 def choose(arch_name: str | None, device_name: str | None) -> ChosenTarget:
     """The target that `--arch` and `--device` mean; by default the device of this machine.
 
-    `arch_name` may name a device ("h200"). Says on standard error what it chose by itself. Raises
-    TunefaError for unknown names, click.UsageError for two that contradict each other.
+    `arch_name` may name a device ("h200"). A default other than this machine's device is reported
+    on standard error. Raises TunefaError for unknown names, and click.UsageError for two names that
+    contradict each other.
     """
     there = next(iter(seen()), None)
     if arch_name is None and device_name is None:
         if there is not None:
             return ChosenTarget(described(there), present=True)
         target = Target.named(DEFAULT_ARCH)
-        click.echo(
-            f"No GPU here and no --arch: taking {target.arch.name}, {target.device.name}.", err=True
-        )
+        click.echo(f"No GPU in this machine and no --arch: the target is {target}.", err=True)
         return ChosenTarget(target, present=False)
     target, is_named = named(arch_name, device_name)
     arch, device = target.arch, target.device
     if isinstance(arch, NpuArch):
-        npu = npu_there()
+        npu = available_npu()
         present = npu is not None and npu in arch.devices and (not is_named or npu == device)
         return ChosenTarget(Target(arch, npu if present and npu else device), present)
     if there is not None:
@@ -75,9 +74,9 @@ def choose(arch_name: str | None, device_name: str | None) -> ChosenTarget:
 
 
 def named(arch_name: str | None, device_name: str | None) -> tuple[Target, bool]:
-    """(target, whether its device was named and is not just the arch's default one).
+    """Returns the target, and whether its device was named and is not just the arch's default.
 
-    At least one name must be given. Raises as `choose` does.
+    At least one name must be given. Raises the errors of `choose`.
     """
     if arch_name is None:
         return Target.named(device_name or ""), True
@@ -96,7 +95,7 @@ def named(arch_name: str | None, device_name: str | None) -> tuple[Target, bool]
 
 
 def same(name: str | None, device: Device) -> bool:
-    """Whether a driver's `name` means `device`: drivers spell one product in several ways."""
+    """Whether a driver's `name` means `device`. Drivers have several names for one product."""
     if name is None:
         return False
     try:

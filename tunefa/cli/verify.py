@@ -1,4 +1,4 @@
-"""`tunefa verify`: re-times stored winners on the GPU of this machine."""
+"""`tunefa verify`: times stored winners again, on the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -25,26 +25,29 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path))
 @click.option("--workers", type=click.IntRange(1), metavar="N",
-              help="Processes that compile.  [default: one per core]")  # fmt: skip
+              help="Number of processes that compile.  [default: one per config]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(paths: tuple[Path, ...], workers: int | None, as_json: bool) -> None:
-    """Re-time stored winners: run it after an upgrade of Triton, CUDA or the driver.
+    """Time stored winners again, after an upgrade of Triton, CUDA or the driver.
 
-    Each best record of this device, of the store or of FILEs, races in its own mode against the
-    kernel's default and its stored runner-up. One that lost gives way to a new one in your store;
-    one that still wins, but was made with another toolchain or kernel source, is written anew. Exit
-    status 3 when any record lost, does not run, or is wrong.
+    The best records for this device, from the store or from FILEs, race in the mode that they were
+    measured in, against the kernel's default and the runner-up that the record holds. If a record
+    loses, the winner's record is stored in its place. If it still wins, but was made with other
+    compilers or another kernel source, a new record of the same config is stored. The exit status
+    is 3 if a record lost, does not run, or is wrong.
 
     Needs a GPU.
     """
     seen = targets.seen()
     if not seen:
-        raise TunefaError("verify measures, and there is no GPU here: run it where there is one")
+        raise TunefaError("verify measures, and this machine has no GPU: run it on one that has")
     name, target = seen[0].name, targets.described(seen[0])
     known = [r for path in paths for r in files.read(path)] or store.default_store().best()
     records = [r for r in known if r.device == name and r.kernel in kernels.names()]
     if not records:
-        raise TunefaError(f"none of {len(known)} records was measured on {name}: search first")
+        raise TunefaError(
+            f"none of {len(known)} records was measured on {name}: run tunefa search first"
+        )
     _verify(records, target, workers, as_json)
 
 
@@ -57,7 +60,7 @@ def _verify(records: list[Record], target: Target, workers: int | None, as_json:
     for record in records:
         try:
             kernel = kernels.load(record.kernel)
-        except TunefaError as error:  # one broken kernel must not keep the others from their races
+        except TunefaError as error:  # the other kernels can still race
             found = Verified(record, "failed", str(error), [])
         else:
             found = verify(record, Case(kernel, record.workload, target), workers)
@@ -73,12 +76,12 @@ def _verify(records: list[Record], target: Target, workers: int | None, as_json:
 
 
 def _show(found: Verified, out: Console) -> None:
-    """One record: what became of it, why, and what had changed."""
-    out.print(f"{found.outcome:<9} {found.record.workload} ({found.record.mode})")
+    """Prints the result for one record: the finding, why, and which versions have changed."""
+    out.print(f"{found.finding:<9} {found.record.workload} ({found.record.mode})")
     out.print(f"          {found.why}", style="dim")
     for change in found.drift:
         out.print(f"          {change}", style="dim")
-    if found.instead is not None and found.outcome == "swapped":
+    if found.instead is not None and found.finding == "swapped":
         out.print(f"          now: {text.config_text(found.instead.config)}")
 
 
@@ -86,7 +89,7 @@ def _plain(found: Verified) -> dict[str, Any]:
     return {
         "workload": str(found.record.workload),
         "mode": found.record.mode,
-        "outcome": found.outcome,
+        "outcome": found.finding,
         "why": found.why,
         "drift": found.drift,
         "instead": found.instead.to_dict() if found.instead else None,

@@ -1,4 +1,4 @@
-"""What compiling gives: the types that languages, launches and their callers share."""
+"""The types that languages, launches and their callers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CompileError(Exception):
-    """A config that does not compile: expected in a search, and data there."""
+    """A config does not compile. In a search this is expected, and becomes a trial."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class CompileError(Exception):
         outcome: Outcome = "compile_failed",
         resources: Resources | None = None,
     ) -> None:
-        """`resources`: what the config asks for, where the compiler says so as it refuses it."""
+        """`resources`: what the config needs, if the compiler reports it with the error."""
         super().__init__(reason)
         self.outcome = outcome
         self.resources = resources
@@ -35,70 +35,72 @@ class Compiled:
     """One config, compiled for one target."""
 
     binary: Any
-    """What the language launches."""
+    """What the language's `prepare` takes."""
     inspect: Callable[[], Resources]
     seconds: float
-    """What compiling took; next to nothing when the language's cache had it."""
+    """The time for compiling, in s; nearly 0 if the binary was in the language's cache."""
     preprocess: Any = None
-    """The binary of what a call launches first; None where the kernel needs no such thing."""
+    """The binary of the kernel that each call launches first; None if there is none."""
 
     @functools.cached_property
     def resources(self) -> Resources:
-        """What one program needs, read from the binary: tens of ms, so only when asked for."""
+        """The resources of one CTA. They are read on demand, which takes tens of ms."""
         return self.inspect()
 
 
 class Launch(Protocol):
-    """A kernel that is ready to start. Threads may share it."""
+    """A kernel that is ready to start on tensors of one layout. Threads may share it."""
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that it holds."""
+        """Device memory that it holds, in bytes."""
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Starts it on as many tensors as it was prepared for, q, k, v, out and lse first, that lie
-        in memory as those did, however they are viewed: on their device, which must be the current
-        one, and its current stream."""
+        """Starts the kernel on the current stream of the tensors' device, the current device.
+
+        The tensors are q, k, v, out, lse and perhaps others: as many as it was prepared for, with
+        the same layout in memory.
+        """
 
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """One config of a case as it is launched: what the host side of a kernel is given."""
+    """A config of a case, with all that the host side of a kernel needs to launch it."""
 
     case: Case
     config: Config
     scale: float
-    """What q @ k^T is multiplied by; positive."""
+    """The factor of q @ k^T; positive."""
     softcap: float | None = None
-    """The bound of the scores where `workload.softcap`, else None."""
+    """The bound c of the scores if `workload.softcap`, else None."""
     seen_sms: int | None = None
-    """SMs of the device that it is launched on; None where no device was asked."""
+    """SMs of the device that it is launched on; None without a device."""
 
     @property
     def workload(self) -> Workload:
-        """The case's."""
+        """The workload of the case."""
         return self.case.workload
 
     @property
     def sms(self) -> int:
-        """SMs of the device that it is launched on, or without one of the case's device."""
+        """SMs of the device that it is launched on; without one, of the case's device."""
         return self.case.device.sms if self.seen_sms is None else self.seen_sms
 
     def arguments(self, tensors: Sequence[Tensor]) -> Any:
-        """(grid, arguments) of the kernel itself."""
+        """Returns (grid, arguments) of the kernel."""
         return self.case.kernel.module.arguments(tensors, self)
 
     def preprocess_arguments(self, tensors: Sequence[Tensor]) -> Any:
-        """(grid, arguments) of what runs first in each call."""
+        """Returns (grid, arguments) of the preprocess kernel, which runs first in each call."""
         return self.case.kernel.module.preprocess_arguments(tensors, self)
 
     def scratch(self, tensors: Sequence[Tensor]) -> Any:
-        """Shapes and dtypes of the memory that the two kernels share in a call."""
+        """Returns shapes and dtypes of the memory that the two kernels share in a call."""
         return self.case.kernel.module.scratch(tensors, self)
 
 
 def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
-    """What a kernel file wants compiled for a config: its `variant` and, if any, `preprocess`."""
+    """Returns what is compiled for a config: the kernel's `variant`, then any `preprocess`."""
     module, workload = case.kernel.module, case.workload
     first = module.preprocess(workload, config) if hasattr(module, "preprocess") else None
     made = [module.variant(workload, config, aligned), first]

@@ -1,7 +1,7 @@
-"""Compiled kernels on disk, by everything that the compiler saw.
+"""The cache of compiled CUDA kernels on disk. Keys are hashes of all inputs of the compiler.
 
-An entry is one file, put in place by a rename, so that any number of processes may write the same;
-a damaged one counts as missing.
+An entry is one file, which is renamed into place, so that several processes may write the same
+entry. A damaged entry counts as missing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _FORMAT = 1
 
 
 def key(*seen: Any) -> str:
-    """The name of the entry for plain data that the compiler saw."""
+    """Returns the key for the compiler's inputs, which are plain data."""
     text = json.dumps([_FORMAT, *seen], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def load(name: str) -> Cubin | None:
-    """The entry of that name; None where there is no whole one."""
+    """Returns the entry with that key; None if it is missing or damaged."""
     try:
         head, _, image = _path(name).read_bytes().partition(b"\n")
         entry = json.loads(head)
@@ -38,7 +38,7 @@ def load(name: str) -> Cubin | None:
 
 
 def save(name: str, cubin: Cubin) -> None:
-    """Keeps an entry. Where that is not possible, the kernel is compiled again next time."""
+    """Writes an entry. If that fails, the kernel is compiled again next time."""
     digest = hashlib.sha256(cubin.image).hexdigest()
     head = json.dumps({"sha256": digest, "resources": asdict(cubin.resources)})
     assets.keep(_path(name), head.encode() + b"\n" + cubin.image)

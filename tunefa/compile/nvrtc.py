@@ -1,6 +1,6 @@
-"""NVRTC: NVIDIA's compiler of CUDA C++ as a library, with ptxas inside.
+"""NVRTC: NVIDIA's compiler for CUDA C++, a library that includes ptxas.
 
-It comes with PyTorch's CUDA wheels and as `nvidia-cuda-nvrtc`; cuda-bindings finds either and calls
+It is in PyTorch's CUDA wheels and in the package `nvidia-cuda-nvrtc`; cuda-bindings finds and calls
 it. It needs no driver, no CUDA toolkit and no host compiler.
 """
 
@@ -20,12 +20,12 @@ from tunefa.spec.trial import Resources
 
 _HOW = "pip install 'tunefa[cuda]', which brings cuda-bindings and nvidia-cuda-nvrtc"
 _CACHES_FROM = 12, 9
-"""From this release on NVRTC keeps what it compiled where the driver keeps its own. Of what it
-takes from there it says neither registers nor spills, nor that WGMMA was serialized."""
+"""The first release in which NVRTC has a cache on disk. For a cached kernel it does not report
+registers, spills and serialized WGMMAs, so the cache is switched off."""
 _WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
 _PLACE = re.compile(r"^(.+?)\((\d+)\): ", re.MULTILINE)
 _ERROR = re.compile(r"\berror\b|\bfatal\b")
-# ptxas keeps WGMMAs from overlapping where it cannot prove registers free, and only says so.
+# ptxas serializes WGMMAs if it cannot prove that their registers are free, and only warns.
 _SERIALIZED = re.compile(r"\(C751[0-5]\)[^\n]*")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -34,36 +34,36 @@ _SMEM = re.compile(r"(\d+) bytes smem")
 
 @dataclass(frozen=True)
 class Installed:
-    """The NVRTC that is here."""
+    """The NVRTC that is installed."""
 
     version: str
-    """That of its wheel, or "13.0" where it comes from elsewhere."""
+    """The version of its wheel; without one, such as "13.0"."""
     path: str
-    """The library; empty where cuda-bindings does not say."""
+    """The path of the library; empty if cuda-bindings does not know it."""
     targets: tuple[int, ...]
-    """Chips it compiles for, as 90 for compute capability 9.0."""
+    """The compute capabilities that it compiles for: 90 for 9.0."""
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """A compiled kernel, and what the compiler says of it."""
+    """A compiled kernel, and the resources that the compiler reports."""
 
     image: bytes
     resources: Resources
-    """Of its shared memory, that which it declares itself."""
+    """`smem_bytes` is static shared memory only."""
 
 
 @functools.cache
 def installed() -> Installed:
-    """Finds and loads it, which takes a tenth of a second.
+    """Finds and loads NVRTC, which takes 0.1 s.
 
-    Raises TunefaError, with what to install, where there is none.
+    Raises TunefaError, with the command that installs it, if there is none.
     """
     nvrtc = _bindings()
     try:
         release = _release()
         targets = _done(nvrtc.nvrtcGetSupportedArchs(), "nvrtcGetSupportedArchs")[-1]
-    except RuntimeError as error:  # cuda-bindings are there, the library is not
+    except RuntimeError as error:  # cuda-bindings is installed, the library is not
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TunefaError(f"no compiler found: NVRTC cannot be loaded ({first}): {_HOW}") from error
     path = _path()
@@ -73,9 +73,9 @@ def installed() -> Installed:
 def compile(
     name: str, sources: Mapping[str, str], function: str, options: tuple[str, ...]
 ) -> Cubin:
-    """The kernel `function` of `sources[name]`, which may include the others by their names.
+    """Compiles the kernel `function` of `sources[name]`, which may include the other sources.
 
-    Raises CompileError with the first diagnostic, as file:line, where it does not compile.
+    Raises CompileError, with the first error and its file and line, if it does not compile.
     """
     nvrtc = _bindings()
     if _release() >= _CACHES_FROM:
@@ -102,7 +102,7 @@ def compile(
 
 
 def resources(log: str, function: str) -> Resources:
-    """What ptxas says of a kernel under `-v`; None for what it does not say."""
+    """Returns the resources of a kernel from ptxas' log with `-v`; None if the log lacks one."""
     _, _, own = log.partition(f"Compiling entry function '{function}'")
     own = own.partition("Compiling entry function")[0]
     stack, registers, smem = (pattern.search(own) for pattern in (_STACK, _REGISTERS, _SMEM))
@@ -115,13 +115,13 @@ def resources(log: str, function: str) -> Resources:
 
 
 def first_error(log: str) -> str:
-    """The first line of a log that says what is wrong, in one line of at most 300 characters."""
+    """Returns the first error in a log, as one line of at most 300 characters."""
     line = next((line for line in log.splitlines() if _ERROR.search(line)), "")
     return " ".join(_PLACE.sub(r"\1:\2: ", line).split())[:300]
 
 
 def _release() -> tuple[int, int]:
-    """(major, minor) of the library."""
+    """Returns (major, minor) of the library."""
     major, minor = _done(_bindings().nvrtcVersion(), "nvrtcVersion")
     return major, minor
 
@@ -137,7 +137,7 @@ def _bindings() -> Any:
 
 
 def _done(result: tuple[Any, ...], name: str) -> tuple[Any, ...]:
-    """What a call returned beside its status. Raises RuntimeError where that is no success."""
+    """Returns a call's results without its status. Raises RuntimeError if the call failed."""
     status, *values = result
     if status.value:
         raise RuntimeError(f"{name} of NVRTC says {status.name}")
@@ -145,10 +145,10 @@ def _done(result: tuple[Any, ...], name: str) -> tuple[Any, ...]:
 
 
 def _read(program: Any, what: str) -> bytes:
-    """The log or the cubin of a program, without the zero behind a text."""
+    """Returns the log or the cubin of a program, without the zero at the end of a log."""
     nvrtc = _bindings()
     (size,) = _done(getattr(nvrtc, f"nvrtcGet{what}Size")(program), what)
-    text = bytes(size)  # which it writes into; one of zeros, for Python shares those of a byte
+    text = bytes(size)  # NVRTC writes into it, so it must not be an object that Python shares
     _done(getattr(nvrtc, f"nvrtcGet{what}")(program, text), what)
     return text.rstrip(b"\0") if what == "ProgramLog" else text
 
@@ -163,7 +163,7 @@ def _path() -> str:
 
 
 def _version(release: str, path: str) -> str:
-    """The version of the wheel that the library lies in, or what it says itself."""
+    """Returns the version of the wheel with the library; if there is none, `release`."""
     for wheel in _WHEELS:
         try:
             found = metadata.distribution(wheel)

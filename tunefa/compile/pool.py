@@ -1,4 +1,4 @@
-"""Compiles candidates in processes of their own: a compiler that crashes costs one config."""
+"""Compiles configs in parallel processes, so that a crash of the compiler costs only one config."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tunefa.spec.trial import Config, Outcome, Resources, Trial
 from tunefa.spec.workload import Workload
 
 COMPILE_LIMIT_S = 60.0
-"""Helion lowered its limit from 60 s to 15 s without losing a winner; ptxas alone may take 10 s."""
+"""Helion lowered its limit from 60 s to 15 s and lost no best config. ptxas may take 10 s."""
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A config on its way through the compiler."""
+    """A config that is being compiled."""
 
     config: Config
     future: Future[tuple[Outcome, Resources | None, float, str]]
 
     def trial(self) -> Trial:
-        """Waits for it: `ok` with resources, or why it failed."""
+        """Waits for the compiler, and returns a trial: `ok` with resources, or the failure."""
         try:
             outcome, resources, seconds, reason = self.future.result()
         except TimeoutError:
@@ -45,7 +45,7 @@ class Pending:
 
 
 class CompilePool:
-    """Compiles configs of one case. A context manager; leaving it stops its own workers at once."""
+    """Compiles configs of one case. A context manager, which at its end stops its own workers."""
 
     def __init__(
         self,
@@ -54,9 +54,12 @@ class CompilePool:
         also: Callable[[Workload, Config], Workload] | None = None,
         processes: Workers | None = None,
     ):
-        """`also`: says of a config for which other workload it will run, and is compiled where that
-        is another binary; the bench would do it, one config after the other. `processes`: in place
-        of `workers` of its own; they outlive this and may serve others."""
+        """Starts `workers` processes, by default one for each CPU, or uses `processes`.
+
+        `also(workload, config)` returns a second workload that the config will run on. If it needs
+        another binary, that is compiled as well, so that the bench finds it in the cache.
+        `processes` are not stopped at the end, and may be shared.
+        """
         self._case, self._also = case, also
         self._shared = processes is not None
         self._processes = processes or Workers(workers or os.cpu_count() or 1)
@@ -69,12 +72,12 @@ class CompilePool:
         self.stop()
 
     def stop(self) -> None:
-        """Ends all workers of its own at once; nothing can be submitted to these any more."""
+        """Ends its own workers at once; then nothing can be submitted any more."""
         if not self._shared:
             self._processes.stop()
 
     def submit(self, config: Config) -> Pending:
-        """Starts compiling; `Pending.trial` waits for the result."""
+        """Starts compiling a config; `Pending.trial` waits for the result."""
         also = None if self._also is None else str(self._also(self._case.workload, config))
         task = (self._case.names, dict(config), also)
         future = self._processes.submit(_compile, task, COMPILE_LIMIT_S)
@@ -84,10 +87,10 @@ class CompilePool:
 def _compile(
     names: tuple[str, str, str], config: Config, also: str | None = None
 ) -> tuple[Outcome, Resources | None, float, str]:
-    """In a worker: ("ok", resources, seconds, "") or (what happened, what is known, 0, why)."""
+    """Runs in a worker. Returns (outcome, resources, seconds, reason)."""
     case = Case.from_names(*names)
     workload, language = case.workload, languages.load(case.kernel.language)
-    # As contiguous tensors have it: the heads of each row lie head_dim elements apart.
+    # In contiguous tensors, the heads of a row are head_dim elements apart.
     aligned = workload.head_dim % 16 == 0 and workload.head_dim_v % 16 == 0
     with _captured() as log:
         try:
@@ -107,16 +110,19 @@ _CAUSE = re.compile(r"error: (?!Failures have been detected)|fatal\s|Assertion|L
 
 
 def _cause(failure: str, log: str) -> str:
-    """The compiler's own first complaint, which its exception often leaves to standard error."""
+    """Returns the first error in the compiler's output, or `failure` if the output has none.
+
+    The exception often lacks the reason, which is on standard error.
+    """
     complaint = next((line for line in log.splitlines() if _CAUSE.search(line)), None)
     return " ".join(complaint.split())[:300] if complaint else failure
 
 
 @contextlib.contextmanager
 def _captured() -> Iterator[io.StringIO]:
-    """Collects what compilers print: Python's stdout, and descriptor 2, where MLIR writes.
+    """Collects what compilers print to Python's stdout, and to file descriptor 2 (MLIR does).
 
-    The text is there when the context is left.
+    The text is complete after the context.
     """
     text = io.StringIO()
     sys.stderr.flush()

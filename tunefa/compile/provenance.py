@@ -1,4 +1,4 @@
-"""What a result was made with: versions and hashes, nothing else about the machine."""
+"""Provenance: the versions and hashes that a result was made with, and how they changed since."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunefa.store.record import Record
 
 
 def of(kernel: Kernel) -> dict[str, Any]:
-    """Versions of everything that shaped a compiled kernel, its source's hash, the date (UTC)."""
+    """Returns the versions of all that influences a compiled kernel, its source hash, the date."""
     return {
         "tunefa": __version__,
         **languages.load(kernel.language).versions(),
@@ -28,12 +28,12 @@ def of(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def at_hand(kernel: Kernel) -> dict[str, Any]:
-    """The part of `of` that takes no compiler to tell, and no import of one.
+def quick(kernel: Kernel) -> dict[str, Any]:
+    """Returns the part of `of` that is known without importing a compiler.
 
-    The compiler itself comes in Triton's wheel and changes with its version.
+    For Triton it lacks the compiler's version: ptxas is in Triton's wheel, and changes with it.
     """
-    told = getattr(languages.load(kernel.language), "at_hand", None)
+    told = getattr(languages.load(kernel.language), "quick_versions", None)
     return {
         **(told() if told else {"triton": _installed("triton")}),
         "driver": _driver(),
@@ -42,10 +42,10 @@ def at_hand(kernel: Kernel) -> dict[str, Any]:
 
 
 def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
-    """What is not as it was when the record was made, in words; empty if nothing changed.
+    """Returns what changed since the record was made, as sentences; empty if nothing did.
 
-    `now` is what there is for its kernel, from `of` or `at_hand`. Only what can change a compiled
-    kernel or its time counts: source, Triton, its compiler, the driver (of a measured record).
+    `now` is the result of `of` or `quick` for the record's kernel. Only what can change a compiled
+    kernel or its time counts: source, Triton, compiler, and for measured records the driver.
     """
     keys = ["triton", "compiler", *(["driver"] if record.device else [])]
     then = record.provenance
@@ -60,16 +60,14 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
 
 
 def drifts(records: Iterable[Record]) -> list[list[str]]:
-    """The drift of each record by what is `at_hand`; a kernel that is gone or broken is one."""
+    """Returns the `drift` of each record; a missing or broken kernel counts as a change."""
     here = set(kernels.names())
 
     @functools.cache
     def now(name: str) -> dict[str, Any] | str:
         try:
             return (
-                at_hand(kernels.load(name))
-                if name in here
-                else f"there is no kernel {name} any more"
+                quick(kernels.load(name)) if name in here else f"there is no kernel {name} any more"
             )
         except TunefaError as error:
             return f"{name} cannot be loaded: {error}"
@@ -88,7 +86,7 @@ def _installed(package: str) -> str | None:
 
 
 def _driver() -> str | None:
-    """The NVIDIA driver's version, from the file the driver keeps; None without one."""
+    """Returns the version of the NVIDIA driver, from its file in /proc; None without a driver."""
     try:
         with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
             words = file.readline().split()

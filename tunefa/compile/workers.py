@@ -1,7 +1,7 @@
-"""Processes that do what may crash, hang or poison a device, and outlive nothing.
+"""Worker processes, for tasks that may crash, hang or leave a device unusable.
 
-Pebble's pool kills a task that outlasts its limit and replaces a worker that died. Workers are
-spawned, so that none inherits a CUDA context.
+Pebble's pool kills a task that exceeds its time limit, and replaces a worker that died. Workers are
+spawned, not forked, so that they do not inherit a CUDA context. They end with their parent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Workers:
-    """A pool of `count` processes, started when they are needed."""
+    """A pool of up to `count` processes, which are started when needed."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -38,19 +38,22 @@ class Workers:
     def submit(
         self, task: Callable[..., _Result], arguments: tuple[Any, ...], limit_s: float
     ) -> Future[_Result]:
-        """Starts `task` of a module; the future raises TimeoutError or ProcessExpired."""
-        with _ctrl_c_later():
+        """Starts `task`, a function of a module, with a limit in seconds.
+
+        The future raises TimeoutError if the limit is exceeded, ProcessExpired if the worker died.
+        """
+        with _delayed_ctrl_c():
             future: Future[_Result] = self._pool.schedule(task, args=arguments, timeout=limit_s)
         return future
 
     def stop(self) -> None:
-        """Ends all workers at once, and what they wait for."""
-        with _ctrl_c_later():
+        """Ends all workers at once, and the processes that they wait for."""
+        with _delayed_ctrl_c():
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
 
     def renew(self) -> None:
-        """Ends all workers; the next task gets a new one."""
+        """Ends all workers. The next task starts new ones."""
         self.stop()
         self._pool = self._fresh()
 
@@ -58,29 +61,29 @@ class Workers:
         context = multiprocessing.get_context("spawn")
         initargs = [os.getpid()]
         return ProcessPool(
-            self.count, initializer=_outlive_nothing, initargs=initargs, context=context
+            self.count, initializer=_end_with_parent, initargs=initargs, context=context
         )
 
 
-def _outlive_nothing(parent: int) -> None:
-    """In a worker: the end of the parent, or being stopped, ends it and the ptxas it waits for.
+def _end_with_parent(parent: int) -> None:
+    """Runs in a new worker. Makes SIGTERM end it, together with the ptxas that it waits for.
 
-    Both come as SIGTERM. The group of its own keeps Ctrl-C in a terminal, which is the parent's to
-    answer, from workers.
+    The pool sends SIGTERM to stop a worker; the system sends it when the parent dies. The worker
+    gets its own process group, so that Ctrl-C in a terminal reaches the parent only.
     """
     os.setpgrp()
     signal.signal(signal.SIGTERM, lambda number, frame: os.killpg(0, signal.SIGKILL))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before that took effect
+    if os.getppid() != parent:  # the parent died before prctl took effect
         os.killpg(0, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Ctrl-C inside takes effect at the end.
+def _delayed_ctrl_c() -> Iterator[None]:
+    """Delays Ctrl-C until the end of the context.
 
-    KeyboardInterrupt in the middle of `queue.put` leaves a stale waiter in the queue's condition:
-    the next put wakes nobody, and joining the pool waits for ever (seen in 1 of 10 interrupts).
+    A KeyboardInterrupt inside `queue.put` leaves a stale waiter in the queue's condition. Then the
+    next put wakes up no thread, and joining the pool never ends (in 1 of 10 interrupts).
     """
     if threading.current_thread() is not threading.main_thread():
         yield

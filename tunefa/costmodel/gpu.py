@@ -1,29 +1,29 @@
-"""An analytic model of how long a tiled attention kernel takes, from its tiling and resources.
+"""The cost model of GPUs: how long an attention kernel takes, from its tiling and resources.
 
-A tile is M query rows; a step takes it past N keys. A step asks each pipe of its SM for some
-cycles; how far the pipes overlap depends on how many independent instruction streams the SM holds.
-Per step, with D the padded head dimension:
+A tile is M query rows that one CTA computes; a step takes the tile past N keys. Each step needs
+some cycles of each pipe of its SM. How much the pipes overlap depends on the number of independent
+instruction streams in the SM. The cycles of one step, with D and Dv the padded head dimensions:
 
     tensor   2 M N (D + Dv) / tensor_flops_per_clock_per_sm / rate of the instruction
-    exp2     M N / exp2_per_clock_per_sm, and as much for the tanh of a soft-cap
-    issue    (8 M N + M Dv + loads) / 128 lanes: scale, maximum (half rate), sum, convert and,
-             once a step, rescaling the accumulator; a mask adds 3 per score, a soft-cap 2
-    smem     bytes of K and V written once and read by every warp(group) / 128 bytes per clock
-    spills   bytes that the compiler moved to local memory, which lives in the same L1
+    exp2     M N / exp2_per_clock_per_sm, and as many for the tanh of a soft-cap
+    issue    (8 M N + M Dv + loads) / 128 lanes: scale, maximum (half rate), sum, conversion and,
+             once a step, rescaling of the accumulator; a mask adds 3 per score, a soft-cap 2
+    smem     bytes of K and V, written once and read by every warp(group), / 128 bytes per clock
+    spills   bytes that the compiler spilled to local memory, which is in the same L1 cache
 
-Streams: S = blocks per SM x warpgroups. One stream alone takes the longer of tensor and smem, then
-the softmax, and a latency; S of them are held by the busiest pipe. Between the two stands the
-balanced-job bound of queueing theory (Zahorjan et al., "Balanced Job Bound Analysis of Queueing
-Networks", CACM 25(2), 1982):
+The number of streams is S = CTAs per SM x warpgroups. A single stream takes the longer of tensor
+and smem, then the softmax, and a latency. S streams are limited by the busiest pipe. The
+balanced-job bound of queueing theory lies between the two (Zahorjan et al., "Balanced Job Bound
+Analysis of Queueing Networks", CACM 25(2), 1982):
 
     cycles per step of all streams = latency + alone + (S - 1) * busiest
 
-A warp-specialised kernel differs in three ways. Its warpgroups meet at no step, so each is a whole
-stream. A stream computes the softmax of one block while the tensor cores multiply another, so alone
-it takes the longer of the two, not their sum. That is a pipeline of two stages: a tile of n blocks
-takes n + 1 steps, and before the first its queries and keys must arrive.
+A warp-specialised kernel differs in three ways. Its warpgroups do not wait for one another, so each
+is a whole stream. A stream computes the softmax of one block while the tensor cores multiply
+another, so a single stream takes the longer of the two, not their sum. This is a pipeline of two
+stages: a tile of n blocks takes n + 1 steps, and its first queries and keys must arrive before.
 
-The figures of the H200 behind the constants are in docs/model.md.
+docs/model.md has the measurements on an H200 behind the constants.
 """
 
 from __future__ import annotations
@@ -38,47 +38,48 @@ from tunefa.spec.tiling import Tiling
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import DTYPES, Workload
 
-# Constants with a source, or set once on 704 configs of five workloads timed on an H200 and then
-# judged on others: docs/model.md.
+# A constant without a source was set once on 704 configs of five workloads, timed on an H200, and
+# then tested on other workloads: docs/model.md.
 MMA_SYNC_RATE_ON_HOPPER = 0.45
-"""mma.sync against WGMMA. Alone it reaches 0.62 on an H100 (Luo et al., "Benchmarking and
-Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499); with its operands' way through
-ldmatrix and registers, attention kernels saw less."""
+"""The rate of mma.sync relative to WGMMA. A loop of mma.sync alone reaches 0.62 on an H100 (Luo et
+al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499). Attention
+kernels reach less, because they load its operands with ldmatrix."""
 ISSUE_LANES = 128
-"""Lanes that issue per clock and SM: four schedulers of 32 threads, every chip from sm80 on."""
+"""Lanes that issue per clock and SM: four schedulers of 32 lanes, on all chips since sm80."""
 SLOTS_PER_SCORE = 8.0
-"""FFMA, FMNMX (half rate, so 2), FADD, MUFU, half an F2FP, and 2.5 for moves and waits between."""
+"""FFMA, FMNMX (2, for its half rate), FADD, MUFU, half an F2FP, and 2.5 for moves and waits."""
 MASK_SLOTS_PER_SCORE = 3.0
 SOFTCAP_SLOTS_PER_SCORE = 2.0
-"""FMUL and MUFU: so many more instructions has the kernel."""
+"""The kernel has an FMUL and a MUFU more per score."""
 SLOTS_PER_COPY = 8.0
-"""Issue slots of one 16-byte cp.async with its address; a TMA copy takes one thread."""
+"""Issue slots of one 16-byte cp.async and its address. A TMA copy is issued by one thread."""
 SPILL_TRIPS = 3.0
-"""Times a spilled byte counts in a step: stored, loaded, and once for the wait between."""
+"""How often a spilled byte counts in a step: for the store, the load and the wait between."""
 STEP_LATENCY = 700.0
-"""Cycles per step that no work of the same stream hides: barriers, first results, shuffles."""
+"""Cycles per step that other work of the same stream cannot hide: barriers, shuffles and so on."""
 LOAD_LATENCY = 900.0
-"""Cycles from asking for a block of K or V to having it, out of L2 under load."""
+"""Cycles that loading a block of K or V from a busy L2 takes."""
 STREAM_COUPLING = 0.2
-"""Share of a stream that one more warpgroup of the same program is worth: they meet every step.
-Not so where they are specialised."""
+"""How many streams one more warpgroup of the same CTA adds: the warpgroups of a CTA wait for one
+another in every step. In warp-specialised kernels it is 1."""
 LAUNCH_US = 3.0
+"""Time that a launch takes besides its work."""
 SPARED_REGISTERS = 25
-"""What ptxas saves by another order of instructions before it spills."""
+"""Registers per thread that ptxas saves by reordering instructions, before it spills."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A time and what it is made of."""
+    """The predicted time of one launch, and its parts."""
 
     time_us: float
     limiter: str
-    """The pipe, or `latency`, `L2` or `HBM`, that binds."""
+    """What limits the time: a pipe, or `latency`, `L2`, `HBM` or `occupancy`."""
     occupancy: Occupancy
     cycles_per_step: Mapping[str, float] = field(hash=False)
-    """Cycles one step of one program asks of each pipe."""
+    """Cycles of each pipe that one step of one CTA needs."""
     steps: float
-    """Steps of the SM with the most work."""
+    """Steps of the SM that has the most."""
     compute_us: float
     l2_us: float
     hbm_us: float
@@ -86,7 +87,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class _Cut:
-    """The workload cut into tiles and steps."""
+    """The numbers of tiles and steps of a workload; steps are an average over tiles."""
 
     tiles: int
     steps_per_tile: float
@@ -97,13 +98,14 @@ class _Cut:
 def predict(
     workload: Workload, arch: GpuArch, device: Device, tiling: Tiling, resources: Resources
 ) -> Prediction:
-    """The time of one launch, in us, on `device` at its boost clock.
+    """Returns the predicted time of one launch, in us, on `device` at its boost clock.
 
-    `resources` come from the compiler, or are a space's lower bounds. A config whose block does not
-    fit an SM takes forever (`inf`, limiter `occupancy`). Packed sequences count as `Workload.even`.
+    `resources` are the compiler's, or `expected_resources`. A config whose CTA does not fit on an
+    SM gets an infinite time, with the limiter `occupancy`. For packed sequences the time is that of
+    `Workload.dense_equivalent`.
     """
-    workload = workload.even
-    # A device may be fused to other tensor rates than its arch: an H20 has 15 % of an H100's.
+    workload = workload.dense_equivalent
+    # A device may have other tensor rates than its arch: an H20 has 15 % of an H100's.
     arch = replace(arch, tensor_flops_per_clock_per_sm=device.tensor_flops_per_clock_per_sm)
     fits = _resident(arch, tiling, resources)
     cut = _cut(workload, tiling)
@@ -123,10 +125,10 @@ def predict(
 
 
 def expected_resources(arch: GpuArch, tiling: Tiling, smem_bytes: int, registers: int) -> Resources:
-    """What the compiler will probably report, from a space's lower bounds.
+    """Returns what the compiler will probably report, from the lower bounds of a search space.
 
-    `registers` are those of a thread's scores and output; where warps are specialised those of the
-    launch, which the kernel itself sets.
+    `registers` is the number that a thread's scores and output need; for a warp-specialised kernel,
+    the number at launch, which the kernel sets itself.
     """
     if tiling.warp_specialised:
         return Resources(smem_bytes, registers, 0)
@@ -138,7 +140,7 @@ def expected_resources(arch: GpuArch, tiling: Tiling, smem_bytes: int, registers
         wanted = 65 + 2.0 * scores + output
     if tiling.copied_by_threads:
         wanted += 28
-    # ptxas keeps to the registers that so many threads can have, whatever the user's cap is.
+    # ptxas uses no more registers than so many threads can have, even if the user allows more.
     spilled = max(0.0, wanted - SPARED_REGISTERS - tiling.max_registers)
     return Resources(smem_bytes, int(min(wanted, tiling.max_registers)), int(4 * spilled))
 
@@ -148,7 +150,7 @@ def _uses_wgmma(arch: GpuArch, tiling: Tiling) -> bool:
 
 
 def _resident(arch: GpuArch, tiling: Tiling, resources: Resources) -> Occupancy:
-    """The blocks that an SM holds; of a kernel that starts one on each SM, no more than that."""
+    """Returns the occupancy: at most one CTA per SM for a kernel that starts one on each SM."""
     registers, smem_bytes = max(1, int(resources.registers or 0)), int(resources.smem_bytes or 0)
     fits = occupancy(arch, registers, smem_bytes, tiling.threads)
     if tiling.warp_specialised and fits.blocks_per_sm > 1:
@@ -157,6 +159,10 @@ def _resident(arch: GpuArch, tiling: Tiling, resources: Resources) -> Occupancy:
 
 
 def _cut(workload: Workload, tiling: Tiling) -> _Cut:
+    """Returns the tiles and steps of the workload.
+
+    A masked block is half hidden on average, but computed as a whole.
+    """
     rows, keys = tiling.block_m, tiling.block_n
     tiles = ceil_div(workload.seqlen_q * tiling.packed_heads, rows)
     tiles *= workload.batch * workload.heads // tiling.packed_heads
@@ -165,19 +171,19 @@ def _cut(workload: Workload, tiling: Tiling) -> _Cut:
     if left is None and right is None:
         masked = 1.0 if workload.seqlen_k % keys else 0.0
         return _Cut(tiles, everything, masked, everything)
-    # Specialised warpgroups each end at their own diagonal, others where the whole tile does.
+    # A specialised warpgroup ends at its own diagonal, others end at the diagonal of the tile.
     queries = (64 if tiling.warp_specialised else rows) / tiling.packed_heads
     edges, longest = (left is not None) + (right is not None), everything
     if left is not None and right is not None:
         longest = min(everything, ceil_div(left + 1 + right + rows, keys) + 1)
-    useful = workload.pairs / workload.seqlen_q / keys  # steps if masks cost nothing
+    useful = workload.pairs / workload.seqlen_q / keys  # steps, if masked blocks were free
     masked = min(edges * (queries / tiling.diagonal_n + 1.0), everything)
     steps = min(useful + masked / 2 * (tiling.diagonal_n / keys), everything)
     return _Cut(tiles, steps, masked, longest)
 
 
 def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:
-    """With what it takes to fill a pipeline from tile to tile, in steps."""
+    """Returns `cut` with the steps that filling the pipeline takes at the start of each tile."""
     if not tiling.warp_specialised:
         return cut
     more = 1.0 + LOAD_LATENCY / cycles
@@ -189,6 +195,7 @@ def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:
 def _step_cycles(
     workload: Workload, arch: GpuArch, tiling: Tiling, resources: Resources, cut: _Cut
 ) -> dict[str, float]:
+    """Returns the cycles of each pipe that one step of one CTA needs (see the module's table)."""
     block_m, block_n = tiling.block_m, tiling.block_n
     columns = tiling.columns + tiling.columns_v
     scores = block_m * block_n
@@ -206,7 +213,7 @@ def _step_cycles(
     slots = slots * scores + block_m * tiling.columns_v
     if tiling.copied_by_threads:
         slots += SLOTS_PER_COPY * kv_bytes / 16
-    # WGMMA reads K and V once per 64 query rows, mma.sync once per warp of 16; WGMMA also reads Q.
+    # WGMMA reads K and V once per 64 query rows, mma.sync once per warp. WGMMA also reads Q.
     readers = block_m / 64 if wgmma else tiling.warps
     smem = kv_bytes * (1 + readers) + (block_m * tiling.columns * size if wgmma else 0)
     spilled = SPILL_TRIPS * (resources.spill_bytes or 0) * 32 * tiling.warps
@@ -220,7 +227,7 @@ def _step_cycles(
 
 
 def _sm_cycles(pipes: Mapping[str, float], tiling: Tiling, blocks: int) -> tuple[float, str]:
-    """(cycles per step of one program, what binds) with `blocks` programs resident on an SM."""
+    """Returns (cycles per step of one CTA, what limits them), for `blocks` CTAs on an SM."""
     warpgroups = max(1.0, tiling.warps / 4)
     coupling = 1.0 if tiling.warp_specialised else STREAM_COUPLING
     streams = blocks * (1.0 + (warpgroups - 1.0) * coupling)
@@ -240,12 +247,12 @@ def _sm_cycles(pipes: Mapping[str, float], tiling: Tiling, blocks: int) -> tuple
 
 
 def _steps_of_busiest_sm(cut: _Cut, device: Device, blocks: int) -> float:
-    """Steps of the SM that finishes last: whole tiles, and a causal mask's tail."""
+    """Returns the steps of the SM that finishes last."""
     tiles = ceil_div(cut.tiles, device.sms)
-    if tiles <= blocks:  # all resident at once: the longest tile of the one wave ends it
+    if tiles <= blocks:  # one wave: the longest tile ends it
         return float(max(tiles * cut.steps_per_tile, cut.longest_tile))
     even = cut.tiles / device.sms * cut.steps_per_tile
-    if cut.longest_tile > cut.steps_per_tile:  # causal, heaviest first: short ones fill
+    if cut.longest_tile > cut.steps_per_tile:  # causal, longest first: short tiles fill the gaps
         return max(even + 0.5 * cut.steps_per_tile, cut.longest_tile)
     return float(max(tiles * cut.steps_per_tile, even))
 
@@ -253,12 +260,14 @@ def _steps_of_busiest_sm(cut: _Cut, device: Device, blocks: int) -> float:
 def _memory_us(
     workload: Workload, device: Device, tiling: Tiling, cut: _Cut
 ) -> tuple[float, float]:
-    """(us of L2 traffic, us of device memory traffic)."""
+    """Returns (us of L2 traffic, us of device memory traffic)."""
     size = DTYPES[workload.dtype]
     row = (workload.head_dim + workload.head_dim_v) * size
     streamed = cut.tiles * cut.steps_per_tile * tiling.block_n * row
-    # Heads that run at the same time share the L2; when theirs do not fit, K and V come again.
-    resident = min(tiling.section_heads, workload.batch * workload.heads) * workload.seqlen_k * row
+    # The heads of an L2 section share the cache. If their K and V do not fit, they are read again.
+    resident = (
+        min(tiling.l2_section_heads, workload.batch * workload.heads) * workload.seqlen_k * row
+    )
     misses = max(0.0, 1.0 - device.l2_bytes / (2.0 * resident)) if resident else 0.0
     device_bytes = workload.io_bytes + misses * streamed
     l2_bytes_per_us = device.l2_bytes_per_clock * device.boost_mhz

@@ -1,16 +1,17 @@
-"""How long a FlashAttention forward takes on Ascend, by a law of its steps: modelled, not measured.
+"""The latency model of NPUs: how long a FlashAttention forward takes on Ascend.
 
-On a 910B3, a step over keys takes about 3.5 us however small its tile is: what cube and vector
-cores hand each other goes through memory, one after the other. Only from about 128 x 128 on, the
-work counts. The law
+The times are modelled, not measured. A tile is M query rows that one core computes; a step takes it
+past N keys. On a 910B3, a step takes about 3.5 us, however small its tile is, because the cube and
+the vector cores pass their results through memory and wait for each other. The amount of work
+matters only for tiles of about 128 x 128 and more. The latency model
 
     step_us = (3.49 ** 8 + (1.31 + 1.44e-4 * M * N + 8.7e-6 * M * D) ** 8) ** (1 / 8)
 
-with M queries, N keys and head dimension D was fitted to 18 public measurements of one Triton
-kernel there (full, D 64 and 128, N of 32 and more, with multibuffer, compiler 1.1.0), which it
-meets within 3.0 % on average: ZyEng-Art/flash_attn_npu, flash_attention_forward_tuned.json at
-0fd1401, https://github.com/ZyEng-Art/flash_attn_npu. For masks, other compilers, other head
-dimensions and other chips nobody has compared it with a device.
+with head dimension D was fitted to 18 public measurements of one Triton kernel on that chip (no
+mask, D 64 and 128, N from 32, with multibuffer, compiler 1.1.0). Its mean error there is 3.0 %.
+Source: ZyEng-Art/flash_attn_npu, flash_attention_forward_tuned.json at 0fd1401,
+https://github.com/ZyEng-Art/flash_attn_npu. It has not been compared with a device for masks, other
+compilers, other head dimensions or other chips.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from tunefa.spec.tiling import NpuTiling
 from tunefa.spec.workload import DTYPES, Workload
 
 _MEGAHERTZ = 1800.0
-"""Of the 910B3: a chip with another clock is taken to be so much faster or slower."""
+"""The clock of a 910B3. The time on other chips is assumed to scale with the clock."""
 LATENCY_US = 3.49
-"""Of a step, however small."""
+"""The least time of a step."""
 _FIXED_US = 1.31
 _US_PER_SCORE, _US_PER_OUTPUT = 1.44e-4, 8.7e-6
 _SHARPNESS = 8
-# What loading one block of keys or values adds to a step without multibuffer: constants of a
-# simulation of the compiled code, fitted to the same measurements.
+# What loading a block of K or V adds to a step without multibuffer. Both constants come from a
+# simulation of the compiled code, which was fitted to the same measurements.
 _LOAD_BYTES_PER_CLOCK, _LOAD_CLOCKS = 120.0, 520.0
 
 
 def step_us(workload: Workload, device: Device, tiling: NpuTiling) -> float:
-    """One step of one core, us."""
+    """Returns the time of one step of one core, in us."""
     work = work_us(workload, tiling)
     step = float((LATENCY_US**_SHARPNESS + work**_SHARPNESS) ** (1 / _SHARPNESS))
     if not tiling.multibuffer:
@@ -47,21 +48,21 @@ def step_us(workload: Workload, device: Device, tiling: NpuTiling) -> float:
 
 
 def work_us(workload: Workload, tiling: NpuTiling) -> float:
-    """Of a step, what is not waiting, us at the clock of a 910B3."""
+    """Returns the part of a step's time that is not waiting, in us at a 910B3's clock."""
     scores, outputs = tiling.block_m * tiling.block_n, tiling.block_m * workload.head_dim
     return _FIXED_US + _US_PER_SCORE * scores + _US_PER_OUTPUT * outputs
 
 
 def time_us(workload: Workload, device: Device, tiling: NpuTiling) -> float:
-    """The core that finishes last, us: a program is a core and takes every so many tiles."""
+    """Returns the time of one launch, in us: that of the core with the most steps."""
     return steps(workload, device.sms, tiling.block_m, tiling.block_n) * step_us(
         workload, device, tiling
     )
 
 
-@functools.lru_cache(maxsize=4096)  # of a space's tiles, whatever else a config holds
+@functools.lru_cache(maxsize=4096)  # most configs of a space share a few tiles
 def steps(workload: Workload, cores: int, block_m: int, block_n: int) -> int:
-    """Of the core that has the most."""
+    """Returns the steps of the core with the most; core i computes tiles i, i + cores, ..."""
     first = np.arange(0, workload.seqlen_q, block_m)
     ends = np.full(len(first), workload.seqlen_k)
     if workload.causal:

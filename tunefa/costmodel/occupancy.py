@@ -1,8 +1,8 @@
-"""How many blocks of a kernel fit on one SM at a time, by the rules of the CUDA Toolkit.
+"""Occupancy: how many blocks of a kernel fit on one SM, by the rules of the CUDA Toolkit.
 
-Source: NVIDIA, cuda_occupancy.h of CUDA 13.0, cudaOccMaxActiveBlocksPerMultiprocessor, without
-its limits on named barriers (a kernel that uses one barrier never meets it) and with the largest
-carve-out of shared memory, which the driver picks by itself.
+Source: NVIDIA, cuda_occupancy.h of CUDA 13.0, cudaOccMaxActiveBlocksPerMultiprocessor. Its limit
+on named barriers is left out: a kernel with one barrier does not reach it. The shared memory
+carve-out is the largest, which the driver chooses if a kernel needs it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tunefa.spec.rounding import ceil_div, round_up
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks of one kernel that one SM holds; 0 means that the kernel cannot be launched."""
+    """The number of blocks of one kernel on one SM; 0 means that it cannot be launched."""
 
     blocks_per_sm: int
     limits: Mapping[str, int] = field(hash=False)
-    """Blocks that "threads", "registers", "smem" and "blocks" would each allow alone."""
+    """The number of blocks that each of "threads", "registers", "smem" and "blocks" allows."""
     limiter: str
-    """The lowest of `limits`, the first in that order if several are."""
+    """The key of the lowest limit; of equal ones, the first."""
 
 
 def occupancy(arch: GpuArch, registers: int, smem_bytes: int, threads: int) -> Occupancy:
-    """The occupancy of blocks of `threads` threads with `registers` registers each and
-    `smem_bytes` bytes of shared memory (static and dynamic) per block.
+    """Returns the occupancy of a kernel.
 
-    Raises ValueError for fewer than 1 register or thread, or less than 0 bytes.
+    `registers` is per thread, `smem_bytes` (static and dynamic) and `threads` are per block. Raises
+    ValueError for less than 1 register, 1 thread or 0 bytes.
     """
     if registers < 1 or threads < 1 or smem_bytes < 0:
         raise ValueError(f"no kernel has {registers=}, {threads=} and {smem_bytes=}")
@@ -51,11 +51,11 @@ def _by_threads(arch: GpuArch, threads: int, warps: int) -> int:
 def _by_registers(arch: GpuArch, registers: int, warps: int) -> int:
     per_warp = round_up(registers * arch.warp_size, arch.register_allocation_unit)
     parts = arch.register_partitions_per_sm
-    # The launch check supposes that a block takes registers in every partition alike.
+    # The launch check assumes that a block needs equally many registers in every partition.
     per_block = per_warp * round_up(warps, parts)
     if registers > arch.max_registers_per_thread or per_block > arch.registers_per_sm:
         return 0
-    # A warp cannot straddle partitions, so what is left over in each of them is lost.
+    # A warp cannot use two partitions, so the registers left over in each are lost.
     warps_per_part = arch.registers_per_sm // parts // per_warp
     return warps_per_part * parts // warps
 

@@ -1,1 +1,1 @@
-"""A binary becomes a trial: it is checked, timed, raced, or its time is predicted."""
+"""Turns a compiled config into a trial: checks it, times it and races it, or predicts its time."""

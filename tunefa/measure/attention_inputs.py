@@ -1,4 +1,4 @@
-"""The inputs of one attention, dense or packed: what kernels and the reference both compute."""
+"""The inputs of one attention, dense or packed, for kernels and for the reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from tunefa.errors import TunefaError
 
 E4M3 = torch.float8_e4m3fn
-"""Attention in it has an output in bf16."""
+"""The 8-bit dtype of q, k and v; the output of attention in it is bf16."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class AttentionInputs:
     window_left: int | None = None
     window_right: int | None = None
     softcap: float | None = None
-    """The bound of the scores' magnitude; None: they stay as they are."""
+    """The bound of the scores' magnitude; None leaves the scores as they are."""
     descales: Sequence[Tensor] = ()
-    """What q, k and v are multiplied by, each fp32, (batch, heads_kv), or empty for 1."""
+    """The factors of q, k and v: fp32 tensors, (batch, heads_kv), or empty tensors for 1."""
     cu_seqlens: tuple[Tensor, Tensor] | None = None
-    """The cumulated lengths of packed queries and keys; None where the inputs are dense."""
+    """The cumulative lengths of packed queries and keys; None where the inputs are dense."""
 
     @property
     def band(self) -> tuple[int | None, int | None]:
@@ -57,7 +57,7 @@ class AttentionInputs:
 
     @property
     def first_row(self) -> int:
-        """The rows of dense inputs before this one see no key."""
+        """The first row of dense inputs that sees a key: rows before it see none."""
         seqlen_q, seqlen_k = self.q.shape[2], self.k.shape[2]
         if seqlen_k == 0:
             return seqlen_q
@@ -78,7 +78,7 @@ class AttentionInputs:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it is computed in: fp64 for fp64, fp32 for all others."""
+        """The dtype that the reference computes in: fp64 for fp64, fp32 for all others."""
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
 
     @property
@@ -94,7 +94,7 @@ class AttentionInputs:
         return 0 in self.out_shape or self.k.shape[0] == 0 or self.cu_seqlens[0].shape[0] < 2
 
     def sequences(self) -> Iterator[tuple[slice, slice, AttentionInputs]]:
-        """The rows and keys of each packed sequence, and its dense inputs of one batch.
+        """Yields the rows and keys of each packed sequence, and its inputs as a dense batch of one.
 
         Waits for the device. Raises TunefaError for sequences that are not within q, k and v.
         """
@@ -123,7 +123,7 @@ def _starts(name: str, cu_seqlens: Tensor, of: str, tensor: Tensor) -> list[int]
     starts: list[int] = cu_seqlens.tolist()
     if starts != sorted(starts) or starts[0] < 0 or starts[-1] > tensor.shape[0]:
         raise TunefaError(
-            f"{name} is {starts}: give row numbers of {of} from 0 to {tensor.shape[0]} that never "
-            f"fall, the cumulated lengths of the sequences"
+            f"{name} is {starts}: give cumulative lengths, which never decrease, as row numbers of "
+            f"{of} from 0 to {tensor.shape[0]}"
         )
     return starts

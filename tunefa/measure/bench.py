@@ -1,7 +1,8 @@
 """The bench: checks and times configs on the current device, one by one.
 
-A correctness gate first, then a screening, and for finalists a race. A kernel that was not found
-right is never timed.
+First a config must pass the correctness gate. Then a screening takes a few samples of its time. The
+best of a search, its finalists, race against each other. A config that did not pass the gate is
+never timed.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from tunefa.spec.workload import Workload
 
 SCREEN_SAMPLES = 5
 FIRST_SAMPLES = 2
-"""Those that may end a screening: of one alone, the time on the device may hold a pause of the
-host, whose cores the compilers keep busy, between the start of the stopwatch and the launch."""
+"""Samples after which a screening may end. Compilers keep the host's cores busy, so the host may
+pause between the stopwatch's start and the launch; a single sample could include such a pause."""
 HOPELESS = 2.0
-"""A config that takes the device this many times the best so far is not sampled further."""
+"""A config that takes this many times the best time so far is not sampled further."""
 TRIES = 2
-"""Races that are run before a disturbed device is given up on."""
+"""Races that are tried on a disturbed device before the last is reported as not certified."""
 
 
 @dataclass(frozen=True)
-class Final:
-    """What a race between the winners of several kernels says."""
+class KernelRaceResult:
+    """The result of a race between the winners of several kernels."""
 
     kernel: str
-    """Whose config won."""
+    """The kernel that won."""
     certificate: dict[str, Any]
 
 
 class Bench:
-    """One kernel and workload on the device: tensors, gate and stopwatch."""
+    """One kernel and workload on the device, with tensors, gate and stopwatch."""
 
     def __init__(self, case: Case, mode: Mode) -> None:
         self.case = case
@@ -54,18 +55,22 @@ class Bench:
         self._gate = check.Gate(self._torch_device)
 
     def judge(self, trial: Trial, best_us: float) -> Trial:
-        """A compiled trial with its error and a few samples; `best_us` is what it has to beat."""
-        trial = self._right(trial, check.ragged(self.case.workload, trial.config))
+        """Returns a compiled trial with its error and a few samples.
+
+        `best_us` is the best time so far; a config that is much slower gets fewer samples.
+        """
+        trial = self._checked(trial, check.ragged(self.case.workload, trial.config))
         if trial.outcome != "ok":
             return trial
         return replace(trial, samples_us=tuple(self._screen(trial.config, best_us)))
 
     def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
-        """Checks finalists on the real shape, then races those that are right in rounds.
+        """Checks finalists on the workload's own shape, then races those that pass.
 
-        It ends early at `until` by `time.monotonic`, with what the certificate needs.
+        The race ends early when `time.monotonic` is `until`, but not before it has the rounds that
+        a certificate needs.
         """
-        judged = [self._right(trial, self.case.workload) for trial in trials]
+        judged = [self._checked(trial, self.case.workload) for trial in trials]
         right = [trial for trial in judged if trial.outcome == "ok"]
         wrong = [trial for trial in judged if trial.outcome != "ok"]
         if not right:
@@ -74,14 +79,19 @@ class Bench:
         launches = [self._prepared(trial.config) for trial in racers]
         pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
         run, watch, refused = self._run_races(launches, pinned, until)
-        raced = [replace(t, samples_us=_column(run, i)) for i, t in enumerate(right)]
-        found = _judged(raced, run, default, refused)
+        raced = [replace(t, samples_us=_samples_of(run, i)) for i, t in enumerate(right)]
+        found = _decided(raced, run, default, refused)
         certificate = {**(found.certificate or {}), "device": watch.summary()}
         return replace(found, trials=[*found.trials, *wrong], certificate=certificate)
 
-    def final(self, own: Trial, rivals: Sequence[tuple[str, Trial]], until: float) -> Final:
-        """Races the kernel's winner against those of others, by name, that were found right too."""
-        benches = [self._beside(name) for name, _ in rivals]
+    def race_kernels(
+        self, own: Trial, rivals: Sequence[tuple[str, Trial]], until: float
+    ) -> KernelRaceResult:
+        """Races this kernel's winner against those of other kernels, which passed the gate too.
+
+        `rivals` are (kernel, trial).
+        """
+        benches = [self._with_kernel(name) for name, _ in rivals]
         trials = [own, *(trial for _, trial in rivals), own]
         pairs = zip([self, *benches, self], trials, strict=True)
         launches = [bench._prepared(trial.config) for bench, trial in pairs]
@@ -101,10 +111,10 @@ class Bench:
             certificate["slower_by"] = {
                 names[i]: _plain(run.difference(i, decision.winner)) for i in losers
             }
-        return Final(names[decision.winner], certificate)
+        return KernelRaceResult(names[decision.winner], certificate)
 
-    def _beside(self, kernel: str) -> Bench:
-        """Another kernel's bench on the same tensors."""
+    def _with_kernel(self, kernel: str) -> Bench:
+        """The bench of another kernel, on the same tensors."""
         made = copy.copy(self)
         made.case = replace(self.case, kernel=kernels.load(kernel))
         return made
@@ -112,7 +122,7 @@ class Bench:
     def _run_races(
         self, launches: list[timing.BoundLaunch], pinned: frozenset[int], until: float
     ) -> tuple[Race, Monitor, str | None]:
-        """The race, another if that one was disturbed, and why the last claims nothing."""
+        """Returns the last race, its monitor, and why it is not certified; None if it is."""
         tries = 0
         while tries < TRIES:
             run, watch = self._run_race(launches, pinned, until)
@@ -124,7 +134,7 @@ class Bench:
     def _run_race(
         self, launches: list[timing.BoundLaunch], pinned: frozenset[int], until: float
     ) -> tuple[Race, Monitor]:
-        """The race of prepared launches, the last of which is the first, and what was seen."""
+        """Races prepared launches, the last of which is the first one again."""
         with Monitor() as watch:
 
             def time_us(order: Sequence[int]) -> list[float]:
@@ -132,43 +142,44 @@ class Bench:
                 watch.read()
                 return samples
 
-            time_us(range(len(launches)))  # warms up: not a round
+            time_us(range(len(launches)))  # a warm-up, which is no round
             return race.run(len(launches), pinned, time_us, until), watch
 
     def _screen(self, config: Config, best_us: float) -> list[float]:
-        """A few samples; only the first where the device is seen to take hopelessly long."""
+        """Returns a few samples, in us; only the first ones where the config is much too slow."""
         launch = self._prepared(config)
         times = self._stopwatch.times_us([launch] * FIRST_SAMPLES)
         if min(device_us for device_us, _ in times) < HOPELESS * best_us:
             times += self._stopwatch.times_us([launch] * (SCREEN_SAMPLES - FIRST_SAMPLES))
-        # Compilers run beside a screening: the host's least time is what it takes by itself.
+        # Compilers run at the same time: the host's shortest time is the one that they disturb
+        # least.
         host_us = min(host_us for _, host_us in times)
         mode = self._stopwatch.mode
         return [timing.latency_us(mode, device_us, host_us) for device_us, _ in times]
 
     def _prepared(self, config: Config) -> timing.BoundLaunch:
-        """What is timed of the config on the real shape."""
+        """Prepares the config's launch on the workload's own shape for timing."""
         return self._stopwatch.prepared(launch(self.case, config, self._tensors))
 
-    def _right(self, trial: Trial, shape: Workload) -> Trial:
-        """The trial with its error on `shape`, or why it is not right there."""
+    def _checked(self, trial: Trial, shape: Workload) -> Trial:
+        """Returns the trial with its error on `shape`, or with the reason why it is not right."""
         made = check.tensors(shape, self._torch_device)
         try:
-            if trial.resources is None:  # no compiler of the pool has seen it
+            if trial.resources is None:  # the compile pool has not compiled it
                 compiled = compiled_for(self.case, trial.config, self._tensors)
                 trial = replace(trial, resources=compiled.resources, compile_s=compiled.seconds)
             there = replace(self.case, workload=shape)
-            verdict = self._gate.verdict(launch(there, trial.config, made), shape, made)
+            compared = self._gate.compare(launch(there, trial.config, made), shape, made)
         except CompileError as error:
             return replace(trial, outcome="compile_failed", reason=str(error))
-        if verdict.repeatable and verdict.passed:
-            return replace(trial, error=verdict.error)
-        outcome: Literal["wrong", "unstable"] = "wrong" if verdict.repeatable else "unstable"
-        return replace(trial, outcome=outcome, reason=verdict.reason, error=verdict.error)
+        if compared.repeatable and compared.passed:
+            return replace(trial, error=compared.error)
+        outcome: Literal["wrong", "unstable"] = "wrong" if compared.repeatable else "unstable"
+        return replace(trial, outcome=outcome, reason=compared.reason, error=compared.error)
 
 
 def compiled_for(case: Case, config: Config, tensors: Sequence[Any]) -> Compiled:
-    """The config as it reads such tensors. Raises CompileError where it does not compile."""
+    """Compiles the config for tensors of this alignment. Raises CompileError if that fails."""
     kernel = case.kernel
     aligned = kernel.module.is_aligned(tensors)
     made: Compiled = languages.load(kernel.language).compile(case, config, aligned)
@@ -176,10 +187,10 @@ def compiled_for(case: Case, config: Config, tensors: Sequence[Any]) -> Compiled
 
 
 def launch(case: Case, config: Config, tensors: Sequence[Any]) -> timing.BoundLaunch:
-    """A function that launches the config on `tensors`, those of `check.tensors`.
+    """Returns a function that launches the config on `tensors`, which `check.tensors` made.
 
-    Raises CompileError where it does not compile, or the device has too little of something for it.
-    A pool that compiled the config has put its binary into the cache.
+    Raises CompileError if the config does not compile, or needs more of a resource than the device
+    has. A binary that a compile pool made is read from the cache.
     """
     compiled = compiled_for(case, config, tensors)
     spec = LaunchSpec(case, config, case.workload.head_dim**-0.5, check.softcap(case.workload))
@@ -187,28 +198,30 @@ def launch(case: Case, config: Config, tensors: Sequence[Any]) -> timing.BoundLa
     return lambda: prepared(*tensors)
 
 
-def _column(run: Race, racer: int) -> tuple[float, ...]:
+def _samples_of(run: Race, racer: int) -> tuple[float, ...]:
     return tuple(row[racer] for row in run.samples_us if not math.isnan(row[racer]))
 
 
-def _judged(raced: list[Trial], run: Race, default: Config | None, refused: str | None) -> Raced:
-    """The race's decision; where it is refused the default's, else its leader uncertified."""
-    place = next((i for i, trial in enumerate(raced) if trial.config == default), None)
+def _decided(raced: list[Trial], run: Race, default: Config | None, refused: str | None) -> Raced:
+    """The result of a race of these trials; `refused` says why it is not certified, None if it is.
 
+    Where it is not certified the default wins, or the race's leader if there is no default.
+    """
+    place = next((i for i, trial in enumerate(raced) if trial.config == default), None)
     decision = race.decide(run, place, _footprint(raced))
     if refused is not None:
-        decision = _refused(run, decision, place, refused)
+        decision = _uncertified(run, decision, place, refused)
     certificate = _certificate(raced, run, decision)
     if refused is not None:
         certificate["refused"] = refused
         certificate.get("runner_up", {}).pop("slower_by", None)
     others = (i for i in range(len(raced)) if i != decision.winner)
-    order = [decision.winner, *sorted(others, key=run.median_us)]
-    return Raced([raced[i] for i in order], raced[decision.winner], certificate)
+    ranked = [decision.winner, *sorted(others, key=run.median_us)]
+    return Raced([raced[i] for i in ranked], raced[decision.winner], certificate)
 
 
 def _footprint(raced: Sequence[Trial]) -> Callable[[int], tuple[int, ...]]:
-    """What orders racers that are equally fast."""
+    """Returns a sort key for racers that are equally fast: shared memory first, then registers."""
 
     def footprint(racer: int) -> tuple[int, ...]:
         used = raced[racer].resources
@@ -217,8 +230,8 @@ def _footprint(raced: Sequence[Trial]) -> Callable[[int], tuple[int, ...]]:
     return footprint
 
 
-def _refused(run: Race, decision: Decision, default: int | None, why: str) -> Decision:
-    """A decision that claims nothing: the default, or without one the leader."""
+def _uncertified(run: Race, decision: Decision, default: int | None, why: str) -> Decision:
+    """A decision without a claim: the default wins, or the leader if there is no default."""
     if default is None:
         return replace(decision, why=f"the leader is kept, not certified: {why}", gain=None)
     others = sorted(set(range(run.twin)) - {default}, key=run.median_us)
@@ -236,7 +249,7 @@ def _races(count: int) -> str:
 
 
 def _certificate(raced: list[Trial], run: Race, decision: Decision) -> dict[str, Any]:
-    """The statistics of a race as plain data; relative differences, 95 % bootstrap intervals."""
+    """The statistics of a race as plain data: relative differences with 95 % intervals."""
     certificate: dict[str, Any] = {
         "decision": decision.why,
         "gain_over_default": _plain(decision.gain),

@@ -1,12 +1,13 @@
-"""The objective on the device that is there: compilers in a pool, the bench in its own process.
+"""The objective on the device of this machine: a pool of compilers, and a bench in its own process.
 
-A config that crashes, hangs or writes where it must not takes its process with it; the next one
-gets a new process, with a CUDA context that nothing has poisoned.
+A config that crashes, hangs or writes to wrong addresses ends its process or makes its CUDA context
+unusable; the next config gets a new process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import time
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from pebble import ProcessExpired
 
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
-from tunefa.measure.bench import Bench, Final
+from tunefa.measure.bench import Bench, KernelRaceResult
 from tunefa.measure.npu import Modelled
 from tunefa.measure.objective import Raced
 from tunefa.measure.predicted import Predicted
@@ -27,39 +28,39 @@ from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Mode, Outcome, Trial, time_us
 
 RUN_LIMIT_S = 30.0
-"""For one config: checked, screened and, at first, a new process with its CUDA context."""
+"""For one config to be checked and screened; a new process has to make its CUDA context first."""
 RACE_LIMIT_S = 120.0
-"""For the finalists' checks and their races. A race ends early before it, with its certificate."""
+"""For the finalists' checks and their races."""
 RACE_MARGIN_S = 20.0
-"""How long before that limit a race ends: it has twelve rounds then, and may be run once more."""
+"""A race ends so long before RACE_LIMIT_S, after twelve rounds at least; another may follow."""
 GRACE_S = 3.0
-"""How far beyond the end of a search one that is on the device may run; most take 0.2 s."""
+"""How far beyond the end of a search a config on the device may run; most take 0.2 s."""
 
 _Task = tuple[tuple[str, str, str], Mode]
-"""The names of a case, and the mode: what a process needs to make its bench."""
+"""The names of a case, and the mode: enough for a process to make its bench."""
 
 
 @dataclass(frozen=True)
-class Lost:
-    """What a process was lost over."""
+class LostProcess:
+    """How a process ended that did not return."""
 
     outcome: Outcome
     reason: str
 
 
 class Measured(Predicted):
-    """Compiles in the pool, then checks and times on the current CUDA device, one by one."""
+    """Compiles in the pool; checks and times configs on the current CUDA device, one by one."""
 
     kind: Literal["measured", "predicted"] = "measured"
     mode: Mode = "eager"
     reserve_s = 10.0
-    """Finalists checked on the real shape and raced, in a new process if one was just lost. A race
-    that has not ended then ends at its second look: all of `tunefa verify` takes 13 s a record."""
+    """The time to check finalists on the workload's own shape and to race them, in a new process if
+    one was just lost. A race that takes longer ends at its second look at the standing."""
 
     def __init__(
         self, case: Case, workers: int | None = None, process: Workers | None = None
     ) -> None:
-        """`process`: a single worker, which outlives this and may serve others; None: its own."""
+        """`process` is a single worker, which several objectives may share; None makes one."""
         super().__init__(case, workers)
         self._task: _Task = (case.names, self.mode)
         self._owned = contextlib.ExitStack()
@@ -72,7 +73,8 @@ class Measured(Predicted):
         super().__exit__()
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
-        """The first that is compiled, judged; None if there is none within `wait_s` seconds."""
+        """Judges the first compiled trial; returns None if there is none within `wait_s`
+        seconds."""
         until = time.monotonic() + wait_s
         compiled = self._compiled(wait_s)
         if compiled is None:
@@ -83,12 +85,12 @@ class Measured(Predicted):
         return None if cut_short else trial
 
     def judge(self, trial: Trial, limit_s: float = RUN_LIMIT_S) -> Trial:
-        """The trial with its prediction, its error and a few samples."""
+        """Returns the trial with its prediction, its error and a few samples."""
         trial = super().judge(trial)
         if trial.outcome != "ok":
             return trial
         judged = self._call("judge", (trial, self._best_us), limit_s)
-        if isinstance(judged, Lost):
+        if isinstance(judged, LostProcess):
             return replace(trial, outcome=judged.outcome, reason=judged.reason)
         if judged.outcome == "ok" and judged.median_us is not None:
             self._best_us = min(self._best_us, judged.median_us)
@@ -98,54 +100,58 @@ class Measured(Predicted):
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
     ) -> Raced:
-        """Checks finalists on the real shape, then races those that are right in rounds.
+        """Checks finalists on the workload's own shape, then races those that pass.
 
-        If the process is lost over it, what was screened before stands, and nothing is certified.
+        If the process is lost, the best by the screenings wins, and is not certified.
         """
         self._abandon()
         finalists = list(trials)
         until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
-        raced: Raced | Lost = self._call("race", (finalists, default, until), RACE_LIMIT_S)
-        if isinstance(raced, Lost):
+        raced: Raced | LostProcess = self._call("race", (finalists, default, until), RACE_LIMIT_S)
+        if isinstance(raced, LostProcess):
             seen = [trial for trial in finalists if trial.resources is not None]
-            return unraced(seen, raced.reason)
+            return without_race(seen, raced.reason)
         return raced
 
-    def final(
+    def race_kernels(
         self, own: Trial, rivals: list[tuple[str, Trial]], until: float = math.inf
-    ) -> Final | Lost:
-        """Races this kernel's winner against those of other kernels, by their names."""
+    ) -> KernelRaceResult | LostProcess:
+        """Races this kernel's winner against those of others; `rivals` are (kernel, trial)."""
         until = min(until, time.monotonic() + RACE_LIMIT_S - RACE_MARGIN_S)
-        found: Final | Lost = self._call("final", (own, rivals, until), RACE_LIMIT_S)
+        found: KernelRaceResult | LostProcess = self._call(
+            "race_kernels", (own, rivals, until), RACE_LIMIT_S
+        )
         return found
 
     def _call(self, method: str, arguments: tuple[Any, ...], limit_s: float) -> Any:
-        """What a method of the process's bench returns, or how the process was lost."""
+        """Returns what a method of the bench returns, or how its process was lost."""
         try:
-            result = self._process.submit(run, (self._task, method, arguments), limit_s).result()
+            result = self._process.submit(
+                run_in_process, (self._task, method, arguments), limit_s
+            ).result()
         except TimeoutError:
-            return Lost("timeout", f"running took over {limit_s:.0f} s")
+            return LostProcess("timeout", f"running took over {limit_s:.0f} s")
         except ProcessExpired as error:
-            return Lost("crashed", f"the process died with exit code {error.exitcode}")
-        if isinstance(result, Lost):  # its CUDA context may be unusable from now on
+            return LostProcess("crashed", f"the process died with exit code {error.exitcode}")
+        if isinstance(result, LostProcess):  # its CUDA context may be unusable now
             self._process.renew()
         return result
 
 
-class Replaying(Measured):
-    """The same, each launch captured into a CUDA graph that is replayed."""
+class MeasuredInGraph(Measured):
+    """Measures as `Measured` does, with each launch captured into a CUDA graph and replayed."""
 
     mode: Mode = "graph"
 
 
-class OnNpu(Measured, Modelled):
-    """The same on an NPU of Huawei, whose compiler says what fits. Nobody ran it on one."""
+class MeasuredOnNpu(Measured, Modelled):
+    """Measures on a Huawei NPU; its compiler says what fits. This was never run on an NPU."""
 
 
-def unraced(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
-    """What is left when a race is lost: the best that was found right, not certified.
+def without_race(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
+    """The result where a race could not be run: the best right trial wins, and is not certified.
 
-    `checked`: only what a check has found right counts.
+    With `checked`, only trials that passed a check can win. `reason` says why there was no race.
     """
     right = [t for t in finalists if t.outcome == "ok" and not (checked and t.error is None)]
     best = min(right, key=time_us, default=None)
@@ -153,43 +159,47 @@ def unraced(finalists: list[Trial], reason: str, checked: bool = True) -> Raced:
 
 
 def _warm_up() -> None:
-    """In the process: sets up PyTorch and the device, which takes seconds."""
-    with contextlib.suppress(Exception):  # without a device the first config says what is wrong
+    """Loads PyTorch, the device and scipy.stats into the bench's process, which takes seconds."""
+    importlib.import_module("scipy.stats")  # for the intervals of a race
+    with contextlib.suppress(Exception):  # where the device fails, the first config says why
         import torch
 
         torch.cuda.synchronize()
 
 
-def timed(mode: Mode) -> type[Measured]:
-    """The objective that measures in that mode."""
-    return Replaying if mode == "graph" else Measured
+def gpu_objective(mode: Mode) -> type[Measured]:
+    """The objective that measures on a GPU in that mode."""
+    return MeasuredInGraph if mode == "graph" else Measured
 
 
-def on(arch: Arch, mode: Mode) -> type[Measured]:
-    """The objective for such a device. Raises TunefaError for an NPU's graphs."""
+def objective(arch: Arch, mode: Mode) -> type[Measured]:
+    """The objective that measures on a device of the arch, in that mode.
+
+    Raises TunefaError for graphs on an NPU.
+    """
     if not isinstance(arch, NpuArch):
-        return timed(mode)
+        return gpu_objective(mode)
     if mode == "graph":
-        raise TunefaError(f"{arch.name} is timed eagerly only: leave out --mode graph")
-    return OnNpu
+        raise TunefaError(f"{arch.name} is timed in eager mode only: leave out --mode graph")
+    return MeasuredOnNpu
 
 
 _benches: dict[_Task, Bench] = {}
-"""In the process: the one that it is at."""
+"""The bench of the current task, in the process that runs it."""
 
 
 def _bench(task: _Task) -> Bench:
     if task not in _benches:
-        _benches.clear()  # first: the device may not hold the tensors of two
+        _benches.clear()  # before the new one is made: the device may not hold the tensors of both
         names, mode = task
         _benches[task] = Bench(Case.from_names(*names), mode)
     return _benches[task]
 
 
-def run(task: _Task, method: str, arguments: tuple[Any, ...]) -> Any:
-    """In the process: calls a method of its bench; Lost where the device or the kernel failed."""
+def run_in_process(task: _Task, method: str, arguments: tuple[Any, ...]) -> Any:
+    """Calls a method of the task's bench; returns LostProcess if the device or kernel failed."""
     try:
         return getattr(_bench(task), method)(*arguments)
-    except Exception as error:  # code from kernels/ runs in here, and may raise anything
+    except Exception as error:  # code from kernels/ may raise anything
         first = str(error).splitlines() or [""]
-        return Lost("crashed", f"{type(error).__name__}: {first[0]}")
+        return LostProcess("crashed", f"{type(error).__name__}: {first[0]}")

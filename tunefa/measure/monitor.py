@@ -1,7 +1,8 @@
-"""What the device did while it was measured: clocks, power, temperature, throttling, company.
+"""The state of the device while it is measured: clocks, power, temperature, throttling, and other
+processes on it.
 
-Through NVIDIA's own bindings of NVML (nvidia-ml-py). Without them, or without rights to ask, a race
-is still run, and its certificate says that nothing was watched.
+It is read through NVIDIA's bindings of NVML (nvidia-ml-py). Without them, or without the rights to
+use them, a race is still run, and its certificate says that the device was not watched.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 
 from tunefa.compile.launch import driver
 
-# NVML API reference, nvmlClocksEventReasons. The power cap is not among them: an H200 runs
-# attention at its 700 W limit all the time, and interleaved rounds share it.
+# NVML API reference, nvmlClocksEventReasons. The power cap is no disturbance: an H200 runs
+# attention at its 700 W limit all the time, and it slows all configs of an interleaved round alike.
 _DISTURBANCES = {
     0x08: "hardware slowdown",
     0x20: "thermal slowdown (software)",
@@ -25,14 +26,14 @@ _POWER_CAP = 0x04
 
 @dataclass
 class Monitor:
-    """Reads NVML once per round; see `summary`. A context manager."""
+    """Reads NVML once per round of a race. A context manager."""
 
     sm_mhz: list[int] = field(default_factory=list)
     power_w: list[float] = field(default_factory=list)
     temperature_c: list[int] = field(default_factory=list)
     reasons: int = 0
-    company: int = 0
-    """Most compute processes seen beside this one."""
+    other_processes: int = 0
+    """The largest number of other compute processes that was seen on the device."""
     _nvml: Any = None
     _handle: Any = None
 
@@ -54,7 +55,7 @@ class Monitor:
             self._nvml.nvmlShutdown()
 
     def read(self) -> None:
-        """One reading; tens of microseconds."""
+        """Takes one reading, which takes tens of microseconds."""
         nvml, handle = self._nvml, self._handle
         if nvml is None:
             return
@@ -65,18 +66,18 @@ class Monitor:
             self.temperature_c.append(nvml.nvmlDeviceGetTemperature(handle, celsius))
             self.reasons |= nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
             running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            self.company = max(self.company, len(running) - 1)
+            self.other_processes = max(self.other_processes, len(running) - 1)
 
     @property
     def disturbance(self) -> str | None:
-        """Why what was measured meanwhile cannot be trusted; None if nothing spoke against it."""
+        """Why the times of this period cannot be trusted; None if nothing disturbed them."""
         found = [name for bit, name in _DISTURBANCES.items() if self.reasons & bit]
-        if self.company > 0:
-            found.append(f"{self.company} other process(es) on the device")
+        if self.other_processes > 0:
+            found.append(f"{self.other_processes} other process(es) on the device")
         return ", ".join(found) or None
 
     def summary(self) -> dict[str, Any]:
-        """Plain data for a certificate: lowest and highest readings, what limited the clocks."""
+        """Plain data for a certificate: the range of the readings, and what limited the clocks."""
         if not self.sm_mhz:
             return {"watched": False}
         return {

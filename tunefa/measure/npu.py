@@ -1,7 +1,7 @@
-"""Objectives for NPUs, which nothing here can time: a law says how long a config takes.
+"""Objectives for NPUs that are not there: a latency model says how long a config takes.
 
-`Modelled` asks the vendor's compiler whether it fits, `Estimated` a formula, where there is no
-compiler. What the latency model is worth stands in tunefa/costmodel/npu.py.
+`Modelled` asks the vendor's compiler whether a config fits the memories; `Estimated` uses formulas,
+where there is no compiler. tunefa/costmodel/npu.py says how far the latency model can be trusted.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tunefa.spec.arch_catalog import npu
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
 from tunefa.spec.tiling import NpuTiling
-from tunefa.spec.trial import Config, Planned, Resources, Trial, time_us
+from tunefa.spec.trial import Config, MemoryPlan, Resources, Trial, time_us
 
 _MULTIBUFFER = "enable-auto-multi-buffer"
 
 
 class Modelled(Predicted):
-    """Compiles for the NPU; the time is the law's."""
+    """Compiles for the NPU and takes the time from the latency model."""
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         back_end.clean()
 
     def judge(self, trial: Trial) -> Trial:
-        """A compiled trial with its time."""
+        """Returns a compiled trial with its time."""
         if trial.outcome != "ok" or trial.resources is None:
             return trial
         tiling = as_compiled(self.case.npu_tiling(trial.config), trial.resources)
@@ -43,13 +43,13 @@ class Modelled(Predicted):
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
     ) -> Raced:
-        """The best wins unchecked; of equals the default, then the first in the space's order."""
+        """The best wins unchecked; among equals the default, then the first of the space."""
         self._abandon()
         return _best(self.case.kernel, trials, default)
 
 
 class Estimated:
-    """Compiles nothing: formulas say whether a config fits, and how long it takes."""
+    """Compiles nothing: formulas say whether a config fits, the latency model how long it takes."""
 
     width = 1
     reserve_s = 0.0
@@ -65,11 +65,11 @@ class Estimated:
         pass
 
     def submit(self, config: Config) -> None:
-        """Puts it in line."""
+        """Queues a config."""
         self._pending.append(config)
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
-        """The next in line, judged at once."""
+        """Returns the trial of the config that was queued first."""
         config = self._pending.popleft()
         tiling = self.case.npu_tiling(config)
         resources = estimated(tiling, self._arch)
@@ -81,20 +81,20 @@ class Estimated:
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
     ) -> Raced:
-        """As `Modelled` does it."""
+        """The best wins unchecked, in the same order as for `Modelled`."""
         self._pending.clear()
         return _best(self.case.kernel, trials, default)
 
 
 def as_compiled(tiling: NpuTiling, resources: Resources | None) -> NpuTiling:
-    """The tiling with what the compiler changed by itself, so that it fits."""
+    """The tiling with the changes that the compiler made so that it fits."""
     planned = resources.planned if resources else None
     cleared = planned is not None and planned.changed.get(_MULTIBUFFER) is False
     return replace(tiling, multibuffer=False) if cleared else tiling
 
 
 def estimated(tiling: NpuTiling, arch: NpuArch) -> Resources:
-    """What a formula expects a config to need."""
+    """The resources that formulas expect a config to need."""
     needed = _needed(tiling)
     excess = {
         name: (needed[name] - available) / available for name, available in arch.capacities.items()
@@ -103,15 +103,15 @@ def estimated(tiling: NpuTiling, arch: NpuArch) -> Resources:
         ub_bytes=needed["ub"],
         l1_bytes=needed["l1"],
         l0c_bytes=needed["l0c"],
-        planned=Planned(excess),
+        planned=MemoryPlan(excess),
     )
 
 
 def lacking(resources: Resources, arch: NpuArch) -> str:
-    """The memories that an estimate says are too small, in words; empty where none is."""
+    """The memories that the estimate exceeds, in words; empty if there are none."""
     needed = {"ub": resources.ub_bytes, "l1": resources.l1_bytes, "l0c": resources.l0c_bytes}
     return ", ".join(
-        f"{name.upper()} estimated to overflow: {needed[name]:,} of {available:,} B"
+        f"{name.upper()} is estimated to overflow: it needs {needed[name]:,} of {available:,} B"
         for name, available in arch.capacities.items()
         if (needed[name] or 0) > available
     )
@@ -128,9 +128,9 @@ def _needed(tiling: NpuTiling) -> Mapping[str, int]:
 def _best(kernel: Kernel, trials: Iterable[Trial], default: Config | None) -> Raced:
     parameters = kernel.space.parameters
 
-    def order(trial: Trial) -> tuple[float, bool, list[int]]:
+    def rank(trial: Trial) -> tuple[float, bool, list[int]]:
         places = [each.values.index(trial.config[each.name]) for each in parameters]
         return time_us(trial), trial.config != default, places
 
-    ranked = sorted(trials, key=order)
+    ranked = sorted(trials, key=rank)
     return Raced(ranked, ranked[0] if ranked else None)

@@ -1,5 +1,8 @@
-"""Objectives say what becomes of a config: predicted without a device, measured on the one there,
-replayed from what was recorded. The search loop does not know which one it drives."""
+"""The interface of an objective, which turns configs into trials.
+
+There are objectives that predict times without a device, that measure on the device of this
+machine, and that replay a recorded search. The search loop does not know which one it has.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +16,38 @@ from tunefa.spec.trial import Config, Trial
 
 @dataclass(frozen=True)
 class Raced:
-    """What became of finalists."""
+    """The result of a race between the best trials of one kernel, its finalists."""
 
     trials: list[Trial]
-    """All of them; ones found wrong as such."""
+    """All finalists, with the outcome `wrong` where a check failed."""
     winner: Trial | None = None
     certificate: dict[str, Any] | None = None
-    """What bounds the claim that the winner is the fastest; None when nothing does."""
+    """The statistics behind the claim that the winner is the fastest; None without a race."""
 
 
 class Objective(Protocol):
     """Evaluates configs of one kernel for one workload. A context manager."""
 
     width: int
-    """Configs to keep under way."""
+    """How many configs should be in progress at once."""
     reserve_s: float
-    """Seconds that `race` usually takes at most."""
+    """Seconds that `race` rarely exceeds."""
 
     def __enter__(self) -> Objective: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def submit(self, config: Config) -> None:
-        """Starts on a config."""
+        """Starts to evaluate a config."""
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
-        """Waits for the next trial, None after `wait_s` seconds; there must be one under way."""
+        """Returns the next trial, None after `wait_s` seconds. A config must be in progress."""
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
     ) -> Raced:
-        """Finalists again, more carefully, until `time.monotonic` is `until`.
+        """Evaluates finalists once more, with more care, until `time.monotonic` is `until`.
 
-        What is under way is abandoned: nothing runs beside it, and nothing may be submitted after.
+        Configs in progress are abandoned, so that nothing else runs meanwhile. Nothing may be
+        submitted afterwards.
         """

@@ -1,10 +1,11 @@
-"""Who is fastest, decided by paired comparison: interleaved rounds, dropouts, and a noise floor.
+"""A race decides which of several configs is fastest, by paired comparison in interleaved rounds.
 
-Near the top, configs differ by less than a device drifts between two measurements, so one figure
-each decides nothing. Here every round times all survivors one after the other, in an order that
-rotates; what is compared are the ratios within a round, in which clocks and temperature cancel. One
-racer runs twice under two names (A/A): the ratio of the two is the noise floor, which a difference
-must exceed to mean anything.
+The best configs differ by less than a device drifts between two measurements, so one time for each
+decides nothing. Each round of a race times all racers that are left, one after the other, and
+begins with another one than the round before. Only ratios within a round are compared, so that
+changes of clock and temperature cancel. One racer runs twice under two names (an A/A test): the
+ratio of the two is the noise floor, and smaller differences mean nothing. Every few rounds there is
+a look at the standing, and racers that have lost beyond doubt are dropped.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOOK_EVERY = 6
-"""Rounds between two looks at the standing; fewer would test the same few numbers again."""
+"""Rounds between two looks at the standing; with fewer, a look would have few new numbers."""
 MAX_ROUNDS = 60
 MIN_LOOKS = 2
-"""Looks that a race without time is given: of one, the bootstrap would say too little."""
+"""Looks that a race has even if its time is over; the rounds of one are too few for a bootstrap."""
 ENOUGH = 0.003
-"""Half-width of the leader's intervals, in log ratio, at which more rounds change no decision."""
+"""Half-width of the intervals against the leader, as a log ratio, at which a race may end."""
 DROP_LEVEL = 0.01
-"""Chance of dropping a racer that is no slower, over the whole race (Bonferroni over racers)."""
+"""Chance that a look drops some racer that is not slower (with Bonferroni's correction)."""
 CONFIDENCE = 0.95
+"""Confidence level of the intervals that are reported."""
 _RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A relative difference with its bootstrap interval: 0.02 is 2 % slower than the reference."""
+    """A relative difference with its bootstrap interval; 0.02 means 2 % slower."""
 
     estimate: float
     low: float
@@ -41,53 +43,53 @@ class Interval:
 
 @dataclass
 class Race:
-    """Racers by index, their latencies by round, and who is still in.
+    """The state of a race: the racers by index, their latencies by round, and which were dropped.
 
-    The last racer is the first one again, under another name; both, and those in `pinned` (the
-    default, say), are timed in every round to the end.
+    The last racer is racer 0 again, under another name. These two and the racers in `pinned` (the
+    default config, for example) are timed in every round.
     """
 
     racers: int
-    """How many, the second name of the first included."""
+    """The number of racers, with the second name of racer 0."""
     pinned: frozenset[int] = frozenset()
     samples_us: list[list[float]] = field(default_factory=list)
-    """One list per round; NaN where a racer was out."""
+    """One list per round; NaN for a racer that was dropped before."""
     dropped: dict[int, int] = field(default_factory=dict)
-    """Racer -> the round after which it was out."""
+    """The number of rounds after which a racer was dropped, by racer."""
 
     @property
     def twin(self) -> int:
-        """The second name of racer 0."""
+        """The index of the second name of racer 0."""
         return self.racers - 1
 
     @property
     def noise_floor(self) -> float:
-        """The relative difference that the A/A pair could pretend to have."""
+        """The largest relative difference within the interval of the A/A pair."""
         pair = self.difference(self.twin, 0)
         return max(abs(pair.low), abs(pair.high))
 
     @property
     def survivors(self) -> list[int]:
-        """Who is still in, by index."""
+        """The indices of the racers that were not dropped."""
         return [racer for racer in range(self.racers) if racer not in self.dropped]
 
     @property
     def leader(self) -> int:
-        """The survivor with the lowest median; never the twin."""
+        """The survivor with the lowest median; the twin is left out."""
         return min((r for r in self.survivors if r != self.twin), key=self.median_us)
 
     def add_round(self, time_us: Callable[[Sequence[int]], Sequence[float]]) -> None:
-        """Times every survivor once, beginning one further on than the round before."""
+        """Times every survivor once, beginning with the one after the previous round's first."""
         survivors = self.survivors
         turn = len(self.samples_us) % len(survivors)
-        order = survivors[turn:] + survivors[:turn]
+        turns = survivors[turn:] + survivors[:turn]
         row = [math.nan] * self.racers
-        for racer, sample in zip(order, time_us(order), strict=True):
+        for racer, sample in zip(turns, time_us(turns), strict=True):
             row[racer] = sample
         self.samples_us.append(row)
 
     def drop_losers(self) -> None:
-        """Takes out each racer that is slower than the leader beyond doubt."""
+        """Drops each racer that is slower than the leader beyond doubt."""
         leader = self.leader
         staying = {leader, 0, self.twin} | self.pinned
         level = 1.0 - DROP_LEVEL / self.racers
@@ -96,17 +98,17 @@ class Race:
                 self.dropped[racer] = len(self.samples_us)
 
     def difference(self, racer: int, reference: int, confidence: float = CONFIDENCE) -> Interval:
-        """How much slower `racer` is than `reference`, over the rounds that have both."""
+        """How much slower `racer` is than `reference`, from the rounds that timed both."""
         rounds = np.array(self.samples_us)
         ratios = np.log(rounds[:, racer] / rounds[:, reference])
         return interval(ratios[~np.isnan(ratios)], confidence)
 
     def median_us(self, racer: int) -> float:
-        """Median latency of a racer over the rounds it ran."""
+        """The median latency of a racer over the rounds that timed it."""
         return float(np.nanmedian(np.array(self.samples_us)[:, racer]))
 
     def settled(self) -> bool:
-        """Whether more rounds would change nothing: every survivor's interval is narrow."""
+        """Whether every survivor's interval is so narrow that more rounds would change nothing."""
         leader = self.leader
         others = [racer for racer in self.survivors if racer != leader]
         widths = [self.difference(racer, leader) for racer in others]
@@ -114,16 +116,21 @@ class Race:
 
 
 def interval(log_ratios: NDArray[np.float64], confidence: float = CONFIDENCE) -> Interval:
-    """Median of the log ratios as a relative difference, with a percentile bootstrap interval.
+    """The median of the log ratios as a relative difference, with a percentile bootstrap interval.
 
-    The median, because one round in which the device was disturbed must not decide. Source: Efron
-    and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3.
+    It is the median, because one round in which the device was disturbed must not decide. Source:
+    Efron and Tibshirani, "An Introduction to the Bootstrap" (1993), section 13.3.
     """
-    random = np.random.default_rng(0)  # the same samples give the same interval
-    picks = random.integers(0, len(log_ratios), (_RESAMPLES, len(log_ratios)))
-    medians = np.median(log_ratios[picks], axis=1)
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(medians, [tail, 1.0 - tail])
+    from scipy import stats  # takes most of a second to import, and only races need it
+
+    low, high = stats.bootstrap(
+        (log_ratios,),
+        np.median,
+        n_resamples=_RESAMPLES,
+        confidence_level=confidence,
+        method="percentile",
+        random_state=np.random.default_rng(0),  # the same samples give the same interval
+    ).confidence_interval
     return Interval(*(math.expm1(float(x)) for x in (np.median(log_ratios), low, high)))
 
 
@@ -133,10 +140,11 @@ def run(
     time_us: Callable[[Sequence[int]], Sequence[float]],
     until: float = math.inf,
 ) -> Race:
-    """Races until the survivors are told apart, or cannot be; `time_us` times them in order, in us.
+    """Races until more rounds would change nothing, or `MAX_ROUNDS` are run.
 
-    `racers` counts the second name of racer 0, which comes last; at least 2. At `until`, by
-    `time.monotonic`, the rounds that there are decide, once there are `MIN_LOOKS` looks' worth.
+    `racers` counts the second name of racer 0, which comes last, so it is at least 2. `time_us`
+    times racers in the given order and returns us. When `time.monotonic` is `until`, the race ends
+    at the next look, but not before `MIN_LOOKS`.
     """
     race = Race(racers, pinned)
     while len(race.samples_us) < MAX_ROUNDS:
@@ -151,25 +159,26 @@ def run(
 
 @dataclass(frozen=True)
 class Decision:
-    """Who is kept, and on what grounds."""
+    """The winner of a race, and why it won."""
 
     winner: int
     why: str
     """One sentence."""
     gain: Interval | None
-    """How much slower the default is than the winner; None without a default, or if it won."""
+    """How much slower the default is than the winner; None if there is no default, or it won."""
     noise_floor: float
     runner_up: int | None
-    """The best of the others, by median."""
+    """The best of the other racers, by median."""
 
 
 def decide(
     race: Race, default: int | None, footprint: Callable[[int], tuple[int, ...]]
 ) -> Decision:
-    """The leader, unless others are as fast: then the default, else the one of smallest footprint.
+    """Decides for the leader, unless others are as fast: then for the default if it is one of them,
+    else for the smallest footprint.
 
-    As fast is who is within the noise floor of the leader, or not slower beyond doubt. A gain over
-    the default whose lower bound is not above the noise floor is none: the default is kept.
+    A racer is as fast as the leader if it is within the noise floor, or not slower beyond doubt.
+    The default is also kept where the lower bound of the gain over it is not above the noise floor.
     """
     floor, leader = race.noise_floor, race.leader
     own = [racer for racer in race.survivors if racer != race.twin]

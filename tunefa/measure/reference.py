@@ -1,5 +1,5 @@
-"""Attention in plain PyTorch, on any device: what kernels are compared with, and the way out where
-none runs.
+"""Attention in plain PyTorch, on any device. Kernels are compared with it, and it serves the calls
+that no kernel serves.
 
     out = softmax(scale * q @ k^T) @ v,     lse = log(sum(exp(scale * q @ k^T)))
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from tunefa.measure.attention_inputs import AttentionInputs, batch_of_one
 
 _BLOCK_ELEMENTS = 2**25
-"""Scores that exist at once: 128 MiB in fp32, and two or three temporaries of the same size."""
+"""Scores that are in memory at once: 128 MiB in fp32, beside two or three temporaries as large."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class _Block:
 
 
 def attention(inputs: AttentionInputs, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """(out, lse) of the shapes `inputs.out_shape` and `inputs.lse_shape`.
+    """Returns (out, lse), of the shapes `inputs.out_shape` and `inputs.lse_shape`.
 
-    A row that sees no key, or that is of no packed sequence, gives out = 0 and lse = -inf.
-    Differentiable by autograd where the inputs are dense.
+    A row that sees no key, or belongs to no packed sequence, has out = 0 and lse = -inf. Autograd
+    can differentiate it where the inputs are dense.
 
-    With `dtype` everything is computed and returned in it. Without, it is computed in fp32 (fp64
-    for fp64 inputs) and `out` is rounded to `inputs.out_dtype`. Raises TunefaError for packed
-    sequences that are not within q, k and v.
+    With `dtype`, everything is computed and returned in that dtype. Without, everything is computed
+    in fp32 (fp64 for fp64 inputs) and `out` is rounded to `inputs.out_dtype`. Raises TunefaError
+    for packed sequences that are not within q, k and v.
     """
     if inputs.cu_seqlens is None:
         return _dense_attention(inputs, dtype)
@@ -61,9 +61,10 @@ def gradients(
     grad_out: Tensor,
     grad_lse: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq, dk, dv), shaped as q, k and v and in `inputs.dtype`, from what `attention` returned.
+    """Returns (dq, dk, dv) in `inputs.dtype`, with the shapes of q, k and v.
 
-    Raises TunefaError as `attention` does.
+    `out` and `lse` are what `attention` returned, `grad_out` and `grad_lse` their gradients. Raises
+    TunefaError as `attention` does.
     """
     if inputs.cu_seqlens is None:
         return _dense_gradients(inputs, out, lse, grad_out, grad_lse)
@@ -102,7 +103,7 @@ def _dense_attention(inputs: AttentionInputs, dtype: torch.dtype | None) -> tupl
 
 
 def _scales(inputs: AttentionInputs, made: torch.dtype) -> tuple[float | Tensor, float | Tensor]:
-    """What scores and outputs of grouped rows are multiplied by."""
+    """Returns the factors of scores and of outputs of grouped rows: the scale and the descales."""
     q, k, v = (
         descale.to(made)[:, :, None, None] if descale.numel() else 1.0
         for descale in inputs.descales or [inputs.q.new_empty(0)] * 3
@@ -116,8 +117,8 @@ def _dense_gradients(
     """Backpropagates through dense attention, a block of rows at a time.
 
     With P = exp(scale * q @ k^T - lse): dv = P^T @ grad_out and dS = P * (grad_out @ v^T - delta),
-    where delta = rowsum(grad_out * out) - grad_lse (arXiv:2307.08691, algorithm 2; that lse has a
-    gradient of its own only shifts delta, for d lse / dS = P). A soft-cap scales dS by its slope.
+    where delta = rowsum(grad_out * out) - grad_lse (FlashAttention-2, arXiv:2307.08691, algorithm
+    2; as d lse / dS = P, a gradient of lse only shifts delta). A soft-cap scales dS by its slope.
     """
     made, group, scale = inputs.dtype, inputs.group, inputs.scale
     dq, dk, dv = (torch.zeros_like(x, dtype=made) for x in (inputs.q, inputs.k, inputs.v))
@@ -143,7 +144,7 @@ def _dense_gradients(
 
 
 def _blocks(inputs: AttentionInputs) -> Iterator[_Block]:
-    """The rows that see a key, so many at a time that their scores stay within the limit."""
+    """Yields the rows that see a key, in blocks whose scores stay within `_BLOCK_ELEMENTS`."""
     batch, heads, seqlen_q, _ = inputs.q.shape
     seqlen_k, (left, right) = inputs.k.shape[2], inputs.band
     room, diagonal = _BLOCK_ELEMENTS // max(1, batch * heads), seqlen_k - seqlen_q
@@ -159,7 +160,7 @@ def _blocks(inputs: AttentionInputs) -> Iterator[_Block]:
 
 
 def _scores(inputs: AttentionInputs, block: _Block, rows: Tensor, keys: Tensor) -> Tensor:
-    """Masked scores, (batch, heads_kv, group * rows, keys), of rows grouped and scaled already."""
+    """The masked scores, (batch, heads_kv, group * rows, keys); `rows` are grouped and scaled."""
     scores = rows @ keys[:, :, block.keys].transpose(2, 3)
     if inputs.softcap is not None:
         scores = inputs.softcap * (scores / inputs.softcap).tanh()
@@ -179,24 +180,24 @@ def _softcap_slope(inputs: AttentionInputs, scores: Tensor) -> Tensor | None:
     """d/ds c * tanh(s / c) = 1 - tanh(s / c)^2, from masked scores; None without a soft-cap."""
     if inputs.softcap is None:
         return None
-    # Hidden keys have -inf, and whatever factor for their gradient of 0 as long as it is finite.
+    # Masked scores are -inf. Their gradient is 0, so any finite factor will do.
     return 1.0 - (scores / inputs.softcap).clamp_min_(-1.0).square_()
 
 
 def _grouped(x: Tensor, group: int) -> Tensor:
-    """(batch, heads, rows, dim) as (batch, heads_kv, group * rows, dim)."""
+    """Stacks query heads: (batch, heads, rows, dim) to (batch, heads_kv, group * rows, dim)."""
     batch, heads, rows, dim = x.shape
     return x.reshape(batch, heads // group, group * rows, dim)
 
 
 def _ungrouped(x: Tensor, group: int) -> Tensor:
-    """(batch, heads_kv, group * rows, dim) as (batch, heads, rows, dim)."""
+    """Undoes `_grouped`: (batch, heads_kv, group * rows, dim) to (batch, heads, rows, dim)."""
     batch, heads_kv, rows, dim = x.shape
     return x.reshape(batch, heads_kv * group, rows // group, dim)
 
 
 def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Autocast would round the matrix products to its own dtype, whatever is asked for here."""
+    """Turns autocast off, which would round the matrix products to a dtype of its own."""
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return contextlib.nullcontext()

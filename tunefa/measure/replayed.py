@@ -1,6 +1,7 @@
-"""The objective that answers from a landscape, at once: for tests and for comparing strategies.
+"""The objective that answers from a landscape: for tests, and to compare search strategies.
 
-What a search is told, and what a race says, are those of the recorded search. A config that the
+A landscape is the journal of a search that tried every config of a kernel's space on a device. A
+search that replays it gets the times that were recorded, without a device. A config that the
 landscape does not hold is refused.
 """
 
@@ -19,7 +20,7 @@ from tunefa.store.record import Record
 
 
 class Replayed:
-    """One kernel's part of a landscape, one config at a time."""
+    """Answers for the configs of one kernel of a landscape, one at a time."""
 
     width = 1
     reserve_s = 0.0
@@ -35,7 +36,7 @@ class Replayed:
         pass
 
     def submit(self, config: Config) -> None:
-        """Queues it."""
+        """Queues a config."""
         self._pending.append(config)
 
     def next(self, wait_s: float = math.inf) -> Trial:
@@ -45,7 +46,7 @@ class Replayed:
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
     ) -> Raced:
-        """The best of the finalists by what was recorded, races before screenings."""
+        """The best finalist by the recorded times; a race's time counts before a screening's."""
         excess = self._landscape.excess(self._kernel)
         finalists = [self._landscape.raced(self._kernel, trial.config) or trial for trial in trials]
         right = [trial for trial in finalists if identity(trial.config) in excess]
@@ -53,7 +54,7 @@ class Replayed:
             return Raced(finalists)
         winner = min(right, key=lambda trial: excess[identity(trial.config)])
         decision = (
-            f"the best recorded of {len(right)}: replayed from {self._landscape.path.name}, "
+            f"the best recorded of {len(right)}, replayed from {self._landscape.path.name}; "
             "nothing was measured"
         )
         others = [trial for trial in finalists if trial is not winner]
@@ -61,6 +62,6 @@ class Replayed:
 
 
 def relabelled(record: Record, landscape: Landscape) -> Record:
-    """A winner's record as that of a replay, made with what the landscape was made with."""
+    """The record of a replay's winner, with the versions that the landscape was recorded with."""
     provenance = {**record.provenance, **landscape.provenance[record.kernel]}
     return replace(record, objective="replayed", provenance=provenance)

@@ -1,10 +1,10 @@
-"""Square tiles against an NPU's memories: a formula that is often published, and the compiler.
+"""How much of an NPU's memories square tiles need: by an often published formula, by the compiler.
 
 The formula counts five tensors of tile x head_dim in 16 bits, 2 * 5 * tile * head_dim bytes, all in
-the UB. The figures that are often printed beside it (20.5, 41.0, 81.9 and 163.8 kB at head_dim 64)
-are half of what it gives. And Q, K and V never are in a UB on the 910B: they go from memory to L1,
-while scores, probabilities and output, which do fill it, are tile x tile and tile x head_dim in
-fp32, of half of the rows for each of two vector cores.
+the unified buffer (UB). The figures that are often printed beside it (20.5, 41.0, 81.9 and 163.8 kB
+at head_dim 64) are half of what it gives. And on the 910B, Q, K and V are never in a UB: they go
+from global memory to L1. The UB holds scores and probabilities (tile x tile) and the output (tile x
+head_dim) in fp32, each vector core having half of the rows.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ TENSORS = 5
 
 @dataclass(frozen=True)
 class Tile:
-    """BLOCK_M = BLOCK_N = `tile`."""
+    """One tile size, with BLOCK_M = BLOCK_N = `tile`."""
 
     tile: int
     loops: int
-    """As it is published: seqlen / tile, rounded up."""
+    """The number of steps as it is published: seqlen / tile, rounded up."""
     formula_bytes: int
-    """What the formula says of the UB."""
+    """The bytes of the UB by the formula."""
     fits: bool
     """Whether the compiler says that it fits."""
     reason: str
-    """Why it does not."""
+    """Why it does not fit; empty if it does."""
     ub_bytes: int | None
-    """What the compiler plans, or asks for; of one vector core."""
+    """The bytes that the compiler plans in the UB of one vector core, or would need there."""
     l1_bytes: int | None
     l0c_bytes: int | None
     steps: int
-    """Of the busiest core, over all heads and tiles."""
+    """The steps of the busiest core, over all heads and tiles."""
     modelled_us: float | None
-    """By the law of time; None for a tile that does not fit."""
+    """The latency model's time; None for a tile that does not fit."""
 
     def to_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Plain data for `--json`."""
         return asdict(self)
 
 
 def table(case: Case, tiles: tuple[int, ...] = TILES) -> list[Tile]:
-    """Each tile, compiled with all else as in the kernel's default.
+    """Compiles each tile, the other parameters as in the kernel's default config.
 
-    Raises TunefaError where there is no compiler for that chip.
+    Raises TunefaError where there is no compiler for the chip.
     """
     return [_tile(case, tile) for tile in tiles]
 
 
 def formula_bytes(tile: int, workload: Workload) -> int:
-    """Five tensors of tile x head_dim."""
+    """The bytes of five tensors of tile x head_dim."""
     return DTYPES[workload.dtype] * TENSORS * tile * workload.head_dim
 
 

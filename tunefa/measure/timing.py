@@ -1,15 +1,16 @@
-"""Times launches on the current device: events around each, cold L2, one sample a launch.
+"""Times launches on the current device: with events around each, and a cold L2 cache.
 
-A launch that finds its inputs in the L2 cache is timed under conditions no model offers, so
-the cache is overwritten before each. The work that does it also keeps the queue full, so that
-events see the device alone. What a call costs depends on how it is made, the mode:
+In a language model, other kernels have replaced the inputs in the L2 cache. So the cache is
+overwritten before each launch. That work also keeps the queue full, so that the events time the
+device alone. What a call costs depends on how it is made, its mode:
 
-* `eager`: the longer of its time on the device and of what the host takes to launch it, for a
-  queue that is filled too slowly runs dry;
-* `graph`: the time on the device, of a launch that was captured into a CUDA graph.
+* `eager`: PyTorch's ordinary calls. The cost is the longer of the time on the device and the host's
+  time to launch, as a device whose queue is filled too slowly waits for the host.
+* `graph`: the launch is captured into a CUDA graph and replayed. The cost is the time on the
+  device.
 
-An NPU of Huawei is timed through torch_npu, whose events and streams are those of torch.cuda by
-name, and launches are eager. That was not run on one.
+Huawei's NPUs are timed in eager mode through torch_npu, whose events and streams have the names of
+torch.cuda's. That code was never run on an NPU.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from typing import Any
 from tunefa.spec.trial import Mode
 
 BoundLaunch = Callable[[], Any]
-"""A launch with its tensors."""
+"""Launches a kernel on tensors that it holds."""
 
 FLUSH_BYTES = {"cuda": 256 * 2**20, "npu": 512 * 2**20}
-"""More than the largest L2 twice: 126 MB of a B200, 192 MiB of a 910B."""
+"""Over twice the bytes of the largest L2: 126 MB on a B200, 192 MiB on a 910B."""
 _WARMUP = 2
 
 
 class Stopwatch:
-    """Holds the buffer that evicts the L2 cache."""
+    """Times launches; holds the buffer that overwrites the L2 cache."""
 
     def __init__(self, mode: Mode, device: str = "cuda") -> None:
         """`device`: "cuda", or "npu" where torch_npu is installed."""
@@ -44,9 +45,11 @@ class Stopwatch:
         self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.int8, device=device)
 
     def prepared(self, launch: BoundLaunch) -> BoundLaunch:
-        """What is timed of a launch: itself, or the replay of the graph that it was captured in.
+        """Returns what is timed: the launch itself, or the replay of a graph that it is captured
+        in.
 
-        It has run then, so that nothing is loaded or compiled while it is captured or timed.
+        The launch has run by then, so that nothing is loaded or compiled while it is captured or
+        timed.
         """
         torch = self._torch
         if self.mode == "eager":
@@ -65,27 +68,28 @@ class Stopwatch:
         return replay
 
     def once_us(self, launches: Sequence[BoundLaunch]) -> list[float]:
-        """One latency of each prepared launch in us, in their order; nothing warms up."""
+        """Returns one latency of each prepared launch in us, in their order, without a warm-up."""
         return [latency_us(self.mode, *each) for each in self.times_us(launches)]
 
     def rounds_us(self, launches: Sequence[BoundLaunch], rounds: int) -> list[list[float]]:
-        """Device times of each launch over interleaved rounds, each beginning one further on.
+        """Returns the device times of each launch, in us, over interleaved rounds.
 
-        All candidates see the same clocks and temperatures; none is always first. What the host
-        takes is left out in either mode.
+        Each round begins with another launch than the one before. So all launches see the same
+        clocks and temperatures, and none is always first. The host's time is left out in either
+        mode.
         """
         for launch in launches:
             launch()
         samples: list[list[float]] = [[] for _ in launches]
         for round_ in range(rounds):
-            order = [(round_ + i) % len(launches) for i in range(len(launches))]
-            times = self.times_us([launches[i] for i in order])
-            for index, (device_us, _) in zip(order, times, strict=True):
+            turns = [(round_ + i) % len(launches) for i in range(len(launches))]
+            times = self.times_us([launches[i] for i in turns])
+            for index, (device_us, _) in zip(turns, times, strict=True):
                 samples[index].append(device_us)
         return samples
 
     def times_us(self, launches: Sequence[BoundLaunch]) -> list[tuple[float, float]]:
-        """(device us, host us) of each prepared launch; none waits for the one before."""
+        """Returns (device us, host us) of each prepared launch; the host waits only at the end."""
         event: Any = self._device.Event
         pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in launches]
         host_us = []
@@ -102,7 +106,7 @@ class Stopwatch:
 
 
 def latency_us(mode: Mode, device_us: float, host_us: float) -> float:
-    """What a call costs in that mode."""
+    """The cost of a call in that mode, in us."""
     return max(device_us, host_us) if mode == "eager" else device_us
 
 

@@ -1,1 +1,1 @@
-"""What `import tunefa` gives a program: flash_attention and the choice of what runs it."""
+"""The runtime: `flash_attention`, and the choice of the kernel and config that run a call."""

@@ -1,4 +1,4 @@
-"""`flash_attention` and `flash_attention_varlen`, as users call them."""
+"""`flash_attention` and `flash_attention_varlen`, the functions that users call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from tunefa.runtime import process as runtimes
+from tunefa.runtime import process
 from tunefa.runtime.call import PACKED, Call, Descales, Options, Tensors, Window
 
 Layout = Literal["bshd", "bhsd"]
@@ -82,26 +82,35 @@ def flash_attention(
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(scale * q @ k^T) @ v, by the fastest kernel known for the shape and the device.
+    """Returns softmax(scale * q @ k^T) @ v, by the fastest kernel known for the shape and the
+    device.
 
-    q is (batch, seqlen_q, heads, head_dim), k (batch, seqlen_k, heads_kv, head_dim) and v
-    (batch, seqlen_k, heads_kv, head_dim_v); in layout "bhsd", heads come before seqlen. Strides are
-    free. Consecutive query heads share a KV head. `out` has q's dtype and layout, and head_dim_v.
+    q is (batch, seqlen_q, heads, head_dim), k is (batch, seqlen_k, heads_kv, head_dim) and v is
+    (batch, seqlen_k, heads_kv, head_dim_v). With layout "bhsd", heads come before seqlen. Tensors
+    may have any strides. Consecutive query heads share a KV head. The result, `out`, has q's dtype
+    and layout, with head_dim_v instead of head_dim.
 
-    torch.float8_e4m3fn: q, k and v are multiplied by q_descale, k_descale and v_descale, each fp32,
-    (batch, heads_kv), not negative, 1 if None; `out` is bf16, and there are no gradients.
+    q_descale, k_descale, v_descale: for torch.float8_e4m3fn only. q, k and v are multiplied by
+    them. Each is fp32, (batch, heads_kv) and not negative; None stands for 1. `out` is bf16 then,
+    and there are no gradients.
 
-    causal: query i sees keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from 2.1 on; a row
-    that sees none gives 0. window: of these keys, only the last `window`; or (left, right), which
-    needs no causal=True: i - left <= j - (seqlen_k - seqlen_q) <= i + right, None for no limit, and
-    causal=True is a right of 0. softcap: scores s become softcap * tanh(s / softcap), in kernels by
-    the hardware's tanh, with a relative error of up to 2^-11. Kernels serve windows and soft-caps
-    on sm90 only. scale: head_dim ** -0.5 if None. return_lse: returns (out, lse), lse =
-    log(sum(exp(scale * q @ k^T))) of these scores, (batch, heads, seqlen_q), in fp32 (fp64 for fp64
-    inputs).
+    causal: query i sees the keys j <= i + seqlen_k - seqlen_q, as in FlashAttention from version
+    2.1 on. A row that sees no key gives 0.
 
-    Works under autograd, torch.compile and CUDA graph capture, from a shape's first call on.
-    Where no kernel serves the call (a CPU tensor, fp64, another chip) PyTorch computes it;
+    window: a number n with causal=True, or a pair (left, right). With a number, a query sees the
+    last n of its causal keys. With a pair, i - left <= j - (seqlen_k - seqlen_q) <= i + right, and
+    None means no limit; causal=True makes right 0. Kernels serve windows on sm90 only.
+
+    softcap: the scores s become softcap * tanh(s / softcap). Kernels use the hardware's tanh, with
+    a relative error of up to 2^-11, and serve soft-caps on sm90 only.
+
+    scale: head_dim ** -0.5 if None.
+
+    return_lse: also return lse = log(sum(exp(s))) over the scores s of a row, as (out, lse). lse is
+    (batch, heads, seqlen_q), in fp32, or in fp64 for fp64 inputs.
+
+    It works with autograd, torch.compile and CUDA graph capture, even on a shape's first call.
+    Where no kernel serves the call (CPU tensors, fp64, another chip), PyTorch computes it;
     `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
     """
     descales: Descales = ()
@@ -180,24 +189,29 @@ def flash_attention_varlen(
     scale: float | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`flash_attention` of each of some sequences, whose rows follow one another.
+    """Returns the attention of several packed sequences, which follow one another without padding.
 
-    q is (rows, heads, head_dim), k (keys, heads_kv, head_dim) and v (keys, heads_kv, head_dim_v),
-    all sequences together. cu_seqlens_q and cu_seqlens_k are (batch + 1,), int32, on q's device:
-    sequence i has the rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] of q, and the like of k and v.
-    Sequences may be empty. max_seqlen_q and max_seqlen_k are the longest, or more; the config is
-    chosen by them. `out` is (rows, heads, head_dim_v), lse (heads, rows); rows of q beyond the last
-    sequence are not computed, and theirs hold anything. causal, window, softcap, scale, return_lse
-    and gradients are as `flash_attention` says, for each sequence by itself.
+    q is (rows, heads, head_dim), k is (keys, heads_kv, head_dim) and v is (keys, heads_kv,
+    head_dim_v), with the rows or keys of all sequences. cu_seqlens_q and cu_seqlens_k are the
+    cumulative lengths: (batch + 1,), int32, on q's device. Sequence i has the rows cu_seqlens_q[i]
+    to cu_seqlens_q[i + 1] of q, and the keys cu_seqlens_k[i] to cu_seqlens_k[i + 1] of k and v.
+    Sequences may be empty. max_seqlen_q and max_seqlen_k are the lengths of the longest sequences,
+    or more; the config is chosen by them.
 
-    Nothing waits for the device where a kernel serves the call, on sm90; PyTorch, which does
-    elsewhere, has to. A CUDA graph may capture a call that a kernel serves, and when it is
-    replayed, cu_seqlens may hold other lengths up to max_seqlen_q and max_seqlen_k. Raises
-    TunefaError for arguments that do not fit; cu_seqlens that are not cumulated lengths within q
-    and k are undefined behaviour.
+    `out` is (rows, heads, head_dim_v) and lse is (heads, rows). Rows of q that belong to no
+    sequence are not computed: their part of `out` and lse is uninitialised. causal, window,
+    softcap, scale, return_lse and gradients are those of `flash_attention`, for each sequence by
+    itself.
+
+    Kernels serve packed sequences on sm90, and the call does not wait for the device. Elsewhere
+    PyTorch computes it and waits. A CUDA graph may capture a call that a kernel serves; when it is
+    replayed, cu_seqlens may hold other lengths, up to max_seqlen_q and max_seqlen_k.
+
+    Raises TunefaError for arguments that do not fit. The contents of cu_seqlens are not checked: if
+    they are not cumulative lengths within q and k, the behaviour is undefined.
     """
     tensors = Tensors(q, k, v, (cu_seqlens_q, cu_seqlens_k))
-    options = Options.of(causal, window, PACKED, softcap, max_seqlen_q, max_seqlen_k)
+    options = Options.of(causal, window, PACKED, softcap, (max_seqlen_q, max_seqlen_k))
     return _attention(tensors, options, scale, return_lse)
 
 
@@ -207,20 +221,20 @@ def _attention(
     if torch.compiler.is_compiling():
         out, lse = _through_op(tensors, options, scale)
     elif _is_plain(tensors):
-        plan, scale = runtimes.current().ready(tensors, options, scale)
+        plan, scale = process.current().ready(tensors, options, scale)
         if not return_lse:
             return plan.output(tensors, scale)
         out, lse = plan.run(tensors, scale)
     else:
-        Call.of(tensors, options, scale)  # says what is wrong before the dispatcher does
+        Call.of(tensors, options, scale)  # raises for wrong arguments before the dispatcher does
         out, lse = _through_op(tensors, options, scale)
     return (out, lse) if return_lse else out
 
 
 def _is_plain(tensors: Tensors) -> bool:
-    """Whether nothing but the kernel has to happen, so that the dispatcher's tens of us are saved.
+    """Whether the call can go around PyTorch's dispatcher, which takes tens of microseconds.
 
-    Autograd, tensor subclasses, fake and meta tensors and dispatch modes need the dispatcher.
+    Autograd, tensor subclasses, fake and meta tensors, and dispatch modes need the dispatcher.
     """
     q, k, v, cu_seqlens, descales = tensors
     return (
@@ -244,6 +258,6 @@ def _is_plain_descale(descale: Any) -> bool:
 
 
 def _through_op(tensors: Tensors, options: Options, scale: float | None) -> tuple[Tensor, Tensor]:
-    from tunefa.runtime import ops  # registers the op; a process that only infers never needs it
+    from tunefa.runtime import ops  # registers the op, which inference alone never needs
 
     return ops.flash_attention(tensors, options, scale)

@@ -1,4 +1,4 @@
-"""What the arguments of attention must be: each check raises TunefaError for one that is not."""
+"""Checks of the arguments of attention; they raise TunefaError if an argument does not fit."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "fp64",
     E4M3: "e4m3",
 }
-"""What q, k and v may be, by tunefa's names."""
+"""The dtypes that q, k and v may have, with tunefa's names."""
 
 
 def check_tensor(name: str, tensor: Any, count: int, axes: str) -> None:
-    """Raises TunefaError unless it is a tensor of so many axes, which the message names."""
+    """Raises TunefaError unless `tensor` has `count` axes and a known dtype.
+
+    `axes` names the axes for the message.
+    """
     if not isinstance(tensor, Tensor):
         raise TunefaError(f"{name} is a {type(tensor).__name__}: give a torch.Tensor, {axes}")
     if tensor.dim() != count:
@@ -36,7 +39,7 @@ def check_tensor(name: str, tensor: Any, count: int, axes: str) -> None:
 
 
 def check_like_q(name: str, tensor: Tensor, q: Tensor) -> None:
-    """Raises TunefaError unless it has q's dtype and device."""
+    """Raises TunefaError unless the tensor has q's dtype and device."""
     if tensor.dtype != q.dtype:
         raise TunefaError(
             f"{name} is {tensor.dtype} and q is {q.dtype}: convert one, such as {name}.to(q.dtype)"
@@ -49,9 +52,9 @@ def check_like_q(name: str, tensor: Tensor, q: Tensor) -> None:
 
 
 def check_sizes(q: Tensor, k: Tensor, v: Tensor, axes: str) -> None:
-    """Raises TunefaError where (batch, heads, seqlen, head_dim) views do not fit one another.
+    """Raises TunefaError where the sizes of (batch, heads, seqlen, head_dim) views do not match.
 
-    The messages say what the caller's axes are.
+    `axes` describes the caller's axes for the message.
     """
     sizes = (
         ("batch", "q", q.shape[0], "k", k.shape[0]),
@@ -69,7 +72,7 @@ def check_sizes(q: Tensor, k: Tensor, v: Tensor, axes: str) -> None:
     if heads_kv == 0 or heads % heads_kv:
         raise TunefaError(
             f"q has {heads} heads, which is not a multiple of the {heads_kv} of k and v: each KV "
-            f"head serves equally many query heads ({axes})"
+            f"head serves the same number of query heads ({axes})"
         )
     for name, head_dim in (("q", q.shape[3]), ("v", v.shape[3])):
         if not 1 <= head_dim <= MAX_HEAD_DIM:
@@ -80,10 +83,14 @@ def check_sizes(q: Tensor, k: Tensor, v: Tensor, axes: str) -> None:
 
 
 def check_descales(q: Tensor, k: Tensor, descales: Sequence[Tensor | None]) -> None:
-    """Raises TunefaError for the first descale that does not fit q and k, heads first."""
+    """Raises TunefaError for the first descale that does not fit q and k.
+
+    q and k are (batch, heads, seqlen, head_dim).
+    """
     if q.dtype != E4M3 and any(descale is not None for descale in descales):
         raise TunefaError(
-            f"q is {q.dtype} and has a descale: give descales for {E4M3} only, or multiply"
+            f"q is {q.dtype} and has a descale: give descales for {E4M3} only, or multiply q, k "
+            f"and v by them"
         )
     shape = (k.shape[0], k.shape[1])
     for name, descale in zip("qkv", descales, strict=bool(descales)):
@@ -109,7 +116,7 @@ def check_descales(q: Tensor, k: Tensor, descales: Sequence[Tensor | None]) -> N
 def check_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any, q: Tensor) -> None:
     """Raises TunefaError unless both are int32, (batch + 1,), on q's device.
 
-    It does not look at what they hold: that would wait for the device.
+    Their contents are not checked: reading them would wait for the device.
     """
     for name, starts in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         _check_starts(name, starts, q)
@@ -122,7 +129,7 @@ def check_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any, q: Tensor) -> None:
 
 
 def check_max_seqlen(name: str, value: Any) -> None:
-    """Raises TunefaError unless it is a whole number from 0."""
+    """Raises TunefaError unless `value` is a whole number that is not negative."""
     if not isinstance(value, int | torch.SymInt) or isinstance(value, bool) or value < 0:
         raise TunefaError(
             f"{name} is {value!r}: give the length of the longest sequence, or more, as a "
@@ -150,7 +157,7 @@ def _check_starts(name: str, tensor: Any, q: Tensor) -> None:
 
 
 def check_scale(scale: Any, head_dim: int) -> float:
-    """The scale, by default head_dim ** -0.5. Raises TunefaError unless it is a finite number."""
+    """Returns the scale; for None, head_dim ** -0.5. Raises TunefaError unless it is finite."""
     if scale is None:
         return float(head_dim**-0.5)
     if not isinstance(scale, Real) or not math.isfinite(scale):

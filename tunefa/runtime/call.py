@@ -1,4 +1,4 @@
-"""One call of attention, dense or packed: its arguments, checked, and the shapes that follow."""
+"""One call of attention, dense or packed: its checked arguments, and the shapes of its results."""
 
 from __future__ import annotations
 
@@ -30,44 +30,46 @@ LAYOUTS: Mapping[str, str] = {
     "bshd": "(batch, seqlen, heads, head_dim)",
     "bhsd": "(batch, heads, seqlen, head_dim)",
 }
-"""Orders of the axes of dense q, k, v and out."""
+"""The orders of the axes of dense q, k, v and out, by layout."""
 
 PACKED = "thd"
 """The layout of packed sequences: (rows, heads, head_dim)."""
 _PACKED_AXES = "packed tensors are (rows, heads, head_dim)"
 
 Window = int | tuple[int | None, int | None] | None
-"""How the public functions take a window: (left, right) are the keys before and beyond the
-diagonal, None for all; a number is those of a causal mask, the one on the diagonal included."""
+"""A window as the public functions take it. In (left, right) they are the numbers of keys before
+and beyond the diagonal, None for all. A number goes with a causal mask, and counts the keys up to
+the diagonal, with the one on it."""
 
 Descales = tuple[Tensor | None, ...]
-"""The descales of q, k and v, or () where a call gives none of them."""
+"""The descales of q, k and v; () where a call gives none of them."""
 
 
 class Tensors(NamedTuple):
-    """The arguments that are tensors, in the caller's layout."""
+    """The arguments of a call that are tensors, in the caller's layout."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     cu_seqlens: tuple[Tensor, Tensor] | None = None
-    """cu_seqlens_q and cu_seqlens_k of packed sequences."""
+    """(cu_seqlens_q, cu_seqlens_k) of packed sequences; None for dense tensors."""
     descales: Descales = ()
 
 
 class Options(NamedTuple):
-    """The arguments that, with the tensors' shapes, decide what runs."""
+    """The arguments that decide, with the tensors' shapes, what runs a call."""
 
     causal: bool = False
     window_left: int | None = None
-    """Keys before the one on the diagonal; None for all."""
+    """How many keys before the diagonal a query sees; None for all."""
     window_right: int | None = None
-    """Keys beyond the diagonal; None for all, and where the mask is causal."""
+    """How many keys beyond the diagonal a query sees; None for all, and for a causal mask."""
     layout: str = "bshd"
     softcap: float | None = None
     max_seqlen_q: int = 0
-    """The longest packed sequence of queries, or more; 0 where tensors are dense."""
+    """The length of the longest packed sequence of queries, or more; 0 for dense tensors."""
     max_seqlen_k: int = 0
+    """The same for keys."""
 
     @classmethod
     def of(
@@ -76,14 +78,14 @@ class Options(NamedTuple):
         window: Window,
         layout: str = "bshd",
         softcap: float | None = None,
-        max_seqlen_q: int = 0,
-        max_seqlen_k: int = 0,
+        max_seqlens: tuple[int, int] = (0, 0),
     ) -> Options:
-        """The options with a window as the public functions take it.
+        """Makes options from a window as the public functions take it.
 
-        Raises TunefaError for a window that has none of its forms.
+        `max_seqlens` are max_seqlen_q and max_seqlen_k. Raises TunefaError for a window that has
+        none of the forms of `Window`.
         """
-        more = layout, softcap, max_seqlen_q, max_seqlen_k
+        more = layout, softcap, *max_seqlens
         if window is None:
             return cls(causal, None, None, *more)
         if type(window) is int:
@@ -91,7 +93,7 @@ class Options(NamedTuple):
                 raise _bad_window(window)
             if not causal:
                 raise TunefaError(
-                    f"window is {window} and causal is False: a number counts keys back from the "
+                    f"window is {window} and causal is False: a number counts the keys up to the "
                     f"diagonal, so give causal=True, or a pair (left, right)"
                 )
             return cls(causal, window - 1, None, *more)
@@ -106,7 +108,7 @@ class Options(NamedTuple):
         return cls(causal, left, right, *more)
 
     def check(self) -> None:
-        """Raises TunefaError for the first that does not fit."""
+        """Raises TunefaError for the first option that does not fit."""
         if self.layout not in (*LAYOUTS, PACKED):
             raise unknown("layout", str(self.layout), LAYOUTS)
         check_max_seqlen("max_seqlen_q", self.max_seqlen_q)
@@ -133,20 +135,24 @@ class Options(NamedTuple):
 
 def _bad_window(window: object) -> TunefaError:
     return TunefaError(
-        f"window is {window!r}: give the number of keys that a query sees up to the diagonal, from "
-        f"1; or (left, right), how many before it and beyond it, from 0, None for all; or None"
+        f"window is {window!r}: give the number of keys that a query sees up to the diagonal, at "
+        "least 1; or (left, right), the numbers of keys before and beyond it, at least 0, None for "
+        "all; or None"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call(AttentionInputs):
-    """The inputs of a call, heads first where they are dense: views of what the caller passed."""
+    """The checked arguments of a call.
+
+    Dense q, k and v are (batch, heads, seqlen, head_dim) views of the caller's tensors.
+    """
 
     options: Options
 
     @classmethod
     def of(cls, tensors: Tensors, options: Options, scale: float | None) -> Call:
-        """The call with these arguments, as the public functions take them.
+        """Makes the call with these arguments, as the public functions take them.
 
         Raises TunefaError for the first argument that does not fit, saying which and why.
         """
@@ -175,21 +181,21 @@ class Call(AttentionInputs):
         return cls(q, k, v, options.causal, scale, *mask, descales, cu_seqlens, options=options)
 
     def new_out(self) -> Tensor:
-        """Uninitialised memory for `out`, contiguous in the call's layout."""
+        """Returns an uninitialised `out`, contiguous in the call's layout."""
         shape = self.out_shape
         if self.options.layout == "bshd":
             shape = shape[0], shape[2], shape[1], shape[3]
         return self.q.new_empty(shape, dtype=self.out_dtype)
 
     def new_lse(self) -> Tensor:
-        """Uninitialised memory for lse."""
+        """Returns an uninitialised lse, of the shape `lse_shape`."""
         return self.q.new_empty(self.lse_shape, dtype=self.dtype)
 
     def workload(self) -> Workload:
-        """What lookup knows it as. Raises TunefaError where no kernel could serve it.
+        """The workload that lookup is asked for. Raises TunefaError where no kernel could serve it.
 
-        Packed, the batch and each length are the next power of two: calls with others like them run
-        the same.
+        For packed sequences, the batch and the lengths are rounded up to powers of two, so that
+        calls with similar lengths share a config.
         """
         q, k, options = self.q, self.k, self.options
         if self.cu_seqlens is None:
@@ -216,18 +222,18 @@ class Call(AttentionInputs):
 
 
 def heads_first(tensor: Tensor, layout: str) -> Tensor:
-    """A dense tensor of `layout` as a (batch, heads, seqlen, head_dim) view, and a packed one as it
-    is; its own inverse."""
+    """Returns a dense tensor of `layout` as a (batch, heads, seqlen, head_dim) view, and a packed
+    one unchanged. It is its own inverse."""
     return tensor.transpose(1, 2) if layout == "bshd" else tensor
 
 
 def no_descales(q: Tensor) -> tuple[Tensor, ...]:
-    """What stands for descales of 1: three empty tensors for e4m3, nothing for other dtypes."""
+    """The descales that kernels take for 1: three empty tensors for e4m3, none for other dtypes."""
     return (q.new_empty(0, dtype=torch.float32),) * 3 if q.dtype == E4M3 else ()
 
 
 def as_kernels_take_them(descales: Descales, none: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Descales that were given contiguous, and those of `none` for the others."""
+    """Returns the given descales, made contiguous; those of `none` stand for the ones not given."""
     if not descales:
         return none
     return tuple(
@@ -237,10 +243,11 @@ def as_kernels_take_them(descales: Descales, none: tuple[Tensor, ...]) -> tuple[
 
 
 def plan_key(tensors: Tensors, options: Options) -> Hashable:
-    """What calls share that one plan serves.
+    """The key of a call: calls with equal keys are served by one plan.
 
-    Dense: every shape, stride and dtype. Packed: lengths may differ by less than a factor of two,
-    and the key of tensors that `Call.of` refuses equals that of none that it takes.
+    Dense calls with equal keys have equal shapes, strides and dtypes. Packed calls may differ in
+    lengths that round up to the same powers of two. A call that `Call.of` refuses never has the key
+    of one that it accepts.
     """
     q, k, v, cu_seqlens, descales = tensors
     aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
@@ -269,5 +276,5 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
 
 
 def _power_of_2(number: Any) -> Any:
-    """The next power of two; what is no whole number from 1 stays as it is."""
+    """Rounds a positive int up to a power of two; returns anything else unchanged."""
     return next_pow2(number) if type(number) is int and number >= 1 else number

@@ -13,14 +13,14 @@ from tunefa.spec.target import Target
 
 @dataclass(frozen=True)
 class Chip:
-    """What there is to know about a device before choosing for it."""
+    """A device and its target, or the reason why kernels do not run on it."""
 
     name: str
-    """As the driver says it."""
+    """The name that the driver gives."""
     target: Target | None
-    """What kernels are compiled for, its device by the driver's name; None where none run."""
+    """The target to compile for, with the driver's name; None if kernels do not run."""
     why_not: str = ""
-    """Why kernels do not run on it; "" where there is a target."""
+    """Why kernels do not run on the device; "" where there is a target."""
 
     @classmethod
     def of(cls, device: torch.device) -> Chip:
@@ -28,14 +28,14 @@ class Chip:
         if device.type != "cuda":
             return cls(device.type, None, f"q is on {device.type}, and kernels run on CUDA devices")
         if torch.version.hip is not None:  # its capabilities are numbered like NVIDIA's
-            name = torch.cuda.get_device_name(device)
+            name = torch.cuda.get_device_name(device)  # CUDA's driver does not know it
             return cls(name, None, f"{name} is an AMD device, and there is no kernel for it")
         index = torch.cuda.current_device() if device.index is None else device.index
         return cls.of_seen(driver.device(index))
 
     @classmethod
     def of_seen(cls, seen: driver.SeenDevice) -> Chip:
-        """The chip that the driver describes so."""
+        """The chip of a device that the driver describes."""
         major, minor = seen.compute_capability
         known = archs.names("nvidia")
         if f"sm{major}{minor}" not in known:
@@ -43,7 +43,7 @@ class Chip:
             return cls(seen.name, None, why)
         found = Target.seen(seen.name, seen.compute_capability, seen.sms)
         arch = archs.load(f"sm{major}{minor}")
-        # Records name devices as the driver does, and one name may mean a product of several.
+        # Records hold the driver's names, and the catalogue has one name for several products.
         return cls(
             seen.name, replace(found, arch=arch, device=replace(found.device, name=seen.name))
         )

@@ -1,4 +1,4 @@
-"""What ran a call, and why: what `last_choice()` gives."""
+"""The result of `last_choice()`: what ran a call, and why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunefa.store.lookup import How
 
 @dataclass(frozen=True)
 class Chosen:
-    """What ran a call of `flash_attention`, and why that."""
+    """The kernel and config that ran a call of `flash_attention`, and why they were chosen."""
 
     kernel: str
     """A kernel's name, or `pytorch`."""
@@ -21,4 +21,4 @@ class Chosen:
     why: str
     """One sentence for people."""
     workload: Workload | None
-    """None where the call is none that a kernel could serve."""
+    """None where no kernel could serve the call."""

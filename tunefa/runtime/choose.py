@@ -1,11 +1,11 @@
-"""The config for a workload that nobody measured, from those measured near it.
+"""Chooses the config for a workload that was not measured, from the records of workloads near it.
 
-What is best for the nearest workload need not be: one tile more may begin another wave of CTAs, and
-a small problem wants tiles that fill the device. The cost model knows such things, and not how well
-a kernel does; a record knows that. So every config at hand is given the model's time, times what
-the kernel's nearest record took over what the model says of that one. In the end the kernel may say
-what should be otherwise for so many tiles on so many SMs (`specialize`, see
-tunefa/compile/languages/cuda.py).
+The best config for the nearest workload need not be the best here: one more tile may start another
+wave of CTAs, and a small problem needs tiles that fill the device. The cost model knows this, but
+not how well a kernel is written; a record knows that. So each candidate config gets the cost
+model's time, corrected by a factor: the measured time of the kernel's nearest record, divided by
+the cost model's time for that record. At last the kernel may change parameters for the number of
+tiles and SMs (`specialize`, see tunefa/compile/languages/cuda.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tunefa.costmodel.expected import expected_us
+from tunefa.costmodel.expected_time import expected_us
 from tunefa.errors import TunefaError
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
@@ -27,8 +27,9 @@ from tunefa.store.record import Record
 from tunefa.store.results import Store, current
 
 GAIN = 0.05
-"""By how much another config must be expected to be faster than the nearest record's: where it
-matters, in waves and on small problems, it is 10 to 40 %, and the model errs by some percent."""
+"""The expected gain that another config needs to replace the nearest record's. Where another config
+is better, because of waves or small problems, it gains 10 to 40 %; the cost model errs by some
+percent."""
 
 
 def choose(
@@ -39,12 +40,15 @@ def choose(
     *,
     here: bool = True,
 ) -> Choice:
-    """What `lookup` finds; where that is the nearest record's, the config expected to be fastest.
+    """Chooses the kernel and config for a workload on a target.
 
-    One of the records up to `FAR_OCTAVES` away, or the default of a kernel that was measured. What
-    was not measured for this very workload is specialized for it. `here`: as in `lookup`.
+    A config that was measured for this workload is taken as it is. Otherwise it is the config that
+    is expected to be fastest, among those of the records within `FAR_OCTAVES` (an octave is a
+    factor of two in a length or a number of heads) and the defaults of the kernels that were
+    measured, and it is specialized for the workload. `here` says whether the target is the device
+    of this machine, see `lookup`.
 
-    Raises `TunefaError` when no kernel serves the workload.
+    Raises TunefaError when no kernel serves the workload.
     """
     found = lookup.lookup(store, workload, target, kernels, here=here)
     if found.how not in ("nearest", "default") or not here or not target.is_known_product:
@@ -56,10 +60,10 @@ def choose(
 
 
 def _fastest(nearest: Choice, record: Record, near: _Near) -> Choice:
-    """The choice of a record, or the config that is expected to be faster by some percent."""
+    """The nearest record's choice, or a config that is expected to be faster by `GAIN`."""
     expected = list(near.expected())
     own = nearest.kernel, dict(nearest.config)
-    # 0 where a newer record of the nearest's question has a config that cannot run here.
+    # It is missing, so 0, where a newer record of that workload has a config that cannot run here.
     own_us = next((us for name, config, us in expected if (name, dict(config)) == own), 0.0)
     name, config, us = min(expected, key=lambda each: each[2], default=("", {}, math.inf))
     if not us <= (1 - GAIN) * own_us < math.inf:
@@ -68,7 +72,7 @@ def _fastest(nearest: Choice, record: Record, near: _Near) -> Choice:
 
 
 def _specialized(choice: Choice, case: Case) -> Choice:
-    """The choice with what its kernel's host side, if it has a `specialize`, sets for the case."""
+    """The choice with the parameters that its kernel's `specialize`, if any, sets for the case."""
     specialize = getattr(case.kernel.module, "specialize", None)
     sms = case.device.sms
     changes = specialize(case.workload, choice.config, sms) if specialize else {}
@@ -80,7 +84,7 @@ def _specialized(choice: Choice, case: Case) -> Choice:
 
 @dataclass(frozen=True)
 class _Near:
-    """What is known near a workload."""
+    """The records near a workload."""
 
     store: Store
     workload: Workload
@@ -88,7 +92,7 @@ class _Near:
     kernels: Sequence[Kernel]
 
     def expected(self) -> Iterator[tuple[str, Config, float]]:
-        """(kernel, config, expected time) of all that may run."""
+        """Yields (kernel, config, expected time in us) of every config that can run."""
         cases = (Case(kernel, self.workload, self.target) for kernel in self.kernels)
         serving = {case.kernel.name: case for case in cases if case.why_not() is None}
         scales: dict[str, float] = {}
@@ -98,7 +102,9 @@ class _Near:
                 continue
             if record.kernel not in scales:
                 scales[record.kernel] = _scale(case, record)
-                with contextlib.suppress(TunefaError):  # it has no default for this
+                with contextlib.suppress(
+                    TunefaError
+                ):  # the kernel has no default for this workload
                     default = case.default()
                     us = scales[record.kernel] * expected_us(case, default)
                     yield record.kernel, default, us
@@ -108,13 +114,13 @@ class _Near:
                 yield record.kernel, dict(record.config), us
 
     def _measured(self) -> list[Record]:
-        """Records of this device and the workload's family, the nearest first."""
+        """The records of this device for workloads of the same family, the nearest first."""
         arch, name = self.target.arch.name, self.target.device.name
         ranked = lookup.by_trust(self.store.records(), self.workload, arch, name)
         return current([record for record in ranked if record.device == name])
 
 
 def _scale(case: Case, record: Record) -> float:
-    """What a record took over what the model says of it; infinite where that is nothing."""
+    """A record's time divided by the cost model's time for it; infinite if the model gives none."""
     us = expected_us(replace(case, workload=record.workload), record.config)
     return record.median_us / us if 0.0 < us < math.inf else math.inf

@@ -1,4 +1,4 @@
-"""What a process compiled for one device."""
+"""The configs that a process has compiled for one device."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 
 MAX_COMPILED = 512
+"""Compiled configs that are kept for a device."""
 
 
 class Compiler:
-    """A language's `compile` for one device, which remembers what it compiled.
+    """Compiles configs for one device, and keeps the results.
 
-    Another batch or length takes the same binary: kernels get these as arguments. A binary is
-    loaded into one device's context, so every device has a compiler of its own.
+    One binary serves all batches and lengths, as kernels get them as arguments. A binary is loaded
+    into the context of one device, so each device has a compiler of its own.
     """
 
     def __init__(self) -> None:
         self._compiled: BoundedCache[Compiled] = BoundedCache(MAX_COMPILED)
 
     def __call__(self, case: Case, config: Config, aligned: bool) -> Compiled:
-        """As `compile` of the kernel's language; raises what that raises."""
+        """Calls `compile` of the kernel's language; raises the errors that it raises."""
         language = languages.load(case.kernel.language)
         key = (case.arch.name, language.binary_key(case, config, aligned))
         compiled = self._compiled.get(key)

@@ -1,4 +1,4 @@
-"""What runs a call by a kernel: the same few microseconds of Python each time."""
+"""Runs a call by a kernel, with a few microseconds of Python each time."""
 
 from __future__ import annotations
 
@@ -21,38 +21,39 @@ from tunefa.spec.rounding import next_pow2
 from tunefa.spec.workload import Workload
 
 MAX_SCALES = 4
-"""Scales beside the default that a plan keeps launches for."""
+"""How many scales beside the default a plan keeps launches for."""
 
-MIN_UNREAD = 2**16
+MIN_UNREAD_ELEMENTS = 2**16
 """Elements of the smallest memory for an lse that no caller reads."""
-_ONE_MAKER = threading.Lock()
-"""Two threads that made such memory at once would keep one, and a graph might know the other."""
+_UNREAD_LOCK = threading.Lock()
+"""Makes sure that one thread at a time allocates such memory. Of two allocations only one would be
+kept, and a CUDA graph might hold the address of the other."""
 
 
 @dataclass(frozen=True)
 class Launches:
-    """Those of one compiled config on one device: for the default scale, which a plan is made with,
-    and for the others that came last."""
+    """The prepared launches of one compiled config on one device: one for the default scale, and
+    those for the other scales that were used last."""
 
     device: int
     launch: Launch
-    """For the default scale."""
+    """The launch for the default scale."""
     prepare: Callable[[Sequence[Tensor], float], Launch]
-    """A launch on tensors as kernels take them, for a scale."""
+    """Prepares a launch for a scale, on tensors as kernels take them."""
     _scales: BoundedCache[Launch] = field(default_factory=lambda: BoundedCache(MAX_SCALES))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, launch: Launch, tensors: Sequence[Tensor]) -> None:
-        """Starts one on its device and that's current stream."""
-        # torch.cuda.current_device() would ask first whether there is CUDA.
+        """Starts a launch on its device, on the current stream there."""
+        # torch.cuda.current_device() is slower: it first checks that CUDA is initialised.
         if torch._C._cuda_getDevice() == self.device:
             launch(*tensors)
         else:
             with torch.cuda.device(self.device):
                 launch(*tensors)
 
-    def of(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> Launch:
-        """That for a scale; `tensors` says what one is prepared with, as kernels take it."""
+    def for_scale(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> Launch:
+        """The launch for a scale; `tensors` returns the tensors to prepare it with."""
         launch = self._scales.get(scale)
         if launch is None:
             with self._lock:
@@ -67,30 +68,30 @@ class Launches:
 class KernelPlan:
     """Launches one compiled config, on the tensors' device and its current stream.
 
-    It serves one shape of dense tensors, and all packed ones whose lengths have the same powers of
-    two. A launch is prepared per scale: for the default one with the plan, for others when they
-    come.
+    A plan serves dense tensors of one shape, or packed tensors whose lengths round up to the same
+    powers of two. There is a launch for each scale: that for the default scale is prepared with the
+    plan, others when they are needed.
     """
 
     chosen: Chosen
     layout: str
     launches: Launches
     rows_contiguous: bool
-    """Whether the rows of q, k and v all are; they are copied where not."""
+    """Whether the rows of q, k and v are contiguous. If not, they are copied in each call."""
     out_like_q: bool
     """Whether q has the shape, strides and dtype of out."""
     no_descales: tuple[Tensor, ...] = ()
-    """What the kernel takes for descales that a call does not give; () if it takes none."""
+    """The tensors that stand for missing descales; () if the kernel takes none."""
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that it holds, but for that of scales other than the default, and that of
-        packed tiles, which belongs to each call."""
+        """Bytes of device memory that the plan holds for the default scale. Tables of packed tiles
+        are not counted, as they belong to a call."""
         return self.launches.launch.device_bytes
 
     @functools.cached_property
     def _dense(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """The shapes of out and lse; None of packed sequences, where they change with the rows."""
+        """The shapes of out and lse; None for packed sequences, where the number of rows varies."""
         w = self._workload
         if self.layout == PACKED:
             return None
@@ -111,20 +112,20 @@ class KernelPlan:
         assert self._dense is not None
         _, shape = self._dense
         elements = math.prod(shape)
-        room = max(MIN_UNREAD, next_pow2(elements))
-        with _ONE_MAKER:
-            memory = _unread(self.launches.device, room)
+        with _UNREAD_LOCK:
+            size = max(MIN_UNREAD_ELEMENTS, next_pow2(elements))
+            memory = _unread(self.launches.device, size)
         return memory[:elements].view(shape)
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a call; out in the call's layout."""
+        """Runs a call; returns (out, lse), with `out` in the call's layout."""
         q = tensors.q
         shape = self._dense[1] if self._dense else (self._workload.heads, q.shape[0])
         lse = q.new_empty(shape, dtype=torch.float32)
         return self._run(tensors, lse, scale), lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
-        """The first of what `run` gives; dense, it needs no memory for the second."""
+        """Runs a call; returns `out`. Where tensors are dense, no memory is allocated for lse."""
         if self._dense is None:
             return self.run(tensors, scale)[0]
         return self._run(tensors, self._unread_lse, scale)
@@ -132,8 +133,8 @@ class KernelPlan:
     def _run(self, tensors: Tensors, lse: Tensor, scale: float | None) -> Tensor:
         q, k, v, cu_seqlens, descales = tensors
         if not self.rows_contiguous:
-            q, k, v = rows_contiguous(q, k, v)
-        # The former takes half of the latter's time.
+            q, k, v = with_contiguous_rows(q, k, v)
+        # empty_like takes half of the time of new_empty.
         out = torch.empty_like(q) if self.out_like_q else self._new_out(q)
         more: tuple[Tensor, ...] = cu_seqlens or self.no_descales
         if descales:
@@ -141,7 +142,7 @@ class KernelPlan:
         given = (q, k, v, out, lse, *more)
         launch = self.launches.launch
         if scale is not None and scale != self._default_scale:
-            launch = self.launches.of(scale, lambda: all_heads_first(given, self.layout))
+            launch = self.launches.for_scale(scale, lambda: all_heads_first(given, self.layout))
         self.launches.start(launch, given)
         return out
 
@@ -153,20 +154,20 @@ class KernelPlan:
 
 @functools.cache
 def _unread(device: int, elements: int) -> Tensor:
-    """The memory where kernels put an lse that the caller did not ask for: (elements,), fp32.
+    """The memory for an lse that the caller did not ask for: (elements,), fp32.
 
-    All launches of a device share it, whatever their streams. It stays, for graphs keep its
-    address; for powers of two that is at most twice the largest.
+    All launches of a device share it, on any stream. It is never freed, because CUDA graphs hold
+    its address. With sizes that are powers of two, all of it is at most twice the largest.
     """
     made: Tensor = apart(device, lambda: torch.empty(elements, device=f"cuda:{device}"))
     return made
 
 
 def all_heads_first(tensors: Sequence[Tensor], layout: str) -> tuple[Tensor, ...]:
-    """(q, k, v, out, lse, ...) of a layout as kernels are prepared for them."""
+    """Returns (q, k, v, out, lse, ...) of a layout with heads first, as launches are prepared."""
     return *(heads_first(tensor, layout) for tensor in tensors[:4]), *tensors[4:]
 
 
-def rows_contiguous(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, those whose rows are not contiguous copied."""
+def with_contiguous_rows(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Returns q, k and v; a tensor whose rows are not contiguous is copied."""
     return tuple(tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (q, k, v))

@@ -1,7 +1,8 @@
-"""A lock file: the only records of a process that is frozen, so that all ranks run the same code.
+"""A lock file holds the only records that a frozen process uses, so that all ranks run the same
+code.
 
-It serves what was measured for this very workload on this very device, by the kernel source and
-the Triton that it was measured with. Everything else is an error, and never a guess.
+It serves a call only with a record that was measured for exactly its workload and device, and only
+if kernel source and compiler are those of the measurement. Every other call is an error.
 """
 
 from __future__ import annotations
@@ -24,37 +25,42 @@ from tunefa.store import results as store
 from tunefa.store.record import Record
 
 VARIABLE = "TUNEFA_FROZEN"
-"""Names the lock file of every process that inherits it."""
+"""The environment variable that names the lock file."""
 
 
 class Installed:
-    """The kernels and the Triton that are here, asked once: asking may start a compiler."""
+    """The kernels and compilers of this machine. It asks for versions once, as that is slow."""
 
     def __init__(self, kernels: Sequence[Kernel]) -> None:
         self._kernels = {kernel.name: kernel for kernel in kernels}
         self._versions: dict[str, Mapping[str, str]] = {}
 
     def kernel(self, record: Record) -> Kernel:
-        """The kernel of a record. Raises TunefaError if it is not what the record was made with."""
+        """The kernel of a record.
+
+        Raises TunefaError if its source or its compiler is not what the record was made with.
+        """
         if record.kernel not in self._kernels:
             raise unknown("kernel", record.kernel, self._kernels)
         kernel = self._kernels[record.kernel]
         if kernel.language not in self._versions:
             self._versions[kernel.language] = languages.load(kernel.language).versions()
         here, then = self._versions[kernel.language], record.provenance
-        # Triton brings its ptxas along; a language without Triton is its compiler.
+        # Triton includes its ptxas, so its version is enough; other languages name their compiler.
         what, key = ("Triton", "triton") if "triton" in here else ("compiler", "compiler")
         pairs = (
             (f"{kernel.name} source_hash", record.source_hash, kernel.source_hash),
             (what, then.get(key), here.get(key)),
         )
-        parts = [f"{what} {was}, and here is {is_}" for what, was, is_ in pairs if was != is_]
+        parts = [
+            f"{what} {was}, but this machine has {is_}" for what, was, is_ in pairs if was != is_
+        ]
         if parts:
             raise TunefaError(f"it was measured with {'; with '.join(parts)}")
         return kernel
 
     def why_not(self, record: Record) -> str | None:
-        """Why a record cannot be served here, in words; None if it can."""
+        """Why a record cannot be used on this machine, in words; None if it can."""
         try:
             self.kernel(record)
         except TunefaError as error:
@@ -63,19 +69,19 @@ class Installed:
 
 
 @dataclass(frozen=True)
-class Frozen:
-    """The records of a lock file, and the errors of what it does not serve."""
+class LockFile:
+    """The records of a lock file, and the errors for calls that it does not serve."""
 
     path: Path
     records: tuple[Record, ...]
 
     @classmethod
-    def read(cls, path: Path) -> Frozen:
-        """The lock file at `path`. Raises TunefaError, with file and line, if it is broken."""
+    def read(cls, path: Path) -> LockFile:
+        """Reads the lock file at `path`. Raises TunefaError, with file and line, if that fails."""
         return cls(path, tuple(store.read(path)))
 
     @classmethod
-    def of_environment(cls) -> Frozen | None:
+    def of_environment(cls) -> LockFile | None:
         """The lock file that TUNEFA_FROZEN names; None where it is unset or empty.
 
         Raises TunefaError as `read` does, naming the variable too.
@@ -89,7 +95,8 @@ class Frozen:
     def exact(self, workload: Workload, target: Target) -> Record:
         """The best record that was measured for the workload on the target's device.
 
-        The same for every rank, whatever is installed there. Raises TunefaError if there is none.
+        It does not depend on what is installed, so it is the same for every rank. Raises
+        TunefaError if there is none.
         """
         exact = [
             record for record in measured_on(self.records, target) if record.workload == workload
@@ -105,7 +112,8 @@ class Frozen:
     def kernel(self, record: Record, arch: Arch, installed: Installed) -> Kernel:
         """The kernel of a record of this file.
 
-        Raises TunefaError if it is not there, not the one that was measured or cannot run so.
+        Raises TunefaError if the kernel is not installed, is not the one that was measured, or
+        cannot run the record's config.
         """
         try:
             kernel = installed.kernel(record)
@@ -119,21 +127,23 @@ class Frozen:
         return kernel
 
     def cannot(self, record: Record, why: str) -> TunefaError:
-        """The error for a record of this file that cannot run as it stands."""
+        """The error for a record of this file that cannot be used."""
         return TunefaError(
             f"{self._this} has a record for {record.workload} on {record.device} that cannot be "
-            f"used: {why}; install the same on every rank, or measure again with: "
+            f"used: {why}; install the same versions on every rank, or measure again with: "
             f"{self._command(record.workload)}"
         )
 
     def serves_no(self, what: str, why: str) -> TunefaError:
-        """The error for a call that no record could be of."""
-        return TunefaError(f"{self._this} serves no {what}: {why}, and nothing else may run it")
+        """The error for a call that no record can serve."""
+        return TunefaError(
+            f"{self._this} does not serve this {what}: {why}; a frozen process uses nothing else"
+        )
 
     def excludes(self, path: Path) -> TunefaError:
-        """The error for another file, whose records would stand beside these."""
+        """The error for another file of records, which a frozen process must not load."""
         return TunefaError(
-            f"{self._this} is all that it may use: do not load {path}, or do not freeze "
+            f"{self._this} is the only file that it may use: do not load {path}, or do not freeze "
             f"(unset {VARIABLE}, or load without frozen=True)"
         )
 
@@ -156,40 +166,43 @@ class Frozen:
         return f"its nearest is for {records[0].workload} on {on}"
 
     def _command(self, workload: Workload) -> str:
-        """What adds the workload. The import keeps records that came from other machines."""
+        """The command that adds the workload to the file.
+
+        It imports the file first, so that records of other machines are kept.
+        """
         path = shlex.quote(str(self.path))
         return (
             f"tunefa import {path} && tunefa search -w {workload} && tunefa export {path} --frozen"
         )
 
 
-class Freeze:
-    """What one process is frozen to, if anything. Threads may share it."""
+class FreezeState:
+    """The lock file that a process is frozen to, if any. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._frozen: Frozen | None = None
+        self._frozen: LockFile | None = None
         self._asked = False
 
     @property
-    def file(self) -> Frozen | None:
-        """The lock file; the environment is asked for it once.
+    def file(self) -> LockFile | None:
+        """The lock file; None if the process is not frozen. The environment is read once.
 
-        Raises TunefaError, again and again, for one that cannot be read.
+        Raises TunefaError, each time, for a file that cannot be read.
         """
         if not self._asked:
             with self._lock:
                 if not self._asked:
-                    self._frozen, self._asked = Frozen.of_environment(), True
+                    self._frozen, self._asked = LockFile.of_environment(), True
         return self._frozen
 
     def to(self, path: Path) -> None:
-        """Freezes to a file, which may be read again. Raises TunefaError if there is another."""
+        """Freezes to a file, or reads it again. Raises TunefaError if frozen to another file."""
         self.admit(path, frozen=True)
-        self._frozen = Frozen.read(path)
+        self._frozen = LockFile.read(path)
 
     def admit(self, path: Path, frozen: bool = False) -> None:
-        """Raises TunefaError where the process is frozen and must not load `path`."""
+        """Raises TunefaError if the process is frozen and must not load `path`."""
         file = self.file
         if file is not None and not (frozen and file.is_at(path)):
             raise file.excludes(path)
@@ -197,16 +210,16 @@ class Freeze:
 
 def measured_on(records: Sequence[Record], target: Target) -> list[Record]:
     """The records that were measured on a device of the target's name."""
-    # The driver's name as it is: part of a chip (MIG) and its PCIe board are other devices.
+    # Names are compared exactly: a part of a chip (MIG) and its PCIe board are other devices.
     place = target.arch.name, target.device.name
     return [each for each in records if (each.arch, each.device) == place]
 
 
-def lockable(records: Sequence[Record], installed: Installed) -> list[Record]:
-    """What a lock file holds of these records: the best measured of each workload and device.
+def records_to_lock(records: Sequence[Record], installed: Installed) -> list[Record]:
+    """The records for a lock file: the best measured one of each workload and device.
 
-    What runs with what is installed here comes before what does not, which is not left out: the
-    file may be for another machine. Sorted by arch, device and workload.
+    Records that can be used with what is installed here are preferred. Others are not left out, as
+    the file may be for another machine. The result is sorted by arch, device and workload.
     """
     served = [record for record in records if installed.why_not(record) is None]
     best: dict[tuple[str, str, str], Record] = {}
@@ -218,5 +231,5 @@ def lockable(records: Sequence[Record], installed: Installed) -> list[Record]:
 
 
 def _current(records: Sequence[Record]) -> list[Record]:
-    """Those that no later one supersedes, the best first, in whatever order they came."""
+    """The records that no later one supersedes, the best first, for records in any order."""
     return store.current(sorted(records, key=lambda record: record.rank))

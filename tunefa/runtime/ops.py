@@ -1,10 +1,10 @@
-"""`tunefa::flash_attention` as PyTorch's dispatcher knows it: for autograd and torch.compile.
+"""The op `tunefa::flash_attention` of PyTorch's dispatcher, for autograd and torch.compile.
 
-It serves dense and packed sequences; what a call does not have is None.
+It serves dense and packed sequences; tensors that a call does not have are None.
 
-The backward pass is an op of its own, so that AOTAutograd never traces into it. Until tunefa has
-a backward kernel, gradients come from the FlashAttention-2 inside PyTorch where it serves the
-call, else from the closed formula in `reference`.
+The backward pass is an op of its own, so that AOTAutograd never traces into it. tunefa has no
+backward kernel yet: gradients come from the FlashAttention-2 inside PyTorch where it serves the
+call, else from the formula in `tunefa.measure.reference`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tunefa.measure import reference
 from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime import process as runtime
 from tunefa.runtime.call import Call, Options, Tensors, heads_first
-from tunefa.runtime.kernel_plan import rows_contiguous
+from tunefa.runtime.kernel_plan import with_contiguous_rows
 
 _TENSORS = (
     "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
@@ -32,7 +32,7 @@ _OPTIONS = (
     "SymInt max_seqlen_q, SymInt max_seqlen_k, float? scale"
 )
 _COUNT = _TENSORS.count(",") + 1
-"""Arguments that are tensors."""
+"""The number of arguments that are tensors."""
 _FORWARD = f"({_TENSORS}, {_OPTIONS})"
 _BACKWARD = f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_TENSORS}, {_OPTIONS})"
 
@@ -40,7 +40,7 @@ _BACKWARD = f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_TENS
 def flash_attention(
     tensors: Tensors, options: Options, scale: float | None
 ) -> tuple[Tensor, Tensor]:
-    """(out, lse) through the dispatcher; arguments as `Runtime.ready` takes them."""
+    """Calls the op with the arguments of `Runtime.ready`; returns (out, lse)."""
     q, k, v, cu_seqlens, descales = tensors
     out, lse = torch.ops.tunefa.flash_attention.default(
         *(q, k, v, *(cu_seqlens or (None, None)), *(descales or (None, None, None))),
@@ -51,7 +51,7 @@ def flash_attention(
 
 
 def _split(arguments: Sequence[Any]) -> tuple[Tensors, Options, float | None]:
-    """The op's arguments as `Runtime.ready` takes them."""
+    """Turns the op's arguments into those of `Runtime.ready`."""
     q, k, v, starts_q, starts_k, *descales = arguments[:_COUNT]
     given = tuple(descales) if any(each is not None for each in descales) else ()
     cu_seqlens = None if starts_q is None else (starts_q, starts_k)
@@ -67,7 +67,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     tensors, options, scale = _split(arguments)
-    # The default scale of a symbolic head_dim would be symbolic too; no shape depends on it.
+    # With a symbolic head_dim the default scale would be symbolic too; no shape depends on it.
     call = Call.of(tensors, options, 1.0 if scale is None else scale)
     return call.new_out(), call.new_lse()
 
@@ -75,7 +75,7 @@ def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
 def _backward(
     grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dq, dk, dv), with the dtypes and strides that `torch.empty_like` gives for q, k and v."""
+    """Returns (dq, dk, dv), with the dtypes and strides of `torch.empty_like` of q, k and v."""
     tensors, options, scale = _split(arguments)
     call = Call.of(tensors, options, scale)
     grad_out, out = (heads_first(x, options.layout) for x in (grad_out, out))
@@ -100,7 +100,7 @@ def _backward_fake(
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.options = inputs[_COUNT:]
     ctx.save_for_backward(*output, *inputs[:_COUNT])
-    ctx.set_materialize_grads(False)  # whether lse has a gradient decides which formula serves
+    ctx.set_materialize_grads(False)  # a gradient of lse needs another formula
 
 
 def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
@@ -122,7 +122,7 @@ def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
 
 
 def flash_serves(q: Tensor, v: Tensor, scale: float) -> bool:
-    """Whether PyTorch's FlashAttention-2 computes a call's gradients, if there is something to."""
+    """Whether PyTorch's FlashAttention-2 has a backward pass for such q, v and scale."""
     head_dim = q.shape[-1]
     if not (
         q.is_cuda
@@ -139,10 +139,11 @@ def flash_serves(q: Tensor, v: Tensor, scale: float) -> bool:
 
 
 def _flash_takes(call: Call) -> bool:
-    """Whether there is something to compute, without a soft-cap, and a window means the same there.
+    """Whether FlashAttention-2 computes the gradients of this mask: it has no soft-cap, and a
+    window of more than seqlen_k keys on one side means all keys there.
 
-    FlashAttention takes a side of seqlen_k keys for all of them. Beyond the diagonal that holds for
-    no more queries than keys, and only the device knows the lengths of packed sequences.
+    Beyond the diagonal that is right only where there are no more queries than keys. The lengths of
+    packed sequences are known on the device only.
     """
     if call.empty or call.softcap is not None:
         return False
@@ -154,10 +155,11 @@ def _flash_takes(call: Call) -> bool:
 def _flash_gradients(
     call: Call, out: Tensor, lse: Tensor, grad_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs aten::_flash_attention_backward, which means the same by causal and by a window's sides.
+    """Runs aten::_flash_attention_backward, whose causal and window arguments mean the same.
 
-    Dense tensors have heads first. Rows that see no key, with an lse of -inf, would give NaN there:
-    dense, they stay outside; packed, an lse of inf makes their probabilities 0.
+    Dense `out` and `grad_out` have heads first. Rows that see no key have an lse of -inf, and would
+    give NaN there. Dense tensors are passed without these rows; for packed ones, an lse of inf
+    makes the probabilities of these rows 0.
     """
     if call.cu_seqlens is not None:
         lse = lse.masked_fill(lse.isneginf(), float("inf"))
@@ -180,16 +182,17 @@ def _flash_gradients(
 def _aten_gradients(
     call: Call, of_rows: Sequence[Tensor], lse: Tensor, sizes: tuple[Any, ...]
 ) -> Sequence[Tensor]:
-    """(dq, dk, dv), (batch, seqlen, heads, head_dim) or packed, as are grad_out, q and out.
+    """Returns (dq, dk, dv); they and `of_rows` = (grad_out, q, out) are (batch, seqlen, heads,
+    head_dim), or packed.
 
-    `sizes` are the op's cu_seqlens, None where dense, and the longest sequences. The op leaves the
-    gradients of rows and keys of no packed sequence as they were.
+    `sizes` are the op's cu_seqlens, None where dense, and the lengths of the longest sequences. The
+    op does not write the gradients of rows and keys that belong to no packed sequence.
     """
     grad_out, q, out = of_rows
     dense = call.cu_seqlens is None
     k, v = (x.transpose(1, 2) if dense else x for x in (call.k, call.v))
-    q, k, v = rows_contiguous(q, k, v)
-    # PyTorch makes them C's int, which a window of any number of keys may not fit.
+    q, k, v = with_contiguous_rows(q, k, v)
+    # PyTorch converts them to C's int, which may be too small for a window's number of keys.
     left, right = (None if side is None else min(side, k.shape[-3] - 1) for side in call.band)
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device)
     grads: Sequence[Tensor] = torch.ops.aten._flash_attention_backward.default(
@@ -203,14 +206,14 @@ def _aten_gradients(
 
 
 def _within(grad: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """`grad` with 0 in the rows of no sequence."""
+    """Returns `grad` with 0 in the rows that belong to no sequence."""
     row = torch.arange(grad.shape[0], device=grad.device)
     outside = (row < cu_seqlens[0]) | (row >= cu_seqlens[-1])
     return grad.masked_fill(outside[:, None, None], 0.0)
 
 
 def _like(grad: Tensor, tensor: Tensor) -> Tensor:
-    """`grad` with dtype and strides of `torch.empty_like(tensor)`, as the fake op promises."""
+    """Returns `grad` with dtype and strides of `torch.empty_like(tensor)`, as the fake op has."""
     made = torch.empty_like(tensor)
     if (grad.dtype, grad.stride()) == (made.dtype, made.stride()):
         return grad
@@ -223,7 +226,7 @@ def _register(
     run: Callable[..., tuple[Tensor, ...]],
     fake: Callable[..., tuple[Tensor, ...]],
 ) -> Any:
-    """Registers `tunefa::name`, which changes no argument, and what it gives for shapes alone."""
+    """Registers the op `tunefa::name`, which changes no argument, and its fake for shapes."""
     op: Any = torch.library.custom_op(f"tunefa::{name}", run, mutates_args=(), schema=schema)
     op.register_fake(fake)
     return op

@@ -1,4 +1,4 @@
-"""What runs a call: a kernel with a compiled config, or PyTorch where no kernel does."""
+"""A plan runs calls with one kernel and config, or in PyTorch where no kernel serves them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tunefa.runtime.argument_checks import DTYPES
 from tunefa.runtime.call import Call, Options, Tensors, heads_first, no_descales
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
-from tunefa.runtime.kernel_plan import KernelPlan, Launches, all_heads_first, rows_contiguous
-from tunefa.runtime.lock_file import Frozen, Installed
+from tunefa.runtime.kernel_plan import KernelPlan, Launches, all_heads_first, with_contiguous_rows
+from tunefa.runtime.lock_file import Installed, LockFile
 from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
@@ -31,40 +31,40 @@ from tunefa.store.results import Store
 
 PYTORCH = "pytorch"
 _MAX_STRIDE = 2**31
-"""Kernels take strides as 32-bit integers, but for the batch's."""
+"""Kernels take strides as 32-bit integers, except that of the batch."""
 
 Compile = Callable[[Case, Config, bool], Compiled]
-"""A language's `compile`; the runtime's remembers what it compiled."""
+"""Compiles a config for tensors that are aligned, or not; see `tunefa.runtime.compiled`."""
 
 
 class Plan(Protocol):
-    """Runs every call of one key (`tunefa.runtime.call.plan_key`)."""
+    """Runs all calls of one key, see `tunefa.runtime.call.plan_key`."""
 
     @property
     def chosen(self) -> Chosen:
-        """What it runs."""
+        """The kernel and config that it runs, and why."""
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that it holds."""
+        """Bytes of device memory that it holds."""
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a call; out in the call's layout."""
+        """Runs a call; returns (out, lse), with `out` in the call's layout."""
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
-        """The first of what `run` gives."""
+        """Runs a call; returns `out` alone."""
 
 
 @dataclass(frozen=True)
 class PyTorchPlan:
-    """Computes in PyTorch; packed sequences one after the other."""
+    """Computes calls in PyTorch; packed sequences one after the other."""
 
     chosen: Chosen
     options: Options
     device_bytes: int = 0
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a call; out in the call's layout. Packed, it waits for the device."""
+        """Runs a call; returns (out, lse). For packed sequences it waits for the device."""
         call = Call.of(tensors, self.options, scale)
         result, lse = reference.attention(call)
         out = call.new_out()
@@ -72,33 +72,35 @@ class PyTorchPlan:
         return out, lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
-        """The first of what `run` gives."""
+        """Runs a call; returns `out` alone."""
         return self.run(tensors, scale)[0]
 
 
-def because(call: Call, why: str, workload: Workload | None = None) -> Plan:
-    """The plan for a call that no kernel runs, and the reason."""
+def pytorch_plan(call: Call, why: str, workload: Workload | None = None) -> Plan:
+    """The plan that runs a call in PyTorch; `why` is the reason why no kernel runs it."""
     chosen = Chosen(PYTORCH, {}, "pytorch", f"{PYTORCH}: {why}", workload)
     return PyTorchPlan(chosen, call.options)
 
 
-def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile) -> Plan:
-    """The plan for a call on a chip: the config that lookup finds if it compiles, the kernel's
-    default, PyTorch.
+def best_plan(
+    call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile
+) -> Plan:
+    """The plan for a call on a chip: with the config that lookup finds; if that does not compile,
+    with the kernel's default; else in PyTorch.
 
-    Warns where a config does not compile, or none does: what runs then is slower than it could be.
+    Warns where a config does not compile, as the call is slower then than it could be.
     """
     try:
         workload, target = _served(call, chip)
         readable = _readable(call, workload, target.arch, _compilable(kernels, target.arch))
         choice = choose.choose(store, workload, target, readable)
     except TunefaError as error:
-        return because(call, str(error))
+        return pytorch_plan(call, str(error))
     kernel = next(each for each in kernels if each.name == choice.kernel)
     case = Case(kernel, workload, target)
     try:
         aligned = _is_aligned(call, kernel)
-        for chosen in options(choice, case, aligned):
+        for chosen in configs_to_try(choice, case, aligned):
             try:
                 compiled = compile(case, chosen.config, aligned)
                 return _prepared(call, chosen, case, compiled)
@@ -108,13 +110,15 @@ def of(call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile:
     except TunefaError as error:  # there is no compiler, say
         why = str(error)
     warnings.warn(f"attention runs in PyTorch: {why}", stacklevel=2)
-    return because(call, why, workload)
+    return pytorch_plan(call, why, workload)
 
 
-def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: Compile) -> Plan:
-    """The plan for a call on a chip: the record of a lock file as it stands.
+def frozen_plan(
+    call: Call, chip: Chip, lock: LockFile, installed: Installed, compile: Compile
+) -> Plan:
+    """The plan for a call on a chip with exactly the config of a lock file's record.
 
-    Raises TunefaError where there is none, or where it cannot run so.
+    Raises TunefaError where there is no record, or its config cannot run.
     """
     try:
         workload, target = _served(call, chip)
@@ -137,24 +141,24 @@ def frozen(call: Call, chip: Chip, lock: Frozen, installed: Installed, compile: 
         raise lock.cannot(record, str(error)) from error
 
 
-def without_kernel(call: Call, lock: Frozen | None) -> Plan:
-    """The plan for a call that is off CUDA or has a scale that kernels do not take.
+def plan_without_kernel(call: Call, lock: LockFile | None) -> Plan:
+    """The plan for a call that is not on CUDA, or has a scale that kernels do not take.
 
-    Raises TunefaError for one on CUDA in a process that is frozen to `lock`.
+    Raises TunefaError for a call on CUDA in a process that is frozen to `lock`.
     """
     chip = Chip.of(call.q.device)
     why = chip.why_not
     if not why:
-        why = f"scale {call.scale} is not positive, and kernels scale a row's maximum with it"
+        why = f"scale {call.scale} is not positive, and kernels multiply a row's maximum by it"
     if lock is not None and call.q.is_cuda:
         raise lock.serves_no(f"call with q {tuple(call.q.shape)} on {chip.name}", why)
-    return because(call, why)
+    return pytorch_plan(call, why)
 
 
 def _prepared(call: Call, chosen: Chosen, case: Case, compiled: Compiled) -> Plan:
-    """The plan for calls like this one. Raises CompileError as `prepare` of the language does."""
+    """The plan with a compiled config. Raises CompileError where the language's `prepare` does."""
     language = languages.load(case.kernel.language)
-    softcap = call.softcap  # the plan keeps `prepare`, which must not keep the call's tensors
+    softcap = call.softcap  # not `call`: the plan keeps `prepare`, and must not keep the tensors
 
     def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
         spec = LaunchSpec(case, chosen.config, scale, softcap)
@@ -174,17 +178,17 @@ def _prepared(call: Call, chosen: Chosen, case: Case, compiled: Compiled) -> Pla
     )
 
 
-def options(choice: Choice, case: Case, aligned: bool) -> Iterator[Chosen]:
-    """What to try, in this order: the config that was found, the kernel's default.
+def configs_to_try(choice: Choice, case: Case, aligned: bool) -> Iterator[Chosen]:
+    """Yields the configs to try: the one that lookup found, then the kernel's default.
 
-    For tensors that are not `aligned`, each with the parameters that the kernel needs then. A
-    config that the space refuses is left out.
+    Where the tensors are not `aligned`, they have the parameters that the kernel needs for such
+    tensors. A config that the space refuses is left out.
     """
     workload = case.workload
     found = Chosen(choice.kernel, dict(choice.config), choice.how, choice.why, workload)
     yield from _feasible(found, case, aligned)
     if choice.how != "default":
-        why = f"default: what was found cannot run here ({choice.why})"
+        why = f"default: the config that was found cannot run here ({choice.why})"
         default = Chosen(choice.kernel, case.default(), "default", why, workload)
         yield from _feasible(default, case, aligned)
 
@@ -200,7 +204,7 @@ def _feasible(chosen: Chosen, case: Case, aligned: bool) -> Iterator[Chosen]:
 
 
 def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
-    """The parameters that must be others, with what they must be, for tensors that are not aligned.
+    """The parameters to change, with their new values, for tensors that are not aligned.
 
     Raises TunefaError where the kernel cannot read such tensors.
     """
@@ -212,29 +216,29 @@ def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
 
 
 def _compilable(kernels: Sequence[Kernel], arch: Arch) -> Sequence[Kernel]:
-    """The kernels whose compiler is here, if there are any; a record of another is passed over."""
-    lacking = languages.lacking(kernels, arch)
+    """The kernels whose compiler is installed; all of them if no compiler is."""
+    lacking = languages.without_compiler(kernels, arch)
     return [kernel for kernel in kernels if kernel.name not in lacking] or kernels
 
 
 def _readable(
     call: Call, workload: Workload, arch: Arch, kernels: Sequence[Kernel]
 ) -> Sequence[Kernel]:
-    """The kernels that can read the call's tensors.
+    """The kernels that can read the call's tensors, by their alignment.
 
-    Raises TunefaError where no other serves the workload.
+    Raises TunefaError where no such kernel serves the workload.
     """
-    blind = [
+    unreadable = [
         each
         for each in kernels
         if isinstance(each.unaligned, str)
         and each.why_not(workload, arch) is None
         and not _is_aligned(call, each)
     ]
-    rest = [each for each in kernels if each not in blind]
-    if blind and all(each.why_not(workload, arch) for each in rest):
+    rest = [each for each in kernels if each not in unreadable]
+    if unreadable and all(each.why_not(workload, arch) for each in rest):
         why = "; ".join(
-            f"{each.name}: {each.unaligned if each in blind else each.why_not(workload, arch)}"
+            f"{each.name}: {each.unaligned if each in unreadable else each.why_not(workload, arch)}"
             for each in kernels
         )
         raise TunefaError(f"no kernel reads these tensors of {workload} on {arch.name} ({why})")
@@ -242,7 +246,7 @@ def _readable(
 
 
 def _served(call: Call, chip: Chip) -> tuple[Workload, Target]:
-    """What lookup needs. Raises TunefaError with the reason why no kernel is asked."""
+    """The workload and target to look up. Raises TunefaError where no kernel can serve the call."""
     if chip.target is None:
         raise TunefaError(chip.why_not)
     if call.empty:
@@ -251,13 +255,13 @@ def _served(call: Call, chip: Chip) -> tuple[Workload, Target]:
         raise TunefaError(f"no kernel takes {call.q.dtype}")
     for name, tensor in (("q", call.q), ("k", call.k), ("v", call.v)):
         if max(tensor.stride()[1:]) >= _MAX_STRIDE:
-            raise TunefaError(f"{name} has strides {tensor.stride()}, and kernels take 32 bits")
+            raise TunefaError(f"{name} has strides {tensor.stride()}, too large for 32 bits")
     return call.workload(), chip.target
 
 
 def _is_aligned(call: Call, kernel: Kernel) -> bool:
     tensors = _tensors(call)
-    # No source says that TMA takes a stride of 0, which an expanded tensor has.
+    # An expanded tensor has a stride of 0. No source says that TMA takes one.
     expanded = any(
         step == 0 and size > 1
         for tensor in tensors
@@ -267,9 +271,9 @@ def _is_aligned(call: Call, kernel: Kernel) -> bool:
 
 
 def _tensors(call: Call) -> tuple[Tensor, ...]:
-    """The call's tensors and new ones for what it returns, as its plan hands them to a kernel."""
+    """The call's tensors with new out and lse, with heads first, as launches are prepared."""
     layout = call.options.layout
     q, k, v = (heads_first(tensor, layout) for tensor in (call.q, call.k, call.v))
-    q, k, v = rows_contiguous(q, k, v)  # in the caller's layout, as the plan copies them
+    q, k, v = with_contiguous_rows(q, k, v)  # as the plan does for each call
     more = call.descales if call.cu_seqlens is None else call.cu_seqlens
     return all_heads_first((q, k, v, call.new_out(), call.new_lse(), *more), layout)

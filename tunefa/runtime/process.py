@@ -1,7 +1,8 @@
-"""The first call of a shape decides what runs, later calls run it.
+"""The runtime of a process: the first call of a shape makes a plan, and later calls run it.
 
-Deciding is checking the arguments, lookup, reading YAML and compiling. It leaves a plan under
-everything it depended on, so that a later call is one dictionary lookup and a launch.
+To make a plan, the arguments are checked, a config is looked up in the YAML files and compiled. The
+plan is kept under a key of everything that it depends on, so that a later call is one dictionary
+lookup and a launch.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
-from tunefa.runtime.lock_file import Freeze, Installed
+from tunefa.runtime.lock_file import FreezeState, Installed
 from tunefa.runtime.plan import Plan
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
@@ -30,12 +31,13 @@ from tunefa.store.record import Record
 from tunefa.store.results import Store
 
 MAX_PLANS = 4096
-"""A server that decodes makes one for each length. One counts once more for every 16 KiB that it
-holds on the device (`KernelPlan.device_bytes`), so that all hold at most 64 MiB there."""
+"""How many plans are kept. A server that decodes needs one for each length. A plan counts once more
+for every 16 KiB that it holds on the device (`KernelPlan.device_bytes`), so that all plans together
+hold at most 64 MiB there."""
 
 
 class _Records(Store):
-    """The records that were loaded into this process, then those on disk."""
+    """The records that were loaded into this process, followed by those on disk."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         super().__init__(roots)
@@ -46,7 +48,7 @@ class _Records(Store):
 
 
 class Runtime:
-    """Plans, compiled configs and records of one process. Threads may share it."""
+    """The plans, compiled configs and records of one process. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -55,20 +57,20 @@ class Runtime:
         self._records: _Records | None = None
         self._kernels: tuple[Kernel, ...] | None = None
         self._installed: Installed | None = None
-        self._freeze = Freeze()
+        self._freeze = FreezeState()
         self._last = threading.local()
 
     @property
     def last(self) -> Chosen | None:
-        """What ran this thread's last call; None before the first."""
+        """The choice that ran this thread's last call; None before the first call."""
         chosen: Chosen | None = getattr(self._last, "chosen", None)
-        # The plan launches with its config, which is nobody else's to change.
+        # A copy, because the plan goes on using its config.
         return chosen and replace(chosen, config=dict(chosen.config))
 
     def ready(
         self, tensors: Tensors, options: Options, scale: float | None
     ) -> tuple[Plan, float | None]:
-        """What runs a call with these arguments, without autograd, and the scale as it takes it."""
+        """The plan for a call with these arguments, and the scale to run it with."""
         on_cuda = tensors.q.is_cuda
         if on_cuda and is_usual(scale):
             plan = self.plan(tensors, options)
@@ -77,13 +79,13 @@ class Runtime:
             scale = call.scale
             if on_cuda and scale > 0:
                 plan = self.plan(tensors, options)
-            else:  # no kernel may run it, whatever its shape
-                plan = plans.without_kernel(call, self._freeze.file)
+            else:  # kernels serve no such call, of any shape
+                plan = plans.plan_without_kernel(call, self._freeze.file)
         self._last.chosen = plan.chosen
         return plan, scale
 
     def plan(self, tensors: Tensors, options: Options) -> Plan:
-        """The plan for calls of this key with a positive scale; made if there is none yet.
+        """The plan for calls of this key with a positive scale; it is made if there is none yet.
 
         Raises TunefaError for the first argument that does not fit.
         """
@@ -91,7 +93,7 @@ class Runtime:
         return self._plans.get(key) or self._add(key, Call.of(tensors, options, None))
 
     def load(self, path: Path, frozen: bool = False) -> None:
-        """Adds the records of a file, or freezes to it; known shapes are decided again."""
+        """Adds the records of a file, or freezes to it. Plans are made again afterwards."""
         with self._lock:
             if frozen:
                 self._freeze.to(path)
@@ -113,10 +115,10 @@ class Runtime:
                 chip, compiler = self._devices[device]
                 lock = self._freeze.file
                 if lock is None:
-                    plan = plans.of(call, chip, self._stored(), self._kernels, compiler)
+                    plan = plans.best_plan(call, chip, self._stored(), self._kernels, compiler)
                 else:
                     self._installed = self._installed or Installed(self._kernels)
-                    plan = plans.frozen(call, chip, lock, self._installed, compiler)
+                    plan = plans.frozen_plan(call, chip, lock, self._installed, compiler)
                 self._plans.add(key, plan)
             return plan
 
@@ -130,29 +132,31 @@ _RUNTIME = Runtime()
 
 
 def current() -> Runtime:
-    """That of this process."""
+    """The runtime of this process."""
     return _RUNTIME
 
 
 def last_choice() -> Chosen | None:
-    """What ran this thread's last call of `flash_attention` or `flash_attention_varlen`, and why.
+    """Returns what ran this thread's last call of `flash_attention` or `flash_attention_varlen`,
+    and why.
 
-    None before the first. A replayed CUDA graph is no call.
+    It is None before the first call. The replay of a CUDA graph is not a call.
     """
     return _RUNTIME.last
 
 
 def load(path: str | PathLike[str], *, frozen: bool = False) -> None:
-    """Adds the records of a YAML file, as `tunefa search --out` writes it, for this process.
+    """Loads the records of a YAML file, which `tunefa search --out` or `tunefa export` wrote.
 
-    They stand before those of the user's store and of tunefa itself, the last file first. `frozen`:
-    CUDA calls use the exact records of this file or raise, as with TUNEFA_FROZEN.
+    In this process they come before those of the user's store and those that tunefa ships; the file
+    that was loaded last comes first. With `frozen`, calls on CUDA use exactly the records of this
+    file or raise TunefaError, as with the environment variable TUNEFA_FROZEN.
 
-    Raises TunefaError, with file and line, for a file that cannot be read as results.
+    Raises TunefaError, with file and line, for a file that cannot be read.
     """
     _RUNTIME.load(Path(path), frozen)
 
 
 def is_usual(scale: float | None) -> bool:
-    """Whether kernels take it as it is: the rest is to be checked first, or PyTorch's."""
+    """Whether kernels take the scale without a check."""
     return scale is None or (type(scale) is float and 0.0 < scale < math.inf)

@@ -1,1 +1,1 @@
-"""The search: what is proposed, in which order, for how long, and which trial becomes a record."""
+"""The search: it tries configs until its budget is used, and keeps the best as a record."""

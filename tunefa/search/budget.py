@@ -1,4 +1,4 @@
-"""How long a search may take."""
+"""The budget of a search: how long it may take, and how several kernels share it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from dataclasses import dataclass, field
 from tunefa.errors import TunefaError
 
 LOOK_S = 7.0
-"""What each of several kernels is left at least: its compilers start, the first of them are done,
-and two configs race."""
+"""The least time of each of several kernels: enough to start its compilers, to get the first
+configs and to race two of them."""
 LOOK_TRIALS = 20
-"""The same of a budget of trials: enough of them are right to say what the kernel is worth."""
+"""The least number of trials of each of several kernels: enough to judge the kernel."""
 _NEXT = 2 / 3
-"""Of what is beyond these looks, the part of the kernel that is searched next. The first is the one
-that is expected to win; not all is its own, as the model of time may be wrong about kernels."""
+"""The part of the remaining budget that the kernel searched next gets. The first kernel is the one
+that is expected to win. It does not get all, as the cost model may be wrong about kernels."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a search may take: seconds, start-up and the last check included, or trials."""
+    """How long a search may take: in seconds, from start-up to the last check, or in trials."""
 
     seconds: float | None = None
     trials: int | None = None
     start: float = field(default_factory=time.monotonic, compare=False, repr=False)
-    """When its seconds begin to count, by `time.monotonic`: when it was made."""
+    """The `time.monotonic` from which its seconds count: when the budget was made."""
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """`60s` or `2m` for a time, `200` for trials. Raises TunefaError for anything else."""
+        """Reads a time (`60s`, `2m`) or trials (`200`). Raises TunefaError for anything else."""
         found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)(s|m|min)?", text.strip())
         if found is None or float(found[1]) <= 0 or (not found[2] and "." in found[1]):
             raise TunefaError(
@@ -46,20 +46,22 @@ class Budget:
         return time.monotonic() - self.start
 
     def deadline(self, share: float = 1.0) -> float:
-        """The `time.monotonic` at which a share of its seconds is over; infinite without any."""
+        """The `time.monotonic` at which a share of its seconds is over; infinite for trials."""
         return math.inf if self.seconds is None else self.start + share * self.seconds
 
     def trials_left(self, share: float, used: int) -> int | None:
-        """How many more of its trials make a share; None for a budget of seconds."""
+        """How many trials of a share are left after `used`; None for a budget of seconds."""
         if self.trials is None:
             return None
         return max(0, math.ceil(round(share * self.trials, 9)) - used)
 
     def shares(self, kernels: int, part: float = 1.0) -> list[float]:
-        """How much of it is used when each of so many kernels is done: `part` with the last one.
+        """The fractions of the budget that are used when each of so many kernels is done.
 
-        Each has a look, of little an equal part. Of what is beyond, the first has two thirds, the
-        next two thirds of the rest, and so on. What one leaves over is there for the next.
+        The last fraction is `part`. Each kernel gets the least time or number of trials for a look
+        at it, or an equal part of a small budget. Of the rest, the first kernel gets two thirds,
+        the next one two thirds of what is then left, and so on. A kernel may use what the ones
+        before it left over.
         """
         whole, least = (self.seconds, LOOK_S) if self.seconds else (self.trials or 1, LOOK_TRIALS)
         look = min(least / whole, part / kernels)
@@ -68,6 +70,6 @@ class Budget:
         return [*ends, part]
 
     def fraction(self, elapsed_s: float, done: int) -> float:
-        """How much of it is used, 0 to 1."""
+        """The fraction of the budget that is used, 0 to 1."""
         used = elapsed_s / self.seconds if self.seconds else done / max(1, self.trials or 1)
         return min(1.0, used)

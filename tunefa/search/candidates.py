@@ -1,4 +1,4 @@
-"""The configs that a search chooses among, and what is expected of them before the first trial."""
+"""The configs that a search chooses among, and their expected times before the first trial."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefa.compile import languages
-from tunefa.costmodel.expected import expected_us
+from tunefa.costmodel.expected_time import expected_us
 from tunefa.errors import TunefaError
 from tunefa.measure import npu as npu_objectives
 from tunefa.search.request import Request
@@ -22,11 +22,11 @@ from tunefa.spec.trial import Config, identity
 from tunefa.store import lookup
 from tunefa.store.results import Store
 
-_SAME = "what is compiled is the same as another's"
+_SAME = "the config must not compile to the same code as another one"
 
 
 def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
-    """By kernel, what the rules leave of its space.
+    """The configs that the rules allow, by kernel.
 
     Raises TunefaError with each rule's refusals where no kernel has a feasible config.
     """
@@ -44,7 +44,10 @@ def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
 
 
 def _feasible(request: Request, case: Case) -> Feasible:
-    """What the rules leave of a kernel's space; of configs that are one trial, the first."""
+    """The configs of a kernel that the rules allow.
+
+    Where nothing is timed, configs that compile to one program count once: the first of them.
+    """
     timed = request.measured or request.replay is not None
     space = case.kernel.space if timed else case.kernel.space.untimed()
     found = space.feasible(case.workload, case.arch)
@@ -59,7 +62,7 @@ def _feasible(request: Request, case: Case) -> Feasible:
 
 
 def check_interpreters(request: Request) -> None:
-    """Raises TunefaError where a winner is to be checked in an interpreter that does not run."""
+    """Raises TunefaError where winners are checked in an interpreter, and it does not run here."""
     if request.objective != "predicted":
         return
     for kernel in request.kernels:
@@ -69,12 +72,12 @@ def check_interpreters(request: Request) -> None:
 
 
 def by_predicted_time(cases: Sequence[Case], feasible: Mapping[str, Feasible]) -> list[Case]:
-    """The cases, first that whose kernel the cost model expects to be the fastest; equals as they
-    were.
+    """Returns the cases in the order of their predicted times; equal ones stay in their order.
 
-    A kernel's default stands for it, which was measured to be good. What the model likes best of a
-    large space is its most flattering mistake, and stands for a kernel without a default only: on
-    the eight landscapes it named the faster of two kernels six times, the defaults seven times.
+    The predicted time of a kernel is that of its default config, which was measured to be good. The
+    config with the least predicted time in a large space is often the cost model's largest error,
+    so it is used only for a kernel without a default. On the eight recorded landscapes it named the
+    faster of two kernels six times, the defaults seven times.
     """
 
     def predicted_us(case: Case) -> float:
@@ -93,9 +96,9 @@ def search_problem(
     known: Sequence[Config],
     trials: int | None,
 ) -> SearchProblem:
-    """The feasible configs with the model's expectations; `known` ones are worth trying first.
+    """The feasible configs with the times that the cost model expects; `known` ones come first.
 
-    `trials` is what this kernel may use of a budget of trials.
+    `trials` is this kernel's share of a budget of trials, None for a budget of seconds.
     """
     made = SearchProblem(
         parameters=case.kernel.space.parameters,
@@ -107,9 +110,9 @@ def search_problem(
     )
     if not isinstance(case.arch, NpuArch):
         return made
-    room = [_room(case, config) for config in feasible.configs]
-    exact = not request.measured  # the same latency model says both times
-    return replace(made, room=room, exact=exact, memories=tuple(case.arch.capacities))
+    free = [_free_memory(case, config) for config in feasible.configs]
+    exact = not request.measured  # expected and final times come from the same latency model
+    return replace(made, free_memory=free, exact=exact, memories=tuple(case.arch.capacities))
 
 
 def faster_untried(
@@ -118,8 +121,11 @@ def faster_untried(
     tried: Collection[tuple[str, tuple[object, ...]]],
     best_us: float,
 ) -> int:
-    """Configs that an NPU's latency model says are faster, of which no compiler has said that they
-    do not fit; `tried` are kernels' names and configs' identities."""
+    """Counts the configs that an NPU's latency model expects to take less than `best_us`, and that
+    no compiler was asked about.
+
+    `tried` are (kernel, config's identity).
+    """
     return sum(
         us < best_us and (kernel.name, identity(config)) not in tried
         for kernel in request.kernels
@@ -132,14 +138,14 @@ def faster_untried(
 
 
 def default(case: Case) -> Config | None:
-    """The kernel's default; None where it has none."""
+    """The kernel's default config; None where it has none."""
     with contextlib.suppress(TunefaError):
         return case.default()
     return None
 
 
 def known_configs(request: Request, case: Case, store: Store) -> list[Config]:
-    """What the store holds for the nearest workload, and the kernel's default, if there are any."""
+    """The store's config for the nearest workload and the kernel's default, where they exist."""
     known: list[Config] = []
     with contextlib.suppress(TunefaError):
         here = request.measured
@@ -150,8 +156,8 @@ def known_configs(request: Request, case: Case, store: Store) -> list[Config]:
 
 
 def _all_expected_us(case: Case, configs: Sequence[Config]) -> Iterator[float]:
-    """The expected time of each config; the model is asked once for those that it sees no
-    difference between."""
+    """The expected time of each config, in us. The cost model is asked once for configs that differ
+    only in parameters that it does not know."""
     known: dict[tuple[object, ...], float] = {}
     for config in configs:
         seen = tuple(config[name] for name in case.kernel.space.seen_by_cost_model)
@@ -160,8 +166,8 @@ def _all_expected_us(case: Case, configs: Sequence[Config]) -> Iterator[float]:
         yield known[seen]
 
 
-def _room(case: Case, config: Config) -> float:
-    """The free part of the memory of an NPU that formulas expect to be the fullest."""
+def _free_memory(case: Case, config: Config) -> float:
+    """The free fraction of the fullest NPU memory by formulas; below 0 if it is exceeded."""
     arch = npu(case.arch)
     resources = npu_objectives.estimated(case.npu_tiling(config), arch)
     planned = resources.planned

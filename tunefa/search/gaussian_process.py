@@ -1,11 +1,14 @@
 """Gaussian process regression over a list of configs.
 
-A value is a linear trend plus a process with covariance amplitude^2 exp(-sum_j w_j |x_j - x'_j|),
-x_j the position of parameter j's value in its list. Of 30 random trials of good configs (within 1.8
-times the best) of ten workloads on an H200, it predicted the times of the others to 8.7 % on
-average, the same with a Matern kernel of order 3/2 to 9.2 % and of 5/2 to 9.5 %. Amplitude and w
-maximise the posterior density, under log-normal priors (Rasmussen and Williams, "Gaussian Processes
-for Machine Learning", 2006, chapter 5).
+A value is a linear trend plus a Gaussian process with the covariance
+
+    amplitude^2 exp(-sum_j w_j |x_j - x'_j|),
+
+where x_j is the position of parameter j's value in its list. Given 30 random trials of good configs
+(within 1.8 times the best) of ten workloads on an H200, it predicted the times of the other good
+configs to 8.7 % on average; with a Matern kernel of order 3/2 it was 9.2 %, of order 5/2 9.5 %. The
+amplitude and the weights w maximise the posterior density under log-normal priors (Rasmussen and
+Williams, "Gaussian Processes for Machine Learning", 2006, chapter 5).
 """
 
 from __future__ import annotations
@@ -17,24 +20,29 @@ from scipy.optimize import minimize
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-"""Positions in the list of configs."""
+"""Positions in a list: of configs, or of a parameter's values."""
 
 _WEIGHT, _WEIGHT_SD = 0.3, 1.0
-"""Prior of w: a step along a list leaves three quarters of the correlation; sd of its logarithm."""
+"""The prior of w: a step along a list leaves three quarters of the correlation; and the standard
+deviation of its logarithm."""
 _AMPLITUDE_SD = 0.5
-"""Of the logarithm of the amplitude."""
+"""The standard deviation of the logarithm of the amplitude."""
 _FEWEST = 4
-"""Values from which it is worth fitting."""
+"""The least number of values that is worth a fit."""
 _REFIT = 1.1
-"""Growth of the number of values after which the process is fitted again."""
+"""The factor by which the number of values must grow before the process is fitted again."""
 
 
 class Process:
-    """Remembers its last fit as the next one's start."""
+    """A Gaussian process over configs; each fit starts from the last one's result."""
 
     def __init__(self, places: Places, trend: Array, amplitude: float, noise: float) -> None:
-        """`places`: (configs, parameters); `trend`: (configs, terms), each term times the sd of its
-        coefficient; `amplitude` is expected of the process, `noise` is the sd of a value."""
+        """Makes a process that knows no values yet.
+
+        `places` is (configs, parameters). `trend` is (configs, terms), each term multiplied by the
+        standard deviation (sd) of its coefficient. `amplitude` is the expected one, and `noise` the
+        sd of a value.
+        """
         varies = (places != places[:1]).any(axis=0)
         self._places: Array = places[:, varies].astype(float)
         self._trend, self._noise = trend, noise
@@ -44,7 +52,7 @@ class Process:
         self._fitted_to = 0
 
     def fit(self, known: Places, values: Array) -> None:
-        """Takes weights and amplitude of the greatest posterior density for the `values` there."""
+        """Fits weights and amplitude to the `values` of the configs at `known`."""
         if len(known) < max(_FEWEST, _REFIT * self._fitted_to):
             return
         places = self._places[known].T
@@ -69,7 +77,10 @@ class Process:
         self._fitted, self._fitted_to = found.x, len(known)
 
     def posterior(self, known: Places, values: Array, sure: Places) -> tuple[Array, Array]:
-        """(mean, sd) of every config, given the `values` there; no doubt is left of the `sure`."""
+        """Returns the mean and the sd of every config, given the `values` of those at `known`.
+
+        The configs at `sure` count as known too, with their mean as their value.
+        """
         seen = np.r_[known, sure]
         everything = np.arange(len(self._places))
         covariance = self._covariance(seen, seen) + self._noise**2 * np.eye(len(seen))

@@ -1,7 +1,7 @@
-"""Which kernel wins where several were searched.
+"""Decides which kernel wins where several were searched.
 
-Each kernel's race has its own time, and a device drifts between two. So on a device the winners
-race once more, against each other; predicted or replayed times do not drift, and are compared.
+A device drifts between the races of two kernels. So on a device the kernels' winners race once
+more, against each other. Predicted and replayed times do not drift, and are compared as they are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tunefa.search.winner import Winner
 from tunefa.spec.kernel import Kernel
 
 RACE_S = 8.0
-"""A new process with its CUDA context, and rounds of two or three launches."""
-MOST = 0.2
+"""Seconds for this race: to start a new process with its CUDA context, and for the rounds."""
+MAX_SHARE = 0.2
 """The largest part of a budget of seconds that this race may take."""
 
 
@@ -28,42 +28,43 @@ def share_before(request: Request, kernels: int) -> float:
     seconds = request.budget.seconds
     if kernels < 2 or seconds is None or request.objective != "measured":
         return 1.0
-    return 1.0 - min(MOST, RACE_S / seconds)
+    return 1.0 - min(MAX_SHARE, RACE_S / seconds)
 
 
 def winner(
     request: Request, winners: Sequence[Winner], process: Workers | None = None
 ) -> Winner | None:
-    """The best of the kernels' winners; its certificate says by what, under `kernels`.
+    """The best of the kernels' winners; None if there are none.
 
-    They are raced in `process`, a single worker.
+    `kernels` in its certificate says how the kernels compare. The race runs in `process`, a single
+    worker.
     """
     ranked = sorted(winners, key=lambda won: won.median_us)
     if len(ranked) < 2 or request.objective != "measured":
         return ranked[0] if ranked else None
     first, *rivals = ranked
     case = request.case(first.kernel)
-    device = measured.on(case.arch, request.mode)(case, request.workers, process)
+    device = measured.objective(case.arch, request.mode)(case, request.workers, process)
     others = [(won.kernel.name, won.trial) for won in rivals]
     with device:
-        raced = device.final(first.trial, others, request.budget.deadline())
-    if isinstance(raced, measured.Lost):
-        why = f"the faster in its own race: {raced.reason} in the race between kernels"
+        raced = device.race_kernels(first.trial, others, request.budget.deadline())
+    if isinstance(raced, measured.LostProcess):
+        why = f"the fastest by the kernels' own races; their common race was lost: {raced.reason}"
         return _certified(first, {"decision": why})
     won = next(won for won in ranked if won.kernel.name == raced.kernel)
     return _certified(won, raced.certificate)
 
 
-def unraced(
+def winners_without_race(
     request: Request, kernels: Sequence[Kernel], finished: Sequence[FinishedTrial]
 ) -> list[Winner]:
-    """Of each kernel that Ctrl-C kept from a race, the best that was found right."""
+    """The best right trial of each kernel that had no race because of Ctrl-C."""
     found = []
     for kernel in kernels:
         own = [each.trial for each in finished if each.kernel == kernel.name]
-        # Without an interpreter nothing says more of a prediction than that it compiles.
+        # A prediction in a language without an interpreter is never checked.
         checked = request.measured or languages.has_interpreter(kernel.language)
-        left = measured.unraced(own, "interrupted", checked)
+        left = measured.without_race(own, "interrupted", checked)
         if left.winner is not None:
             certificate = left.certificate if request.objective == "measured" else None
             mode, objective = request.serving_mode, request.objective

@@ -1,4 +1,4 @@
-"""The search loop: keeps an objective busy until the budget is used or nothing gets better."""
+"""The search loop: it keeps an objective busy until the budget is used or nothing gets better."""
 
 from __future__ import annotations
 
@@ -14,35 +14,40 @@ from tunefa.spec.trial import Trial, time_us
 from tunefa.store.record import ObjectiveKind
 
 _PLATEAU_TRIALS = 60
-"""A search by seconds ends early after so many trials (and a third of all) without a 0.5 % gain."""
+"""A search with a budget of seconds ends early after so many trials without a gain of 0.5 %, if
+they are also a third of all trials."""
 _MODELLED_PLATEAU_TRIALS = 200
-"""The same where a law says the time and a compiler only whether a config fits: it takes a third of
-a second, and what is just too large leads nowhere near as smoothly as times do."""
+"""The same number where a latency model says the time and the compiler only whether a config fits.
+A trial takes a third of a second then, and whether configs fit is harder to predict than times."""
 _GAIN = 0.995
+"""A trial is a gain if its time is less than the best time multiplied by this."""
 BEHIND = 0.15
-"""A kernel whose best is so much slower than another's winner does not catch up any more: after a
-fair look the best was 6 % from that of the whole space at most (docs/search.md). The rest is for
-what screenings and the other's race differ by."""
+"""A kernel is given up if its best is so much slower, relatively, than another kernel's winner.
+After a fair look, the best was at most 6 % slower than the best of the whole space
+(docs/search.md). The rest allows for the difference between a screening and the other kernel's
+race."""
 
 
 @dataclass
 class StoppingRule:
-    """Tells when more trials of a kernel are not worth their time: no gain, or no chance."""
+    """Says when to stop the search of a kernel: if nothing gets better, or it cannot win."""
 
     to_beat_us: float = math.inf
-    """The best of the kernels that were searched before."""
+    """The best time of the kernels that were searched before."""
     fair_trials: float = math.inf
-    """Right trials that make a fair look at the kernel, see `strategies.fair_trials`."""
+    """The right trials that show how fast the kernel can be, see `strategies.fair_trials`."""
     patience: int = _PLATEAU_TRIALS
-    """Trials without a gain that end a search, see `patience`."""
+    """The number of trials without a gain after which a search ends, see `patience`."""
     best_us: float = math.inf
     since_best: int = 0
     """Trials since the last gain."""
     done: int = 0
+    """Trials so far."""
     right: int = 0
+    """Trials so far with the outcome `ok`."""
 
     def resumed(self, earlier: Sequence[Trial]) -> StoppingRule:
-        """Of a search that goes on after these trials: what they found is no gain any more."""
+        """The rule for a search that continues after these trials; their best is no new gain."""
         right = [trial for trial in earlier if trial.outcome == "ok"]
         best_us = min(map(time_us, right), default=math.inf)
         return replace(self, best_us=best_us, done=len(earlier), right=len(right))
@@ -61,34 +66,34 @@ class StoppingRule:
 
     @property
     def on_plateau(self) -> bool:
-        """Whether nothing has got better for long."""
+        """Whether there was no gain for a long time."""
         return self.since_best > max(self.patience, self.done // 3)
 
     @property
     def slower_by(self) -> float:
-        """How much slower its best is than what it has to beat, relative to that."""
+        """How much slower the best is than the time to beat, relative to that time."""
         return self.best_us / self.to_beat_us - 1.0
 
     @property
     def behind(self) -> bool:
-        """Whether it is too slow by now."""
+        """Whether the best so far is too slow to win."""
         return self.slower_by > BEHIND
 
     @property
     def lost(self) -> bool:
-        """Whether it was after a fair look."""
+        """Whether the best is too slow to win, after enough right trials to be sure."""
         return self.behind and self.right >= self.fair_trials
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one kernel may use of a budget."""
+    """The share of a budget that one kernel may use."""
 
     budget: Budget
     fraction: float
-    """Of the whole budget: how much is used when this kernel is done, 0 to 1."""
+    """The fraction of the whole budget that is used when this kernel is done, 0 to 1."""
     started: int
-    """Trials that count already, by other kernels and by an earlier search."""
+    """Trials of other kernels and of an earlier search, which count as well."""
     reserve_s: float
     """Seconds to leave for the race."""
 
@@ -98,35 +103,36 @@ class Share:
         return self.budget.deadline(self.fraction)
 
     def search_until(self) -> float:
-        """When the race begins: the reserve before the deadline, but half of what is left."""
+        """The `time.monotonic` at which the race begins: the reserve before the deadline, but at
+        the earliest when half of the time that is left now is over."""
         left_s = self.deadline - time.monotonic()
         return self.deadline - min(self.reserve_s, max(0.0, left_s) / 2)
 
     def is_used(self, submitted: int) -> bool:
-        """Whether a budget of trials is, by those submitted."""
+        """Whether a budget of trials is used once so many are submitted."""
         left = self.budget.trials_left(self.fraction, self.started)
         return left is not None and submitted >= left
 
 
 def patience(objective: ObjectiveKind) -> int:
-    """Trials without a gain after which a search by seconds ends."""
+    """The number of trials without a gain after which a search with a budget of seconds ends."""
     return _MODELLED_PLATEAU_TRIALS if objective == "modelled" else _PLATEAU_TRIALS
 
 
 def trials(
     strategy: Strategy, evaluator: Objective, share: Share, stopping: StoppingRule
 ) -> Iterator[Trial]:
-    """Trials as they finish; `stopping` counts them.
+    """Yields trials as they finish; `stopping` counts them.
 
-    At the end of its time, or once the kernel has lost, what is under way is abandoned. Only a
-    search that has found nothing right by then waits for what it has started, one config at least:
-    the first is the one most likely to be right.
+    When its time is over, or the kernel has lost, configs in progress are abandoned. But a search
+    that has found nothing right waits for the configs that it has started, at least one: the first
+    config is the one that is most likely to be right.
     """
     until = share.search_until()
     by_time = share.budget.seconds is not None
-    underway, submitted, exhausted = 0, 0, False
+    in_progress, submitted, exhausted = 0, 0, False
     while not stopping.lost:
-        while not exhausted and underway < evaluator.width:
+        while not exhausted and in_progress < evaluator.width:
             if by_time:
                 may_end = submitted or stopping.found_any
                 exhausted = stopping.on_plateau or (bool(may_end) and time.monotonic() >= until)
@@ -137,13 +143,13 @@ def trials(
                 exhausted = True
                 break
             evaluator.submit(config)
-            underway, submitted = underway + 1, submitted + 1
+            in_progress, submitted = in_progress + 1, submitted + 1
         left_s = until - time.monotonic() if stopping.found_any else math.inf
-        if underway == 0 or left_s <= 0.0:
+        if in_progress == 0 or left_s <= 0.0:
             return
         trial = evaluator.next(left_s)
         if trial is None:
             return
-        underway -= 1
+        in_progress -= 1
         stopping.add(trial)
         yield trial

@@ -1,4 +1,4 @@
-"""What a search is asked, where it stands, and what it found."""
+"""The request, the progress and the result of a search."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from tunefa.store.record import ObjectiveKind, Record
 
 @dataclass(frozen=True)
 class Request:
-    """What to search, and how."""
+    """The workload, target and kernels of a search, and its options."""
 
     workload: Workload
     target: Target
     measured: bool
-    """Whether the target is the device of this machine, which times what is found."""
+    """Whether the target is the device of this machine, so that configs are timed on it."""
     kernels: tuple[Kernel, ...]
     budget: Budget
     strategy: str = "auto"
     seed: int = 0
     workers: int | None = None
-    """Processes that compile; None for one per core."""
+    """The number of processes that compile; None means one per core."""
     finalists: int = 8
-    """How many race for the win, beside those they must beat."""
+    """How many of the best trials race, beside the configs that they must beat."""
     resume: Path | None = None
-    """The journal to go on with, see `tunefa.search.resume`."""
+    """The journal of the search to continue, see `tunefa.search.resume`."""
     mode: Mode = "eager"
-    """How launches are timed, see `tunefa.measure.timing`; unused where nothing is measured."""
+    """How launches are made when they are timed, see `tunefa.measure.timing`."""
     storage: str | None = None
-    """The database for the Optuna studies; None for a file beside the journal."""
+    """The URL of the database for the Optuna studies; None means a file beside the journal."""
     replay: Landscape | None = None
-    """What answers in place of a device or a compiler; nothing is stored then."""
+    """A recorded landscape that answers instead of a device; nothing is stored then."""
     estimate: bool = False
-    """Whether formulas answer in place of an NPU's compiler."""
+    """Whether formulas answer instead of an NPU's compiler."""
 
     def case(self, kernel: Kernel) -> Case:
-        """One of the kernels on the workload and target."""
+        """The case of one of the kernels, on the workload and the target."""
         return Case(kernel, self.workload, self.target)
 
     @property
     def objective(self) -> ObjectiveKind:
-        """What its times are."""
+        """The kind of objective, which says what the times of its trials are."""
         if self.replay is not None:
             return "replayed"
         if self.measured:
@@ -62,7 +62,7 @@ class Request:
 
     @property
     def serving_mode(self) -> Mode | None:
-        """How what it finds was timed; None where a model says the time."""
+        """The mode that its trials were timed in; None where nothing is timed."""
         if self.replay is not None:
             return self.replay.mode
         return self.mode if self.measured else None
@@ -78,7 +78,7 @@ class FinishedTrial:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a search stands."""
+    """The state of a search at one moment."""
 
     kernel: str
     done: int
@@ -86,15 +86,16 @@ class Progress:
     best: Trial | None
     elapsed_s: float
     fraction: float
-    """The part of the budget that is used, 0 to 1."""
+    """The fraction of the budget that is used, 0 to 1."""
     stage: str
+    """`search`, `race` or `check`."""
     earlier: float = 0.0
-    """The part of the budget that the search which this one continues has used."""
+    """The fraction of the budget that was used by the search which this one continues."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a search found."""
+    """The result of a search."""
 
     request: Request
     record: Record | None
@@ -106,12 +107,12 @@ class Result:
     stored: Path | None
     interrupted: bool
     left_early: Mapping[str, float] = field(default_factory=dict)
-    """By kernel that had no chance any more, how much slower its best was than another's."""
+    """How much slower, relatively, the best of each kernel was that was given up early."""
 
     def top(self, n: int) -> list[FinishedTrial]:
-        """The n best that are right, best first; those that raced before those that did not.
+        """The n best right trials, best first; trials that raced come before those that did not.
 
-        Of equals the one that became the record comes first.
+        Among equals, the one that became the record comes first.
         """
         right = [f for f in self.finished if f.trial.outcome == "ok" and f.trial.median_us]
         return sorted(right, key=lambda f: (*_standing(f), not self._became_the_record(f)))[:n]
@@ -125,6 +126,6 @@ class Result:
 
 
 def _standing(finished: FinishedTrial) -> tuple[bool, float]:
-    """Sort key: trials that raced first (a screening takes fewer samples), then the time."""
+    """The sort key of `top`. A trial has raced if it has more samples than a screening takes."""
     screened = len(finished.trial.samples_us) < race.LOOK_EVERY
     return screened, time_us(finished.trial)

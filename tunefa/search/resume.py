@@ -1,4 +1,4 @@
-"""Going on with a search that was ended: which journal, and what of it still holds."""
+"""Continues a search that has ended: finds its journal and the trials that are still valid."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _QUESTION = ("workload", "arch", "device", "objective", "mode")
 
 
 @dataclass(frozen=True)
-class Found:
-    """The journal to go on with, if there is one, and a sentence for the user about it."""
+class FoundJournal:
+    """The journal to continue, if there is one, and a message for the user about it."""
 
     path: Path | None
-    said: str
+    message: str
 
 
 def header(request: Request) -> dict[str, Any]:
-    """What a journal says of the search that it belongs to."""
+    """The first line of a journal: the question of the search, and its versions."""
     replay = request.replay
     made = {
         k.name: replay.provenance[k.name] if replay else provenance.of(k) for k in request.kernels
@@ -46,9 +46,10 @@ def header(request: Request) -> dict[str, Any]:
     }
 
 
-def find(request: Request, named: Path | None = None) -> Found:
-    """The named journal, else the newest that asks the same; none where its trials do not hold.
+def find(request: Request, named: Path | None = None) -> FoundJournal:
+    """Finds the journal to continue: the one that is named, else the newest with the same question.
 
+    There is none where kernels or compilers have changed since, as its trials are not valid then.
     Raises TunefaError for a journal that cannot be read.
     """
     wanted = header(request)
@@ -57,18 +58,20 @@ def find(request: Request, named: Path | None = None) -> Found:
         same = "this workload, arch, device and kernels"
         if request.measured:
             same += f" in {request.mode} mode"
-        return Found(None, f"No journal of {same} in {journal.folder()}: searching anew.")
+        return FoundJournal(
+            None, f"There is no journal of {same} in {journal.folder()}: a new search starts."
+        )
     if why := _why_not(journal.header(path), wanted):
-        return Found(None, f"{path} is not continued and its trials are not reused: {why}.")
+        return FoundJournal(None, f"{path} is not continued, and its trials are not used: {why}.")
     count = len({(kernel, identity(trial.config)) for kernel, trial in journal.read(path)})
     plural = "" if count == 1 else "s"
-    return Found(path, f"Continuing {path}: {count} trial{plural} will not be repeated.")
+    return FoundJournal(path, f"Continuing {path}: {count} trial{plural} will not be repeated.")
 
 
 def opened(request: Request) -> Journal:
-    """The journal that the request continues, else a new one.
+    """Opens the journal that the request continues, else a new one.
 
-    Raises TunefaError when it cannot be written, or belongs to another search.
+    Raises TunefaError if it cannot be written, or belongs to another search.
     """
     wanted = header(request)
     if request.resume is None:
@@ -79,7 +82,7 @@ def opened(request: Request) -> Journal:
 
 
 def trials(path: Path | None, kernel: str, feasible: Feasible) -> list[Trial]:
-    """A kernel's trials in a journal, each config's last; those that are still feasible."""
+    """The kernel's trials in a journal whose configs are feasible; the last one of each config."""
     if path is None:
         return []
     allowed = {identity(config) for config in feasible.configs}
@@ -88,7 +91,7 @@ def trials(path: Path | None, kernel: str, feasible: Feasible) -> list[Trial]:
 
 
 class Continued:
-    """A strategy that knows earlier trials and proposes none of their configs."""
+    """A strategy that knows the trials of an earlier search, and proposes other configs."""
 
     def __init__(self, strategy: Strategy, earlier: Sequence[Trial]) -> None:
         self._strategy = strategy
@@ -97,19 +100,19 @@ class Continued:
             strategy.tell(trial)
 
     def ask(self) -> Config | None:
-        """The strategy's next config that was not tried."""
+        """Returns the strategy's next config that was not tried; None if none is left."""
         config = self._strategy.ask()
         while config is not None and identity(config) in self._done:
             config = self._strategy.ask()
         return config
 
     def tell(self, trial: Trial) -> None:
-        """Passes it on."""
+        """Passes the trial on to the strategy."""
         self._strategy.tell(trial)
 
 
 def _asks(path: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether a journal is of the same question; one without a sound first line is of none."""
+    """Whether a journal has the same question; one with a damaged first line has not."""
     try:
         held = journal.header(path)
     except TunefaError:
@@ -118,7 +121,8 @@ def _asks(path: Path, wanted: Mapping[str, Any]) -> bool:
 
 
 def _other_question(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-    if "mode" not in held and held.get("objective") == "measured":  # from before there were modes
+    """How the question of a journal differs from the one that is wanted; None if it does not."""
+    if "mode" not in held and held.get("objective") == "measured":  # older journals have no mode
         held = {**held, "mode": "graph"}
     for name in _QUESTION:
         if held.get(name) != wanted[name]:
@@ -130,9 +134,9 @@ def _other_question(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str |
 
 
 def _why_not(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
-    """Why the trials of a journal say nothing about a search, in words; None if they do."""
+    """Why the trials of a journal are not valid for a search, in words; None if they are."""
     if not held:
-        return "its first line is torn"
+        return "its first line is damaged"
     if why := _other_question(held, wanted):
         return why
     for kernel, now in wanted["provenance"].items():
@@ -146,6 +150,6 @@ def _why_not(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
 
 
 def _made(held: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By kernel, what the trials of a journal were made with."""
+    """The versions that the trials of a journal were made with, by kernel."""
     made = held.get("provenance")
     return made if isinstance(made, dict) else {}

@@ -1,8 +1,6 @@
-"""The search: propose, compile, check, time, keep.
-
-For each kernel that serves the workload: the rules leave feasible configs, a strategy proposes
-among them, an objective makes trials of them, every trial goes to the journal, the finalists race,
-and the winner becomes a record in the user's store.
+"""A search: for each kernel that serves the workload, the rules leave feasible configs, a strategy
+proposes some of them, an objective turns them into trials, and every trial is written to the
+journal. Then the best trials, the finalists, race. The winner becomes a record in the user's store.
 """
 
 from __future__ import annotations
@@ -32,35 +30,35 @@ from tunefa.store.results import Store
 
 @dataclass(frozen=True)
 class _Part:
-    """The part of a search that one kernel has."""
+    """The part of a search that belongs to one kernel."""
 
     case: Case
     feasible: Feasible
     known: Sequence[Config]
-    """Configs that finalists must beat: the nearest workload's winner, and the default."""
+    """The configs that finalists must beat: the nearest workload's winner, and the default."""
     share: float
-    """How much of the whole budget is used when this kernel is done, 0 to 1."""
+    """The fraction of the whole budget that is used when this kernel is done, 0 to 1."""
 
     @property
     def name(self) -> str:
-        """The kernel's."""
+        """The kernel's name."""
         return self.case.kernel.name
 
 
 def search(
     request: Request, store: Store, on_progress: Callable[[Progress], None] = lambda _: None
 ) -> Result:
-    """Searches until the budget is used, the space is exhausted or nothing gets better.
+    """Searches until the budget is used, every config is tried, or nothing gets better.
 
-    The kernels come one after the other, that with the least predicted time first; one that is far
-    behind those before it is left early.
+    The kernels are searched one after the other, in the order of their predicted times. A kernel
+    that is far slower than those before it is given up early.
 
-    A budget of seconds holds from its start to the stored record, so it leaves some for the race.
-    Only a default that no compiler was done with by then is compiled beyond it.
+    A budget of seconds includes the race and the record's storing. It is exceeded only to compile a
+    default config that no compiler has finished by then.
 
-    The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found by
-    then, `interrupted`. Raises TunefaError when the rules refuse every config of every kernel, and
-    when the journal, the study or the store cannot be written.
+    The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found until
+    then, and is marked `interrupted`. Raises TunefaError when the rules refuse every config of
+    every kernel, and when the journal, the study or the store cannot be written.
     """
     feasible = candidates.feasible_by_kernel(request)
     candidates.check_interpreters(request)
@@ -98,12 +96,12 @@ def _search_kernels(state: SearchState, feasible: Mapping[str, Feasible], store:
         if not state.interrupted:
             best = kernel_race.winner(request, state.winners, state.process)
             state.winners = [] if best is None else [best]
-    except KeyboardInterrupt:  # a second one, while the first one's best was being checked
+    except KeyboardInterrupt:  # a second Ctrl-C, while the best was checked after the first one
         state.interrupted = True
 
 
 def _search_kernel(state: SearchState, part: _Part) -> None:
-    """Searches one kernel until its share of the budget is used, its race included."""
+    """Searches and races one kernel within its share of the budget."""
     request = state.request
     earlier = resume.trials(request.resume, part.name, part.feasible)
     trials_left = request.budget.trials_left(part.share, len(state.finished))
@@ -115,7 +113,7 @@ def _search_kernel(state: SearchState, part: _Part) -> None:
     with _objective(request, part.case, state.process) as objective:
         share = loop.Share(request.budget, part.share, len(state.finished), objective.reserve_s)
         state.stage = "search"
-        if request.budget.seconds is not None:  # of the time some is used, before the first trial
+        if request.budget.seconds is not None:  # some time is used before the first trial
             state.report_progress(part.name)
         try:
             for trial in loop.trials(strategy, objective, share, stopping):
@@ -132,7 +130,7 @@ def _search_kernel(state: SearchState, part: _Part) -> None:
 def _strategy(
     state: SearchState, part: _Part, earlier: Sequence[Trial], trials_left: int | None
 ) -> Strategy:
-    """What proposes configs, which knows the trials of the search that this one continues."""
+    """The strategy, which knows the trials of the search that this one continues."""
     request = state.request
     saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
     problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
@@ -140,7 +138,7 @@ def _strategy(
 
 
 def _stopping_rule(state: SearchState, earlier: Sequence[Trial]) -> loop.StoppingRule:
-    """When more trials of a kernel are not worth their time."""
+    """The rule that says when to stop the search of a kernel."""
     request = state.request
     to_beat_us = min((won.median_us for won in state.winners), default=math.inf)
     fair, patience = strategies.fair_trials(request.strategy), loop.patience(request.objective)
@@ -150,7 +148,7 @@ def _stopping_rule(state: SearchState, earlier: Sequence[Trial]) -> loop.Stoppin
 def _race(
     state: SearchState, part: _Part, objective: Objective, finalists: list[Trial], until: float
 ) -> None:
-    """Races the finalists of one kernel; keeps what becomes of them, and who wins."""
+    """Races the finalists of one kernel; keeps their trials and the winner."""
     request = state.request
     state.stage = "race" if request.objective in ("measured", "replayed") else "check"
     if not state.interrupted:
@@ -165,18 +163,18 @@ def _race(
 
 
 def _bench_process(request: Request) -> AbstractContextManager[Workers | None]:
-    """The process that times, which all kernels share; None where nothing is measured."""
+    """The process that times the configs of all kernels; None where nothing is measured."""
     if request.objective == "measured":
         return Workers(1)
     return contextlib.nullcontext()
 
 
 def _objective(request: Request, case: Case, process: Workers | None) -> Objective:
-    """What evaluates configs."""
+    """The objective that evaluates the configs of a case."""
     if request.replay is not None:
         return replayed.Replayed(request.replay, case.kernel)
     if request.measured:
-        return measured.on(case.arch, request.mode)(case, request.workers, process)
+        return measured.objective(case.arch, request.mode)(case, request.workers, process)
     if request.objective == "estimated":
         return Estimated(case)
     kind = Modelled if request.objective == "modelled" else Predicted
@@ -184,11 +182,13 @@ def _objective(request: Request, case: Case, process: Workers | None) -> Objecti
 
 
 def _finalists(state: SearchState, part: _Part, behind: bool) -> list[Trial]:
-    """The best so far, and the known configs they must beat; only the best after Ctrl-C.
+    """The best trials so far, and the known configs that they must beat; after Ctrl-C only the
+    best.
 
-    Of a kernel that is behind another it is the best and the default: the race between kernels says
-    by how much. A default that no compiler was done with in time races all the same: where
-    everything is slow, the search must not end with worse than nothing would have.
+    For a kernel that is `behind` another they are the best and the default: the race between
+    kernels says how far behind it is. The default of a measured search races even if no compiler
+    has finished it in time, so that a search never ends with a config that is slower than the
+    default.
     """
     own = state.trials_of(part.name)
     right = sorted((t for t in own if t.outcome == "ok"), key=time_us)
@@ -203,16 +203,17 @@ def _finalists(state: SearchState, part: _Part, behind: bool) -> list[Trial]:
 
 
 def _record(state: SearchState, feasible: Mapping[str, Feasible]) -> Record | None:
-    """The best winner as a record."""
+    """The record of the best winner; None if nothing valid was found."""
     request = state.request
     left = [kernel for kernel in request.kernels if kernel.name not in state.raced]
-    found = [*state.winners, *kernel_race.unraced(request, left, list(state.finished.values()))]
+    finished = list(state.finished.values())
+    found = [*state.winners, *kernel_race.winners_without_race(request, left, finished)]
     best = min(found, key=lambda won: won.median_us, default=None)
     if best is None or math.isinf(best.median_us):
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}
     if request.objective == "modelled":
-        said = {"ok", "compile_failed"}  # of a compiler that died nothing is known
+        said = {"ok", "compile_failed"}  # a compiler that crashed said nothing about the config
         tried = {key for key, each in state.finished.items() if each.trial.outcome in said}
         notes["faster_untried"] = candidates.faster_untried(
             request, feasible, tried, best.median_us

@@ -1,8 +1,9 @@
-"""Optuna samplers that propose feasible configs only, each once.
+"""Optuna samplers that propose only feasible configs, and each config once.
 
-To Optuna a config is the positions of its values in their parameters' lists: its TPE and GP know
-what is near what, which they would not of categories. The feasible configs are enumerated, so that
-a sampler of ours only has to say which one.
+For Optuna, a config is a list of positions: where each value is in its parameter's list. So its TPE
+(tree-structured Parzen estimator) and GP (Gaussian process) samplers know which values are near
+each other, as they would not with categories. The feasible configs are enumerated, and a sampler
+here says which of them is next.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from tunefa.search.strategy import SearchProblem
 from tunefa.spec.trial import Config, identity
 
 FAILED = "failed"
-"""The constraint that a failed trial violates, but for one that only is too large for a memory:
-that violates the memory's own, by how much it is too large."""
+"""The name of the constraint that a failed trial violates. A trial that is only too large for a
+memory violates that memory's constraint instead, by the excess."""
 
 
 class Candidates:
-    """The feasible configs as positions, and what a study knows of each."""
+    """The feasible configs as positions, and what a study knows about each."""
 
     def __init__(self, problem: SearchProblem) -> None:
         parameters = problem.parameters
@@ -38,35 +39,35 @@ class Candidates:
         self.sizes = np.array([len(p.values) for p in parameters])
         self.distributions = {p.name: IntDistribution(0, len(p.values) - 1) for p in parameters}
         self.untried = np.ones(len(self.configs), dtype=bool)
-        """Neither told nor under way."""
+        """Whether each config is neither told nor in progress."""
         self.times: dict[int, float | None] = {}
-        """By place in `configs`: us of a trial that was told, None for a failed one."""
+        """The time of each trial that was told, in us, by place in `configs`; None if it failed."""
         self.excess: dict[int, float] = {}
-        """Of those that are too large for a memory, (required - available) / available."""
-        self.underway: list[int] = []
+        """(required - available) / available by place, of configs too large for a memory."""
+        self.in_progress: list[int] = []
         self._by_place = {tuple(place): i for i, place in enumerate(self.places.tolist())}
         self._by_identity = {identity(config): i for i, config in enumerate(self.configs)}
         self._settled = 0
 
     def find(self, config: Config) -> int | None:
-        """Where a config is in `configs`."""
+        """The place of a config in `configs`; None if it is not there."""
         return self._by_identity.get(identity(config))
 
     def at(self, params: Mapping[str, Any]) -> int:
-        """The place in `configs` of what Optuna calls `params`. Raises KeyError for others."""
+        """The place in `configs` of Optuna's `params`. Raises KeyError if no config has them."""
         return self._by_place[self._place(params)]
 
     def params(self, chosen: int) -> dict[str, int]:
-        """What Optuna calls a config."""
+        """The config at a place as Optuna's `params`: its positions by parameter."""
         return dict(zip(self.distributions, self.places[chosen].tolist(), strict=True))
 
     def _place(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(params[name] for name in self.distributions)
 
     def update(self, study: Study) -> None:
-        """Takes in what happened since the last time."""
+        """Reads the trials that the study got or finished since the last update."""
         trials = study.get_trials(deepcopy=False)
-        self.underway = []
+        self.in_progress = []
         for trial in trials[self._settled :]:
             self._take(trial)
         while self._settled < len(trials) and trials[self._settled].state.is_finished():
@@ -74,9 +75,9 @@ class Candidates:
 
     def _take(self, trial: FrozenTrial) -> None:
         if trial.params.keys() != self.distributions.keys():
-            return  # one that only begins, or was cut off before it had a config
+            return  # the trial has no config yet, or was ended before it had one
         if trial.state == TrialState.FAIL or self._place(trial.params) not in self._by_place:
-            return  # the latter of a study from before a rule changed
+            return  # the second happens in a study from before a rule changed
         chosen = self.at(trial.params)
         self.untried[chosen] = False
         if trial.state == TrialState.COMPLETE:
@@ -85,29 +86,29 @@ class Candidates:
             if violated and FAILED not in violated:
                 self.excess[chosen] = max(violated.values())
         else:
-            self.underway.append(chosen)
+            self.in_progress.append(chosen)
 
 
 class FeasibleSampler(optuna.samplers.BaseSampler):
-    """Chooses among the untried candidates of one problem; each study needs its own."""
+    """Chooses among the untried candidates of one problem. Each study needs its own sampler."""
 
     def __init__(self, problem: SearchProblem) -> None:
         self.candidates = Candidates(problem)
 
     @abc.abstractmethod
     def choose(self, study: Study, trial: FrozenTrial) -> int:
-        """The place of an untried candidate; there is one, and the candidates are up to date."""
+        """Returns the place of an untried candidate; there is one, and `candidates` is updated."""
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """All parameters."""
+        """Returns the positions of all parameters."""
         return dict(self.candidates.distributions)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The chosen candidate's positions."""
+        """Returns the chosen candidate's positions."""
         self.candidates.update(study)
         return self.candidates.params(self.choose(study, trial))
 
@@ -118,27 +119,28 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Optuna asks this only for a parameter that the space does not have."""
+        """Raises ValueError, as Optuna calls this only for parameters that the space lacks."""
         raise ValueError(f"the space has no parameter {param_name!r}")
 
 
 class InOrder(FeasibleSampler):
-    """The candidates in a fixed order."""
+    """Proposes the candidates in a fixed order."""
 
     def __init__(self, problem: SearchProblem, order: Sequence[int]) -> None:
         super().__init__(problem)
         self._left = iter(order)
 
     def choose(self, study: Study, trial: FrozenTrial) -> int:
-        """The next."""
+        """Returns the next untried candidate."""
         return next(place for place in self._left if self.candidates.untried[place])
 
 
 class Nearest(FeasibleSampler):
-    """The untried candidate nearest to what one of Optuna's own samplers proposes.
+    """Proposes the untried candidate that is nearest to the proposal of one of Optuna's own
+    samplers.
 
-    Those know no rules and repeat themselves: on a space of 308 configs, covering it took TPE 3,156
-    asks. Nearest is by steps along each parameter's list of values.
+    These know no rules and repeat themselves: TPE took 3,156 proposals to cover a space of 308
+    configs. The distance is the sum of the steps along each parameter's list of values.
     """
 
     def __init__(self, problem: SearchProblem, proposer: optuna.samplers.BaseSampler) -> None:
@@ -146,7 +148,7 @@ class Nearest(FeasibleSampler):
         self._proposer = proposer
 
     def choose(self, study: Study, trial: FrozenTrial) -> int:
-        """The nearest; the first of those equally near."""
+        """Returns the nearest candidate; the first of several that are equally near."""
         space = self._proposer.infer_relative_search_space(study, trial)
         proposed = self._proposer.sample_relative(study, trial, space)
         for name, distribution in self.candidates.distributions.items():
@@ -157,11 +159,11 @@ class Nearest(FeasibleSampler):
         return int(np.where(self.candidates.untried, steps.sum(axis=1), np.inf).argmin())
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Passes it on."""
+        """Passes the call on to Optuna's sampler."""
         self._proposer.before_trial(study, trial)
 
     def after_trial(
         self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Passes it on."""
+        """Passes the call on to Optuna's sampler."""
         self._proposer.after_trial(study, trial, state, values)

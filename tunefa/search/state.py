@@ -1,4 +1,4 @@
-"""What a search holds while it runs: its trials, its journal, the winners so far."""
+"""The state of a search while it runs: its trials, its journal and the winners so far."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from tunefa.store.journal import Journal
 
 @dataclass
 class SearchState:
-    """Counts trials as they come, for a search may have thousands."""
+    """The state of a search. It counts trials as they come, as a search may have thousands."""
 
     request: Request
     report: Callable[[Progress], None]
     journal: Journal
     storage: BaseStorage
     process: Workers | None
-    """Where kernels run; None where nothing is measured."""
+    """The process in which kernels run; None where nothing is measured."""
     finished: dict[tuple[str, tuple[object, ...]], FinishedTrial] = field(default_factory=dict)
-    """By kernel and config's identity, its last trial."""
+    """The last trial of each config, by (kernel, config's identity)."""
     failed: int = 0
     best: Trial | None = None
-    """The right trial that takes the least time."""
+    """The right trial with the least time."""
     earlier: int = 0
-    """Trials of the search that this one continues."""
+    """The number of trials of the search that this one continues."""
     stage: str = "search"
     interrupted: bool = False
     raced: set[str] = field(default_factory=set)
-    """The kernels whose race came to an end."""
+    """The kernels whose race has ended."""
     winners: list[Winner] = field(default_factory=list)
-    """One for each of them that had a right finalist."""
+    """The winner of each of these kernels that had a right finalist."""
     left_early: dict[str, float] = field(default_factory=dict)
-    """See `Result`."""
+    """See `Result.left_early`."""
 
     def keep(self, kernel: str, trial: Trial) -> None:
-        """Writes a trial to the journal, counts it and reports."""
+        """Writes a trial to the journal, counts it and reports the progress."""
         self.journal.append(kernel, trial)
         self.count(kernel, trial)
         self.report_progress(kernel)
@@ -67,11 +67,11 @@ class SearchState:
         self.earlier += len(trials)
 
     def trials_of(self, kernel: str) -> list[Trial]:
-        """A kernel's trials, each config's last."""
+        """The last trial of each config of a kernel."""
         return [each.trial for each in self.finished.values() if each.kernel == kernel]
 
     def report_progress(self, kernel: str) -> None:
-        """Reports where the search stands."""
+        """Reports the progress of the search."""
         budget, done = self.request.budget, len(self.finished)
         elapsed = budget.elapsed_s
         self.report(

@@ -1,4 +1,4 @@
-"""What a strategy is given to search, and what the search loop asks of a strategy."""
+"""The problem that a strategy is given, and the interface of a strategy."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from tunefa.spec.trial import Config, Trial
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """What there is to search."""
+    """The configs to search, and what is known about them."""
 
     parameters: tuple[Parameter, ...]
     configs: Sequence[Config]
-    """The feasible ones."""
+    """The feasible configs."""
     expected_us: Sequence[float]
-    """What the model expects of each of `configs`, before any compiler has seen it."""
+    """The time of each config that the cost model expects before it is compiled."""
     first: Sequence[Config]
-    """Worth trying before all others: the default, what neighbours won with."""
+    """Configs to try before all others: the default, and the winner of the nearest workload."""
     trials: int | None
-    """How many trials the budget allows; None when it is counted in seconds."""
+    """How many trials the budget allows; None for a budget of seconds."""
     seed: int
-    room: Sequence[float] = ()
-    """Of each of `configs`, the part of a memory that formulas expect it to leave free, below 0
-    where it is too large; empty where no compiler says such things."""
+    free_memory: Sequence[float] = ()
+    """The free fraction of the fullest memory of an NPU that formulas expect of each config, below
+    0 where it is exceeded. Empty for GPUs."""
     exact: bool = False
-    """Whether `expected_us` is what a trial's time will be, where it is right."""
+    """Whether the time of a right trial will be exactly its `expected_us`."""
     memories: tuple[str, ...] = ()
-    """Those that a compiler says of how much of them a config asks for too much."""
+    """The memories whose excess the compiler of an NPU reports."""
 
 
 class Strategy(Protocol):
-    """What the search loop asks and tells."""
+    """Proposes configs to the search loop, and is told their trials."""
 
     def ask(self) -> Config | None:
-        """A feasible config that it did not propose before; None if none is left."""
+        """Returns a feasible config that it did not propose before; None if none is left."""
 
     def tell(self, trial: Trial) -> None:
-        """What became of a config. Trials may come back in another order."""
+        """Learns from a trial. Trials may come in another order than their configs."""

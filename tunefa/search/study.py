@@ -1,8 +1,9 @@
-"""The Optuna study behind a search: asked for configs, told trials, kept for Optuna's own tools.
+"""The Optuna study of a search: it proposes configs, is told trials, and is kept for Optuna's
+tools.
 
-Optuna's samplers ignore failed trials. So a failure is told as completed, twice as slow as the
-slowest success, and as violating a constraint: one that is too large for a memory violates that
-memory's, by (required - available) / available.
+Optuna's samplers ignore failed trials. So a failed trial is told as a completed one, with twice the
+time of the slowest success, that violates a constraint. A config that is too large for a memory
+violates that memory's constraint, by (required - available) / available.
 """
 
 from __future__ import annotations
@@ -25,63 +26,64 @@ from tunefa.search.sampler import FAILED, FeasibleSampler
 from tunefa.spec.trial import Config, Trial
 
 _PENALTY = 2.0
+"""The time of a failed trial, as a multiple of the slowest time."""
 _SLOW_US = 1e6
-"""What a failure is twice as slow as while nothing has succeeded."""
+"""The slowest time while no trial has succeeded."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """Where a study is kept, and its name there."""
+    """The storage of a study, and its name there."""
 
     storage: BaseStorage
     name: str
 
 
 def database(url: str) -> BaseStorage:
-    """The database at a URL as SQLAlchemy has them.
+    """The storage in the database at a URL, in SQLAlchemy's form.
 
-    Raises TunefaError if it cannot be opened, or holds what another Optuna has written.
+    Raises TunefaError if it cannot be opened, or was written by another version of Optuna.
     """
     refusals = (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError)
     try:
         return optuna.storages.get_storage(url)
-    except (*refusals, RuntimeError) as error:  # the last one of a schema that it does not know
+    except (*refusals, RuntimeError) as error:  # RuntimeError: an unknown schema
         shown = without_password(url)
         why = f"{type(error).__name__}: {_first_line(error).replace(url, shown)}"
         raise TunefaError(
-            f"the storage {shown!r} cannot be opened ({why}): "
-            "give a URL that SQLAlchemy and an installed driver understand, as sqlite:///study.db"
+            f"the storage {shown!r} cannot be opened ({why}): give a URL that SQLAlchemy and an "
+            "installed driver understand, such as sqlite:///study.db"
         ) from error
 
 
 def without_password(url: str) -> str:
-    """A database's URL as it may be shown."""
+    """The URL of a database with its password hidden."""
     hidden = re.sub(r"(//[^:/@]*:).*@", r"\1***@", url)
     return re.sub(r"(pass(?:word|wd)?=)[^&]*", r"\1***", hidden, flags=re.IGNORECASE)
 
 
 def beside(journal: Path) -> BaseStorage:
-    """A file of Optuna's beside a search's own journal, whose lock the caller holds.
+    """Optuna's file beside a search's own journal, whose lock the caller holds.
 
-    One that is damaged is put aside: the search's journal has all of its trials. Raises TunefaError
-    when it cannot be written.
+    A damaged file is renamed and a new one begun: the search's journal has all trials. Raises
+    TunefaError if the file cannot be written.
     """
     path = path_beside(journal)
-    with _kept(str(path)):
+    with _storage_errors(str(path)):
         try:
             return JournalStorage(JournalFileBackend(_mended(path)))
-        except (ValueError, TypeError, LookupError, AttributeError):  # by what is left of a line
+        except (ValueError, TypeError, LookupError, AttributeError):  # Optuna read a damaged line
             path.replace(path.with_name(f"{path.name}.damaged"))
             return JournalStorage(JournalFileBackend(str(path)))
 
 
 def path_beside(journal: Path) -> Path:
-    """Where the study of the search with this journal is kept."""
+    """The path of the study of the search with this journal."""
     return journal.with_name(f"{journal.stem}.optuna.log")
 
 
 def _mended(path: Path) -> str:
-    """The file without what a killed process leaves: half a line, and Optuna's lock."""
+    """Removes what a killed process leaves, half a line and Optuna's lock; returns the path."""
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
     if path.exists():
         content = path.read_bytes()
@@ -91,23 +93,23 @@ def _mended(path: Path) -> str:
 
 
 class Study:
-    """A strategy: an Optuna study with one of our samplers.
+    """A strategy that is an Optuna study with a `FeasibleSampler`.
 
-    A study that is there already is continued: what it holds is neither proposed nor told again.
-    What an earlier process had under way when it ended may be proposed once more. Every method
-    raises TunefaError when the storage fails.
+    A study that exists is continued: its trials are neither proposed nor told again. Configs that
+    an earlier process had in progress when it ended may be proposed once more. Every method raises
+    TunefaError when the storage fails.
     """
 
     def __init__(
         self, sampler: FeasibleSampler, saved: Saved | None = None, memories: Sequence[str] = ()
     ) -> None:
-        """`memories`: see `Problem`."""
+        """Opens the study in `saved`, or in memory. `memories` are those of `SearchProblem`."""
         self._memories = tuple(memories)
         saved = saved or Saved(InMemoryStorage(), "search")
         self._name = saved.name
         self._candidates = sampler.candidates
         self._asked: dict[int, optuna.Trial] = {}
-        with _kept(self._name):
+        with _storage_errors(self._name):
             self._study = optuna.create_study(
                 storage=saved.storage, study_name=saved.name, sampler=sampler, load_if_exists=True
             )
@@ -116,27 +118,29 @@ class Study:
             self._candidates.update(self._study)
 
     def ask(self) -> Config | None:
-        """A config that was neither asked for nor told before; None when there is none."""
+        """Returns a config that was neither asked for nor told before; None if none is left."""
         if not self._candidates.untried.any():
             return None
-        with _kept(self._name):
+        with _storage_errors(self._name):
             trial = self._study.ask(dict(self._candidates.distributions))
             chosen = self._candidates.at(trial.params)
             config = self._candidates.configs[chosen]
-            trial.set_user_attr("config", _text(config))  # positions mean little to a reader
+            trial.set_user_attr(
+                "config", _text(config)
+            )  # for readers of the study, which holds positions
             self._asked[chosen] = trial
             self._candidates.update(self._study)
         return config
 
     def tell(self, trial: Trial) -> None:
-        """Learns from the first trial of any feasible config, proposed here or not."""
+        """Learns from the first trial of a feasible config, whether it was proposed here or not."""
         chosen = self._candidates.find(trial.config)
         if chosen is None or chosen in self._candidates.times:
             return
         time_us = trial.median_us if trial.outcome == "ok" else None
         if time_us is not None and not 0 < time_us < math.inf:
             time_us = None
-        with _kept(self._name):
+        with _storage_errors(self._name):
             if chosen in self._asked:
                 self._close(self._asked.pop(chosen), trial, time_us)
             else:
@@ -179,17 +183,17 @@ class Study:
 
 
 @contextlib.contextmanager
-def _kept(name: str) -> Iterator[None]:
-    """Around what reads or writes a study."""
+def _storage_errors(name: str) -> Iterator[None]:
+    """Turns the errors of reading and writing a study into a TunefaError."""
     try:
         yield
     except (OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        # Interrupted as it lets go of its lock file, Optuna removes that once more.
+        # If Ctrl-C comes while Optuna removes its lock file, it tries to remove it twice.
         if isinstance(interrupt := error.__context__, KeyboardInterrupt):
             raise interrupt from None
         raise TunefaError(
-            f"the study {name} cannot be kept: {_first_line(error)}: free space, or give another "
-            "--storage"
+            f"the study {name} cannot be written: {_first_line(error)}: free space, or give "
+            "another --storage"
         ) from error
 
 

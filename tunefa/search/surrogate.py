@@ -1,10 +1,12 @@
-"""What a search believes of configs that it did not try: the analytic model, corrected by trials.
+"""A surrogate: it predicts the trials of configs that were not tried, from the cost model's
+expected times and from the trials so far.
 
     log time(x) = log expected(x) + a + b log expected(x) + process(x)
 
-with a and b under Gaussian priors around 0 (the model is right), and a Gaussian process for where
-it is not. Whether a config works at all is another process, through 1 for a trial that did and -1
-for one that failed, or less far below 0 for one that only just failed.
+The coefficients a and b have Gaussian priors around 0, where the cost model is right, and a
+Gaussian process describes its local errors. Whether a config works is another Gaussian process: its
+value is 1 for a trial that worked and -1 for one that failed, or between -1 and 0 for one that
+failed by little.
 """
 
 from __future__ import annotations
@@ -18,21 +20,23 @@ from scipy.special import ndtr
 from tunefa.search.gaussian_process import Array, Places, Process
 
 _POINTS = 128
-"""Trials that a fit uses at most: the best three quarters, and the latest."""
+"""The largest number of trials in a fit: three quarters are the best ones, the rest the latest."""
 _OFFSET_SD, _SLOPE_SD = 1.0, 0.3
+"""The standard deviations (sd) of the priors of a and b."""
 _AMPLITUDE = 0.25
-"""Of what the model does not know, in log time."""
+"""The expected amplitude of the cost model's local errors, in log time."""
 _NOISE = 0.01
-"""Of one screened median, in log time."""
+"""The sd of the median of a screening, in log time."""
 _CLEAR = 0.7
-"""Log times further than this over the best count a quarter: how bad bad ones are, is no matter."""
+"""Beyond this difference to the best, in log time, differences count a quarter: it does not matter
+how slow the slow configs are."""
 _DOUBT = 0.1
-"""Sd of whether a config works where its neighbours agree."""
+"""The sd of whether a config works where its neighbours agree."""
 
 
 @dataclass(frozen=True)
 class Belief:
-    """Of every config: log time as mean and sd, and the chance that it works."""
+    """The prediction for every config: mean and sd of its log time, and its probability to work."""
 
     mean: Array
     sd: Array
@@ -40,16 +44,17 @@ class Belief:
     best: float
     """The lowest log time so far; infinite before the first."""
     exact: bool = False
-    """Whether every time will come out as `mean`, if the config works."""
+    """Whether the log time of every config that works will be exactly its `mean`."""
 
     def expected_improvement(self) -> Array:
-        """How much lower than the best a config's log time is expected to come out.
+        """How much lower than the best the log time of each config is expected to be.
 
-        Negative for one that will rather fail: those come after all others, the likeliest to work
-        first. Before the first time, how much faster than the slowest it is expected.
+        A config that will probably fail has a negative value, so that it comes after all others,
+        the most probable to work first. Before the first time, the slowest mean stands for the
+        best.
         """
         best = self.best if np.isfinite(self.best) else float(self.mean.max())
-        if self.exact:  # what is slower is no improvement, however likely it works
+        if self.exact:  # a slower config is no improvement
             return np.maximum(best - self.mean, 0.0) * self.works
         z = (best - self.mean) / self.sd
         density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
@@ -59,18 +64,22 @@ class Belief:
 
 
 class Surrogate:
-    """Learns from trials of a list of configs."""
+    """Learns from the trials of a list of configs."""
 
     def __init__(
         self,
         places: Places,
         expected_us: Sequence[float],
-        room: Sequence[float] = (),
+        works_prior: Sequence[float] = (),
         exact: bool = False,
     ) -> None:
-        """`places`: (configs, parameters), positions in the parameters' lists of values; `room`:
-        what is known beforehand of whether each works, 1 for yes, down to -1 for no; `exact`:
-        whether each takes as long as expected, if it works."""
+        """Makes a surrogate that knows no trials yet.
+
+        `places` is (configs, parameters), positions in the parameters' lists of values.
+        `works_prior` says for each config whether it is expected to work, from 1 for yes to -1 for
+        no; empty means 1 for all. `exact` says that each config that works takes exactly as long as
+        expected.
+        """
         self._exact = exact
         prior = np.log(np.maximum(np.asarray(expected_us, dtype=float), 1e-9))
         finite = prior[np.isfinite(prior)]
@@ -78,51 +87,52 @@ class Surrogate:
         slope = self._prior - self._prior.min(initial=np.inf)
         trend = np.c_[np.full(len(prior), _OFFSET_SD), _SLOPE_SD * slope]
         self._times = Process(places, trend, _AMPLITUDE, _NOISE)
-        self._room: Array = np.asarray(room, dtype=float) if len(room) else np.ones(len(prior))
+        given = np.asarray(works_prior, dtype=float)
+        self._works_prior: Array = given if len(given) else np.ones(len(prior))
         self._working = Process(places, np.zeros((len(prior), 1)), 1.0, _DOUBT)
 
     def believe(
         self, done: Sequence[int], times_us: Sequence[float], failed: Mapping[int, float],
-        underway: Sequence[int],
+        in_progress: Sequence[int],
     ) -> Belief:  # fmt: skip
-        """What the trials `done` and `failed`, by place in the list, say of all configs; how badly
-        one failed is a number up to 1.
+        """Predicts all configs from the trials so far, which are given by their places in the list.
 
-        Those under way are believed to come out as expected (the kriging believer: Ginsbourger et
-        al., "Kriging Is Well-Suited to Parallelize Optimization", 2010): they leave no doubt.
+        `done` worked and took `times_us`. `failed` says how badly each failed, from 0 to 1. Configs
+        in progress are taken to have their expected times, without doubt (the "kriging believer" of
+        Ginsbourger et al., "Kriging Is Well-Suited to Parallelize Optimization", 2010).
         """
         log = np.log(np.asarray(times_us, dtype=float))
         best = float(log.min(initial=np.inf))
         works = self._works(np.asarray(done, dtype=int), failed)
         if self._exact:
             return Belief(self._prior, np.zeros(len(self._prior)), works, best, exact=True)
-        kept = _kept(log)
+        kept = _in_fit(log)
         known = np.asarray(done, dtype=int)[kept]
         over = log[kept] - best
         clear = np.where(over > _CLEAR, _CLEAR + (over - _CLEAR) / 4, over) + best
         residual = clear - self._prior[known]
         offset = float(residual.mean()) if len(known) else 0.0
         self._times.fit(known, residual - offset)
-        sure = np.asarray(underway, dtype=int)
+        sure = np.asarray(in_progress, dtype=int)
         mean, sd = self._times.posterior(known, residual - offset, sure)
         return Belief(mean + offset + self._prior, sd, works, best)
 
     def _works(self, done: Places, failed: Mapping[int, float]) -> Array:
-        """Chances; all 1 while nothing has failed, and nothing was known to."""
-        if not failed and self._room.min(initial=1.0) >= 1.0:
+        """The probabilities to work; all 1 while nothing has failed and nothing was expected to."""
+        if not failed and self._works_prior.min(initial=1.0) >= 1.0:
             return np.ones(len(self._prior))
         done, which = done[-_POINTS // 2 :], np.array([*failed][-_POINTS // 2 :], dtype=int)
         known = np.r_[done, which]
         seen = np.r_[np.ones(len(done)), [-failed[place] for place in which.tolist()]]
-        off = seen - self._room[known]
+        off = seen - self._works_prior[known]
         self._working.fit(known, off)
         mean, sd = self._working.posterior(known, off, known[:0])
-        chance: Array = ndtr((self._room + mean) / sd)
+        chance: Array = ndtr((self._works_prior + mean) / sd)
         return chance
 
 
-def _kept(log: Array) -> Places:
-    """Which trials a fit uses."""
+def _in_fit(log: Array) -> Places:
+    """The places of the trials that a fit uses."""
     if len(log) <= _POINTS:
         return np.arange(len(log))
     best = np.argsort(log, kind="stable")[: 3 * _POINTS // 4]

@@ -1,7 +1,7 @@
-"""Re-times stored winners instead of searching again: what to run after an upgrade.
+"""Times stored winners again, which is quicker than a new search: for after an upgrade.
 
-Each record of this device races against the kernel's default and its own stored runner-up, with the
-gate and the statistics of a search's finals. Seconds, not minutes.
+Each record of this device races against the kernel's default and the runner-up that the record
+holds, with the checks and the statistics of a search's race. It takes seconds for each record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 from tunefa.compile import provenance
 from tunefa.errors import TunefaError
-from tunefa.measure.measured import timed
+from tunefa.measure.measured import gpu_objective
 from tunefa.measure.objective import Objective
 from tunefa.search.winner import Winner
 from tunefa.spec.target import Case, Target
@@ -26,33 +26,34 @@ MakeObjective = Callable[[Case, int | None], Objective]
 
 @dataclass(frozen=True)
 class Verified:
-    """What became of one record."""
+    """The result of verifying one record."""
 
     record: Record
-    outcome: Finding
-    """`kept`: still the fastest; `swapped`: another is, see `instead`; `failed`: it does not run
-    or is wrong; `undecided`: the race was disturbed or lost."""
+    finding: Finding
+    """`kept`: the config is still the fastest. `swapped`: another one is, see `instead`. `failed`:
+    the config does not run or is wrong. `undecided`: the race was disturbed or lost."""
     why: str
     drift: list[str]
-    """What changed since it was measured."""
+    """The versions that have changed since the record was measured."""
     instead: Record | None = None
-    """The record to store in its place: another config's, or the same one's as it is today."""
+    """The record to store in its place: of another config, or of the same config as it is today."""
 
     @property
     def regressed(self) -> bool:
-        """Whether the stored config is no longer what it was."""
-        return self.outcome in ("swapped", "failed")
+        """Whether the stored config is no longer the fastest, or no longer works."""
+        return self.finding in ("swapped", "failed")
 
 
 def verify(
     record: Record,
     case: Case,
     workers: int | None = None,
-    objective: Callable[[Mode], MakeObjective] = timed,
+    objective: Callable[[Mode], MakeObjective] = gpu_objective,
 ) -> Verified:
-    """Races a measured record in its own mode on the device that is there, its own.
+    """Races a measured record again, in its own mode, on the device of this machine.
 
-    `case` is the record's kernel and workload on that device.
+    It is the device that the record was measured on. `case` is the record's kernel and workload on
+    it.
     """
     kernel = case.kernel
     drift = provenance.drift(record, provenance.of(kernel))
@@ -81,14 +82,14 @@ def verify(
 def _decided(
     record: Record, best: Winner, mine: Trial, target: Target, drift: list[str]
 ) -> Verified:
-    """What a race says of the record: `best` won it, `mine` is the record's own config in it."""
+    """The finding of a race that `best` has won; `mine` is the trial of the record's own config."""
     certificate = best.certificate or {}
     floor, racers = certificate["noise_floor"], certificate["racers"]
     slower = (mine.median_us or 0.0) / best.median_us - 1.0
     lost = best.trial.config != record.config and slower > floor
-    why = f"still as fast as any of {racers} (noise floor {floor:.1%})"
+    why = f"still the fastest of {racers}, within the noise floor of {floor:.1%}"
     if lost:
-        why = f"{slower:.1%} slower than another (noise floor {floor:.1%})"
+        why = f"{slower:.1%} slower than another config (noise floor {floor:.1%})"
     elif best.trial.config != record.config:
         second = {"config": dict(best.trial.config)}
         claims = {"decision": why, "gain_over_default": None, "runner_up": second}
@@ -101,7 +102,7 @@ def _decided(
 
 
 def _rivals(record: Record, case: Case) -> tuple[Config | None, list[Config]]:
-    """(the default, the configs to race against: it and the stored runner-up, if they can run)."""
+    """Returns the default, and the rivals: the default and the stored runner-up."""
     default: Config | None = None
     rivals: list[Config] = []
     with contextlib.suppress(TunefaError):
@@ -114,7 +115,7 @@ def _rivals(record: Record, case: Case) -> tuple[Config | None, list[Config]]:
 
 
 def _trials(evaluator: Objective, configs: list[Config]) -> list[Trial]:
-    """Every config compiled, checked and screened, in their order."""
+    """Compiles, checks and screens the configs; returns their trials in the same order."""
     for config in configs:
         evaluator.submit(config)
     found = [trial for _ in configs if (trial := evaluator.next()) is not None]

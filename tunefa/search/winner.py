@@ -1,4 +1,4 @@
-"""The winner of a race, and the record that it becomes."""
+"""The winner of a kernel's race, and the record that it becomes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Winner:
     trial: Trial
     certificate: dict[str, Any] | None
     mode: Mode | None
-    """How it was timed; None where the time is a model's."""
+    """The mode that it was timed in; None where the time is predicted."""
     objective: ObjectiveKind = "predicted"
-    """Where its time comes from where no device said it."""
+    """The kind of its time if it was not measured."""
 
     @property
     def median_us(self) -> float:
-        """What it is compared by with other kernels' winners."""
+        """Its time, by which the winners of several kernels are compared."""
         return time_us(self.trial)
 
     def record(
         self, workload: Workload, arch: Arch, device_name: str | None, notes: dict[str, Any]
     ) -> Record:
-        """The record of it; `device_name` None where the time is a model's.
+        """The record of the winner; `device_name` is None where nothing was measured.
 
-        `notes` go into its provenance beside the versions and the check.
+        `notes` are added to its provenance, beside the versions and the check.
         """
         resources = self.trial.resources
         if resources is not None and resources.planned is not None:
-            if resources.planned.changed:  # what was compiled is not what was asked for
+            if resources.planned.changed:  # the compiler has changed flags of the config
                 notes = {**notes, "changed_by_the_compiler": dict(resources.planned.changed)}
             resources = replace(resources, planned=None)
         return Record(
@@ -62,7 +62,7 @@ class Winner:
         )
 
     def _check(self, device_name: str | None) -> str:
-        """What it was checked against, or why it was not."""
+        """How it was checked, or why it was not."""
         if self.trial.error is not None:
             against = "fp64 in the interpreter" if device_name is None else "fp32 on the device"
             return f"relative error {self.trial.error:.1e} against {against}"

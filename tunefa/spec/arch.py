@@ -1,4 +1,4 @@
-"""Limits and peaks of one chip family, and the devices that carry it."""
+"""An arch: the limits and peak rates of one chip family, and the devices (products) in it."""
 
 from __future__ import annotations
 
@@ -10,41 +10,44 @@ from typing import Any, ClassVar
 from tunefa.errors import unknown
 
 _ANOTHER_PRODUCT = frozenset({"d", "laptop", "mig", "super", "ti"})
-"""Words that turn a device's name into that of a smaller chip: an RTX 4090 Laptop GPU has 76 SMs,
-an RTX 4090 128. Such a device is unknown rather than mistaken."""
+"""Words that make a device's name that of another chip: an RTX 4090 Laptop GPU has 76 SMs, an RTX
+4090 has 128. A name with one of these words matches no device, rather than a wrong one."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One product. Its published tensor peak is `sms` x rate x `boost_mhz`."""
+    """One product.
+
+    Its published tensor peak is `sms` x `tensor_flops_per_clock_per_sm` x `boost_mhz`.
+    """
 
     name: str
-    """As `torch.cuda.get_device_name` says it."""
+    """The name that `torch.cuda.get_device_name` returns."""
     match: tuple[str, ...]
-    """Lower-case parts of a device name that mean this device."""
+    """Lower-case parts of a device name that identify this device."""
     sms: int
-    """Of an NPU, its cores with a cube."""
+    """Streaming multiprocessors of a GPU; cores with a cube unit of an NPU."""
     boost_mhz: float
-    """Clock behind the published tensor peak; a kernel at the power limit runs below it."""
+    """The clock behind the published tensor peak. A kernel at the power limit runs below it."""
     l2_bytes: int
-    """As the driver reports it."""
+    """The size of the L2 cache that the driver reports."""
     hbm_bytes_per_s: float
-    """Peak of the device's memory, of whatever kind that is."""
+    """Peak bandwidth of the device's memory, which may be HBM, GDDR or LPDDR."""
     tensor_flops_per_clock_per_sm: Mapping[str, float] = field(hash=False)
-    """By dtype; the arch's, except where this product is fused to another rate."""
+    """By dtype. Equal to the arch's rates, unless this product is limited to lower ones."""
     l2_bytes_per_clock: float
-    """Read bandwidth of the whole chip's L2."""
+    """Read bandwidth of the L2 cache, for the whole chip."""
     memory_bytes: int | None = None
     power_w: float | None = None
     vector_cores: int | None = None
-    """Of an NPU."""
+    """Vector cores of an NPU; None for a GPU."""
     max_mhz: float | None = None
-    """Highest clock the driver allows, where it differs from `boost_mhz`."""
+    """The highest clock that the driver allows, if it differs from `boost_mhz`."""
 
     def tensor_flops_per_s(self, dtype: str) -> float:
-        """Published dense peak for `dtype`, FLOP/s (for int8 OP/s).
+        """Returns the published dense peak for `dtype`, in FLOP/s (OP/s for int8).
 
-        Raises TunefaError if the tensor cores do not take `dtype`.
+        Raises TunefaError if the tensor cores do not support `dtype`.
         """
         rates = self.tensor_flops_per_clock_per_sm
         if dtype not in rates:
@@ -54,35 +57,35 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Arch:
-    """One chip family, of whatever vendor: what its kinds have in common."""
+    """One chip family: what GPUs and NPUs have in common."""
 
     name: str
-    """"sm90"."""
+    """Such as "sm90"."""
     vendor: str
     features: frozenset[str]
-    """"tma", "wgmma", "fp8" and the like."""
+    """Such as "tma", "wgmma" and "fp8"."""
     tensor_flops_per_clock_per_sm: Mapping[str, float] = field(hash=False)
-    """By dtype: dense, fp32 accumulation, of the first device (see `Device`)."""
+    """By dtype: dense, with fp32 accumulation, for the first device (see `Device`)."""
     devices: tuple[Device, ...]
-    """The first is the default."""
+    """The first one is the default."""
     sources: Mapping[str, str] = field(hash=False)
-    """Citation by key; one that begins with "Estimate:" stands for an estimate."""
+    """Citations by key. One that begins with "Estimate:" marks a number that is estimated."""
     torch_device: ClassVar[str] = "cuda"
-    """What PyTorch calls a device of it."""
+    """The type that PyTorch gives to devices of this arch."""
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The dtypes it has tensor peaks for, and fp32."""
+        """The dtypes with a tensor peak, and fp32."""
         return (*self.tensor_flops_per_clock_per_sm, "fp32")
 
     def env(self) -> dict[str, Any]:
-        """The names that a space's expressions may use for this arch."""
+        """Returns the names and values that expressions of a search space may read of the arch."""
         return {"arch": self.name}
 
     def device(self, name: str | None = None) -> Device:
-        """The device of this arch that `name` means, the default one for None.
+        """Returns the device that `name` identifies, or the default device if `name` is None.
 
-        Raises TunefaError for a name that means none of them.
+        Raises TunefaError if `name` identifies no device of this arch.
         """
         if name is None:
             return self.devices[0]
@@ -94,48 +97,48 @@ class Arch:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuArch(Arch):
-    """Of NVIDIA: what fits an SM and what an SM does per clock."""
+    """An NVIDIA chip family: the limits of one SM, and what it does per clock."""
 
     compute_capability: tuple[int, int]
     registers_per_sm: int
-    """32-bit registers; also the most that one block may have."""
+    """32-bit registers of an SM, which one block may have all of."""
     max_registers_per_thread: int
     register_allocation_unit: int
-    """A warp gets its registers in multiples of this."""
+    """Registers are allocated to a warp in multiples of this number."""
     register_partitions_per_sm: int
-    """Parts of the register file; a warp lives in one of them."""
+    """Parts of the register file. All registers of a warp are in one part."""
     max_threads_per_sm: int
     max_warps_per_sm: int
     max_blocks_per_sm: int
     max_threads_per_block: int
     smem_per_block_bytes: int
-    """The most a kernel can opt in to."""
+    """The most shared memory that a kernel can opt in to."""
     smem_per_sm_bytes: int
     smem_reserved_per_block_bytes: int
-    """Taken by the driver for each resident block."""
+    """Shared memory that the driver takes for each resident block."""
     smem_allocation_unit_bytes: int
     fp32_fma_per_clock_per_sm: float
     exp2_per_clock_per_sm: float
-    """Of the special-function unit."""
+    """The rate of the special-function units (MUFU.EX2)."""
     smem_bytes_per_clock_per_sm: float
     l2_bytes_per_clock: float
-    """Of the first device's whole chip."""
+    """L2 read bandwidth of the first device, for the whole chip."""
 
     @property
-    def target(self) -> int:
-        """What compilers call it: 90 for compute capability 9.0."""
+    def compiler_target(self) -> int:
+        """The number that compilers know this arch by: 90 for compute capability 9.0."""
         return self.compute_capability[0] * 10 + self.compute_capability[1]
 
     @property
     def warp_size(self) -> int:
-        """Threads of a warp."""
+        """Threads in a warp."""
         return self.max_threads_per_sm // self.max_warps_per_sm
 
     def env(self) -> dict[str, Any]:
-        """The names that a space's expressions may use for this arch."""
+        """Returns the names and values that expressions of a search space may read of the arch."""
         return {
             **super().env(),
-            "compute_capability": self.target,
+            "compute_capability": self.compiler_target,
             "smem_per_block_bytes": self.smem_per_block_bytes,
             "smem_per_sm_bytes": self.smem_per_sm_bytes,
             "registers_per_sm": self.registers_per_sm,
@@ -147,32 +150,33 @@ class GpuArch(Arch):
 
 @dataclass(frozen=True, kw_only=True)
 class NpuArch(Arch):
-    """Of Huawei: the memories of one core, which programs fill and no cache manages.
+    """A Huawei chip family: the sizes of one core's memories.
 
-    A core is a cube, for products, with L1, L0A, L0B and L0C, and vector cores with a UB each.
+    The memories are scratchpads, not caches. A core has one cube unit for matrix products, with the
+    memories L1, L0A, L0B and L0C, and vector cores, each with a Unified Buffer (UB).
     """
 
     torch_device: ClassVar[str] = "npu"
 
     ub_bytes: int
-    """What programs get of one vector core's Unified Buffer."""
+    """The part of one vector core's Unified Buffer that programs can use."""
     l1_bytes: int
     l0a_bytes: int
     l0b_bytes: int
     l0c_bytes: int
 
     @property
-    def target(self) -> str:
-        """What compilers call it: "Ascend910B3"."""
+    def compiler_target(self) -> str:
+        """The name that compilers know this arch by, such as "Ascend910B3"."""
         return self.devices[0].name
 
     @property
     def capacities(self) -> dict[str, int]:
-        """Bytes by the names of `Planned`'s memories in `tunefa.compile.ascend.verdict`."""
+        """Bytes by memory, with the names that `tunefa.spec.trial.MemoryPlan` uses."""
         return {"ub": self.ub_bytes, "l1": self.l1_bytes, "l0c": self.l0c_bytes}
 
     def env(self) -> dict[str, Any]:
-        """The names that a space's expressions may use for this arch."""
+        """Returns the names and values that expressions of a search space may read of the arch."""
         return {
             **super().env(),
             "cores": self.devices[0].sms,
@@ -185,10 +189,10 @@ class NpuArch(Arch):
 
 
 def matches(arch: Arch, name: str) -> Iterator[tuple[int, Device]]:
-    """The devices whose name or match is in `name`, word by word, with how much of it they explain.
+    """Yields (length of the match, device) for each device whose name or `match` is in `name`.
 
-    Whole words, so that "NVIDIA A100" is no A10; the longest wins, so that an "NVIDIA H200 NVL" is
-    no H200.
+    Only whole words match, so that "NVIDIA A100" is not an A10. The caller takes the longest match,
+    so that "NVIDIA H200 NVL" is not an H200.
     """
     words = _words(name)
     if not _ANOTHER_PRODUCT.isdisjoint(words.split()):
@@ -200,5 +204,5 @@ def matches(arch: Arch, name: str) -> Iterator[tuple[int, Device]]:
 
 
 def _words(text: str) -> str:
-    """`text` in lower case with one space around each word, so that `in` compares whole words."""
+    """Returns `text` in lower case with spaces around each word, so that `in` finds whole words."""
     return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "

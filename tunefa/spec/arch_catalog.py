@@ -1,6 +1,6 @@
-"""Every chip that tunefa has a file for, by its own name or by what the driver calls it.
+"""Finds archs and devices by name, among the files in `archs/`.
 
-To add a chip is to add `archs/<name>.yaml`: every number in it says where it comes from.
+To add a chip, add `archs/<name>.yaml`. Every number in it names its source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FOLDER = Path(__file__).parent / "archs"
 
 
 def names(vendor: str | None = None) -> list[str]:
-    """Every arch there is a file for, or those of one vendor, oldest first."""
+    """Returns the names of all archs, or of one vendor's archs, the oldest first."""
     every = sorted(
         (path.stem for path in _FOLDER.glob("*.yaml")), key=lambda name: (len(name), name)
     )
@@ -25,9 +25,9 @@ def names(vendor: str | None = None) -> list[str]:
 
 
 def load(name: str) -> Arch:
-    """The arch called `name`, which is "sm90" or a device of it, such as "h200".
+    """Returns the arch that `name` identifies: an arch such as "sm90", or a device such as "h200".
 
-    Raises TunefaError for a name that is neither.
+    Raises TunefaError if `name` is neither.
     """
     found = _find(name)
     if found is None:
@@ -36,10 +36,11 @@ def load(name: str) -> Arch:
 
 
 def find(name: str) -> tuple[Arch, Device]:
-    """The arch and device that `name` means: an arch (its default device), a short name such as
-    "h200" or "rtx 4090", or what `torch.cuda.get_device_name` says.
+    """Returns the arch and device that `name` identifies.
 
-    Raises TunefaError for a name that means none.
+    `name` is that of an arch (then the device is its default), a short name of a device such as
+    "h200" or "rtx 4090", or the name that `torch.cuda.get_device_name` returns. Raises TunefaError
+    if it is none of these.
     """
     found = _find(name)
     if found is None:
@@ -49,24 +50,24 @@ def find(name: str) -> tuple[Arch, Device]:
 
 
 def gpu(arch: Arch) -> GpuArch:
-    """`arch` as what has SMs and warps. Raises TunefaError where it has none."""
+    """Returns `arch` as a GpuArch. Raises TunefaError if it is not a GPU's."""
     if isinstance(arch, GpuArch):
         return arch
-    raise TunefaError(f"{arch.name} has no SMs, and the model of time knows only chips that do")
+    raise TunefaError(f"{arch.name} is not an NVIDIA GPU: name one of {', '.join(names('nvidia'))}")
 
 
 def npu(arch: Arch) -> NpuArch:
-    """`arch` as what has cubes and UBs. Raises TunefaError where it has none."""
+    """Returns `arch` as an NpuArch. Raises TunefaError if it is not an NPU's."""
     if isinstance(arch, NpuArch):
         return arch
-    raise TunefaError(f"{arch.name} is no NPU: name one of {', '.join(names('huawei'))}")
+    raise TunefaError(f"{arch.name} is not an NPU: name one of {', '.join(names('huawei'))}")
 
 
 def read(path: Path) -> Arch:
-    """The arch in the file at `path`.
+    """Returns the arch in the file at `path`.
 
-    Raises TunefaError, with file and line, for a number without a source, a source that is not
-    there or not used, a number that is not positive, a missing or unknown key.
+    Raises TunefaError, with file and line, if a number has no source or is not positive, if a
+    source is missing or unused, or if a key is missing or unknown.
     """
     numbers = arch_file.read(path)
     devices = tuple(
@@ -88,12 +89,13 @@ def read(path: Path) -> Arch:
 _KINDS: Mapping[str, type[Arch]] = {"nvidia": GpuArch, "huawei": NpuArch}
 
 
-@functools.cache  # of frozen values from files that do not change while tunefa runs
+@functools.cache  # archs are frozen, and their files do not change while tunefa runs
 def _load(name: str) -> Arch:
     return read(_FOLDER / f"{name}.yaml")
 
 
 def _find(name: str) -> tuple[Arch, Device] | None:
+    """Returns the arch with this name, or the device with the longest match; None without any."""
     if (stem := name.strip().lower()) in names():
         arch = _load(stem)
         return arch, arch.device()

@@ -1,4 +1,4 @@
-"""Reads `archs/<name>.yaml`: a table of sources, and numbers that each name one of them."""
+"""Reads `archs/<name>.yaml`: a table of sources, and numbers that each name one of the sources."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _GPU_RATES = (
 )
 _NPU_COUNTS = ("ub_bytes", "l1_bytes", "l0a_bytes", "l0b_bytes", "l0c_bytes")
 VENDORS = ("nvidia", "huawei")
-_OF_DEVICE: dict[str, tuple[str, ...]] = {
+_DEVICE_COUNTS: dict[str, tuple[str, ...]] = {
     "nvidia": ("sms", "l2_bytes", "memory_bytes"),
     "huawei": ("sms", "vector_cores", "l2_bytes"),
 }
-_RATES_OF_DEVICE: dict[str, tuple[str, ...]] = {
+_DEVICE_RATES: dict[str, tuple[str, ...]] = {
     "nvidia": ("boost_mhz", "hbm_bytes_per_s", "power_w"),
     "huawei": ("boost_mhz", "hbm_bytes_per_s", "l2_bytes_per_clock"),
 }
@@ -47,9 +47,9 @@ _SHAPE = "{value: N, source: KEY}, with KEY one of 'sources'"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The fields of `Arch` in the file at `path`, with `devices` a list of fields of `Device`.
+    """Returns the fields of an `Arch`; `devices` is a list of the fields of each `Device`.
 
-    Raises TunefaError, with file and line, where the file breaks the rules of `arch.read`.
+    Raises TunefaError, with file and line, if the file breaks a rule of `arch_catalog.read`.
     """
     data = strict_yaml.load_file(path)
     fields = Fields(data, str(path))
@@ -73,7 +73,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 class _Citations:
-    """The sources of one file, and which of them a number has named."""
+    """The sources in one file, and which of them a number has named."""
 
     def __init__(self, path: str, sources: Mapping[str, str]) -> None:
         self.path = path
@@ -92,7 +92,7 @@ class _Citations:
 
 
 class _Entry:
-    """The numbers of one mapping: each is `{value: N, source: KEY}`."""
+    """A mapping whose numbers are written `{value: N, source: KEY}`."""
 
     def __init__(self, data: Any, fields: Fields, cited: _Citations) -> None:
         self._data = data
@@ -100,7 +100,7 @@ class _Entry:
         self.cited = cited
 
     def number(self, key: str, kind: type) -> Any:
-        """The positive int or float under `key`."""
+        """Returns the positive int or float under `key`."""
         if key not in self._data:
             lines = self._data.lines.values() if isinstance(self._data, Located) else ()
             where = f"{self.cited.path}:{min(lines)}" if lines else self.cited.path
@@ -118,20 +118,21 @@ class _Entry:
         return value
 
     def numbers(self, key: str) -> dict[str, float]:
-        """The mapping of names to numbers under `key`, empty if it is not there."""
+        """Returns the mapping of names to numbers under `key`; empty if the key is missing."""
         data = self._fields.take(key, dict, {})
         inner = _Entry(data, Fields(data, self.cited.path), self.cited)
         return {name: inner.number(name, float) for name in data}
 
 
 def _device(data: Any, vendor: str, cited: _Citations) -> dict[str, Any]:
+    """Returns the fields of one `Device`."""
     fields = Fields(data, cited.path)
     entry = _Entry(data, fields, cited)
     device = {
         "name": fields.take("name", str),
         "match": tuple(_list_of_text(fields, "match")),
-        **{key: entry.number(key, int) for key in _OF_DEVICE[vendor]},
-        **{key: entry.number(key, float) for key in _RATES_OF_DEVICE[vendor]},
+        **{key: entry.number(key, int) for key in _DEVICE_COUNTS[vendor]},
+        **{key: entry.number(key, float) for key in _DEVICE_RATES[vendor]},
         **{key: entry.number(key, float) for key in _DEVICE_OPTIONAL if key in data},
         _TENSOR: entry.numbers(_TENSOR),
     }
@@ -147,7 +148,7 @@ def _vendor(fields: Fields) -> str:
 
 
 def _gpu(fields: Fields, entry: _Entry) -> dict[str, Any]:
-    """What only `GpuArch` has."""
+    """Returns the fields that only `GpuArch` has."""
     return {
         "compute_capability": _capability(fields),
         **{key: entry.number(key, int) for key in _GPU_COUNTS},
@@ -156,14 +157,16 @@ def _gpu(fields: Fields, entry: _Entry) -> dict[str, Any]:
 
 
 def _npu(entry: _Entry) -> dict[str, Any]:
-    """What only `NpuArch` has."""
+    """Returns the fields that only `NpuArch` has."""
     return {key: entry.number(key, int) for key in _NPU_COUNTS}
 
 
 def _stem(fields: Fields, path: Path) -> str:
     name = str(fields.take("name", str))
     if name != path.stem:
-        raise TunefaError(f"{fields.at('name')}: name {name!r} is not the file's, {path.stem!r}")
+        raise TunefaError(
+            f"{fields.at('name')}: name {name!r} is not the file's name {path.stem!r}"
+        )
     return name
 
 

@@ -1,7 +1,7 @@
-"""Checked arithmetic: the expressions that search spaces write for rules and resources.
+"""Expressions of search spaces: arithmetic with an allow-list of syntax.
 
-An expression is parsed once, into a tree of Python closures over an allow-list of syntax. Nothing
-is ever evaluated as Python, so a search space from a stranger can compute but not act.
+An expression is parsed once, into a tree of Python closures. Nothing is evaluated as Python, so a
+search space from an unknown source can compute values but cannot do anything else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Run = Callable[[Mapping[str, Any]], Any]
 
 _NUMBER = (int, float)
 _MAX_POWER_BITS = 1024
-"""`9**9**9` would fill the memory: a power may not grow past this."""
+"""The limit for powers: `9**9**9` would fill the memory."""
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -30,7 +30,7 @@ def _power(base: Any, exponent: Any) -> Any:
     return base**exponent
 
 
-_FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {  # name: function, least, most args
+_FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "abs": (abs, 1, 1),
     "ceil_div": (ceil_div, 2, 2),
     "log2": (math.log2, 1, 1),
@@ -39,6 +39,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {  # name: function
     "next_pow2": (next_pow2, 1, 1),
     "round_up": (round_up, 2, 2),
 }
+"""By name: the function, and the least and most arguments that it takes."""
 _ALLOWED = f"+ - * / // % **, comparisons, and/or/not, if/else, {', '.join(_FUNCTIONS)}"
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -64,18 +65,18 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 class Expr:
     """One expression, such as `ceil_div(seqlen_q, BLOCK_M) * 2 if causal else 1`.
 
-    Numbers, text, True, False, None, names, tuples (a list is read as one); `+ - * / // % **`;
-    comparisons, chained, and `in` a tuple; `and or not`; `a if c else b`; the calls of abs,
-    ceil_div(value, divisor), log2, max, min, next_pow2 and round_up(value, multiple).
+    Allowed are numbers, text, True, False, None, names, and tuples (a list is read as a tuple);
+    `+ - * / // % **`; comparisons, also chained, and `in` a tuple; `and or not`; `a if c else b`;
+    calls of abs, ceil_div(value, divisor), log2, max, min, next_pow2, round_up(value, multiple).
     """
 
     names: frozenset[str]
-    """The names it reads."""
+    """The names that the expression reads."""
 
     def __init__(self, source: str, where: str = "") -> None:
-        """`where` (such as `file:line`) begins each error.
+        """Parses `source`. `where` (such as `file:line`) begins each error message.
 
-        Raises TunefaError for any other syntax and for an unknown function.
+        Raises TunefaError for syntax that is not allowed, and for an unknown function.
         """
         self.source = source.strip()
         self.where = where
@@ -90,7 +91,7 @@ class Expr:
         self.names = frozenset(names - _FUNCTIONS.keys())
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
-        """Its value where names mean what `env` says; TunefaError if it has none there."""
+        """Returns the value, with names taken from `env`; raises TunefaError if there is none."""
         try:
             return self._run(env)
         except KeyError as error:
@@ -103,7 +104,7 @@ class Expr:
         return f"Expr({self.source!r})"
 
     def __reduce__(self) -> tuple[type[Expr], tuple[str, str]]:
-        return Expr, (self.source, self.where)  # closures cannot be sent to another process
+        return Expr, (self.source, self.where)  # closures cannot be pickled
 
     def _error(self, problem: str) -> TunefaError:
         place = f"{self.where}: in" if self.where else "in"
@@ -111,7 +112,7 @@ class Expr:
 
 
 def _build(node: ast.expr) -> _Run:
-    """The closure that computes `node`; SyntaxError if it is not on the allow-list."""
+    """Returns a closure that computes `node`. Raises SyntaxError if `node` is not allowed."""
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return lambda env: value
@@ -141,7 +142,8 @@ def _build(node: ast.expr) -> _Run:
 def _arithmetic(act: Callable[[Any, Any], Any], left: _Run, right: _Run) -> _Run:
     def run(env: Mapping[str, Any]) -> Any:
         a, b = left(env), right(env)
-        if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):  # '%9999d' % 1
+        # With text, '%9999d' % 1 would be formatting.
+        if not (isinstance(a, _NUMBER) and isinstance(b, _NUMBER)):
             raise TypeError(f"arithmetic needs numbers, not {a!r} and {b!r}")
         return act(a, b)
 
@@ -149,7 +151,7 @@ def _arithmetic(act: Callable[[Any, Any], Any], left: _Run, right: _Run) -> _Run
 
 
 def _logic(stop: bool, parts: list[_Run]) -> _Run:
-    """`or` stops at the first part that is true, `and` at the first that is not."""
+    """Returns `or` if `stop` is True, which ends at the first true part; else `and`."""
 
     def run(env: Mapping[str, Any]) -> Any:
         for part in parts:

@@ -1,4 +1,4 @@
-"""A kernel: one file in `kernels/` with its search space; imported by path, when it runs."""
+"""A kernel: a file in `kernels/`, with its search space. The file is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from tunefa import assets
 from tunefa.errors import TunefaError, unknown
+from tunefa.spec import shared_memory
 from tunefa.spec import space as spaces
 from tunefa.spec.arch import Arch
 from tunefa.spec.space import Space
@@ -22,14 +23,19 @@ from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 _PACKAGE = "tunefa.kernels"
-_IMPORT = re.compile(rf"^from {re.escape(_PACKAGE)}\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE)
+_IMPORT = re.compile(
+    rf"^[ \t]*from {re.escape(_PACKAGE)}\.([\w.]+) import (\([^)]*\)|.*)", re.MULTILINE
+)
 _NAME = re.compile(r"\w+")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """Source and space of one template. The source is not imported to answer what it serves."""
+    """The source and the search space of one kernel template.
+
+    Only `module` imports the source; all other properties and methods read files.
+    """
 
     name: str
     source: Path
@@ -37,35 +43,39 @@ class Kernel:
 
     @property
     def op(self) -> str:
-        """What it computes, as workloads name it: `fwd`."""
+        """The operation that it computes, as `Workload.op` names it: `fwd`."""
         return self.space.op
 
     @property
     def language(self) -> str:
-        """The module of `tunefa.compile.languages` that compiles it."""
+        """The name of the module in `tunefa.compile.languages` that compiles it."""
         return self.space.language
 
     @property
     def priority(self) -> int:
-        """Its place among kernels of which nothing is known: the lowest runs."""
+        """The rank that decides when no record applies: the kernel with the lowest number runs."""
         return self.space.priority
 
     @property
     def unaligned(self) -> Mapping[str, Any] | str:
-        """What parameters are for tensors that are not aligned, or why it cannot read these."""
+        """The parameters for tensors that are not aligned, or why it cannot read such tensors."""
         return self.space.unaligned
 
     @cached_property
     def source_hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of its `sources`, in the order of their names."""
+        """The first 16 hex digits of a SHA-256 of its `sources`, sorted by path, and of the shared
+        memory's layout in its search space, which is compiled into the kernel."""
         digest = hashlib.sha256()
         for path in self.sources:
             digest.update(path.read_bytes())
+        space = self.space
+        digest.update(shared_memory.source(space.shared_memory_exprs, space.define).encode())
         return digest.hexdigest()[:16]
 
     @cached_property
     def sources(self) -> tuple[Path, ...]:
-        """The files of its name, and what they import or include from the same folder."""
+        """The files with its name, and the files in `kernels/` that they include or import, inside
+        functions too."""
         folder, patterns, found = self.source.parent, [f"{self.name}.*"], set[Path]()
         while patterns:
             new = {path for path in folder.glob(patterns.pop()) if path.is_file()} - found
@@ -76,19 +86,19 @@ class Kernel:
 
     @cached_property
     def module(self) -> ModuleType:
-        """The imported source; this imports the kernel's language (Triton, say)."""
+        """The imported host side. Importing it imports no compiler."""
         qualified = f"{_PACKAGE}.{self.name}"
         if qualified in sys.modules:
             return sys.modules[qualified]
         _open_folder(self.source.parent)
         spec = importlib.util.spec_from_file_location(qualified, self.source)
-        assert spec is not None and spec.loader is not None  # a .py file that `load` has seen
+        assert spec is not None and spec.loader is not None  # `load` has found the .py file
         module = importlib.util.module_from_spec(spec)
         sys.modules[qualified] = module
         try:
             spec.loader.exec_module(module)
         except BaseException as error:
-            del sys.modules[qualified]  # half a module must not pass for the whole one
+            del sys.modules[qualified]  # a partly executed module must not be found again
             if not isinstance(error, ImportError):
                 raise
             raise TunefaError(
@@ -98,58 +108,62 @@ class Kernel:
         return module
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
-        """Why it does not serve the workload on the arch, in words; None if it does."""
+        """Returns why it does not serve the workload on the arch; None if it does."""
         return self.space.why_not(workload, arch)
 
     def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
-        """The first rule that refuses the config there; None if it is feasible."""
+        """Returns the first rule that refuses the config; None if the config is feasible."""
         return self.space.refusal(config, workload, arch)
 
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
-        """The config that is sound without a search. Raises TunefaError when there is none."""
+        """Returns the config to run without a search. Raises TunefaError if there is none."""
         return self.space.default(workload, arch)
 
 
 def _needed(source: str) -> Iterator[str]:
-    """Patterns of the files that one needs, by their path from the folder of kernels."""
+    """Yields patterns for the files that `source` imports or includes, relative to `kernels/`."""
     for module, imported in _IMPORT.findall(source):
-        # What a folder is asked for are modules.
+        # `from tunefa.kernels.folder import name` may import a module of that folder.
         for name in (module, *(f"{module}.{name}" for name in _NAME.findall(imported))):
             yield f"{name.replace('.', '/')}.*"
     yield from _INCLUDE.findall(source)
 
 
 def _open_folder(folder: Path) -> None:
-    """Lets kernels import what they share from `tunefa.kernels`: their folder is no package."""
+    """Lets kernels import shared modules from `tunefa.kernels`: `kernels/` is not a package.
+
+    Folders that were opened earlier are searched after it, for device code that is imported later.
+    """
     package = sys.modules.setdefault(_PACKAGE, ModuleType(_PACKAGE))
-    package.__path__ = [str(folder)]
+    before = [path for path in getattr(package, "__path__", []) if path != str(folder)]
+    package.__path__ = [str(folder), *before]
 
 
 def names() -> list[str]:
-    """All kernels: the Python files in `kernels/` that have a space."""
+    """Returns the names of all kernels: the Python files in `kernels/` with a search space."""
     known = set(spaces.names())
     return sorted(p.stem for p in assets.root("kernels").glob("*.py") if p.stem in known)
 
 
 def load(name: str) -> Kernel:
-    """The kernel of that name. Raises TunefaError for an unknown one, suggesting the nearest."""
+    """Returns the kernel with that name. Raises TunefaError if there is none."""
     if name not in names():
         raise unknown("kernel", name, names())
     return Kernel(name, assets.root("kernels") / f"{name}.py", spaces.load(name))
 
 
 def serving(workload: Workload, arch: Arch, only: Sequence[str] = ()) -> list[Kernel]:
-    """The kernels that serve the workload on the arch, of those named in `only` if any are; else in
-    their `priority`.
+    """Returns the kernels that serve the workload on the arch, sorted by `priority`.
 
-    Raises TunefaError when none does, with each one's reason.
+    If `only` names kernels, they alone are considered, in that order. Raises TunefaError if no
+    kernel serves the workload; the message gives the reason for each kernel.
     """
     ordered = sorted(map(load, () if only else names()), key=lambda kernel: kernel.priority)
     kernels = ordered or [load(name) for name in only]
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
     serving = [kernel for kernel in kernels if reasons[kernel.name] is None]
     if not serving:
-        # Of those for other vendors' chips there is nothing to say, unless there are no others.
+        # The message leaves out kernels for other vendors' chips, unless there are no others.
         near = [kernel.name for kernel in kernels if kernel.space.vendor == arch.vendor]
         why = "; ".join(f"{name}: {reasons[name]}" for name in near or reasons)
         raise TunefaError(f"no kernel serves {workload} on {arch.name} ({why})")

@@ -1,6 +1,6 @@
-"""Attention shapes of well-known models, one file each: `--model llama3-8b`.
+"""Model presets: attention shapes of well-known language models, such as `--model llama3-8b`.
 
-To add a model is to add `<name>.yaml` here, with the figures of its published configuration.
+To add one, add `model_presets/<name>.yaml` with the figures of the published configuration.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _FOLDER = Path(__file__).parent / "model_presets"
 
 
 @dataclass(frozen=True)
-class Model:
-    """The attention layer of one model: what does not depend on the batch or the length."""
+class ModelPreset:
+    """The attention layer of one language model, without batch size and sequence lengths."""
 
     name: str
     heads: int
     heads_kv: int
     head_dim: int
     source: str
-    """Where the figures are published."""
+    """The publication of the figures."""
 
 
 def names() -> list[str]:
-    """All models, sorted."""
+    """Returns the names of all model presets, sorted."""
     return sorted(path.name.removesuffix(".yaml") for path in _FOLDER.glob("*.yaml"))
 
 
-def load(name: str) -> Model:
-    """The model of that name, in any case.
+def load(name: str) -> ModelPreset:
+    """Returns the model preset with that name, in upper or lower case.
 
-    Raises TunefaError for an unknown one, suggesting the nearest.
+    Raises TunefaError if there is none.
     """
     stem = name.strip().lower()
     if stem not in names():
@@ -44,10 +44,13 @@ def load(name: str) -> Model:
     return read(_FOLDER / f"{stem}.yaml")
 
 
-def read(path: Path) -> Model:
-    """The model in one file; raises TunefaError with file and line for one that does not hold."""
+def read(path: Path) -> ModelPreset:
+    """Returns the model preset in the file at `path`.
+
+    Raises TunefaError, with the file and if possible the line, if the file is not valid.
+    """
     fields = Fields(strict_yaml.load_file(path), str(path))
-    model = Model(
+    preset = ModelPreset(
         name=path.name.removesuffix(".yaml"),
         heads=fields.take("heads", int),
         heads_kv=fields.take("heads_kv", int),
@@ -56,7 +59,9 @@ def read(path: Path) -> Model:
     )
     fields.done()
     try:
-        Workload.of(heads=model.heads, heads_kv=model.heads_kv, head_dim=model.head_dim, seqlen_q=1)
+        Workload.of(
+            heads=preset.heads, heads_kv=preset.heads_kv, head_dim=preset.head_dim, seqlen_q=1
+        )
     except TunefaError as error:
         raise TunefaError(f"{path}: {error}") from None
-    return model
+    return preset

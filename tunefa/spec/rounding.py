@@ -1,4 +1,4 @@
-"""Whole numbers rounded up, for expressions of spaces, for kernels' host sides and for the rest."""
+"""Rounding up of whole numbers, for tunefa, for expressions of search spaces and for kernels."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Number = TypeVar("Number")
 
 
 def ceil_div(value: Number, divisor: Any) -> Number:
-    """`value / divisor`, rounded up to a whole number."""
+    """Returns `value / divisor`, rounded up to a whole number."""
     quotient: Number = -(-value // divisor)  # type: ignore[operator]
     return quotient
 
 
 def round_up(value: Number, multiple: Any) -> Number:
-    """The least multiple of `multiple` that is not below `value`."""
+    """Returns the smallest multiple of `multiple` that is not below `value`."""
     product: Number = ceil_div(value, multiple) * multiple
     return product
 
 
 def next_pow2(value: Any) -> int:
-    """The least power of two that is not below the integer `value`; 1 for 0 and less."""
+    """Returns the smallest power of two that is not below the integer `value`; 1 for 0 and less."""
     return 1 << max(0, operator.index(value) - 1).bit_length()

@@ -1,8 +1,8 @@
 """The search space of a kernel: parameters, named rules, resources and defaults, from one file.
 
-A rule's name is the message a user reads when it refuses a config. Resource expressions are lower
-bounds of what the compiler will ask for: they throw away what cannot run, the compiler decides the
-rest.
+The name of a rule is the message that a user reads when the rule refuses a config. A resource
+expression is a lower bound of what the compiler will need: it refuses configs that cannot run, and
+the compiler decides about the others.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 from tunefa import assets
 from tunefa.errors import TunefaError, unknown
 from tunefa.spec import arch_catalog as archs
-from tunefa.spec import space_file
+from tunefa.spec import shared_memory, space_file
 from tunefa.spec.arch import Arch
 from tunefa.spec.expr import Expr
+from tunefa.spec.shared_memory import RegionExprs, SharedMemory
 from tunefa.spec.tiling import NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
@@ -30,55 +31,57 @@ _WORKLOAD_NAMES = frozenset(Workload(seqlen_q=1, seqlen_k=1).env())
 
 @dataclass(frozen=True)
 class Parameter:
-    """One thing to choose."""
+    """One parameter of a kernel, and the values that it may have."""
 
     name: str
     values: tuple[Any, ...]
     doc: str
     timed_only: bool = False
-    """Whether nothing but a device tells its values apart; where none times it, it is the first."""
+    """Whether its values differ only in measured time. Without a device, the first is used."""
 
 
 @dataclass(frozen=True)
 class Feasible:
-    """What the rules leave of a space: the configs, and how many each rule refused."""
+    """The configs that the rules of a space allow, and how many configs each rule refused."""
 
     configs: tuple[dict[str, Any], ...]
     refused: Mapping[str, int]
-    """Rule name -> configs it refused first, in the order of the file, zeros included."""
+    """By rule, in the order of the file: how many configs it was the first rule to refuse."""
 
     @property
     def total(self) -> int:
-        """Configs in the space, before any rule."""
+        """The number of configs in the space, without rules."""
         return len(self.configs) + sum(self.refused.values())
 
 
 @dataclass(frozen=True)
 class Space:
-    """Parameters and rules of one kernel. Read from a file by `load`."""
+    """The parameters and rules of one kernel. `load` reads it from a file."""
 
     kernel: str
     op: str
     language: str
     vendor: str
-    """Whose chips it runs on."""
+    """The vendor of the chips that the kernel runs on."""
     priority: int
-    """The lowest runs, of the kernels that serve a workload of which nothing is known."""
+    """Decides when no record applies: of the kernels that serve a workload, the lowest runs."""
     parameters: tuple[Parameter, ...]
     serves: Mapping[str, Expr]
-    define: Mapping[str, Expr]
+    define: Mapping[str, Expr]  # the ends of shared memory's regions too
     resources: Mapping[str, Expr]
     rules: Mapping[str, Expr]
+    shared_memory_exprs: tuple[RegionExprs, ...]
+    """Empty where the compiler lays out shared memory."""
     tiling_exprs: Mapping[str, Expr]
-    """By field of `Tiling`, or of `NpuTiling`."""
+    """An expression for each field of `Tiling`, or of `NpuTiling`."""
     defaults: tuple[tuple[Expr, dict[str, Any]], ...]
     unaligned: Mapping[str, Any] | str
-    """What parameters must be for tensors that are not aligned, or why the kernel cannot read such
-    tensors, in words."""
+    """The parameter values that the kernel needs for tensors that are not aligned; or a sentence,
+    why it cannot read such tensors."""
     path: Path = field(compare=False)
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
-        """Why the kernel does not serve the workload on that arch, in words; None if it does."""
+        """Returns why the kernel does not serve the workload on the arch; None if it does."""
         if arch.vendor != self.vendor:
             return f"it runs on chips of {self.vendor}, not of {arch.vendor}"
         if workload.op != self.op:
@@ -89,9 +92,9 @@ class Space:
         return next((name for name, holds in self.serves.items() if not holds(env)), None)
 
     def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
-        """The first rule that refuses the config there; None if it is feasible.
+        """Returns the name of the first rule that refuses the config; None if it is feasible.
 
-        A missing or unknown parameter, or a value that the space does not list, is a refusal too.
+        A config that is not in the space is refused too; then this returns what `misfit` returns.
         """
         if misfit := self.misfit(config):
             return misfit
@@ -99,17 +102,17 @@ class Space:
         return next((name for name, holds in self.rules.items() if not holds(env)), None)
 
     def refusals(self, config: Config, workload: Workload, arch: Arch) -> tuple[str, ...]:
-        """All rules that refuse a config of the space; a search stops at the first."""
+        """Returns the names of all rules that refuse a config of the space."""
         env = self._env(config, workload, arch)
         return tuple(name for name, holds in self.rules.items() if not holds(env))
 
     def misfit(self, config: Config) -> str | None:
-        """Why the config is none of this space, whatever the rules say; None if it is one."""
+        """Returns why the config is not in this space, apart from its rules; None if it is."""
         for parameter in self.parameters:
             if parameter.name not in config:
                 return f"parameter {parameter.name} is missing"
             value = config[parameter.name]
-            # 64.0 and True equal 64 and 1, but no compiler takes them for a tile's size.
+            # 64.0 == 64 and True == 1, but a compiler does not accept them as the size of a tile.
             if not any(value == each and type(value) is type(each) for each in parameter.values):
                 return f"{parameter.name}={value!r} is not in the space"
         if len(config) != len(self.parameters):
@@ -118,33 +121,40 @@ class Space:
         return None
 
     def estimate(self, config: Config, workload: Workload, arch: Arch) -> dict[str, float]:
-        """Lower bounds of the resources, by the names of the file (`smem_bytes`, `registers`)."""
+        """Returns lower bounds of the resources, by their names in the file (`smem_bytes`)."""
         env = self._env(config, workload, arch)
         return {name: env[name] for name in self.resources}
 
+    def shared_memory(self, config: Config, workload: Workload, arch: Arch) -> SharedMemory | None:
+        """The layout of shared memory; None where the compiler makes it.
+
+        Raises TunefaError, with file and line, for regions that cannot lie so.
+        """
+        if not (regions := self.shared_memory_exprs):
+            return None
+        return shared_memory.lay_out(regions, self._env(config, workload, arch))
+
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
-        """The config as the time model sees it, of a kernel for GPUs."""
-        return Tiling(**self._tiling_fields(config, workload, arch))
+        """Returns the tiling of a config, for a kernel for GPUs."""
+        return Tiling(**self._tiling_fields(self._env(config, workload, arch)))
 
     def npu_tiling(self, config: Config, workload: Workload, arch: Arch) -> NpuTiling:
-        """The config as the law of time sees it, of a kernel for NPUs."""
-        return NpuTiling(**self._tiling_fields(config, workload, arch))
+        """Returns the tiling of a config, for a kernel for NPUs."""
+        return NpuTiling(**self._tiling_fields(self._env(config, workload, arch)))
 
     def tiling_and_estimate(
         self, config: Config, workload: Workload, arch: Arch
     ) -> tuple[Tiling, dict[str, float]]:
-        """Both, of a kernel for GPUs, in about half of the time."""
+        """Returns `tiling` and `estimate`, for a kernel for GPUs, in about half of the time."""
         env = self._env(config, workload, arch)
-        fields = {name: expression(env) for name, expression in self.tiling_exprs.items()}
-        return Tiling(**fields), {name: env[name] for name in self.resources}
+        return Tiling(**self._tiling_fields(env)), {name: env[name] for name in self.resources}
 
-    def _tiling_fields(self, config: Config, workload: Workload, arch: Arch) -> dict[str, Any]:
-        env = self._env(config, workload, arch)
+    def _tiling_fields(self, env: Mapping[str, Any]) -> dict[str, Any]:
         return {name: expression(env) for name, expression in self.tiling_exprs.items()}
 
     @cached_property
     def seen_by_cost_model(self) -> tuple[str, ...]:
-        """The parameters that estimates and tilings depend on; no other changes a model's time."""
+        """The parameters that estimates and tilings, and so the cost model's times, depend on."""
         derived = {**self.define, **self.resources}
         left, seen = [*self.resources.values(), *self.tiling_exprs.values()], set[str]()
         while left:
@@ -154,9 +164,9 @@ class Space:
         return tuple(each.name for each in self.parameters if each.name in seen)
 
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
-        """The config that is sound without a search: the first default that matches and fits.
+        """Returns the config to run without a search: the first default that matches and fits.
 
-        Raises TunefaError when none does, naming the rule that refused the last one.
+        Raises TunefaError if there is none; the message names the rule that refused the last one.
         """
         env = {**workload.env(), **arch.env()}
         why = "no entry under `defaults` matches"
@@ -169,15 +179,15 @@ class Space:
         raise TunefaError(f"{self.kernel} has no default for {workload} on {arch.name}: {why}")
 
     def untimed(self) -> Space:
-        """The part of it that a search on no device has: see `Parameter.timed_only`."""
+        """Returns the space of a search without a device: see `Parameter.timed_only`."""
         cut = [replace(p, values=p.values[:1]) if p.timed_only else p for p in self.parameters]
         return replace(self, parameters=tuple(cut))
 
     def feasible(self, workload: Workload, arch: Arch) -> Feasible:
-        """Every config that no rule refuses, in the order of the file, and the refusals by rule.
+        """Returns every config that no rule refuses, in the order of the file, and the refusals.
 
-        Parameters are fixed one after the other and each rule is asked as soon as it can answer, so
-        that one refusal covers all configs below it.
+        Parameters are fixed one after the other, and each rule is evaluated as soon as all
+        parameters that it reads are fixed. So one evaluation may refuse many configs.
         """
         refused: Counter[str] = Counter(dict.fromkeys(self.rules, 0))
         env = {**workload.env(), **arch.env()}
@@ -187,6 +197,7 @@ class Space:
     def _walk(
         self, depth: int, config: dict[str, Any], env: dict[str, Any], refused: Counter[str]
     ) -> Iterator[dict[str, Any]]:
+        """Yields the feasible configs whose first `depth` parameters are those of `config`."""
         if depth == len(self.parameters):
             yield dict(config)
             return
@@ -205,7 +216,7 @@ class Space:
 
     @cached_property
     def _levels(self) -> list[tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]]:
-        """Per parameter: the definitions and rules that can be computed once it is fixed."""
+        """For each parameter, the definitions and rules that can be computed once it is fixed."""
         level = {parameter.name: depth for depth, parameter in enumerate(self.parameters)}
         derived = {**self.define, **self.resources}
         for name, expression in derived.items():
@@ -228,15 +239,15 @@ class Space:
 
 
 def names() -> list[str]:
-    """The kernels that have a space: the files in `search_spaces/`."""
+    """Returns the names of the kernels with a space: the files in `search_spaces/`."""
     return sorted(path.stem for path in assets.root("search_spaces").glob("*.yaml"))
 
 
 def load(kernel: str) -> Space:
-    """The space of a kernel.
+    """Returns the space of a kernel.
 
-    Raises TunefaError for an unknown kernel (nearest names suggested) and for a file that does not
-    hold: a duplicate key, an unknown name in an expression, a default outside its own space.
+    Raises TunefaError if the kernel is unknown, or its file is not valid: a duplicate key, an
+    unknown name in an expression, a default that is not in the space.
     """
     path = assets.root("search_spaces") / f"{kernel}.yaml"
     if not path.is_file():
@@ -245,7 +256,7 @@ def load(kernel: str) -> Space:
 
 
 def read(path: Path) -> Space:
-    """The space in one file. Raises TunefaError with file and line for one that does not hold."""
+    """Returns the space in one file. Raises TunefaError, with file and line, if it is not valid."""
     fields = space_file.read(path)
     vendor = fields["vendor"]
     parameters = tuple(_parameter(each, vendor) for each in fields["parameters"])
@@ -262,7 +273,7 @@ def _parameter(fields: dict[str, Any], vendor: str) -> Parameter:
 
 
 def _check_names(space: Space) -> None:
-    """Every name an expression reads is known where it stands; every default is in the space."""
+    """Raises TunefaError for unknown names in expressions, and defaults outside of the space."""
     outer = _outer_names(space.vendor)
     for when in (*space.serves.values(), *(when for when, _ in space.defaults)):
         _check_known(when, outer)
@@ -285,5 +296,5 @@ def _check_known(expression: Expr, names: frozenset[str]) -> None:
 
 
 def _outer_names(vendor: str) -> frozenset[str]:
-    """What every expression may read: names of the workload and of an arch of that vendor."""
+    """Returns the names that every expression may read: of workloads, and the vendor's archs."""
     return _WORKLOAD_NAMES | archs.load(archs.names(vendor)[0]).env().keys()

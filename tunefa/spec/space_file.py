@@ -1,27 +1,31 @@
-"""Reads `search_spaces/<kernel>.yaml`: the parts of a space, each with its own rules."""
+"""Reads `search_spaces/<kernel>.yaml`. `space.read` checks what names in expressions mean."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.spec import strict_yaml
+from tunefa.spec import shared_memory, strict_yaml
 from tunefa.spec.arch_file import VENDORS
 from tunefa.spec.expr import Expr
-from tunefa.spec.strict_yaml import Fields
+from tunefa.spec.shared_memory import RegionExprs
+from tunefa.spec.strict_yaml import REQUIRED, Fields
 from tunefa.spec.tiling import FIELDS
 
 SCHEMA = 2
 _EXPRESSIONS = ("serves", "define", "resources", "rules")
+_NUMBER_OR_TEXT = (str, bool, int, float)
+_REGION = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The fields of `Space` in the file at `path`, `parameters` as those of `Parameter`.
+    """Returns the fields of a `Space`; `parameters` is a list of the fields of each `Parameter`.
 
-    Raises TunefaError, with file and line, for a missing or unknown key and for a value of the
-    wrong kind; what names mean is checked by `space.read`.
+    Raises TunefaError, with file and line, if a key is missing or unknown, or a value has the wrong
+    type.
     """
     fields = Fields(strict_yaml.load_file(path), str(path))
     version = fields.take("schema", int)
@@ -36,7 +40,7 @@ def read(path: Path) -> dict[str, Any]:
     kernel = fields.take("kernel", str)
     if kernel != path.stem:
         raise TunefaError(
-            f"{fields.at('kernel')}: it names the kernel {kernel}, its file name {path.stem}"
+            f"{fields.at('kernel')}: the kernel is {kernel}, but the file's name is {path.stem}"
         )
     vendor = _vendor(fields)
     space = {
@@ -47,6 +51,7 @@ def read(path: Path) -> dict[str, Any]:
         "priority": fields.take("priority", int, 0),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
+        "shared_memory_exprs": _shared_memory(fields.take("shared_memory", dict, {}), path),
         "tiling_exprs": _tiling(fields, vendor, path),
         "defaults": _defaults(fields.take("defaults", list), path),
         "path": path,
@@ -55,6 +60,7 @@ def read(path: Path) -> dict[str, Any]:
     if not values:
         raise TunefaError(f"{fields.at('parameters')}: a space needs at least one parameter")
     space["unaligned"] = _unaligned(fields, values, path)
+    _add_layout(space)
     fields.done()
     return space
 
@@ -67,17 +73,18 @@ def _vendor(fields: Fields) -> str:
 
 
 def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
+    """Returns the fields of each `Parameter`, and where it is in the file."""
     parameters = []
     lines = Fields(data, str(path))
     for name in data:
         where = f"{lines.at(name)}: parameter {name}"
-        # A plain dict has no lines: `where` has the parameter's.
+        # A plain dict: messages give the parameter's line, which `where` has.
         fields = Fields(dict(lines.take(name, dict)), where)
         values = tuple(fields.take("values", list))
         plain = all(isinstance(value, (bool, int, float, str)) for value in values)
         if not plain or not values or len(set(values)) != len(values):
             raise TunefaError(
-                f"{where} needs values, each once, that are numbers or text: {list(values)}"
+                f"{where} needs values, each once, that are numbers or text, not {list(values)}"
             )
         doc, timed_only = fields.take("doc", str), fields.take("timed_only", bool, False)
         parameters.append(
@@ -90,7 +97,7 @@ def _parameters(data: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
 def _unaligned(
     fields: Fields, values: Mapping[str, tuple[Any, ...]], path: Path
 ) -> dict[str, Any] | str:
-    """Parameters for unaligned tensors, each with one of its values, or a sentence."""
+    """Returns the parameter values for unaligned tensors, or the sentence that says why not."""
     data = fields.take("unaligned", (dict, str), {})
     if isinstance(data, str):
         if not data.strip():
@@ -107,14 +114,56 @@ def _unaligned(
 
 def _expressions(data: Mapping[str, Any], path: Path) -> dict[str, Expr]:
     fields = Fields(data, str(path))
-    kinds = (str, bool, int, float)
-    return {
-        name: Expr(str(fields.take(name, kinds)), f"{fields.at(name)}: {name}") for name in data
-    }
+    return {name: _expression(fields, name, f"{fields.at(name)}: {name}") for name in data}
+
+
+def _expression(fields: Fields, name: str, where: str, default: Any = REQUIRED) -> Expr:
+    return Expr(str(fields.take(name, _NUMBER_OR_TEXT, default)), where)
+
+
+def _shared_memory(data: Mapping[str, Any], path: Path) -> tuple[RegionExprs, ...]:
+    """The regions in their order, each at the end of the one before if it does not say where."""
+    regions = list[RegionExprs]()
+    lines = Fields(data, str(path))
+    for name in data:
+        where = f"{lines.at(name)}: region {name}"
+        if not _REGION.fullmatch(name):
+            raise TunefaError(f"{where}: the name must be lower-case letters, digits and _")
+        fields = Fields(dict(lines.take(name, dict)), where)
+        before = regions[-1].end_name if regions else 0
+        overlaps, known = fields.take("overlaps", list, []), [each.name for each in regions]
+        for other in overlaps:
+            if other not in known:
+                raise TunefaError(f"{where}: {unknown('earlier region', str(other), known)}")
+        regions.append(
+            RegionExprs(
+                name, where, _expression(fields, "at", f"{where}: at", before),
+                _expression(fields, "bytes", f"{where}: bytes"),
+                _expression(fields, "slots", f"{where}: slots", 1), tuple(overlaps),
+            )
+        )  # fmt: skip
+        fields.done()
+    return tuple(regions)
+
+
+def _add_layout(space: dict[str, Any]) -> None:
+    """Defines the ends of regions behind all else, and the resource that is the largest of them."""
+    if not (regions := space["shared_memory_exprs"]):
+        return
+    define, resources = space["define"], space["resources"]
+    if again := resources.get("smem_bytes"):
+        raise TunefaError(f"{again.where} is what 'shared_memory' adds up to: remove it here")
+    for region in regions:
+        if taken := define.get(region.end_name):
+            raise TunefaError(
+                f"{region.where}: {region.end_name} is defined already ({taken.where})"
+            )
+        define[region.end_name] = region.end
+    space["resources"] = {"smem_bytes": shared_memory.size(regions), **resources}
 
 
 def _tiling(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
-    """An expression for each field of `Tiling`, or of `NpuTiling`."""
+    """Returns an expression for each field of `Tiling`, or of `NpuTiling`."""
     tiling, known = _expressions(fields.take("tiling", dict), path), FIELDS[vendor]
     for name, expression in tiling.items():
         if name not in known:
@@ -125,6 +174,7 @@ def _tiling(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
 
 
 def _defaults(data: list[Any], path: Path) -> tuple[tuple[Expr, dict[str, Any]], ...]:
+    """Returns (condition, config) for each default."""
     defaults = []
     for number, entry in enumerate(data, start=1):
         if not isinstance(entry, Mapping):

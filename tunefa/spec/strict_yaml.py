@@ -1,7 +1,6 @@
-"""YAML that means what it says: plain data, text keys, no key twice, every error with its line.
+"""Strict YAML: plain data only, keys are text, no duplicate keys, errors with file and line.
 
-The resolver is YAML 1.1's, with two of its surprises removed: `1e12` is a number, and a date is
-text.
+Scalars are read as in YAML 1.1, with two differences: `1e12` is a number, and a date is text.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from tunefa.errors import TunefaError, unknown
 if TYPE_CHECKING:
     from yaml import SafeDumper as _BaseDumper
     from yaml import SafeLoader as _BaseLoader
-else:  # ten times faster, but only there when PyYAML was built with libyaml
+else:  # the C versions are ten times faster, but PyYAML may be built without libyaml
     _BaseLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     _BaseDumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 REQUIRED: Any = object()
-"""Default of a key that must be there."""
+"""The default of `Fields.take`: the key must be there."""
 
 _TAG = "tag:yaml.org,2002:"
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
-_MAX_DEPTH = 100  # libyaml's composer recurses in C: 100,000 opening brackets kill the process
+_MAX_DEPTH = 100  # libyaml recurses in C: 100,000 opening brackets crash the process
 _WORDS: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -43,7 +42,7 @@ _WORDS: dict[type, str] = {
 
 
 class Located(dict[str, Any]):
-    """A mapping read from a file, with the line (from 1) each of its keys stands on."""
+    """A mapping read from a file; `lines` has the line of each key, counted from 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +50,7 @@ class Located(dict[str, Any]):
 
 
 class _Loader(_BaseLoader):
-    """Builds JSON's types only: other tags, merge keys and aliases are errors."""
+    """Loads the types of JSON only: other tags, merge keys and aliases are errors."""
 
     depth = 0
 
@@ -66,7 +65,7 @@ class _Loader(_BaseLoader):
         super().ascend_resolver()
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        if node in self.constructed_objects:  # a few lines of aliases can stand for gigabytes
+        if node in self.constructed_objects:  # nested aliases can expand to gigabytes
             raise _error(node, "this is used again through an alias: write it out in each place")
         try:
             return super().construct_object(node, deep=True)
@@ -93,7 +92,7 @@ def _error(node: yaml.Node, problem: str) -> ConstructorError:
 
 
 def _problem_with_key(node: yaml.Node, located: Located) -> str:
-    """Why the key at `node` cannot be the next one of `located`; empty if it can."""
+    """Returns why the key at `node` cannot be added to `located`; an empty text if it can."""
     if not isinstance(node, yaml.ScalarNode):
         return "a mapping key must be text, not a list or a mapping"
     if node.tag != _TAG + "str":
@@ -105,7 +104,7 @@ def _problem_with_key(node: yaml.Node, located: Located) -> str:
 
 
 class _Dumper(_BaseDumper):
-    """Writes JSON's types only, and a value that is shared in full each time."""
+    """Dumps the types of JSON only, without aliases for values that occur twice."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -134,14 +133,14 @@ _WRITERS: dict[Any, Any] = {
 _WRITERS[dict] = _WRITERS[Located] = _Dumper.represent_plain
 _Dumper.yaml_representers = _WRITERS
 
-for _each in (_Loader, _Dumper):  # the dumper too, so that it quotes the *text* "1e12"
+for _each in (_Loader, _Dumper):  # also the dumper, so that it quotes the *text* "1e12"
     _each.add_implicit_resolver(_TAG + "float", _EXPONENT, list("-+.0123456789"))
 
 
 def load(text: str, where: str) -> Any:
-    """The one document in `text`; None if it is empty. Mappings come back as `Located`.
+    """Returns the document in `text`, with mappings as `Located`; None if `text` is empty.
 
-    Raises TunefaError, beginning with `where:line: `, for anything but well-formed plain data.
+    Raises TunefaError, which begins with `where:line: `, if it is not well-formed plain data.
     """
     if odd := Reader.NON_PRINTABLE.search(text):
         line = text.count("\n", 0, odd.start()) + 1
@@ -161,9 +160,9 @@ def load(text: str, where: str) -> Any:
 
 
 def load_file(path: Path) -> Any:
-    """The one document in the file at `path`.
+    """Returns the document in the file at `path`.
 
-    Raises TunefaError naming the path if the file is missing, unreadable, not UTF-8, empty or not
+    Raises TunefaError, with the path, if the file is missing, unreadable, not UTF-8, empty, or not
     what `load` accepts.
     """
     try:
@@ -180,19 +179,20 @@ def load_file(path: Path) -> Any:
 
 
 def dump(data: Any) -> str:
-    """The document that `load` reads back as `data`, which is JSON's types (tuples become lists).
+    """Returns the document that `load` reads back as `data`; tuples become lists.
 
-    Raises TypeError for a key that is not a str, yaml.YAMLError for any other type: both are bugs.
+    Raises TypeError for a key that is not a str, and yaml.YAMLError for a type that JSON does not
+    have. Both are bugs.
     """
     text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
     return str(text)
 
 
 class Fields:
-    """Reads one mapping strictly: every key is taken, with its type, or it is an error."""
+    """Reads one mapping: each key must be taken, and have the expected type."""
 
     def __init__(self, data: Any, where: str) -> None:
-        """`where` begins each message; a line number follows it if `load` made `data`.
+        """Reads `data`. `where` begins each message; if `load` made `data`, a line number follows.
 
         Raises TunefaError if `data` is not a mapping.
         """
@@ -203,16 +203,16 @@ class Fields:
         self._taken: dict[str, None] = {}
 
     def at(self, key: str) -> str:
-        """Where `key` stands: `file:line`, or just the file if the line is not known."""
+        """Returns the place of `key`: `file:line`, or only the file if the line is not known."""
         line = self._data.lines.get(key) if isinstance(self._data, Located) else None
         return f"{self._where}:{line}" if line else self._where
 
     def take(self, key: str, kind: type | tuple[type, ...], default: Any = REQUIRED) -> Any:
-        """The value of `key`, or `default` if the key is not there.
+        """Returns the value of `key`, or `default` if the key is missing.
 
-        `kind` is one of bool, int, float, str, list, dict and NoneType, or several. A bool is no
-        int; an int will do for a float, and is converted; a float is finite. Raises TunefaError if
-        the key is missing without a default, or its value is of another kind.
+        `kind` is one or several of bool, int, float, str, list, dict and NoneType. A bool does not
+        count as an int. An int is converted where a float is expected; a float must be finite.
+        Raises TunefaError if the key is missing and has no default, or its value has another type.
         """
         kinds = kind if isinstance(kind, tuple) else (kind,)
         self._taken[key] = None
@@ -233,7 +233,7 @@ class Fields:
         return value
 
     def done(self) -> None:
-        """Raises TunefaError naming each key that was not taken, and the nearest that was."""
+        """Raises TunefaError if there are keys that were not taken, with the nearest known key."""
         extra = [key for key in self._data if key not in self._taken]
         if extra:
             errors = (f"{self.at(key)}: {unknown('key', key, self._taken)}" for key in extra)
@@ -249,6 +249,6 @@ def _words(kinds: Iterable[type]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """`value` as a message shows it: itself if that is short, else its kind."""
+    """Returns `value` for a message: the value if it is short, else its type in words."""
     text = repr(value)
     return text if len(text) <= 60 else _WORDS.get(type(value), "a mapping")

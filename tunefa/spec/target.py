@@ -1,4 +1,4 @@
-"""What a config is chosen for: a chip, and with a kernel and a workload, a case."""
+"""Target (an arch and a device), and Case (a kernel and a workload on a target)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import Arch, Device
 from tunefa.spec.kernel import Kernel
+from tunefa.spec.shared_memory import SharedMemory
 from tunefa.spec.space import Feasible
 from tunefa.spec.tiling import NpuTiling, Tiling
 from tunefa.spec.trial import Config
@@ -19,27 +20,27 @@ from tunefa.spec.workload import Workload
 
 @dataclass(frozen=True)
 class Target:
-    """A chip: its family, which compilers know, and the product, whose SMs and clocks count."""
+    """A chip: its arch, which the compiler needs, and its device, with SM count and clock."""
 
     arch: Arch
     device: Device
     is_known_product: bool = True
-    """Whether the figures of `device` are its own. Those of a product without an entry of its own
-    (an RTX 4090 Laptop GPU, say) are its arch's default device's, with its own SM count."""
+    """Whether the arch's file has this product. A product that the file lacks (such as an RTX 4090
+    Laptop GPU) gets the figures of the arch's default device, but its own SM count."""
 
     @classmethod
     def named(cls, name: str) -> Target:
-        """The target that `name` means: an arch (then its default device) or a device.
+        """Returns the target that `name` identifies: an arch (with its default device) or a device.
 
-        Raises TunefaError for a name that means neither.
+        Raises TunefaError if `name` is neither.
         """
         return cls(*archs.find(name))
 
     @classmethod
     def seen(cls, name: str, compute_capability: tuple[int, int], sms: int) -> Target:
-        """The target of an NVIDIA device that its driver calls `name`.
+        """Returns the target for an NVIDIA device, from what its driver reports of it.
 
-        Raises TunefaError for a compute capability that no arch has.
+        Raises TunefaError if no arch has its compute capability.
         """
         with contextlib.suppress(TunefaError):
             return cls.named(name)
@@ -61,7 +62,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel on one workload and target: what a config is compiled, timed and kept for."""
+    """One kernel with one workload and target. Configs are compiled and timed for a case."""
 
     kernel: Kernel
     workload: Workload
@@ -69,63 +70,66 @@ class Case:
 
     @classmethod
     def from_names(cls, kernel: str, workload: str, arch: str) -> Case:
-        """The case with these `names`, in a process that was told no more; its device is the arch's
-        default.
+        """Returns the case that another process calls `names`. Its device is the arch's default.
 
-        Raises TunefaError for a name that is unknown.
+        Raises TunefaError if a name is unknown.
         """
         return cls(kernels.load(kernel), Workload.parse(workload), Target.named(arch))
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """(kernel, workload, arch) as text, to tell another process."""
+        """(kernel, workload, arch) as text, to pass to another process."""
         return self.kernel.name, str(self.workload), self.arch.name
 
     @property
     def arch(self) -> Arch:
-        """The target's."""
+        """The arch of the target."""
         return self.target.arch
 
     @property
     def device(self) -> Device:
-        """The target's."""
+        """The device of the target."""
         return self.target.device
 
     def why_not(self) -> str | None:
-        """Why the kernel does not serve the workload on the target, in words; None if it does."""
+        """Returns why the kernel does not serve the workload on the target; None if it does."""
         return self.kernel.why_not(self.workload, self.arch)
 
     def default(self) -> dict[str, Any]:
-        """The config that is sound without a search.
+        """Returns the config to run without a search.
 
-        Raises TunefaError when the space has none for this case.
+        Raises TunefaError if the space has no default that fits this case.
         """
         return self.kernel.default(self.workload, self.arch)
 
     def feasible(self) -> Feasible:
-        """Every config that no rule refuses, and the refusals by rule."""
+        """Returns every config that no rule refuses, and the number of refusals by rule."""
         return self.kernel.space.feasible(self.workload, self.arch)
 
     def refusal(self, config: Config) -> str | None:
-        """The first rule that refuses the config; None if it can run."""
+        """Returns the name of the first rule that refuses the config; None if it is feasible."""
         return self.kernel.refusal(config, self.workload, self.arch)
 
     def refusals(self, config: Config) -> tuple[str, ...]:
-        """All rules that refuse a config of the space."""
+        """Returns the names of all rules that refuse a config of the space."""
         return self.kernel.space.refusals(config, self.workload, self.arch)
 
     def estimate(self, config: Config) -> dict[str, float]:
-        """Lower bounds of the resources, by the names of the space's file."""
+        """Returns lower bounds of the resources, by their names in the space's file."""
         return self.kernel.space.estimate(config, self.workload, self.arch)
 
+    def shared_memory(self, config: Config) -> SharedMemory | None:
+        """The layout of shared memory; None where the compiler makes it."""
+        return self.kernel.space.shared_memory(config, self.workload, self.arch)
+
     def tiling(self, config: Config) -> Tiling:
-        """The config as the cost model of GPUs sees it."""
+        """Returns the tiling of the config, for the cost model of GPUs."""
         return self.kernel.space.tiling(config, self.workload, self.arch)
 
     def tiling_and_estimate(self, config: Config) -> tuple[Tiling, dict[str, float]]:
-        """Both, for GPUs, in about half of the time."""
+        """Returns `tiling` and `estimate`, for GPUs, in about half of the time."""
         return self.kernel.space.tiling_and_estimate(config, self.workload, self.arch)
 
     def npu_tiling(self, config: Config) -> NpuTiling:
-        """The config as the cost model of NPUs sees it."""
+        """Returns the tiling of the config, for the latency model of NPUs."""
         return self.kernel.space.npu_tiling(config, self.workload, self.arch)

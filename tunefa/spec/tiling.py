@@ -1,7 +1,11 @@
-"""How one program of a kernel cuts up its work: what the time model knows of a config.
+"""The tiling of a config: all that a cost model knows of it.
 
-Kernels name their parameters as they like; the section `model` of a space says, in expressions,
-what each of these fields is for a config of that kernel.
+Kernels choose the names of their parameters. The `tiling:` section of a search space gives, for
+each field here, an expression that computes it from a config of that kernel.
+
+A tile is a block of query rows that one CTA (on NPUs, one core) computes; a step takes the tile
+past one block of keys. An L2 section is a group of heads whose tiles run at the same time, so that
+their K and V stay in the L2 cache (as in FlashAttention-3's scheduler).
 """
 
 from __future__ import annotations
@@ -11,53 +15,52 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Tiling:
-    """One config, as the time model sees it."""
+    """One config of a kernel for GPUs, as the cost model of GPUs sees it."""
 
     block_m: int
-    """Query rows of a tile."""
+    """Query rows in a tile."""
     block_n: int
-    """Keys of a step."""
+    """Keys in a step."""
     columns: int
-    """head_dim as it is multiplied, what the kernel pads it by included."""
+    """head_dim, with the padding that the kernel adds."""
     columns_v: int
-    """The same of head_dim_v."""
+    """head_dim_v, with the padding that the kernel adds."""
     warps: int
-    """Those that compute."""
+    """Warps that compute; a producer is not counted."""
     stages: int
-    """Blocks of K and of V under way, the one that is worked on included."""
+    """Buffers for blocks of K and of V: the block in use, and the blocks loaded ahead."""
     copied_by_threads: bool
-    """Whether threads copy K and V, 16 bytes at a time; else TMA does."""
+    """Whether threads copy K and V with 16-byte cp.async; if not, TMA copies them."""
     max_registers: int
-    """What a thread that computes can have."""
-    section_heads: int
-    """Heads whose tiles run at the same time."""
+    """The most registers that a computing thread can have."""
+    l2_section_heads: int
+    """Heads of one L2 section."""
     packed_heads: int
-    """Query heads of one tile."""
+    """Query heads that share one tile (GQA packing)."""
     diagonal_n: int
-    """Keys of a step where the causal mask begins."""
+    """Keys of a step on the diagonal of the causal mask."""
     warp_specialised: bool
-    """Whether one program stays on each SM and works through tiles, in which a producer of its own
-    copies, and each warpgroup computes 64 rows, waits for no other and overlaps its softmax with
-    its products."""
+    """Whether one persistent CTA on each SM has a producer that copies, and consumer warpgroups of
+    64 rows each. Consumers do not wait for one another, and overlap softmax and products."""
 
     @property
     def threads(self) -> int:
-        """Of one program; a producer is given a whole warpgroup."""
+        """Threads of one CTA; a producer takes a whole warpgroup."""
         return 32 * (self.warps + (4 if self.warp_specialised else 0))
 
 
 @dataclass(frozen=True)
 class NpuTiling:
-    """One config of a kernel for NPUs, as the law of time and estimates see it."""
+    """One config of a kernel for NPUs, as the latency model of NPUs sees it."""
 
     block_m: int
-    """Query rows of a tile."""
+    """Query rows in a tile."""
     block_n: int
-    """Keys of a step."""
+    """Keys in a step."""
     multibuffer: bool
-    """Whether a step's keys and values arrive during the step before it."""
+    """Whether a step's K and V are loaded during the step before it."""
     ub_bytes: float
-    """What it is expected to need of a vector core's UB, and of the others."""
+    """Bytes that it is expected to need of a vector core's UB; `l1_bytes`, `l0c_bytes` likewise."""
     l1_bytes: float
     l0c_bytes: float
 
@@ -66,4 +69,4 @@ FIELDS = {
     "nvidia": tuple(field.name for field in fields(Tiling)),
     "huawei": tuple(field.name for field in fields(NpuTiling)),
 }
-"""By vendor of the chips, what a space's `model` must say."""
+"""By vendor, the fields that the `tiling:` section of a search space must have."""

@@ -1,44 +1,52 @@
-"""What happened to one config: the outcome as data, never as an exception."""
+"""Trials: what happened to one config. A failure is data, not an exception."""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 Config = Mapping[str, Any]
-"""One choice for every parameter of a space, in the order of its file."""
+"""A value for each parameter of a space, in the order of its file."""
 
 
 def identity(config: Config) -> tuple[object, ...]:
-    """What makes two configs of one space the same: their values, whatever order they are in."""
+    """Returns a key that is equal for configs with equal values, in any order of parameters."""
     return tuple(sorted(config.items()))
 
 
 Outcome = Literal["ok", "refused", "compile_failed", "timeout", "crashed", "wrong", "unstable"]
 OUTCOMES: tuple[str, ...] = get_args(Outcome)
+"""`refused`: a rule of the space refuses the config. `compile_failed`, `timeout`, `crashed`: the
+compiler or the launch failed. `wrong`: the output is not the reference's. `unstable`: the output
+changes from launch to launch."""
 
 Mode = Literal["eager", "graph"]
-"""How a launch is made when it is timed, see `tunefa.measure.timing`."""
+"""How launches are timed. `eager`: called from Python, as a program does. `graph`: replayed in a
+CUDA graph, so that only the device's time counts. See `tunefa.measure.timing`."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)
-class Planned:
-    """How the compiler for an NPU laid out one config: bytes are by memory, `ub`, `l1`, `l0c`."""
+class MemoryPlan:
+    """The compiler's plan for the memories of an NPU, which are named `ub`, `l1` and `l0c`."""
 
     excess: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """(required - available) / available: above 0 it does not fit, below it does."""
+    """By memory, (required - available) / available. If it is above 0, the config does not fit."""
     changed: Mapping[str, bool] = field(default_factory=dict, hash=False)
-    """Flags that the compiler set otherwise by itself, so that it fits: what was compiled."""
+    """Compiler flags that the compiler itself changed so that the config fits, and their values."""
     code: str | None = None
-    """Names the program that came out: equal names, equal programs."""
+    """A hash of the compiled program: equal hashes mean equal programs."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler says one program needs; None where it did not say."""
+    """The resources that one CTA (on NPUs, one core) needs, as the compiler reports them.
+
+    None means that the compiler does not report it.
+    """
 
     smem_bytes: int | None = None
     registers: int | None = None
@@ -48,49 +56,48 @@ class Resources:
     stack_bytes: int | None = None
     """Stack frame per thread."""
     ub_bytes: int | None = None
-    """Of an NPU: the highest address in the UB of a vector core, or what an overflow asks for."""
+    """NPUs only: the highest address used in a vector core's UB, or what an overflow requires."""
     l1_bytes: int | None = None
     l0c_bytes: int | None = None
     workspace_bytes: int | None = None
-    """Of an NPU: global memory that each core wants."""
-    planned: Planned | None = None
-    """Of an NPU; kept in journals, not in records."""
+    """NPUs only: global memory for each core."""
+    planned: MemoryPlan | None = None
+    """NPUs only; kept in journals, not in records."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One config on its way through compile, check and time."""
+    """One config, and how far it came: compiled, checked, timed."""
 
     config: Config
     outcome: Outcome
     reason: str = ""
-    """Why it is not `ok`, in words a user can act on."""
+    """Why the outcome is not `ok`, for users."""
     resources: Resources | None = None
     predicted_us: float | None = None
     samples_us: tuple[float, ...] = field(default=())
-    """Measured latencies, one per launch."""
+    """Measured latencies, one for each launch."""
     error: float | None = None
     """Relative error against the reference, ||out - ref|| / ||ref||."""
     compile_s: float | None = None
 
     @property
     def median_us(self) -> float | None:
-        """The figure that ranks this trial: the measured median, else the prediction."""
+        """The median of the measured latencies; without any, the predicted latency."""
         if not self.samples_us:
             return self.predicted_us
-        ordered = sorted(self.samples_us)
-        middle = len(ordered) // 2
-        if len(ordered) % 2:
-            return ordered[middle]
-        return (ordered[middle - 1] + ordered[middle]) / 2
+        return statistics.median(self.samples_us)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for the journal."""
+        """Returns plain data for the journal."""
         return {**asdict(self), "config": dict(self.config), "samples_us": list(self.samples_us)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Trial:
-        """The trial that `to_dict` wrote. Raises ValueError, TypeError or KeyError if none did."""
+        """Returns the trial that `to_dict` wrote.
+
+        Raises ValueError, TypeError or KeyError if `data` is not a trial's.
+        """
         if data["outcome"] not in OUTCOMES:
             raise ValueError(f"unknown outcome {data['outcome']!r}")
         resources = data.get("resources")
@@ -105,9 +112,9 @@ class Trial:
 
 def _resources(data: Mapping[str, Any]) -> Resources:
     planned = data.get("planned")
-    return Resources(**{**data, "planned": Planned(**planned) if planned else None})
+    return Resources(**{**data, "planned": MemoryPlan(**planned) if planned else None})
 
 
 def time_us(trial: Trial) -> float:
-    """What trials are ordered by: one without a time comes last."""
+    """Returns a sort key for trials: the median; infinity for a trial without a time."""
     return trial.median_us or math.inf

@@ -1,4 +1,4 @@
-"""One attention problem: its sizes, the text that names it, and the work there is to do."""
+"""The workload: one attention problem, its text form, and the amount of work in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tunefa.spec.rounding import ceil_div
 
 OPS = ("fwd",)
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
-"""Bytes of one element of q, k and v in each dtype. The output has the same; of e4m3 it is bf16."""
+"""Bytes of one element of q, k and v. The output has the same dtype, except bf16 for e4m3."""
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
 _SIZES = {
@@ -36,7 +36,7 @@ _SIZE = re.compile(r"([1-9][0-9]{0,14})([kK]?)")
 
 
 def parse_size(text: str, name: str) -> int:
-    """The size that a user wrote as `8192` or `8k`; TunefaError if `text` is anything else."""
+    """Returns the size that a user wrote as `8192` or `8k`. Raises TunefaError for other texts."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise _bad_size(name, text)
@@ -51,19 +51,21 @@ def _bad_size(name: str, value: object, least: int = 1) -> TunefaError:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One attention forward problem; `Workload.of` fills in what is left out.
+    """One attention forward problem. `Workload.of` makes one from some of its fields.
 
-    q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim) and v is
-    (batch, heads_kv, seqlen_k, head_dim_v). A causal mask is aligned to the bottom right, as in
-    FlashAttention from 2.1 on: query i attends key j where j <= i + seqlen_k - seqlen_q.
-    `window_left` leaves each query so many keys before the one on this diagonal, `window_right`,
-    without a causal mask, so many beyond it, as FlashAttention's `window_size`. A side that hides
-    no key becomes None, so that equal problems are equal workloads. Text counts the key on the
-    diagonal too: w4096 is a `window_left` of 4,095. `softcap` says whether scores are bounded, s to
-    c * tanh(s / c) (Gemma 2, arXiv:2408.00118, section 2), not by what c.
+    Shapes: q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim), v
+    is (batch, heads_kv, seqlen_k, head_dim_v).
 
-    `varlen`: the sequences are packed, rows after rows, and seqlen_q and seqlen_k are the longest;
-    `lengths` are those that stand for any.
+    A causal mask is aligned to the bottom right, as in FlashAttention since 2.1: query i attends
+    key j if j <= i + seqlen_k - seqlen_q. Key i + seqlen_k - seqlen_q is on the diagonal of query
+    i. `window_left` and `window_right` are the numbers of keys that a query attends before and
+    after its diagonal, as in FlashAttention's `window_size`. A causal mask excludes `window_right`.
+    A window that hides no key becomes None, so that equal problems are equal workloads. The text
+    form counts the diagonal as well: w4096 is a `window_left` of 4,095.
+
+    `softcap` says that a score s becomes c * tanh(s / c) (Gemma 2, arXiv:2408.00118, section 2);
+    the value of c is not part of a workload. `varlen` says that the sequences are packed one after
+    the other; then seqlen_q and seqlen_k are those of the longest, and `lengths` gives all.
     """
 
     op: str = "fwd"
@@ -82,7 +84,7 @@ class Workload:
     varlen: bool = False
 
     def __post_init__(self) -> None:
-        """Raises TunefaError for the first field with a value that no kernel could serve."""
+        """Raises TunefaError if a field has a value that no kernel can serve."""
         if self.op not in OPS:
             raise unknown("op", str(self.op), OPS)
         if self.dtype not in DTYPES:
@@ -114,7 +116,7 @@ class Workload:
                 f"window_right is {self.window_right} with a causal mask, which hides every key "
                 f"beyond the diagonal: make it full, or leave out window_right"
             )
-        # The last row sees the fewest keys beyond the diagonal, the first row the fewest before it.
+        # A window hides no key if it reaches the last key from query 0, or key 0 from the last.
         for name, enough in zip(_SIDES, (self.seqlen_k - 1, self.seqlen_q - 1), strict=True):
             value = getattr(self, name)
             if value is not None and value >= enough:
@@ -122,11 +124,11 @@ class Workload:
 
     @classmethod
     def of(cls, **parts: Any) -> Workload:
-        """A workload from some of its fields; those missing or None take their defaults.
+        """Returns a workload from some of its fields; missing fields and None mean the default.
 
-        Given alone, `heads` is also `heads_kv`, `seqlen_q` also `seqlen_k`, `head_dim` also
-        `head_dim_v`, and with `window_right` the mask is not causal. Raises TunefaError if
-        `seqlen_q` is missing or a value is not valid.
+        `heads_kv` defaults to a given `heads`, `seqlen_k` to `seqlen_q`, `head_dim_v` to a given
+        `head_dim`, `causal` to False if `window_right` is given. Raises TunefaError if `seqlen_q`
+        is missing or a value is not valid.
         """
         given = {name: value for name, value in parts.items() if value is not None}
         if "seqlen_q" not in given:
@@ -141,10 +143,10 @@ class Workload:
 
     @classmethod
     def parse(cls, text: str) -> Workload:
-        """The workload that `text` names, such as `q4096`, `b4_h32_kv8_q1_k8k_d64_fp16_full`.
+        """Returns the workload for a text such as `q4096` or `b4_h32_kv8_q1_k8k_d64_fp16_full`.
 
-        Parts come in any order; those left out default as in `of`. Raises TunefaError quoting
-        `text` for a part that is unknown, not valid or there twice, or if there is no `q`.
+        The parts have any order; missing parts default as in `of`. Raises TunefaError, which quotes
+        `text`, if a part is unknown, not valid or given twice, or if `q` is missing.
         """
         parts: dict[str, Any] = {}
         try:
@@ -158,7 +160,7 @@ class Workload:
             raise TunefaError(f"workload {text!r}: {error}") from None
 
     def __str__(self) -> str:
-        """The canonical text, `fwd_b4_h32_kv8_q4096_k4096_d128_bf16_causal`, that `parse` reads."""
+        """Returns the canonical text, such as `fwd_b4_h32_kv8_q4096_k4096_d128_bf16_causal`."""
         parts = [self.op]
         parts += [f"{key}{getattr(self, _SIZES[key])}" for key in ("b", "h", "kv", "q", "k", "d")]
         if self.head_dim_v != self.head_dim:
@@ -181,16 +183,14 @@ class Workload:
 
     @property
     def band(self) -> tuple[int | None, int | None]:
-        """(left, right): keys before and beyond the diagonal that a query sees, None for all; 0
-        beyond it with a causal mask."""
+        """(left, right): keys attended before and after the diagonal; None for all, 0 if causal."""
         return self.window_left, 0 if self.causal else self.window_right
 
     @property
     def lengths(self) -> list[tuple[int, int]]:
-        """Query rows and keys of each sequence.
+        """(query rows, keys) of each sequence.
 
-        Of packed ones, number i of `batch` by length has (i + 1) / batch of the longest, and they
-        come in an order that is always the same.
+        Packed ones have 1 / batch, 2 / batch, ... 1 of the longest, in a fixed random order.
         """
         if not self.varlen:
             return [(self.seqlen_q, self.seqlen_k)] * self.batch
@@ -205,10 +205,11 @@ class Workload:
         ]
 
     @property
-    def even(self) -> Workload:
-        """Itself, or for packed sequences about as many rows and pairs in equal ones.
+    def dense_equivalent(self) -> Workload:
+        """The same without packing, with about as many query rows and query-key pairs.
 
-        Lengths up to L that are evenly spread have the mean L / 2 and the mean square L^2 / 3.
+        Lengths evenly spread up to L have the mean L / 2 and the mean square L^2 / 3. So have 3 / 4
+        as many sequences of length 2 / 3 L, in sum.
         """
         if not self.varlen:
             return self
@@ -222,7 +223,7 @@ class Workload:
 
     @property
     def pairs(self) -> int:
-        """Query-key pairs that one head attends, exactly: in a sequence, or in all packed ones."""
+        """Query-key pairs that one head attends: in one sequence, or in all packed sequences."""
         if self.varlen:
             return sum(
                 replace(self, batch=1, seqlen_q=rows, seqlen_k=keys, varlen=False).pairs
@@ -238,7 +239,7 @@ class Workload:
         return pairs
 
     def _keys_before(self, start: int) -> int:
-        """Pairs of a query i and a key j < start + i, of one head, in closed form."""
+        """Returns the number of pairs of a query i and a key j < start + i, for one head."""
 
         def total(rows: int) -> int:  # min(0, seqlen_k) + ... + min(rows - 1, seqlen_k)
             ramp = min(max(rows, 0), self.seqlen_k)
@@ -248,17 +249,17 @@ class Workload:
 
     @property
     def exp2_count(self) -> int:
-        """Elements of the softmax, each one exp2."""
+        """Elements of the softmax over all heads; each takes one exp2."""
         return (1 if self.varlen else self.batch) * self.heads * self.pairs
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of the two matrix products, over attended pairs only."""
+        """Floating-point operations of the two matrix products, for attended pairs only."""
         return 2 * self.exp2_count * (self.head_dim + self.head_dim_v)
 
     @property
     def io_bytes(self) -> int:
-        """Bytes of q, k, v, the output and the fp32 logsumexp, each moved once."""
+        """Bytes of q, k, v, the output and the fp32 logsumexp together."""
         rows, keys = self.batch * self.seqlen_q, self.batch * self.seqlen_k
         if self.varlen:
             rows, keys = (sum(each) for each in zip(*self.lengths, strict=True))
@@ -267,14 +268,14 @@ class Workload:
         return inputs + rows * self.head_dim_v * max(size, 2) + 4 * rows
 
     def env(self) -> dict[str, Any]:
-        """The names that an expression may read: every field but op, `group`, `dtype_bytes`."""
+        """Returns what expressions may read: each field but `op`, and `group` and `dtype_bytes`."""
         env = dict(self.__dict__)
         del env["op"]
         return env | {"group": self.group, "dtype_bytes": DTYPES[self.dtype]}
 
 
 def _parse_part(part: str) -> tuple[str, Any]:
-    """The field that one part of a workload's text gives, and its value."""
+    """Returns the field that one part of a workload's text sets, and its value."""
     if part in OPS:
         return "op", part
     if part in DTYPES:
@@ -295,5 +296,5 @@ def _parse_part(part: str) -> tuple[str, Any]:
 
 
 def _shown(name: str) -> str:
-    """What a size is called in text, where a window counts the key on the diagonal too."""
+    """Returns the name of a size in messages. In text, a window includes the diagonal."""
     return "window" if name == "window_left" else name

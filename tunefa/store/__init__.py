@@ -1,1 +1,6 @@
-"""What is kept: records, journals, recorded landscapes, and how to find the best record."""
+"""Records, journals and recorded landscapes on disk, and the lookup of the best record.
+
+A reading order: `record` (one result), `document` and `schema1` (the file format and its past
+version), `results` (files and folders of records), `lookup` (which config to run), `journal` (every
+trial of a search), `failures` and `landscape` (views of journals), `exports` (other formats).
+"""

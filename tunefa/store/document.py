@@ -1,6 +1,6 @@
 """The document that holds records: `{tunefa_schema: 1, records: [...]}`, in YAML or JSON.
 
-Version 0 was a bare list of records; it and every later version keep loading.
+Version 0 was a list of records. Version 0 and all later versions can still be read.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _MIGRATIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def to_data(records: Sequence[Record]) -> dict[str, Any]:
-    """The document of these records as plain data."""
+    """Returns the document of these records as plain data."""
     return {"tunefa_schema": SCHEMA, "records": [record.to_dict() for record in records]}
 
 
 def from_data(data: Any, where: str) -> list[Record]:
-    """The records of a parsed document; `where` names its file and begins every error.
+    """Returns the records of a parsed document. `where` names its file and begins each message.
 
-    Raises `TunefaError` for what is no document of tunefa, one of a newer schema, and a record that
-    does not hold; with the line if `strict_yaml` parsed the data.
+    Raises TunefaError if `data` is not a document of tunefa, has a newer schema, or has a record
+    that is not valid; with the line, if `strict_yaml` parsed the data.
     """
     version = 0 if isinstance(data, list) else _version(data, where)
     for migrate in _MIGRATIONS[version:]:
@@ -57,7 +57,7 @@ def _version(data: Any, where: str) -> int:
         )
     if version < 1:
         raise TunefaError(
-            f"{fields.at('tunefa_schema')}: tunefa_schema {version} is no version: "
+            f"{fields.at('tunefa_schema')}: tunefa_schema {version} is not a version: "
             f"it is {SCHEMA} in the newest documents"
         )
     return int(version)
@@ -70,6 +70,6 @@ def _record(entry: Any, number: int, where: str) -> Record:
         message = str(error).removeprefix(where)
         if re.match(r":\d+: ", message):
             raise
-        # What is missing has no line of its own; the record's first line has to do.
+        # A missing field has no line, so the message gives the record's first line.
         line = f":{min(entry.lines.values())}" if isinstance(entry, Located) and entry else ""
         raise TunefaError(f"{where}{line}: record {number}{message}") from None

@@ -1,4 +1,4 @@
-"""The failure ledger: every config in this user's journals that did not end `ok`, and why."""
+"""Failures: every config in this user's journals whose outcome is not `ok`, and the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tunefa.store import journal
 
 @dataclass(frozen=True)
 class Search:
-    """What a journal says it searched."""
+    """The search that a journal's header describes."""
 
     journal: Path
     date: str
@@ -28,7 +28,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Failure:
-    """A config that died in a search."""
+    """A config that failed in a search."""
 
     search: Search
     kernel: str
@@ -36,21 +36,21 @@ class Failure:
 
     @property
     def workload(self) -> Workload:
-        """What it was to compute."""
+        """The workload of the search."""
         return self.search.workload
 
     @property
     def arch(self) -> str:
-        """The chip family it was compiled for."""
+        """The arch that it was compiled for."""
         return self.search.arch
 
     @property
     def device(self) -> str:
-        """The chip that was searched for."""
+        """The device of the search."""
         return self.search.device
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Returns plain data."""
         return {
             "kernel": self.kernel,
             "outcome": self.trial.outcome,
@@ -65,15 +65,15 @@ class Failure:
 
 
 def failures() -> list[Failure]:
-    """All failures, those of the newest journal first; within one, in the order they were tried.
+    """Returns all failures, from the newest journal to the oldest; in each, in the order of trials.
 
-    What cannot be read of a journal is left out with a warning.
+    A journal, or the rest of a journal, that cannot be read is left out with a warning.
     """
     return [failure for path in journal.paths() for failure in _of(path)]
 
 
 def _of(path: Path) -> Iterator[Failure]:
-    """A config counts by what became of it last: one that was right may be found wrong later."""
+    """Yields the failures in one journal. The last trial of a config counts."""
     last: dict[tuple[str, tuple[object, ...]], Trial] = {}
     search = None
     try:
@@ -90,7 +90,10 @@ def _of(path: Path) -> Iterator[Failure]:
 
 
 def _search(path: Path) -> Search | None:
-    """None for a replay's, and one whose first line was never finished: nothing is behind it."""
+    """Returns the search of a journal; None for a replayed search and for an incomplete header.
+
+    Raises TunefaError if the header is not valid.
+    """
     header = journal.header(path)
     if not header or header.get("objective") == "replayed":
         return None

@@ -1,4 +1,4 @@
-"""The journal of a search: one JSON line per trial, on disk before the next trial begins."""
+"""The journal of a search: one line of JSON per trial, written to disk before the next trial."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ from tunefa.spec.trial import Trial
 from tunefa.store import schema1
 
 SCHEMA = 2
-"""Version of journals; those of 1 have other names for parameters."""
+"""The version of journals. Version 1 has other names for parameters: see `schema1`."""
 COMPRESSED = ".xz"
-"""Suffix of journals that are kept to be read only."""
+"""The suffix of compressed journals, which can be read but not continued."""
 _STAMP = len("20261120T165639")
 
 
 def folder() -> Path:
-    """Where this user's journals are."""
+    """Returns the folder of this user's journals."""
     return assets.home() / "journals"
 
 
 class Journal:
-    """Appends trials to a file of its own. A context manager.
+    """A journal that is being written. A context manager.
 
-    The first line holds the search's header (what was asked, with which tools), every later one a
-    kernel's name and a trial. The file is locked while it is open, and no longer than that: the
-    system takes the lock from a process that dies.
+    The first line is the header (what is searched, and with which tools). Each other line is a
+    kernel's name and a trial. The file is locked while it is open; if the process dies, the system
+    removes the lock.
     """
 
     def __init__(self, name: str, header: Mapping[str, Any]):
-        """`name` begins the file's name. Raises TunefaError where the folder cannot be written."""
+        """Creates a journal with `name` in its file's name.
+
+        Raises TunefaError if the folder cannot be written.
+        """
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
         self.path = folder() / f"{stamp}-{name}-{secrets.token_hex(4)}.jsonl"
         try:
@@ -52,10 +55,10 @@ class Journal:
 
     @classmethod
     def reopened(cls, path: Path) -> Journal:
-        """The journal at `path`, to append to; a torn last line is cut off.
+        """Returns the journal at `path`, to append to. An incomplete last line is removed.
 
-        Raises TunefaError as `read` does, when another search is still writing the file, and for a
-        compressed one.
+        Raises TunefaError if another search is still writing the file, if it is compressed, and
+        where `read` raises it.
         """
         if path.suffix == COMPRESSED:
             raise TunefaError(f"{path} is compressed and cannot be continued: unpack it with unxz")
@@ -87,13 +90,13 @@ class Journal:
             return
 
     def _cut(self) -> None:
-        """Leaves only whole lines."""
+        """Removes an incomplete last line."""
         end = max((end for end, _ in _entries(self.path)), default=0)
         if end == 0:
-            raise TunefaError(f"{self.path} has no whole first line: nothing can be continued")
+            raise TunefaError(f"{self.path} has no complete first line: it cannot be continued")
         self._file.truncate(end)
         self._file.seek(end - 1)
-        if self._file.read() != "\n":  # the line is whole, only its end was not written
+        if self._file.read() != "\n":  # the entry is complete, only its newline is missing
             self._file.write("\n")
 
     def __enter__(self) -> Journal:
@@ -103,7 +106,7 @@ class Journal:
         self._file.close()
 
     def append(self, kernel: str, trial: Trial) -> None:
-        """Writes one trial through to the disk. Raises TunefaError when the disk is full."""
+        """Writes one trial to the disk. Raises TunefaError if it cannot be written."""
         self._append({"kernel": kernel, **trial.to_dict()})
 
     def _append(self, entry: Mapping[str, Any]) -> None:
@@ -112,7 +115,7 @@ class Journal:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
-            with contextlib.suppress(OSError):  # it flushes what could not be written once more
+            with contextlib.suppress(OSError):  # closing tries to write the rest again
                 self._file.close()
             raise self._cannot_write(error) from error
 
@@ -124,20 +127,20 @@ class Journal:
 
 
 def paths() -> list[Path]:
-    """This user's journals, the newest first."""
+    """Returns the paths of this user's journals, the newest first."""
     found = [(path.name[:_STAMP], _changed(path), path) for path in folder().glob("*.jsonl")]
     return [path for *_, path in sorted(found, reverse=True)]
 
 
 def _changed(path: Path) -> int:
-    """Tells apart those that began in the same second; 0 for one that was just deleted."""
+    """Returns the time of the last change, to order journals of one second; 0 if deleted."""
     with contextlib.suppress(OSError):
         return path.stat().st_mtime_ns
     return 0
 
 
 def header(path: Path) -> dict[str, Any]:
-    """What a journal says of its search; empty where a crash has torn it. Raises as `read` does."""
+    """Returns the header of a journal; empty if it is incomplete. Raises what `read` raises."""
     for _, entry in _entries(path):
         found: dict[str, Any] = entry
         return found
@@ -145,11 +148,11 @@ def header(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> Iterator[tuple[str, Trial]]:
-    """(kernel, trial) of every trial in a journal.
+    """Yields (kernel, trial) for every trial in a journal, which may be compressed (.xz).
 
-    A torn last line, which a crash leaves, ends the journal. Raises TunefaError with file and line
-    for a missing file, one that is no journal or a newer tunefa's, and for a line in the middle
-    that does not hold. One that ends in .xz is unpacked first, and must be whole.
+    A crash may leave an incomplete last line, which is ignored. Raises TunefaError, with file and
+    line, if the file is missing, is not a journal or a newer tunefa's, or if another line is not
+    valid.
     """
     entries = _entries(path)
     next(entries, None)
@@ -158,7 +161,7 @@ def read(path: Path) -> Iterator[tuple[str, Trial]]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
-    """(where its line ends, what it holds) of every whole line: a header, then (kernel, trial)."""
+    """Yields (offset of its end, entry) of each complete line: header, then (kernel, trial)."""
     lines = _content(path).splitlines(keepends=True)
     end, schema = 0, SCHEMA
     for number, line in enumerate(lines, start=1):
@@ -169,11 +172,11 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
                 entry = _trial(entry, schema)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if number == 1 and isinstance(error, UnicodeDecodeError):
-                raise TunefaError(f"{path} is no journal: it is not UTF-8 text") from error
+                raise TunefaError(f"{path} is not a journal: it is not UTF-8 text") from error
             if number == len(lines):
                 return
-            what = "trial" if number > 1 else "first line of a journal"
-            raise TunefaError(f"{path}:{number}: this line is no {what}: {error}") from error
+            what = "a trial" if number > 1 else "the first line of a journal"
+            raise TunefaError(f"{path}:{number}: this line is not {what}: {error}") from error
         if number == 1:
             schema = _schema(entry, path)
         yield end, entry
@@ -193,14 +196,16 @@ def _content(path: Path) -> bytes:
     except OSError as error:
         raise TunefaError(f"{path} cannot be read: {error.strerror}") from error
     except lzma.LZMAError as error:
-        raise TunefaError(f"{path} is torn or no .xz file ({error}): get it anew") from error
+        raise TunefaError(
+            f"{path} is incomplete or no .xz file ({error}): copy it again"
+        ) from error
 
 
 def _schema(entry: Any, path: Path) -> int:
-    """The version that a journal's header names. Raises TunefaError for no journal or a newer."""
+    """Returns the version in a journal's header. Raises TunefaError for none or a newer one."""
     schema = entry.get("tunefa_journal") if isinstance(entry, dict) else None
     if not isinstance(schema, int):
-        raise TunefaError(f"{path}:1: this is no journal of tunefa: its first line says so in one")
+        raise TunefaError(f"{path}:1: this is not a journal of tunefa: it has no header")
     if schema > SCHEMA:
         raise TunefaError(
             f"{path}:1: was written by a newer tunefa (schema {schema}, this one reads up to "

@@ -1,7 +1,8 @@
-"""A landscape: what was recorded of the configs of one workload on one device.
+"""A landscape: the recorded trials of the configs of one workload on one device.
 
-Any journal of a search is one; `benchmarks/landscape.py` makes those that hold every feasible
-config.
+It is read from the journal of any search. `benchmarks/landscape.py` writes journals with every
+feasible config. A search times each config once (it is screened); then it times the best configs
+again, in rounds of one launch each (the race of the finalists, see `tunefa.measure.race`).
 """
 
 from __future__ import annotations
@@ -20,26 +21,26 @@ from tunefa.spec.workload import Workload
 from tunefa.store import journal
 
 Key = tuple[str, tuple[object, ...]]
-"""A kernel's name, and its config by `trial.identity`."""
+"""A kernel's name, and `trial.identity` of a config."""
 
 
 @dataclass(frozen=True)
 class Landscape:
-    """The trials in one journal. Read from a file by `load`."""
+    """The trials in one journal. `load` reads it from a file."""
 
     path: Path
     workload: Workload
     target: Target
     provenance: Mapping[str, Mapping[str, Any]]
-    """By kernel, what its trials were made with."""
+    """By kernel, the versions and hashes of what the trials were made with."""
     first: Mapping[Key, Trial]
-    """What a search is told of a config: its trial before any race."""
+    """The first trial of each config: its screening, before any race."""
     last: Mapping[Key, Trial] = field(repr=False)
-    """What is known of a config in the end: of a finalist, its race."""
+    """The last trial of each config: for a finalist, its race."""
     racers: frozenset[Key] = field(repr=False)
-    """Those in the last race of each kernel; a search that was continued holds several."""
+    """The configs in the last race of each kernel. A continued search has several races."""
     mode: Mode | None
-    """How its times were measured; None where they come from the model."""
+    """How its times were measured; None if they come from a cost model."""
 
     @property
     def kernels(self) -> list[str]:
@@ -48,32 +49,33 @@ class Landscape:
 
     @property
     def measured(self) -> bool:
-        """Whether its times come from a device, and not from the model."""
+        """Whether its times come from a device, not from a cost model."""
         return self.mode is not None
 
     def trials(self, kernel: str) -> Iterator[Trial]:
-        """What became of a kernel's configs, before any race."""
+        """Returns the first trials of a kernel's configs, before any race."""
         return (trial for (name, _), trial in self.first.items() if name == kernel)
 
     def screened(self, kernel: str, config: Config) -> Trial:
-        """What became of a config; refused where the landscape does not hold it."""
+        """Returns the first trial of a config; a refused trial if the landscape has none."""
         held = self.first.get((kernel, identity(config)))
         if held is None:
             return Trial(config, "refused", f"{self.path.name} does not hold this config")
         return held
 
     def raced(self, kernel: str, config: Config) -> Trial | None:
-        """What a race said of a config; None if it took part in none."""
+        """Returns the trial of a config in a race; None if it was in no race."""
         key = kernel, identity(config)
         last = self.last.get(key)
         return last if last is not self.first.get(key) else None
 
     def excess(self, kernel: str) -> dict[tuple[object, ...], float]:
-        """By config that is right, how much slower than the best it is: 0.02 is 2 %, 0 the best.
+        """Returns how much slower each correct config is than the best: 0.02 is 2 %, the best is 0.
 
-        Those in the last race are compared as it compared them, within rounds: a device drifts over
-        a race, and who was dropped early saw only its beginning. For the others there are
-        screenings, which the racers' median ratio of race to screening puts on the same scale.
+        Configs in the last race are compared with its leader round by round, because a device's
+        clocks drift during a race, and a config that was dropped early ran only at its beginning.
+        The other configs have screened times only. These are scaled by the median of (time in the
+        race, relative to the leader) / (screened time) over the configs in the race.
         """
         own = {key[1]: trial for key, trial in self.last.items() if key[0] == kernel}
         screened = {c: self.first[kernel, c].median_us for c, t in own.items() if t.outcome == "ok"}
@@ -89,7 +91,7 @@ class Landscape:
 def _against_leader(
     raced: Mapping[tuple[object, ...], tuple[float, ...]],
 ) -> dict[tuple[object, ...], float]:
-    """Each racer's time over the leader's: the median of the ratios in the rounds it ran."""
+    """Returns each config's time relative to the leader's: the median ratio over its rounds."""
     rounds = max(map(len, raced.values()), default=0)
     staying = [samples for samples in raced.values() if len(samples) == rounds]
     if not staying:
@@ -102,7 +104,11 @@ def _against_leader(
 
 
 def _racers(order: Sequence[Key]) -> frozenset[Key]:
-    """Who is in the last race of each kernel: those that come again, each once and in one go."""
+    """Returns the configs in the last race of each kernel.
+
+    `order` is the order of the journal. In a race, configs of a kernel that had a trial before come
+    again, each once, without a new config between them.
+    """
     races: dict[str, set[Key]] = {}
     seen: set[Key] = set()
     over: set[str] = set()
@@ -120,9 +126,10 @@ def _racers(order: Sequence[Key]) -> frozenset[Key]:
 
 
 def _mode(header: Mapping[str, Any], trials: Iterable[Trial]) -> Mode | None:
-    """How a journal's times were measured; one that does not say is from before there were modes.
+    """Returns how a journal's times were measured; None if nothing was measured.
 
-    Raises ValueError for a mode that there is not.
+    Journals without a mode were written before there were modes, when only graphs were timed.
+    Raises ValueError if the mode is unknown.
     """
     if not any(trial.samples_us for trial in trials):
         return None
@@ -133,13 +140,13 @@ def _mode(header: Mapping[str, Any], trials: Iterable[Trial]) -> Mode | None:
 
 
 def load(path: Path) -> Landscape:
-    """The landscape in a journal, compressed or not.
+    """Returns the landscape in a journal, which may be compressed.
 
-    Raises TunefaError as `journal.read` does, and for one that does not say what was searched.
+    Raises TunefaError where `journal.read` does, and if the header does not say what was searched.
     """
     header = journal.header(path)
     if not header:
-        raise TunefaError(f"{path} has no whole first line: there is nothing to replay")
+        raise TunefaError(f"{path} has no complete first line: there is nothing to replay")
     first: dict[Key, Trial] = {}
     last: dict[Key, Trial] = {}
     order: list[Key] = []

@@ -1,10 +1,13 @@
-"""Which config to run for a workload on a chip: the best record that applies, else the default.
+"""The lookup: which config to run for a workload on a target.
 
-From the most to the least trusted: a measurement of this workload on this device; of the nearest
-workload on this device; on another device of the arch; the model's prediction for the arch; the
-default of the first kernel, by its `priority`, that serves it. A workload further away than
-`FAR_OCTAVES` says nothing. Of measurements equally near, eager ones come before those of CUDA
-graphs: that is how the runtime launches.
+It takes the first of these that exists: a record measured for this workload on this device; for the
+nearest workload on this device; on another device of the arch; a record predicted by the cost model
+for the arch; the default of the kernel with the lowest `priority` number.
+
+An octave is a factor of two. The distance of two workloads (see `distance`) is in octaves, and
+records of workloads that are further away than `FAR_OCTAVES` are not used. Of measured records that
+are equally near, those in the mode `eager` (kernels launched from Python) come before those in the
+mode `graph` (CUDA graphs), because the runtime launches from Python.
 """
 
 from __future__ import annotations
@@ -23,60 +26,61 @@ from tunefa.store.record import Record
 from tunefa.store.results import Store, current
 
 FAR_OCTAVES = 3.0
-"""Four times as long with a quarter of the sequences. Kernels' defaults know lengths: at head_dim
-64, rows of 16k tokens and of 512 want different numbers of warpgroups."""
+"""The limit is, for example, sequences four times as long in a quarter of the batch. Defaults of
+kernels depend on lengths, and are better beyond: with head_dim 64, sequences of 16k and of 512
+tokens need different numbers of warpgroups."""
 
 How = Literal["exact", "nearest", "other-device", "predicted", "default"]
 
 
 class KernelLike(Protocol):
-    """What lookup asks of a kernel."""
+    """The part of a kernel that the lookup needs."""
 
     @property
     def name(self) -> str:
-        """The stem of its file."""
+        """The name of its file, without the suffix."""
 
     @property
     def priority(self) -> int:
-        """Its place among kernels of which nothing is known: the lowest runs."""
+        """The rank that decides when no record applies: the kernel with the lowest number runs."""
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
-        """Why it does not serve this workload there, in words; None if it does."""
+        """Returns why it does not serve the workload on the arch; None if it does."""
 
     def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
-        """The rule that refuses a config there; None if it can run. Missing names refuse too."""
+        """Returns the rule that refuses the config; None if the config is feasible."""
 
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
-        """The config to run when nothing is known."""
+        """Returns the config to run when no record applies."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The config to run, and why this one."""
+    """The config to run, and why it was chosen."""
 
     kernel: str
     config: dict[str, Any]
     how: How
     record: Record | None
-    """The record the config is from; None for a default."""
+    """The record that the config was taken from; None for a default."""
     octaves: float = 0.0
-    """`distance` from the record's workload to the one that was asked for."""
+    """The `distance` from the record's workload to the requested one."""
     gain: float = 0.0
-    """By how much the config is expected to be faster than the record's; 0 where it is that one."""
+    """How much faster the config is expected to be than the record's; 0 if it is the record's."""
     specialized: dict[str, Any] = field(default_factory=dict)
-    """What the kernel's host side set otherwise for this workload."""
+    """The parameters that the kernel's host side changed for this workload, and their values."""
 
     @property
     def why(self) -> str:
-        """One sentence for people."""
+        """The reason for the choice, in one sentence."""
         specialized = "".join(f", with {k}={value}" for k, value in self.specialized.items())
         if self.record is None:
             default = f"no result applies, so {self.kernel} runs with its default config"
             return f"default: {default}{specialized}"
         source = f"measured on {self.record.device}"
         if self.record.device is None:
-            source = f"the model's pick on {self.record.arch}"
-        far = "" if self.how == "exact" else f", {self.octaves:.1f} octaves away"
+            source = f"the cost model's choice on {self.record.arch}"
+        far = "" if self.how == "exact" else f", {self.octaves:.1f} octaves (factors of two) away"
         other = f", a config {self.gain:.0%} faster than its own expected" if self.gain else ""
         return f"{self.how}: {source} for {self.record.workload}{far}{other}{specialized}"
 
@@ -89,13 +93,12 @@ def lookup(
     *,
     here: bool = True,
 ) -> Choice:
-    """The config to run for `workload` on a target whose device has the driver's name.
+    """Returns the config to run for `workload` on `target`, whose device has the driver's name.
 
-    Passed over are records of kernels that are not in `kernels` or do not serve the workload, those
-    of workloads too far away, and configs that cannot run for it. `here`: whether the device is
-    there; where it is not, records measured on one of its name count as another device's.
-
-    Raises `TunefaError` when no kernel serves the workload.
+    Records are not used if their kernel is not in `kernels` or does not serve the workload, if
+    their workload is too far away, or if their config is refused for this workload. `here` says
+    whether the device is present. If it is not, records measured on a device of its name count as
+    those of another device. Raises TunefaError if no kernel serves the workload.
     """
     arch = target.arch
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
@@ -123,13 +126,13 @@ def lookup(
 
 
 def distance(a: Workload, b: Workload) -> float:
-    """How far apart two workloads of one family are for a config, in octaves (factors of two).
+    """Returns the distance of two workloads of one family, in octaves (factors of two).
 
-    Euclidean in log2, for block sizes and pipelines pay off by ratios of lengths, not differences.
-    The two lengths count fully: they set how many tiles there are and how long each one's loop is.
-    So do the sides of a window, which set the latter where there are any.
-    batch x heads counts half, because it only repeats the same programs (it decides how full the
-    last wave is), and so does the group, which only changes how often K and V are read again.
+    It is the Euclidean distance of logarithms, because the benefit of block sizes and pipelines
+    depends on ratios of lengths, not on differences. Both sequence lengths have the weight 1: they
+    set the number of tiles, and the length of each tile's loop. The window has the weight 1 as
+    well: it limits the length of the loop. batch x heads has the weight 1/2: it only changes the
+    number of CTAs. So has the group: it only changes how often K and V are read again.
     """
     return math.hypot(
         0.5 * math.log2((a.batch * a.heads) / (b.batch * b.heads)),
@@ -142,8 +145,10 @@ def distance(a: Workload, b: Workload) -> float:
 
 
 def _octaves(a: int | None, b: int | None, own_key: int) -> float:
-    """Between one side of two windows; 0 where there is none. The left one has the query's own key
-    besides."""
+    """Returns the octaves between one side of two windows; 0 without a window.
+
+    `own_key` is 1 for the left side, which also has the key on the diagonal.
+    """
     if a is None or b is None:
         return 0.0
     return math.log2((a + own_key) / (b + own_key))
@@ -152,34 +157,35 @@ def _octaves(a: int | None, b: int | None, own_key: int) -> float:
 def by_trust(
     records: Sequence[Record], workload: Workload, arch: str, device_name: str | None
 ) -> list[Record]:
-    """Records of this arch and the workload's family, the most trusted first.
+    """Returns the records of this arch and the workload's family, the most trusted first.
 
-    Records of equal trust come by distance; ties by `Record.rank`, then the order of the store.
+    Records of equal trust are sorted by distance, then by `Record.rank`, then in the store's order.
     """
     trust: tuple[How, ...] = ("exact", "nearest", "other-device", "predicted")
 
-    def order(record: Record) -> tuple[Any, ...]:
+    def trust_key(record: Record) -> tuple[Any, ...]:
         how = _how(record, workload, device_name)
-        # At distance 0 another workload may stand: batch 2 of 32 heads, batch 4 of 16.
-        octaves = round(distance(record.workload, workload), 6)  # half and double are equally far
+        # Another workload may have distance 0: batch 2 with 32 heads, and batch 4 with 16.
+        octaves = round(distance(record.workload, workload), 6)  # so that half and double are equal
         return (trust.index(how), record.workload != workload, octaves, record.rank)
 
     family = _family(workload)
     same = [r for r in records if r.arch == arch and _family(r.workload) == family]
-    return sorted(same, key=order)
+    return sorted(same, key=trust_key)
 
 
 def _how(record: Record, workload: Workload, device_name: str | None) -> How:
+    """Returns how a record that applies would be chosen."""
     if record.device is None:
         return "predicted"
-    # The driver's names as they are: part of a chip (MIG) and its PCIe board are other devices.
+    # The driver's whole names differ for a part of a chip (MIG), and for its PCIe board.
     if record.device != device_name:
         return "other-device"
     return "exact" if record.workload == workload else "nearest"
 
 
 def _family(workload: Workload) -> tuple[object, ...]:
-    """What must agree for a config to carry over: it decides which code is compiled."""
+    """Returns what must be equal for a record to apply: all that changes the compiled code."""
     return (
         workload.op,
         workload.dtype,

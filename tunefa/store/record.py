@@ -1,4 +1,4 @@
-"""A result worth keeping: which config of which kernel won, where, and how well that is known."""
+"""A record: the config that won a search, its time, and how it was found."""
 
 from __future__ import annotations
 
@@ -16,52 +16,51 @@ from tunefa.spec.workload import Workload
 from tunefa.store.source_hashes import same_code
 
 SCHEMA = 2
-"""Version of the documents that hold records; raised when older readers would misread them."""
+"""The version of documents with records. It changes when older readers would misread them."""
 
 ObjectiveKind = Literal["measured", "predicted", "modelled", "estimated", "replayed"]
-"""Where a time comes from: measured on a device; predicted by the cost model of GPUs; from the
-latency model of NPUs, `modelled` where the compiler says that the config fits and `estimated` where
-formulas do; replayed from a journal, which is shown and not kept."""
+"""Where a time comes from. `measured`: on a device. `predicted`: by the cost model of GPUs.
+`modelled`: by the latency model of NPUs, for a config that fits according to the compiler.
+`estimated`: the same, for a config that fits according to formulas. `replayed`: from a journal;
+such a record is shown, but not kept."""
 
-# Both become part of a file's path and of generated source, and may come from an imported file:
-# no separators, no leading dot, nothing a shell or a comment would read as more than a word.
+# Names of kernels and archs become parts of paths and of generated source, and may come from an
+# imported file. So they have no separators, no leading dot, and nothing special to a shell.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
-
-_OF_NPUS = ("ub_bytes", "l1_bytes", "l0c_bytes", "workspace_bytes")
+_NPU_FIELDS = ("ub_bytes", "l1_bytes", "l0c_bytes", "workspace_bytes")
 
 
 @dataclass(frozen=True)
 class Record:
-    """One winner of one search.
+    """The winner of one search.
 
-    Holds plain data only (numbers, strings, lists, dicts with string keys), deep-copied on
-    construction, so every record can be written as YAML or JSON and read back equal.
+    A record has plain data only (numbers, strings, lists, dicts with string keys), which are copied
+    when it is made. So every record can be written as YAML or JSON, and is equal when read back.
 
-    Raises `TunefaError` for a name that is not one word, a measured record without its device or a
-    predicted one with, a time that is not positive, a config value that is not a number, string or
-    boolean, or a provenance without `source_hash` and an ISO-8601 `date`.
+    Raises TunefaError if a name is not one word, if a measured record has no device or another
+    record has one, if a time is not positive, if a config value is not a number, string or boolean,
+    or if the provenance has no `source_hash` or no ISO-8601 `date`.
     """
 
     kernel: str
     arch: str
     device: str | None
-    """As the driver names it, `NVIDIA H200`; None where nothing was measured."""
+    """The driver's name, such as `NVIDIA H200`; None if nothing was measured."""
     workload: Workload
     config: dict[str, Any]
     objective: ObjectiveKind
     median_us: float
-    """Median latency of one launch; the model's estimate in a predicted record."""
+    """Median latency of one launch; the cost model's, if nothing was measured."""
     tflops: float
     resources: Resources | None
     certificate: dict[str, Any] | None
-    """What bounds the claim that no other config of the space is faster; None when nothing does."""
+    """How close to the best config of the space this one is, by the race; None without a race."""
     provenance: dict[str, Any]
     """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check."""
     mode: Mode | None = None
-    """How launches were timed, see `tunefa.measure.timing`; None for a predicted
-    record. A measured one without a mode is from before there were modes, when only the device's
-    time counted."""
+    """How launches were timed, see `tunefa.spec.trial.Mode`; None if nothing was measured. Older
+    measured records have no mode: they were timed as graphs."""
 
     def __post_init__(self) -> None:
         self._check_identity()
@@ -109,24 +108,27 @@ class Record:
 
     @property
     def timestamp(self) -> float:
-        """When it was made, in seconds since 1970."""
+        """The time when it was made, in seconds since 1970."""
         return _timestamp(self.provenance["date"])
 
     @property
     def source_hash(self) -> str:
-        """The hash of the kernel's source, or a later one of the same machine code."""
+        """The hash of the kernel's source; of hashes with equal machine code, the newest."""
         return same_code(self.kernel, self.provenance["source_hash"])
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float, float]:
-        """Sort key, best first: measured, compiled, eager (as a program calls it), lowest median,
-        newest."""
+        """The sort key, the best first.
+
+        Measured before others, compiled before estimated, eager before graph, then the lowest
+        median, then the newest.
+        """
         measured, estimated = self.objective == "measured", self.objective == "estimated"
         return not measured, estimated, self.mode == "graph", self.median_us, -self.timestamp
 
     @property
     def summary(self) -> str:
-        """One line for people and for comments in generated files."""
+        """One line for reports, and for comments in generated files."""
         where = f"{self.arch}, no device" if self.device is None else f"{self.device} ({self.arch})"
         return (
             f"{self.kernel} on {where}, {self.objective}, "
@@ -135,13 +137,13 @@ class Record:
 
     @property
     def not_certified(self) -> str | None:
-        """Why no race bounds a measured time; None where one does, and where nothing is claimed."""
+        """Why a measured record has no certificate; None if it has, and if nothing was measured."""
         if self.objective != "measured":
             return None
         return "no race" if self.certificate is None else self.certificate.get("refused")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, in the order of the fields; what is None is left out."""
+        """Returns plain data in the order of the fields, without those that are None."""
         data = {
             "kernel": self.kernel,
             "arch": self.arch,
@@ -152,7 +154,7 @@ class Record:
             "mode": self.mode,
             "median_us": self.median_us,
             "tflops": self.tflops,
-            "resources": None if self.resources is None else _said(self.resources),
+            "resources": None if self.resources is None else _resources_data(self.resources),
             "certificate": self.certificate,
             "provenance": self.provenance,
         }
@@ -160,10 +162,10 @@ class Record:
 
     @classmethod
     def from_dict(cls, data: Any, where: str = "record") -> Record:
-        """The record that `to_dict` wrote; `where` (file and line) begins every error.
+        """Returns the record that `to_dict` wrote. `where` (file and line) begins each message.
 
-        Raises `TunefaError` for a missing or unknown field, a wrong type and all that the class
-        itself refuses.
+        Raises TunefaError if a field is missing, unknown or has the wrong type, and where the class
+        itself raises it.
         """
         fields = Fields(data, where)
         values = {
@@ -179,7 +181,7 @@ class Record:
             "provenance": fields.take("provenance", dict),
         }
         if values["objective"] == "replayed":
-            raise TunefaError(f"{fields.at('objective')}: a replayed result is no record to keep")
+            raise TunefaError(f"{fields.at('objective')}: a replayed result cannot be a record")
         workload = fields.take("workload", str)
         resources = fields.take("resources", (dict, type(None)), None)
         fields.done()
@@ -187,9 +189,9 @@ class Record:
             resources = _resources(resources, where)
         place = fields.at("workload")
         try:
-            problem = Workload.parse(workload)
-            place = where  # from here on it may be any field
-            return cls(workload=problem, resources=resources, **values)
+            parsed = Workload.parse(workload)
+            place = where  # the next error may be in any field
+            return cls(workload=parsed, resources=resources, **values)
         except TunefaError as error:
             raise TunefaError(f"{place}: {error}") from None
 
@@ -202,24 +204,24 @@ def _resources(data: Any, where: str) -> Resources:
         registers=fields.take("registers", optional_int, None),
         spill_bytes=fields.take("spill_bytes", optional_int, None),
         stack_bytes=fields.take("stack_bytes", optional_int, None),
-        **{name: fields.take(name, optional_int, None) for name in _OF_NPUS},
+        **{name: fields.take(name, optional_int, None) for name in _NPU_FIELDS},
     )
     fields.done()
     return resources
 
 
-def _said(resources: Resources) -> dict[str, int | None]:
-    """Without what only other kinds of chips have."""
-    of_npus = (*_OF_NPUS, "planned")
-    return {k: v for k, v in asdict(resources).items() if v is not None or k not in of_npus}
+def _resources_data(resources: Resources) -> dict[str, int | None]:
+    """Returns plain data, without fields of NPUs that are None."""
+    npu_only = (*_NPU_FIELDS, "planned")
+    return {k: v for k, v in asdict(resources).items() if v is not None or k not in npu_only}
 
 
 def _timestamp(date: Any) -> float:
-    """Seconds since 1970 of an ISO-8601 date; without an offset it is taken as UTC."""
+    """Returns the seconds since 1970 of an ISO-8601 date, which is in UTC if it has no offset."""
     if not isinstance(date, str):
         raise TunefaError(f"provenance.date {date!r} must be an ISO-8601 date in quotes")
     try:
-        # Python 3.10's fromisoformat does not know the "Z" that 3.11's does.
+        # Python 3.10's fromisoformat does not accept "Z".
         moment = datetime.fromisoformat(re.sub(r"[Zz]$", "+00:00", date))
     except ValueError:
         raise TunefaError(
@@ -239,7 +241,7 @@ def _plain_mapping(value: Any, where: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A deep copy made of builtin types only: a numpy float or a tuple would not survive YAML."""
+    """Returns a deep copy of builtin types only: YAML cannot keep a numpy float or a tuple."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Results on disk: small files that are replaced whole, and folders of them that many may write."""
+"""Results on disk: files of records, which are replaced as a whole, and folders of such files."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from tunefa.store.record import Record
 
 
 def user_root() -> Path:
-    """The folder of this user's results."""
+    """Returns the folder of this user's results."""
     return assets.home() / "results"
 
 
 def default_store() -> Store:
-    """The user's own results, then those that tunefa ships."""
+    """Returns the store of the user's own results and, after them, the results in tunefa."""
     return Store([user_root(), assets.root("results")])
 
 
 def read(path: Path) -> list[Record]:
-    """The records of one YAML file.
+    """Returns the records of one YAML file.
 
-    Raises `TunefaError` with the file, and the line where there is one, for a file that is missing,
-    not text, not strict YAML, of a newer schema, or holds a record that does not.
+    Raises TunefaError, with the file and if possible the line, if the file is missing, is not text
+    or strict YAML, has a newer schema, or has a record that is not valid.
     """
     return document.from_data(strict_yaml.load_file(path), str(path))
 
 
 def write(path: Path, records: Sequence[Record]) -> None:
-    """Replace the file at `path` by one that holds these records, as a whole or not at all.
+    """Replaces the file at `path` by one with these records, in one step.
 
-    Raises `TunefaError` when the folder cannot be written or is full, and when what is at `path`
-    cannot be read as results: it may be somebody's work, so it is left as it is.
+    Raises TunefaError if the folder cannot be written, and if the file at `path` is not one of
+    results: then it stays as it is.
     """
     if error := _why_keep(path):
         raise TunefaError(f"{error}; not overwritten: move it away first")
@@ -51,11 +51,11 @@ def write(path: Path, records: Sequence[Record]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file at `path` by `text` in UTF-8: readers and crashes see the old or the new.
+    """Replaces the file at `path` by `text` in UTF-8, in one step.
 
-    Raises `TunefaError` when that fails; the old file is intact then and nothing is left beside it.
+    Raises TunefaError if that fails. Then the old file is unchanged, and no temporary file is left.
     """
-    target = Path(os.path.realpath(path))  # a link keeps pointing where it does
+    target = Path(os.path.realpath(path))  # a link stays a link
     if os.path.exists(target) and not os.path.isfile(target):
         raise TunefaError(f"{path} is not a regular file: name a file to write")
     aside = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
@@ -71,7 +71,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _write_through(path: Path, data: bytes) -> None:
-    """Create `path` and have the disk confirm its content: a rename must not overtake the data."""
+    """Creates `path` and waits until the data is on disk, which must be before the rename."""
     with open(path, "xb") as file:
         file.write(data)
         file.flush()
@@ -79,7 +79,7 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` durable; not every file system can, and the data is safe anyway."""
+    """Makes a rename in `folder` durable, on file systems that can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -104,12 +104,12 @@ def _cannot_write(path: Path, error: OSError) -> TunefaError:
 
 
 def current(records: Sequence[Record]) -> list[Record]:
-    """Those that no later one of the same question supersedes, in their order.
+    """Returns the records that no other record supersedes, in their order.
 
-    The question is kernel, chip, workload, objective and mode. A search and `verify` race what is
-    stored, so the newest knows most; an older one may say a lower time that today's driver or
-    compiler does not reach. Nothing races for a prediction: of those made with the same versions,
-    the lowest time stands.
+    A record may supersede one with the same kernel, arch, device, workload, objective and mode. Of
+    measured records the newest counts: searches and `tunefa verify` race the stored configs again,
+    and an older time may be lower only because of an older driver or compiler. Of records that were
+    not measured and have the same versions, the lowest time counts.
     """
     standing: dict[tuple[object, ...], Record] = {}
     for record in records:
@@ -125,22 +125,23 @@ def current(records: Sequence[Record]) -> list[Record]:
 
 
 def _question(record: Record) -> tuple[object, ...]:
-    """What a record answers."""
+    """Returns what records must share for one to supersede the other."""
     what = (record.workload, record.kernel, record.objective, record.mode)
     return record.arch, record.device, *what
 
 
 def _versions(record: Record) -> list[object]:
-    """What a prediction depends on: the model, the kernel and its compiler."""
+    """Returns the versions that a predicted time depends on: cost model, kernel and compiler."""
     made = record.provenance
     return [record.source_hash, *(made.get(name) for name in ("tunefa", "triton", "compiler"))]
 
 
 class Store:
-    """Records in folders of YAML files, or in single files; of two equals the earlier root wins.
+    """Records in several roots: folders of YAML files, or single files.
 
-    New records go to the first root. Nothing here locks: each record has a file of its own, which
-    is replaced as a whole, so searches that run at the same time cannot lose each other's results.
+    Of equal records, the one in the earlier root counts. New records are written to the first root.
+    There are no locks: each record has its own file, which is replaced in one step, so searches
+    that run at the same time do not lose results.
     """
 
     def __init__(self, roots: Sequence[Path]) -> None:
@@ -148,17 +149,17 @@ class Store:
         self._cache: dict[Path, tuple[tuple[int, ...], list[Record]]] = {}
 
     def records(self) -> list[Record]:
-        """All records, root by root and in the order of file names.
+        """Returns all records, in the order of roots and of file names.
 
         Files that did not change since the last call are not read again. A file that cannot be read
-        is left out with a warning that names it: one broken file must not hide all the others.
+        is left out, with a warning.
         """
         return [record for path in self._files() for record in self._read_cached(path)]
 
     def best(self, among: Callable[[Record], bool] = lambda _: True) -> list[Record]:
-        """The best current record of each (arch, device, workload), sorted by these three.
+        """Returns the best current record of each (arch, device, workload), sorted by these three.
 
-        Only those `among` which it is to be.
+        Only records for which `among` is true are considered.
         """
         best: dict[tuple[str, str, str], Record] = {}
         for record in filter(among, current(self.records())):
@@ -168,13 +169,11 @@ class Store:
         return [best[key] for key in sorted(best)]
 
     def add(self, record: Record) -> Path:
-        """Keep a record in the first root; returns its file.
+        """Writes a record to the first root, and returns its file.
 
-        Finding the same config again for the same device, workload, mode and kernel source replaces
-        that record; everything else gets a file of its own. A file of that name that cannot be read
-        (say a newer tunefa's) is left alone and the record is kept beside it.
-
-        Raises `TunefaError` when the folder cannot be written.
+        It replaces a record with the same config, device, workload, mode and kernel source. If the
+        file of that record cannot be read (it may be a newer tunefa's), it stays, and the new
+        record gets another name. Raises TunefaError if the folder cannot be written.
         """
         if not self.roots:
             raise TunefaError("this store has no folder to write to")
@@ -195,9 +194,10 @@ class Store:
         for root in self.roots:
             if os.path.isfile(root):
                 yield root
-            for folder, subfolders, names in os.walk(root):  # what cannot be listed is passed over
+            # os.walk leaves out folders that cannot be listed.
+            for folder, subfolders, names in os.walk(root):
                 subfolders.sort()
-                # Files that are being written begin with a dot.
+                # A file that is being written begins with a dot.
                 yield from (
                     Path(folder, name)
                     for name in sorted(names)
@@ -209,7 +209,7 @@ class Store:
             status = path.stat()
         except OSError:  # replaced or removed since the folder was listed
             return []
-        # A replaced file is a new inode, even within one tick of the file system's clock.
+        # The inode tells a replaced file within one tick of the file system's clock.
         version = (status.st_mtime_ns, status.st_size, status.st_ino)
         cached = self._cache.get(path)
         if cached is None or cached[0] != version:
@@ -227,7 +227,7 @@ def _read_or_warn(path: Path) -> list[Record]:
 
 
 def _why_keep(path: Path) -> TunefaError | None:
-    """Why the file at `path` must not be replaced: it has content, but none that can be read."""
+    """Returns why the file at `path` must not be replaced: its content cannot be read."""
     try:
         if os.path.isfile(path) and os.path.getsize(path) > 0:
             read(path)
@@ -239,12 +239,12 @@ def _why_keep(path: Path) -> TunefaError | None:
 
 
 def _slug(device: str) -> str:
-    """`NVIDIA H200` as a folder's name, `nvidia-h200`."""
+    """Returns the name of a device's folder: `nvidia-h200` for `NVIDIA H200`."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") or "unnamed"
 
 
 def _digest(record: Record) -> str:
-    """Eight hex digits that differ between configs, objectives, modes and kernel sources."""
+    """Returns eight hex digits of a hash of config, objective, mode and kernel source."""
     identity = [record.config, record.objective, record.provenance["source_hash"]]
     if record.mode is not None:
         identity.append(record.mode)

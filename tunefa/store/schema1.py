@@ -1,8 +1,8 @@
-"""Files of schema 1: the names that parameters of kernels had there, and have now.
+"""Translates files of schema 1, where parameters of kernels had other names.
 
-Schema 2 names them as FlashAttention, Triton and CUDA do. A file of schema 1 keeps loading: results
-and lock files are translated when they are read, journals line by line. What already has the new
-names stays as it is, for a journal that was begun in schema 1 may have been continued since.
+Schema 2 uses the names of FlashAttention, Triton and CUDA. Files of schema 1 can still be read:
+results and lock files are translated as a whole, journals line by line. New names stay as they are,
+because a journal of schema 1 may have been continued with schema 2.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ NAMES: Mapping[str, Mapping[str, str]] = {
     "attention_fwd_triton": {"LOADS": "USE_TMA", "SECTION_HEADS": "L2_SECTION_HEADS"},
     "attention_fwd_ascend": {"LOOPS": "SPLIT_MASK_LOOP"},
 }
-"""By kernel, the parameters of schema 1 that have another name now."""
+"""By kernel, the names in schema 1 and the names now."""
 
 VALUES: Mapping[str, Mapping[Any, Any]] = {
     "LOADS": {"pointer": 0, "tma": 1},
     "LOOPS": {1: 0, 2: 1},
 }
-"""The parameters of schema 1 whose values are others now."""
+"""By name in schema 1, the values in schema 1 and the values now."""
 
 
 def config(kernel: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A kernel's config with the names and values of today, in its order."""
+    """Returns a kernel's config with the names and values of schema 2, in the same order."""
     names = NAMES.get(kernel, {})
     made = {}
     for name, value in given.items():
@@ -65,7 +65,7 @@ def config(kernel: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document(data: Any) -> Any:
-    """A parsed document of schema 1 as one of schema 2; what is no record stays as it is."""
+    """Returns a parsed document of schema 1 as one of schema 2. It changes `data` in place."""
     data["tunefa_schema"] = 2
     records = data.get("records")
     for entry in records if isinstance(records, list) else []:

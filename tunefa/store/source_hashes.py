@@ -1,9 +1,9 @@
-"""Source hashes that stand for the same machine code.
+"""Source hashes of the same machine code.
 
-A comment or a name that changes in a kernel's source changes its hash, and not what a GPU runs.
-`source_hashes.yaml` says by kernel which past hash compiles to the same instructions as which later
-one; `scripts/machine_code.py` compares them and writes it. So a result that was measured with the
-past source holds for the later one.
+A change of a comment or a name changes the hash of a kernel's source, but not its machine code.
+`source_hashes.yaml` maps, by kernel, a past hash to a later one with the same machine code, so that
+records measured with the past source stay valid. `scripts/machine_code.py` compares the machine
+code and writes the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_suffix(".yaml")
 
 
 def same_code(kernel: str, source_hash: str) -> str:
-    """Returns the newest hash of the same machine code, or `source_hash` where none is newer."""
+    """Returns the newest hash of the same machine code, or `source_hash` if none is newer."""
     later = read().get(kernel, {})
     while source_hash in later:
         source_hash = later[source_hash]
@@ -27,6 +27,6 @@ def same_code(kernel: str, source_hash: str) -> str:
 
 @functools.cache
 def read() -> Mapping[str, Mapping[str, str]]:
-    """The table, by kernel; read once."""
+    """Returns the table, by kernel. The file is read once."""
     table: Mapping[str, Mapping[str, str]] = strict_yaml.load_file(TABLE) or {}
     return table

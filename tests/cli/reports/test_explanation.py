@@ -62,7 +62,7 @@ def value(numbers: str) -> float:
 @pytest.mark.parametrize("case", CASES)
 def test_cycles_are_what_their_numbers_come_to(case: str) -> None:
     found = explained(case)
-    assert not any("as tunefa/" in formula for formula, _ in found.cycle_lines.values())
+    assert not any("see tunefa/" in formula for formula, _ in found.cycle_lines.values())
     for pipe, cycles in found.prediction.cycles_per_step.items():
         _, numbers = found.cycle_lines[pipe]
         # Masks are printed as whole issue slots, 128 to the cycle.
@@ -74,11 +74,11 @@ def test_blocks_are_what_their_sums_come_to(case: str) -> None:
     found = explained(case)
     for limit, line in found.occupancy_lines.items():
         blocks = found.prediction.occupancy.limits[limit]
-        ends = re.search(r"(?:= |^)([\d,]+) blocks?( per SM at most)?$", line)
+        ends = re.search(r"(?:= |^at most )([\d,]+) CTAs?( per SM)?$", line)
         assert ends is not None, line
         assert int(ends[1]) == blocks
         if limit == "blocks" or blocks == 0:
-            assert limit == "blocks" or ", over the " in line
+            assert limit == "blocks" or ", more than the " in line
             continue
         quotients = re.findall(r"([\d,]+(?: x \d)?)[a-zA-Z ]* / ([\d,]+)[a-z ]* = (\d+)", line)
         assert quotients, line
@@ -90,16 +90,15 @@ def test_shared_memory_is_explained_as_promised() -> None:
     trial = Trial(CONFIG, "ok", resources=Resources(164864, 168, 0, 0))
     found = explanation.explain(asked("q8192", "sm90"), CONFIG, trial)
     assert found.occupancy_lines == {
-        "threads": "256 threads / 32 = 8 warps; 64 warps per SM / 8 = 8 blocks",
+        "threads": "256 threads / 32 = 8 warps; 64 warps per SM / 8 = 8 CTAs",
         "registers": (
             "168 per thread x 32, rounded to 5,376 per warp; 16,384 per partition / 5,376 = 3 "
-            "warps; 3 x 4 partitions / 8 warps = 1 block"
+            "warps; 3 x 4 partitions / 8 warps = 1 CTA"
         ),
         "smem": (
-            "164,864 B + 1,024 B reserved, rounded to 165,888 B; 233,472 B per SM / 165,888 = 1 "
-            "block"
+            "164,864 B + 1,024 B reserved, rounded to 165,888 B; 233,472 B per SM / 165,888 = 1 CTA"
         ),
-        "blocks": "32 blocks per SM at most",
+        "blocks": "at most 32 CTAs per SM",
     }
 
 

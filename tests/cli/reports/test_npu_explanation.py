@@ -11,17 +11,17 @@ from click.testing import CliRunner, Result
 from tests.support.ascend_compiler import THERE, needs_compiler
 from tunefa.cli import main
 from tunefa.cli.reports import npu_explanation
-from tunefa.cli.reports.npu_explanation import NpuExplanation, Share
-from tunefa.compile.ascend import sidecar
+from tunefa.cli.reports.npu_explanation import MemoryUse, NpuExplanation
+from tunefa.compile.ascend import toolchain
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Planned, Resources, Trial
+from tunefa.spec.trial import MemoryPlan, Resources, Trial
 from tunefa.spec.workload import Workload
 
 WORKLOAD = Workload.parse("h8_q2048_d64_fp16_full")
 CASE = Case.from_names("attention_fwd_ascend", str(WORKLOAD), "ascend910b3")
 DEFAULT = CASE.default()
 OVER = Resources(
-    ub_bytes=265216, l1_bytes=458752, l0c_bytes=262144, planned=Planned({"ub": 0.35, "l0c": 1.0})
+    ub_bytes=265216, l1_bytes=458752, l0c_bytes=262144, planned=MemoryPlan({"ub": 0.35, "l0c": 1.0})
 )
 
 
@@ -40,27 +40,27 @@ def run(*words: str) -> Result:
      (196609, "[################]>"), (None, "[................] ")],
 )  # fmt: skip
 def test_a_bar_is_as_long_as_what_is_taken(needed: int | None, bar: str) -> None:
-    assert Share("UB", needed, 196608, "").bar == bar
+    assert MemoryUse("UB", needed, 196608, "").bar == bar
 
 
 def test_what_the_compiler_says_stands_in_every_scope() -> None:
     found = explain(Trial(DEFAULT, "compile_failed", "UB overflow", OVER), BLOCK_M=256, BLOCK_N=256)
-    shares = {share.memory: share.needed_bytes for share in found.shares}
-    assert shares == {"UB": 265216, "L1": 458752, "L0A": 65536, "L0B": 32768, "L0C": 262144}
+    memories = {memory.name: memory.needed_bytes for memory in found.memories}
+    assert memories == {"UB": 265216, "L1": 458752, "L0A": 65536, "L0B": 32768, "L0C": 262144}
     assert found.compiled and found.failure == "compile_failed: UB overflow"
-    assert "results of the cube are over L0C" in found.refused_by
+    assert "the results of the cube core must fit L0C" in found.refused_by
 
 
 def test_without_the_compiler_formulas_stand_there() -> None:
     found = explain(None)
     assert not found.compiled
-    needed = {share.memory: share.needed_bytes for share in found.shares}
+    needed = {memory.name: memory.needed_bytes for memory in found.memories}
     # 64 / 2 * (8 * 64 + 12 * 64); 2 * 2 * (64 * 64 + 3 * 64 * 64); 4 * 64 * (64 + 64)
     assert (needed["UB"], needed["L1"], needed["L0C"]) == (40960, 65536, 32768)
 
 
 def test_what_the_compiler_changed_is_said() -> None:
-    changed = Resources(ub_bytes=1, planned=Planned({}, {"enable-auto-multi-buffer": False}))
+    changed = Resources(ub_bytes=1, planned=MemoryPlan({}, {"enable-auto-multi-buffer": False}))
     found = explain(Trial(DEFAULT, "ok", resources=changed))
     assert not found.tiling.multibuffer and found.time_us > explain(None).time_us
 
@@ -73,7 +73,7 @@ def test_the_report_without_a_compiler() -> None:
     assert "nothing ran on an NPU" in done.stdout
     lacking = run()
     assert lacking.exit_code == 1
-    assert "tunefa ascend setup', or go on without it: --no-compile" in lacking.stderr
+    assert "tunefa ascend setup', or use --no-compile to go on without it" in lacking.stderr
 
 
 def test_as_data() -> None:
@@ -85,9 +85,9 @@ def test_as_data() -> None:
 
 @needs_compiler
 def test_the_report_with_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    sidecar.folder().parent.mkdir(parents=True, exist_ok=True)
-    sidecar.folder().symlink_to(THERE)
+    toolchain.folder().parent.mkdir(parents=True, exist_ok=True)
+    toolchain.folder().symlink_to(THERE)
     done = run("-c", "BLOCK_M=256,BLOCK_N=256")
     assert done.exit_code == 0, done.output
-    assert "the compiler's, as it planned the memories" in done.stdout
+    assert "from the compiler, which planned the memories" in done.stdout
     assert "]>" in done.stdout and "L0C overflow: 262,144 of 131,072 B" in done.stdout

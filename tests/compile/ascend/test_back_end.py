@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.ascend_compiler import INSTALLED, THERE, needs_compiler
 from tunefa.compile import languages
-from tunefa.compile.ascend import back_end, front_end, sidecar, verdict
-from tunefa.compile.ascend.sidecar import Sidecar
-from tunefa.compile.ascend.verdict import Output, Verdict
+from tunefa.compile.ascend import back_end, compiler_report, front_end, toolchain
+from tunefa.compile.ascend.compiler_report import CompilerReport, Output
+from tunefa.compile.ascend.toolchain import Toolchain
 from tunefa.compile.contract import CompileError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.kernel import Kernel
@@ -32,8 +32,8 @@ B3 = archs.npu(archs.load("ascend910b3"))
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The one of tests/support, with the user's sidecar."""
-    monkeypatch.setattr(sidecar, "folder", lambda: THERE)
+    """The one of tests/support, with the user's toolchain."""
+    monkeypatch.setattr(toolchain, "folder", lambda: THERE)
     space: Any = SimpleNamespace(language="ascend")
     return Kernel("attention", SOURCE, space)
 
@@ -48,10 +48,10 @@ def config(block_m: int, block_n: int, multibuffer: bool = True) -> Config:
     return {"BLOCK_M": block_m, "BLOCK_N": block_n, "MULTIBUFFER": multibuffer}
 
 
-def planned(kernel: Kernel, tile: Config, arch: str = "ascend910b3") -> Verdict:
+def planned(kernel: Kernel, tile: Config, arch: str = "ascend910b3") -> CompilerReport:
     """The verdict on a tile that fits."""
     compiled = LANGUAGE.compile(case(kernel, arch), tile)
-    found: Verdict = compiled.binary
+    found: CompilerReport = compiled.binary
     assert found.status == "fits"
     return found
 
@@ -98,7 +98,7 @@ def test_a_verdict_is_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> N
 
 @needs_compiler
 def test_what_the_front_end_refuses_is_told(kernel: Kernel, tmp_path: Path) -> None:
-    spoiled = tmp_path / "attention.py"
+    spoiled = tmp_path / SOURCE.name
     spoiled.write_text(
         SOURCE.read_text().replace("tl.zeros([BLOCK_M], ", "tl.zeros([BLOCK_M + 1], ")
     )
@@ -121,7 +121,9 @@ def test_the_front_end_takes_no_triton_of_ours(
 @needs_compiler
 def test_what_the_compiler_does_not_take_is_an_error(kernel: Kernel) -> None:
     assert INSTALLED is not None
-    found = back_end.compile(INSTALLED, "module { func.func @f() { foo.bar } }", B3.target, {})
+    found = back_end.compile(
+        INSTALLED, "module { func.func @f() { foo.bar } }", B3.compiler_target, {}
+    )
     assert found.status == "error" and found.reason
     assert back_end.compile(INSTALLED, "module {}", "Ascend1", {}).status == "error"
 
@@ -159,8 +161,8 @@ def test_a_front_end_that_gives_no_answer_is_told_and_let_go(
     python.write_text(f"#!/bin/sh\n{script}\n")
     python.chmod(0o755)
     monkeypatch.setattr(front_end, "LIMIT_S", 0.2 if "sleep" in script else 10.0)
-    tools = Sidecar(python, "3.2.0", Path("bishengir-compile"), "1.1.0")
-    task = front_end.Task(SOURCE, "", "attention", (), (), B3.target)
+    tools = Toolchain(python, "3.2.0", Path("bishengir-compile"), "1.1.0")
+    task = front_end.Task(SOURCE, "", "attention", (), (), B3.compiler_target)
     before = front_end._running(python)
     with pytest.raises(front_end.FrontEndError, match=said):
         front_end.lowered(tools, task)
@@ -170,11 +172,11 @@ def test_a_front_end_that_gives_no_answer_is_told_and_let_go(
 def test_a_target_that_a_compiler_does_not_serve_is_told(tmp_path: Path) -> None:
     def why(version: str, target: str) -> str | None:
         compiler = tmp_path / version / "bishengir-compile"
-        return back_end.why_not(Sidecar(Path("python"), "3.2.0", compiler, version), target)
+        return back_end.why_not(Toolchain(Path("python"), "3.2.0", compiler, version), target)
 
     assert why("1.1.0 (428ab8fdab46 2026-04-30)", "Ascend910B3") is None
     assert why("1.1.0 (428ab8fdab46)", "Ascend910_9391") is None
-    assert "1.1.0 dies of every kernel" in (why("1.1.0 (428ab8)", "Ascend950PR_9589") or "")
+    assert "1.1.0 crashes with every kernel" in (why("1.1.0 (428ab8)", "Ascend950PR_9589") or "")
     assert "setup --version 1.2.0" in (why("1.2.0", "Ascend950PR_9589") or "")
     (tmp_path / "1.2.0").mkdir()
     (tmp_path / "1.2.0" / "bishengir-compile-a5").touch()
@@ -196,7 +198,7 @@ def test_runs_at_once_do_not_see_each_others_plans(tmp_path: Path) -> None:
     compiler = tmp_path / "bishengir-compile"
     compiler.write_text(WRITING)
     compiler.chmod(0o755)
-    tools = Sidecar(Path("python"), "3.2.0", compiler, "1.1.0")
+    tools = Toolchain(Path("python"), "3.2.0", compiler, "1.1.0")
 
     def peak(size: int) -> int | None:
         found = back_end.compile(tools, "module {}", "Ascend910B3", {"size": 8 * size})
@@ -218,7 +220,7 @@ def test_what_a_compiler_left_that_was_ended_is_removed(
     assert list(tmp_path.iterdir()) == [others]
 
 
-CRASHING = Sidecar(Path("python"), "3.2.0", Path("bishengir-compile"), "1.1.0")
+CRASHING = Toolchain(Path("python"), "3.2.0", Path("bishengir-compile"), "1.1.0")
 
 
 def test_a_crash_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +233,7 @@ def test_a_crash_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_crash_is_not_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sidecar, "installed", lambda: CRASHING)
+    monkeypatch.setattr(toolchain, "installed", lambda: CRASHING)
     monkeypatch.setattr(front_end, "lowered", lambda tools, task: "module {}")
     monkeypatch.setattr(back_end, "_run", lambda command, ir: Output(-11, ""))
     with pytest.raises(CompileError, match="died with exit code -11") as caught:
@@ -242,7 +244,9 @@ def test_a_crash_is_not_kept(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_key_holds_the_versions_of_both_tools() -> None:
-    def key(tools: Sidecar, ir: str = "ir", target: str = "Ascend910B3", flag: bool = True) -> str:
+    def key(
+        tools: Toolchain, ir: str = "ir", target: str = "Ascend910B3", flag: bool = True
+    ) -> str:
         return back_end.key(tools, ir, target, {"flag": flag})
 
     others = [replace(CRASHING, version="1.2.0"), replace(CRASHING, front_end="3.2.1")]
@@ -253,12 +257,12 @@ def test_the_key_holds_the_versions_of_both_tools() -> None:
 
 def test_without_it_the_command_that_installs_it_is_told() -> None:
     assert "tunefa ascend setup" in (LANGUAGE.why_no_compiler(B3) or "")
-    assert "formulas are all" in LANGUAGE.why_no_compiler(archs.load("ascend310p"))
-    assert "no NPU" in LANGUAGE.why_no_compiler(archs.load("sm90"))
+    assert "only formulas say" in LANGUAGE.why_no_compiler(archs.load("ascend310p"))
+    assert "not an NPU" in LANGUAGE.why_no_compiler(archs.load("sm90"))
 
 
 def test_the_950_has_a_compiler_of_its_own(tmp_path: Path) -> None:
     tools = replace(CRASHING, compiler=tmp_path / "bishengir-compile")
     assert back_end._command(tools, "Ascend950PR_9589", {})[0].endswith("-a5")
     assert not back_end._command(tools, "Ascend910_9392", {})[0].endswith("-a5")
-    assert verdict.of(Output(0, "")).status == "fits"
+    assert compiler_report.from_output(Output(0, "")).status == "fits"

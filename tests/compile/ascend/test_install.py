@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tunefa.cli import main
-from tunefa.compile.ascend import pins, pythons, sidecar
+from tunefa.compile.ascend import find_python, pins, toolchain
 from tunefa.compile.ascend.install import Installer
 from tunefa.compile.ascend.pins import Wheel
 from tunefa.errors import TunefaError
@@ -82,7 +82,7 @@ def setup(steps: Steps, version: str = "1.1.0") -> None:
     """What the command does."""
     installer = Installer(steps)
     installer.front_end(sys.executable)
-    sidecar.choose(installer.compiler(version))
+    toolchain.choose(installer.compiler(version))
 
 
 def run(*arguments: str, code: int = 0) -> Result:
@@ -97,10 +97,10 @@ def test_it_is_installed_once_and_mended_where_it_is_damaged(index: Path) -> Non
     assert [step.split()[0] for step in steps] == [
         "making", "fetching", "fetching", "installing", "fetching", "unpacking"
     ]  # fmt: skip
-    found = sidecar.installed()
+    found = toolchain.installed()
     assert found.version == "1.1.0 (428ab8fdab46 2026-04-30)" and found.short_version == "1.1.0"
-    assert sidecar.state()["compilers_installed"] == ["1.1.0"]
-    assert not list(sidecar.folder().glob("wheels/*"))
+    assert toolchain.state()["compilers_installed"] == ["1.1.0"]
+    assert not list(toolchain.folder().glob("wheels/*"))
 
     steps.clear()
     setup(steps)
@@ -112,8 +112,8 @@ def test_it_is_installed_once_and_mended_where_it_is_damaged(index: Path) -> Non
     steps.clear()
     setup(steps, "1.2.0")
     assert [step.split()[0] for step in steps] == ["fetching", "unpacking"]
-    assert sidecar.state()["compilers_installed"] == ["1.1.0", "1.2.0"]
-    assert "compiler-1.2.0" in str(sidecar.installed().compiler)
+    assert toolchain.state()["compilers_installed"] == ["1.1.0", "1.2.0"]
+    assert "compiler-1.2.0" in str(toolchain.installed().compiler)
 
 
 def test_interrupted_it_goes_on_with_what_came_whole(index: Path) -> None:
@@ -121,26 +121,26 @@ def test_interrupted_it_goes_on_with_what_came_whole(index: Path) -> None:
     steps.until = "installing"
     with pytest.raises(KeyboardInterrupt):
         setup(steps)
-    with pytest.raises(TunefaError, match="front end is not there: run 'tunefa ascend setup'"):
-        sidecar.installed()
+    with pytest.raises(TunefaError, match="front end is not installed: run 'tunefa ascend setup'"):
+        toolchain.installed()
     for wheel in index.glob("triton*"):  # it is not asked for again
         wheel.unlink()
     steps.until = "unpacking"
     with pytest.raises(KeyboardInterrupt):
         setup(steps)
-    with pytest.raises(TunefaError, match="compiler is not there: run 'tunefa ascend setup'"):
-        sidecar.installed()
+    with pytest.raises(TunefaError, match="compiler is not installed: run 'tunefa ascend setup'"):
+        toolchain.installed()
     steps.until = "never"
     setup(steps)
-    assert sidecar.installed().compiler.is_file()
+    assert toolchain.installed().compiler.is_file()
 
 
 def test_a_wheel_that_is_another_one_is_not_installed(index: Path) -> None:
     wheel = next(index.glob("triton*"))
     wheel.write_bytes(wheel.read_bytes() + b"\0")
-    with pytest.raises(TunefaError, match="what came is not what tunefa was made with"):
+    with pytest.raises(TunefaError, match="the downloaded file is not the one that tunefa expects"):
         setup(Steps())
-    assert sidecar.state()["front_end"] is None
+    assert toolchain.state()["front_end"] is None
 
 
 def test_an_index_that_cannot_be_reached_is_said(
@@ -150,13 +150,13 @@ def test_an_index_that_cannot_be_reached_is_said(
     monkeypatch.delenv("PIP_FIND_LINKS")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    with pytest.raises(TunefaError, match="index could not be reached, or broke off"):
+    with pytest.raises(TunefaError, match="index cannot be reached, or the connection broke"):
         setup(Steps())
 
 
 def test_another_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
-    monkeypatch.setattr(pythons, "find", lambda python: Path(sys.executable))
+    monkeypatch.setattr(find_python, "find", lambda python: Path(sys.executable))
     with pytest.raises(TunefaError, match=r"no triton-ascend for this machine, only for Linux on"):
         Installer(Steps()).front_end(None)
 
@@ -165,18 +165,18 @@ def test_another_python_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pins, "PYTHON", (3, 1))
     ours = "{}.{}".format(*sys.version_info[:2])
     with pytest.raises(TunefaError, match=f"it is CPython {ours}: name a CPython 3.1"):
-        pythons.find(sys.executable)
+        find_python.find(sys.executable)
     with pytest.raises(TunefaError, match="it does not run"):
-        pythons.find(str(tmp_path / "python"))
-    with pytest.raises(TunefaError, match="it is no Python"):
-        pythons.find("/bin/true")
+        find_python.find(str(tmp_path / "python"))
+    with pytest.raises(TunefaError, match="it is not a Python"):
+        find_python.find("/bin/true")
     assert "name a CPython 3.1" in run("--python", sys.executable, code=1).output
-    monkeypatch.setattr(pythons, "_candidates", lambda: iter([]))
+    monkeypatch.setattr(find_python, "_candidates", lambda: iter([]))
     with pytest.raises(TunefaError, match=r"no CPython 3.1 found, .*name one with --python"):
-        pythons.find()
-    monkeypatch.setattr(pythons, "_candidates", lambda: iter([sys.executable]))
+        find_python.find()
+    monkeypatch.setattr(find_python, "_candidates", lambda: iter([sys.executable]))
     with pytest.raises(TunefaError, match=rf"{sys.executable}: it is CPython {ours}"):
-        pythons.find()
+        find_python.find()
 
 
 def test_a_compiler_that_is_there_is_taken(index: Path, tmp_path: Path) -> None:
@@ -185,14 +185,14 @@ def test_a_compiler_that_is_there_is_taken(index: Path, tmp_path: Path) -> None:
     own.chmod(0o755)
     result = run("--compiler", str(own), "--python", sys.executable, "--json")
     assert json.loads(result.stdout)["compiler"].startswith("bishengir-compile 1.3.0")
-    assert sidecar.installed().compiler == own
+    assert toolchain.installed().compiler == own
     assert "fetching triton-ascend 3.2.0 (54 MB)" in result.stderr
     own.unlink()
-    with pytest.raises(TunefaError, match=f"{own} is gone: run 'tunefa ascend setup'"):
-        sidecar.installed()
+    with pytest.raises(TunefaError, match=f"{own} is missing: run 'tunefa ascend setup'"):
+        toolchain.installed()
 
 
 def test_a_compiler_of_another_kind_is_refused() -> None:
     result = run("--compiler", "/bin/true", code=1)
-    assert "/bin/true is no bishengir-compile" in result.output
-    assert not sidecar.folder().exists()
+    assert "/bin/true is not a bishengir-compile" in result.output
+    assert not toolchain.folder().exists()

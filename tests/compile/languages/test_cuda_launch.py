@@ -83,7 +83,7 @@ def test_two_kernels_share_scratch_memory(own_kernels: OwnKernels, cuda: FakeCud
     ("status", "words"),
     [
         (209, r"the driver does not load what NVRTC [\d.]+ made: update the driver, or install"),
-        (2, r"the driver does not take what NVRTC [\d.]+ made: CUDA error 2 in cuModuleLoadData"),
+        (2, r"the driver refuses what NVRTC [\d.]+ made: CUDA error 2 in cuModuleLoadData"),
     ],
 )
 def test_a_driver_older_than_the_cubin(

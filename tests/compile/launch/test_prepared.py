@@ -6,6 +6,7 @@ import gc
 import struct
 import threading
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,9 +29,11 @@ PARAMETERS: list[Parameter] = [
 ]  # fmt: skip
 
 
-def made(parameters: list[Parameter] = PARAMETERS, **options: Any) -> tuple[FakeCuda, Any]:
-    cuda = FakeCuda([each.size for each in parameters])
-    return cuda, PreparedLaunch(cuda.driver, ENTRY, 5, parameters, **options)
+def made(
+    parameters: list[Parameter] = PARAMETERS, binary: object = None, **options: Any
+) -> tuple[FakeCuda, Any]:
+    cuda, entry = FakeCuda([each.size for each in parameters]), replace(ENTRY, binary=binary)
+    return cuda, PreparedLaunch(cuda.driver, entry, 5, parameters, **options)
 
 
 def five() -> tuple[Tensor, ...]:

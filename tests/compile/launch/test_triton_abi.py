@@ -99,6 +99,13 @@ def test_descriptors() -> None:
     ]
 
 
+def test_the_types_of_tensor_maps_are_those_of_triton_s_launcher() -> None:
+    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
+
+    ours = {number: triton_abi._TENSOR_MAP_TYPES.get(number, number) for number in range(16)}
+    assert ours == TMA_DTYPE_DEVICE_TO_HOST
+
+
 def test_a_table_is_a_value_that_lives_on(own_kernels: OwnKernels) -> None:
     kernel, made, config = tabled(own_kernels, "tabled_abi"), tensors(), {**CONFIG, "USE_TMA": 1}
     compiled = languages.load("triton").compile(Case(kernel, WORKLOAD, SM90), config)
@@ -117,8 +124,8 @@ def test_what_only_triton_s_launcher_can_do() -> None:
     assert triton_abi.parameters(tma, given, made) is not None
     part = [made[0][:, :1], *given[1:]]  # of a tensor, whose address the next call changes
     assert triton_abi.parameters(tma, part, made) is None
-    tf32 = [given[0], SimpleNamespace(base=made[1], round_f32_to_tf32=True), *given[2:]]
-    assert triton_abi.parameters(tma, tf32, made) is None
+    own = [given[0], SimpleNamespace(base=made[1], round_f32_to_tf32=True), *given[2:]]
+    assert triton_abi.parameters(tma, own, made) is None  # a descriptor of Triton's own
     other = SimpleNamespace(
         src=tma.src, metadata=tma.metadata, asm={"ptx": tma.asm["ptx"].replace("u32", "u16")}
     )

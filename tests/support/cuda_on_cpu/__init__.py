@@ -24,13 +24,13 @@ from torch import Tensor
 
 from tests.support.cuda_on_cpu.inline_ptx import translated
 from tests.support.launch_specs import spec_of
-from tunefa.compile.contract import LaunchSpec, variants
+from tunefa.compile.contract import LaunchSpec
+from tunefa.compile.languages import cuda
 from tunefa.compile.launch import cuda_abi
 from tunefa.compile.launch.driver import Driver
 from tunefa.compile.launch.host_side import Arguments
 from tunefa.compile.launch.prepared import Entry, PreparedLaunch, new_scratch
 from tunefa.spec.kernel import Kernel
-from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
@@ -130,8 +130,7 @@ def compiled(
     `change` edits the preprocessed source of the kernel.
     """
     source = kernel.source.with_suffix(".cu")
-    case = Case(kernel, workload, Target.named("sm90"))
-    variant, *first = variants(case, config, aligned=True)
+    variant, *first = cuda.variants(spec_of(kernel, workload, config).case, config, aligned=True)
     programs = [Program(source, each, folder, lambda source: source) for each in first]
     return OnCpu(kernel, config, Program(source, variant, folder, change), *programs)
 

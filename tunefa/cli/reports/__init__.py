@@ -1,1 +1,1 @@
-"""What people read: tables and arithmetic on the terminal. Layer 4, beside the commands."""
+"""The reports that commands print: tables and arithmetic on the terminal."""

@@ -1,13 +1,12 @@
-"""Occupancy and cycles as sums that a reader can check with a pocket calculator.
+"""Writes occupancy and cycles as formulas with numbers, which a reader can check with a calculator.
 
-Every line ends in the figure that `tunefa.costmodel` gives; a test computes the
-sums again from the printed text and compares.
+Each line gives the figure of `tunefa.costmodel`. A test computes the printed formulas and compares.
 """
 
 from __future__ import annotations
 
 from tunefa.cli.reports.text import plural
-from tunefa.costmodel import gpu as model
+from tunefa.costmodel import gpu as gpu_model
 from tunefa.costmodel.gpu import Prediction
 from tunefa.costmodel.occupancy import Occupancy
 from tunefa.spec.arch import GpuArch
@@ -20,34 +19,36 @@ from tunefa.spec.workload import DTYPES, Workload
 def occupancy_lines(
     arch: GpuArch, resources: Resources, threads: int, found: Occupancy
 ) -> dict[str, str]:
-    """By limit ("threads", "registers", "smem", "blocks", "grid"): how many blocks it allows."""
+    """The CTAs of an SM by limit: "threads", "registers", "smem", "blocks" and maybe "grid"."""
     lines = {
         "threads": _threads(arch, threads, found.limits["threads"]),
         "registers": _registers(
             arch, max(1, resources.registers or 0), threads, found.limits["registers"]
         ),
         "smem": _smem(arch, resources.smem_bytes or 0, found.limits["smem"]),
-        "blocks": f"{plural(found.limits['blocks'], 'block')} per SM at most",
+        "blocks": f"at most {plural(found.limits['blocks'], 'CTA')} per SM",
     }
     if "grid" in found.limits:
-        lines["grid"] = "the kernel starts no more programs than there are SMs = 1 block"
+        lines["grid"] = "the kernel starts no more CTAs than there are SMs = 1 CTA"
     return lines
 
 
-def _threads(arch: GpuArch, threads: int, blocks: int) -> str:
+def _threads(arch: GpuArch, threads: int, ctas: int) -> str:
     if threads > arch.max_threads_per_block:
-        return f"{threads:,} threads, over the {arch.max_threads_per_block:,} of a block = 0 blocks"
+        return (
+            f"{threads:,} threads, more than the {arch.max_threads_per_block:,} of a CTA = 0 CTAs"
+        )
     warps = ceil_div(threads, arch.warp_size)
     return (
         f"{threads:,} threads / {arch.warp_size} = {plural(warps, 'warp')}; "
-        f"{arch.max_warps_per_sm} warps per SM / {warps} = {plural(blocks, 'block')}"
+        f"{arch.max_warps_per_sm} warps per SM / {warps} = {plural(ctas, 'CTA')}"
     )
 
 
-def _registers(arch: GpuArch, registers: int, threads: int, blocks: int) -> str:
+def _registers(arch: GpuArch, registers: int, threads: int, ctas: int) -> str:
     if registers > arch.max_registers_per_thread:
         most = arch.max_registers_per_thread
-        return f"{registers} registers per thread, over the {most} there can be = 0 blocks"
+        return f"{registers} registers per thread, more than the limit of {most} = 0 CTAs"
     parts = arch.register_partitions_per_sm
     per_warp = round_up(registers * arch.warp_size, arch.register_allocation_unit)
     warps = ceil_div(threads, arch.warp_size)
@@ -55,34 +56,34 @@ def _registers(arch: GpuArch, registers: int, threads: int, blocks: int) -> str:
     begin = f"{registers} per thread x {arch.warp_size}, rounded to {per_warp:,} per warp; "
     if needed > arch.registers_per_sm:
         return (
-            f"{begin}{round_up(warps, parts)} warps x {per_warp:,} = {needed:,}, over the "
-            f"{arch.registers_per_sm:,} of an SM = 0 blocks"
+            f"{begin}{round_up(warps, parts)} warps x {per_warp:,} = {needed:,}, more than the "
+            f"{arch.registers_per_sm:,} of an SM = 0 CTAs"
         )
     per_part = arch.registers_per_sm // parts
     fitting = per_part // per_warp
     return (
         f"{begin}{per_part:,} per partition / {per_warp:,} = {plural(fitting, 'warp')}; "
-        f"{fitting} x {parts} partitions / {plural(warps, 'warp')} = {plural(blocks, 'block')}"
+        f"{fitting} x {parts} partitions / {plural(warps, 'warp')} = {plural(ctas, 'CTA')}"
     )
 
 
-def _smem(arch: GpuArch, smem_bytes: int, blocks: int) -> str:
+def _smem(arch: GpuArch, smem_bytes: int, ctas: int) -> str:
     if smem_bytes > arch.smem_per_block_bytes:
-        return f"{smem_bytes:,} B, over the {arch.smem_per_block_bytes:,} B of a block = 0 blocks"
+        return f"{smem_bytes:,} B, more than the {arch.smem_per_block_bytes:,} B of a CTA = 0 CTAs"
     reserved = arch.smem_reserved_per_block_bytes
     taken = round_up(smem_bytes + reserved, arch.smem_allocation_unit_bytes)
     return (
         f"{smem_bytes:,} B + {reserved:,} B reserved, rounded to {taken:,} B; "
-        f"{arch.smem_per_sm_bytes:,} B per SM / {taken:,} = {plural(blocks, 'block')}"
+        f"{arch.smem_per_sm_bytes:,} B per SM / {taken:,} = {plural(ctas, 'CTA')}"
     )
 
 
 def cycle_lines(
     workload: Workload, arch: GpuArch, tiling: Tiling, resources: Resources, found: Prediction
 ) -> dict[str, tuple[str, str]]:
-    """By pipe: the formula of one step's cycles, and the same with its numbers.
+    """The formula of one step's cycles and its numbers, by pipe.
 
-    The tensor rates of `arch` must be the device's.
+    `arch` must have the tensor rates of the device.
     """
     block_m, block_n, warps = tiling.block_m, tiling.block_n, tiling.warps
     columns, columns_v = tiling.columns, tiling.columns_v
@@ -103,42 +104,44 @@ def cycle_lines(
         "issue": _issue(tiling, size, found),
         "smem": _smem_cycles(tiling, size, wgmma, smem_clock),
         "spills": (
-            f"{model.SPILL_TRIPS:.0f} x bytes spilled per thread x threads / bytes per clock",
-            f"{model.SPILL_TRIPS} x {spilled:,} x {32 * warps} / {smem_clock}",
+            f"{gpu_model.SPILL_TRIPS:.0f} x bytes spilled per thread x threads / bytes per clock",
+            f"{gpu_model.SPILL_TRIPS} x {spilled:,} x {32 * warps} / {smem_clock}",
         ),
     }
     return {
-        pipe: known.get(pipe, ("as tunefa/costmodel/gpu.py has it", f"{cycles:,.2f}"))
+        pipe: known.get(pipe, ("see tunefa/costmodel/gpu.py", f"{cycles:,.2f}"))
         for pipe, cycles in found.cycles_per_step.items()
     }
 
 
 def _rate(workload: Workload, arch: GpuArch, wgmma: bool) -> str:
-    """FLOP per clock and SM of the instruction that the kernel gets, as a sum."""
+    """The FLOP per clock and SM of the instruction that the kernel uses, as an expression."""
     rates = arch.tensor_flops_per_clock_per_sm
     exact = workload.dtype == "fp32"  # three tf32 products
     rate = f"{rates['tf32']:,.0f} x 3" if exact else f"{rates[workload.dtype]:,.0f}"
     if "wgmma" in arch.features and not wgmma:  # mma.sync reaches a part of Hopper's rate
-        rate += f" / {model.MMA_SYNC_RATE_ON_HOPPER}"
+        rate += f" / {gpu_model.MMA_SYNC_RATE_ON_HOPPER}"
     return rate
 
 
 def _issue(tiling: Tiling, size: int, found: Prediction) -> tuple[str, str]:
     block_m, block_n = tiling.block_m, tiling.block_n
-    formula = f"({model.SLOTS_PER_SCORE} M N + M Dv"
-    numbers = f"({model.SLOTS_PER_SCORE} x {block_m} x {block_n} + {block_m} x {tiling.columns_v}"
-    slots = model.SLOTS_PER_SCORE * block_m * block_n + block_m * tiling.columns_v
+    formula = f"({gpu_model.SLOTS_PER_SCORE} M N + M Dv"
+    numbers = (
+        f"({gpu_model.SLOTS_PER_SCORE} x {block_m} x {block_n} + {block_m} x {tiling.columns_v}"
+    )
+    slots = gpu_model.SLOTS_PER_SCORE * block_m * block_n + block_m * tiling.columns_v
     if tiling.copied_by_threads:
         copies = block_n * (tiling.columns + tiling.columns_v) * size // 16
-        formula += f" + {model.SLOTS_PER_COPY:.0f} copies"
-        numbers += f" + {model.SLOTS_PER_COPY:.0f} x {copies:,}"
-        slots += model.SLOTS_PER_COPY * copies
-    masks = found.cycles_per_step["issue"] * model.ISSUE_LANES - slots
+        formula += f" + {gpu_model.SLOTS_PER_COPY:.0f} copies"
+        numbers += f" + {gpu_model.SLOTS_PER_COPY:.0f} x {copies:,}"
+        slots += gpu_model.SLOTS_PER_COPY * copies
+    masks = found.cycles_per_step["issue"] * gpu_model.ISSUE_LANES - slots
     if masks >= 0.5:
         formula += " + masks"
         numbers += f" + {masks:,.0f}"
-    lanes = f") / {model.ISSUE_LANES} lanes"
-    return formula + lanes, numbers + f") / {model.ISSUE_LANES}"
+    lanes = f") / {gpu_model.ISSUE_LANES} lanes"
+    return formula + lanes, numbers + f") / {gpu_model.ISSUE_LANES}"
 
 
 def _smem_cycles(tiling: Tiling, size: int, wgmma: bool, per_clock: str) -> tuple[str, str]:
@@ -155,15 +158,15 @@ def _smem_cycles(tiling: Tiling, size: int, wgmma: bool, per_clock: str) -> tupl
 
 
 def time_lines(found: Prediction, megahertz: float) -> dict[str, tuple[float, str]]:
-    """By part of the time: its us and their origin. Of the first three the longest counts."""
+    """The parts of the time in us, with their origins. The longest of the first three counts."""
     cycles = found.compute_us * megahertz / found.steps if found.steps else 0.0
     return {
         "compute": (
             found.compute_us,
             f"{found.steps:,.1f} steps of one SM x {cycles:,.1f} cycles / "
-            f"{megahertz:,.0f} MHz; the cycles are the pipes' above, overlapped, and waiting",
+            f"{megahertz:,.0f} MHz; the cycles are those of the pipes, overlapped, and of waiting",
         ),
-        "L2": (found.l2_us, "K and V, as often as programs read them"),
-        "HBM": (found.hbm_us, "inputs and outputs once, and what the L2 cache cannot keep"),
-        "launch": (model.LAUNCH_US, "on top of the longest of these"),
+        "L2": (found.l2_us, "K and V, as often as CTAs read them"),
+        "HBM": (found.hbm_us, "inputs and outputs once, and what the L2 cache cannot hold"),
+        "launch": (gpu_model.LAUNCH_US, "added to the longest of these"),
     }

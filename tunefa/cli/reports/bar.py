@@ -1,4 +1,4 @@
-"""A bar on standard error while something takes long, where that is a terminal."""
+"""A progress bar on standard error, if that is a terminal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 
 from tunefa.cli.reports import text
 
-Shown = TypeVar("Shown", bound="OnStderr")
+Bar = TypeVar("Bar", bound="OnStderr")
 
 
 class OnStderr:
-    """What shows one. A context manager."""
+    """Shows a progress bar. A context manager."""
 
     def __init__(self, description: str, total: float | None, *columns: ProgressColumn) -> None:
-        """`columns` stand behind the description and the bar."""
+        """Makes the bar; `columns` follow the description and the bar."""
         self._console = text.console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -28,7 +28,7 @@ class OnStderr:
         )
         self._task = self._bar.add_task(description, total=total)
 
-    def __enter__(self: Shown) -> Shown:
+    def __enter__(self: Bar) -> Bar:
         self._bar.start()
         return self
 

@@ -11,21 +11,21 @@ from tunefa.cli.reports import text
 
 
 def show(report: Mapping[str, Any], out: Console) -> None:
-    """All of it, but the next command; `report` is what `--json` prints."""
+    """Prints the report without the next command; `report` is the data of `--json`."""
     out.print(text.heading("Versions"))
-    versions = {name: version or "not there" for name, version in report["versions"].items()}
+    versions = {name: version or "not found" for name, version in report["versions"].items()}
     out.print(text.facts(versions, indent=2))
     if report["nvrtc_path"]:
-        out.print(f"  nvrtc is {report['nvrtc_path']}", style="dim", soft_wrap=True)
+        out.print(f"  nvrtc: {report['nvrtc_path']}", style="dim", soft_wrap=True)
     out.print()
     out.print(text.heading("Devices"))
     _show_devices(report, out)
     out.print()
-    out.print(text.heading("Places"))
+    out.print(text.heading("Folders"))
     for name, place in report["places"].items():
         state = "writable" if place["writable"] else "not writable"
         if not place["exists"]:
-            state = "not there yet" if place["writable"] else "cannot be made: not writable"
+            state = "does not exist yet" if place["writable"] else "cannot be created: not writable"
         out.print(f"  {name}, {state}:", style="dim")
         out.print(f"    {place['path']}", soft_wrap=True)
     out.print()
@@ -49,7 +49,7 @@ def _show_devices(report: Mapping[str, Any], out: Console) -> None:
     target = report["target"]
     if not target["present"]:
         what = f"{target['device']} ({target['arch']}), {_features(target['features'])}"
-        out.print(text.facts({"  predicting for": what}))
+        out.print(text.facts({"  predictions are for": what}))
 
 
 def _features(features: Mapping[str, bool]) -> str:
@@ -61,7 +61,7 @@ def _features(features: Mapping[str, bool]) -> str:
 
 def _show_records(report: Mapping[str, Any], out: Console) -> None:
     counts, target = report["records"], report["target"]
-    out.print(f"  {counts['serving']} of {counts['total']} serve {target['device']}:")
+    out.print(f"  {counts['serving']} of {counts['total']} can serve {target['device']}:")
     facts = {
         "measured on it": counts["measured_on_it"],
         f"on other {target['arch']} devices": counts["measured_on_others"],
@@ -70,7 +70,7 @@ def _show_records(report: Mapping[str, Any], out: Console) -> None:
     out.print(text.facts({name: f"{count:,}" for name, count in facts.items()}, indent=4))
     if counts["drifted"]:
         made = text.plural(counts["drifted"], "record")
-        out.print(f"  of the best, {made} made with another toolchain or kernel source")
+        out.print(f"  of the best, {made} made with other compilers or kernel sources")
 
 
 def _show_ascend(state: Mapping[str, Any], out: Console) -> None:
@@ -86,11 +86,11 @@ def _show_ascend(state: Mapping[str, Any], out: Console) -> None:
 def _show_frozen(report: Mapping[str, Any], out: Console) -> None:
     frozen = report["frozen"]
     out.print()
-    out.print(text.heading("Frozen"))
+    out.print(text.heading("Lock file"))
     if frozen is None:
-        out.print("  no: TUNEFA_FROZEN is not set")
+        out.print("  none: TUNEFA_FROZEN is not set")
         return
-    out.print(f"  by TUNEFA_FROZEN to {frozen['path']}", soft_wrap=True)
+    out.print(f"  TUNEFA_FROZEN is {frozen['path']}", soft_wrap=True)
     records = text.plural(frozen["records"], "record")
     served = text.plural(len(frozen["workloads"]), "workload")
     refused = f", {len(frozen['refused'])} refused" if frozen["refused"] else ""

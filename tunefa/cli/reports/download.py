@@ -1,4 +1,4 @@
-"""Progress of what is fetched, on standard error: a bar on a terminal, a line a step elsewhere."""
+"""The progress of downloads on standard error: a bar on a terminal, else a line for each step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tunefa.cli.reports.bar import OnStderr
 
 
 class Reporter(OnStderr):
-    """Is called with a step and how many of how many bytes are there. A context manager."""
+    """Shows the bytes of each step that were downloaded. A context manager."""
 
     def __init__(self) -> None:
         super().__init__("", None, DownloadColumn(), TimeRemainingColumn())
         self._step = ""
 
     def __call__(self, step: str, done: int, total: int) -> None:
-        """Shows where it stands; a total of 0 is unknown."""
+        """Shows that `done` of `total` bytes of a step are here; 0 means an unknown total."""
         if step != self._step:
             self._bar.reset(self._task, description=step, total=total or None)
             if not self._console.is_terminal:

@@ -1,4 +1,4 @@
-"""What explanations of a config have in common, for whatever kind of chip."""
+"""The common part of the explanations of a config, for GPUs and NPUs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tunefa.spec.trial import Resources, Trial
 
 @dataclass(frozen=True)
 class Explained:
-    """One config on one chip."""
+    """The explanation of one config on one chip."""
 
     case: Case
     config: Mapping[str, Any]
     refused_by: tuple[str, ...]
-    """Every rule that refuses it."""
+    """The rules that refuse the config."""
     resources: Resources
     compiled: bool
-    """Whether `resources` are the compiler's; else something stands in for them."""
+    """Whether `resources` come from the compiler; if not, they are bounds or estimates."""
     failure: str
-    """Why it did not compile; empty if it did or was not asked to."""
+    """Why the config did not compile; empty if it did, or was not compiled."""
 
-    def head(self, stand_in: str) -> dict[str, Any]:
-        """Where `--json` begins; `stand_in` is what resources are from without a compiler."""
+    def head(self, without_compiler: str) -> dict[str, Any]:
+        """The first fields of `--json`; `without_compiler` names the resources of no compiler."""
         return {
             "kernel": self.case.kernel.name,
             "workload": str(self.case.workload),
@@ -36,19 +36,19 @@ class Explained:
             "device": self.case.device.name,
             "config": dict(self.config),
             "refused_by": list(self.refused_by),
-            "resources_from": "compiler" if self.compiled else stand_in,
+            "resources_from": "compiler" if self.compiled else without_compiler,
             "compile_failure": self.failure or None,
         }
 
     def show_head(self, origin: str, figures: str, more: Mapping[str, str], out: Console) -> None:
-        """Where the report begins; `figures` says where they are from."""
+        """Prints the first part of the report; `figures` says where the figures come from."""
         out.print(text.heading(f"{self.case.workload} on {self.case.target}"))
         rules = self.refused_by
         facts = {
             "kernel": self.case.kernel.name,
             "config": text.config_text(self.config),
             "from": origin,
-            "rules": "refused: " + "; ".join(rules) if rules else "none refuses it",
+            "rules": "refused: " + "; ".join(rules) if rules else "all rules allow it",
             "figures": figures,
         }
         if self.failure:
@@ -57,8 +57,7 @@ class Explained:
 
 
 def common(case: Case, config: Mapping[str, Any], trial: Trial | None) -> dict[str, Any]:
-    """The fields of `Explained` but for `resources`; `trial` is how the config compiled, None if it
-    was not asked to."""
+    """The fields of `Explained` except `resources`; `trial` is the compiled config, or None."""
     return {
         "case": case,
         "config": config,

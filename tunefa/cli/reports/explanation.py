@@ -1,4 +1,4 @@
-"""The report of `tunefa explain`: what one config needs, what its chip gives, which of it binds."""
+"""The report of `tunefa explain` for a GPU: what a config needs, and what limits its speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tunefa.cli.reports import arithmetic, text
 from tunefa.cli.reports.explained import Explained, common
-from tunefa.costmodel import gpu as model
+from tunefa.costmodel import gpu as gpu_model
 from tunefa.costmodel.gpu import Prediction
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
@@ -21,20 +21,20 @@ _LIMIT_NAMES = {
     "threads": "threads",
     "registers": "registers",
     "smem": "shared memory",
-    "blocks": "blocks",
+    "blocks": "CTAs",
     "grid": "the grid",
 }
-_LOWER_BOUNDS = "lower bounds of the space, not compiled: the compiler will need more"
-_BINDING = {
-    "tensor": "the tensor cores bind",
-    "exp2": "the exponentials bind (special-function units)",
-    "issue": "issuing instructions binds (scale, maximum, sum, masks)",
-    "smem": "shared-memory bandwidth binds",
-    "spills": "spilled registers bind: fewer of them need a smaller tile or more warps",
-    "latency": "waiting binds: too few independent warps or stages to hide it",
-    "L2": "reading from the L2 cache binds",
-    "HBM": "device memory binds",
-    "occupancy": "it cannot run: one block does not fit an SM",
+_LOWER_BOUNDS = "lower bounds, not compiled: the compiler will need more"
+_LIMITED_BY = {
+    "tensor": "limited by the tensor cores",
+    "exp2": "limited by the exponentials (special-function units)",
+    "issue": "limited by instruction issue (scale, maximum, sum and masks of the softmax)",
+    "smem": "limited by shared-memory bandwidth",
+    "spills": "limited by spilled registers: a smaller tile or more warps would spill fewer",
+    "latency": "limited by waiting: too few independent warps or stages to hide latencies",
+    "L2": "limited by reads from the L2 cache",
+    "HBM": "limited by device memory",
+    "occupancy": "the config cannot run: one CTA does not fit an SM",
 }
 
 
@@ -47,19 +47,19 @@ class Explanation(Explained):
 
     @property
     def threads(self) -> int:
-        """Of one block."""
+        """The threads of one CTA."""
         return self.tiling.threads
 
     @property
     def occupancy_lines(self) -> dict[str, str]:
-        """The arithmetic of each limit."""
+        """The arithmetic of each limit on the CTAs of an SM."""
         return arithmetic.occupancy_lines(
             gpu(self.case.arch), self.resources, self.threads, self.prediction.occupancy
         )
 
     @property
     def cycle_lines(self) -> dict[str, tuple[str, str]]:
-        """Formula and numbers of each pipe."""
+        """The formula and the numbers of each pipe."""
         rates = self.case.device.tensor_flops_per_clock_per_sm
         chip = replace(gpu(self.case.arch), tensor_flops_per_clock_per_sm=rates)
         return arithmetic.cycle_lines(
@@ -67,7 +67,7 @@ class Explanation(Explained):
         )
 
     def to_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Plain data for `--json`."""
         found = self.prediction
         lines = self.cycle_lines
         return {
@@ -93,9 +93,10 @@ class Explanation(Explained):
 
 
 def explain(case: Case, config: Mapping[str, Any], trial: Trial | None) -> Explanation:
-    """Explains a config; `trial` is how it compiled, None if it was not asked to.
+    """Explains a config; `trial` is the compiled config, or None.
 
-    Where it did not compile, the space's lower bounds stand in for the compiler's figures.
+    Where it was not compiled, or failed to, the space's lower bounds replace the compiler's
+    figures.
     """
     resources = trial.resources if trial is not None else None
     bounds = case.estimate(config)
@@ -105,13 +106,13 @@ def explain(case: Case, config: Mapping[str, Any], trial: Trial | None) -> Expla
         **common(case, config, trial),
         resources=used,
         tiling=tiling,
-        prediction=model.predict(case.workload, gpu(case.arch), case.device, tiling, used),
+        prediction=gpu_model.predict(case.workload, gpu(case.arch), case.device, tiling, used),
     )
 
 
 def show(explanation: Explanation, origin: str, out: Console) -> None:
-    """The whole report, but the next command."""
-    figures = "the compiler's" if explanation.compiled else _LOWER_BOUNDS
+    """Prints the report without the next command."""
+    figures = "from the compiler" if explanation.compiled else _LOWER_BOUNDS
     explanation.show_head(origin, figures, {}, out)
     _show_resources(explanation, out)
     _show_occupancy(explanation, out)
@@ -130,7 +131,7 @@ def _show_resources(explanation: Explanation, out: Console) -> None:
     if resources.spill_bytes is not None:
         facts["spilled"] = f"{resources.spill_bytes:,} B per thread"
     out.print()
-    out.print(text.heading("One block needs"))
+    out.print(text.heading("One CTA needs"))
     out.print(text.facts(facts, indent=2))
 
 
@@ -139,11 +140,9 @@ def _show_occupancy(explanation: Explanation, out: Console) -> None:
     lines = explanation.occupancy_lines
     most = "" if explanation.compiled else " at most"
     out.print()
-    count = text.plural(found.blocks_per_sm, "block")
-    binding = [
-        _LIMIT_NAMES[k] for k, blocks in found.limits.items() if blocks == found.blocks_per_sm
-    ]
-    out.print(text.heading(f"An SM holds {count}{most}, limited by {' and '.join(binding)}"))
+    count = text.plural(found.blocks_per_sm, "CTA")
+    limits = [_LIMIT_NAMES[k] for k, ctas in found.limits.items() if ctas == found.blocks_per_sm]
+    out.print(text.heading(f"An SM holds {count}{most}, limited by {' and '.join(limits)}"))
     width = out.width - 17
     rows = {_LIMIT_NAMES[each]: text.broken(line, width) for each, line in lines.items()}
     out.print(text.facts(rows, indent=2))
@@ -161,7 +160,7 @@ def _show_cycles(explanation: Explanation, out: Console) -> None:
     out.print()
     queries, keys = explanation.tiling.block_m, explanation.tiling.block_n
     out.print(
-        text.heading(f"One step, M = {queries} queries by N = {keys} keys, asks of the pipes")
+        text.heading(f"One step, M = {queries} queries by N = {keys} keys, takes in each pipe")
     )
     out.print(rows)
 
@@ -170,12 +169,12 @@ def _show_time(explanation: Explanation, out: Console) -> None:
     found = explanation.prediction
     out.print()
     if found.occupancy.blocks_per_sm == 0:
-        out.print(text.heading(f"No time: {_BINDING['occupancy']}"))
+        out.print(text.heading(f"No time: {_LIMITED_BY['occupancy']}"))
         return
     tflops = explanation.case.workload.flops / found.time_us / 1e6
     figures = f"{found.time_us:,.1f} us, {tflops:,.1f} TFLOP/s"
     out.print(text.heading(f"Predicted {figures}"))
-    out.print(_BINDING.get(found.limiter, f"{found.limiter} binds"))
+    out.print(_LIMITED_BY.get(found.limiter, f"limited by {found.limiter}"))
     rows = text.table("  part", "us", "from", right=("us",))
     parts = arithmetic.time_lines(found, explanation.case.device.boost_mhz)
     for part, (part_us, origin) in parts.items():

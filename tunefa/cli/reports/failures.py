@@ -1,4 +1,4 @@
-"""The failure ledger: how many configs died of what, then each of them by search."""
+"""The report of failures: how many configs failed in which way, then each failure by search."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _REASON_CHARACTERS = 160
 
 
 def to_data(failures: Sequence[Failure]) -> dict[str, Any]:
-    """For `--json`: everything, the reasons in full."""
+    """Plain data for `--json`, with the whole reasons."""
     return {"counts": _counts(failures), "failures": [each.to_dict() for each in failures]}
 
 
 def show(failures: Sequence[Failure], out: Console) -> None:
-    """Counts on top, then each search's failures."""
-    counts = text.table("failed", "how", "kernel, and most often because", right=("failed",))
+    """Prints the counts, then the failures of each search."""
+    counts = text.table("failed", "how", "kernel and most frequent reason", right=("failed",))
     for row in _counts(failures):
         why = Text.assemble(row["kernel"], (f"\n{_short(row['reason'])}", "dim"))
         counts.add_row(text.number(row["count"]), row["outcome"], why)
@@ -35,7 +35,7 @@ def show(failures: Sequence[Failure], out: Console) -> None:
         date = search.date[:19].replace("T", " ")
         out.print(f"{search.device} ({search.arch}), {date} UTC", style="dim")
         out.print(str(search.journal), style="dim", soft_wrap=True)  # whole, so that it is copied
-        rows = text.table("how", "config and why")
+        rows = text.table("how", "config and reason")
         for each in group:
             config = f"{each.kernel} {text.config_text(each.trial.config)}"
             why = Text.assemble((config, "dim"), f"\n{_short(each.trial.reason)}")
@@ -44,7 +44,7 @@ def show(failures: Sequence[Failure], out: Console) -> None:
 
 
 def _counts(failures: Sequence[Failure]) -> list[dict[str, Any]]:
-    """By kernel and outcome, the most frequent first, each with its most frequent reason."""
+    """Counts failures by kernel and outcome, with the most frequent reason; most first."""
     groups = Counter((each.kernel, each.trial.outcome) for each in failures)
     rows = []
     for (kernel, outcome), count in groups.most_common():
@@ -59,6 +59,6 @@ def _counts(failures: Sequence[Failure]) -> list[dict[str, Any]]:
 
 
 def _short(reason: str) -> str:
-    """One paragraph of limited length."""
+    """The reason as one paragraph of limited length."""
     words = " ".join(reason.split()) or "no reason was given"
     return words if len(words) <= _REASON_CHARACTERS else words[:_REASON_CHARACTERS] + "..."

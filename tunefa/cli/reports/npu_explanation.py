@@ -1,5 +1,4 @@
-"""The report of `tunefa explain` for an NPU: each memory of a core with what a config takes of it,
-and how long the law of time says it takes."""
+"""The report of `tunefa explain` for an NPU: the use of a core's memories, and the time."""
 
 from __future__ import annotations
 
@@ -16,33 +15,33 @@ from tunefa.measure import npu as npu_objectives
 from tunefa.spec.arch_catalog import npu
 from tunefa.spec.target import Case
 from tunefa.spec.tiling import NpuTiling
-from tunefa.spec.trial import Planned, Trial
+from tunefa.spec.trial import MemoryPlan, Trial
 from tunefa.spec.workload import DTYPES
 
 _BAR_CHARACTERS = 16
-_ESTIMATED = "estimated by formulas, not compiled: the compiler has the last word"
-_COMPILED = "the compiler's, as it planned the memories"
+_ESTIMATED = "estimated by formulas, not compiled: the compiler may need more or less"
+_COMPILED = "from the compiler, which planned the memories"
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a config takes of one memory."""
+class MemoryUse:
+    """How much of one memory a config needs."""
 
-    memory: str
+    name: str
     """UB (of one vector core), L1, L0A, L0B, L0C."""
     needed_bytes: int | None
-    """None where nobody says."""
+    """None where it is not known."""
     available_bytes: int
     holds: str
 
     @property
     def part(self) -> float:
-        """Above 1 it does not fit."""
+        """The part of the memory that is needed; above 1 it does not fit."""
         return (self.needed_bytes or 0) / self.available_bytes
 
     @property
     def bar(self) -> str:
-        """As long as what it takes; `>` at the end of what does not fit."""
+        """A bar for `part`, with `>` at the end if the config does not fit."""
         filled = min(_BAR_CHARACTERS, round(self.part * _BAR_CHARACTERS))
         over = ">" if self.part > 1 else " "
         return f"[{'#' * filled}{'.' * (_BAR_CHARACTERS - filled)}]{over}"
@@ -50,43 +49,46 @@ class Share:
 
 @dataclass(frozen=True)
 class NpuExplanation(Explained):
-    """One config on one NPU; without a compiler, `resources` are estimates."""
+    """The explanation of one config on one NPU; without a compiler, `resources` are estimates."""
 
     tiling: NpuTiling
 
     @property
-    def shares(self) -> list[Share]:
-        """Of each memory. Of L0A and L0B the compiler says nothing: by the size of operands, which
-        the vendor's product takes in parts where they are larger."""
+    def memories(self) -> list[MemoryUse]:
+        """The use of each memory.
+
+        The compiler does not report L0A and L0B. Their use is the size of the operands; the
+        vendor's product splits operands that are larger.
+        """
         workload, tile, arch = self.case.workload, self.tiling, npu(self.case.arch)
         size = DTYPES[workload.dtype]
         left = size * tile.block_m * max(workload.head_dim, tile.block_n)
         right = size * tile.block_n * workload.head_dim
         used = self.resources
         return [
-            Share("UB", used.ub_bytes, arch.ub_bytes, "scores and output, fp32"),
-            Share("L1", used.l1_bytes, arch.l1_bytes, "Q, K, V, probabilities"),
-            Share("L0A", min(left, arch.l0a_bytes), arch.l0a_bytes, "left operand or a part"),
-            Share("L0B", min(right, arch.l0b_bytes), arch.l0b_bytes, "right operand or a part"),
-            Share("L0C", used.l0c_bytes, arch.l0c_bytes, "results of products"),
+            MemoryUse("UB", used.ub_bytes, arch.ub_bytes, "scores and output, fp32"),
+            MemoryUse("L1", used.l1_bytes, arch.l1_bytes, "Q, K, V, probabilities"),
+            MemoryUse("L0A", min(left, arch.l0a_bytes), arch.l0a_bytes, "left operand or a part"),
+            MemoryUse("L0B", min(right, arch.l0b_bytes), arch.l0b_bytes, "right operand or a part"),
+            MemoryUse("L0C", used.l0c_bytes, arch.l0c_bytes, "results of products"),
         ]
 
     @property
     def time_us(self) -> float:
-        """By the law."""
+        """The latency model's time, in us."""
         return npu_model.time_us(self.case.workload, self.case.device, self.tiling)
 
     def to_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Plain data for `--json`."""
         return {
             **self.head("estimates"),
             "resources": asdict(self.resources),
             "memories": {
-                share.memory.lower(): {
-                    "needed_bytes": share.needed_bytes,
-                    "available_bytes": share.available_bytes,
+                memory.name.lower(): {
+                    "needed_bytes": memory.needed_bytes,
+                    "available_bytes": memory.available_bytes,
                 }
-                for share in self.shares
+                for memory in self.memories
             },
             "steps": _steps(self),
             "step_us": npu_model.step_us(self.case.workload, self.case.device, self.tiling),
@@ -96,9 +98,9 @@ class NpuExplanation(Explained):
 
 
 def explain(case: Case, config: Mapping[str, Any], trial: Trial | None) -> NpuExplanation:
-    """Explains a config; `trial` is how it compiled, None if it was not asked to.
+    """Explains a config; `trial` is the compiled config, or None.
 
-    Where the compiler says nothing of its memories, formulas do.
+    Where the compiler has not reported the memories, formulas estimate them.
     """
     tiling = case.npu_tiling(config)
     resources = trial.resources if trial is not None else None
@@ -110,8 +112,8 @@ def explain(case: Case, config: Mapping[str, Any], trial: Trial | None) -> NpuEx
 
 
 def show(explanation: NpuExplanation, origin: str, out: Console) -> None:
-    """The whole report, but the next command."""
-    planned, more = explanation.resources.planned or Planned(), {}
+    """Prints the report without the next command."""
+    planned, more = explanation.resources.planned or MemoryPlan(), {}
     if planned.changed:
         more["changed"] = f"by the compiler, so that it fits: {text.config_text(planned.changed)}"
     figures = _COMPILED if explanation.compiled else _ESTIMATED
@@ -122,23 +124,23 @@ def show(explanation: NpuExplanation, origin: str, out: Console) -> None:
 
 def _show_memories(explanation: NpuExplanation, out: Console) -> None:
     out.print()
-    out.print(text.heading("Of the memories of one core it takes"))
+    out.print(text.heading("It needs of the memories of one core"))
     rows = text.table("  memory", "", "part", "B", "of B", "holds", right=("", "part", "B", "of B"))
-    for share in explanation.shares:
-        known = share.needed_bytes is not None
+    for memory in explanation.memories:
+        known = memory.needed_bytes is not None
         rows.add_row(
-            f"  {share.memory}",
-            share.bar,
-            f"{share.part:.0%}" if known else text.NO_VALUE,
-            text.number(share.needed_bytes),
-            text.number(share.available_bytes),
-            share.holds,
+            f"  {memory.name}",
+            memory.bar,
+            f"{memory.part:.0%}" if known else text.NO_VALUE,
+            text.number(memory.needed_bytes),
+            text.number(memory.available_bytes),
+            memory.holds,
         )
     out.print(rows)
     workspace = explanation.resources.workspace_bytes
     if workspace is not None:
         cores = explanation.case.device.sms
-        out.print(f"  and of global memory {workspace:,} B for each of {cores} cores")
+        out.print(f"  and {workspace:,} B of global memory for each of {cores} cores")
 
 
 def _show_time(explanation: NpuExplanation, out: Console) -> None:
@@ -148,11 +150,11 @@ def _show_time(explanation: NpuExplanation, out: Console) -> None:
     work = npu_model.work_us(found.case.workload, tile)
     out.print()
     out.print(text.heading(f"Modelled {found.time_us:,.1f} us, {tflops:,.1f} TFLOP/s"))
-    out.print("by a law fitted to public measurements of a 910B3; nothing ran on an NPU")
-    loads = "" if tile.multibuffer else ", and loads of K and V that nothing hides"
-    parts = f"{npu_model.LATENCY_US} us of waiting or {work:.2f} us of work, the longer{loads}"
+    out.print("by a latency model fitted to public measurements of a 910B3; nothing ran on an NPU")
+    loads = "" if tile.multibuffer else ", and the loads of K and V, which nothing hides"
+    parts = f"the longer of {npu_model.LATENCY_US} us of waiting and {work:.2f} us of work{loads}"
     sizes = f"each of {tile.block_m} queries by {tile.block_n} keys"
-    busiest = f"{_steps(found):,} of the busiest of {found.case.device.sms} cores"
+    busiest = f"{_steps(found):,} on the busiest of {found.case.device.sms} cores"
     rows = {"one step": f"{step:.2f} us: {parts}", "steps": f"{busiest}, {sizes}"}
     out.print(text.facts(rows, indent=2))
 

@@ -1,4 +1,4 @@
-"""A search's progress on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""The progress of a search on standard error: a bar on a terminal, else a line every 10 s."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE_EVERY_S = 10.0
 
 
 class _Left(ProgressColumn):
-    """Counts down to the end that the last report promised, between reports too."""
+    """Counts down to the expected end, also between two reports."""
 
     def render(self, task: Task) -> Text:
         ends = task.fields.get("ends")
@@ -26,7 +26,7 @@ class _Left(ProgressColumn):
 
 
 class Reporter(OnStderr):
-    """Shows each `Progress` that it is called with. A context manager."""
+    """Shows the progress of a search. A context manager."""
 
     def __init__(self) -> None:
         super().__init__("compiling", 1.0, TaskProgressColumn(), _Left())
@@ -34,11 +34,11 @@ class Reporter(OnStderr):
         self._stage = ""
 
     def __call__(self, progress: Progress) -> None:
-        """Shows where the search stands."""
+        """Shows one `Progress`."""
         words = _in_words(progress)
-        searching = progress.stage == "search"  # what comes after it is short, whatever is left
+        searching = progress.stage == "search"  # the stages after it are short
         done = progress.fraction if searching else 1.0
-        own = done - progress.earlier  # earlier trials took none of the time
+        own = done - progress.earlier  # earlier trials took no time of this search
         left_s = progress.elapsed_s * (1 - done) / own if searching and own > 0 else None
         ends = None if left_s is None else time.monotonic() + left_s
         self._bar.update(self._task, completed=done, description=words, ends=ends)

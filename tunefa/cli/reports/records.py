@@ -1,4 +1,4 @@
-"""Records as a table, grouped by chip."""
+"""The report of records: a table for each chip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunefa.store.record import Record
 
 
 def to_data(records: Sequence[Record]) -> dict[str, Any]:
-    """For `--json`: the records and, in their order, what has changed since each was made."""
+    """Plain data for `--json`: the records, and in the same order what has changed since then."""
     return {
         "records": [record.to_dict() for record in records],
         "drift": provenance.drifts(records),
@@ -23,9 +23,9 @@ def to_data(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def show(records: Sequence[Record], out: Console) -> list[Record]:
-    """One table per chip and mode; predicted ones apart, for they are no measurements.
+    """Prints a table for each chip and mode; predicted records have tables of their own.
 
-    Returns those that were made with another toolchain or kernel source.
+    Returns the records that were made with other compilers or kernel sources.
     """
     drifts = dict(zip(map(id, records), provenance.drifts(records), strict=True))
     grouped = groupby(sorted(records, key=text.chip), key=text.chip)
@@ -46,19 +46,19 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
 
 
 def remedy(drifted: Sequence[Record]) -> tuple[str, str]:
-    """(what for, the exact command): measured ones are raced again, predicted ones searched."""
+    """Returns a label and the command that renews these records: a race, or a new search."""
     devices = [record.device for record in drifted if record.device]
     count = text.plural(len(devices) or len(drifted), "record")
-    label = f"Next: {count} from before an upgrade"
+    label = f"Next: renew {count} from before an upgrade"
     if devices:
-        return f"{label}: race them again, on {', '.join(dict.fromkeys(devices))}", "tunefa verify"
+        return f"{label}, on {', '.join(dict.fromkeys(devices))}", "tunefa verify"
     first = drifted[0]
     line = text.command("tunefa", "search", "--arch", first.arch, "-w", str(first.workload))
-    return f"{label}: search again, such as", line
+    return f"{label} by a new search, for example", line
 
 
 def _named(record: Record, drift: Sequence[str]) -> Text:
-    """The workload, the config, and what there is to know about how well it holds."""
+    """The cell of a record: workload, config, and why it may not be the best any more."""
     lines = [f"{record.kernel} {text.config_text(record.config)}"]
     if record.not_certified:
         lines.append(f"not certified: {record.not_certified}")

@@ -1,4 +1,4 @@
-"""The report of a search: the best five, what failed, what was refused, and the record."""
+"""The report of a search: the five best trials, the failures, the refusals, and the record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tunefa.cli.reports import text
 from tunefa.cli.reports.space import show_refusals
-from tunefa.costmodel import gpu as model
+from tunefa.costmodel import gpu as gpu_model
 from tunefa.search.request import FinishedTrial, Result
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.trial import OUTCOMES, Resources
@@ -20,15 +20,15 @@ from tunefa.store.record import Record
 
 _TOP = 5
 _LABELS = {
-    "predicted": "PREDICTED by the model for a chip that is not here: nothing was measured",
-    "modelled": "MODELLED by a law of time: the compiler says what fits, nothing ran on an NPU",
-    "estimated": "ESTIMATED by formulas: no compiler said that it fits, nothing ran on an NPU",
-    "replayed": "REPLAYED from a recorded landscape: nothing was measured, nothing is stored",
-    "eager": "MEASURED on this machine's device, eager: the longer of device and host time",
-    "graph": "MEASURED on this machine's device, replayed in a CUDA graph",
+    "predicted": "PREDICTED by the cost model for a chip that is not here; nothing was measured",
+    "modelled": "MODELLED: the compiler says what fits, a latency model the time; no NPU was used",
+    "estimated": "ESTIMATED: formulas say what fits, a latency model the time; no compiler ran",
+    "replayed": "REPLAYED from a recorded search; nothing was measured or stored",
+    "eager": "MEASURED on this machine's device in eager mode: the longer of device and host time",
+    "graph": "MEASURED on this machine's device, replayed in a CUDA graph: the device time",
 }
 _FIGURES = {
-    "nvidia": ("us", "TFLOP/s", "regs", "smem\nKiB", "blocks\nper SM", "limiter"),
+    "nvidia": ("us", "TFLOP/s", "regs", "smem\nKiB", "CTAs\nper SM", "limiter"),
     "huawei": ("us", "TFLOP/s", "UB\nKiB", "L1\nKiB", "L0C\nKiB"),
 }
 _REASON_CHARACTERS = 160
@@ -36,13 +36,13 @@ _REASON_CHARACTERS = 160
 
 @dataclass(frozen=True)
 class _Row:
-    """A trial with what the model says about it."""
+    """A trial, and what the cost model says about it."""
 
     finished: FinishedTrial
     median_us: float
     tflops: float
     blocks_per_sm: int | None = None
-    """Of a GPU, as is `limiter`."""
+    """Only for a GPU, as `limiter`."""
     limiter: str | None = None
 
     def to_data(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class _Row:
         }
 
     def cells(self) -> list[str]:
-        """Figures, in the order of `_FIGURES`."""
+        """The figures, in the order of `_FIGURES`."""
         times = [text.number(self.median_us, 1), text.number(self.tflops, 1)]
         found = self.finished.trial.resources or Resources()
         if found.planned is not None:
@@ -68,7 +68,7 @@ class _Row:
 
 
 def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
-    """For `--json`: everything that `show` prints, as plain data."""
+    """Plain data for `--json`: everything that `show` prints."""
     request = result.request
     return {
         "workload": str(request.workload),
@@ -93,15 +93,17 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
 
 
 def show(result: Result, out_path: Path | None, out: Console) -> None:
-    """Everything but the next command."""
+    """Prints the report without the next command."""
     request = result.request
     if result.interrupted:
-        out.print(text.heading("Interrupted: this is the best so far."))
+        out.print(text.heading("Interrupted: the record is the best config so far."))
     out.print(text.heading(f"{request.workload} on {request.target}"))
     out.print(_LABELS[request.mode if request.objective == "measured" else request.objective])
     arch = request.target.arch
     if "experimental" in arch.features:
-        out.print(f"{arch.name} is EXPERIMENTAL here: see the head of its file in archs/")
+        out.print(
+            f"Support for {arch.name} is EXPERIMENTAL: see tunefa/spec/archs/{arch.name}.yaml"
+        )
     programs = _programs(result)
     of = f" of {text.plural(programs, 'program')}" if programs else ""
     out.print(f"{text.plural(len(result.finished), 'trial')}{of} in {result.elapsed_s:.0f} s")
@@ -121,12 +123,12 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
 
 
 def _best_of(result: Result, kernel: str) -> str:
-    """How one of several kernels did."""
+    """The trials and the best time of one of several kernels."""
     own = [finished for finished in result.finished if finished.kernel == kernel]
     best = next((each for each in result.top(len(result.finished)) if each.kernel == kernel), None)
-    time = f"the best {text.number(best.trial.median_us, 1)} us" if best else "none right"
+    time = f"the best {text.number(best.trial.median_us, 1)} us" if best else "none of them valid"
     behind = result.left_early.get(kernel)
-    left = "" if behind is None else f": left early, {behind:.0%} behind"
+    left = "" if behind is None else f"; given up early, {behind:.0%} slower than another kernel"
     return f"{text.plural(len(own), 'trial')}, {time}{left}"
 
 
@@ -139,7 +141,7 @@ def _rows(result: Result) -> list[_Row]:
         row = _Row(finished, median_us, request.workload.flops / median_us / 1e6)
         if trial.resources is not None and isinstance(arch, GpuArch):
             tiling = cases[finished.kernel].tiling(trial.config)
-            prediction = model.predict(
+            prediction = gpu_model.predict(
                 request.workload, arch, request.target.device, tiling, trial.resources
             )
             blocks = prediction.occupancy.blocks_per_sm
@@ -149,14 +151,14 @@ def _rows(result: Result) -> list[_Row]:
 
 
 def _programs(result: Result) -> int:
-    """Of an NPU, how many different ones the trials compiled to that fit."""
+    """How many different programs the trials for an NPU compiled to; 0 for a GPU."""
     found = (each.trial.resources for each in result.finished)
     codes = {each.planned.code for each in found if each and each.planned}
     return len(codes - {None})
 
 
 def _show_top(rows: list[_Row], figures: tuple[str, ...], out: Console) -> None:
-    """The config's column holds what differs; what all rows of a kernel share stands below."""
+    """Prints the best trials. Parameters that all rows of a kernel share stand below the table."""
     kernels = list(dict.fromkeys(row.finished.kernel for row in rows))
     shared = {kernel: _shared(rows, kernel) for kernel in kernels}
     right = ("", *(figure for figure in figures if figure != "limiter"))
@@ -167,6 +169,10 @@ def _show_top(rows: list[_Row], figures: tuple[str, ...], out: Console) -> None:
         kernel = f"{row.finished.kernel} " if len(kernels) > 1 else ""
         top.add_row(str(place), *row.cells(), kernel + text.config_text(own))
     out.print(top)
+    if "limiter" in figures:
+        out.print(
+            "limiter: what limits the config by the cost model, see `tunefa explain`", style="dim"
+        )
     whose = {kernel: f"all {kernel}" if len(kernels) > 1 else "all of them" for kernel in kernels}
     common = {whose[each]: text.config_text(config) for each, config in shared.items() if config}
     if common:
@@ -174,7 +180,7 @@ def _show_top(rows: list[_Row], figures: tuple[str, ...], out: Console) -> None:
 
 
 def _shared(rows: list[_Row], kernel: str) -> dict[str, Any]:
-    """What all of several rows of a kernel have in common."""
+    """The parameters that all rows of a kernel share, if there are several rows."""
     first, *others = [row.finished.trial.config for row in rows if row.finished.kernel == kernel]
     return {
         name: value
@@ -184,7 +190,7 @@ def _shared(rows: list[_Row], kernel: str) -> dict[str, Any]:
 
 
 def _failures(result: Result) -> Counter[str]:
-    """How many trials ended in which way, the fine ones left out, in the order of OUTCOMES."""
+    """The number of trials by outcome, without `ok`, in the order of OUTCOMES."""
     counts: Counter[str] = Counter(finished.trial.outcome for finished in result.finished)
     return Counter({kind: counts[kind] for kind in OUTCOMES if kind != "ok" and counts[kind]})
 
@@ -213,7 +219,7 @@ def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
         out.print(text.facts(_record_facts(record)))
     places = {"stored": result.stored, "written": out_path, "journal": result.journal}
     for name, path in places.items():
-        if path is not None:  # never broken by us, so that it can be copied
+        if path is not None:  # on one line, so that it can be copied
             out.print(Text.assemble((f"{name:<11}", "dim"), str(path)), soft_wrap=True)
 
 
@@ -235,16 +241,15 @@ def _record_facts(record: Record) -> dict[str, str]:
 
 
 def _untried_facts(record: Record) -> dict[str, str]:
-    """Of a modelled record, how sure it is that nothing that fits is faster; and what the compiler
-    changed."""
+    """For a modelled record: the faster configs not tried, and what the compiler changed."""
     made = record.provenance
     facts = {}
     if "faster_untried" in made:
         left = made["faster_untried"]
         facts["untried"] = (
-            f"{text.plural(left, 'config')} that would be faster; a larger --budget tries more"
+            f"{text.plural(left, 'config')} that may be faster; a larger --budget tries more"
             if left
-            else "none that would be faster: the compiler says of each that it does not fit"
+            else "no faster config: the compiler says that each of them does not fit"
         )
     if "changed_by_the_compiler" in made:
         changed = text.config_text(made["changed_by_the_compiler"])
@@ -253,11 +258,11 @@ def _untried_facts(record: Record) -> dict[str, str]:
 
 
 def _certificate_facts(certificate: dict[str, Any]) -> dict[str, str]:
-    """What the race says, in words: the gain, what it was measured against, and the device."""
+    """The result of the race in words: the decision, the gain, the noise, and the device."""
     facts = {"decision": str(certificate["decision"])} if "decision" in certificate else {}
     if "kernels" in certificate:
-        facts["kernels"] = _final(certificate["kernels"])
-    if "noise_floor" not in certificate:  # of a replay, or of a race that was lost
+        facts["kernels"] = _kernel_race(certificate["kernels"])
+    if "noise_floor" not in certificate:  # a replay, or a race that was lost
         return facts
     gain, floor = certificate["gain_over_default"], certificate["noise_floor"]
     if gain is not None:
@@ -277,12 +282,12 @@ def _certificate_facts(certificate: dict[str, Any]) -> dict[str, str]:
             f"{device['temperature_c'][1]} C"
         )
     else:
-        facts["device"] = "not watched: NVML did not answer"
+        facts["device"] = "not watched, as NVML did not answer"
     return facts
 
 
-def _final(certificate: dict[str, Any]) -> str:
-    """What the race between the winners of several kernels says."""
+def _kernel_race(certificate: dict[str, Any]) -> str:
+    """The result of the race between the winners of several kernels, in words."""
     slower = [
         f"{kernel} is {by['estimate']:.1%} slower ({by['low']:.1%} to {by['high']:.1%})"
         for kernel, by in certificate.get("slower_by", {}).items()

@@ -1,4 +1,4 @@
-"""The report of `tunefa space`, and refusals by rule wherever they are shown."""
+"""The report of `tunefa space`, and the table of refusals by rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tunefa.spec.workload import Workload
 
 @dataclass(frozen=True)
 class Counted:
-    """A kernel's space on one workload."""
+    """A kernel's space, and its feasible configs for one workload."""
 
     kernel: Kernel
     workload: Workload
@@ -27,7 +27,7 @@ class Counted:
     why_no_default: str
 
     def to_data(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Plain data for `--json`."""
         return {
             "kernel": self.kernel.name,
             "parameters": {p.name: list(p.values) for p in self.kernel.space.parameters},
@@ -39,13 +39,13 @@ class Counted:
 
 
 def show(counted: Counted, out: Console) -> None:
-    """Parameters, counts, refusals and the default."""
+    """Prints the parameters, the counts, the refusals and the default."""
     out.print(text.heading(f"{counted.kernel.name} for {counted.workload} on {counted.arch.name}"))
     out.print()
     parameters = text.table("parameter", "values", "what it is")
     for parameter in counted.kernel.space.parameters:
         values = " ".join(map(str, parameter.values))
-        where = ", tried where a device times it" if parameter.timed_only else ""
+        where = " (varied only where configs are measured)" if parameter.timed_only else ""
         parameters.add_row(parameter.name, values, parameter.doc + where)
     out.print(parameters)
     out.print()
@@ -58,7 +58,7 @@ def show(counted: Counted, out: Console) -> None:
 
 
 def show_refusals(refused: Mapping[str, int], out: Console) -> None:
-    """How many configs each rule refused first; rules that refused none are left out."""
+    """Prints how many configs each rule refused; the first rule that refuses one counts."""
     counts = text.table("refused", "by the rule", right=("refused",))
     for rule, count in sorted(refused.items(), key=lambda each: -each[1]):
         if count:

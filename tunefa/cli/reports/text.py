@@ -1,4 +1,4 @@
-"""How numbers, configs and commands are spelled, and where they are printed."""
+"""The form of numbers, configs, tables and commands in reports."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NO_VALUE = "-"
 
 
 def console(stderr: bool = False) -> Console:
-    """A console of the terminal's width, or of COLUMNS; plain text where it is no terminal."""
+    """A console of the terminal's width, or of COLUMNS; without a terminal, plain text."""
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
 def emit_json(data: Any) -> None:
-    """The one JSON document of a command on standard output; what is not finite becomes null."""
+    """Prints a command's JSON document on standard output; infinities and NaN become null."""
     click.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
 
 
@@ -40,24 +40,24 @@ def _finite(data: Any) -> Any:
 
 
 def config_text(config: Config, separator: str = " ") -> str:
-    """`BLOCK_M=128 BLOCK_N=64`: with commas as `-c` takes it."""
+    """Writes a config as `BLOCK_M=128 BLOCK_N=64`; with commas it is the form that `-c` takes."""
     return separator.join(f"{name}={value}" for name, value in config.items())
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """With thousands separated: 164,864; what is missing as a dash."""
+    """Writes a number with separated thousands, such as 164,864; a missing one as a dash."""
     if value is None or not math.isfinite(value):
         return NO_VALUE
     return f"{value:,.{digits}f}"
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 block`, `2 blocks`, `1,000 blocks`."""
+    """Writes `1 block`, `2 blocks` or `1,000 blocks`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def kib(size_bytes: int | None) -> str:
-    """KiB with one digit where they are not whole."""
+    """Writes bytes as KiB, with one digit after the point if they are not whole."""
     if size_bytes is None:
         return NO_VALUE
     whole = size_bytes % 1024 == 0
@@ -65,14 +65,14 @@ def kib(size_bytes: int | None) -> str:
 
 
 def chip(record: Record) -> str:
-    """Where a record is from: `NVIDIA H200 (sm90), measured in eager mode`."""
+    """The origin of a record: `NVIDIA H200 (sm90), measured in eager mode`."""
     if record.device is None:
         return f"{record.arch}, {record.objective} (no measurement)"
     return f"{record.device} ({record.arch}), measured in {record.mode} mode"
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """An empty table without a frame: a line under the head, figures of `right` to the right."""
+    """An empty table without a frame; the columns in `right` are aligned to the right."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         is_right = column in right
@@ -81,7 +81,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def facts(rows: Mapping[str, str], indent: int = 0) -> Table:
-    """Names and what there is to say about them, in two columns."""
+    """A table of two columns, with names and texts."""
     made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column(no_wrap=True, style="dim")
     made.add_column(overflow="fold")
@@ -91,7 +91,7 @@ def facts(rows: Mapping[str, str], indent: int = 0) -> Table:
 
 
 def broken(line: str, width: int) -> str:
-    """A line that is longer than `width` on several, broken where its clauses end."""
+    """A line that is longer than `width` is broken at its semicolons."""
     return line if len(line) <= width else line.replace("; ", ";\n")
 
 
@@ -106,7 +106,7 @@ def command(*words: str) -> str:
 
 
 def print_command(out: Console, label: str, line: str) -> None:
-    """A command to copy: on a line of its own, and never broken by us."""
+    """Prints a command to copy, on one line of its own."""
     out.print()
     out.print(label)
     out.print(f"  {line}", style="bold", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Linalg through the vendor's pipeline, up to and with the planning of memory."""
+"""The back end: bishengir-compile compiles linalg, up to the memory plan."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tunefa.compile.ascend import verdict
-from tunefa.compile.ascend.sidecar import SETUP, Sidecar
-from tunefa.compile.ascend.verdict import Memory, Output, Verdict
+from tunefa.compile.ascend import compiler_report
+from tunefa.compile.ascend.compiler_report import CompilerReport, Memory, Output
+from tunefa.compile.ascend.toolchain import SETUP, Toolchain
 
 LIMIT_S = 60.0
-"""Of one run; a tile takes 0.1 to 0.5 s on 910B, a few on 950."""
+"""The time limit of one run. A tile takes 0.1 to 0.5 s for a 910B, and a few s for a 950."""
 
 _ALWAYS = (
     "--enable-auto-bind-sub-block=True",
@@ -26,81 +26,85 @@ _ALWAYS = (
     "--enable-triton-kernel-compile=true",
     "--enable-memory-display",
 )
-# The last IR, behind the planning of memory: it tells the size of the workspace.
+# Prints the last IR, after the memory plan, which has the size of the workspace.
 _PRINT = "--mlir-print-ir-after=convert-hivm-to-std"
 _ONE_THREAD = "--mlir-disable-threading"
 
 Flags = Mapping[str, object]
-"""By name, without the dashes; a bool is written as True or False."""
+"""Flags of the compiler by name, without dashes. A bool is written as True or False."""
 
 
-def compile(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> Verdict:
-    """What the compiler says of the kernel `ir` (MLIR, linalg) for a target such as Ascend910B3.
+def compile(tools: Toolchain, ir: str, target: str, flags: Flags) -> CompilerReport:
+    """Compiles the kernel `ir` (MLIR, linalg) for a target such as Ascend910B3.
 
-    It runs with one thread: with more it dies in about 1 of 100 runs, and which of several failures
-    it reports changes from run to run. One thread stops at the first function that does not fit,
-    though, the cube's before the vector cores', so an overflow of L1 or L0C is looked at again with
-    threads, for what the UB is asked for. A crash is tried once more, and is no overflow.
+    The compiler runs with one thread. With more threads, it crashes in about 1 of 100 runs, and the
+    failure that it reports first varies. But with one thread it stops at the first function that
+    does not fit, and the function of the cube unit comes before that of the vector cores. So after
+    an overflow of L1 or L0C it runs again with threads, to learn what the UB needs. After a crash
+    it runs a second time.
     """
-    command = [*_command(sidecar, target, flags), _ONE_THREAD, _PRINT]
+    command = [*_command(tools, target, flags), _ONE_THREAD, _PRINT]
     start = time.perf_counter()
     try:
         output = _run(command, ir)
-        if verdict.of(output).status == "crash":
+        if compiler_report.from_output(output).status == "crash":
             output = _run(command, ir)
-        found = verdict.of(output)
+        found = compiler_report.from_output(output)
         if found.status == "overflow" and not found.memories.get("ub", Memory()).overflows:
-            # A crash here takes nothing away from what is known.
-            found = verdict.of(output, [_run(_command(sidecar, target, flags), ir)])
+            # If this run crashes, the report of the first run still counts.
+            found = compiler_report.from_output(output, [_run(_command(tools, target, flags), ir)])
     except subprocess.TimeoutExpired:
         reason = f"the compiler took over {LIMIT_S:.0f} s"
-        return Verdict("timeout", reason, seconds=time.perf_counter() - start)
+        return CompilerReport("timeout", reason, seconds=time.perf_counter() - start)
     seconds = time.perf_counter() - start
     if found.status != "fits":
         return replace(found, seconds=seconds)
-    workspace, code = verdict.workspace_bytes(output.stderr), verdict.code(output.stderr)
+    workspace, code = (
+        compiler_report.workspace_bytes(output.stderr),
+        compiler_report.code(output.stderr),
+    )
     return replace(found, workspace_bytes=workspace, code=code, seconds=seconds)
 
 
-def why_not(sidecar: Sidecar, target: str) -> str | None:
-    """Why this compiler does not serve a target, and what to do; None if it does."""
+def why_not(tools: Toolchain, target: str) -> str | None:
+    """Returns why this compiler does not support a target, and what to do; None if it does."""
     if not _is_a5(target):
         return None
     advice = f"run '{SETUP} --version 1.2.0'"
-    if sidecar.short_version == "1.1.0":  # an assertion of its own fails, whatever the tile
-        return f"bishengir-compile-a5 1.1.0 dies of every kernel for {target}: {advice}"
-    if not _a5(sidecar).is_file():
-        return f"{sidecar.compiler} has no bishengir-compile-a5 beside it for {target}: {advice}"
+    if tools.short_version == "1.1.0":  # one of its assertions fails for every tile
+        return f"bishengir-compile-a5 1.1.0 crashes with every kernel for {target}: {advice}"
+    if not _a5(tools).is_file():
+        return f"{tools.compiler} has no bishengir-compile-a5 beside it for {target}: {advice}"
     return None
 
 
-def key(sidecar: Sidecar, ir: str, target: str, flags: Flags) -> str:
-    """Names everything that a verdict depends on: equal keys, equal verdicts."""
-    seen = (sidecar.version, sidecar.front_end, ir, target, *map(repr, sorted(flags.items())))
+def key(tools: Toolchain, ir: str, target: str, flags: Flags) -> str:
+    """Returns a hash of all that a report depends on."""
+    seen = (tools.version, tools.front_end, ir, target, *map(repr, sorted(flags.items())))
     return hashlib.sha256("\0".join(seen).encode()).hexdigest()
 
 
-def _command(sidecar: Sidecar, target: str, flags: Flags) -> list[str]:
-    """For any kernel."""
-    compiler = _a5(sidecar) if _is_a5(target) else sidecar.compiler
+def _command(tools: Toolchain, target: str, flags: Flags) -> list[str]:
+    """Returns the command line, which is the same for all kernels."""
+    compiler = _a5(tools) if _is_a5(target) else tools.compiler
     given = [f"--{name}={value}" for name, value in flags.items()]
     return [str(compiler), "kernel.mlir", f"--target={target}", *_ALWAYS, *given, "-o", "kernel.o"]
 
 
 def _is_a5(target: str) -> bool:
-    """Whether it is a 950 or what comes after it, which have a compiler of their own."""
+    """Returns whether the target is a 950 or later, which have another compiler."""
     return "95" in target.removeprefix("Ascend910_")
 
 
-def _a5(sidecar: Sidecar) -> Path:
-    return sidecar.compiler.with_name("bishengir-compile-a5")
+def _a5(tools: Toolchain) -> Path:
+    return tools.compiler.with_name("bishengir-compile-a5")
 
 
 def _run(command: Sequence[str], ir: str) -> Output:
-    """One run, in a folder of its own: the compiler writes its plans where it is started.
+    """Runs the compiler in a temporary folder, because it writes its plans to the current folder.
 
-    It stays in this process's group: who ends a worker that compiles ends the compiler, too. Raises
-    subprocess.TimeoutExpired, with the compiler gone.
+    It stays in this process's group, so that it ends when a worker is ended. Raises
+    subprocess.TimeoutExpired after LIMIT_S, when the compiler has been killed.
     """
     with tempfile.TemporaryDirectory(prefix=_prefix(os.getppid())) as folder:
         place = Path(folder)
@@ -111,7 +115,7 @@ def _run(command: Sequence[str], ir: str) -> Output:
             cwd=place,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PATH": path},  # where -a5 looks for its own parts
+            env={**os.environ, "PATH": path},  # where bishengir-compile-a5 finds its parts
         )
         try:
             stderr = process.communicate(timeout=LIMIT_S)[1]
@@ -124,16 +128,16 @@ def _run(command: Sequence[str], ir: str) -> Output:
 
 
 def clean() -> None:
-    """Removes what compilers left that were ended in workers of this process."""
+    """Removes the folders of compilers that were killed in workers of this process."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(os.getpid())}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prefix(parent: int) -> str:
-    """Of the folders of the workers of one process."""
+    """Returns the prefix of the temporary folders in all workers of one process."""
     return f"tunefa-ascend-{parent}-"
 
 
 def _plans(place: Path) -> Iterator[object]:
     for path in sorted(place.glob("memory_info_*.json")):
-        yield verdict.read_plan(path.read_text(encoding="utf-8", errors="replace"))
+        yield compiler_report.read_plan(path.read_text(encoding="utf-8", errors="replace"))

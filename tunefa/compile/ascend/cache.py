@@ -1,7 +1,7 @@
-"""Verdicts on disk, by everything that they depend on.
+"""The cache of compiler reports on disk. Keys are those of `back_end.key`.
 
-An entry is one file, put in place by a rename, so that any number of processes may write the same;
-a damaged one counts as missing.
+An entry is one file, which is renamed into place, so that several processes may write the same
+entry. A damaged entry counts as missing.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tunefa import assets
-from tunefa.compile.ascend.verdict import Memory, Verdict
+from tunefa.compile.ascend.compiler_report import CompilerReport, Memory
 
 _FORMAT = 2
 
 
-def load(key: str) -> Verdict | None:
-    """The entry of that key; None where there is no whole one."""
+def load(key: str) -> CompilerReport | None:
+    """Returns the entry with that key; None if it is missing or damaged."""
     try:
         data = json.loads(_path(key).read_text(encoding="utf-8"))
         memories = {name: Memory(**each) for name, each in data.pop("memories").items()}
-        return Verdict(**data, memories=memories)
+        return CompilerReport(**data, memories=memories)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def save(key: str, verdict: Verdict) -> None:
-    """Keeps an entry. Where the folder cannot be written, it is asked for again next time."""
-    assets.keep(_path(key), json.dumps(asdict(verdict)).encode())
+def save(key: str, report: CompilerReport) -> None:
+    """Writes an entry. If that fails, the compiler runs again next time."""
+    assets.keep(_path(key), json.dumps(asdict(report)).encode())
 
 
 def _path(key: str) -> Path:

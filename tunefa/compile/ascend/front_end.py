@@ -1,4 +1,4 @@
-"""Triton to linalg, by triton-ascend in its own environment."""
+"""The front end: triton-ascend, in its own environment, lowers Triton kernels to linalg."""
 
 from __future__ import annotations
 
@@ -14,49 +14,49 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunefa.compile.ascend.sidecar import Sidecar
+from tunefa.compile.ascend.toolchain import Toolchain
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.kernel import Kernel
 
 _PROGRAM = Path(__file__).with_name("front_end_process.py")
-# A thread's time: 0.2 s to import, 0.1 s to lower an attention kernel.
 LIMIT_S = 60.0
+"""The time limit of one kernel. An attention kernel takes 0.1 s, after 0.2 s for imports."""
 
 
 class FrontEndError(Exception):
-    """A kernel that the front end does not take, in its words."""
+    """The front end refuses a kernel. The message is the front end's."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One kernel with its constants, to be lowered."""
+    """One kernel with its constants, which the front end is to lower."""
 
     source: Path
     source_hash: str
     function: str
     signature: tuple[tuple[str, str], ...]
-    """Type by argument, as Triton writes it: "*fp16", "i32"."""
+    """(argument, type), with types as in Triton: "*fp16", "i32"."""
     constants: tuple[tuple[str, object], ...]
     target: str
 
     @classmethod
     def of(cls, kernel: Kernel, variant: Mapping[str, Any], arch: NpuArch) -> Task:
-        """Of what the kernel's `variant` says."""
+        """Returns the task for a `variant` of a kernel."""
         return cls(
-            source=kernel.source,
+            source=kernel.source.parent / variant["source"],
             source_hash=kernel.source_hash,
             function=variant["function"],
             signature=tuple(variant["signature"].items()),
             constants=tuple(variant["constants"].items()),
-            target=arch.target,
+            target=arch.compiler_target,
         )
 
 
-@functools.lru_cache(maxsize=256)  # the compiler's own flags leave it as it is
-def lowered(sidecar: Sidecar, task: Task) -> str:
-    """The kernel as linalg, which `back_end` takes.
+@functools.lru_cache(maxsize=256)  # configs that differ only in flags of the back end share it
+def lowered(tools: Toolchain, task: Task) -> str:
+    """Returns the kernel as linalg, for `back_end.compile`.
 
-    Raises FrontEndError where the front end refuses it, dies or takes too long.
+    Raises FrontEndError if the front end refuses it, dies or exceeds the time limit.
     """
     question = json.dumps(
         {
@@ -68,9 +68,9 @@ def lowered(sidecar: Sidecar, task: Task) -> str:
         }
     )
     try:
-        answer = _running(sidecar.python).ask(question)
+        answer = _running(tools.python).ask(question)
     except FrontEndError:
-        _running.cache_clear()  # the next kernel gets another
+        _running.cache_clear()  # the next kernel starts another process
         raise
     if "error" in answer:
         raise FrontEndError(answer["error"])
@@ -78,10 +78,10 @@ def lowered(sidecar: Sidecar, task: Task) -> str:
 
 
 class _FrontEnd:
-    """triton-ascend at work: to import it takes longer than to lower a kernel."""
+    """A process that lowers one kernel after the other: importing triton-ascend is slow."""
 
     def __init__(self, python: Path) -> None:
-        # Nothing of this process's own Triton may reach that one.
+        # The process must not see the settings of this process's own Triton.
         hidden = ("PYTHONPATH", "PYTHONHOME", "TRITON_INTERPRET", "TRITON_KERNEL_OVERRIDE")
         environment = {key: value for key, value in os.environ.items() if key not in hidden}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the object
@@ -95,7 +95,10 @@ class _FrontEnd:
         weakref.finalize(self, self._process.kill)
 
     def ask(self, question: str) -> dict[str, str]:
-        """The answer to one task. Raises FrontEndError where none comes; then it is of no use."""
+        """Returns the answer to one task.
+
+        Raises FrontEndError if there is none; then the process cannot be used again.
+        """
         told, says = self._process.stdin, self._process.stdout
         assert told is not None and says is not None
         try:
@@ -113,13 +116,13 @@ class _FrontEnd:
         return answer
 
     def _dead(self) -> FrontEndError:
-        """In its last words."""
+        """Returns the error for a process that died, with its last line of output."""
         code = self._process.wait()
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines() or [""]
         return FrontEndError(f"the front end died with exit code {code}: {lines[-1]}"[:300])
 
 
-@functools.cache  # of one Python there is; `lowered` lets go of one that died
+@functools.cache  # one process for each Python; `lowered` drops one that died
 def _running(python: Path) -> _FrontEnd:
     return _FrontEnd(python)

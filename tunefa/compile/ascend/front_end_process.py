@@ -1,8 +1,8 @@
-"""Lowers a Triton kernel to linalg with triton-ascend: a program of its own, for its environment.
+"""The program that lowers Triton kernels to linalg, in the environment of triton-ascend.
 
-It imports nothing of tunefa's. Each line on standard input is {source, function, signature,
-constants, target} as JSON; a line on standard output answers it with {ir} or {error}, which is what
-is wrong with the kernel. `triton.compile` is no way to do it: behind the front end it wants CANN.
+It imports nothing of tunefa. Each line of standard input is a task, {source, function, signature,
+constants, target} as JSON. For each task it writes a line to standard output: {ir} or {error}, the
+error in the kernel. It does not use `triton.compile`, which needs CANN after the front end.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import re
 import sys
 from typing import Any
 
-# triton-ascend itself removes it before it starts the compiler.
+# An attribute that triton-ascend removes as well before it starts the compiler.
 _MIX_MODE = re.compile(r', mix_mode\s*=\s*"[^"]*"')
 
 
 def _lowered(task: dict[str, Any]) -> str:
+    """Returns the kernel of a task as linalg, by the first two stages of triton-ascend."""
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -52,7 +53,7 @@ def _module(path: str) -> Any:
 
 
 def _first_words(error: BaseException) -> str:
-    """The innermost cause, in one line: Triton's own errors begin with the place in the source."""
+    """Returns the innermost cause in one line: Triton's own errors begin with the source code."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).splitlines() if line.strip("^ ")] or [""]
@@ -61,13 +62,13 @@ def _first_words(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Answers until there are no more tasks."""
+    """Answers tasks until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the front end prints is no answer
+    os.dup2(2, 1)  # so that output of the front end is not taken for an answer
     for line in sys.stdin:
         try:
             made = {"ir": _lowered(json.loads(line))}
-        except Exception as error:  # the front end's failures have no common class
+        except Exception as error:  # the front end's errors have no common class
             made = {"error": _first_words(error)}
         print(json.dumps(made), file=answers, flush=True)
 

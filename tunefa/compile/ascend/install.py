@@ -1,4 +1,4 @@
-"""Fetches and installs the compiler's own environment; every step can be done again."""
+"""Downloads and installs front end and compiler. Each step can be repeated."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefa.compile.ascend import pins, pythons, sidecar
+from tunefa.compile.ascend import find_python, pins, toolchain
 from tunefa.compile.ascend.pins import Wheel
 from tunefa.errors import TunefaError
 
 _EVERY_S = 0.2
 _TROUBLES = {
-    "DO NOT MATCH THE HASHES": "what came is not what tunefa was made with: try again, or without "
-    "the mirror that PIP_INDEX_URL names",
+    "DO NOT MATCH THE HASHES": "the downloaded file is not the one that tunefa expects: try again, "
+    "or without the mirror that PIP_INDEX_URL names",
     "No space left on device": "the disk is full: make room (about 900 MB are needed)",
-    "No matching distribution": "the package index does not have it: a mirror may lag behind, "
-    "PIP_INDEX_URL=https://pypi.org/simple is the public one",
+    "No matching distribution": "the package index does not have it: a mirror may be outdated, "
+    "PIP_INDEX_URL=https://pypi.org/simple is the public index",
 }
 _BROKEN_OFF = ("Connection", "Retrying (", "timed out", "IncompleteRead", "ProxyError")
 _UNREACHABLE = (
-    "the package index could not be reached, or broke off: connect this machine to the network "
-    "(HTTPS_PROXY names a proxy, PIP_INDEX_URL a mirror) and run it again: whole files are kept"
+    "the package index cannot be reached, or the connection broke: connect this machine to the "
+    "network (HTTPS_PROXY names a proxy, PIP_INDEX_URL a mirror) and run it again: complete files "
+    "are kept"
 )
 
-Report = Callable[[str, int, int], None]
-"""Is called with what is being done, and how many of how many bytes of it are."""
+ShowProgress = Callable[[str, int, int], None]
+"""A function that shows progress: (what is being done, bytes done, bytes in total)."""
 
 
 @dataclass(frozen=True)
 class Installer:
-    """Does the steps of `tunefa ascend setup`."""
+    """The steps of `tunefa ascend setup`. They raise TunefaError, with what to do, if they fail."""
 
-    report: Report
+    report: ShowProgress
 
     def front_end(self, python: str | None) -> None:
-        """Makes the environment of triton-ascend, or checks the one that is there."""
-        place = sidecar.front_end_folder()
-        if sidecar.is_ready(place) and _is_whole(place):
+        """Makes the environment of triton-ascend, unless a complete one exists."""
+        place = toolchain.front_end_folder()
+        if toolchain.is_ready(place) and _is_whole(place):
             return
-        chosen = pythons.find(python)
+        chosen = find_python.find(python)
         _check_machine(pins.FRONT_END_WHEELS)
         shutil.rmtree(place, ignore_errors=True)
         self.report("making an environment", 0, 0)
@@ -60,10 +61,10 @@ class Installer:
         _finish(place)
 
     def compiler(self, version: str) -> Path:
-        """Unpacks one version of the compiler, or checks the one that is there: its path."""
-        place, wheel = sidecar.compiler_folder(version), pins.compiler(version)
+        """Installs one version of the compiler, unless it is complete, and returns its path."""
+        place, wheel = toolchain.compiler_folder(version), pins.compiler(version)
         path = place / "ascendnpuir" / "bin" / "bishengir-compile"
-        if sidecar.is_ready(place) and _is_whole(place):
+        if toolchain.is_ready(place) and _is_whole(place):
             return path
         _check_machine([wheel])
         shutil.rmtree(place, ignore_errors=True)
@@ -74,8 +75,8 @@ class Installer:
         return path
 
     def _fetch(self, wheel: Wheel) -> None:
-        """Downloads a wheel, unless it is there whole; pip compares its hash."""
-        temporary, wheels = sidecar.folder() / "partial", _wheels()
+        """Downloads a wheel, unless it is complete. pip compares its hash."""
+        temporary, wheels = toolchain.folder() / "partial", _wheels()
         if _is_there(wheel):
             return
         shutil.rmtree(temporary, ignore_errors=True)
@@ -84,7 +85,7 @@ class Installer:
         requirements = _requirements([wheel])
         command = [*_pip("download"), "--dest", str(wheels), "--requirement", str(requirements)]
         name, total = f"{wheel.name} {wheel.version}", wheel.megabytes * 10**6
-        # pip writes what it downloads into a temporary folder first: its size is how far it is.
+        # pip downloads into a temporary folder first, whose size shows the progress.
         environment = {**os.environ, "TMPDIR": str(temporary)}
         with (temporary / "log").open("w+") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
@@ -103,34 +104,34 @@ class Installer:
         self.report(f"fetching {name}", total, total)
 
     def _install(self, wheels: Iterable[Wheel], options: list[str]) -> None:
-        """Installs from the files that were fetched, and removes these."""
+        """Installs from the downloaded files, and removes them."""
         files = ["--no-index", "--find-links", str(_wheels())]
         requirements = ["--requirement", str(_requirements(wheels))]
-        _run([*_pip("install"), *files, *options, *requirements], "pip does not install it")
+        _run([*_pip("install"), *files, *options, *requirements], "pip cannot install it")
         shutil.rmtree(_wheels())
 
 
 def _pip(verb: str) -> list[str]:
-    """pip of the front end's environment, on wheels whose hashes it must check."""
+    """Returns a command of the front end's pip, which accepts only wheels with known hashes."""
     options = ["--no-deps", "--require-hashes", "--only-binary", ":all:"]
     quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
-    return [str(sidecar.python()), "-I", "-m", "pip", verb, *quiet, *options]
+    return [str(toolchain.python()), "-I", "-m", "pip", verb, *quiet, *options]
 
 
 def _wheels() -> Path:
-    return sidecar.folder() / "wheels"
+    return toolchain.folder() / "wheels"
 
 
 def _is_there(wheel: Wheel) -> bool:
-    """Whether an earlier run has fetched it whole."""
+    """Returns whether an earlier run has downloaded the complete wheel."""
     expected = bytes.fromhex(wheel.of(platform.machine()) or "")
     as_recorded = base64.urlsafe_b64encode(expected).rstrip(b"=").decode()
     return any(_digest(path, "sha256") == as_recorded for path in _wheels().glob("*.whl"))
 
 
 def _requirements(wheels: Iterable[Wheel]) -> Path:
-    """A file for pip; command lines take no hashes."""
-    path = sidecar.folder() / "requirements.txt"
+    """Writes a requirements file, because pip's command line does not accept hashes."""
+    path = toolchain.folder() / "requirements.txt"
     lines = [wheel.requirement(platform.machine()) for wheel in wheels]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -151,17 +152,17 @@ def _run(command: list[str | Path], failure: str) -> None:
 
 
 def _trouble(said: str) -> str:
-    """What pip's output means, in words."""
-    if any(sign in said for sign in _BROKEN_OFF):  # pip then says that it found no version, too
+    """Returns what went wrong, and what to do, from pip's output."""
+    if any(sign in said for sign in _BROKEN_OFF):  # pip then also says that it found no version
         return _UNREACHABLE
     known = next((words for sign, words in _TROUBLES.items() if sign in said), None)
     if known is not None:
         return known
-    return (said.strip().splitlines() or ["it says nothing"])[-1][:300]
+    return (said.strip().splitlines() or ["pip gives no reason"])[-1][:300]
 
 
 def _size(place: Path) -> int:
-    """Bytes of the files below a folder that changes meanwhile."""
+    """Returns the bytes of all files below a folder, which may change meanwhile."""
     total = 0
     for path in place.rglob("*"):
         try:
@@ -172,24 +173,24 @@ def _size(place: Path) -> int:
 
 
 def _finish(place: Path) -> None:
-    """Checks what was installed against the packages' own lists, and says that it is whole."""
+    """Checks the installed files, and marks the folder as complete."""
     if not _is_whole(place):
-        raise TunefaError(f"{place} is damaged right after it was installed: is the disk sound?")
-    (place / sidecar.READY).write_text(json.dumps({"at": time.time()}), encoding="utf-8")
+        raise TunefaError(f"{place} is damaged right after it was installed: check the disk")
+    (place / toolchain.READY).write_text(json.dumps({"at": time.time()}), encoding="utf-8")
 
 
 def _is_whole(place: Path) -> bool:
-    """Whether every file of the packages in a folder is as its RECORD says."""
+    """Returns whether all files of the packages in a folder have the hashes in RECORD."""
     records = list(place.glob("**/*.dist-info/RECORD"))
     return bool(records) and all(_matches(record) for record in records)
 
 
 def _matches(record: Path) -> bool:
-    """Whether the files of one package are as its RECORD says."""
+    """Returns whether the files of one package have the hashes in its RECORD."""
     root = record.parent.parent
     with record.open(newline="", encoding="utf-8") as file:
         for name, digest, _ in csv.reader(file):
-            if not digest or name.startswith("../"):  # the list itself, caches, scripts
+            if not digest or name.startswith("../"):  # RECORD itself, caches, scripts
                 continue
             algorithm, _, expected = digest.partition("=")
             if _digest(root / name, algorithm) != expected:
@@ -198,7 +199,7 @@ def _matches(record: Path) -> bool:
 
 
 def _digest(path: Path, algorithm: str) -> str:
-    """As a RECORD writes it; empty for a file that cannot be read."""
+    """Returns the hash of a file in RECORD's format; empty if it cannot be read."""
     found = hashlib.new(algorithm)
     try:
         with path.open("rb") as content:

@@ -1,4 +1,4 @@
-"""What the environment of the compiler is made of: exact versions, and what their files hash to."""
+"""Pinned versions of front end and compiler, with the hashes of their wheels."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 FRONT_END = "3.2.0"
 COMPILERS = ("1.1.0", "1.2.0")
-"""Versions of ascendnpu-ir, the default first: triton-ascend 3.2.1 bundles that one."""
+"""Versions of ascendnpu-ir. The first is the default, which triton-ascend 3.2.1 includes."""
 PYTHON = (3, 11)
-"""The one CPython that there are wheels of both packages for."""
+"""The only CPython that both packages have wheels for."""
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """One package, and its wheels' SHA-256 by machine; `any` for one that runs on all."""
+    """One version of a package, with the SHA-256 of its wheels by machine, or for `any` machine."""
 
     name: str
     version: str
@@ -21,11 +21,11 @@ class Wheel:
     megabytes: int
 
     def of(self, machine: str) -> str | None:
-        """The hash of the wheel for a machine; None where there is none for it."""
+        """Returns the hash of the wheel for a machine; None if there is no wheel."""
         return self.sha256.get("any") or self.sha256.get(machine)
 
     def requirement(self, machine: str) -> str:
-        """As pip takes it, with the hash that pip then checks."""
+        """Returns the requirement for pip, with the hash."""
         return f"{self.name}=={self.version} --hash=sha256:{self.of(machine)}"
 
 
@@ -68,5 +68,5 @@ FRONT_END_WHEELS = (_TRITON, _PYBIND11)
 
 
 def compiler(version: str) -> Wheel:
-    """The wheel of one version of the compiler."""
+    """Returns the wheel of one version of the compiler."""
     return _COMPILERS[version]

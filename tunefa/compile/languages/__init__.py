@@ -1,24 +1,27 @@
-"""Languages compile a case's config for a target with no device present, and launch it on one.
+"""Languages compile the configs of a case, without a device, and launch them on a device.
 
-A language is a module here, found by its file name, with
+A language is a module in this folder, found by its file name, with these functions:
 
 * `compile(case, config, aligned=True) -> Compiled`: raises CompileError;
-* `binary_key(case, config, aligned) -> Hashable`: equal for all that compile to one binary,
-  whatever their lengths;
-* `prepare(spec, compiled, tensors) -> Launch`, `spec` a LaunchSpec: on the tensors' device, under a
-  CUDA graph capture too; raises CompileError where the device has not enough for it;
-* `interpret(spec, tensors)`: on the CPU, for checking numerics; left out where the language has no
-  interpreter;
-* `why_no_interpreter() -> str | None`: why it is left out, or does not run with what is installed;
-* `why_no_compiler(arch) -> str | None`: why it cannot compile for an arch here, and what to
-  install; left out where tunefa itself asks for the compiler when it is installed;
-* `versions() -> dict[str, str | None]`: of its toolchain, for provenance;
-* `at_hand() -> dict[str, str | None]`: the part of it that takes no import of a compiler; left out
-  where that is Triton's version;
-* `trial_key(case, config) -> Hashable`: equal for configs that are known to be one trial before
-  they are compiled; left out where there are none.
+* `binary_key(case, config, aligned) -> Hashable`: equal if the binaries are equal, also for
+  workloads of different lengths;
+* `prepare(spec, compiled, tensors) -> Launch`: prepares a launch of a LaunchSpec on the tensors'
+  device, also while a CUDA graph is captured; raises CompileError if the device lacks resources;
+* `interpret(spec, tensors)`: runs the kernel on the CPU, to check numerics; missing if the language
+  has no interpreter;
+* `why_no_interpreter() -> str | None`: why there is none, or why it does not run with the installed
+  versions; None if it runs;
+* `why_no_compiler(arch) -> str | None`: why it cannot compile for an arch, and what to install;
+  None if it can; missing if the compiler is a requirement of tunefa;
+* `versions() -> dict[str, str | None]`: the versions of its toolchain, for provenance;
+* `quick_versions() -> dict[str, str | None]`: the versions that are known without importing a
+  compiler; missing if this is only Triton's version;
+* `trial_key(case, config) -> Hashable`: equal for configs that must have equal trials, before they
+  are compiled; missing if there are no such configs.
 
-The types they share are in tunefa/compile/contract.py.
+`tunefa.compile.contract` has the types. A variant of a kernel is what is compiled for a config. The
+aligned variant may assume that the rows of tensors begin at multiples of 16 bytes or more; the
+kernel's `is_aligned` has the exact condition. The other variant assumes nothing.
 """
 
 from __future__ import annotations
@@ -35,20 +38,20 @@ from tunefa.spec.kernel import Kernel
 
 
 def names() -> list[str]:
-    """All languages: the modules in this folder."""
+    """Returns the names of all languages: the modules in this folder."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-@functools.cache  # each new shape of a call asks, and a language stays
+@functools.cache  # each call with a new shape needs it
 def load(name: str) -> ModuleType:
-    """The language of that name. Raises TunefaError for an unknown one."""
+    """Returns the language with that name. Raises TunefaError if there is none."""
     if name not in names():
         raise unknown("language", name, names())
     return importlib.import_module(f"{__name__}.{name}")
 
 
-def lacking(kernels: Sequence[Kernel], arch: Arch) -> dict[str, str]:
-    """The kernels that cannot be compiled for `arch` here, each with the reason."""
+def without_compiler(kernels: Sequence[Kernel], arch: Arch) -> dict[str, str]:
+    """Returns the kernels that the installed compilers cannot compile for `arch`, with reasons."""
     asked = {name: load(name) for name in {kernel.language for kernel in kernels}}
     reasons = {
         name: language.why_no_compiler(arch)
@@ -59,5 +62,5 @@ def lacking(kernels: Sequence[Kernel], arch: Arch) -> dict[str, str]:
 
 
 def has_interpreter(name: str) -> bool:
-    """Whether the language has an interpreter at all, be it one that does not run here."""
+    """Returns whether the language has an interpreter, even if it does not run here."""
     return hasattr(load(name), "interpret")

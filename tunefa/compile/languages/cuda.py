@@ -1,29 +1,33 @@
-"""CUDA C++: compiled by NVRTC for any NVIDIA target, with no driver, toolkit or host compiler.
+"""CUDA C++: compiled by NVRTC for any NVIDIA arch, without driver, CUDA toolkit or host compiler.
 
-A kernel is `kernels/<name>.py` and beside it `kernels/<name>.cu`: CUDA C++ that stands for itself,
-in which parameters are macros with defaults (`#ifndef BLOCK_N`, `#define BLOCK_N 64`, `#endif`),
-and kernels are `extern "C"`. It may include others of tunefa's files by their path from `kernels/`
-(`#include "cuda/ptx.cuh"`), and none of the CUDA toolkit's, which NVRTC's wheel has not got.
+A kernel is `kernels/<name>.cu` with its host side `kernels/<name>.py`. The .cu is complete CUDA
+C++: parameters are macros with defaults (`#ifndef BLOCK_N`, `#define BLOCK_N 64`, `#endif`), and
+kernels are `extern "C"`. It may include files of tunefa by their path from `kernels/`
+(`#include "cuda/ptx.cuh"`), but none of the CUDA toolkit, which is not in NVRTC's wheel.
 
 The `.py` defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, its name in the .cu; `defines`, a value
-  for each macro; `threads` of one block; `smem_bytes` of dynamic shared memory;
-* `arguments(tensors, spec) -> (grid, arguments)`, in the order of its parameters; `spec` is a
-  `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap, sms). One is
-  a tensor (a pointer: one of `tensors`, whose address may change from call to call, or a table that
-  the host side makes, once a launch), `(tensor, axis)` (an int: how long that axis of one of
-  `tensors` is then), a number or structure of ctypes (`c_int(7)`, passed by value), or
-  `{"map": tensor, "box": sizes, "swizzle_bytes": 128}` (a CUtensorMap of one of `tensors`, for a
-  `const __grid_constant__` parameter; `shape` and `strides`, where it is viewed as another);
-* `is_aligned(tensors) -> bool`: whether the aligned variant may read them;
-* optionally `specialize(workload, config, sms) -> dict`: what a config that is best for another
-  workload should have for this one, of parameters that only the host side reads.
+  for each macro; `threads` of one block; `smem_bytes` of dynamic shared memory, unless the search
+  space lays it out (`shared_memory`). In that case this module adds the size, and three macros for
+  each region (`Q_OFFSET`, `Q_BYTES` of a slot, `Q_SLOTS`), for which the .cu has no defaults;
+* `arguments(tensors, spec) -> (grid, arguments)`, with the arguments in the order of the kernel's
+  parameters; `spec` is a `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap,
+  sms). An argument is
+  - a tensor (a pointer): one of `tensors`, whose address may change from call to call, or a table,
+    which the host side makes once for each launch that is prepared;
+  - `(tensor, axis)` (an int): the current length of that axis of one of `tensors`;
+  - a number or structure of ctypes (`c_int(7)`), passed by value;
+  - `{"map": tensor, "box": sizes, "swizzle_bytes": 128}`: a CUtensorMap of one of `tensors`, for a
+    `const __grid_constant__` parameter; with `shape` and `strides` if the map is of another view;
+* `is_aligned(tensors) -> bool`: whether the aligned variant may read the tensors;
+* optionally `specialize(workload, config, sms) -> dict`: for a config that is the best of another
+  workload, better values for this one, of parameters that only the host side reads.
 
-One that needs another kernel of its .cu to run first in each call also defines `preprocess`,
-`scratch` and `preprocess_arguments`, as in Triton (see there), with a variant of this language.
+If another kernel of the .cu must run first in each call, the file also defines `preprocess`,
+`scratch` and `preprocess_arguments`, as for Triton (see there), with variants of this language.
 
-Cubins are kept in tunefa's cache folder, by everything that the compiler saw.
+Cubins are kept in tunefa's cache folder; keys are hashes of all inputs of the compiler.
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tunefa.compile import cubin_cache, nvrtc
-from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec, variants
+from tunefa.compile import contract, cubin_cache, nvrtc
+from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.compile.nvrtc import Cubin
 from tunefa.errors import TunefaError
 from tunefa.spec.arch import Arch
@@ -49,16 +53,16 @@ if TYPE_CHECKING:
 
     from tunefa.compile.launch.driver import Driver
 
-# The "a" is for the instructions of just that chip: WGMMA, setmaxnreg, tcgen05.
+# Targets with an "a", whose instructions only that chip has: WGMMA, setmaxnreg, tcgen05.
 _OF_ONE_CHIP = (90, 100)
-# NVRTC 13.0 takes generic lambdas inside of device functions for functions of the host.
+# Without -default-device, NVRTC 13.0 takes generic lambdas in device functions for host functions.
 _OPTIONS = ("-std=c++17", "--ptxas-options=-v", "-default-device")
 _SOURCES = (".cu", ".cuh")
 
 
 @dataclass(frozen=True)
 class Binary:
-    """A kernel in its cubin, and how it is started."""
+    """A kernel in a cubin, and the size of its blocks."""
 
     cubin: Cubin
     function: str
@@ -68,16 +72,16 @@ class Binary:
 
     @property
     def resources(self) -> Resources:
-        """What one block needs."""
+        """The resources of one block."""
         own = self.cubin.resources
         return replace(own, smem_bytes=(own.smem_bytes or 0) + self.smem_bytes)
 
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
-    """Returns the config as a cubin for the case's arch, with the resources that it got.
+    """Compiles a config to a cubin for the case's arch.
 
-    Raises CompileError with file and line of what the compiler refuses, and TunefaError when there
-    is no compiler for that arch.
+    Raises CompileError, with file and line, if it does not compile, and TunefaError if there is no
+    compiler for the arch.
     """
     if why := why_no_compiler(case.arch):
         raise TunefaError(why)
@@ -89,16 +93,32 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     return Compiled(variant, lambda: variant.resources, seconds, first[0] if first else None)
 
 
+def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
+    """Returns what is compiled for a config: the kernel, with its layout of shared memory if its
+    space has one, and what runs first, if anything does."""
+    made, *first = contract.variants(case, config, aligned)
+    layout = case.shared_memory(config)
+    if layout is not None:
+        if taken := sorted(made["defines"].keys() & layout.macros):
+            raise TunefaError(
+                f"{case.kernel.name} has a macro {taken[0]}, which is one of its shared memory's: "
+                f"rename the parameter or the region"
+            )
+        defines = {**made["defines"], **layout.macros}
+        made = {**made, "defines": defines, "smem_bytes": layout.bytes}
+    return [made, *first]
+
+
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
-    """Everything of a `variant`, and of what runs first, that the compiler sees."""
+    """Returns all inputs of the compiler, for the `variant` and for any `preprocess`."""
     made = variants(case, config, aligned)
     return case.kernel.name, *((each["function"], *each["defines"].items()) for each in made)
 
 
 def _built(kernel: Kernel, variant: dict[str, Any], arch: Arch) -> Binary:
-    """A `variant` out of the cache, or compiled."""
+    """Returns a `variant` from the cache, or compiles it."""
     sources, name = _sources(kernel), f"{kernel.name}.cu"
-    function, chip = variant["function"], gpu(arch).target
+    function, chip = variant["function"], gpu(arch).compiler_target
     target = f"--gpu-architecture=sm_{chip}{'a' if chip in _OF_ONE_CHIP else ''}"
     defines = (f"-D{macro}={value}" for macro, value in variant["defines"].items())
     options = (target, *_OPTIONS, *defines)
@@ -111,7 +131,7 @@ def _built(kernel: Kernel, variant: dict[str, Any], arch: Arch) -> Binary:
 
 
 def _sources(kernel: Kernel) -> dict[str, str]:
-    """The kernel's files in CUDA C++, by their path from `kernels/`."""
+    """Returns the text of the kernel's CUDA C++ files, by their path from `kernels/`."""
     folder = kernel.source.parent
     return {
         path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8")
@@ -121,19 +141,19 @@ def _sources(kernel: Kernel) -> dict[str, str]:
 
 
 def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> Launch:
-    """A launch on `tensors` (see the kernel's `arguments`) or others like them.
+    """Prepares a launch on `tensors` (see the kernel's `arguments`), or tensors of their layout.
 
-    Loads the binary, past the caller's stream and capture. Raises CompileError when the device has
-    too little of something for it, or its driver is too old.
+    Loads the binary, apart from the caller's stream and graph capture. Raises CompileError if the
+    device lacks resources for it, or its driver is too old.
     """
-    # It imports PyTorch, which takes a process that only compiles a second or two.
+    # Imported late: it imports PyTorch, which processes that only compile do without.
     from tunefa.compile.launch.host_side import prepared
 
     return prepared(spec, compiled, tensors, _launch)
 
 
 def _launch(binary: Binary, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
-    """A launch of one binary with what its host side makes of tensors like these."""
+    """Prepares a launch of one binary with the arguments that its host side makes."""
     from tunefa.compile.launch import cuda_abi, driver
     from tunefa.compile.launch.prepared import Entry, PreparedLaunch
 
@@ -142,13 +162,13 @@ def _launch(binary: Binary, host_side: Any, tensors: Sequence[Tensor]) -> Launch
     function = _loaded(libcuda, device, binary)
     parameters, tables = cuda_abi.parameters(arguments, tensors)
     cuda_abi.check_sizes(parameters, libcuda.parameter_sizes(function, len(parameters)))
-    entry = Entry(device, function, grid, binary.threads, binary.smem_bytes)
-    return PreparedLaunch(libcuda, entry, len(tensors), parameters, tables, binary)
+    entry = Entry(device, function, grid, binary.threads, binary.smem_bytes, binary)
+    return PreparedLaunch(libcuda, entry, len(tensors), parameters, tables)
 
 
-@functools.cache  # a module stays loaded: a launch or a graph somewhere may be using it
+@functools.cache  # modules are never unloaded: a launch or a graph may use them
 def _loaded(driver: Driver, device: int, binary: Binary) -> int:
-    """The binary's kernel in the current context, which is that of `device`."""
+    """Returns the binary's kernel, loaded in the current context, which is that of `device`."""
     from tunefa.compile.launch.driver import DriverError
 
     try:
@@ -160,29 +180,29 @@ def _loaded(driver: Driver, device: int, binary: Binary) -> int:
                 f"the driver does not load what {made}: update the driver, or install an "
                 f"nvidia-cuda-nvrtc no newer than it ({error})"
             ) from error
-        raise CompileError(f"the driver does not take what {made}: {error}") from error
+        raise CompileError(f"the driver refuses what {made}: {error}") from error
 
 
 def why_no_interpreter() -> str:
-    """Why a result cannot be checked without the device."""
+    """Returns why a result cannot be checked without a device."""
     return "CUDA C++ has no interpreter, and only a device can check what it computes"
 
 
 def why_no_compiler(arch: Arch) -> str | None:
-    """Why it cannot compile for `arch` here, and what to install; None if it can."""
+    """Returns why it cannot compile for `arch`, and what to install; None if it can."""
     try:
         found = nvrtc.installed()
     except TunefaError as error:
         return str(error)
-    chip = gpu(arch).target
+    chip = gpu(arch).compiler_target
     if chip not in found.targets:
         return (
-            f"NVRTC {found.version} ({found.path}) compiles for no sm_{chip}: "
+            f"NVRTC {found.version} ({found.path}) does not compile for sm_{chip}: "
             f"pip install --upgrade nvidia-cuda-nvrtc"
         )
     return None
 
 
 def versions() -> dict[str, str]:
-    """`compiler`, the NVRTC with the ptxas inside it."""
+    """Returns the version of `compiler`: NVRTC, which includes ptxas."""
     return {"compiler": f"nvrtc {nvrtc.installed().version}"}

@@ -1,10 +1,14 @@
-"""Gluon, the layer of Triton in which a kernel places registers, barriers and copies itself.
+"""Gluon: Triton's lower layer, in which a kernel sets layouts, barriers and copies itself.
 
-Compiled and launched like Triton (see there for what a kernel file defines), from another kind of
-source. Gluon has no interpreter.
+Kernels are compiled and launched as in Triton (see there for what a kernel file defines). A
+descriptor's type may name its layout in shared memory, `tensordesc<bf16[1, 64],LAYOUT>`. Gluon has
+no interpreter.
 """
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 from tunefa.compile.contract import Compiled
 from tunefa.compile.languages import triton
@@ -15,14 +19,38 @@ from tunefa.spec.trial import Config
 __all__ = ["binary_key", "compile", "prepare", "versions", "why_no_interpreter"]
 
 
+_DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")
+
+
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
-    """The config as a cubin for the case's arch; see the same function of Triton."""
-    _ = case.kernel.module  # says what to do where Triton is missing
+    """Compiles a config to a cubin for the case's arch; see `languages.triton.compile`."""
+    triton.installed()  # says what to do where Triton is missing
+    return triton.build(_source, case, config, aligned)
+
+
+def _source(fn: Any, signature: dict[str, str], constexprs: Any, attrs: Any) -> Any:
+    """Returns the source object that the compiler takes."""
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    return triton.build(GluonASTSource, case, config, aligned)
+    typed = {name: _with_layout(kind) for name, kind in signature.items()}
+    return GluonASTSource(fn=fn, signature=typed, constexprs=constexprs, attrs=attrs)
+
+
+def _with_layout(kind: str) -> str:
+    """Returns a descriptor's type with the layout of its blocks in shared memory.
+
+    The layout has the widest swizzle that the blocks allow, unless the type names a layout.
+    """
+    from triton.experimental.gluon import language as gl
+
+    plain = _DESCRIPTOR.fullmatch(kind)
+    if plain is None:
+        return kind
+    block = [int(size) for size in plain[2].split(",")]
+    layout = gl.NVMMASharedLayout.get_default_for(block, gl.dtype(plain[1]))
+    return f"{kind.removesuffix('>')},{layout!r}>"
 
 
 def why_no_interpreter() -> str:
-    """Why a result cannot be checked without the device."""
+    """Returns why a result cannot be checked without a device."""
     return "Gluon has no interpreter, and only a device can check what it computes"

@@ -1,26 +1,32 @@
-"""Triton: cross-compiles for any NVIDIA target without a driver; its wheel carries ptxas.
+"""Triton: compiles for any NVIDIA arch without a driver. ptxas is in its wheel.
 
 A kernel file in this language defines
 
-* `variant(workload, config, aligned) -> dict`: `function`, `signature`, `constants`, `aligned`
-  (names of the arguments that are multiples of 16) and `options`;
-* `arguments(tensors, spec) -> (grid, arguments)`, in the signature's order; `spec` is a
-  `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap, sms). Arguments that are
-  or describe one of `tensors` change from call to call. `(tensor, axis)` is how long that axis is
-  then. Other tensors are tables that the kernel's host side makes, once a launch;
-* `is_aligned(tensors) -> bool`: whether the aligned variant may read them;
-* optionally `specialize(workload, config, sms) -> dict`: what a config that is best for another
-  workload should have for this one, of parameters that only the host side reads.
+* `variant(workload, config, aligned) -> dict`: `function`, a function that imports and returns the
+  jit function; `signature`, `constants`, `aligned` (names of the arguments that are multiples of
+  16) and `options`;
+* `arguments(tensors, spec) -> (grid, arguments)`, with the arguments in the signature's order;
+  `spec` is a `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap, sms). One of
+  `tensors` may change from call to call; `(tensor, axis)` is the current length of that axis;
+  `{"map": tensor, "box": sizes}` is a TMA descriptor of one of `tensors` for blocks of these sizes
+  (with `shape` and `strides` if it describes another view). Other tensors are tables, which the
+  host side makes once for each launch that is prepared;
+* `is_aligned(tensors) -> bool`: whether the aligned variant may read the tensors;
+* optionally `specialize(workload, config, sms) -> dict`: for a config that is the best of another
+  workload, better values for this one, of parameters that only the host side reads.
 
-One that needs another kernel to run first in each call also defines
+If another kernel must run first in each call, the file also defines
 
-* `preprocess(workload, config) -> dict | None`: that kernel's variant, in Triton; None without;
-* `scratch(tensors, spec)`: shapes and dtypes of the memory that the two share, for the
-  call's tensors: they come after these in `tensors`;
+* `preprocess(workload, config) -> dict | None`: the variant of that kernel, in Triton; None if this
+  config needs none;
+* `scratch(tensors, spec)`: shapes and dtypes of memory that the two kernels share in a call; it
+  follows the call's own tensors in `tensors`;
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
 
-Binaries are launched as compiled, past Triton's just-in-time dispatch: what was timed is what runs,
-and a call neither hashes its arguments nor compiles again.
+Only `function` imports Triton, when it is called: a binary can be launched without a compiler.
+
+Binaries are launched as they were compiled, without Triton's just-in-time dispatch. So the binary
+that was timed is the one that runs, and a call neither hashes its arguments nor compiles.
 """
 
 from __future__ import annotations
@@ -45,23 +51,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
-# "PTXAS error: Internal Triton PTX codegen error" stands above what ptxas itself says.
+# The line "PTXAS error: Internal Triton PTX codegen error" comes before ptxas' own errors.
 _TELLING = re.compile(r"\bfatal\b|(?<!PTXAS )\berror\s*:")
 _SPILL_STORE = re.compile(r"\bSTL(?:\.(\d+))?\b")
 
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
-    """Returns the config as a cubin for the case's arch, with the resources that it got.
+    """Compiles a config to a cubin for the case's arch.
 
-    Raises CompileError when the compiler refuses it, with the compiler's own words, and TunefaError
-    when there is no compiler.
+    Raises CompileError, with the compiler's message, if it does not compile, and TunefaError if
+    Triton is not installed.
     """
-    source_type = _triton().compiler.ASTSource  # first: without Triton no kernel can be imported
-    return build(source_type, case, config, aligned)
+    return build(installed().compiler.ASTSource, case, config, aligned)
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
-    """Everything of a `variant`, and of what runs first, that the compiler sees."""
+    """Returns all inputs of the compiler, for the `variant` and for any `preprocess`."""
     return case.kernel.name, *map(_seen, variants(case, config, aligned))
 
 
@@ -71,20 +76,20 @@ def _seen(variant: dict[str, Any]) -> Hashable:
 
 
 def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compiled:
-    """As `compile`, from the kind of source that the kernel's language begins with."""
+    """Does what `compile` does, for the language whose sources have the type `source_type`."""
     variant, *first = variants(case, config, aligned)
     arch = gpu(case.arch)
     start = time.perf_counter()
     binary = _binary(source_type, variant, arch)
-    preprocess = _binary(_triton().compiler.ASTSource, first[0], arch) if first else None
+    preprocess = _binary(installed().compiler.ASTSource, first[0], arch) if first else None
     seconds = time.perf_counter() - start
     return Compiled(binary, partial(_resources, binary), seconds, preprocess)
 
 
 def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
-    """A `variant` through Triton's pipeline."""
-    triton = _triton()
-    function = variant["function"]
+    """Compiles a `variant`. Raises CompileError if it does not compile."""
+    triton = installed()
+    function = _function(variant)
     places = {name: (index,) for index, name in enumerate(function.arg_names)}
     source = source_type(
         fn=function,
@@ -92,34 +97,45 @@ def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
         constexprs=variant["constants"],
         attrs={places[name]: [["tt.divisibility", 16]] for name in variant["aligned"]},
     )
-    target = triton.backends.compiler.GPUTarget("cuda", arch.target, 32)
+    target = triton.backends.compiler.GPUTarget("cuda", arch.compiler_target, 32)
     try:
         return triton.compile(source, target=target, options=variant["options"])
-    except Exception as error:  # the compiler's failures have no common class
+    except Exception as error:  # the compiler's errors have no common class
         raise CompileError(_first_words(error)) from error
 
 
-def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> Launch:
-    """A launch on `tensors` (see the kernel's `arguments`) or others like them.
+def _function(variant: dict[str, Any]) -> Any:
+    """Returns the jit function of a `variant`. Raises TunefaError if an import of it fails."""
+    try:
+        return variant["function"]()
+    except ImportError as error:
+        raise TunefaError(
+            f"the kernel's device code cannot be imported: {error}: install what it needs "
+            f"(pip install 'triton>=3.6,<3.10')"
+        ) from error
 
-    Loads the binary, past the caller's stream and capture. Raises CompileError when the device has
-    too little of something for it.
+
+def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> Launch:
+    """Prepares a launch on `tensors` (see the kernel's `arguments`), or tensors of their layout.
+
+    Loads the binary, apart from the caller's stream and graph capture. Raises CompileError if the
+    device lacks resources for it.
     """
-    # It imports PyTorch, which takes a process that only compiles a second or two.
+    # Imported late: it imports PyTorch, which processes that only compile do without.
     from tunefa.compile.launch.host_side import prepared
 
     return prepared(spec, compiled, tensors, _launch)
 
 
 def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
-    """A launch of one binary with what its host side makes of tensors like these."""
+    """Prepares a launch of one binary with the arguments that its host side makes."""
     from tunefa.compile.launch import driver, triton_abi
     from tunefa.compile.launch.prepared import PreparedLaunch
 
     grid, arguments = host_side(tensors)
     try:
-        binary[grid]  # loads it
-    except _triton().runtime.errors.OutOfResources as error:
+        binary[grid]  # loads the binary
+    except installed().runtime.errors.OutOfResources as error:
         raise CompileError(_first_words(error)) from error
     entry = triton_abi.entry(binary, tensors[0].get_device(), grid)
     made = triton_abi.parameters(binary, arguments, tensors)
@@ -127,13 +143,13 @@ def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
         views = [(tensor.shape, tensor.stride()) for tensor in tensors]
         return TritonLaunch(binary, host_side, views)
     parameters, tables = made
-    return PreparedLaunch(driver.load(), entry, len(tensors), parameters, tables, binary)
+    return PreparedLaunch(driver.load(), entry, len(tensors), parameters, tables)
 
 
 class TritonLaunch:
-    """A launch through Triton's own launcher, for kernels that need more than a plain one.
+    """A launch by Triton's own launcher, for kernels that `PreparedLaunch` cannot launch.
 
-    It takes 40 to 100 us of the host's time.
+    It takes 40 to 100 us of host time.
     """
 
     device_bytes = 0
@@ -142,54 +158,66 @@ class TritonLaunch:
         self._binary, self._host_side, self._views = binary, host_side, views
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Starts it; see `tunefa.compile.contract.Launch`."""
+        """Starts the kernel; see `tunefa.compile.contract.Launch`."""
         each = zip(tensors, self._views, strict=True)
         grid, arguments = self._host_side([tensor.as_strided(*view) for tensor, view in each])
-        self._binary[grid](*arguments)
+        self._binary[grid](*map(_for_triton, arguments))
+
+
+def _for_triton(argument: Any) -> Any:
+    """Converts an argument for Triton's launcher and interpreter."""
+    if not isinstance(argument, dict):
+        return argument
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    tensor, box = argument["map"], argument["box"]
+    shape, strides = argument.get("shape", tensor.shape), argument.get("strides", tensor.stride())
+    return TensorDescriptor(tensor, list(shape), list(strides), list(box))
 
 
 def interpret(spec: LaunchSpec, tensors: Any) -> None:
-    """Runs it in Triton's interpreter, on CPU tensors.
+    """Runs the kernel in Triton's interpreter, on CPU tensors.
 
-    Triton decides when a kernel is imported: the process must have had TRITON_INTERPRET=1 then.
-    Raises RuntimeError when the kernel fails there.
+    The process must have TRITON_INTERPRET=1 when it imports the kernel. Raises RuntimeError if the
+    kernel fails.
     """
     case = spec.case
     variant = case.kernel.module.variant(case.workload, spec.config)
     grid, arguments = spec.arguments(tensors)
     try:
-        variant["function"][grid](*arguments)
-    except _triton().runtime.errors.InterpreterError as error:
+        _function(variant)[grid](*map(_for_triton, arguments))
+    except installed().runtime.errors.InterpreterError as error:
         raise RuntimeError(f"the interpreter says {error}") from error
 
 
 def why_no_interpreter() -> str | None:
-    """Why `interpret` does not run with what is installed, and what to do; None if it does."""
+    """Returns why `interpret` does not run with the installed versions; None if it does."""
     import numpy
 
-    triton_release, numpy_release = map(_release, (_triton().__version__, numpy.__version__))
+    triton_release, numpy_release = map(_release, (installed().__version__, numpy.__version__))
     if triton_release < (3, 7) and numpy_release >= (2, 4):
         return (
-            f"the interpreter of Triton {_triton().__version__} breaks with numpy "
+            f"the interpreter of Triton {installed().__version__} breaks with numpy "
             f"{numpy.__version__}: pip install 'triton>=3.7,<3.10' or 'numpy<2.4'"
         )
     return None
 
 
 def versions() -> dict[str, str]:
-    """`triton` and `compiler`, the ptxas inside its wheel."""
-    triton = _triton()
+    """Returns the versions of `triton` and of `compiler`, the ptxas in its wheel."""
+    triton = installed()
     output = _tool("ptxas", "--version")
     release = re.search(r"V(\d+\.\d+\.\d+)", output)
     return {"triton": triton.__version__, "compiler": f"ptxas {release[1] if release else '?'}"}
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """(3, 7) of "3.7.1+git"."""
+    """Returns (3, 7) for "3.7.1+git"."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _triton() -> Any:
+def installed() -> Any:
+    """Triton. Raises TunefaError where it cannot be imported."""
     try:
         import triton
         import triton.backends.compiler
@@ -203,8 +231,8 @@ def _triton() -> Any:
 
 
 def _tool(name: str, *arguments: str) -> str:
-    """Standard output of a program in Triton's wheel. Raises TunefaError where it is missing."""
-    path = Path(_triton().__file__).parent / "backends" / "nvidia" / "bin" / name
+    """Returns the output of a program in Triton's wheel. Raises TunefaError if it does not run."""
+    path = Path(installed().__file__).parent / "backends" / "nvidia" / "bin" / name
     try:
         return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
@@ -214,7 +242,7 @@ def _tool(name: str, *arguments: str) -> str:
 
 
 def _resources(binary: Any) -> Resources:
-    """Shared memory as Triton allocated it, the rest as cuobjdump reads it from the cubin."""
+    """Returns the resources: shared memory from Triton, the others from cuobjdump."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
         file.flush()
@@ -223,17 +251,16 @@ def _resources(binary: Any) -> Resources:
             raise CompileError("cuobjdump prints no resource usage for this cubin")
         registers, stack_bytes = int(usage[1]), int(usage[2])
         spill_bytes = 0
-        if stack_bytes:  # disassembling takes longer than all the rest: only where it can matter
+        if stack_bytes:  # disassembling is slow, and without a stack nothing is spilled
             sass = _tool("cuobjdump", "--dump-sass", file.name)
             spill_bytes = sum(int(width or 32) // 8 for width in _SPILL_STORE.findall(sass))
     return Resources(binary.metadata.shared, registers, spill_bytes, stack_bytes)
 
 
 def _first_words(error: Exception) -> str:
-    """One line that says why: the line of ptxas' or MLIR's error where there is one.
+    """Returns the reason of a failure in one line: an error of ptxas or MLIR, or the last line.
 
-    Triton's own errors begin with the place, show the source and end with the reason, or were
-    raised from it.
+    Triton's own errors begin with the place and end with the reason, or are raised from it.
     """
     cause: BaseException = error
     while cause.__cause__ is not None:

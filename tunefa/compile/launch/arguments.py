@@ -1,4 +1,4 @@
-"""What a kernel takes from a launch, and which of it changes from call to call."""
+"""The parameters of a kernel, and which of them change from call to call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tunefa.compile.launch.driver import MAP_BYTES, TensorMap
 
 @dataclass(frozen=True)
 class Pointer:
-    """A parameter that is the address of one of the tensors."""
+    """A parameter that is the address of one of the call's tensors."""
 
     tensor: int
     size = 8
@@ -22,7 +22,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A parameter that is a CUtensorMap of one of the tensors."""
+    """A parameter that is a CUtensorMap of one of the call's tensors."""
 
     tensor: int
     map: TensorMap
@@ -37,13 +37,13 @@ class Value:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return len(self.data)
 
 
 @dataclass(frozen=True)
 class Length:
-    """A parameter of 32 bits that is how long an axis of one of the tensors is."""
+    """A 32-bit parameter that is the length of an axis of one of the call's tensors."""
 
     tensor: int
     axis: int
@@ -56,9 +56,10 @@ Parameter = Pointer | Descriptor | Value | Length
 def pointer(
     argument: Any, tensors: Sequence[Tensor], tables: list[Tensor]
 ) -> list[Parameter] | None:
-    """The address of a tensor: one of the call's `tensors`, or a table, which joins `tables`.
+    """Returns the parameter for a tensor: one of the call's `tensors`, or a table.
 
-    None for a part of one of `tensors`, whose address changes with theirs.
+    A table is any other tensor; it is added to `tables`. Returns None for a view of one of
+    `tensors`, because its address changes from call to call.
     """
     at = place(argument, tensors)
     if at is not None:
@@ -70,18 +71,18 @@ def pointer(
 
 
 def length(argument: tuple[Any, int], tensors: Sequence[Tensor]) -> list[Parameter] | None:
-    """How long an axis of one of the call's tensors is, of (tensor, axis); None for others."""
+    """Returns the parameter for (tensor, axis); None if it is not one of the call's tensors."""
     tensor, axis = argument
     at = place(tensor, tensors)
     return None if at is None else [Length(at, axis)]
 
 
 def place(tensor: Any, tensors: Sequence[Tensor]) -> int | None:
-    """Which of the call's tensors it is; None for another."""
+    """Returns the index of `tensor` in the call's tensors; None if it is not one of them."""
     return next((at for at, each in enumerate(tensors) if each is tensor), None)
 
 
 def _overlaps(tensor: Tensor, tensors: Sequence[Tensor]) -> bool:
-    """Whether it is part of one of them, whose address changes from call to call."""
+    """Returns whether `tensor` shares memory with one of the call's tensors."""
     storage = tensor.untyped_storage().data_ptr()
     return any(each.untyped_storage().data_ptr() == storage for each in tensors)

@@ -1,4 +1,4 @@
-"""How a kernel in CUDA C++ takes its parameters: as its host side says, in the C types it names."""
+"""The parameters of a CUDA C++ kernel: its host side gives their order and C types."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 def parameters(
     arguments: Sequence[Any], tensors: Sequence[Tensor]
 ) -> tuple[list[Parameter], list[Tensor]]:
-    """The parameters for `arguments`, and the tensors among these that are none of `tensors`.
+    """Returns the parameters for `arguments`, and the tables: tensors that are not in `tensors`.
 
-    Raises CompileError for an argument that no launch can renew.
+    Raises CompileError if an argument has a type that a launch cannot pass.
     """
     found: list[Parameter] = []
     tables: list[Tensor] = []
@@ -35,9 +35,9 @@ def parameters(
 
 
 def check_sizes(found: Sequence[Parameter], sizes: Sequence[int] | None) -> None:
-    """Raises CompileError where the kernel has fewer parameters than `found`, or of other sizes.
+    """Raises CompileError if the kernel has fewer parameters than `found`, or with other sizes.
 
-    None: not known.
+    `sizes` are the kernel's, in bytes; None if they are not known.
     """
     given = [each.size for each in found]
     if sizes is not None and given != list(sizes):
@@ -59,6 +59,7 @@ def _parameter(
 
 
 def _descriptor(argument: dict[str, Any], tensors: Sequence[Tensor]) -> list[Parameter] | None:
+    """Returns the CUtensorMap for a "map" argument; None if it is not of the call's tensors."""
     tensor = argument["map"]
     at = place(tensor, tensors)
     if at is None:

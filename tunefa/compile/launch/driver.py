@@ -1,7 +1,7 @@
-"""The CUDA driver through ctypes: what a launch needs of it, and which devices there are.
+"""The CUDA driver through ctypes: what launches need of it, and the devices of this machine.
 
-cuda-bindings has all of them, but takes 0.15 s to import and 0.9 us for a launch before the driver
-does anything; ctypes with prepared arguments takes 0.3 us (both with a library that does nothing).
+cuda-bindings could do the same, but takes 0.15 s to import and 0.9 us for each launch; ctypes with
+prepared arguments takes 0.3 us (both without the driver's own time).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tunefa.spec.rounding import round_up
 
 SUCCESS = 0
 INVALID_CONTEXT = 201
-"""CUDA_ERROR_INVALID_CONTEXT: the thread has no current context, as a new one has none."""
+"""CUDA_ERROR_INVALID_CONTEXT: the thread has no current context, such as a new thread."""
 MAP_BYTES = 128
 """sizeof(CUtensorMap)."""
 _MAP_ALIGNMENT = 64
@@ -26,7 +26,7 @@ _RELAXED = 2
 _NO_INTERLEAVE, _L2_PROMOTION_128B = 0, 2
 _FILL_ZERO, _FILL_NAN = 0, 1
 _MAX_DYNAMIC_SMEM = 8
-"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: 48 KiB of it need no leave."""
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, which must be set for more than 48 KiB."""
 _UNASKED_SMEM = 48 * 1024
 
 
@@ -35,7 +35,7 @@ _SMS, _MAJOR, _MINOR = 16, 75, 76
 
 
 class DriverError(RuntimeError):
-    """A call that failed, in the driver's own words."""
+    """A call of the driver failed. The message is the driver's."""
 
     def __init__(self, status: int, name: str, words: str) -> None:
         super().__init__(f"CUDA error {status} in {name}: {words}")
@@ -43,7 +43,7 @@ class DriverError(RuntimeError):
 
     @property
     def is_image_too_new(self) -> bool:
-        """Whether a cubin is of a kind that this driver does not know.
+        """Whether this driver does not know the format of a cubin.
 
         cuda.h: CUDA_ERROR_INVALID_IMAGE, NO_BINARY_FOR_GPU, INVALID_PTX, UNSUPPORTED_PTX_VERSION.
         """
@@ -51,9 +51,9 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """libcuda, or a library that stands in for it, and PyTorch's current streams.
+    """libcuda (in tests, a replacement) and PyTorch's current streams.
 
-    Methods raise DriverError where a call fails.
+    Methods raise DriverError if a call fails.
     """
 
     def __init__(self, library: Any, streams: Any) -> None:
@@ -61,16 +61,16 @@ class Driver:
         self.launch = library.cuLaunchKernelEx
         """(config, function, parameters, extra) -> status."""
         self.current_stream = streams._cuda_getCurrentRawStream
-        """Device index -> the handle of PyTorch's current stream there."""
+        """(device index) -> the handle of PyTorch's current stream on that device."""
         self.is_capturing = streams._cuda_isCurrentStreamCapturing
-        """Whether a CUDA graph is being captured on the current stream."""
+        """() -> whether a CUDA graph is being captured on the current stream."""
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a function of the driver."""
         self._check(getattr(self._library, name)(*arguments), name)
 
     def call_on(self, device: int, name: str, *arguments: Any) -> None:
-        """As `call`, in the device's context where this thread has none yet."""
+        """Does what `call` does, and first makes the device's context current if there is none."""
         status = getattr(self._library, name)(*arguments)
         if status == INVALID_CONTEXT:
             self.bind(device)
@@ -78,29 +78,31 @@ class Driver:
         self._check(status, name)
 
     def bind(self, device: int) -> None:
-        """Makes the device's primary context, the one PyTorch uses, current in this thread."""
+        """Makes the device's primary context, which PyTorch uses, current in this thread."""
         handle, context = c_int(), c_void_p()
         self.call("cuDeviceGet", byref(handle), c_int(device))
         self.call("cuDevicePrimaryCtxRetain", byref(context), handle)
         self.call("cuCtxSetCurrent", context)
 
     def relax_capture(self) -> None:
-        """Lets this thread load and allocate while a graph is captured, here or elsewhere.
+        """Allows this thread to load and allocate while any thread captures a CUDA graph.
 
-        Such calls would invalidate the capture otherwise (CUDA driver API,
+        Without it, such calls invalidate the capture (CUDA driver API,
         cuThreadExchangeStreamCaptureMode).
         """
         self.call("cuThreadExchangeStreamCaptureMode", byref(c_int(_RELAXED)))
 
     def new_stream(self) -> int:
-        """The handle of a stream in the current context that waits for no other."""
+        """Returns the handle of a new stream that does not wait for the default stream."""
         stream = c_void_p()
         self.call("cuStreamCreate", byref(stream), c_uint32(_NON_BLOCKING))
         return stream.value or 0
 
     def load_function(self, image: bytes, name: str, smem_bytes: int) -> int:
-        """A kernel of a cubin in the current context, as a CUfunction that may be launched with so
-        much dynamic shared memory."""
+        """Loads a kernel of a cubin into the current context, and returns its CUfunction.
+
+        It may then be launched with `smem_bytes` of dynamic shared memory.
+        """
         module, function = c_void_p(), c_void_p()
         self.call("cuModuleLoadData", byref(module), ctypes.c_char_p(image))
         self.call("cuModuleGetFunction", byref(function), module, name.encode())
@@ -109,9 +111,9 @@ class Driver:
         return function.value or 0
 
     def parameter_sizes(self, function: int, most: int) -> list[int] | None:
-        """Bytes of the first `most` parameters of a CUfunction; None from drivers before 12.4.
+        """Returns the sizes in bytes of up to `most` parameters; None with drivers before 12.4.
 
-        Asking for one that is not there is an error, which tools that watch the driver report.
+        It does not ask for more than `most`: the driver's error would show up in debugging tools.
         """
         ask = getattr(self._library, "cuFuncGetParamInfo", None)
         if ask is None:
@@ -135,8 +137,8 @@ class Driver:
 
 @functools.cache
 def load() -> Driver:
-    """The driver of this machine, with PyTorch's streams."""
-    import torch  # takes seconds, which whoever only asks for devices does without
+    """Returns the driver of this machine, with PyTorch's streams."""
+    import torch  # takes seconds; `devices` does not need it
 
     return Driver(ctypes.CDLL("libcuda.so.1"), torch._C)
 
@@ -146,7 +148,7 @@ def load() -> Driver:
 
 @dataclass(frozen=True)
 class SeenDevice:
-    """A device of this machine, as its driver has it."""
+    """A device of this machine, as its driver reports it."""
 
     name: str
     compute_capability: tuple[int, int]
@@ -155,34 +157,35 @@ class SeenDevice:
 
 
 def is_there() -> bool:
-    """Whether NVIDIA's driver can be loaded."""
+    """Returns whether NVIDIA's driver can be loaded."""
     return _library() is not None
 
 
 def devices() -> list[SeenDevice]:
-    """Every device of this machine, in PyTorch's order; none without a driver.
+    """Returns the devices of this machine, in PyTorch's order; none without a driver.
 
-    Importing torch and waking a device through it takes seconds, which a search has better uses
-    for. Both obey CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
+    torch could tell them as well, but takes seconds to import and to initialise a device. Both
+    respect CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
     """
     library, count = _library(), c_int()
     if library is None:
         return []
-    if library.cuInit(0) or library.cuDeviceGetCount(byref(count)):  # no device is an error, too
+    # cuInit fails if there is no device.
+    if library.cuInit(0) or library.cuDeviceGetCount(byref(count)):
         return []
     return [_device(library, index) for index in range(count.value)]
 
 
-@functools.cache  # of what does not change while a process runs
+@functools.cache  # devices do not change while a process runs
 def device(index: int) -> SeenDevice:
-    """The device that PyTorch calls cuda:index. Raises IndexError where there is none."""
+    """Returns the device that PyTorch calls cuda:index. Raises IndexError if there is none."""
     return devices()[index]
 
 
 def uuid(index: int) -> str:
-    """The UUID of cuda:index as NVML writes it, `GPU-` and five groups of hex digits.
+    """Returns the UUID of cuda:index in NVML's format: `GPU-` and five groups of hex digits.
 
-    Raises DriverError where there is no such device.
+    Raises DriverError if there is no such device.
     """
     handle, raw = c_int(), (ctypes.c_ubyte * 16)()
     driver = load()
@@ -192,6 +195,7 @@ def uuid(index: int) -> str:
 
 
 def _device(library: Any, index: int) -> SeenDevice:
+    """Returns the device with this number, without making a context on it."""
     handle, name, memory_bytes = c_int(), ctypes.create_string_buffer(256), c_size_t()
     library.cuDeviceGet(byref(handle), index)
     library.cuDeviceGetName(name, len(name), handle)
@@ -210,7 +214,7 @@ def _device(library: Any, index: int) -> SeenDevice:
 
 
 def _library() -> Any:
-    """libcuda; None where it cannot be loaded."""
+    """Returns libcuda; None if it cannot be loaded."""
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -222,10 +226,10 @@ def _library() -> Any:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """How TMA sees a tensor, but for its address. Axes are in PyTorch's order, the last one
-    contiguous; at most five.
+    """The contents of a CUtensorMap (a TMA descriptor), except for the tensor's address.
 
-    Every argument is the one that Triton's launcher gives (its backends/nvidia/driver.c).
+    There are at most five axes, in PyTorch's order; the last one is contiguous. The driver gets the
+    same arguments as from Triton's launcher (backends/nvidia/driver.c).
     """
 
     dtype: int
@@ -235,14 +239,14 @@ class TensorMap:
     strides: tuple[int, ...]
     """In elements."""
     box: tuple[int, ...]
-    """Elements of one copy, by axis."""
+    """Elements that one copy loads, for each axis."""
     swizzle: int
     """A CUtensorMapSwizzle."""
     fill_nan: bool
-    """What lies outside the tensor reads as NaN, not as 0."""
+    """Whether elements outside of the tensor are read as NaN, not as 0."""
 
     def at(self, address: int, driver: Driver, device: int) -> ctypes.Array[ctypes.c_ubyte]:
-        """Memory that holds the map for a tensor at `address`; `aligned` finds it there."""
+        """Returns memory with the map of a tensor at `address`, at `aligned(memory)`."""
         memory = (ctypes.c_ubyte * (MAP_BYTES + _MAP_ALIGNMENT - 1))()
         place, tensor = c_void_p(aligned(memory)), c_void_p(address)
         arguments = place, *self._before, tensor, *self._after
@@ -256,7 +260,7 @@ class TensorMap:
     @functools.cached_property
     def _after(self) -> tuple[Any, ...]:
         rank = len(self.shape)
-        # The driver counts axes from the contiguous one, whose stride it does not take.
+        # The driver's first axis is the contiguous one, whose stride it does not take.
         steps = [self.element_bytes * step for step in reversed(self.strides[:-1])]
         return (
             (c_uint64 * rank)(*reversed(self.shape)),
@@ -269,5 +273,5 @@ class TensorMap:
 
 
 def aligned(memory: Any) -> int:
-    """The first address in a ctypes object at which a CUtensorMap may lie."""
+    """Returns the first address in a ctypes object that is aligned for a CUtensorMap."""
     return round_up(ctypes.addressof(memory), _MAP_ALIGNMENT)

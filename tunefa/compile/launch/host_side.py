@@ -1,4 +1,4 @@
-"""Launches of one config as its kernel file's host side asks for them, whatever the language."""
+"""Prepares the launch of a config, with any preprocess kernel, for all languages on GPUs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from tunefa.compile.launch import driver
 from tunefa.compile.launch.prepared import PreparedLaunch, Steps, apart, new_scratch
 
 Arguments = Callable[[Sequence[Tensor]], tuple[tuple[int, int, int], Sequence[Any]]]
-"""(grid, arguments) of one kernel, for a call's tensors."""
+"""A function from a call's tensors to (grid, arguments) of one kernel."""
 Start = Callable[[Any, Arguments, Sequence[Tensor]], Launch]
-"""A language's launch of a binary on tensors like these. Raises CompileError as `prepared`."""
+"""A language's function from (binary, its Arguments, tensors) to a prepared launch.
+
+It raises CompileError if the device lacks resources for the binary.
+"""
 
 
 def prepared(
     spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor], start: Start
 ) -> Launch:
-    """A launch on `tensors` (see a kernel's `arguments`) or others like them.
+    """Prepares a launch on `tensors` (see a kernel's `arguments`), or tensors of their layout.
 
-    Loads the binary, past the caller's stream and capture. Raises CompileError when the device has
-    too little of something for it.
+    Loads the binary, apart from the caller's stream and graph capture. Raises CompileError if the
+    device lacks resources for it.
     """
     spec = replace(spec, seen_sms=driver.device(tensors[0].get_device()).sms)
-    # Tensors are told apart by identity, and a caller may pass one as both k and v.
+    # Tensors are compared by identity, so a tensor that is passed as both k and v must become two.
     tensors = [tensor.detach() for tensor in tensors]
 
     def launch() -> Launch:
@@ -40,7 +43,9 @@ def prepared(
             start(compiled.binary, spec.arguments, both),
         ]
         if not all(isinstance(step, PreparedLaunch) for step in steps):
-            raise CompileError("its launch needs what only its language's own launcher does")
+            raise CompileError(
+                "its launch needs its language's launcher, which cannot follow a preprocess kernel"
+            )
         return Steps(steps, scratch)
 
     return apart(tensors[0].get_device(), launch)

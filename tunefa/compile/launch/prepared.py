@@ -1,7 +1,7 @@
-"""A launch with everything in place: a call swaps addresses and starts the kernel.
+"""Prepared launches: a call only writes new addresses and starts the kernel.
 
-Preparing one (loading the binary, the kernel's host side, checking the layout of its parameters)
-takes a millisecond; a call of it about two microseconds.
+Preparing a launch (loading the binary, running the kernel's host side, checking its parameters)
+takes about 1 ms; a call takes about 2 us.
 """
 
 from __future__ import annotations
@@ -25,37 +25,38 @@ from tunefa.compile.launch.driver import SUCCESS, Driver, TensorMap
 from tunefa.spec.rounding import round_up
 
 MAX_MAPS = 64
-"""Addresses whose tensor maps an argument keeps; a map takes half a kilobyte."""
-# CUlaunchConfig (cuda.h): grid and block sizes, shared memory; at 32 the stream, at 40 the
-# attributes and at 48 how many there are, here none. Then come the tensors' addresses, so that one
-# `pack_into` writes all that differs from call to call.
+"""How many tensor maps of an argument are kept, one for each address. A map takes 0.5 KB."""
+# CUlaunchConfig (cuda.h) has grid and block sizes, and shared memory; at byte 32 the stream, at 40
+# the attributes and at 48 their number, which is 0 here. The tensors' addresses follow at 56, so
+# that one `pack_into` writes the stream and all addresses.
 _SIZES = struct.Struct("7I")
 _STREAM_AT, _ADDRESSES_AT = 32, 56
 _LENGTH = struct.Struct("i")
 Returned = TypeVar("Returned")
 Scratch = Sequence[tuple[tuple[int, ...], torch.dtype]]
-"""Shapes and dtypes of memory that a call needs while it runs."""
+"""Shapes and dtypes of the memory that a call needs while it runs."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A loaded kernel, and how it is started."""
+    """A loaded kernel, and the size of its grid and blocks."""
 
     device: int
     function: int
     """CUfunction."""
     grid: tuple[int, int, int]
     threads: int
-    """Of one program."""
+    """Threads of one CTA."""
     smem_bytes: int
+    binary: object = None
+    """The owner of `function`, which must exist as long as it is used."""
 
 
 class PreparedLaunch:
-    """Starts one kernel on tensors that lie in memory as those it was prepared for.
+    """Starts one kernel, on tensors with the memory layout that it was prepared for.
 
-    Only their addresses count, not how they are viewed, but for the axes that a `Length` names.
-    Threads and streams may share it. Once a CUDA graph has captured it, it lives as long as the
-    process.
+    It uses only the tensors' addresses, and the lengths of axes for `Length` parameters. Threads
+    and streams may share it. When a CUDA graph has captured it, it lives as long as the process.
     """
 
     def __init__(
@@ -65,13 +66,14 @@ class PreparedLaunch:
         tensors: int,
         parameters: Sequence[Parameter],
         tables: Sequence[Tensor] = (),
-        binary: object = None,
     ) -> None:
-        """`tensors` says how many a call brings; `parameters` are all of the kernel's; `tables` are
-        tensors that some `Value` points to, `binary` is what owns the function: both live as long
-        as the launch."""
+        """Prepares a launch of a kernel with these `parameters`; calls have `tensors` tensors.
+
+        `tables` are tensors that a `Value` points to. They live as long as the launch, and so does
+        the kernel's binary.
+        """
         self._driver, self._device = driver, entry.device
-        self._tables, self._binary = tables, binary
+        self._tables, self._binary = tables, entry.binary
         self._lock = threading.Lock()
         self._streams: set[int] = set()
         self._immortal = False
@@ -93,17 +95,17 @@ class PreparedLaunch:
         base = ctypes.addressof(self._block)
         pointers = (base, entry.function, base + parameters_at, None)
         self._arguments = tuple(ctypes.c_void_p(pointer) for pointer in pointers)
-        # Bound once: every call looks them up.
+        # Attributes of this object are faster to look up.
         self._start, self._current_stream = driver.launch, driver.current_stream
         self._is_capturing = driver.is_capturing
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that it holds."""
+        """Device memory that it holds, in bytes."""
         return sum(table.untyped_storage().nbytes() for table in self._tables)
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Starts the kernel on the current stream of its device, which must be the current one."""
+        """Starts the kernel on the current stream of its device, the current device."""
         addresses = (*map(Tensor.data_ptr, tensors),)
         stream = self._current_stream(self._device)
         if not self._immortal and self._is_capturing():
@@ -121,13 +123,15 @@ class PreparedLaunch:
                 self._driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
 
     def _live_forever(self) -> None:
-        """Keeps function and tables for the rest of the process: a graph that is being captured
-        uses them at each replay, and says to nobody when it is gone."""
+        """Keeps the function and the tables for the rest of the process.
+
+        The graph that is being captured uses them in each replay, and its end cannot be noticed.
+        """
         self._immortal = True
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def _meet(self, stream: int) -> None:
-        """Has PyTorch wait for this stream before it gives the tables' memory to others."""
+        """Tells PyTorch not to reuse the tables' memory before this stream has finished."""
         for table in self._tables:
             table.record_stream(torch.cuda.current_stream(self._device))
         self._streams.add(stream)
@@ -135,42 +139,42 @@ class PreparedLaunch:
 
 @dataclass(frozen=True)
 class Steps:
-    """Launches one after the other, on the call's tensors and on scratch memory they share."""
+    """Several launches, one after the other, on the call's tensors and shared scratch memory."""
 
     launches: Sequence[Launch]
     scratch: Scratch
 
     @property
     def device_bytes(self) -> int:
-        """Device memory that they hold; scratch memory belongs to each call."""
+        """Device memory that they hold, in bytes, without the scratch memory of each call."""
         return sum(launch.device_bytes for launch in self.launches)
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Starts all of them; see `PreparedLaunch`."""
+        """Starts all launches; see `PreparedLaunch`."""
         tensors += new_scratch(self.scratch, tensors[0])
         for launch in self.launches:
             launch(*tensors)
 
 
 def new_scratch(scratch: Scratch, like: Tensor) -> tuple[Tensor, ...]:
-    """Uninitialised tensors on the device of another."""
+    """Returns uninitialised tensors on the device of `like`."""
     return tuple(like.new_empty(shape, dtype=dtype) for shape, dtype in scratch)
 
 
 class _Maps:
-    """The tensor maps of one argument by address: the `MAX_MAPS` that were made last.
+    """The tensor maps of one argument by address: the `MAX_MAPS` newest ones.
 
-    The launch's lock guards it.
+    The lock of the launch protects it.
     """
 
     def __init__(self, driver: Driver, device: int, map: TensorMap) -> None:
         self._driver, self._device, self._map = driver, device, map
         self._memory: dict[int, Any] = {}
         self.known: dict[int, int] = {}
-        """A tensor's address -> that of its map."""
+        """The address of the map, by the address of the tensor."""
 
     def add(self, address: int) -> int:
-        """The address of a new map for a tensor at `address`."""
+        """Makes a map for a tensor at `address`, and returns the map's address."""
         if len(self.known) == MAX_MAPS:
             oldest = next(iter(self.known))
             del self.known[oldest], self._memory[oldest]
@@ -181,10 +185,10 @@ class _Maps:
 
 
 def _block(entry: Entry, tensors: int, parameters: Sequence[Parameter]) -> Any:
-    """CUlaunchConfig, the tensors' addresses, a pointer to each parameter, and room for those that
-    are no addresses.
+    """Returns the memory of a launch: CUlaunchConfig, the tensors' addresses, a pointer to each
+    parameter, and the parameters that are values or lengths.
 
-    Pointers to tensor maps, and lengths, are left to the calls.
+    Calls write the addresses, the pointers to tensor maps, and the lengths.
     """
     places = _places(tensors, parameters)
     end = _ADDRESSES_AT + 8 * (tensors + len(parameters)) + sum(map(_room, parameters))
@@ -201,7 +205,7 @@ def _block(entry: Entry, tensors: int, parameters: Sequence[Parameter]) -> Any:
 
 
 def _places(tensors: int, parameters: Sequence[Parameter]) -> list[int]:
-    """Where in the block each parameter lies; of a tensor map, nowhere."""
+    """Returns the offset of each parameter in the block; for a tensor map it has no meaning."""
     places, free = [], _ADDRESSES_AT + 8 * (tensors + len(parameters))
     for each in parameters:
         places.append(_ADDRESSES_AT + 8 * each.tensor if isinstance(each, Pointer) else free)
@@ -210,17 +214,16 @@ def _places(tensors: int, parameters: Sequence[Parameter]) -> list[int]:
 
 
 def _room(parameter: Parameter) -> int:
-    """Bytes that it takes behind the pointers: each begins at a multiple of 8."""
+    """Returns the bytes that a parameter takes after the pointers, a multiple of 8."""
     return round_up(parameter.size, 8) if isinstance(parameter, Value | Length) else 0
 
 
 def apart(device: int, work: Callable[[], Returned]) -> Returned:
-    """`work()` on a device, where nothing that is in force for the caller reaches it.
+    """Returns `work()`, run in another thread and on another stream than the caller's.
 
-    A graph that the caller captures must see neither the copies nor the allocations that preparing
-    makes, and they have to outlast it: they happen in another thread, on a stream of their own.
-    A stream is not enough: PyTorch's CUDA graph trees send all that a thread allocates to their
-    pool.
+    If the caller captures a CUDA graph, the copies and allocations of `work` must not become part
+    of the graph, and must outlive it. Another stream alone is not enough: PyTorch's CUDA graph
+    trees put all allocations of a thread into the graph's pool.
     """
 
     def there() -> Returned:
@@ -236,7 +239,7 @@ def apart(device: int, work: Callable[[], Returned]) -> Returned:
 
 @functools.cache
 def _own_stream(device: int) -> torch.cuda.Stream:
-    """One of tunefa's own: those of PyTorch's pool go round, and a graph may be captured on one."""
+    """Returns a stream of tunefa's own: a graph may be captured on any stream of PyTorch's pool."""
     cuda: Any = torch.cuda  # parts of it have no types
     stream: torch.cuda.Stream = cuda.ExternalStream(drivers.load().new_stream(), device=device)
     return stream

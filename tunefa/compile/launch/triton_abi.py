@@ -1,9 +1,10 @@
-"""How a kernel that Triton compiled takes its parameters on NVIDIA chips.
+"""The parameters of a kernel that Triton compiled for an NVIDIA arch.
 
-In the order of its signature, without the constants: a pointer, a number of its type's width, and
-for a descriptor from the host a CUtensorMap, its shape in 32 bits and its strides in 64. Then come
-the pointers to global and to profiling scratch memory. So it is in Triton 3.6 to 3.9
-(`make_launcher` and `expand_signature` in backends/nvidia/driver.py); the PTX has the last word.
+They are in the order of its signature, without the constants: a pointer; a number with the width of
+its type; for a descriptor of the host, a CUtensorMap, its shape (32 bits each) and its strides (64
+bits each). The pointers to global and to profiling scratch memory follow. Source: `make_launcher`
+and `expand_signature` in backends/nvidia/driver.py of Triton 3.6 to 3.9. The sizes are compared
+with those in the PTX.
 """
 
 from __future__ import annotations
@@ -23,26 +24,29 @@ _NUMBERS = {
     "i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "u64": "Q",
     "fp32": "f", "fp64": "d",
 }  # fmt: skip
+_TENSOR_MAP_TYPES = {8: 10, 9: 8, 10: 9}
+"""CUtensorMapDataType (cuda.h) by the compiler's number of a type, where the two differ: fp32
+without denormals, fp64 and bf16 (as in Triton's backends/nvidia/driver.py)."""
 _ENTRY = re.compile(r"\.entry\s+\w+\s*\((.*?)\)", re.DOTALL)
 _PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)[^,\[]*(?:\[(\d+)\])?")
 _NO_SCRATCH = Value(bytes(8))
 
 
 def entry(binary: Any, device: int, grid: tuple[int, int, int]) -> Entry | None:
-    """The kernel of a loaded binary; None for one that needs more than a plain launch."""
+    """Returns the kernel of a loaded binary; None if only Triton's launcher can launch it."""
     made = binary.metadata
     scratch = made.global_scratch_size + made.profile_scratch_size
     if scratch or made.num_ctas != 1 or made.launch_pdl or made.launch_cooperative_grid:
         return None
-    return Entry(device, binary.function, grid, 32 * made.num_warps, made.shared)
+    return Entry(device, binary.function, grid, 32 * made.num_warps, made.shared, binary)
 
 
 def parameters(
     binary: Any, arguments: Sequence[Any], tensors: Sequence[Tensor]
 ) -> tuple[list[Parameter], list[Tensor]] | None:
-    """The parameters for `arguments`, and the tensors among these that are none of `tensors`.
+    """Returns the parameters for `arguments`, and the tables: tensors that are not in `tensors`.
 
-    None where they do not lie as the PTX has them, or hold what only Triton's launcher knows.
+    Returns None if an argument needs Triton's launcher, or if the sizes are not those in the PTX.
     """
     found: list[Parameter] = []
     tables: list[Tensor] = []
@@ -66,7 +70,7 @@ def parameters(
 
 
 def sizes(ptx: str) -> Iterator[int]:
-    """Bytes of each parameter of a PTX text's entry; none if it has no entry."""
+    """Yields the size in bytes of each parameter of the entry in `ptx`; none if it has no entry."""
     entry = _ENTRY.search(ptx)
     for bits, count in _PARAM.findall(entry[1] if entry else ""):
         yield int(bits) // 8 * int(count or 1)
@@ -82,22 +86,22 @@ def _number(kind: Any, argument: Any, tensors: Sequence[Tensor]) -> list[Paramet
 def _descriptor(
     meta: dict[str, Any] | None, argument: Any, tensors: Sequence[Tensor]
 ) -> list[Parameter] | None:
-    """`meta` is what the compiler says of it; None where the kernel takes it apart itself."""
-    at = place(argument.base, tensors)
-    special = getattr(argument, "round_f32_to_tf32", False)
-    if at is None or meta is None or special or meta["fp4_padded"] or meta.get("is_im2col"):
-        return None
-    # The compiler numbers the types as the device does, the driver a little otherwise.
-    from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
+    """Returns the parameters of a descriptor; None if only Triton's launcher can pass it.
 
+    `meta` is the compiler's metadata of the descriptor; None if the kernel does not use TMA.
+    """
+    at = place(argument["map"], tensors) if isinstance(argument, dict) else None
+    if at is None or meta is None or meta["fp4_padded"] or meta.get("is_im2col"):
+        return None
+    tensor, element = argument["map"], meta["elem_type"]
     map = TensorMap(
-        dtype=TMA_DTYPE_DEVICE_TO_HOST[meta["elem_type"]],
+        dtype=_TENSOR_MAP_TYPES.get(element, element),
         element_bytes=meta["elem_size"],
-        shape=tuple(argument.shape),
-        strides=tuple(argument.strides),
+        shape=tuple(argument.get("shape", tensor.shape)),
+        strides=tuple(argument.get("strides", tensor.stride())),
         box=tuple(meta["block_size"]),
         swizzle=meta["swizzle"],
-        fill_nan=argument.padding == "nan",
+        fill_nan=False,
     )
     shape = [Value(struct.pack("i", size)) for size in map.shape]
     return [Descriptor(at, map), *shape, *(Value(struct.pack("q", s)) for s in map.strides)]

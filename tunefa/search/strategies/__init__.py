@@ -1,8 +1,9 @@
-"""Strategies propose configs and are told trials; the search loop owns everything else.
+"""The search strategies. A strategy proposes configs and is told their trials; the search loop does
+everything else.
 
-A strategy is a module here, found by its file name, with a function `sampler(problem)`: an Optuna
-sampler that chooses among the feasible configs (`tunefa.sampler`). An Optuna study (`tunefa.study`)
-asks it, and remembers.
+A strategy is a module here, found by its file name. Its function `sampler(problem)` returns an
+Optuna sampler that chooses among the feasible configs (`tunefa.search.sampler`). An Optuna study
+(`tunefa.search.study`) asks the sampler and remembers the trials.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:  # they bring Optuna
 
 
 def names() -> list[str]:
-    """All strategies: the modules in this folder."""
+    """The names of all strategies: the modules in this folder."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def create(name: str, problem: SearchProblem, saved: Saved | None = None) -> Strategy:
-    """A strategy for one problem, its study kept in memory if nowhere else.
+    """Makes a strategy for one problem; its study is kept in `saved`, or in memory.
 
-    Raises TunefaError for an unknown name, and when the study cannot be kept.
+    Raises TunefaError for an unknown name, and if the study cannot be written.
     """
     if name not in names():
         raise unknown("strategy", name, names())
@@ -38,9 +39,10 @@ def create(name: str, problem: SearchProblem, saved: Saved | None = None) -> Str
 
 
 def fair_trials(name: str) -> float:
-    """Right trials of a strategy that tell how fast a kernel can be.
+    """The number of right trials of a strategy that show how fast a kernel can be.
 
-    Infinite for one that begins anywhere, whose module names no `FAIR_TRIALS`.
+    It is infinite for a strategy whose first trials may be any configs: its module has no
+    `FAIR_TRIALS`.
     """
     module = importlib.import_module(f"{__name__}.{name}")
     return float(getattr(module, "FAIR_TRIALS", math.inf))

@@ -1,4 +1,4 @@
-"""Optuna's Gaussian process."""
+"""Optuna's Gaussian process sampler."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tunefa.search.strategy import SearchProblem
 
 
 def sampler(problem: SearchProblem) -> FeasibleSampler:
-    """The GP as Optuna has it, moved to feasible configs."""
+    """Returns Optuna's GP sampler, each proposal moved to the nearest feasible config."""
     return Nearest(problem, optuna.samplers.GPSampler(seed=problem.seed))

@@ -7,5 +7,5 @@ from tunefa.search.strategy import SearchProblem
 
 
 def sampler(problem: SearchProblem) -> FeasibleSampler:
-    """Exhaustive search."""
+    """Returns a sampler that proposes every config."""
     return InOrder(problem, range(len(problem.configs)))

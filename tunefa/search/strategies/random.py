@@ -1,4 +1,4 @@
-"""Feasible configs in a random order: the line that a cleverer strategy must beat."""
+"""Feasible configs in a random order: the baseline for other strategies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tunefa.search.strategy import SearchProblem
 
 
 def sampler(problem: SearchProblem) -> FeasibleSampler:
-    """Uniform sampling without replacement."""
+    """Returns a sampler that draws uniformly, without replacement."""
     order = np.random.default_rng(problem.seed).permutation(len(problem.configs))
     return InOrder(problem, order.tolist())

@@ -1,4 +1,4 @@
-"""Optuna's tree-structured Parzen estimator."""
+"""Optuna's sampler by tree-structured Parzen estimators (TPE)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tunefa.search.strategy import SearchProblem
 
 
 def sampler(problem: SearchProblem) -> FeasibleSampler:
-    """Multivariate TPE as Optuna has it, moved to feasible configs."""
+    """Returns Optuna's multivariate TPE, each proposal moved to the nearest feasible config."""
     return Nearest(problem, optuna.samplers.TPESampler(seed=problem.seed, multivariate=True))

@@ -1,8 +1,8 @@
-"""Formats that records can be written in, and some that they can be read from.
+"""Formats that records can be exported to, and partly imported from.
 
-A format is one file of this folder, found by listing it. At module level it has `SUFFIXES`,
-`DESCRIPTION` and `dump`, `load` where reading is possible, and `holds(record) -> bool` where it
-cannot write every record; `dump` leaves out the others and says so.
+A format is a module in this folder, found by its file name, with `SUFFIXES`, `DESCRIPTION` and
+`dump`. It has `load` if it can be read, and `holds(record) -> bool` if it cannot write every
+record; then `dump` leaves out the others, with a comment.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from tunefa.store.record import Record
 
 
 class Format(Protocol):
-    """What the module of every format has."""
+    """The interface of a format's module."""
 
     SUFFIXES: tuple[str, ...]
-    """Ends of file names that mean this format, with their dots."""
+    """The suffixes of its files, with their dots."""
     DESCRIPTION: str
     """One line for the help text."""
 
     def dump(self, records: Sequence[Record]) -> str:
-        """The whole file that holds these records."""
+        """Returns the text of a file with these records."""
 
 
 class ReadableFormat(Format, Protocol):
-    """What the module of a format that can be read has as well."""
+    """The interface of a format's module, if the format can be read."""
 
     def load(self, text: str, where: str) -> list[Record]:
-        """The records in `text`; raises `TunefaError` beginning with `where`, the file's name."""
+        """Returns the records in `text`. Raises TunefaError, which begins with `where`."""
 
 
 def names() -> list[str]:
-    """All formats, sorted."""
+    """Returns the names of all formats, sorted."""
     modules = (module.name for module in pkgutil.iter_modules(__path__))
     return sorted(name for name in modules if not name.startswith("_"))
 
 
 def get(name: str) -> Format:
-    """The format of this name. Raises `TunefaError` when there is none."""
+    """Returns the format with this name. Raises TunefaError if there is none."""
     if name not in names():
         raise unknown("format", name, names())
     return cast(Format, import_module(f"{__name__}.{name}"))
 
 
 def readable(name: str) -> ReadableFormat:
-    """The format of this name. Raises `TunefaError` when it can only be written, or is unknown."""
+    """Returns the format with this name. Raises TunefaError if it is unknown or cannot be read."""
     found = get(name)
     if not hasattr(found, "load"):
         known = ", ".join(each for each in names() if hasattr(get(each), "load"))
@@ -59,9 +59,9 @@ def readable(name: str) -> ReadableFormat:
 
 
 def for_path(path: Path | str) -> str:
-    """The name of the format that a file's name asks for; the longest suffix decides.
+    """Returns the name of the format that a file's suffix means; the longest suffix decides.
 
-    Raises `TunefaError` when no format has the suffix.
+    Raises TunefaError if no format has the suffix.
     """
     file_name = Path(path).name.lower()
     suffixes = {suffix: name for name in names() for suffix in get(name).SUFFIXES}

@@ -1,4 +1,4 @@
-"""FlexAttention's `kernel_options`, for people who stay with PyTorch's own kernel."""
+"""Export to FlexAttention's `kernel_options`, for users of PyTorch's own kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tunefa.store.record import Record
 SUFFIXES = (".flex.py",)
 DESCRIPTION = "Python: kernel_options of PyTorch's FlexAttention per workload"
 
-# What FlexAttention's template shares with our kernels; it chooses the rest by itself.
+# The parameters that FlexAttention's template shares with tunefa's; it chooses the others.
 _OPTIONS = ("BLOCK_M", "BLOCK_N", "num_warps", "num_stages")
 
 _HEAD = '''\
@@ -27,15 +27,15 @@ KERNEL_OPTIONS = {
 
 
 def holds(record: Record) -> bool:
-    """Whether it is of a Triton kernel, and its config has all of these options."""
+    """Returns whether the record is of a Triton kernel, and its config has all of these options."""
     return is_of_gpu(record) and all(option in record.config for option in _OPTIONS)
 
 
 def dump(records: Sequence[Record]) -> str:
-    """A Python module whose `KERNEL_OPTIONS` maps a workload to the options of its best record.
+    """Returns a Python module whose `KERNEL_OPTIONS` maps a workload to its best record's options.
 
-    Comments name the records that were left out: those without these options, and all but the best
-    of a workload.
+    Comments name the records that are left out: records without these options, and all but the best
+    record of a workload.
     """
     lines = [_HEAD]
     written: set[str] = set()
@@ -43,7 +43,7 @@ def dump(records: Sequence[Record]) -> str:
         workload = str(record.workload)
         missing = [option for option in _OPTIONS if option not in record.config]
         if not holds(record):
-            reason = f"it has no {', '.join(missing)}" if missing else "it is no Triton kernel's"
+            reason = f"it has no {', '.join(missing)}" if missing else "it is not a Triton kernel's"
             lines.append(f"    # left out, {reason}: {workload}: {record.summary}\n")
         elif workload in written:
             lines.append(f"    # left out, not the best for {workload}: {record.summary}\n")

@@ -1,4 +1,4 @@
-"""The same document as YAML's, for programs."""
+"""Export to JSON, and import: the same document as in YAML, for programs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ DESCRIPTION = "the same document as JSON, complete; `tunefa import` reads it"
 
 
 def dump(records: Sequence[Record]) -> str:
-    """The records as one JSON document."""
+    """Returns the records as one JSON document."""
     return json.dumps(document.to_data(records), indent=2, allow_nan=False) + "\n"
 
 
 def load(text: str, where: str) -> list[Record]:
-    """The records of a JSON document; raises `TunefaError` with `where`, and the line if known."""
+    """Returns the records of a JSON document.
+
+    Raises TunefaError, with `where` and if possible the line, if it is not valid.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]

@@ -1,4 +1,4 @@
-"""A Python module that needs nothing but Python, for programs that do not want to import tunefa."""
+"""Export to a Python module that needs only the standard library, for programs without tunefa."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config_for(workload: str, arch: "str | None" = None) -> dict:
 
 
 def dump(records: Sequence[Record]) -> str:
-    """A Python module with the function `config_for(workload, arch=None)`."""
+    """Returns a Python module with the function `config_for(workload, arch=None)`."""
     entries = [
         {
             "workload": str(record.workload),

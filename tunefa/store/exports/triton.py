@@ -1,4 +1,4 @@
-"""`triton.Config` lines, for kernels of one's own that take the same parameters."""
+"""Export to `triton.Config` lines, for users' own kernels that have the same parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunefa.store.record import Record
 SUFFIXES = (".triton.py",)
 DESCRIPTION = "Python: a list of triton.Config per workload, for @triton.autotune"
 
-# Arguments of triton.Config itself; everything else of a config is a parameter of the kernel.
+# Arguments of triton.Config itself. All others in a config are parameters of the kernel.
 _LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 _HEAD = '''\
@@ -34,22 +34,25 @@ if hasattr(triton.Config({}), "multibuffer"):
 
 
 def holds(record: Record) -> bool:
-    """Whether it is of a Triton kernel, for NVIDIA GPUs or for NPUs."""
+    """Returns whether the record is of a Triton kernel, for NVIDIA GPUs or for NPUs."""
     return is_of_gpu(record) or _is_of_npu(record)
 
 
 def is_of_gpu(record: Record) -> bool:
-    """Whether it is of a Triton kernel for GPUs; one that is not here is known by its num_warps."""
+    """Returns whether the record is of a Triton kernel for GPUs.
+
+    An unknown kernel counts as one if its config has num_warps.
+    """
     if record.kernel in kernels.names():
         return kernels.load(record.kernel).language == "triton"
     return "num_warps" in record.config
 
 
 def dump(records: Sequence[Record]) -> str:
-    """A Python module whose `CONFIGS` maps a workload to its configs, best first.
+    """Returns a Python module whose `CONFIGS` maps a workload to its configs, the best first.
 
-    Those for NPUs count where triton-ascend is Triton. A comment says what was left out because it
-    is no Triton kernel's.
+    Configs for NPUs are added only where triton-ascend is installed as triton. Comments name the
+    records that are left out because they are not of a Triton kernel.
     """
     of_npus = [record for record in records if _is_of_npu(record)]
     lines = [_HEAD, *_entries([each for each in records if each not in of_npus], "    "), "}\n"]
@@ -59,7 +62,7 @@ def dump(records: Sequence[Record]) -> str:
 
 
 def _entries(records: Sequence[Record], indent: str) -> Iterator[str]:
-    """By workload, a list of configs; what cannot be written stands before it."""
+    """Yields, for each workload, comments on records that are left out, then its configs."""
     ranked = sorted(records, key=lambda record: (str(record.workload), record.rank))
     for workload, group in groupby(ranked, key=lambda record: str(record.workload)):
         configs = []
@@ -69,7 +72,7 @@ def _entries(records: Sequence[Record], indent: str) -> Iterator[str]:
                 line = _npu_line(record) if _is_of_npu(record) else _config_line(record.config)
                 configs.append(f"{indent}    {line},\n")
             else:
-                yield f"{indent}# left out, no Triton kernel: {workload}: {record.summary}\n"
+                yield f"{indent}# left out, not a Triton kernel: {workload}: {record.summary}\n"
         if configs:
             yield from (f"{indent}{workload!r}: [\n", *configs, f"{indent}],\n")
 
@@ -88,7 +91,7 @@ def _npu_line(record: Record) -> str:
 def _config_line(config: Mapping[str, Any]) -> str:
     kernel_args = {key: value for key, value in config.items() if key not in _LAUNCH_OPTIONS}
     launch_args = {key: config[key] for key in _LAUNCH_OPTIONS if key in config}
-    if launch_args.get("maxnreg") == 0:  # ours for "no limit", which Triton spells None
+    if launch_args.get("maxnreg") == 0:  # 0 means no limit, which is None in Triton
         launch_args["maxnreg"] = None
     arguments = [repr(kernel_args), *(f"{key}={value!r}" for key, value in launch_args.items())]
     return f"triton.Config({', '.join(arguments)})"

@@ -1,4 +1,4 @@
-"""tunefa's own document: what the store holds, complete and portable."""
+"""Export to YAML, and import: the document that the store itself uses."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DESCRIPTION = "tunefa's own document, complete; `tunefa import` and the runtime 
 
 
 def dump(records: Sequence[Record]) -> str:
-    """The records as one YAML document."""
+    """Returns the records as one YAML document."""
     return strict_yaml.dump(document.to_data(records))
 
 
 def load(text: str, where: str) -> list[Record]:
-    """The records of a YAML document; raises `TunefaError` with `where` and the line."""
+    """Returns the records of a YAML document. Raises TunefaError, with the line, if not valid."""
     return document.from_data(strict_yaml.load(text, where), where)

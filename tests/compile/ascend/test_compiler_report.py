@@ -1,4 +1,4 @@
-"""tunefa/compile/ascend/verdict.py on what the compiler itself wrote, in recordings/."""
+"""tunefa/compile/ascend/compiler_report.py on what the compiler itself wrote, in recordings/."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tunefa.compile.ascend import cache, verdict
-from tunefa.compile.ascend.verdict import Output, Verdict
+from tunefa.compile.ascend import cache, compiler_report
+from tunefa.compile.ascend.compiler_report import CompilerReport, Output
 
 RECORDINGS = Path(__file__).with_name("recordings")
 
@@ -20,13 +20,13 @@ def recorded(name: str) -> Output:
     return Output(data["returncode"], data["stderr"], tuple(data["plans"]))
 
 
-def required(found: Verdict) -> dict[str, int | None]:
+def required(found: CompilerReport) -> dict[str, int | None]:
     """What each memory that overflows is asked for."""
     return {name: m.required_bytes for name, m in found.memories.items() if m.overflows}
 
 
 def test_it_fits() -> None:
-    found = verdict.of(recorded("fits"))
+    found = compiler_report.from_output(recorded("fits"))
     assert (found.status, found.reason, found.retries) == ("fits", "", 0)
     peaks = {name: memory.peak_bytes for name, memory in found.memories.items()}
     assert peaks == {"ub": 156800, "l1": 163840, "l0c": 98304}
@@ -36,7 +36,7 @@ def test_it_fits() -> None:
 def test_it_fits_though_the_compiler_exits_with_1() -> None:
     output = recorded("fits_1.2.0")
     assert output.returncode == 1
-    assert verdict.of(output).status == "fits"
+    assert compiler_report.from_output(output).status == "fits"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_it_fits_though_the_compiler_exits_with_1() -> None:
     ],
 )
 def test_an_overflow_says_what_it_asks_of_each_memory(name: str, needs: dict[str, int]) -> None:
-    found = verdict.of(recorded(name))
+    found = compiler_report.from_output(recorded(name))
     assert found.status == "overflow"
     assert required(found) == needs
     available = {"ub": 196608, "l1": 524288, "l0c": 131072}
@@ -61,44 +61,44 @@ def test_an_overflow_says_what_it_asks_of_each_memory(name: str, needs: dict[str
 
 def test_another_run_adds_the_memories_that_one_thread_did_not_get_to() -> None:
     alone = recorded("l0c_overflow")
-    found = verdict.of(alone, [recorded("l0c_and_ub_overflow")])
+    found = compiler_report.from_output(alone, [recorded("l0c_and_ub_overflow")])
     assert required(found) == {"l0c": 262144, "ub": 265216}
-    assert required(verdict.of(alone, [recorded("crash")])) == {"l0c": 262144}
+    assert required(compiler_report.from_output(alone, [recorded("crash")])) == {"l0c": 262144}
 
 
 def test_flags_that_the_compiler_changed_are_told() -> None:
     flags = {"enable-code-motion": False, "enable-auto-multi-buffer": False}
     fits, fails = (
-        verdict.of(recorded("retried_and_fits")),
-        verdict.of(recorded("retried_and_fails")),
+        compiler_report.from_output(recorded("retried_and_fits")),
+        compiler_report.from_output(recorded("retried_and_fails")),
     )
     assert (fits.status, fits.changed, fits.retries) == ("fits", flags, 2)
     assert (fails.status, fails.changed, fails.retries) == ("overflow", flags, 2)
 
 
 def test_1_1_0_retries_without_a_word() -> None:
-    found = verdict.of(recorded("ub_overflow"))
+    found = compiler_report.from_output(recorded("ub_overflow"))
     assert (dict(found.changed), found.retries) == ({}, 4)
 
 
 def test_a_crash_is_no_overflow() -> None:
     output = recorded("crash")
     assert output.returncode == -11
-    found = verdict.of(output)
+    found = compiler_report.from_output(output)
     assert (found.status, dict(found.memories)) == ("crash", {})
     assert found.reason == "the compiler died with exit code -11"
 
 
 def test_an_error_is_told_in_the_words_of_the_compiler() -> None:
-    found = verdict.of(recorded("error"))
+    found = compiler_report.from_output(recorded("error"))
     assert found.status == "error" and "linalg.nothing" in found.reason
-    silent = verdict.of(Output(1, "[ERROR] Cannot find hivmc under $PATH\n"))
-    assert silent.reason == "the compiler fails and does not say why"
+    silent = compiler_report.from_output(Output(1, "[ERROR] Cannot find hivmc under $PATH\n"))
+    assert silent.reason == "the compiler fails and gives no reason"
 
 
 def test_a_plan_that_a_crash_cut_short_is_none() -> None:
-    assert verdict.read_plan('{"Header": {') is None
-    assert verdict.of(Output(0, "", (None,))).memories == {}
+    assert compiler_report.read_plan('{"Header": {') is None
+    assert compiler_report.from_output(Output(0, "", (None,))).memories == {}
 
 
 def test_the_workspace_is_read_from_the_last_ir() -> None:
@@ -107,20 +107,20 @@ def test_the_workspace_is_read_from_the_last_ir() -> None:
         "{hacc.function_kind = #hacc.function_kind<HOST>} {\n"
         "    %c131072 = arith.constant 131072 : index\n    return %c131072 : index\n"
     )
-    assert verdict.workspace_bytes(ir) == 131072
-    assert verdict.workspace_bytes("module {}") is None
+    assert compiler_report.workspace_bytes(ir) == 131072
+    assert compiler_report.workspace_bytes("module {}") is None
 
 
 @pytest.mark.parametrize("name", ["fits", "l0c_and_ub_overflow", "retried_and_fits"])
 def test_the_cache_gives_back_what_it_got(name: str) -> None:
-    found = verdict.of(recorded(name))
+    found = compiler_report.from_output(recorded(name))
     cache.save("ab12", found)
     kept = cache.load("ab12")
     assert kept is not None and asdict(kept) == asdict(found)
 
 
 def test_a_damaged_entry_is_missing() -> None:
-    cache.save("ab12", Verdict("error", "why"))
+    cache.save("ab12", CompilerReport("error", "why"))
     path = cache._path("ab12")
     path.write_text(path.read_text()[:-5])
     assert cache.load("ab12") is None
@@ -132,7 +132,11 @@ def test_equal_programs_have_equal_names_however_they_are_numbered() -> None:
     head = "// -----// IR Dump After ConvertHIVMToStandard //----- //\n"
     first = f"{head}#map = affine_map<(d0) -> (d0 * 2)>\n%1 = vadd %a, %0#1 [#map]\n%2 = vexp %1\n"
     again = f"{head}#map3 = affine_map<(d0) -> (d0 * 4)>\n%7 = vexp %5\n%5 = vadd %a, %4 [#map3]\n"
-    assert verdict.code(first) == verdict.code(again)
-    assert verdict.code(first) == verdict.code(f"%9 = of an attempt that failed\n{first}")
-    assert verdict.code(first) != verdict.code(first.replace("vexp", "vln"))
-    assert verdict.code(first) == verdict.code(f'{first}loc("/tmp/x/kernel.mlir":1:1): hivmc\n')
+    assert compiler_report.code(first) == compiler_report.code(again)
+    assert compiler_report.code(first) == compiler_report.code(
+        f"%9 = of an attempt that failed\n{first}"
+    )
+    assert compiler_report.code(first) != compiler_report.code(first.replace("vexp", "vln"))
+    assert compiler_report.code(first) == compiler_report.code(
+        f'{first}loc("/tmp/x/kernel.mlir":1:1): hivmc\n'
+    )

@@ -1,4 +1,4 @@
-"""Finds a CPython 3.11: the wheels of the front end and of the compiler are for no other."""
+"""Finds a CPython 3.11, the only one that both front end and compiler have wheels for."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PLACES = (
 
 
 def find(chosen: str | None = None) -> Path:
-    """The Python that `chosen` names, or one that is found.
+    """Returns the Python at the path `chosen`; for None, one that it finds on this machine.
 
-    Raises TunefaError where that is no CPython 3.11 that can make environments, or there is none.
+    Raises TunefaError if there is no CPython 3.11 that can make virtual environments.
     """
     wanted = "{}.{}".format(*pins.PYTHON)
     if chosen is not None:
         if why := _why_not(chosen):
-            raise TunefaError(f"{chosen} does not serve: {why}: name a CPython {wanted}")
+            raise TunefaError(f"{chosen} cannot be used: {why}: name a CPython {wanted}")
         return Path(chosen).absolute()
     tried: dict[str, str] = {}
     for each in _candidates():
@@ -50,7 +50,7 @@ def find(chosen: str | None = None) -> Path:
 
 
 def _candidates() -> Iterator[str]:
-    """This Python if it is one, the one on PATH, then where pyenv and the like keep theirs."""
+    """Yields this Python if it is one, the one on PATH, then those of pyenv, uv and conda."""
     wanted = "{}.{}".format(*pins.PYTHON)
     if sys.version_info[:2] == pins.PYTHON:
         yield sys.executable
@@ -62,7 +62,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _why_not(python: str) -> str | None:
-    """Why a Python does not serve, in words; None if it does."""
+    """Returns why a Python cannot be used; None if it can."""
     try:
         done = subprocess.run(
             [python, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30
@@ -71,8 +71,8 @@ def _why_not(python: str) -> str | None:
         return f"it does not run ({error})"
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return f"it makes no environments ({last})"
+        return f"it cannot make environments ({last})"
     said = done.stdout.split()
     if said == ["CPython", *map(str, pins.PYTHON)]:
         return None
-    return f"it is {said[0]} {'.'.join(said[1:])}" if len(said) == 3 else "it is no Python"
+    return f"it is {said[0]} {'.'.join(said[1:])}" if len(said) == 3 else "it is not a Python"

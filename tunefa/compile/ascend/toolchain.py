@@ -1,4 +1,4 @@
-"""Where the compiler's own environment is, and what state it is in."""
+"""The installed front end and compiler: where they are, and which versions."""
 
 from __future__ import annotations
 
@@ -17,71 +17,74 @@ from tunefa.errors import TunefaError
 
 SETUP = "tunefa ascend setup"
 READY = "ready.json"
-"""In each folder, written last: one without it is not whole."""
+"""The file that marks an installed folder as complete. It is written last."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True)
-class Sidecar:
-    """What compiles kernels for Ascend."""
+class Toolchain:
+    """The installed front end and compiler."""
 
     python: Path
-    """Of the front end's environment."""
+    """The Python of the front end's environment."""
     front_end: str
-    """Version of triton-ascend."""
+    """The version of triton-ascend."""
     compiler: Path
-    """bishengir-compile."""
+    """The path of bishengir-compile."""
     version: str
-    """What the compiler says of itself: "1.1.0 (428ab8fdab46 2026-04-30)"."""
+    """The version that the compiler reports: "1.1.0 (428ab8fdab46 2026-04-30)"."""
 
     @property
     def short_version(self) -> str:
-        """1.1.0 of "1.1.0 (428ab8fdab46 2026-04-30)"."""
+        """The first part of `version`: "1.1.0"."""
         return self.version.split(" ", 1)[0]
 
 
 def folder() -> Path:
-    """Of everything that `setup` makes."""
+    """Returns the folder of all that `tunefa ascend setup` installs."""
     return assets.home() / "ascend"
 
 
 def front_end_folder() -> Path:
-    """The environment of triton-ascend."""
+    """Returns the folder of triton-ascend's environment."""
     return folder() / f"front_end-{pins.FRONT_END}"
 
 
 def compiler_folder(version: str) -> Path:
-    """Where one version of ascendnpu-ir is unpacked."""
+    """Returns the folder of one version of ascendnpu-ir."""
     return folder() / f"compiler-{version}"
 
 
 def python() -> Path:
-    """The Python of the front end, there or not."""
+    """Returns the path of the front end's Python, which may not exist yet."""
     return front_end_folder() / "bin" / "python"
 
 
 def is_ready(path: Path) -> bool:
-    """Whether a folder of `setup` is whole."""
+    """Returns whether a folder of `tunefa ascend setup` is complete."""
     return (path / READY).is_file()
 
 
-def installed() -> Sidecar:
-    """What is installed. Raises TunefaError, with the command that installs it, if nothing is."""
+def installed() -> Toolchain:
+    """Returns what is installed.
+
+    Raises TunefaError, with the command that installs it, if a part is missing.
+    """
     if not is_ready(front_end_folder()):
-        raise TunefaError(f"no compiler found: Ascend's front end is not there: run '{SETUP}'")
+        raise TunefaError(f"no compiler found: Ascend's front end is not installed: run '{SETUP}'")
     chosen = _chosen()
     if chosen is None:
-        raise TunefaError(f"no compiler found: Ascend's compiler is not there: run '{SETUP}'")
+        raise TunefaError(f"no compiler found: Ascend's compiler is not installed: run '{SETUP}'")
     compiler = Path(chosen["path"])
     if not compiler.is_file():
-        raise TunefaError(f"no compiler found: {compiler} is gone: run '{SETUP}'")
-    return Sidecar(python(), pins.FRONT_END, compiler, chosen["version"])
+        raise TunefaError(f"no compiler found: {compiler} is missing: run '{SETUP}'")
+    return Toolchain(python(), pins.FRONT_END, compiler, chosen["version"])
 
 
 def choose(compiler: Path) -> str:
-    """Makes it the compiler from now on, and returns its version.
+    """Makes the file at `compiler` the one that is used, and returns its version.
 
-    Raises TunefaError for a file that is no bishengir-compile or does not run.
+    Raises TunefaError if it is not a bishengir-compile, or does not run.
     """
     version = version_of(compiler)
     folder().mkdir(parents=True, exist_ok=True)
@@ -92,9 +95,9 @@ def choose(compiler: Path) -> str:
     return version
 
 
-@functools.cache  # of a file that an upgrade puts elsewhere
+@functools.cache  # another version has another path
 def version_of(compiler: Path) -> str:
-    """What a compiler says of itself. Raises TunefaError where it says nothing of the kind."""
+    """Returns the version that a compiler reports. Raises TunefaError if it does not report one."""
     try:
         done = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -102,13 +105,13 @@ def version_of(compiler: Path) -> str:
     first = (done.stdout.strip().splitlines() or [""])[0]
     found = _VERSION.search(first)
     if not first.startswith("bishengir-compile") or found is None:
-        raise TunefaError(f"{compiler} is no bishengir-compile: it says {first[:80]!r}")
+        raise TunefaError(f"{compiler} is not a bishengir-compile: it prints {first[:80]!r}")
     made = re.search(r"([0-9a-f]{12}) (\d{4}-\d\d-\d\d)", first)
     return f"{found[0]} ({made[1]} {made[2]})" if made else found[0]
 
 
 def state() -> dict[str, Any]:
-    """Plain data for `tunefa doctor`: what is there, and why it does not compile if it does not."""
+    """Returns plain data for `tunefa doctor`: what is installed, and any problem with it."""
     there = [version for version in pins.COMPILERS if is_ready(compiler_folder(version))]
     report: dict[str, Any] = {"folder": str(folder()), "compilers_installed": there}
     try:
@@ -125,7 +128,7 @@ def state() -> dict[str, Any]:
 
 
 def _chosen() -> Mapping[str, str] | None:
-    """What `choose` wrote; None where there is nothing whole."""
+    """Returns what `choose` wrote; None if there is nothing, or it is damaged."""
     try:
         data = json.loads((folder() / "compiler.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How long a config is expected to take, before any compiler has seen it."""
+"""The time that a config is expected to take, without compiling it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from tunefa.spec.trial import Config
 
 
 def expected_us(case: Case, config: Config) -> float:
-    """The cost model's time, from the space's lower bounds; infinite if the config cannot run."""
+    """Returns the time of one launch in us, by the cost model for the case's arch.
+
+    The resources are the lower bounds of the search space. Infinity means that the config cannot
+    run.
+    """
     if isinstance(case.arch, NpuArch):
         return npu_model.time_us(case.workload, case.device, case.npu_tiling(config))
     arch = gpu(case.arch)

@@ -1,8 +1,9 @@
-"""What the compiler says of one kernel: whether it fits a core's memories, and by how much.
+"""The compiler's report on one kernel: whether it fits the memories of a core, and by how much.
 
-Written from outputs of bishengir-compile 1.1.0 and 1.2.0. Without `hivmc`, the closed last step
-that only CANN has, it plans all memory, looks for `hivmc` a second time and stops: a kernel that
-gets that far fits. 1.1.0 then exits with 0, 1.2.0 with 1.
+It is read from the output of bishengir-compile 1.1.0 and 1.2.0. The last step, `hivmc`, is closed
+and only in CANN. Without it, the compiler plans all memories, looks for `hivmc` a second time and
+stops. So a kernel fits if the compiler looks for `hivmc` twice; then 1.1.0 exits with 0, 1.2.0
+with 1.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tunefa.spec.rounding import ceil_div
 Status = Literal["fits", "overflow", "error", "crash", "timeout"]
 
 _MEMORIES = {"ub": "ub", "cbuf": "l1", "cc": "l0c"}
-"""tunefa's names for the compiler's."""
+"""tunefa's names of memories, by the compiler's names."""
 _OVERFLOW = re.compile(r"\b(ub|cbuf|cc) overflow, requires (\d+) bits while (\d+) bits available")
 _NOT_FOUND = "Cannot find hivmc"
 _NOTE = re.compile(r"^\[NOTE\] Due to .*?; compilation (?:then|still) ", re.MULTILINE)
@@ -28,8 +29,8 @@ _SET = re.compile(r"set ([\w-]+) to (true|false)")
 _FAILED_PASS = re.compile(r"error: Failed to run BiShengHIR pipeline")
 _ERROR = re.compile(r"(?:\berror: |\[ERROR\] |LLVM ERROR|Assertion)(?!Failed to run BiSheng).*")
 _UNTELLING = ("hivmc", " overflow, requires ")
-# What differs between two runs of 1.2.0 that make the same: the order of workspaces and all that is
-# numbered, the folder.
+# These parts differ between runs of 1.2.0 on the same program: numbers of values, the order of
+# workspaces, and the folder.
 _NUMBERED = re.compile(r"%\w+(?::\d+)?(?:#\d+)?|#map\d*")
 _ACCIDENTAL = ("affine_map<", "loc(", "hivmc")
 _WORKSPACE = re.compile(
@@ -43,77 +44,77 @@ class Memory:
 
     available_bytes: int | None = None
     required_bytes: int | None = None
-    """What an overflowing kernel asks for; it may equal `available_bytes`, and overflow still."""
+    """What a kernel that overflows needs; it may be equal to `available_bytes`. None if it fits."""
     peak_bytes: int | None = None
-    """The highest address that is used; None where nothing was planned."""
+    """The highest address in use; None if the compiler made no plan."""
     sum_bytes: int | None = None
-    """Of all buffers, as if none shared its place: the planner reuses places only when it must, so
-    this grows with the tile where the peak does not."""
+    """The sum of all buffers, without reuse of places. It grows with the tile even where the peak
+    does not, because the planner reuses places only if it must."""
 
     @property
     def overflows(self) -> bool:
-        """Whether the kernel asks for more than there is."""
+        """Whether the kernel does not fit this memory."""
         return self.required_bytes is not None
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What came of compiling one kernel."""
+class CompilerReport:
+    """The result of compiling one kernel."""
 
     status: Status
     reason: str = ""
-    """Why it does not fit, in words."""
+    """Why it does not fit or does not compile; empty if it fits."""
     memories: Mapping[str, Memory] = field(default_factory=dict, hash=False)
-    """By name: `ub` (of one vector core), `l1`, `l0c`."""
+    """By name: `ub` (of one vector core), `l1` and `l0c`."""
     workspace_bytes: int | None = None
-    """Global memory that one core wants for what cube and vector cores hand each other."""
+    """Global memory of one core, for data that cube unit and vector cores exchange."""
     changed: Mapping[str, bool] = field(default_factory=dict, hash=False)
-    """Flags that the compiler set otherwise by itself, after an overflow: what it compiled at last
-    is not what it was asked for."""
+    """Flags that the compiler itself changed after an overflow, and their values: the program was
+    compiled with them, not with the requested ones."""
     retries: int = 0
-    """How often it tried anew; 1.1.0 does not say with what."""
+    """How often it tried again; 1.1.0 does not report with which flags."""
     code: str | None = None
-    """Names the program that came out: equal names, equal programs. None where none did."""
+    """A hash of the compiled program; None if there is none."""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a run of the compiler left."""
+    """The output of one run of the compiler."""
 
     returncode: int
     stderr: str
     plans: tuple[Any, ...] = ()
-    """Its memory_info_*.json, read."""
+    """The content of its memory_info_*.json files."""
 
 
-def of(output: Output, others: Iterable[Output] = ()) -> Verdict:
-    """The verdict of a run; `others` of the same kernel may name more memories that overflow."""
+def from_output(output: Output, others: Iterable[Output] = ()) -> CompilerReport:
+    """Returns the report of a run; `others` are runs of the same kernel with more overflows."""
     log, plans = output.stderr, _planned(output.plans)
     changed, failures = _changed(log), len(_FAILED_PASS.findall(log))
     if output.returncode < 0 or output.returncode >= 128:
         reason = f"the compiler died with exit code {output.returncode}"
-        return Verdict("crash", reason)
+        return CompilerReport("crash", reason)
     if output.returncode == 0 or log.count(_NOT_FOUND) >= 2:
-        return Verdict("fits", "", plans, None, changed, failures or log.count(_RETRYING))
+        return CompilerReport("fits", "", plans, None, changed, failures or log.count(_RETRYING))
     retries = log.count(_RETRYING) or max(0, failures - 1)
     for each in (output, *others):
         plans |= {k: v for k, v in _planned(each.plans).items() if v.overflows or k not in plans}
         for scope, required, available in _OVERFLOW.findall(each.stderr):
             plans[_MEMORIES[scope]] = _overflow(required, available)
     if any(memory.overflows for memory in plans.values()):
-        return Verdict("overflow", _in_words(plans), plans, None, changed, retries)
-    return Verdict("error", _first_error(log), plans, None, changed, retries)
+        return CompilerReport("overflow", _in_words(plans), plans, None, changed, retries)
+    return CompilerReport("error", _first_error(log), plans, None, changed, retries)
 
 
 def workspace_bytes(ir: str) -> int | None:
-    """What the function that tells a launcher the size of the workspace returns."""
+    """Returns the size of the workspace in bytes, from the function in `ir` that returns it."""
     found = _WORKSPACE.search(ir)
     return int(found[1]) if found else None
 
 
 def code(ir: str) -> str:
-    """A name for the last IR that was printed, whatever its values and workspaces are numbered."""
+    """Returns a hash of the last IR in `ir`, which is independent of numbers of values."""
     last = ir[ir.rfind("IR Dump After") :]
     lines = (_NUMBERED.sub("%", line).strip() for line in last.splitlines())
     telling = sorted(line for line in lines if not any(each in line for each in _ACCIDENTAL))
@@ -121,7 +122,7 @@ def code(ir: str) -> str:
 
 
 def read_plan(text: str) -> Any:
-    """A memory_info_*.json; None for one that is not whole, as a crash leaves it."""
+    """Returns the content of a memory_info_*.json; None if a crash left it incomplete."""
     try:
         return json.loads(text)
     except ValueError:
@@ -129,7 +130,7 @@ def read_plan(text: str) -> Any:
 
 
 def _planned(plans: Iterable[Any]) -> dict[str, Memory]:
-    """Each memory of the plans of one run."""
+    """Returns the memories in the plans of one run."""
     memories: dict[str, Memory] = {}
     for record in (record for plan in plans if plan for record in plan["Record"]):
         name = _MEMORIES.get(record["scope"])
@@ -152,7 +153,7 @@ def _overflow(required_bits: str, available_bits: str) -> Memory:
 
 
 def _changed(log: str) -> dict[str, bool]:
-    """Flags that the compiler says it changed, in its last word on them."""
+    """Returns the flags that the compiler changed, from the last line about them."""
     for line in reversed(log.splitlines()):
         if _NOTE.match(line):
             return {flag: value == "true" for flag, value in _SET.findall(line)}
@@ -168,7 +169,7 @@ def _in_words(memories: Mapping[str, Memory]) -> str:
 
 
 def _first_error(log: str) -> str:
-    """The first line that says what is wrong, in at most 300 characters."""
+    """Returns the first error in a log, in at most 300 characters."""
     lines = (line for line in log.splitlines() if not any(each in line for each in _UNTELLING))
     found = next((match for line in lines if (match := _ERROR.search(line))), None)
-    return " ".join(found[0].split())[:300] if found else "the compiler fails and does not say why"
+    return " ".join(found[0].split())[:300] if found else "the compiler fails and gives no reason"
