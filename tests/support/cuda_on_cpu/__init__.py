@@ -51,9 +51,10 @@ class Mode(enum.IntFlag):
     LAST_WARP_FIRST = 2
     LATE_READS = 4
     LAST_LOAD_FIRST = 8
+    LANES_APART = 16
 
 
-MODES = tuple(map(Mode, range(16)))
+MODES = tuple(map(Mode, range(32)))
 
 
 class Program:

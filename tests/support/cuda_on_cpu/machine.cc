@@ -205,9 +205,10 @@ static bool run_threads(Cluster &cluster) {
             Thread &thread = cta.threads[warp % warps * WARP + lane];
             if (!is_ready(thread)) continue;
             resume(thread);
-            if (ended != ended_before) return true;
+            if (mode & LANES_APART && ended != ended_before) return true;
             progress = true;
         }
+        if (ended != ended_before) return true;
     }
     return progress;
 }

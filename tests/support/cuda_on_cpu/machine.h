@@ -28,6 +28,7 @@ enum Mode {
     LAST_WARP_FIRST = 2,  // among the warps that can run
     LATE_READS = 4,       // WGMMA and TMA stores read their operands when they are waited for
     LAST_LOAD_FIRST = 8,  // among TMA loads that are late
+    LANES_APART = 16,     // a lane does not wait until its warp's other lanes pass an mbarrier, too
 };
 
 // Dynamic shared memory begins after 1 KiB that CUDA reserves (CUDA C++ Programming Guide, "Compute
