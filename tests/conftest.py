@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.clock import Clock
 from tests.support.fake_device import Device, FakeStopwatch, InProcess, Unwatched
 from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage, is_aligned, on_cpu
 from tests.support.fake_objective import Fake
@@ -61,6 +62,12 @@ def less_waiting() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of this process until the test ends; only the test moves it."""
+    return Clock().drive(monkeypatch)
 
 
 @pytest.fixture

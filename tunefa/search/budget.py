@@ -25,7 +25,7 @@ class Budget:
 
     seconds: float | None = None
     trials: int | None = None
-    start: float = field(default_factory=time.monotonic, compare=False, repr=False)
+    start: float = field(default_factory=lambda: time.monotonic(), compare=False, repr=False)
     """When its seconds begin to count, by `time.monotonic`: when it was made."""
 
     @classmethod
