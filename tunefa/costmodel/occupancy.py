@@ -51,11 +51,10 @@ def _by_threads(arch: GpuArch, threads: int, warps: int) -> int:
 def _by_registers(arch: GpuArch, registers: int, warps: int) -> int:
     per_warp = round_up(registers * arch.warp_size, arch.register_allocation_unit)
     parts = arch.register_partitions_per_sm
-    # The launch check supposes that a block takes registers in every partition alike.
-    per_block = per_warp * round_up(warps, parts)
-    if registers > arch.max_registers_per_thread or per_block > arch.registers_per_sm:
+    if registers > arch.max_registers_per_thread:
         return 0
-    # A warp cannot straddle partitions, so what is left over in each of them is lost.
+    # A warp cannot straddle partitions, so what is left over in each of them is lost. What the
+    # launch check refuses, which rounds a block's warps up to all partitions, is 0 by this too.
     warps_per_part = arch.registers_per_sm // parts // per_warp
     return warps_per_part * parts // warps
 
