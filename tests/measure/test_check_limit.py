@@ -38,8 +38,8 @@ def peers_error(shape: Workload) -> float:
     mask = torch.ones(shape.seqlen_q, shape.seqlen_k, dtype=torch.bool)
     if shape.causal:
         mask = mask.tril(shape.seqlen_k - shape.seqlen_q)
-    grouped = {"attn_mask": mask, "enable_gqa": True}
-    out.copy_(torch.nn.functional.scaled_dot_product_attention(q, k, v, **grouped))
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    out.copy_(sdpa(q, k, v, attn_mask=mask, enable_gqa=True))
     lse.fill_(0.0)
     return check.compare(shape, made, shape.head_dim**-0.5, torch.float32).error
 

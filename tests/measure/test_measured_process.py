@@ -92,7 +92,7 @@ def test_what_is_merely_wrong_keeps_the_process(
 def test_a_process_that_died_or_was_ended_is_replaced_once(
     monkeypatch: pytest.MonkeyPatch, process: Numbered
 ) -> None:
-    died = ProcessExpired("gone", -11)
+    died = ProcessExpired("gone", -11)  # type: ignore[no-untyped-call]
     found = judged_with(monkeypatch, process, TimeoutError(), died, COMPILED)
     assert [(trial.outcome, number) for trial, number in found] == [
         ("timeout", 1), ("crashed", 2), ("ok", 3),
@@ -106,6 +106,7 @@ def test_a_race_that_lost_its_device_renews_it_too(
     monkeypatch.setattr(measured, "run", lambda *_: Lost("crashed", "RuntimeError: no more"))
     with Measured(CASE, 1, process) as objective:
         assert objective.race([], None) == Raced([])
+        assert isinstance(objective, Measured)
         objective.final(COMPILED, [])
     assert process.number == 3
 

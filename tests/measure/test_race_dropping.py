@@ -23,9 +23,10 @@ def after(*slower_by: NDArray[np.float64]) -> Race:
 
 def ratios(low_at: float) -> NDArray[np.float64]:
     """Log ratios whose interval, at this level of confidence, just excludes 0."""
-    noise = np.random.default_rng(3).normal(0.0, 0.02, ROUNDS)
+    noise: NDArray[np.float64] = np.random.default_rng(3).normal(0.0, 0.02, ROUNDS)
     low = race.interval(noise, low_at).low
-    return noise - np.log1p(low) + 1e-6
+    noise += 1e-6 - np.log1p(low)
+    return noise
 
 
 @pytest.mark.parametrize("racers", [3, 9])

@@ -1,4 +1,4 @@
-"""tunefa/search/gaussian_process.py: its slopes, what it fits, and what it says of other configs."""
+"""tunefa/search/gaussian_process.py: its slopes, what it fits, and what it believes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from tunefa.search import gaussian_process
 from tunefa.search.gaussian_process import Array, Process
@@ -60,10 +61,9 @@ def test_the_slopes_are_those_of_the_loss(
 
 def test_a_fit_is_more_likely_than_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[tuple[Loss, Any]] = []
-    minimize = gaussian_process.minimize
 
     def remember(loss: Loss, start: Array, **options: Any) -> Any:
-        found.append((loss, minimize(loss, start, **options)))
+        found.append((loss, scipy.optimize.minimize(loss, start, **options)))
         return found[-1][1]
 
     monkeypatch.setattr(gaussian_process, "minimize", remember)

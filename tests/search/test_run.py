@@ -162,9 +162,7 @@ def test_two_kernels_share_the_seconds(
     assert {r.kernel for r in seen.reports if r.stage == "search"} == {first.name, second.name}
 
 
-def test_a_search_by_seconds_says_at_once_how_long_it_takes(
-    fake: type[Fake], clock: Clock
-) -> None:
+def test_a_search_by_seconds_says_at_once_how_long_it_takes(fake: type[Fake], clock: Clock) -> None:
     fake.pause_s = 0.25
     seen = Seen()
     search.search(request(budget=Budget(seconds=1.5)), user_store(), seen)
