@@ -99,9 +99,9 @@ def test_tests_take_nothing_from_each_other() -> None:
     """What two of them need lies in tests/support or a conftest.py."""
     for path in sorted(TESTS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            for name in names:
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            within = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for name in (within + alias.name for alias in node.names):
                 taken = name.startswith("tests.") and ".test_" in name
                 assert not taken, f"{path}:{node.lineno} imports {name}"

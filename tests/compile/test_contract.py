@@ -31,7 +31,8 @@ def test_the_host_side_is_given_the_spec() -> None:
     made = case(arguments=said, preprocess_arguments=said, scratch=said)
     spec = LaunchSpec(made, {}, 0.5)
     for function in (spec.arguments, spec.preprocess_arguments, spec.scratch):
-        assert function([7]) == ([7], 16)
+        tensors: Any = [7]
+        assert function(tensors) == ([7], 16)
 
 
 def test_resources_are_read_when_asked_for_and_once() -> None:

@@ -90,9 +90,9 @@ def test_the_stated_accuracy_is_that_of_the_algorithm(head_dim: int) -> None:
         keys, values = k[start : start + BLOCK_N], v[start : start + BLOCK_N]
         s = (q @ keys.T) * (scale / torch.tensor(2.0).log())
         new_max = torch.maximum(row_max, s.amax(1) - OFFSET)
-        p, decay = (s - new_max[:, None]).exp2(), (row_max - new_max).exp2()
-        row_max, row_sum = new_max, row_sum * decay + p.sum(1)
-        acc = acc * decay[:, None] + in_registers(rounded(p)) @ in_memory(values).T
+        p, row_scale = (s - new_max[:, None]).exp2(), (row_max - new_max).exp2()
+        row_max, row_sum = new_max, row_sum * row_scale + p.sum(1)
+        acc = acc * row_scale[:, None] + in_registers(rounded(p)) @ in_memory(values).T
     out = (acc / row_sum[:, None]).bfloat16().double()
     lse = (row_max + row_sum.log2()) * torch.tensor(2.0).log()
     scores = q.double() @ k.double().T * scale

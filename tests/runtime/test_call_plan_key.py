@@ -29,6 +29,11 @@ def packed(**changes: Any) -> Tensors:
     return Tensors(**{**made, "cu_seqlens": (starts, starts.clone()), **changes})
 
 
+def with_one(tensors: Tensors, name: str, tensor: Tensor) -> Tensors:
+    """The tensors with another q, k or v."""
+    return Tensors(**{**tensors._asdict(), name: tensor})
+
+
 def wider(tensor: Tensor) -> Tensor:
     """A tensor of the same values whose rows are further apart: only its strides are others."""
     room = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
@@ -64,7 +69,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", ["q", "k", "v"])
 def test_each_dense_tensor_decides(name: str, change: str) -> None:
     tensors = dense()
-    changed = tensors._replace(**{name: CHANGES[change](getattr(tensors, name))})
+    changed = with_one(tensors, name, CHANGES[change](getattr(tensors, name)))
     assert plan_key(changed, DENSE) != plan_key(tensors, DENSE)
 
 
@@ -72,7 +77,7 @@ def test_each_dense_tensor_decides(name: str, change: str) -> None:
 @pytest.mark.parametrize("name", ["q", "k", "v"])
 def test_each_packed_tensor_decides(name: str, change: str) -> None:
     tensors = packed()
-    changed = tensors._replace(**{name: CHANGES[change](getattr(tensors, name))})
+    changed = with_one(tensors, name, CHANGES[change](getattr(tensors, name)))
     assert plan_key(changed, PACKED) != plan_key(tensors, PACKED)
 
 
@@ -92,9 +97,7 @@ def test_all_changes_make_keys_of_their_own() -> None:
     tensors = dense()
     keys = {plan_key(tensors, DENSE)}
     for name, change in itertools.product("qkv", ("strides", "shape", "dtype")):
-        keys.add(
-            plan_key(tensors._replace(**{name: CHANGES[change](getattr(tensors, name))}), DENSE)
-        )
+        keys.add(plan_key(with_one(tensors, name, CHANGES[change](getattr(tensors, name))), DENSE))
     assert len(keys) == 10
 
 

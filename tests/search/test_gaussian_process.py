@@ -99,11 +99,11 @@ def test_the_next_fit_begins_where_the_last_ended(
 
 
 def test_what_was_fitted_is_what_is_believed() -> None:
-    fitted, unfitted = process(), process()
-    fitted.fit(KNOWN, VALUES)
+    taught, untaught = process(), process()
+    taught.fit(KNOWN, VALUES)
     nothing = KNOWN[:0]
-    assert fitted.posterior(KNOWN, VALUES, nothing)[1] != pytest.approx(
-        unfitted.posterior(KNOWN, VALUES, nothing)[1]
+    assert taught.posterior(KNOWN, VALUES, nothing)[1] != pytest.approx(
+        untaught.posterior(KNOWN, VALUES, nothing)[1]
     )
 
 

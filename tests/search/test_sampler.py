@@ -52,7 +52,7 @@ def test_a_config_is_the_positions_of_its_values() -> None:
     for place, config in enumerate(SMALL):
         params = found.params(place)
         assert params == {p.name: p.values.index(config[p.name]) for p in PARAMETERS}
-        assert found.at(params) == found.find(dict(reversed(config.items()))) == place
+        assert found.at(params) == found.find(dict(reversed(list(config.items())))) == place
     assert found.find({**SMALL[0], "BLOCK_M": 1}) is None
     with pytest.raises(KeyError):
         found.at({**found.params(0), "BLOCK_M": 99})
