@@ -8,7 +8,7 @@ READY := $(VENV)/ready
 ASCEND := $(CURDIR)/$(VENV)/ascend
 
 .DEFAULT_GOAL := help
-.PHONY: help search test test-ascend lint bench-search venv clean
+.PHONY: help search test test-ascend lint mutants bench-search venv clean
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=python3.12]"
@@ -33,6 +33,11 @@ lint: $(READY) ## ruff and mypy
 	$(VENV)/bin/python -m ruff check
 	$(VENV)/bin/python -m ruff format --check
 	$(VENV)/bin/python -m mypy
+
+# What survives, no test notices: MODULE is what is changed, TESTS are the files that should fail.
+# In a copy of the tree, so that one that is interrupted leaves no change behind.
+mutants: $(READY) ## change MODULE=tunefa/... bit by bit: which changes do TESTS="tests/..." miss?
+	@$(VENV)/bin/python scripts/mutants.py $(MODULE) $(TESTS)
 
 # One thread per process: there is a process for every core.
 bench-search: $(READY) ## compare search strategies on recorded landscapes; rewrites docs/search.md

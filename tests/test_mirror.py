@@ -31,7 +31,16 @@ DECLARATIONS = {
 """Modules without behaviour of their own, and what they are instead."""
 APART = ("benchmarks", "contracts", "fixtures", "gpu", "kernels", "support")
 """Folders of tests/ that mirror nothing in tunefa/."""
-OF_THE_TREE = {"imports", "machine_code", "make_venv", "mirror", "packaging", "sizes", "words"}
+OF_THE_TREE = {
+    "imports",
+    "machine_code",
+    "make_venv",
+    "mirror",
+    "mutants",
+    "packaging",
+    "sizes",
+    "words",
+}
 """What tests/test_<name>.py holds of the whole tree, or tests of scripts/."""
 
 
