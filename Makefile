@@ -26,7 +26,7 @@ test: lint ## ruff, mypy and all tests; fetches Huawei's compiler once, about 20
 
 test-ascend: $(READY) ## of these the ones with Huawei's real compiler
 	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/tunefa ascend setup
-	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest tests/compile/ascend tests/kernels/test_ascend.py tests/kernels/test_ascend_lowered.py tests/search/test_run_ascend.py tests/measure/test_square_tiles.py tests/cli/reports/test_npu_explanation.py
+	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest tests/compile/ascend tests/kernels/test_ascend.py tests/kernels/test_ascend_lowered.py tests/search/test_run_ascend.py tests/compile/languages/test_ascend.py tests/cli/test_bench.py tests/cli/reports/test_npu_explanation.py
 
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
 lint: $(READY) ## ruff and mypy
