@@ -172,3 +172,8 @@ def test_where_only_the_fit_is_asked_for_patience_is_longer() -> None:
     assert {kind: loop.patience(kind) for kind in kinds} == {
         **dict.fromkeys(kinds, 60), "modelled": 200,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("us", "behind"), [(114.9, False), (115.1, True)])
+def test_a_kernel_is_behind_from_fifteen_percent_on(us: float, behind: bool) -> None:
+    assert StoppingRule(to_beat_us=100.0, best_us=us).behind is behind
