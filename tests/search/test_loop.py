@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 
@@ -13,6 +14,7 @@ from tunefa.search import loop
 from tunefa.search.budget import Budget
 from tunefa.search.loop import Share, StoppingRule
 from tunefa.spec.trial import Config, Trial
+from tunefa.store.record import ObjectiveKind
 
 
 class Numbers:
@@ -156,3 +158,22 @@ def test_a_share_of_trials_is_used_by_the_last_of_them() -> None:
     """However it was rounded: 0.2 + 0.2 + 0.2 is more than 0.6."""
     own = Share(Budget(trials=10), 0.2 + 0.2 + 0.2, 4, 0.0)
     assert not own.is_used(1) and own.is_used(2)
+
+
+def test_a_plateau_is_a_third_of_all_trials_and_the_patience_at_least() -> None:
+    for done, longest in ((61, 60), (180, 60), (300, 100), (301, 100)):
+        stopping = StoppingRule(best_us=1.0, done=done)
+        assert not replace(stopping, since_best=longest).on_plateau
+        assert replace(stopping, since_best=longest + 1).on_plateau
+
+
+def test_where_only_the_fit_is_asked_for_patience_is_longer() -> None:
+    kinds: tuple[ObjectiveKind, ...] = get_args(ObjectiveKind)
+    assert {kind: loop.patience(kind) for kind in kinds} == {
+        **dict.fromkeys(kinds, 60), "modelled": 200,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("us", "behind"), [(114.9, False), (115.1, True)])
+def test_a_kernel_is_behind_from_fifteen_percent_on(us: float, behind: bool) -> None:
+    assert StoppingRule(to_beat_us=100.0, best_us=us).behind is behind
