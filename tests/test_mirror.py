@@ -32,6 +32,7 @@ DECLARATIONS = {
 APART = ("benchmarks", "contracts", "fixtures", "gpu", "kernels", "support")
 """Folders of tests/ that mirror nothing in tunefa/."""
 OF_THE_TREE = {
+    "docs",
     "imports",
     "machine_code",
     "make_venv",

@@ -70,6 +70,7 @@ ALLOWED = {
     },
     "program": {
         "tunefa/compile/nvrtc.py": "an nvrtcProgram",
+        "kernels/triton/*": "Triton's word for one instance of a kernel, as in tl.program_id",
         "tests/*": "a program that a test starts, and Triton's word for what tests of it simulate",
     },
     "draw": {
@@ -84,8 +85,6 @@ ALLOWED = {
         "kernels/hopper/*": "an order of tiles",
     },
     "room": {
-        "tunefa/search/*": "the part of a memory that a config leaves free",
-        "tunefa/runtime/*": "whether a cache has any left",
         "tunefa/measure/*": "elements that memory has left",
         "tests/*": "memory that is left",
     },

@@ -64,7 +64,7 @@ def test_a_compiler_that_is_none_is_said_before_anything_is_fetched(
     other.write_text("#!/bin/sh\necho gcc 13\n")
     other.chmod(0o755)
     error = run("ascend", "setup", "--compiler", str(other), code=1).stderr
-    assert "is no bishengir-compile: it says 'gcc 13'" in error and fetched == []
+    assert "is not a bishengir-compile: it prints 'gcc 13'" in error and fetched == []
 
 
 def test_a_compiler_that_is_there_is_not_fetched(

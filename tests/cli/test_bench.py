@@ -18,9 +18,9 @@ PUBLISHED = [40_960, 81_920, 163_840, 327_680]
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ([], 2, "name one, as --arch ascend910b3"),
-        (["--arch", "sm90"], 1, "sm90 is no NPU"),
-        (["--arch", "ascend310p"], 1, "formulas are all there is"),
+        ([], 2, "name one, such as --arch ascend910b3"),
+        (["--arch", "sm90"], 1, "sm90 is not an NPU"),
+        (["--arch", "ascend310p"], 1, "only formulas say"),
         (["--arch", "ascend910b3"], 1, "run 'tunefa ascend setup'"),
     ],
 )

@@ -86,7 +86,7 @@ def test_export_json_says_what_was_written(run: Run, filled: list[Record]) -> No
     [
         ("best.yaml --format yml2", "unknown format 'yml2': did you mean yaml?"),
         ("best.txt", "the name 'best.txt' does not say which format it is"),
-        ("no/where/best.yaml", "there is no folder no/where"),
+        ("no/where/best.yaml", "the folder no/where does not exist"),
         (".", "the name '.' does not say which format"),
         (". --format yaml", ". is not a regular file: name a file to write"),
         ("best.yaml -w q12345", "none of 3 records in the store matches"),

@@ -74,6 +74,4 @@ def test_mistakes_in_a_lock_file(run: Run) -> None:
 
 def test_help_says_how_to_use_it(run: Run) -> None:
     text = " ".join(run("export", "--help").stdout.split())
-    assert (
-        "where TUNEFA_FROZEN names it, or the program calls tunefa.load(DEST, frozen=True)" in text
-    )
+    assert "setting TUNEFA_FROZEN to its path, or by calling tunefa.load(DEST, frozen=True)" in text

@@ -15,7 +15,7 @@ SHAPE = Workload.parse("h2_q64_k96_d64_bf16_causal")
 NAN = float("nan")
 
 
-def judged(change: Callable[[int, Any, Any], None]) -> check.Verdict:
+def judged(change: Callable[[int, Any, Any], None]) -> check.Comparison:
     """The verdict of a right kernel whose outputs `change` changes; it is told which launch."""
     made = check.tensors(SHAPE, "cpu", seed=0)
     inputs = check.inputs(SHAPE, made, SHAPE.head_dim**-0.5)

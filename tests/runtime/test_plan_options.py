@@ -17,7 +17,7 @@ from tunefa.store.lookup import Choice
 def test_a_default_that_was_found_is_tried_once() -> None:
     kernel: Any = FakeKernel()
     choice = Choice(kernel.name, dict(DEFAULT), "default", None)
-    (only,) = plan.options(choice, Case(kernel, WORKLOAD, Target.named("h200")), True)
+    (only,) = plan.configs_to_try(choice, Case(kernel, WORKLOAD, Target.named("h200")), True)
     assert (only.config, only.how, only.why) == (DEFAULT, "default", choice.why)
 
 

@@ -58,7 +58,7 @@ def test_blocks_are_what_their_sums_come_to(case: str) -> None:
     found = explained(case)
     for limit, line in found.occupancy_lines.items():
         blocks = found.prediction.occupancy.limits[limit]
-        ends = re.search(r"(?:= |^)([\d,]+) blocks?( per SM at most)?$", line)
+        ends = re.search(r"(?:= |^at most )([\d,]+) CTAs?( per SM)?$", line)
         assert ends is not None, line
         assert int(ends[1]) == blocks
         if limit == "blocks" or blocks == 0:

@@ -19,7 +19,7 @@ def test_another_python_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         find_python.find(sys.executable)
     with pytest.raises(TunefaError, match="it does not run"):
         find_python.find(str(tmp_path / "python"))
-    with pytest.raises(TunefaError, match="it is no Python"):
+    with pytest.raises(TunefaError, match="it is not a Python"):
         find_python.find("/bin/true")
     assert "name a CPython 3.1" in run("--python", sys.executable, code=1).output
     monkeypatch.setattr(find_python, "_candidates", lambda: iter([]))

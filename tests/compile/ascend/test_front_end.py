@@ -28,7 +28,7 @@ from tunefa.spec.kernel import Kernel
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     """The one of tests/support, with the user's toolchain."""
     monkeypatch.setattr(toolchain, "folder", lambda: THERE)
-    space: Any = SimpleNamespace(language="ascend")
+    space: Any = SimpleNamespace(language="ascend", shared_memory_exprs=(), define={})
     return Kernel("attention", SOURCE, space)
 
 

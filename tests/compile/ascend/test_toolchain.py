@@ -40,11 +40,11 @@ def test_a_compiler_that_is_there_is_taken(index: Path, tmp_path: Path) -> None:
     assert toolchain.installed().compiler == own
     assert "fetching triton-ascend 3.2.0 (54 MB)" in result.stderr
     own.unlink()
-    with pytest.raises(TunefaError, match=f"{own} is gone: run 'tunefa ascend setup'"):
+    with pytest.raises(TunefaError, match=f"{own} is missing: run 'tunefa ascend setup'"):
         toolchain.installed()
 
 
 def test_a_compiler_of_another_kind_is_refused() -> None:
     result = run("--compiler", "/bin/true", code=1)
-    assert "/bin/true is no bishengir-compile" in result.output
+    assert "/bin/true is not a bishengir-compile" in result.output
     assert not toolchain.folder().exists()
