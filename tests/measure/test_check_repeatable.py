@@ -27,7 +27,7 @@ def judged(change: Callable[[int, Any, Any], None]) -> check.Comparison:
         made[4].copy_(right_lse)
         change(next(launches), made[3], made[4])
 
-    return check.Gate("cpu").verdict(launch, SHAPE, made)
+    return check.Gate("cpu").compare(launch, SHAPE, made)
 
 
 def test_the_same_bits_twice_are_repeatable() -> None:
@@ -68,5 +68,5 @@ def test_each_launch_begins_with_outputs_of_nan() -> None:
         made[3].fill_(0.0)
         made[4].fill_(0.0)
 
-    check.Gate("cpu").verdict(launch, SHAPE, made)
+    check.Gate("cpu").compare(launch, SHAPE, made)
     assert seen == [True, True]
