@@ -1,7 +1,7 @@
 """kernels/attention_fwd_cuda_sm80.cu: its numbers on the CPU, and what the compiler makes of it.
 
-On the CPU its own source runs, see tests/support/cuda_on_cpu. A kernel that reads beside a tensor,
-waits for ever, or has bank conflicts where it should have none, ends the process that it runs in.
+On the CPU its own source runs, see tests/support/cuda_on_cpu. The launch of a kernel that reads
+outside a tensor, deadlocks or has bank conflicts fails.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _case(workload: Workload, chosen: dict[str, Any], chance: random.Random) -> 
         run = cuda_on_cpu.compiled(KERNEL, workload, chosen, Path(folder))
     made = check.tensors(workload, "cpu", seed=0)
     seen = []
-    for mode in chance.sample(cuda_on_cpu.MODES, 2):
+    for mode in chance.sample(cuda_on_cpu.MODES[:4], 2):
         for output in made[3:]:
             output.fill_(float("nan"))
         run(made, workload, mode)

@@ -1,75 +1,169 @@
 """Kernels in CUDA C++ on the CPU: compiled by the host's compiler, with fibers for threads.
 
-Their own sources run, but for `cuda/ptx.cuh`, which the one in this folder replaces.
+The kernels' own sources run: `inline_ptx` turns each PTX instruction into a call of a function of
+`ptx.h`. tunefa's own launches start them: each compiled kernel brings the functions of the CUDA
+driver that a launch calls (`launch.h`). `machine.h` says how the simulated GPU behaves.
 """
 
 from __future__ import annotations
 
 import ctypes
+import enum
+import functools
+import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
 
+from tests.support.cuda_on_cpu.inline_ptx import translated
 from tests.support.launch_specs import spec_of
+from tunefa.compile.contract import LaunchSpec
 from tunefa.compile.languages import cuda
+from tunefa.compile.launch import cuda_abi
+from tunefa.compile.launch.driver import Driver
+from tunefa.compile.launch.host_side import Arguments
+from tunefa.compile.launch.prepared import Entry, PreparedLaunch, new_scratch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 FOLDER = Path(__file__).resolve().parent
 COMPILER = shutil.which("g++")
-MODES = tuple(range(4))
-"""Copies arrive early or late, the first warp goes ahead or the last."""
+_OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-iquote", str(FOLDER))
+_SHARED_MEMORY = re.compile(r"extern __shared__ [^;]*?(\w+)\[\];")
+_CLUSTER = re.compile(r"__cluster_dims__\((\d+), 1, 1\)")
+_STREAMS = SimpleNamespace(
+    _cuda_getCurrentRawStream=lambda device: 0, _cuda_isCurrentStreamCapturing=lambda: False
+)
+
+
+class Mode(enum.IntFlag):
+    """Which of the things that may happen early or late are late; `machine.h` has the same."""
+
+    LATE_LOADS = 1
+    LAST_WARP_FIRST = 2
+    LATE_READS = 4
+    LAST_LOAD_FIRST = 8
+
+
+MODES = tuple(map(Mode, range(16)))
+
+
+class Program:
+    """One kernel, compiled for the CPU."""
+
+    def __init__(self, source: Path, variant: dict[str, Any], folder: Path, change: Change) -> None:
+        text = change(_preprocessed(source, variant["defines"]))
+        clusters = {int(size) for size in _CLUSTER.findall(text)} or {1}
+        (cluster,) = clusters
+        text = _SHARED_MEMORY.sub(r"auto \1 = dynamic_shared_memory();", translated(text))
+        program = folder / f"{variant['function']}.cc"
+        program.write_text(
+            f"{text}\n#define KERNEL {variant['function']}\n"
+            f'#define CLUSTER_CTAS {cluster}\n#include "launch.h"\n'
+        )
+        library = program.with_suffix(".so")
+        header, *objects = _machine()
+        _run(*_OPTIONS, "-shared", "-include", header, program, *objects, "-o", library)
+        self.library = ctypes.CDLL(str(library))
+        self.threads, self.smem_bytes = variant["threads"], variant["smem_bytes"]
+
+    def launch(self, host_side: Arguments, tensors: Sequence[Tensor]) -> None:
+        """Runs the kernel as tunefa launches it on a device. Raises DriverError where it fails."""
+        grid, arguments = host_side(tensors)
+        # The launch needs no list of tables: these live as long as `arguments`.
+        parameters, _ = cuda_abi.parameters(arguments, tensors)
+        driver = Driver(self.library, _STREAMS)
+        cuda_abi.check_sizes(parameters, driver.parameter_sizes(0, len(parameters)))
+        entry = Entry(0, 0, grid, self.threads, self.smem_bytes)
+        PreparedLaunch(driver, entry, len(tensors), parameters)(*tensors)
+
+
+Change = Callable[[str], str]
 
 
 @dataclass(frozen=True)
 class OnCpu:
-    """One config of a kernel, compiled for the CPU."""
+    """One config of a kernel, compiled for the CPU, and its preprocess kernel if it has one."""
 
     kernel: Kernel
     config: Config
-    threads: int
-    library: Any
+    program: Program
+    preprocess: Program | None = None
 
-    def __call__(self, made: Sequence[Tensor], workload: Workload, mode: int = 0) -> None:
-        """Runs it on CPU tensors. Ends the process where the kernel does what it must not."""
-        spec = spec_of(self.kernel, workload, self.config, workload.head_dim**-0.5)
-        grid, arguments = spec.arguments(made)
-        values = [
-            ctypes.c_void_p(each.data_ptr()) if isinstance(each, Tensor) else each
-            for each in arguments
-        ]
-        addresses = [ctypes.addressof(each) for each in values]
-        ranges = [edge for tensor in made[:3] for edge in _edges(tensor)]
-        self.library.run(
-            grid[0], self.threads, mode, (ctypes.c_void_p * len(addresses))(*addresses),
-            (ctypes.c_void_p * len(ranges))(*ranges), len(ranges) // 2,
-        )  # fmt: skip
+    def __call__(
+        self, made: Sequence[Tensor], workload: Workload, mode: int = 0, sms: int = 132
+    ) -> None:
+        """Runs it on CPU tensors, as on a device with so many SMs."""
+        scale = workload.head_dim**-0.5
+        spec = spec_of(self.kernel, workload, self.config, scale, sms=sms)
+        tensors = [tensor.detach() for tensor in made]
+        ranges = [edge for tensor in tensors[:3] for edge in _edges(tensor)]
+        for program in filter(None, (self.program, self.preprocess)):
+            program.library.set_mode(int(mode))
+            program.library.set_readable(3, (ctypes.c_void_p * len(ranges))(*ranges))
+        self._launch(spec, tensors)
+
+    def _launch(self, spec: LaunchSpec, tensors: list[Tensor]) -> None:
+        if self.preprocess is not None:
+            tensors += new_scratch(spec.scratch(tensors), tensors[0])
+            self.preprocess.launch(spec.preprocess_arguments, tensors)
+        self.program.launch(spec.arguments, tensors)
 
 
-def compiled(kernel: Kernel, workload: Workload, config: Config, folder: Path) -> OnCpu:
-    """The config for workloads of that kind; `folder` is an empty one."""
-    variant = cuda.variants(spec_of(kernel, workload, config).case, config, aligned=True)[0]
-    for path in kernel.sources:
-        copy = folder / path.relative_to(kernel.source.parent)
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copy(path, copy)
-    shutil.copy(FOLDER / "ptx.cuh", folder / "cuda" / "ptx.cuh")
-    program = folder / "program.cc"
-    program.write_text(
-        f'#include "{kernel.name}.cu"\n#define KERNEL {variant["function"]}\n#include "run.cuh"\n'
-    )
-    defines = [f"-D{name}={value}" for name, value in variant["defines"].items()]
-    library = folder / "program.so"
-    command = [COMPILER, "-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-iquote", FOLDER]
-    command += ["-iquote", folder]
-    subprocess.run([*map(str, command), *defines, str(program), "-o", str(library)], check=True)
-    return OnCpu(kernel, config, variant["threads"], ctypes.CDLL(str(library)))
+def compiled(
+    kernel: Kernel,
+    workload: Workload,
+    config: Config,
+    folder: Path,
+    change: Change = lambda source: source,
+) -> OnCpu:
+    """Compiles the config for workloads of that kind, in an empty folder.
+
+    `change` edits the preprocessed source of the kernel.
+    """
+    source = kernel.source.with_suffix(".cu")
+    variant, *first = cuda.variants(spec_of(kernel, workload, config).case, config, aligned=True)
+    programs = [Program(source, each, folder, lambda source: source) for each in first]
+    return OnCpu(kernel, config, Program(source, variant, folder, change), *programs)
+
+
+def _preprocessed(source: Path, defines: dict[str, Any]) -> str:
+    options = [f"-D{name}={value}" for name, value in defines.items()]
+    return _run("-E", "-x", "c++", "-std=c++17", *options, "-iquote", source.parent, source)
+
+
+@functools.cache
+def _machine() -> list[Path]:
+    """Compiles what all programs share, once: their header, then object files."""
+    folder = Path(_folder().name)
+    header = folder / "cuda.h"  # of which the compiler reads cuda.h.gch
+    _run(*_OPTIONS, "-x", "c++-header", FOLDER / header.name, "-o", f"{header}.gch")
+    made = [header]
+    for source in sorted(FOLDER.glob("*.cc")):
+        made.append(folder / f"{source.stem}.o")
+        _run(*_OPTIONS, "-include", header, "-c", source, "-o", made[-1])
+    return made
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that is deleted when the process ends."""
+    return tempfile.TemporaryDirectory(prefix="tunefa-cuda-on-cpu-")
+
+
+def _run(*arguments: object) -> str:
+    command = [str(COMPILER), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
+    return done.stdout
 
 
 def _edges(tensor: Tensor) -> tuple[int, int]:

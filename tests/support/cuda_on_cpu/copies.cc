@@ -1,0 +1,289 @@
+// Barriers and copies: cp.async, and TMA, whose tensor maps a launch encodes by the function of the
+// CUDA driver.
+#include <algorithm>
+#include <cstdint>
+
+#include "ptx.h"
+
+using namespace machine;
+
+// ------------------------------------------------------------------------------------ barriers
+
+static Barrier &named(int number, int threads) {
+    if (number < 0 || number >= NAMED_BARRIERS || threads % WARP)
+        fail("bar: number %d, %d threads", number, threads);
+    Barrier &barrier = this_thread().cta->named[number];
+    if (barrier.arrived == 0) barrier.size = threads;
+    if (barrier.size != threads)
+        fail("bar %d: some say %d threads, others %d", number, barrier.size, threads);
+    return barrier;
+}
+
+static bool has_ended(Barrier &barrier) {
+    if (++barrier.arrived < barrier.size) return false;
+    release(barrier);
+    return true;
+}
+
+void ptx::bar_sync(int number, int threads) {
+    Barrier &barrier = named(number, threads);
+    const long generation = barrier.generation;
+    if (!has_ended(barrier)) machine::wait({"bar", &barrier, generation, nullptr, u32(number)});
+}
+void ptx::bar_arrive(int number, int threads) { has_ended(named(number, threads)); }
+
+void ptx::barrier_cluster_arrive_release_aligned() {
+    Barrier &barrier = this_thread().cta->cluster->barrier;
+    this_thread().cluster_generation = barrier.generation;
+    has_ended(barrier);
+}
+void ptx::barrier_cluster_wait_acquire_aligned() {
+    Barrier &barrier = this_thread().cta->cluster->barrier;
+    if (this_thread().cluster_generation < 0) fail("barrier.cluster.wait without an arrival");
+    if (barrier.generation == this_thread().cluster_generation)
+        machine::wait({"barrier.cluster", &barrier, barrier.generation});
+}
+
+void ptx::mbarrier_init_shared_cta_b64(u32 barrier, u32 count) {
+    Cta &cta = *this_thread().cta;
+    machine::at(cta.generic, barrier, 8, 8);
+    if (count == 0 || count >= 1 << 20) fail("mbarrier.init: %u arrivals", count);
+    cta.mbarriers[barrier] = {int(count), int(count)};
+}
+
+static void arrive_at(Cta &cta, u32 address, long bytes) {
+    MBarrier &barrier = machine::mbarrier(cta, address);
+    if (barrier.pending == 0)
+        fail("the mbarrier at %u has all of the %d arrivals of its phase", address, barrier.count);
+    barrier.bytes += bytes;
+    --barrier.pending;
+    machine::advance(barrier);
+}
+void ptx::mbarrier_arrive_shared_cta_b64(u32 barrier) { arrive_at(*this_thread().cta, barrier, 0); }
+void ptx::mbarrier_arrive_expect_tx_shared_cta_b64(u32 barrier, u32 bytes) {
+    arrive_at(*this_thread().cta, barrier, bytes);
+}
+
+// Bits 24 and up hold the rank + 1, or 0 for this CTA.
+void ptx::mapa_shared_cluster_u32(u32 &to, u32 address, int rank) {
+    const int ctas = this_thread().cta->cluster->ctas.size();
+    if (rank < 0 || rank >= ctas) fail("mapa: rank %d of %d CTAs", rank, ctas);
+    to = address | u32(rank + 1) << 24;
+}
+void ptx::mbarrier_arrive_relaxed_cluster_shared_cluster_b64(u32 barrier) {
+    const int rank = int(barrier >> 24) - 1;
+    Cta &cta = rank < 0 ? *this_thread().cta : this_thread().cta->cluster->ctas[rank];
+    if (cta.done()) fail("it arrives at an mbarrier of CTA %d, which has exited", cta.number);
+    arrive_at(cta, barrier & 0xffffff, 0);
+}
+
+void ptx::mbarrier_try_wait_parity_shared_cta_b64(bool &done, u32 address, u32 parity) {
+    const MBarrier &barrier = machine::mbarrier(*this_thread().cta, address);
+    if (parity > 1) fail("mbarrier.try_wait: parity %u", parity);
+    done = (barrier.phase & 1) != parity;
+    if (!done && this_thread().tried == address) {
+        machine::wait({"mbarrier", nullptr, 0, &barrier, address, parity});
+        done = true;
+    }
+    this_thread().tried = done ? 0 : address;
+}
+
+// ------------------------------------------------------------------------------------ cp.async
+
+void machine::complete(const Copy &copy) {
+    const uint64_t zeros[2] = {};
+    if (!copy.inside) return write(copy.to, zeros, 16);
+    const char *from = static_cast<const char *>(copy.from);
+    if (reinterpret_cast<uintptr_t>(from) % 16) fail("cp.async: not aligned");
+    for (auto &[begin, end] : readable)
+        if (begin <= from && from + 16 <= end) return write(copy.to, from, 16);
+    fail("cp.async reads outside its tensor");
+}
+
+void ptx::cp_async_cg_shared_global_L2_128B(u32 to, const void *from, int bytes, int read) {
+    if (bytes != 16 || (read && read != 16)) fail("cp.async: %d of %d bytes", read, bytes);
+    const Copy copy = {to, from, read != 0};
+    if (!(machine::mode & LATE_LOADS)) machine::complete(copy);
+    this_thread().copies.push_back(copy);
+}
+
+void ptx::cp_async_commit_group() {
+    this_thread().copy_groups.push_back(std::move(this_thread().copies));
+    this_thread().copies.clear();
+}
+
+void ptx::cp_async_wait_group(int pending) {
+    auto &groups = this_thread().copy_groups;
+    for (; int(groups.size()) > pending; groups.pop_front())
+        if (machine::mode & LATE_LOADS)
+            for (const Copy &copy : groups.front()) machine::complete(copy);
+}
+
+// ----------------------------------------------------------------------------------------- TMA
+
+namespace {
+
+constexpr int AXES = 5;
+
+// The content of a CUtensorMap here. Axes count from the contiguous one.
+struct Map {
+    char *address;
+    int64_t strides[AXES];  // bytes
+    int32_t sizes[AXES];
+    int16_t box[AXES];
+    int16_t axes, element, swizzle_bytes;
+    u32 mark;
+};
+static_assert(sizeof(Map) <= 128, "a CUtensorMap has 128 bytes");
+constexpr u32 MARK = 0x54414d50;
+
+const Map &map_at(const void *place) {
+    const Map &map = *static_cast<const Map *>(place);
+    if (reinterpret_cast<uintptr_t>(place) % 64 || map.mark != MARK) fail("TMA: no tensor map");
+    return map;
+}
+
+// The address, swizzled as rows of `width` bytes are: bits 7 and up are XORed into bits 4 and up.
+u32 swizzled(u32 address, int width) { return address ^ (address >> 3 & u32(width - 16)); }
+
+// Calls work(offset in the box, bytes before the tensor, bytes in the tensor, their address), for
+// each row of the box.
+template <class WORK> void for_rows(const Map &map, const std::vector<int> &at, WORK work) {
+    int rows = 1;
+    for (int axis = 1; axis < map.axes; ++axis) rows *= map.box[axis];
+    for (int row = 0; row < rows; ++row) {
+        int64_t from = 0;
+        bool inside = true;
+        for (int axis = 1, rest = row; axis < map.axes; rest /= map.box[axis++]) {
+            const int place = at[axis] + rest % map.box[axis];
+            inside &= 0 <= place && place < map.sizes[axis];
+            from += place * map.strides[axis];
+        }
+        const int first = std::max(at[0], 0), end = std::min<int>(at[0] + map.box[0], map.sizes[0]);
+        if (!inside || first >= end) {
+            work(row * map.box[0] * map.element, 0, 0, nullptr);
+            continue;
+        }
+        work(row * map.box[0] * map.element, (first - at[0]) * map.element,
+             (end - first) * map.element, map.address + from + first * map.element);
+    }
+}
+
+int box_bytes(const Map &map) {
+    int bytes = map.element;
+    for (int axis = 0; axis < map.axes; ++axis) bytes *= map.box[axis];
+    return bytes;
+}
+
+}  // namespace
+
+// The driver's function, with its conditions (CUDA driver API, "Tensor Map Object Management").
+extern "C" int cuTensorMapEncodeTiled(void *to, int type, u32 axes, void *address,
+                                      const u64 *sizes, const u64 *strides, const u32 *box,
+                                      const u32 *steps, int interleave, int swizzle, int promotion,
+                                      int fill_nan) {
+    const int bytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+    (void)promotion;
+    const int swizzles[] = {16, 32, 64, 128};
+    if (axes < 1 || axes > AXES || type < 0 || type > 9 || interleave || fill_nan) return 1;
+    if (swizzle < 0 || swizzle > 3 || reinterpret_cast<uintptr_t>(address) % 16) return 1;
+    Map map = {static_cast<char *>(address)};
+    map.axes = axes, map.element = bytes[type], map.mark = MARK;
+    map.swizzle_bytes = swizzles[swizzle];
+    for (u32 axis = 0; axis < axes; ++axis) {
+        map.strides[axis] = axis ? strides[axis - 1] : map.element;
+        if (axis && (map.strides[axis] % 16 || map.strides[axis] >= int64_t(1) << 40)) return 1;
+        if (sizes[axis] < 1 || sizes[axis] >= u64(1) << 31 || steps[axis] != 1) return 1;
+        if (box[axis] < 1 || box[axis] > 256) return 1;
+        map.sizes[axis] = sizes[axis], map.box[axis] = box[axis];
+    }
+    const int inner = map.box[0] * map.element;
+    if (inner % 16 || (swizzle && inner > map.swizzle_bytes)) return 1;
+    std::memcpy(to, &map, sizeof map);
+    return 0;
+}
+
+void machine::complete(Cluster &cluster, const Load &load) {
+    const Map &map = map_at(load.map);
+    const int inner = map.box[0] * map.element;
+    for (int rank : load.ranks) {
+        Cta &cta = cluster.ctas[rank];
+        if (cta.done()) fail("TMA writes to CTA %d, which has exited", cta.number);
+        at(cta.generic, load.to, box_bytes(map), 128);
+        for_rows(map, load.at, [&](int offset, int skip, int bytes, const char *from) {
+            Bytes row(inner, 0);
+            if (bytes) std::memcpy(row.data() + skip, from, bytes);
+            for (int unit = 0; unit < inner; unit += 16) {
+                const u32 to = swizzled(load.to + offset + unit, map.swizzle_bytes);
+                const auto next = cta.mbarriers.lower_bound(to);
+                if (next != cta.mbarriers.end() && next->first < to + 16)
+                    fail("TMA overwrites the mbarrier at %u", next->first);
+                std::memcpy(at(cta.generic, to, 16, 16), row.data() + unit, 16);
+                std::memcpy(at(cta.async, to, 16, 16), row.data() + unit, 16);
+            }
+        });
+        MBarrier &barrier = mbarrier(cta, load.barrier);
+        barrier.bytes -= box_bytes(map);
+        advance(barrier);
+    }
+}
+
+u32 ptx::own_mask() { return 1u << this_thread().cta->rank; }
+
+void ptx::load_tensor(u32 to, const void *map, std::vector<int> at, u32 barrier, u32 ranks) {
+    Cluster &cluster = *this_thread().cta->cluster;
+    Load load = {map, to, barrier, std::move(at), {}};
+    if (map_at(map).axes != int(load.at.size())) fail("TMA: a map of %d axes", map_at(map).axes);
+    if (ranks == 0 || ranks >> cluster.ctas.size()) fail("TMA: to CTAs %x", ranks);
+    for (int rank = 0; ranks >> rank; ++rank)
+        if (ranks >> rank & 1) load.ranks.push_back(rank);
+    if (machine::mode & LATE_LOADS)
+        cluster.loads.push_back(std::move(load));
+    else
+        machine::complete(cluster, load);
+}
+
+void machine::complete(Cta &cta, const Store &store) {
+    const Map &map = map_at(store.map);
+    const int inner = map.box[0] * map.element, all = box_bytes(map);
+    if (std::memcmp(at(cta.generic, store.from, all, 128), store.seen.data(), all))
+        fail("shared memory at %u changed before a TMA store read it", store.from);
+    for_rows(map, store.at, [&](int offset, int skip, int bytes, char *to) {
+        Bytes row(inner);
+        for (int unit = 0; unit < inner; unit += 16) {
+            const u32 from = swizzled(store.from + offset + unit, map.swizzle_bytes);
+            std::memcpy(row.data() + unit, at(cta.async, from, 16, 16), 16);
+        }
+        if (bytes) std::memcpy(to, row.data() + skip, bytes);
+    });
+}
+
+void ptx::store_tensor(const void *map, std::vector<int> at, u32 from) {
+    Cta &cta = *this_thread().cta;
+    const int bytes = box_bytes(map_at(map));
+    const unsigned char *seen = machine::at(cta.generic, from, bytes, 128);
+    this_thread().stores.push_back({map, from, std::move(at), Bytes(seen, seen + bytes)});
+    if (!(machine::mode & LATE_READS)) machine::complete(cta, this_thread().stores.back());
+}
+
+void ptx::cp_async_bulk_commit_group() {
+    auto &committed = this_thread().committed_stores;
+    committed.insert(committed.end(), this_thread().stores.begin(), this_thread().stores.end());
+    this_thread().stores.clear();
+}
+
+void ptx::cp_async_bulk_wait_group_read(int pending) {
+    if (pending) fail("cp.async.bulk.wait_group.read: all groups are waited for here");
+    auto &committed = this_thread().committed_stores;
+    if (machine::mode & LATE_READS)
+        for (const Store &store : committed) machine::complete(*this_thread().cta, store);
+    committed.clear();
+}
+
+void ptx::fence_proxy_async_shared_cta() {
+    Cta &cta = *this_thread().cta;
+    for (auto &[address, bytes] : this_thread().unfenced)
+        std::memcpy(machine::at(cta.async, address, bytes, 1),
+                    machine::at(cta.generic, address, bytes, 1), bytes);
+    this_thread().unfenced.clear();
+}

@@ -1,0 +1,70 @@
+// What CUDA C++ adds to C++, for kernels whose inline PTX is translated (inline_ptx.py).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "machine.h"
+#include "ptx.h"
+
+#define __host__
+#define __device__
+#define __global__
+#define __shared__ static
+#define __forceinline__ inline
+#define __grid_constant__
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+
+using std::max;
+using std::min;
+
+struct alignas(16) int4 {
+    int x, y, z, w;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+
+inline unsigned char *dynamic_shared_memory() { return machine::this_thread().cta->generic.data(); }
+inline size_t __cvta_generic_to_shared(const void *pointer) {
+    const auto *byte = static_cast<const unsigned char *>(pointer);
+    return machine::SHARED_BASE + (byte - dynamic_shared_memory());
+}
+
+inline void __syncthreads() { ptx::bar_sync(0, machine::this_thread().cta->threads.size()); }
+inline void __syncwarp() { machine::show({}); }
+
+template <class T> T __shfl_sync(unsigned, T value, int lane) {
+    machine::Shown own = {};
+    std::memcpy(own.words, &value, sizeof value);
+    machine::show(own);
+    std::memcpy(&value, machine::shown_by(lane).words, sizeof value);
+    return value;
+}
+template <class T> T __shfl_xor_sync(unsigned mask, T value, int distance) {
+    return __shfl_sync(mask, value, threadIdx.x % machine::WARP ^ distance);
+}
+inline bool __any_sync(unsigned, bool value) {
+    machine::show({{value}});
+    for (int lane = 0; lane < machine::WARP; ++lane)
+        if (machine::shown_by(lane).words[0]) return true;
+    return false;
+}
+
+inline float __int_as_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned order) {
+    const u64 both = u64(b) << 32 | a;
+    unsigned made = 0;
+    for (int i = 0; i < 4; i++) made |= (both >> 8 * (order >> 4 * i & 7) & 255) << 8 * i;
+    return made;
+}

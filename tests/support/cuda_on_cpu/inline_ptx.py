@@ -1,0 +1,124 @@
+"""Inline PTX as C++: each `asm` of a preprocessed source becomes a lambda that calls functions.
+
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+
+becomes
+
+    [&] { auto&& ptx_0 = barrier; auto&& ptx_1 = count;
+          ptx::mbarrier_init_shared_cta_b64(ptx_0, ptx_1); }();
+
+so the C++ compiler sees every instruction with its operands, and names an instruction that `ptx.h`
+does not have. Registers, labels, branches and predicates become variables, labels, `goto` and `if`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_ASM = re.compile(r"\basm\s*(?:volatile)?\s*\(")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_OPERAND = re.compile(r'"[^"]*"\s*\((.*)\)', re.DOTALL)
+_LABEL = re.compile(r"(\w+):(?!:)\s*")
+_GUARD = re.compile(r"@(!?)(\w+)\s+")
+_REGISTERS = {"pred": "bool", "b16": "unsigned short", "b32": "unsigned", "b64": "u64"}
+# A matrix product's shape and types become an argument, else there would be a function for each.
+_PRODUCT = re.compile(r"(.*?)\.(m\d+n\d+k\d+\..*)")
+
+
+def translated(source: str) -> str:
+    """Returns preprocessed C++ with a lambda in place of each `asm`."""
+    parts, done = [], 0
+    for found in _ASM.finditer(source):
+        end = _closing(source, found.end() - 1)
+        parts += [source[done : found.start()], _lambda(source[found.end() : end])]
+        done = end + 1
+    return "".join([*parts, source[done:]])
+
+
+def _closing(text: str, start: int) -> int:
+    """The place of the bracket that closes the one at `start`."""
+    depth = 0
+    for place in _outside_strings(text, start):
+        depth += (text[place] in "([{") - (text[place] in ")]}")
+        if depth == 0:
+            return place
+    raise ValueError(f"nothing closes {text[start : start + 80]!r}")
+
+
+def _outside_strings(text: str, start: int = 0) -> Iterator[int]:
+    place = start
+    while place < len(text):
+        string = _STRING.match(text, place)
+        if string:
+            place = string.end()
+        else:
+            yield place
+            place += 1
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The parts of a text between separators that stand in no bracket and in no string."""
+    parts, depth, begin = [], 0, 0
+    for place in _outside_strings(text):
+        depth += (text[place] in "([{") - (text[place] in ")]}")
+        if depth == 0 and text[place] == separator:
+            parts.append(text[begin:place])
+            begin = place + 1
+    return [part.strip() for part in [*parts, text[begin:]]]
+
+
+def _lambda(inside: str) -> str:
+    """The lambda for what stands between the brackets of an `asm`."""
+    template, *sections = _split(inside, ":")
+    operands = [each for part in sections[:2] for each in _split(part, ",") if each]
+    lines = []
+    for number, operand in enumerate(operands):
+        found = _OPERAND.fullmatch(operand)
+        assert found, operand
+        lines.append(f"auto&& ptx_{number} = {found[1]};")
+    text = "".join(_STRING.findall(template)).replace("\\n", " ").replace("\\t", " ")
+    lines += [_statement(each) for each in _statements(text)]
+    return f"[&] {{ {' '.join(lines)} }}()"
+
+
+def _statements(text: str) -> Iterator[str]:
+    """Each instruction, without the brackets around a scope."""
+    for part in text.split(";"):
+        each = part.strip()
+        while each.startswith("{") or each == "}":
+            each = each[1:].strip()
+        if each:
+            yield each.removesuffix("}").strip() if each.count("{") < each.count("}") else each
+
+
+def _statement(text: str) -> str:
+    """One instruction of PTX, or a declaration, in C++."""
+    label = _LABEL.match(text)
+    if label:
+        return f"{label[1]}: {_statement(text[label.end() :])}"
+    guard = _GUARD.match(text)
+    if guard:
+        return f"if ({guard[1]}{guard[2]}) {_statement(text[guard.end() :])}"
+    opcode, _, rest = text.partition(" ")
+    if opcode == "":
+        return ";"
+    if opcode == ".reg":
+        kind, _, names = rest.strip().partition(" ")
+        return f"{_REGISTERS[kind[1:]]} {names};"
+    if opcode == "bra":
+        return f"goto {rest.strip()};"
+    arguments = [_argument(each) for each in _split(rest, ",") if each not in ("", "_")]
+    product = _PRODUCT.fullmatch(opcode)
+    if product:
+        opcode, arguments = product[1], [f'"{product[2]}"', *arguments]
+    return f"ptx::{re.sub('[.:]+', '_', opcode)}({', '.join(arguments)});"
+
+
+def _argument(text: str) -> str:
+    """An operand: `[address]`, `[map, {coordinates}]`, `{registers}`, a register or a number."""
+    if text.startswith("["):
+        return ", ".join(map(_argument, _split(text[1:-1], ",")))
+    if text.startswith("{"):
+        return f"ptx::list({', '.join(map(_argument, _split(text[1:-1], ',')))})"
+    return re.sub(r"%(\d+)", r"ptx_\1", text)

@@ -1,0 +1,275 @@
+// The scheduler of the fibers, barriers, and shared memory.
+#include "machine.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+Place threadIdx, blockIdx;
+
+namespace machine {
+
+int mode;
+std::vector<std::pair<const char *, const char *>> readable;
+
+static constexpr int STACK_BYTES = 256 * 1024;
+static std::vector<std::unique_ptr<char[]>> stacks;  // reused by all launches
+static ucontext_t scheduler;
+static Thread *running;
+static void (*kernel_of_launch)();
+static std::string failure;
+static long ended;  // generations and phases, of all barriers
+
+Thread &this_thread() { return *running; }
+Warpgroup &this_warpgroup() { return running->cta->warpgroups[running->index / WARPGROUP]; }
+
+void fail(const char *format, ...) {
+    char text[400];
+    va_list values;
+    va_start(values, format);
+    std::vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    failure = text;
+    if (!running) throw std::runtime_error(failure);  // the scheduler itself
+    failure += ": thread " + std::to_string(this_thread().index) + " of CTA " +
+               std::to_string(this_thread().cta->number);
+    swapcontext(&this_thread().context, &scheduler);
+    std::abort();  // the scheduler does not resume it
+}
+
+// ------------------------------------------------------------------------------------ barriers
+
+void wait(const Wait &what) {
+    this_thread().wait = what;
+    this_thread().waits = true;
+    swapcontext(&this_thread().context, &scheduler);
+}
+
+void meet(Barrier &barrier, const char *name, const std::function<void()> &work) {
+    if (++barrier.arrived < barrier.size) {
+        wait({name, &barrier, barrier.generation});
+        return;
+    }
+    if (work) work();
+    release(barrier);
+}
+
+void release(Barrier &barrier) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    ++ended;
+}
+
+// Two slots alternate: when a lane shows something for the third time, all lanes have arrived for
+// the second time, so they have read the first slot.
+void show(const Shown &own) {
+    Thread &thread = this_thread();
+    thread.shown[++thread.times_shown % 2] = own;
+    meet(thread.cta->warps[thread.index / WARP], "the other lanes of its warp");
+}
+const Shown &shown_by(int lane) {
+    const Thread &other = this_thread().cta->threads[this_thread().index / WARP * WARP + lane];
+    return other.shown[this_thread().times_shown % 2];
+}
+
+MBarrier &mbarrier(Cta &cta, u32 address) {
+    const auto found = cta.mbarriers.find(address);
+    if (found == cta.mbarriers.end()) fail("no mbarrier was initialised at %u", address);
+    return found->second;
+}
+
+void advance(MBarrier &barrier) {
+    if (barrier.pending || barrier.bytes) return;
+    barrier.pending = barrier.count;
+    ++barrier.phase;
+    ++ended;
+}
+
+// -------------------------------------------------------------------------------- shared memory
+
+unsigned char *at(Bytes &memory, u32 address, int bytes, int alignment) {
+    if (address % alignment) fail("shared memory: %u is no multiple of %d", address, alignment);
+    if (address < SHARED_BASE || address - SHARED_BASE + bytes > memory.size())
+        fail("shared memory: %d bytes at %u are outside of its %zu", bytes, address, memory.size());
+    return memory.data() + (address - SHARED_BASE);
+}
+
+void write(u32 address, const void *from, int bytes) {
+    Cta &cta = *this_thread().cta;
+    const auto next = cta.mbarriers.lower_bound(address & ~7u);
+    if (next != cta.mbarriers.end() && next->first < address + bytes)
+        fail("the mbarrier at %u is overwritten", next->first);
+    std::memcpy(at(cta.generic, address, bytes, bytes), from, bytes);
+    this_thread().unfenced.push_back({address, bytes});
+}
+
+void read(void *to, u32 address, int bytes) {
+    std::memcpy(to, at(this_thread().cta->generic, address, bytes, bytes), bytes);
+}
+
+// ----------------------------------------------------------------------------------- scheduling
+
+static bool is_ready(const Thread &thread) {
+    if (thread.done) return false;
+    if (!thread.waits) return true;
+    const Wait &wait = thread.wait;
+    if (wait.barrier) return wait.barrier->generation != wait.generation;
+    return (wait.mbarrier->phase & 1) != wait.parity;
+}
+
+bool Cta::done() const {
+    for (const Thread &thread : threads)
+        if (!thread.done) return false;
+    return true;
+}
+
+static void finish() {
+    Thread &thread = this_thread();
+    if (!thread.stores.empty() || !thread.committed_stores.empty())
+        fail("it exits, and its TMA stores may not have read shared memory");
+    if (!thread.products.empty()) fail("it exits with products that it did not commit");
+    for (auto &group : thread.copy_groups)
+        if (!group.empty()) fail("it exits with cp.async copies that it did not wait for");
+    thread.done = true;
+    Cta &cta = *thread.cta;
+    if (!cta.done()) return;
+    for (const Load &load : cta.cluster->loads)
+        for (int rank : load.ranks)
+            if (rank == cta.rank) fail("its CTA exits while TMA loads write there");
+    for (const Warpgroup &warpgroup : cta.warpgroups)
+        if (!warpgroup.groups.empty()) fail("its CTA exits with products that it did not wait for");
+}
+
+static void begin() {
+    kernel_of_launch();
+    finish();
+    swapcontext(&this_thread().context, &scheduler);
+}
+
+// Runs a thread until it waits.
+static void resume(Thread &thread) {
+    threadIdx = {unsigned(thread.index), 0, 0};
+    blockIdx = {unsigned(thread.cta->number), 0, 0};
+    thread.waits = false;
+    running = &thread;
+    swapcontext(&scheduler, &thread.context);
+    running = nullptr;
+    if (!failure.empty()) throw std::runtime_error(failure);
+}
+
+static std::string described(const Thread &thread) {
+    const Wait &wait = thread.wait;
+    char text[160];
+    if (wait.mbarrier)
+        std::snprintf(text, sizeof text,
+                      "the end of a phase of parity %u of the mbarrier at %u, whose phase %ld "
+                      "lacks %d arrivals and %ld bytes",
+                      wait.parity, wait.number, wait.mbarrier->phase, wait.mbarrier->pending,
+                      wait.mbarrier->bytes);
+    else
+        std::snprintf(text, sizeof text, "%s %u, at which are %d of %d", wait.name, wait.number,
+                      wait.barrier->arrived, wait.barrier->size);
+    return text;
+}
+
+// Which threads wait for what; one line for neighbours that wait for the same.
+static std::string deadlock(const Cluster &cluster) {
+    std::string text = "deadlock";
+    for (const Cta &cta : cluster.ctas)
+        for (size_t first = 0, end; first < cta.threads.size(); first = end) {
+            end = first + 1;
+            if (cta.threads[first].done) continue;
+            const std::string what = described(cta.threads[first]);
+            while (end < cta.threads.size() && !cta.threads[end].done &&
+                   described(cta.threads[end]) == what)
+                ++end;
+            text += "\n  threads " + std::to_string(first) + " to " + std::to_string(end - 1) +
+                    " of CTA " + std::to_string(cta.number) + " wait for " + what;
+        }
+    return text;
+}
+
+// Runs the threads that can run, in the order of the mode, until one completes a barrier. The caller
+// then begins anew, so that the first threads are as far ahead of the others as barriers allow.
+// Returns whether any thread ran.
+static bool run_threads(Cluster &cluster) {
+    const int warps = cluster.ctas[0].warps.size(), all = cluster.ctas.size() * warps;
+    const long ended_before = ended;
+    bool progress = false;
+    for (int i = 0; i < all; ++i) {
+        const int warp = mode & LAST_WARP_FIRST ? all - 1 - i : i;
+        Cta &cta = cluster.ctas[warp / warps];
+        for (int lane = 0; lane < WARP; ++lane) {
+            Thread &thread = cta.threads[warp % warps * WARP + lane];
+            if (!is_ready(thread)) continue;
+            resume(thread);
+            if (ended != ended_before) return true;
+            progress = true;
+        }
+    }
+    return progress;
+}
+
+static void run_cluster(Cluster &cluster) {
+    for (;;) {
+        while (run_threads(cluster)) continue;
+        bool left = false;
+        for (const Cta &cta : cluster.ctas) left |= !cta.done();
+        if (!left) return;
+        if (cluster.loads.empty()) throw std::runtime_error(deadlock(cluster));
+        const auto place = mode & LAST_LOAD_FIRST ? cluster.loads.end() - 1 : cluster.loads.begin();
+        const Load load = *place;
+        cluster.loads.erase(place);
+        complete(cluster, load);
+    }
+}
+
+static void prepare(Cluster &cluster, int first, int size, int threads, int smem_bytes) {
+    cluster.ctas.resize(size);
+    cluster.barrier.size = size * threads;
+    while (int(stacks.size()) < size * threads) stacks.emplace_back(new char[STACK_BYTES]);
+    for (int rank = 0; rank < size; ++rank) {
+        Cta &cta = cluster.ctas[rank];
+        cta.cluster = &cluster;
+        cta.number = first + rank, cta.rank = rank;
+        cta.warps.assign(threads / WARP, {WARP});
+        cta.warpgroups.resize((threads + WARPGROUP - 1) / WARPGROUP);
+        for (Warpgroup &warpgroup : cta.warpgroups) {
+            warpgroup.barrier.size = WARPGROUP;
+            warpgroup.committing.resize(WARPGROUP);
+        }
+        // NaN in each dtype, until it is written.
+        cta.generic.assign(smem_bytes, 0xff);
+        cta.async.assign(smem_bytes, 0xff);
+        cta.threads.resize(threads);
+        for (int i = 0; i < threads; ++i) {
+            Thread &thread = cta.threads[i];
+            thread.cta = &cta, thread.index = i;
+            getcontext(&thread.context);
+            thread.context.uc_stack.ss_sp = stacks[rank * threads + i].get();
+            thread.context.uc_stack.ss_size = STACK_BYTES;
+            makecontext(&thread.context, begin, 0);
+        }
+    }
+}
+
+std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)()) {
+    kernel_of_launch = kernel;
+    running = nullptr;
+    failure.clear();
+    if (threads % WARP || ctas % cluster_size) return "a grid needs whole warps and clusters";
+    try {
+        for (int first = 0; first < ctas; first += cluster_size) {
+            Cluster cluster;
+            prepare(cluster, first, cluster_size, threads, smem_bytes);
+            run_cluster(cluster);
+        }
+    } catch (const std::runtime_error &error) {
+        return error.what();
+    }
+    return "";
+}
+
+}  // namespace machine

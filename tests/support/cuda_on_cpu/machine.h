@@ -1,0 +1,185 @@
+// CTAs, clusters and their memory on a CPU. Threads are fibers: one runs until it waits.
+//
+// What a GPU may do early or late happens here as early or as late as the `Mode` says. What the PTX
+// ISA leaves undefined, such as reading outside shared memory, ends the launch with a message. So
+// does a deadlock: the message says which threads wait, and for what.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ucontext.h>
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+struct Place {
+    unsigned x, y, z;
+};
+extern Place threadIdx, blockIdx;
+
+namespace machine {
+
+enum Mode {
+    LATE_LOADS = 1,       // cp.async completes at the wait, a TMA load when no thread can run
+    LAST_WARP_FIRST = 2,  // among the warps that can run
+    LATE_READS = 4,       // WGMMA and TMA stores read their operands when they are waited for
+    LAST_LOAD_FIRST = 8,  // among TMA loads that are late
+};
+
+// Dynamic shared memory begins after 1 KiB that CUDA reserves (CUDA C++ Programming Guide, "Compute
+// Capability 9.0").
+constexpr u32 SHARED_BASE = 1024;
+constexpr int WARP = 32, WARPGROUP = 128, NAMED_BARRIERS = 16;
+
+typedef std::vector<unsigned char> Bytes;
+
+// `size` threads wait for each other.
+struct Barrier {
+    int size = 0, arrived = 0;
+    long generation = 0;
+};
+
+// PTX ISA, "mbarrier": a phase ends when neither arrivals nor bytes are pending.
+struct MBarrier {
+    int count, pending;
+    long bytes = 0, phase = 0;
+};
+
+// What a thread waits for: the end of a generation of a barrier, or of a phase of that parity.
+struct Wait {
+    const char *name = nullptr;
+    const Barrier *barrier = nullptr;
+    long generation = 0;
+    const MBarrier *mbarrier = nullptr;
+    u32 number = 0;  // of a named barrier; the address of an mbarrier
+    u32 parity = 0;
+};
+
+// 16 bytes that cp.async copies.
+struct Copy {
+    u32 to;
+    const void *from;
+    bool inside;
+};
+
+// A TMA store that may not have read its shared memory yet.
+struct Store {
+    const void *map;
+    u32 from;
+    std::vector<int> at;
+    Bytes seen;  // what threads see there when it is issued
+};
+
+// A TMA load that is not complete, into each CTA of `ranks`.
+struct Load {
+    const void *map;
+    u32 to, barrier;
+    std::vector<int> at;
+    std::vector<int> ranks;
+};
+
+// A wgmma as one thread issues it. `a`: registers, or null for `a_rows` in shared memory.
+struct Product {
+    int columns, bytes;  // N, and how many bytes of a row are multiplied
+    char type;           // 'b'f16, 'f'16 or 'e'4m3
+    float *d[128];
+    const u32 *a[4];
+    u64 a_rows, b_rows;
+    bool add, transposes_b;
+};
+
+// What a lane shows the others of its warp.
+struct Shown {
+    u32 words[8];
+};
+
+struct Cta;
+struct Thread {
+    Cta *cta = nullptr;
+    int index = 0;
+    ucontext_t context;
+    bool done = false, waits = false;
+    Wait wait;
+    Shown shown[2];
+    int times_shown = 0;
+    std::vector<Copy> copies;
+    std::deque<std::vector<Copy>> copy_groups;
+    std::vector<Store> stores, committed_stores;
+    std::vector<std::pair<u32, int>> unfenced;  // written; TMA and WGMMA do not see it yet
+    bool is_fenced = false;                     // wgmma.fence was executed
+    std::vector<Product> products;
+    long cluster_generation = -1;  // of which it has arrived at the barrier
+    u32 tried = 0;                 // the mbarrier at which its last try_wait failed
+};
+
+// `groups`: committed products, by group, then by thread.
+struct Warpgroup {
+    Barrier barrier;
+    std::vector<std::vector<Product>> committing;
+    std::deque<std::vector<std::vector<Product>>> groups;
+};
+
+struct Cluster;
+struct Cta {
+    Cluster *cluster = nullptr;
+    int number = 0, rank = 0;
+    std::deque<Thread> threads;
+    std::vector<Barrier> warps;
+    std::vector<Warpgroup> warpgroups;
+    Barrier named[NAMED_BARRIERS];
+    std::map<u32, MBarrier> mbarriers;
+    // Shared memory as threads see it, and as TMA and WGMMA do (PTX ISA, "async proxy").
+    Bytes generic, async;
+    bool done() const;
+};
+
+struct Cluster {
+    std::deque<Cta> ctas;
+    Barrier barrier;
+    std::vector<Load> loads;
+};
+
+extern int mode;
+// Tensors that cp.async may read: where each begins and ends.
+extern std::vector<std::pair<const char *, const char *>> readable;
+
+// The thread that runs.
+Thread &this_thread();
+// Its warpgroup.
+Warpgroup &this_warpgroup();
+
+// Ends the launch with a message, formatted as printf does.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char *format, ...);
+
+void wait(const Wait &what);
+// Arrives, and waits for the others. The last thread does `work` before any goes on.
+void meet(Barrier &barrier, const char *name, const std::function<void()> &work = nullptr);
+void release(Barrier &barrier);
+
+// Shows the other lanes of the warp something, and waits until all lanes have.
+void show(const Shown &own);
+const Shown &shown_by(int lane);
+
+// `bytes` of shared memory at an address, aligned to so many.
+unsigned char *at(Bytes &memory, u32 address, int bytes, int alignment);
+void write(u32 address, const void *from, int bytes);
+void read(void *to, u32 address, int bytes);
+
+MBarrier &mbarrier(Cta &cta, u32 address);
+// Ends the phase where nothing of it is pending.
+void advance(MBarrier &barrier);
+
+// What asynchronous instructions do when they complete; in copies.cc and products.cc.
+void complete(const Copy &copy);
+void complete(Cluster &cluster, const Load &load);
+void complete(Cta &cta, const Store &store);
+void multiply(Cta &cta, int warpgroup);
+
+// Runs a grid. Returns why it failed, or "".
+std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)());
+
+}  // namespace machine

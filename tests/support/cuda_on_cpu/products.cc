@@ -1,0 +1,304 @@
+// Conversions, ldmatrix and stmatrix, and matrix products: mma.sync of a warp, wgmma of a
+// warpgroup. Sums are in fp32; tensor cores keep fewer bits of a sum of e4m3 products.
+#pragma GCC optimize("O3")  // its loops take most of the time of a test
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+
+#include "ptx.h"
+
+using namespace machine;
+
+// ------------------------------------------------------------------------------------- numbers
+
+static float from_bits(u32 bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+static float e4m3_value(u32 bits) {
+    const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+    if ((bits & 0x7f) == 0x7f) return NAN;
+    const float size = exponent ? std::ldexp(float(8 + mantissa), exponent - 10)
+                                : std::ldexp(float(mantissa), -9);
+    return bits & 0x80 ? -size : size;
+}
+
+static float e4m3(u32 bits) {
+    static float all[256];
+    if (all[1] == 0)
+        for (u32 each = 0; each < 256; ++each) all[each] = e4m3_value(each);
+    return all[bits];
+}
+
+// 'b'f16, 'f'16 and 'e'4m3.
+static float widened(u32 bits, char type) {
+    if (type == 'b') return from_bits(bits << 16);
+    if (type == 'e') return e4m3(bits);
+    _Float16 half;
+    const unsigned short low = bits;
+    std::memcpy(&half, &low, 2);
+    return half;
+}
+
+static u32 narrowed_bf16(float value) {
+    u32 bits;
+    std::memcpy(&bits, &value, 4);
+    return value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+static u32 narrowed_fp16(float value) {
+    const _Float16 half = static_cast<_Float16>(value);
+    unsigned short bits;
+    std::memcpy(&bits, &half, 2);
+    return bits;
+}
+// Rounds to nearest even, and saturates at 448.
+static u32 narrowed_e4m3(float value) {
+    if (value != value) return 0x7f;
+    const float size = std::min(std::fabs(value), 448.0f);
+    int exponent = 0;
+    std::frexp(size, &exponent);  // size in [2^(exponent - 1), 2^exponent)
+    const int unit = std::max(exponent - 1, -6) - 3;
+    const float rounded = std::nearbyint(std::ldexp(size, -unit));  // of units: 0 to 16
+    u32 bits = rounded;
+    bits = bits < 8 ? bits : bits == 16 ? u32(unit + 11) << 3 : u32(unit + 10) << 3 | (bits - 8);
+    return bits | (std::signbit(value) ? 0x80 : 0);
+}
+
+void ptx::cvt_rn_bf16x2_f32(u32 &to, float high, float low) {
+    to = narrowed_bf16(low) | narrowed_bf16(high) << 16;
+}
+void ptx::cvt_rn_f16x2_f32(u32 &to, float high, float low) {
+    to = narrowed_fp16(low) | narrowed_fp16(high) << 16;
+}
+void ptx::cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low) {
+    to = narrowed_e4m3(low) | narrowed_e4m3(high) << 8;
+}
+
+// ------------------------------------------------------------- matrices of 8 x 8 x 16 bits
+
+// Eight rows of 16 bytes must lie in different banks: kernels are laid out so.
+static void check_banks(int matrix) {
+    u32 banks = 0;
+    for (int row = 0; row < 8; ++row)
+        banks |= 1 << machine::shown_by(8 * matrix + row).words[0] / 16 % 8;
+    if (banks != 0xff) fail("ldmatrix or stmatrix has a bank conflict");
+}
+
+void ptx::load_matrices(u32 *const *to, int count, u32 row, bool transposed) {
+    machine::show({{row}});
+    const int lane = this_thread().index % WARP;
+    for (int matrix = 0; matrix < count; ++matrix) {
+        check_banks(matrix);
+        unsigned short both[2];
+        for (int i = 0; i < 2; ++i) {
+            const int line = transposed ? lane % 4 * 2 + i : lane / 4;
+            const int column = transposed ? lane / 4 : lane % 4 * 2 + i;
+            const u32 from = machine::shown_by(8 * matrix + line).words[0];
+            if (from % 16) fail("ldmatrix: %u is no multiple of 16", from);
+            machine::read(&both[i], from + 2 * column, 2);
+        }
+        std::memcpy(to[matrix], both, 4);
+    }
+}
+
+void ptx::store_matrices(u32 row, const u32 *const *from) {
+    machine::show({{row, *from[0], *from[1], *from[2], *from[3]}});
+    const int lane = this_thread().index % WARP, matrix = lane / 8;
+    check_banks(matrix);
+    u32 words[4];
+    for (int i = 0; i < 4; ++i) words[i] = machine::shown_by(lane % 8 * 4 + i).words[1 + matrix];
+    machine::write(row, words, 16);
+}
+
+// ------------------------------------------------------------------------------------ mma.sync
+
+// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
+void ptx::multiply(const char *kind, float *const *d, const u32 *const *a, const u32 *const *b) {
+    const bool is_bf16 = !std::strcmp(kind, "m16n8k16.row.col.f32.bf16.bf16.f32");
+    if (!is_bf16 && std::strcmp(kind, "m16n8k16.row.col.f32.f16.f16.f32"))
+        fail("mma.sync: %s", kind);
+    machine::show({{*a[0], *a[1], *a[2], *a[3], *b[0], *b[1]}});
+    const int lane = this_thread().index % WARP;
+    auto element = [&](int of_lane, int word, int which) {
+        const u32 both = machine::shown_by(of_lane).words[word];
+        return widened(which ? both >> 16 : both & 0xffff, is_bf16 ? 'b' : 'f');
+    };
+    for (int i = 0; i < 4; ++i) {
+        const int column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 16; ++k)
+            *d[i] += element(lane / 4 * 4 + k % 8 / 2, k / 8 * 2 + i / 2, k % 2) *
+                     element(column * 4 + k % 8 / 2, 4 + k / 8, k % 2);
+    }
+}
+
+// --------------------------------------------------------------------------------------- wgmma
+
+void ptx::wgmma_fence_sync_aligned() { this_thread().is_fenced = true; }
+
+void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *a, u64 a_rows,
+                u64 b_rows, bool add, bool transposes_b) {
+    Product product = {};
+    int k = 0;
+    char type[8], other[8];
+    if (std::sscanf(kind, "m64n%dk%d.f32.%7[^.].%7s", &product.columns, &k, type, other) != 4 ||
+        std::strcmp(type, other) || !std::strchr("bfe", *type))
+        fail("wgmma: %s", kind);
+    product.type = *type, product.bytes = *type == 'e' ? k : 2 * k;
+    const bool has_shape = product.columns % 8 == 0 && product.columns <= 256;
+    if (product.bytes != 32 || !has_shape) fail("wgmma: %s", kind);
+    if (count != product.columns / 2) fail("wgmma: %d registers of %s", count, kind);
+    if (transposes_b && *type == 'e') fail("wgmma: B of 8 bits is transposed");
+    // PTX ISA, wgmma.fence: before the first, and when registers were used since.
+    if (!this_thread().is_fenced) fail("wgmma.mma_async without wgmma.fence");
+    std::copy(d, d + count, product.d);
+    if (a) std::copy(a, a + 4, product.a);
+    product.a_rows = a_rows, product.b_rows = b_rows;
+    product.add = add, product.transposes_b = transposes_b;
+    this_thread().products.push_back(product);
+}
+
+void ptx::wgmma_commit_group_sync_aligned() {
+    Thread &thread = this_thread();
+    Warpgroup &warpgroup = machine::this_warpgroup();
+    thread.is_fenced = false;
+    warpgroup.committing[thread.index % WARPGROUP].swap(thread.products);
+    thread.products.clear();
+    machine::meet(warpgroup.barrier, "wgmma.commit_group", [&] {
+        warpgroup.groups.push_back(warpgroup.committing);
+        if (!(machine::mode & LATE_READS))
+            machine::multiply(*thread.cta, thread.index / WARPGROUP);
+    });
+}
+
+void ptx::wgmma_wait_group_sync_aligned(int pending) {
+    Thread &thread = this_thread();
+    Warpgroup &warpgroup = machine::this_warpgroup();
+    machine::meet(warpgroup.barrier, "wgmma.wait_group", [&] {
+        for (; int(warpgroup.groups.size()) > pending; warpgroup.groups.pop_front())
+            if (machine::mode & LATE_READS)
+                machine::multiply(*thread.cta, thread.index / WARPGROUP);
+    });
+}
+
+namespace {
+
+// A matrix descriptor (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"): rows
+// of `width` bytes, swizzled in groups of 8.
+struct Descriptor {
+    u32 address, leading, stride;
+    int width;
+
+    explicit Descriptor(u64 bits)
+        : address((bits & 0x3fff) << 4), leading((bits >> 16 & 0x3fff) << 4),
+          stride((bits >> 32 & 0x3fff) << 4) {
+        const int widths[] = {16, 128, 64, 32};
+        width = widths[bits >> 62];
+        if (width == 16) fail("wgmma: a matrix without a swizzle");
+        if (bits >> 49 & 7) fail("wgmma: a matrix with a base offset");
+    }
+    u32 swizzled(u32 at) const { return at ^ (at >> 3 & u32(width - 16)); }
+    // K-major: a byte of a row.
+    u32 k_major(int row, int byte) const {
+        return swizzled(address + row / 8 * stride + row % 8 * width + byte);
+    }
+    // MN-major, 16 bits: element `row` of line k, whose elements lie together by `width` bytes.
+    u32 mn_major(int row, int k) const {
+        const int byte = 2 * row;
+        return swizzled(address + byte / width * leading + byte % width + k / 8 * stride +
+                        k % 8 * width);
+    }
+};
+
+float element(Cta &cta, u32 address, char type) {
+    const int bytes = type == 'e' ? 1 : 2;
+    u32 bits = 0;
+    std::memcpy(&bits, machine::at(cta.async, address, bytes, bytes), bytes);
+    return widened(bits, type);
+}
+
+// The first row of a thread's registers; the second one is 8 further down.
+int row_of(int thread) { return thread / WARP * 16 + thread % WARP / 4; }
+
+struct Operands {
+    float a[64][32], b[32][256], d[64][256];  // b: by k
+};
+
+// PTX ISA, "Register Fragments for wgmma.mma_async": A of 64 x 32 bytes.
+void take_left(Cta &cta, Operands &to, const Product *const *products) {
+    const Product &first = *products[0];
+    const int size = first.type == 'e' ? 1 : 2;
+    if (!first.a[0]) {
+        const Descriptor rows(first.a_rows);
+        for (int row = 0; row < 64; ++row)
+            for (int k = 0; k < 32 / size; ++k)
+                to.a[row][k] = element(cta, rows.k_major(row, size * k), first.type);
+        return;
+    }
+    for (int thread = 0; thread < WARPGROUP; ++thread)
+        for (int word = 0; word < 4; ++word)
+            for (int i = 0; i < 4 / size; ++i) {
+                const int row = row_of(thread) + word % 2 * 8;
+                const int byte = word / 2 * 16 + thread % 4 * 4 + size * i;
+                const u32 bits = *products[thread]->a[word] >> 8 * size * i;
+                to.a[row][byte / size] = widened(bits & (size == 1 ? 0xff : 0xffff), first.type);
+            }
+}
+
+void take_right(Cta &cta, Operands &to, const Product &product) {
+    const Descriptor rows(product.b_rows);
+    const int size = product.type == 'e' ? 1 : 2;
+    for (int column = 0; column < product.columns; ++column)
+        for (int k = 0; k < 32 / size; ++k)
+            to.b[k][column] = element(cta,
+                                      product.transposes_b
+                                          ? rows.mn_major(column, k)
+                                          : rows.k_major(column, size * k),
+                                      product.type);
+}
+
+// Calls work(an element of `d`, a thread's register of it).
+template <class WORK> void for_sums(Operands &all, const Product *const *products, WORK work) {
+    for (int thread = 0; thread < WARPGROUP; ++thread)
+        for (int i = 0; i < products[0]->columns / 2; ++i)
+            work(all.d[row_of(thread) + i / 2 % 2 * 8][i / 4 * 8 + thread % 4 * 2 + i % 2],
+                 *products[thread]->d[i]);
+}
+
+void multiply_one(Cta &cta, const Product *const *products) {
+    static Operands all;
+    const Product &first = *products[0];
+    for (int thread = 1; thread < WARPGROUP; ++thread) {
+        const Product &other = *products[thread];
+        if (other.columns != first.columns || other.type != first.type || other.add != first.add ||
+            other.a_rows != first.a_rows || other.b_rows != first.b_rows ||
+            other.transposes_b != first.transposes_b || !other.a[0] != !first.a[0])
+            fail("wgmma: thread %d of a warpgroup multiplies other matrices", thread);
+    }
+    take_left(cta, all, products);
+    take_right(cta, all, first);
+    for_sums(all, products, [&](float &sum, float &own) { sum = first.add ? own : 0; });
+    const int terms = first.type == 'e' ? 32 : 16;
+    for (int row = 0; row < 64; ++row)
+        for (int k = 0; k < terms; ++k)
+            for (int column = 0; column < first.columns; ++column)
+                all.d[row][column] += all.a[row][k] * all.b[k][column];
+    for_sums(all, products, [&](float &sum, float &own) { own = sum; });
+}
+
+}  // namespace
+
+// Late products complete when the oldest group is waited for, early ones when a group is committed.
+void machine::multiply(Cta &cta, int warpgroup) {
+    auto &groups = cta.warpgroups[warpgroup].groups;
+    const auto &group = mode & LATE_READS ? groups.front() : groups.back();
+    for (const auto &own : group)
+        if (own.size() != group[0].size()) fail("wgmma: threads commit different products");
+    for (size_t i = 0; i < group[0].size(); ++i) {
+        const Product *products[WARPGROUP];
+        for (int thread = 0; thread < WARPGROUP; ++thread) products[thread] = &group[thread][i];
+        multiply_one(cta, products);
+    }
+}
