@@ -8,7 +8,7 @@ READY := $(VENV)/ready
 ASCEND := $(CURDIR)/$(VENV)/ascend
 
 .DEFAULT_GOAL := help
-.PHONY: help search test test-ascend lint bench-search venv clean
+.PHONY: help search test test-ascend lint mutants bench-search venv clean
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=python3.12]"
@@ -26,13 +26,18 @@ test: lint ## ruff, mypy and all tests; fetches Huawei's compiler once, about 20
 
 test-ascend: $(READY) ## of these the ones with Huawei's real compiler
 	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/tunefa ascend setup
-	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest tests/compile/ascend tests/kernels/test_ascend.py tests/kernels/test_ascend_lowered.py tests/search/test_run_ascend.py tests/measure/test_square_tiles.py tests/cli/reports/test_npu_explanation.py
+	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest tests/compile/ascend tests/kernels/test_ascend.py tests/kernels/test_ascend_lowered.py tests/search/test_run_ascend.py tests/compile/languages/test_ascend.py tests/cli/test_bench.py tests/cli/reports/test_npu_explanation.py
 
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
 lint: $(READY) ## ruff and mypy
 	$(VENV)/bin/python -m ruff check
 	$(VENV)/bin/python -m ruff format --check
 	$(VENV)/bin/python -m mypy
+
+# What survives, no test notices: MODULE is what is changed, TESTS are the files that should fail.
+# In a copy of the tree, so that one that is interrupted leaves no change behind.
+mutants: $(READY) ## change MODULE=tunefa/... bit by bit: which changes do TESTS="tests/..." miss?
+	@$(VENV)/bin/python scripts/mutants.py $(MODULE) $(TESTS)
 
 # One thread per process: there is a process for every core.
 bench-search: $(READY) ## compare search strategies on recorded landscapes; rewrites docs/search.md

@@ -58,9 +58,10 @@ each block by the tensor cores, and the sum of the blocks in fp32. There are reg
 to 128 columns.
 
 Causal means bottom-right aligned (FlashAttention >= 2.1): query i sees keys j <= i + seqlen_k -
-seqlen_q. A window that reaches `ahead` keys beyond this diagonal is a causal mask with a diagonal
-further ahead, where each query sees the last `window` keys. A row that sees no key gives out = 0
-and lse = -inf. With a soft-cap c, scores s become c * tanh(s / c), by the hardware's tanh.
+seqlen_q. A window that reaches `window_right` keys beyond this diagonal is a causal mask with a
+diagonal further to the right, where each query sees the last `window_keys` keys. A row that sees
+no key gives out = 0 and lse = -inf. With a soft-cap c, scores s become c * tanh(s / c), by the
+hardware's tanh.
 
 This file is the host side. The device code is gluon/attention_forward.py, which `device_function`
 imports when something is compiled, as a launch needs no compiler.
@@ -172,7 +173,8 @@ def variant(workload, config, aligned=True):
     signature = tma_blocks.types("qkvo", _dtypes(workload), blocks, workload.varlen)
     signature |= {"lse_ptr": "*fp32", **dict.fromkeys(_DESCALES, "*fp32"), "heads_kv": "i32"}
     signature |= {"schedule_ptr": "*i32", "tiles_ptr": "*i32"}
-    signature |= dict.fromkeys(("heads", "seqlen_q", "seqlen_k", "window", "ahead"), "i32")
+    sizes = ("heads", "seqlen_q", "seqlen_k", "window_keys", "window_right")
+    signature |= dict.fromkeys(sizes, "i32")
     signature |= {"scale_log2": "fp32", "tanh_scale": "fp32"}
     if not _is_e4m3(workload):
         constants |= dict.fromkeys([*_DESCALES, "heads_kv"])
@@ -230,9 +232,9 @@ def arguments(tensors, spec):
         schedule, tiles = tile_table.tables(spec, lse.device)
         ctas = len(schedule) - 1
     descriptors = tma_blocks.descriptors((q, k, v, out), _blocks(w, config))
-    ahead, window = tile_table.edges(w)
+    window_right, window_keys = tile_table.edges(w)
     scales = (scale * LOG2_E, 0.0) if softcap is None else (softcap * LOG2_E, scale / softcap)
-    sizes = [w.heads, rows, w.seqlen_k, window or 0, ahead, *scales]
+    sizes = [w.heads, rows, w.seqlen_k, window_keys or 0, window_right, *scales]
     constants = _constants(w, config).values()
     return (ctas, 1, 1), [
         *descriptors, lse, *descales, schedule, tiles, *sizes, *constants,

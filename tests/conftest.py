@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.clock import Clock
 from tests.support.fake_device import Device, FakeStopwatch, InProcess, Unwatched
 from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage, is_aligned, on_cpu
 from tests.support.fake_objective import Fake
 from tests.support.own_kernels import OwnKernels
 from tests.support.predicted_case import KERNEL, TARGET, WORKLOAD
-from tunefa import assets
 from tunefa.compile import languages
 from tunefa.measure import bench, check, timing
 from tunefa.measure.measured import Measured
@@ -43,24 +43,24 @@ def home_of_its_own(
     """
     monkeypatch.setenv("TUNEFA_HOME", str(tmp_path_factory.mktemp("tunefa_home")))
     monkeypatch.delenv("TUNEFA_FROZEN", raising=False)
-    folders = {"results": tmp_path_factory.mktemp("shipped")}
-    monkeypatch.setattr(
-        store,
-        "assets",
-        SimpleNamespace(home=assets.home, root=lambda name: folders.get(name) or assets.root(name)),
-    )
+    shipped = tmp_path_factory.mktemp("shipped")
+    monkeypatch.setattr(store, "shipped_root", lambda: shipped)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def less_waiting() -> Iterator[None]:
-    """What a hundred searches of made-up times would otherwise spend most of their time on.
+@pytest.fixture
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a search of made-up times would otherwise spend most of its time on.
 
-    No file of a test must survive a power failure, and Optuna waits for the disk a dozen times a
-    trial.
+    No file of such a test must survive a power failure, and Optuna waits for the disk a dozen times
+    a trial.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of this process until the test ends; only the test moves it."""
+    return Clock().drive(monkeypatch)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def own_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnKernels:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
+def fake(monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None) -> type[Fake]:
     """A class of this test's own, in place of the objective that compiles."""
 
     class OwnFake(Fake):

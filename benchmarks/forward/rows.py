@@ -127,9 +127,9 @@ def _remarks(rows: Sequence[Row]) -> Iterable[str]:
     ratios = [row.ratio for row in rows if row.ratio is not None]
     if ratios:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))
-        ahead = sum(ratio > 1.0 for ratio in ratios)
+        faster = sum(ratio > 1.0 for ratio in ratios)
         span = f"{min(ratios):.3f} to {max(ratios):.3f}"
-        yield f"Ahead at {ahead} of {len(ratios)}, geometric mean {mean:.3f} ({span})."
+        yield f"Ahead at {faster} of {len(ratios)}, geometric mean {mean:.3f} ({span})."
     missing: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, why in row.left_out.items():

@@ -19,8 +19,8 @@ class Attention:
     heads: gl.tensor
     seqlen_q: gl.tensor
     seqlen_k: gl.tensor
-    window: gl.tensor
-    ahead: gl.tensor
+    window_keys: gl.tensor
+    window_right: gl.tensor
     scale_log2: gl.tensor
     tanh_scale: gl.tensor
     WARPGROUPS: gl.constexpr
@@ -67,7 +67,7 @@ class Attention:
         or a larger one."""
         diagonal = self.seqlen_k - self.seqlen_q
         if self.AHEAD:
-            diagonal += self.ahead
+            diagonal += self.window_right
         return diagonal
 
     @gluon.jit
@@ -108,7 +108,7 @@ class Attention:
             end = gl.maximum((seen + BLOCK_N - 1) // BLOCK_N, 1)
         begin = 0
         if self.WINDOWED:
-            first = gl.maximum(row + offset - self.window + 1, 0)
+            first = gl.maximum(row + offset - self.window_keys + 1, 0)
             begin = gl.minimum(first // BLOCK_N, end - 1)
         return begin, end
 
@@ -121,7 +121,7 @@ class Attention:
             last = gl.minimum(last, row + self.diagonal())
         crosses = key + self.BLOCK_N - 1 > last
         if self.WINDOWED:
-            crosses = crosses | (key <= row + self.ROWS - 1 + self.diagonal() - self.window)
+            crosses = crosses | (key <= row + self.ROWS - 1 + self.diagonal() - self.window_keys)
         return crosses
 
     @gluon.jit
@@ -147,7 +147,7 @@ class Attention:
             last = gl.minimum(diagonal, self.seqlen_k - 1)
             seen = keys[None, :] <= last[:, None]
             if self.WINDOWED:
-                seen = seen & (keys[None, :] > (diagonal - self.window)[:, None])
+                seen = seen & (keys[None, :] > (diagonal - self.window_keys)[:, None])
             s = gl.where(seen, s, -float("inf"))
         else:
             s = gl.where(keys[None, :] < self.seqlen_k, s, -float("inf"))

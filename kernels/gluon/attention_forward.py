@@ -16,7 +16,7 @@ from tunefa.kernels.gluon.tiles import new_work_info
 def attention_fwd(
     q_desc, k_desc, v_desc, o_desc, q_rest_desc, k_rest_desc, v_rest_desc, o_rest_desc,
     lse_ptr, q_descale_ptr, k_descale_ptr, v_descale_ptr, heads_kv, schedule_ptr, tiles_ptr,
-    heads, seqlen_q, seqlen_k, window, ahead, scale_log2, tanh_scale,
+    heads, seqlen_q, seqlen_k, window_keys, window_right, scale_log2, tanh_scale,
     WARPGROUPS: gl.constexpr, PACK_GQA: gl.constexpr, BLOCK_N: gl.constexpr,
     num_stages: gl.constexpr, LOAD_K_FIRST: gl.constexpr, Q_STAGES: gl.constexpr,
     EPILOGUE_SUBTILE: gl.constexpr, PING_PONG: gl.constexpr, DEFER_ROW_SUM: gl.constexpr,
@@ -29,7 +29,8 @@ def attention_fwd(
 ):  # fmt: skip
     """Computes the tiles that the table gives to this CTA, or that it takes from the list."""
     a = Attention(
-        heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, window=window, ahead=ahead,
+        heads=heads, seqlen_q=seqlen_q, seqlen_k=seqlen_k, window_keys=window_keys,
+        window_right=window_right,
         scale_log2=scale_log2, tanh_scale=tanh_scale, WARPGROUPS=WARPGROUPS, PACK_GQA=PACK_GQA,
         ROWS=64 // PACK_GQA, BLOCK_N=BLOCK_N, Q_STAGES=Q_STAGES, EPILOGUE_SUBTILE=EPILOGUE_SUBTILE,
         DEFER_ROW_SUM=DEFER_ROW_SUM, RESCALE_THRESHOLD=RESCALE_THRESHOLD,

@@ -91,7 +91,7 @@ def _attend(a, pipelines, work_idx, stage, block, row, begin, end, WG: gl.conste
     Returns (sum of p @ v, row_max, row_sum, next block).
     """
     q, k, v = pipelines.q, pipelines.k, pipelines.v
-    k.wait(block % k.STAGES, block // k.STAGES)
+    k.wait(block % k.num_stages, block // k.num_stages)
     pipelines.scheduler.wait(block, WG)
     p32, row_max, row_sum = first_block(a, pipelines, stage, block, row, end - 1, WG)
     p = as_operand(p32, v)
@@ -110,9 +110,9 @@ def _attend(a, pipelines, work_idx, stage, block, row, begin, end, WG: gl.conste
         q.release(stage)
     acc, p, row_max, row_sum, row_scale = state
     before = block - 1
-    v.wait(before % v.STAGES, before // v.STAGES)
+    v.wait(before % v.num_stages, before // v.num_stages)
     if a.RESCALE_THRESHOLD:
         acc = rescale_output(acc, row_scale, v)
-    acc = wait_outputs(start_outputs(p, v, before % v.STAGES, acc), row_scale, v)
-    v.release(before % v.STAGES)
+    acc = wait_outputs(start_outputs(p, v, before % v.num_stages, acc), row_scale, v)
+    v.release(before % v.num_stages)
     return acc, row_max, row_sum, block

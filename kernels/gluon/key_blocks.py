@@ -49,11 +49,11 @@ def _first_keys(
     """Returns (p, row_max, row_sum) of the first N keys of a tile's first block."""
     k = pipelines.k
     GUARD: gl.constexpr = a.RAGGED and (a.CAUSAL or a.VARLEN)
-    s_token = start_scores(pipelines.q, q_stage, k, block % k.STAGES, N)
+    s_token = start_scores(pipelines.q, q_stage, k, block % k.num_stages, N)
     pipelines.scheduler.arrive(WG)
     s = warpgroup_mma_wait(0, [s_token])
     s = gl.convert_layout(s, wgmma_layout(N), assert_trivial=True)
-    k.release(block % k.STAGES)
+    k.release(block % k.num_stages)
     s = a.capped(s)
     if a.CAUSAL or a.RAGGED:
         s = a.masked(s, row, key_block * a.BLOCK_N)
@@ -83,19 +83,19 @@ def step(a, pipelines, q_stage, state, block, row, key_block, WG: gl.constexpr):
     GUARD: gl.constexpr = a.CAUSAL and a.RAGGED
     acc, p, row_max, row_sum, row_scale = state
     k, v, scheduler = pipelines.k, pipelines.v, pipelines.scheduler
-    k.wait(block % k.STAGES, block // k.STAGES)
+    k.wait(block % k.num_stages, block // k.num_stages)
     scheduler.wait(block, WG)
-    s = start_scores(pipelines.q, q_stage, k, block % k.STAGES, a.BLOCK_N)
+    s = start_scores(pipelines.q, q_stage, k, block % k.num_stages, a.BLOCK_N)
     before = block - 1
     if a.RESCALE_THRESHOLD:
         # Here and not at the end of the step: a branch there would keep the exponentials from
         # running during the wait for p @ v.
         acc = rescale_output(acc, row_scale, v)
-    v.wait(before % v.STAGES, before // v.STAGES)
-    acc = start_outputs(p, v, before % v.STAGES, acc)
+    v.wait(before % v.num_stages, before // v.num_stages)
+    acc = start_outputs(p, v, before % v.num_stages, acc)
     scheduler.arrive(WG)
     s = wait_scores(s, v)
-    k.release(block % k.STAGES)
+    k.release(block % k.num_stages)
     s = a.capped(s)
     if GUARD:
         if a.crosses(row, key_block):
@@ -103,7 +103,7 @@ def step(a, pipelines, q_stage, state, block, row, key_block, WG: gl.constexpr):
     p32, row_max, row_sum, new_scale = _softmax(a, s, row_max, row_sum, GUARD, a.RESCALE_THRESHOLD)
     # ptxas moves most exponentials below this wait. Forbidding that costs 2 to 6 %.
     acc = wait_outputs(acc, row_scale, v)
-    v.release(before % v.STAGES)
+    v.release(before % v.num_stages)
     p = as_operand(p32, v)
     if not (a.RESCALE_THRESHOLD or a.E4M3):  # `wait_outputs` rescales e4m3
         acc = scale_output(acc, new_scale, v)
@@ -129,9 +129,9 @@ def skip(pipelines, block, count, WG: gl.constexpr):
     for _ in range(0, count):
         scheduler.wait(block, WG)
         scheduler.arrive(WG)
-        k.wait(block % k.STAGES, block // k.STAGES)
-        k.release(block % k.STAGES)
-        v.wait(block % v.STAGES, block // v.STAGES)
-        v.release(block % v.STAGES)
+        k.wait(block % k.num_stages, block // k.num_stages)
+        k.release(block % k.num_stages)
+        v.wait(block % v.num_stages, block // v.num_stages)
+        v.release(block % v.num_stages)
         block += 1
     return block

@@ -17,8 +17,9 @@ ROW_LIMIT = gl.constexpr(tma_blocks.ROW_LIMIT)
 
 @aggregate
 class Pipeline:
-    """A circular buffer of STAGES tiles in shared memory: one producer fills a stage by TMA, and
-    all consumers of the pipeline release it.
+    """A circular buffer of num_stages tiles in shared memory.
+
+    One producer fills a stage by TMA, and all consumers of the pipeline release it.
 
     A tile has a power of two of columns, and REST more columns in a second piece: so a head
     dimension between two powers of two is not padded to the next one. The producer and each
@@ -31,16 +32,16 @@ class Pipeline:
     rests: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
-    STAGES: gl.constexpr
+    num_stages: gl.constexpr
     REST: gl.constexpr
     TRANSPOSED: gl.constexpr
     COLUMNS: gl.constexpr
     BITS: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, tiles, rests, full, empty, STAGES, REST, TRANSPOSED):
+    def __init__(self, tiles, rests, full, empty, num_stages, REST, TRANSPOSED):
         self.tiles, self.rests, self.full, self.empty = tiles, rests, full, empty
-        self.STAGES, self.REST = gl.constexpr(STAGES), gl.constexpr(REST)
+        self.num_stages, self.REST = gl.constexpr(num_stages), gl.constexpr(REST)
         self.TRANSPOSED = gl.constexpr(TRANSPOSED)
         self.COLUMNS = gl.constexpr(tiles.shape[-2 if TRANSPOSED else -1])
         self.BITS = gl.constexpr(tiles.dtype.primitive_bitwidth)
@@ -115,7 +116,7 @@ def tma_coordinates(place, row, column):
 
 @gluon.jit
 def new_pipeline(
-    descs, REST: gl.constexpr, STAGES: gl.constexpr, CONSUMERS: gl.constexpr,
+    descs, REST: gl.constexpr, num_stages: gl.constexpr, CONSUMERS: gl.constexpr,
     TRANSPOSED: gl.constexpr = False,
 ):  # fmt: skip
     """Returns a pipeline for the tiles of two descriptors, the second one for the rest.
@@ -124,12 +125,12 @@ def new_pipeline(
     no rest. CONSUMERS warpgroups release each stage.
     """
     desc, rest_desc = descs
-    tiles = new_tiles(desc, STAGES)
+    tiles = new_tiles(desc, num_stages)
     rests = tiles
     if REST:
-        rests = new_tiles(rest_desc, STAGES)
-    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, CONSUMERS)
-    return Pipeline(tiles, rests, full, empty, STAGES, REST, TRANSPOSED)
+        rests = new_tiles(rest_desc, num_stages)
+    full, empty = new_barriers(num_stages, 1), new_barriers(num_stages, CONSUMERS)
+    return Pipeline(tiles, rests, full, empty, num_stages, REST, TRANSPOSED)
 
 
 @gluon.jit

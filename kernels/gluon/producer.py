@@ -31,7 +31,7 @@ def producer(loads):
             write_work_info(pipelines, work_idx, tile)
             loaded, keys, key = _load_tile(a, pipelines, tile, work_idx, loaded, descs)
             tile = listed(a, pipelines, next_tile_number(counted), total)
-            v.load(loaded % v.STAGES, loaded // v.STAGES, v_descs, keys, key)
+            v.load(loaded % v.num_stages, loaded // v.num_stages, v_descs, keys, key)
             loaded += 1
             work_idx += 1
         write_work_info(pipelines, work_idx, tile)  # the end of the list, which consumers wait for
@@ -45,7 +45,7 @@ def producer(loads):
             here = tile
             tile = scheduled(a, pipelines.tiles, first + work_idx + 1)  # long before it is needed
             loaded, keys, key = _load_tile(a, pipelines, here, work_idx, loaded, descs)
-            v.load(loaded % v.STAGES, loaded // v.STAGES, v_descs, keys, key)
+            v.load(loaded % v.num_stages, loaded // v.num_stages, v_descs, keys, key)
             loaded += 1
 
 
@@ -66,15 +66,15 @@ def _load_tile(attention, pipelines, tile, work_idx, loaded, descs):
         q.load(stage, uses, q_descs, queries, row + a.ROWS * wg)
         if wg == 0:  # the first scores need only these queries and this block
             key = (end - 1) * attention.BLOCK_N
-            k.load(loaded % k.STAGES, loaded // k.STAGES, k_descs, keys, key)
+            k.load(loaded % k.num_stages, loaded // k.num_stages, k_descs, keys, key)
     for block in range(1, end - begin):
         key = (end - 1 - block) * attention.BLOCK_N
         before = key + attention.BLOCK_N
         if attention.LOAD_K_FIRST:
-            k.load((loaded + 1) % k.STAGES, (loaded + 1) // k.STAGES, k_descs, keys, key)
-            v.load(loaded % v.STAGES, loaded // v.STAGES, v_descs, keys, before)
+            k.load((loaded + 1) % k.num_stages, (loaded + 1) // k.num_stages, k_descs, keys, key)
+            v.load(loaded % v.num_stages, loaded // v.num_stages, v_descs, keys, before)
         else:
-            v.load(loaded % v.STAGES, loaded // v.STAGES, v_descs, keys, before)
-            k.load((loaded + 1) % k.STAGES, (loaded + 1) // k.STAGES, k_descs, keys, key)
+            v.load(loaded % v.num_stages, loaded // v.num_stages, v_descs, keys, before)
+            k.load((loaded + 1) % k.num_stages, (loaded + 1) // k.num_stages, k_descs, keys, key)
         loaded += 1
     return loaded, keys, begin * attention.BLOCK_N

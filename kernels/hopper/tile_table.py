@@ -127,13 +127,13 @@ def _costs(workload, config):
 
 
 def edges(workload):
-    """Returns (ahead, window): how far beyond the bottom-right diagonal the last key of a row is,
-    and how many keys back from there the row sees, None for all. Without a limit to the right,
-    `ahead` reaches the last key from every row.
+    """Returns (window_right, window_keys). Row i sees the last window_keys keys (None: all) up to
+    its last key, which is window_right keys beyond the bottom-right diagonal. Without a limit to
+    the right, window_right is large enough that every row's last key is the last of all.
     """
     left, right = workload.band
-    ahead = workload.seqlen_q - 1 if right is None else right
-    return ahead, None if left is None else left + 1 + ahead
+    window_right = workload.seqlen_q - 1 if right is None else right
+    return window_right, None if left is None else left + 1 + window_right
 
 
 def _rows(config):
@@ -153,10 +153,10 @@ def _tiles_of_head_kv(workload, config, tiles):
 
 def _tile_cost(workload, config, rows, tile):
     """Returns the blocks of a tile, and what it costs beside them."""
-    ahead, window = edges(workload)
-    n, offset = config["BLOCK_N"], workload.seqlen_k - workload.seqlen_q + ahead
+    window_right, window_keys = edges(workload)
+    n, offset = config["BLOCK_N"], workload.seqlen_k - workload.seqlen_q + window_right
     seen = min(min(rows * (tile + 1), workload.seqlen_q) + offset, workload.seqlen_k)
     first = 0
-    if window is not None:
-        first = max(0, rows * tile + offset - window + 1) // n
+    if window_keys is not None:
+        first = max(0, rows * tile + offset - window_keys + 1) // n
     return _TILE_COST + max(1, ceil_div(max(seen, 1), n) - first)

@@ -82,8 +82,8 @@ def _tiles_before(
         _, keys = _bounds(cu_seqlens_k_ptr, other, other < batch)
         longer = keys[None, :] > seqlen_k[:, None]
         as_long = keys[None, :] == seqlen_k[:, None]
-        ahead = longer | (as_long & (other[None, :] < sequence[:, None]))
-        before += tl.sum(tl.where(ahead, tl.cdiv(rows, ROWS)[None, :], 0), 1)
+        earlier = longer | (as_long & (other[None, :] < sequence[:, None]))
+        before += tl.sum(tl.where(earlier, tl.cdiv(rows, ROWS)[None, :], 0), 1)
     return before
 
 

@@ -10,7 +10,10 @@ from click.testing import CliRunner, Result
 
 from tests.support import canned_search
 from tests.support.canned_search import Searching
+from tests.support.sample_records import dated, measured, predicted
 from tunefa.cli import main, targets
+from tunefa.store import results as store
+from tunefa.store.record import Record
 
 Run = Callable[..., Result]
 
@@ -46,3 +49,16 @@ def run() -> Run:
 def canned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Searching:
     """Replaces the search by one that finds the given things; returns the requests it gets."""
     return canned_search.replaced(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def filled(home: Path) -> list[Record]:
+    """Three records in the store."""
+    records = [
+        measured(),
+        predicted("q8192"),
+        measured("q4096_full", provenance=dated("2026-01-31T12:00:00+00:00")),
+    ]
+    for record in records:
+        store.default_store().add(record)
+    return records

@@ -64,18 +64,6 @@ def test_a_kernel_knows_nothing_of_searching(kernel: Kernel) -> None:
         assert not [name for name in inside if not name.startswith(allowed)]
 
 
-def test_files_and_functions_of_kernels_are_short() -> None:
-    """Functions without their docstring, and device functions without their signature."""
-    for path in assets.root("kernels").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 400, path
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef):
-                body = node.body[1 if ast.get_docstring(node) else 0 :]
-                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-                assert lines <= 40, f"{path.name}: {node.name} has {lines} lines"
-
-
 @every
 def test_its_language_is_there(kernel: Kernel) -> None:
     assert kernel.language in languages.names()

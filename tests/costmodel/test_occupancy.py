@@ -90,6 +90,8 @@ def test_threads_count_in_whole_warps() -> None:
     # 33 threads are 2 warps: 64 / 2 = 32 on sm90, 48 / 2 = 24 on sm89.
     assert _limits("sm90", 16, 0, 33)[0] == 32
     assert _limits("sm89", 16, 0, 33)[0] == 24
+    # By registers too: 255 leave room for 8 warps, which are 4 blocks of 33 threads, and 8 of 32.
+    assert [_limits("sm90", 255, 0, threads)[1] for threads in (32, 33, 64, 65)] == [8, 4, 4, 2]
     # 1024 threads are 32 warps: 48 / 32 = 1 on sm89, where a third of the SM stays empty.
     assert _limits("sm89", 16, 0, 1024)[0] == 1
     assert _limits("sm90", 16, 0, 1024)[0] == 2

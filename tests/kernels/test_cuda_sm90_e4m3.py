@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kernels.test_e4m3 import in_memory
 from tests.support import cuda_on_cpu
 from tests.support.launch_specs import spec_of
+from tests.support.transposed_values import in_memory
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.spec import arch_catalog as archs

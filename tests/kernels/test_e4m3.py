@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.support.launch_specs import spec_of
+from tests.support.transposed_values import in_memory
 from tests.support.tree import TREE
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
@@ -60,13 +61,6 @@ def test_v_is_transposed_and_reordered_to_the_bit() -> None:
     done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert len(done.stdout.splitlines()) == 4
-
-
-def in_memory(v: Any) -> Any:
-    """V^T (head_dim, keys) as `transpose` writes it."""
-    k = torch.arange(16)
-    order = 8 * (k // 2 % 2) + 2 * (k // 4) + k % 2
-    return v.unflatten(0, (-1, 16))[:, order].flatten(0, 1).T
 
 
 def in_registers(p: Any) -> Any:

@@ -68,10 +68,10 @@ def test_every_key_is_met_once_and_masked_where_it_must(left: Any, right: Any) -
         n, rows = chance.choice([64, 128]), 64 * chance.randint(1, 4)
         a = SimpleNamespace(VARLEN=True, ROWS=64, BLOCK_N=Number(n))
         longest = SimpleNamespace(seqlen_q=seqlen_q + chance.choice([0, 100]), band=band)
-        ahead, window = EDGES(longest)
-        sizes = (seqlen_q, seqlen_k, window or 0, ahead)
-        a.seqlen_q, a.seqlen_k, a.window, a.ahead = map(Number, sizes)
-        a.CAUSAL, a.WINDOWED = band != (None, None), window is not None
+        window_right, window_keys = EDGES(longest)
+        sizes = (seqlen_q, seqlen_k, window_keys or 0, window_right)
+        a.seqlen_q, a.seqlen_k, a.window_keys, a.window_right = map(Number, sizes)
+        a.CAUSAL, a.WINDOWED = band != (None, None), window_keys is not None
         a.AHEAD = a.CAUSAL and right != 0
         a.diagonal = partial(diagonal, a)
         for tile in range(0, seqlen_q, rows):

@@ -89,7 +89,7 @@ def test_waiting_for_a_trial_ends(predicted: Predicted) -> None:
     predicted._pending.append(pending(config(16), False))
     start = time.monotonic()
     assert predicted.next(wait_s=0.2) is None
-    assert 0.15 < time.monotonic() - start < 2
+    assert 0.15 < time.monotonic() - start < 30
 
 
 def test_without_an_interpreter_the_best_wins_unchecked(wrong: set[int]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from tests.support.clock import Clock
 from tunefa.measure import race
 from tunefa.measure.race import Race
 
@@ -103,16 +103,16 @@ def test_a_race_without_time_has_two_looks() -> None:
     assert len(race.run(4, frozenset(), device(close, 0.05)).samples_us) == race.MAX_ROUNDS
 
 
-def test_a_race_ends_at_the_first_look_after_its_time() -> None:
+def test_a_race_ends_at_the_first_look_after_its_time(clock: Clock) -> None:
     times = iter(range(10**6))
 
     def time_us(order: Sequence[int]) -> list[float]:
-        time.sleep(0.01)
+        clock.sleep(0.25)
         return [100.0 + next(times) % 7 for _ in order]
 
-    start = time.monotonic()
-    run = race.run(3, frozenset(), time_us, until=start + 0.2)
-    assert 18 <= len(run.samples_us) <= 24 and time.monotonic() - start < 0.5
+    for until_s, rounds in ((4.5, 18), (4.75, 24), (6.0, 24)):
+        run = race.run(3, frozenset(), time_us, until=clock.now + until_s)
+        assert len(run.samples_us) == rounds
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:

@@ -14,6 +14,8 @@ from tunefa.runtime import choose
 from tunefa.runtime.chip import Chip
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 from tunefa.store import lookup
 from tunefa.store.lookup import Choice
@@ -92,6 +94,22 @@ def test_what_a_record_says_of_its_kernel_counts() -> None:
 def test_little_to_gain_changes_nothing() -> None:
     nearest, chosen = both(WIDE, NARROW, text="b2_h16_q8192_d128_full")
     assert chosen == nearest and chosen.gain == 0.0 and "expected" not in chosen.why
+
+
+@pytest.mark.parametrize(("us", "chosen_is"), [(96.0, CUDA), (94.0, GLUON)])
+def test_what_is_gained_must_be_more_than_the_model_errs_by(
+    monkeypatch: pytest.MonkeyPatch, us: float, chosen_is: str
+) -> None:
+    """Five percent; here the model is right about LONG, and the nearest takes 100 us."""
+
+    def expected_us(case: Case, config: Config) -> float:
+        if str(case.workload) == str(WIDE.workload):
+            return {CUDA: 732.0, GLUON: 740.0}[case.kernel.name]
+        return {CUDA: 100.0, GLUON: us}[case.kernel.name]
+
+    monkeypatch.setattr(choose, "expected_us", expected_us)
+    nearest, chosen = both(WIDE, NARROW, text="b2_h16_q8192_d128_full")
+    assert nearest.kernel == CUDA and chosen.kernel == chosen_is
 
 
 @pytest.mark.parametrize("text", [LONG, "b4_h16_q4096_d64_full"])

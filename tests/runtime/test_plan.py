@@ -19,8 +19,6 @@ from tests.support.planned_calls import (
 )
 from tunefa.compile import languages
 from tunefa.compile.contract import CompileError, LaunchSpec
-from tunefa.compile.launch import driver
-from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
 from tunefa.runtime import plan
 from tunefa.runtime.call import Call
@@ -180,25 +178,6 @@ def test_pytorch_computes_what_no_kernel_serves(made: Call, chip: Chip, why: str
     assert chosen.why.startswith("pytorch: ")
     with pytest.raises(TunefaError, match=why):
         raise TunefaError(chosen.why)
-
-
-def cuda(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> Chip:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
-    there = SeenDevice(name, capability, 132, 141 * 2**30)
-    monkeypatch.setattr(driver, "device", lambda index: there)
-    return Chip.of(torch.device("cuda", 0))
-
-
-def test_chips(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cuda(monkeypatch, "NVIDIA H200", (9, 0)) == H200
-    turing = cuda(monkeypatch, "Tesla T4", (7, 5))
-    assert turing.target is None
-    assert turing.why_not.startswith("there is no arch sm75 for Tesla T4 (known: sm80, ")
-    cpu = Chip.of(torch.device("cpu"))
-    assert cpu.why_not == "q is on cpu, and kernels run on CUDA devices"
-    monkeypatch.setattr(torch.version, "hip", "6.4")  # an MI250's capability is 9.0 too
-    amd = cuda(monkeypatch, "AMD Instinct MI250", (9, 0))
-    assert amd.target is None and "AMD Instinct MI250 is an AMD device" in amd.why_not
 
 
 @pytest.mark.parametrize(("head_dim", "aligned"), [(64, True), (72, False)])

@@ -1,6 +1,6 @@
 """tunefa/search/resume.py: going on with a journal, whatever ended the search that wrote it.
 
-The objective is a fake here; tests/cli/test_resume.py kills a search that is under way.
+The objective is a fake here; tests/cli/test_search_resume.py kills a search that is under way.
 """
 
 from __future__ import annotations

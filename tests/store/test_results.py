@@ -3,6 +3,8 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import subprocess
+import sys
 import textwrap
 import warnings
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sample_records import CONFIG, dated, measured, predicted
+from tests.support.tree import TREE
 from tunefa.errors import TunefaError
 from tunefa.store import document
 from tunefa.store import results as store
@@ -115,6 +118,13 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         store.read(tmp_path / "gone.yaml")
     with pytest.raises(TunefaError, match=str(tmp_path)):
         store.read(tmp_path)
+
+
+def test_what_is_shipped_comes_after_the_user_s_own() -> None:
+    """In another process, where conftest.py has put nothing in its place."""
+    code = "from tunefa.store import results; print(*results.default_store().roots, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=TREE, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [str(store.user_root()), str(TREE / "results")]
 
 
 def test_the_user_s_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from tunefa import assets
 from tunefa._version import __version__
 from tunefa.cli import targets
 from tunefa.cli.reports import doctor as reports
@@ -161,7 +160,7 @@ def _places() -> dict[str, dict[str, Any]]:
     """The folders of results and journals, and whether they can be written."""
     folders = {
         "results": store.user_root(),
-        "shipped results": assets.root("results"),
+        "shipped results": store.shipped_root(),
         "journals": journal.folder(),
     }
     return {

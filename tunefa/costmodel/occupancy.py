@@ -51,11 +51,10 @@ def _by_threads(arch: GpuArch, threads: int, warps: int) -> int:
 def _by_registers(arch: GpuArch, registers: int, warps: int) -> int:
     per_warp = round_up(registers * arch.warp_size, arch.register_allocation_unit)
     parts = arch.register_partitions_per_sm
-    # The launch check assumes that a block needs equally many registers in every partition.
-    per_block = per_warp * round_up(warps, parts)
-    if registers > arch.max_registers_per_thread or per_block > arch.registers_per_sm:
+    if registers > arch.max_registers_per_thread:
         return 0
-    # A warp cannot use two partitions, so the registers left over in each are lost.
+    # A warp cannot use two partitions, so the registers left over in each are lost. This also gives
+    # 0 where the launch check refuses, which rounds a block's warps up to all partitions.
     warps_per_part = arch.registers_per_sm // parts // per_warp
     return warps_per_part * parts // warps
 

@@ -82,9 +82,9 @@ class Race:
         """Times every survivor once, beginning with the one after the previous round's first."""
         survivors = self.survivors
         turn = len(self.samples_us) % len(survivors)
-        turns = survivors[turn:] + survivors[:turn]
+        rotated = survivors[turn:] + survivors[:turn]
         row = [math.nan] * self.racers
-        for racer, sample in zip(turns, time_us(turns), strict=True):
+        for racer, sample in zip(rotated, time_us(rotated), strict=True):
             row[racer] = sample
         self.samples_us.append(row)
 

@@ -82,9 +82,9 @@ class Stopwatch:
             launch()
         samples: list[list[float]] = [[] for _ in launches]
         for round_ in range(rounds):
-            turns = [(round_ + i) % len(launches) for i in range(len(launches))]
-            times = self.times_us([launches[i] for i in turns])
-            for index, (device_us, _) in zip(turns, times, strict=True):
+            rotated = [(round_ + i) % len(launches) for i in range(len(launches))]
+            times = self.times_us([launches[i] for i in rotated])
+            for index, (device_us, _) in zip(rotated, times, strict=True):
                 samples[index].append(device_us)
         return samples
 

@@ -25,7 +25,7 @@ class Budget:
 
     seconds: float | None = None
     trials: int | None = None
-    start: float = field(default_factory=time.monotonic, compare=False, repr=False)
+    start: float = field(default_factory=lambda: time.monotonic(), compare=False, repr=False)
     """The `time.monotonic` from which its seconds count: when the budget was made."""
 
     @classmethod

@@ -25,9 +25,14 @@ def user_root() -> Path:
     return assets.home() / "results"
 
 
+def shipped_root() -> Path:
+    """The folder of the results that tunefa ships."""
+    return assets.root("results")
+
+
 def default_store() -> Store:
     """Returns the store of the user's own results and, after them, the results in tunefa."""
-    return Store([user_root(), assets.root("results")])
+    return Store([user_root(), shipped_root()])
 
 
 def read(path: Path) -> list[Record]:

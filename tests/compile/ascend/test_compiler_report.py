@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-from pathlib import Path
-
 import pytest
 
-from tunefa.compile.ascend import cache, compiler_report
+from tests.support.plan_recordings import recorded
+from tunefa.compile.ascend import compiler_report
 from tunefa.compile.ascend.compiler_report import CompilerReport, Output
-
-RECORDINGS = Path(__file__).with_name("recordings")
-
-
-def recorded(name: str) -> Output:
-    """One run, as it was."""
-    data = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
-    return Output(data["returncode"], data["stderr"], tuple(data["plans"]))
 
 
 def required(found: CompilerReport) -> dict[str, int | None]:
@@ -109,23 +98,6 @@ def test_the_workspace_is_read_from_the_last_ir() -> None:
     )
     assert compiler_report.workspace_bytes(ir) == 131072
     assert compiler_report.workspace_bytes("module {}") is None
-
-
-@pytest.mark.parametrize("name", ["fits", "l0c_and_ub_overflow", "retried_and_fits"])
-def test_the_cache_gives_back_what_it_got(name: str) -> None:
-    found = compiler_report.from_output(recorded(name))
-    cache.save("ab12", found)
-    kept = cache.load("ab12")
-    assert kept is not None and asdict(kept) == asdict(found)
-
-
-def test_a_damaged_entry_is_missing() -> None:
-    cache.save("ab12", CompilerReport("error", "why"))
-    path = cache._path("ab12")
-    path.write_text(path.read_text()[:-5])
-    assert cache.load("ab12") is None
-    path.write_text("[]")
-    assert cache.load("ab12") is None
 
 
 def test_equal_programs_have_equal_names_however_they_are_numbered() -> None:

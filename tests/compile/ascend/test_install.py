@@ -2,63 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import platform
 import sys
-import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tunefa.cli import main
+from tests.support.compiler_index import COMPILER, Steps, made, setup
 from tunefa.compile.ascend import find_python, pins, toolchain
 from tunefa.compile.ascend.install import Installer
-from tunefa.compile.ascend.pins import Wheel
 from tunefa.errors import TunefaError
-
-VERSION = "bishengir-compile 1.1.0 (/usr1/BiSheng/AscendNPU-IR/bishengir 428ab8fdab46 2026-04-30)"
-COMPILER = f"#!/bin/sh\necho '{VERSION}'\n"
-
-
-class Steps(list[str]):
-    """What was done; stops as Ctrl-C does at the step that begins with `until`."""
-
-    until = "never"
-
-    def __call__(self, step: str, done: int, total: int) -> None:
-        if step.startswith(self.until):
-            raise KeyboardInterrupt
-        if step not in self:
-            self.append(step)
-
-
-def made(folder: Path, wheel: Wheel, path: str, content: str) -> Wheel:
-    """A wheel of one file, and the pin for it."""
-    stem = f"{wheel.name.replace('-', '_')}-{wheel.version}"
-    about = f"{stem}.dist-info"
-    files = {
-        path: content,
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {wheel.name}\nVersion: {wheel.version}",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "".join(f"{name},sha256={digest(text)},{len(text)}\n" for name, text in files.items())
-    target = folder / f"{stem}-py3-none-any.whl"
-    with zipfile.ZipFile(target, "w") as archive:
-        for name, text in {**files, f"{about}/RECORD": f"{record}{about}/RECORD,,\n"}.items():
-            entry = zipfile.ZipInfo(name)
-            entry.external_attr = 0o100755 << 16
-            archive.writestr(entry, text)
-    return replace(wheel, sha256={"any": hashlib.sha256(target.read_bytes()).hexdigest()})
-
-
-def digest(text: str) -> str:
-    """As a RECORD has it."""
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
 @pytest.fixture
@@ -76,19 +30,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     yield folder
-
-
-def setup(steps: Steps, version: str = "1.1.0") -> None:
-    """What the command does."""
-    installer = Installer(steps)
-    installer.front_end(sys.executable)
-    toolchain.choose(installer.compiler(version))
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, ["ascend", "setup", *arguments], prog_name="tunefa")
-    assert result.exit_code == code, result.output
-    return result
 
 
 def test_it_is_installed_once_and_mended_where_it_is_damaged(index: Path) -> None:
@@ -159,40 +100,3 @@ def test_another_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find_python, "find", lambda python: Path(sys.executable))
     with pytest.raises(TunefaError, match=r"no triton-ascend for this machine, only for Linux on"):
         Installer(Steps()).front_end(None)
-
-
-def test_another_python_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pins, "PYTHON", (3, 1))
-    ours = "{}.{}".format(*sys.version_info[:2])
-    with pytest.raises(TunefaError, match=f"it is CPython {ours}: name a CPython 3.1"):
-        find_python.find(sys.executable)
-    with pytest.raises(TunefaError, match="it does not run"):
-        find_python.find(str(tmp_path / "python"))
-    with pytest.raises(TunefaError, match="it is not a Python"):
-        find_python.find("/bin/true")
-    assert "name a CPython 3.1" in run("--python", sys.executable, code=1).output
-    monkeypatch.setattr(find_python, "_candidates", lambda: iter([]))
-    with pytest.raises(TunefaError, match=r"no CPython 3.1 found, .*name one with --python"):
-        find_python.find()
-    monkeypatch.setattr(find_python, "_candidates", lambda: iter([sys.executable]))
-    with pytest.raises(TunefaError, match=rf"{sys.executable}: it is CPython {ours}"):
-        find_python.find()
-
-
-def test_a_compiler_that_is_there_is_taken(index: Path, tmp_path: Path) -> None:
-    own = tmp_path / "bishengir-compile"
-    own.write_text(COMPILER.replace("1.1.0", "1.3.0"))
-    own.chmod(0o755)
-    result = run("--compiler", str(own), "--python", sys.executable, "--json")
-    assert json.loads(result.stdout)["compiler"].startswith("bishengir-compile 1.3.0")
-    assert toolchain.installed().compiler == own
-    assert "fetching triton-ascend 3.2.0 (54 MB)" in result.stderr
-    own.unlink()
-    with pytest.raises(TunefaError, match=f"{own} is missing: run 'tunefa ascend setup'"):
-        toolchain.installed()
-
-
-def test_a_compiler_of_another_kind_is_refused() -> None:
-    result = run("--compiler", "/bin/true", code=1)
-    assert "/bin/true is not a bishengir-compile" in result.output
-    assert not toolchain.folder().exists()

@@ -13,7 +13,6 @@ import pytest
 import triton
 
 from tests.support.own_kernels import FAULTY_SOURCE, FAULTY_SPACE, OwnKernels
-from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, CompileError
 from tunefa.compile.languages import triton as language
 from tunefa.errors import TunefaError
@@ -223,10 +222,3 @@ def test_where_the_interpreter_does_not_work(
     assert (reason is None) is works
     if reason:
         assert of_triton in reason and of_numpy in reason and "pip install" in reason
-
-
-def test_languages_are_found_by_file_name() -> None:
-    assert "triton" in languages.names()
-    assert languages.load("triton") is language
-    with pytest.raises(TunefaError, match="unknown language 'tritom': did you mean triton"):
-        languages.load("tritom")

@@ -14,7 +14,7 @@ from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
 
 SEQLENS_Q, SEQLENS_K = (5, 0, 7, 3, 8), (7, 3, 0, 3, 20)
-ROOM = 2
+SPARE_ROWS = 2
 
 
 def packed(*mask: Any) -> AttentionInputs:
@@ -25,7 +25,7 @@ def packed(*mask: Any) -> AttentionInputs:
 
     def normal(rows: int, heads: int, head_dim: int) -> Tensor:
         return torch.randn(
-            rows + ROOM, heads, head_dim, generator=generator, dtype=torch.float64
+            rows + SPARE_ROWS, heads, head_dim, generator=generator, dtype=torch.float64
         ).requires_grad_()
 
     q, k = normal(sum(SEQLENS_Q), 4, 16), normal(sum(SEQLENS_K), 2, 16)
@@ -49,7 +49,7 @@ def test_each_sequence_is_as_by_itself(mask: Any) -> None:
         right, right_lse = reference.attention(AttentionInputs(q, k, v, causal, 0.3, *more))
         assert torch.equal(out[begin:end], right[0].transpose(0, 1))
         assert torch.equal(lse[:, begin:end], right_lse[0])
-    assert not out[-ROOM:].any() and lse[:, -ROOM:].isneginf().all()
+    assert not out[-SPARE_ROWS:].any() and lse[:, -SPARE_ROWS:].isneginf().all()
     assert not out[5:12].any() and lse[:, 5:12].isneginf().all()  # the sequence without keys
 
 

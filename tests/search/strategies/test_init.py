@@ -166,10 +166,6 @@ def test_two_configs_are_the_same_by_their_values() -> None:
     assert identity(SMALL[0]) == identity(dict(SMALL[0])) != identity(SMALL[1])
 
 
-def test_grid_keeps_the_order_of_the_file() -> None:
-    assert asked(strategies.create("grid", problem())) == SMALL
-
-
 def trials_until_best(name: str, seed: int) -> int:
     strategy = strategies.create(name, problem(FEASIBLE, seed=seed))
     for count in itertools.count(1):

@@ -1,0 +1,138 @@
+"""The process of tunefa/measure/measured.py: a new one where its device may be unusable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pebble import ProcessExpired
+
+from tests.support.predicted_case import CASE, CONFIG, FITS
+from tunefa.compile.workers import Workers
+from tunefa.measure import measured
+from tunefa.measure.measured import LostProcess, Measured
+from tunefa.measure.objective import Raced
+from tunefa.spec.trial import Trial
+
+COMPILED = Trial(CONFIG, "ok", resources=FITS)
+
+
+class Numbered(Workers):
+    """Calls tasks in this process; `number` counts the processes that there would have been."""
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.stopped = 0
+
+    def submit(self, task: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float) -> Any:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(task(*arguments))
+        except (TimeoutError, ProcessExpired) as error:  # a real pool has replaced its process
+            self.number += 1
+            future.set_exception(error)
+        return future
+
+    def renew(self) -> None:
+        self.number += 1
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+@pytest.fixture
+def process() -> Numbered:
+    return Numbered()
+
+
+def judged_with(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered, *found: Any
+) -> list[tuple[Trial, int]]:
+    """What becomes of one trial for each thing that is found, and the number of its process."""
+    left = list(found)
+
+    def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+        numbers.append(process.number)
+        says = left.pop(0)
+        if isinstance(says, Exception):
+            raise says
+        return says
+
+    numbers: list[int] = []
+    monkeypatch.setattr(measured, "run_in_process", run)
+    with Measured(CASE, 1, process) as objective:
+        trials = [objective.judge(COMPILED) for _ in found]
+    return list(zip(trials, numbers, strict=True))
+
+
+def test_after_an_error_on_the_device_there_is_a_new_process(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered
+) -> None:
+    """A CUDA context that met an illegal access refuses all that comes after it."""
+    fine = replace(COMPILED, samples_us=(7.0,))
+    illegal = LostProcess("crashed", "RuntimeError: an illegal memory access was encountered")
+    found = judged_with(monkeypatch, process, fine, illegal, fine, illegal, illegal, fine)
+    assert [trial.outcome for trial, _ in found] == [
+        "ok", "crashed", "ok", "crashed", "crashed", "ok",
+    ]  # fmt: skip
+    assert [number for _, number in found] == [1, 1, 2, 2, 3, 4]
+
+
+def test_what_is_merely_wrong_keeps_the_process(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered
+) -> None:
+    wrong = replace(COMPILED, outcome="wrong", reason="error 5.0e-01")
+    found = judged_with(monkeypatch, process, wrong, wrong)
+    assert [number for _, number in found] == [1, 1]
+
+
+def test_a_process_that_died_or_was_ended_is_replaced_once(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered
+) -> None:
+    died = ProcessExpired("gone", -11)  # type: ignore[no-untyped-call]
+    found = judged_with(monkeypatch, process, TimeoutError(), died, COMPILED)
+    assert [(trial.outcome, number) for trial, number in found] == [
+        ("timeout", 1), ("crashed", 2), ("ok", 3),
+    ]  # fmt: skip
+    assert found[1][0].reason == "the process died with exit code -11"
+
+
+def test_a_race_that_lost_its_device_renews_it_too(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered
+) -> None:
+    monkeypatch.setattr(
+        measured, "run_in_process", lambda *_: LostProcess("crashed", "RuntimeError: no more")
+    )
+    with Measured(CASE, 1, process) as objective:
+        assert objective.race([], None) == Raced([])
+        assert isinstance(objective, Measured)
+        objective.race_kernels(COMPILED, [])
+    assert process.number == 3
+
+
+def test_a_process_that_was_lent_is_not_ended(process: Numbered) -> None:
+    with Measured(CASE, 1, process):
+        pass
+    assert process.stopped == 0
+
+
+def test_the_best_so_far_is_what_the_bench_is_told(
+    monkeypatch: pytest.MonkeyPatch, process: Numbered
+) -> None:
+    to_beat: list[float] = []
+    times = iter([9.0, 5.0, 7.0, 1.0])
+
+    def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+        trial, best_us = arguments
+        to_beat.append(best_us)
+        outcome = "wrong" if len(to_beat) == 3 else "ok"
+        return replace(trial, outcome=outcome, samples_us=(next(times),))
+
+    monkeypatch.setattr(measured, "run_in_process", run)
+    with Measured(CASE, 1, process) as objective:
+        for _ in range(4):
+            objective.judge(COMPILED)
+    assert to_beat == [float("inf"), 9.0, 5.0, 5.0]

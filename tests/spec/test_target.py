@@ -1,0 +1,58 @@
+"""tunefa/spec/target.py: which chip a name or a driver means, and what a case asks its kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tunefa.errors import TunefaError
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec.target import Case, Target
+
+CASE = Case.from_names("attention_fwd_triton", "q4096_d128", "h200")
+
+
+def test_an_arch_means_its_default_device_and_a_device_itself() -> None:
+    family, product = Target.named("sm90"), Target.named("h200")
+    assert family.arch == product.arch and family.device == family.arch.device()
+    assert str(product) == "NVIDIA H200 (sm90)"
+    assert product.is_known_product and family.is_known_product
+    with pytest.raises(TunefaError, match="unknown arch or device 'h300'"):
+        Target.named("h300")
+
+
+def test_a_driver_s_name_is_found() -> None:
+    assert Target.seen("NVIDIA H200", (9, 0), 132) == Target.named("h200")
+
+
+def test_a_product_without_an_entry_has_its_arch_s_figures_and_its_own_sms() -> None:
+    seen = Target.seen("NVIDIA RTX 4090 Laptop GPU", (8, 9), 76)
+    assert not seen.is_known_product
+    assert (seen.device.name, seen.device.sms) == ("NVIDIA RTX 4090 Laptop GPU", 76)
+    assert seen.device.match == ("nvidia rtx 4090 laptop gpu",)
+    default = archs.load("sm89").device()
+    own = replace(seen.device, name=default.name, match=default.match, sms=default.sms)
+    assert own == default, "all other figures are the default device's"
+
+
+def test_a_family_that_there_is_no_file_for_says_what_to_do() -> None:
+    with pytest.raises(TunefaError, match=r"Tesla T4 is sm75, .* tunefa/spec/archs/sm75\.yaml"):
+        Target.seen("Tesla T4", (7, 5), 40)
+
+
+def test_a_case_travels_as_names() -> None:
+    """Its device is the arch's default then: what is compiled does not depend on it."""
+    there = Case.from_names(*CASE.names)
+    assert CASE.names == ("attention_fwd_triton", str(CASE.workload), "sm90")
+    assert (there.workload, there.arch) == (CASE.workload, CASE.arch)
+    assert there.kernel.source_hash == CASE.kernel.source_hash
+
+
+def test_a_case_asks_its_kernel() -> None:
+    default = CASE.default()
+    assert CASE.why_not() is None and CASE.refusal(default) is None
+    assert default in CASE.feasible().configs
+    assert CASE.tiling_and_estimate(default) == (CASE.tiling(default), CASE.estimate(default))
+    refused = {**default, "BLOCK_M": 256, "BLOCK_N": 256, "num_stages": 5}
+    assert CASE.refusal(refused) is not None and CASE.refusal(refused) in CASE.refusals(refused)

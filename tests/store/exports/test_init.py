@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.sample_exports import CUDA, FAST, GUESS, SLOW
+from tests.support.sample_records import records
+from tunefa.errors import TunefaError
+from tunefa.store import exports
+from tunefa.store.record import Record
+
+
+@pytest.mark.parametrize("name", exports.names())
+def test_every_format_keeps_the_contract(name: str) -> None:
+    found = exports.get(name)
+    assert found.DESCRIPTION and "\n" not in found.DESCRIPTION
+    assert found.SUFFIXES and all(suffix.startswith(".") for suffix in found.SUFFIXES)
+    for some in ([], [FAST, SLOW, GUESS, CUDA]):
+        assert found.dump(some).endswith("\n")
+
+
+def test_names_are_the_files() -> None:
+    files = Path(exports.__file__).parent.glob("[a-z]*.py")
+    assert exports.names() == sorted(file.stem for file in files)
+    assert {"flex", "json", "python", "triton", "yaml"} <= set(exports.names())
+
+
+@pytest.mark.parametrize("name", ["yaml", "json"])
+@settings(deadline=None)
+@given(some=st.lists(records(), max_size=3))
+def test_round_trip(name: str, some: list[Record]) -> None:
+    found = exports.readable(name)
+    assert found.load(found.dump(some), "best") == some
+
+
+@pytest.mark.parametrize("name", ["triton", "flex", "python"])
+@settings(deadline=None)
+@given(some=st.lists(records(), max_size=3))
+def test_generated_python_compiles_whatever_the_texts(name: str, some: list[Record]) -> None:
+    compile(exports.get(name).dump(some), "exported", "exec")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("best.yaml", "yaml"),
+        ("best.YML", "yaml"),
+        ("out/best.json", "json"),
+        ("best.py", "python"),
+        ("best.triton.py", "triton"),
+        ("best.flex.py", "flex"),
+    ],
+)
+def test_a_file_s_name_says_its_format(path: str, name: str) -> None:
+    assert exports.for_path(Path(path)) == name
+
+
+def test_errors_name_the_formats() -> None:
+    with pytest.raises(TunefaError, match="unknown format 'ymal': did you mean yaml"):
+        exports.get("ymal")
+    with pytest.raises(TunefaError, match=r"'best\.txt' does not say .* \.flex\.py, \.json"):
+        exports.for_path(Path("best.txt"))
+    with pytest.raises(TunefaError, match=r"'triton' can be written but not read: .* json, yaml"):
+        exports.readable("triton")

@@ -1,0 +1,61 @@
+"""tunefa/store/exports/triton.py: what Triton's autotuner is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.sample_exports import CUDA, FAST, GUESS, Q4096, Q8192, SLOW, evaluate
+from tests.support.sample_records import predicted
+from tunefa.store import exports
+
+
+def test_triton_configs_evaluate() -> None:
+    triton = pytest.importorskip("triton")
+    text = exports.get("triton").dump([SLOW, GUESS, CUDA, FAST])
+    configs = evaluate(text)["CONFIGS"]
+    assert list(configs) == [Q4096, Q8192]
+    fast, slow = configs[Q4096]
+    assert isinstance(fast, triton.Config)
+    assert fast.kwargs == {
+        "BLOCK_M": 128,
+        "BLOCK_N": 64,
+        "USE_TMA": 1,
+        "ORDER": "heavy_first",
+        "PACK_GQA": 1,
+    }
+    assert (fast.num_warps, fast.num_stages, fast.maxnreg) == (8, 3, None)
+    assert (slow.kwargs["BLOCK_M"], slow.maxnreg) == (64, 168)
+    assert f"# {Q4096}: {FAST.summary}" in text
+    assert f"# left out, not a Triton kernel: {Q4096}: {CUDA.summary}" in text
+
+
+def test_configs_for_npus_are_those_of_triton_ascend() -> None:
+    config = {"BLOCK_M": 48, "BLOCK_N": 432, "SPLIT_MASK_LOOP": 0, "MULTIBUFFER": 1,
+              "TILE_MIX_VECTOR_LOOP": 2, "WORKSPACE_BUFFERS": 4, "L0C_BUFFERS": 1,
+              "UNIT_FLAG": 0}  # fmt: skip
+    npu = predicted(kernel="attention_fwd_ascend", arch="ascend910b3", objective="modelled",
+                    config=config)  # fmt: skip
+    written = exports.get("triton").dump([FAST, npu])
+
+    class Config:
+        def __init__(self, kwargs: dict[str, Any], **options: Any) -> None:
+            self.kwargs, self.options = kwargs, options
+
+    def configs(ascend: bool) -> Any:
+        made = type("Config", (Config,), {"multibuffer": None} if ascend else {})
+        scope: dict[str, Any] = {}
+        source = written.replace("import triton\n", "")
+        scope["triton"] = type("triton", (), {"Config": made})
+        exec(compile(source, "exported", "exec"), scope)
+        return scope["CONFIGS"]
+
+    [there] = configs(ascend=True)[Q4096]
+    assert there.kwargs == {"BLOCK_M": 48, "BLOCK_N": 432, "SPLIT_MASK_LOOP": 0}
+    assert there.options == {
+        "multibuffer": True, "tile_mix_vector_loop": 2, "set_workspace_multibuffer": 4,
+        "limit_auto_multi_buffer_of_local_buffer": "no-l0c", "unit_flag": False,
+    }  # fmt: skip
+    [here] = configs(ascend=False)[Q4096]
+    assert here.options["num_warps"] == 8
