@@ -194,51 +194,51 @@ def test_layouts_are_strides_and_nothing_is_written_beside_the_output(tmp_path: 
 
 # ------------------------------------------------------------------------------------- mistakes
 
-PLAIN = ("h2_q260_k300_d64_bf16_causal", {**TWO, "BLOCK_N": 80, "num_stages": 3})
-CLUSTER = ("h4_kv2_q200_k200_d64_bf16_full", {**TWO, "CLUSTER_SIZE": 2})
+ONE_CTA = ("h2_q260_k300_d64_bf16_causal", {**TWO, "BLOCK_N": 80, "num_stages": 3})
+PAIR_OF_CTAS = ("h4_kv2_q200_k200_d64_bf16_full", {**TWO, "CLUSTER_SIZE": 2})
 WRONG = "the result is wrong"
 MISTAKES = {
     "the wait for K is missing": (
-        PLAIN,
+        ONE_CTA,
         r"(?<!\.)\bk\.wait_\w+\([^;]*\);",
         "",
         "wrong|all of the 1",
     ),
-    "try_wait is not repeated": (PLAIN, "@done bra DONE;", "bra DONE;", WRONG),
+    "try_wait is not repeated": (ONE_CTA, "@done bra DONE;", "bra DONE;", WRONG),
     "mbarrier.arrive is missing": (
-        *(PLAIN, r"mbarrier\.arrive\.shared::cta\.b64 _, \[%0\];", ""),
+        *(ONE_CTA, r"mbarrier\.arrive\.shared::cta\.b64 _, \[%0\];", ""),
         r"threads 256 to 256 of CTA 0 wait for the end of a phase of parity 0 of the mbarrier",
     ),
     "wgmma.wait_group is missing": (
-        PLAIN,
+        ONE_CTA,
         r"wgmma\.wait_group\.sync\.aligned %0;",
         "",
         "products that it did not wait for",
     ),
     "wgmma.fence is missing": (
-        PLAIN,
+        ONE_CTA,
         r"wgmma\.fence\.sync\.aligned;",
         "",
         "wgmma.fence",
     ),
-    "fence.proxy.async is missing": (PLAIN, r"fence\.proxy\.async\.shared::cta;", "", WRONG),
-    "bar.sync is missing": (PLAIN, "bar.sync %0, %1;", "", WRONG),
+    "fence.proxy.async is missing": (ONE_CTA, r"fence\.proxy\.async\.shared::cta;", "", WRONG),
+    "bar.sync is missing": (ONE_CTA, "bar.sync %0, %1;", "", WRONG),
     "the wait for TMA stores is missing": (
-        *(PLAIN, r"cp\.async\.bulk\.wait_group\.read 0;", ""),
+        *(ONE_CTA, r"cp\.async\.bulk\.wait_group\.read 0;", ""),
         "TMA stores may not have read shared memory",
     ),
     "the descriptor has another swizzle": (
-        PLAIN,
+        ONE_CTA,
         r"(WIDTH == 128 \?) 1 (: WIDTH == 64 \?) 2",
         r"\1 2 \2 1",
         "outside of its",
     ),
     "barrier.cluster.wait is missing": (
-        *(CLUSTER, r"barrier\.cluster\.wait\.acquire\.aligned;", ""),
+        *(PAIR_OF_CTAS, r"barrier\.cluster\.wait\.acquire\.aligned;", ""),
         "no mbarrier was initialised",
     ),
     "one CTA of two is told that a slot is empty": (
-        *(CLUSTER, r"(mapa\.shared::cluster\.u32 \w+, %0), %1;", r"\1, 0;"),
+        *(PAIR_OF_CTAS, r"(mapa\.shared::cluster\.u32 \w+, %0), %1;", r"\1, 0;"),
         "deadlock",
     ),
 }
