@@ -117,7 +117,7 @@ def test_a_comment_changes_the_hash_and_a_sum_the_code(
 ) -> None:
     """All of it with the real compiler: dump, a change, dump, renew."""
     monkeypatch.setattr(MACHINE_CODE, "WORKLOADS", ("b1_h1_q64_d64",))
-    monkeypatch.setattr(MACHINE_CODE, "CHANCE", 0)
+    monkeypatch.setattr(MACHINE_CODE, "RANDOM_CONFIGS", 0)
     monkeypatch.setattr(kernels, "names", lambda: [copy])
     paths = [tmp_path / f"{number}.json" for number in range(3)]
     assert run(monkeypatch, "dump", paths[0]) == 0

@@ -94,7 +94,7 @@ def test_no_library(kernel: Kernel, monkeypatch: pytest.MonkeyPatch, fresh_nvrtc
 def test_an_nvrtc_older_than_the_chip(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     old = nvrtc.Installed("12.4.127", "/somewhere/libnvrtc.so.12", (80, 86, 89, 90))
     monkeypatch.setattr(nvrtc, "installed", lambda: old)
-    words = r"NVRTC 12\.4\.127 \(/somewhere/.*\) compiles for no sm_120: pip install --upgrade"
+    words = r"NVRTC 12\.4\.127 \(/somewhere/.*\) does not compile for sm_120: pip install --upgrade"
     with pytest.raises(TunefaError, match=words):
         compiled(kernel, "sm120")
     lacking = languages.without_compiler([kernel], archs.load("sm120"))

@@ -70,7 +70,7 @@ def test_gives_what_triton_s_launcher_gives(use_tma: int, dtype: str) -> None:
                 prepared(*others)
             else:
                 grid, arguments = spec.arguments(others)
-                binary.binary[grid](*arguments)
+                binary.binary[grid](*map(language.for_triton, arguments))
             results.append([output.clone() for output in others[3:]])
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
         assert not results[0][0].isnan().any()

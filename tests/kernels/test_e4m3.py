@@ -136,13 +136,13 @@ def test_only_e4m3_needs_something_to_run_first() -> None:
 
 def test_probabilities_have_no_room_for_slack() -> None:
     config = {**KERNEL.default(WORKLOAD, SM90), "RESCALE_THRESHOLD": 8}
-    assert "no room above" in (KERNEL.space.refusal(config, WORKLOAD, SM90) or "")
+    assert "e4m3 has no headroom" in (KERNEL.space.refusal(config, WORKLOAD, SM90) or "")
 
 
 @pytest.mark.parametrize("sizes", ["d256", "d80", "d128_dv64", "d64_dv128"])
 def test_other_head_dimensions_are_refused_in_words(sizes: str) -> None:
     workload = Workload.parse(f"q512_{sizes}_e4m3_full")
-    assert "64 and 128 alone" in (KERNEL.why_not(workload, SM90) or "")
+    assert "one head dimension of 64 or 128" in (KERNEL.why_not(workload, SM90) or "")
     assert [each.name for each in kernels.serving(workload, SM90)] == ["attention_fwd_cuda_sm90"]
     with pytest.raises(TunefaError, match="no kernel serves"):
         kernels.serving(Workload.parse(f"q512_{sizes}_e4m3_w100"), SM90)

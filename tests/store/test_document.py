@@ -34,7 +34,7 @@ def test_a_bare_list_is_the_oldest_document() -> None:
         ({}, "here: not a results document"),
         ({"records": []}, "here: not a results document"),
         ({"tunefa_schema": SCHEMA + 1, "records": []}, f"reads up to {SCHEMA}): upgrade tunefa"),
-        ({"tunefa_schema": 0, "records": []}, "tunefa_schema 0 is no version"),
+        ({"tunefa_schema": 0, "records": []}, "tunefa_schema 0 is not a version"),
         ({"tunefa_schema": "2", "records": []}, "tunefa_schema"),
         ({"tunefa_schema": SCHEMA}, "key 'records' is missing"),
         ({"tunefa_schema": SCHEMA, "records": {}}, "records"),

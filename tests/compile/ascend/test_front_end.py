@@ -34,7 +34,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 @needs_compiler
 def test_what_the_front_end_refuses_is_told(kernel: Kernel, tmp_path: Path) -> None:
-    spoiled = tmp_path / "attention.py"
+    spoiled = tmp_path / SOURCE.name
     spoiled.write_text(
         SOURCE.read_text().replace("tl.zeros([BLOCK_M], ", "tl.zeros([BLOCK_M + 1], ")
     )

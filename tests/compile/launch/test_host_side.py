@@ -83,5 +83,5 @@ def test_what_runs_first_shares_scratch_memory_with_the_kernel(module: HostSide)
 
 
 def test_steps_are_for_launches_that_the_driver_makes(module: HostSide) -> None:
-    with pytest.raises(CompileError, match="only its language's own launcher does"):
+    with pytest.raises(CompileError, match="needs its language's launcher"):
         prepared(module, "first", plain=False)

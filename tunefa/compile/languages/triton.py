@@ -161,10 +161,10 @@ class TritonLaunch:
         """Starts the kernel; see `tunefa.compile.contract.Launch`."""
         each = zip(tensors, self._views, strict=True)
         grid, arguments = self._host_side([tensor.as_strided(*view) for tensor, view in each])
-        self._binary[grid](*map(_for_triton, arguments))
+        self._binary[grid](*map(for_triton, arguments))
 
 
-def _for_triton(argument: Any) -> Any:
+def for_triton(argument: Any) -> Any:
     """Converts an argument for Triton's launcher and interpreter."""
     if not isinstance(argument, dict):
         return argument
@@ -185,7 +185,7 @@ def interpret(spec: LaunchSpec, tensors: Any) -> None:
     variant = case.kernel.module.variant(case.workload, spec.config)
     grid, arguments = spec.arguments(tensors)
     try:
-        _function(variant)[grid](*map(_for_triton, arguments))
+        _function(variant)[grid](*map(for_triton, arguments))
     except installed().runtime.errors.InterpreterError as error:
         raise RuntimeError(f"the interpreter says {error}") from error
 
