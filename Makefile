@@ -4,8 +4,11 @@ ARGS ?= --arch sm90 --seqlen 8192
 
 VENV := .venv
 READY := $(VENV)/ready
-# Of the tests' own: `tunefa ascend setup` by itself puts it into the user's folder.
+# The tests use a copy of Huawei's compiler in here; `tunefa ascend setup` alone uses the user's folder.
 ASCEND := $(CURDIR)/$(VENV)/ascend
+
+# Tests wait for processes a quarter of the time, so one worker more than there are cores fills it.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help search test test-ascend lint mutants bench-search venv clean
@@ -22,7 +25,7 @@ search: $(READY) ## search without a GPU for the default workload; ARGS="--arch 
 test: lint ## ruff, mypy and all tests; fetches Huawei's compiler once, about 200 MB, if it can
 	@TUNEFA_HOME=$(ASCEND) $(VENV)/bin/tunefa ascend setup || \
 	  echo "the tests with Huawei's compiler will be skipped" >&2
-	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-ascend: $(READY) ## of these the ones with Huawei's real compiler
 	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/tunefa ascend setup

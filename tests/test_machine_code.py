@@ -132,7 +132,7 @@ def test_a_comment_changes_the_hash_and_a_sum_the_code(
     assert run(monkeypatch, "renew", *paths[:2]) == 0
     assert source_hashes.read() == {copy: {first["source_hash"]: second["source_hash"]}}
     assert run(monkeypatch, "renew", *paths[1:]) == 1
-    assert f"{copy}: the machine code is another: measure it again" in capsys.readouterr().out
+    assert f"{copy}: the machine code has changed: measure it again" in capsys.readouterr().out
     assert source_hashes.read() == {copy: {first["source_hash"]: second["source_hash"]}}
 
 

@@ -7,6 +7,7 @@ nothing else. What is said in comments and sentences is not looked at.
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
@@ -184,3 +185,24 @@ def test_what_is_allowed_is_there() -> None:
             texts = (path.read_text(encoding="utf-8") for path in files)
             used = any(name == found for text in texts for _, found in python_names(text))
             assert used, f"{name} in {pattern}"
+
+
+def docstrings(text: str) -> Iterator[tuple[int, str]]:
+    """(line, first word) of every docstring, the docstrings of attributes included."""
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", [])
+        for each in body if isinstance(body, list) else []:
+            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+                yield each.lineno, [*str(each.value.value).split(), ""][0]
+
+
+def test_docstrings_begin_with_what_they_are_about() -> None:
+    begun, wrong = [], ("Of", "Those", "That", "As")
+    for folder in FOLDERS:
+        for path in sorted((TREE / folder).rglob("*.py")):
+            where = path.relative_to(TREE).as_posix()
+            if not any(fnmatch(where, pattern) for pattern in TRANSLATING):
+                found = docstrings(path.read_text(encoding="utf-8"))
+                begun += [f"{where}:{n}: {w}" for n, w in found if w in wrong]
+    assert not begun, begun
+    assert list(docstrings('def one():\n    """Of it."""\n')) == [(2, "Of")]

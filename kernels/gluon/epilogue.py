@@ -30,9 +30,9 @@ def write_lse(a, lse_ptr, row, row_max, row_sum):
 def write_out(a, out, pipelines, q_stage, o_descs, o_tiles, place, row, WG: gl.constexpr):
     """Sends 64 finished rows to memory by TMA, which leaves out the rows beyond seqlen_q.
 
-    Without EPILOGUE_SUBTILE they leave through the shared memory of their queries, which nobody
-    reads any more. With one stage of queries the stage is released here, with more of them during
-    the next tile, when the output has left.
+    Without EPILOGUE_SUBTILE they leave through the shared memory of their queries, which were read
+    for the last time. With one stage of queries the stage is released here, with more of them
+    during the next tile, when the output has left.
     """
     out, rest = out
     q, v = pipelines.q, pipelines.v

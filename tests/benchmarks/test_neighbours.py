@@ -152,7 +152,7 @@ def erring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def right(*block_m: int) -> list[int]:
-    """Those that are found right of such configs of a fake kernel, the choice first."""
+    """Returns the configs of a fake kernel that are found right, the choice first."""
     kernel: Any = FakeKernel()
     case = Case(kernel, SMALL, TARGET)
     rivals = [Rival(case, {"BLOCK_M": each}) for each in block_m]

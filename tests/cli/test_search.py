@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,16 @@ def test_search_record_export_import(run: Run, home: Path) -> None:
     assert "best.yaml: 1 record, 0 of them new" in run("import", "best.yaml").stdout
 
 
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """Makes SIGINT raise, in child processes too: a shell's background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_best_so_far(home: Path) -> None:
+def test_ctrl_c_keeps_the_best_so_far(home: Path, ctrl_c_raises: None) -> None:
     # By trials: one by seconds may be on its plateau when it says its best, with all in the cache.
     process = subprocess.Popen(
         [sys.executable, "-m", "tunefa", *QUICK, "--budget", "9999"],

@@ -40,7 +40,7 @@ WORKLOAD = Workload.parse("q128_d64")
 
 @pytest.fixture(autouse=True)
 def ctrl_c_raises() -> Iterator[None]:
-    """As in a terminal: what runs in a shell's background ignores SIGINT."""
+    """Makes SIGINT raise, as in a terminal: a shell's background jobs ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -238,7 +238,7 @@ def test_no_config_is_predicted_above_the_peak(arch: str, device: Device) -> Non
 
 
 def expected(**changes: Any) -> Resources:
-    """Of 128 x 64 tiles on 8 warps at head_dim 128: 32 scores and 64 outputs per thread."""
+    """The resources of 128 x 64 tiles on 8 warps, head_dim 128: 32 scores, 64 outputs a thread."""
     return model.expected_resources(SM90, tiled({**CONFIG, **changes}), 1000, 96)
 
 

@@ -24,7 +24,7 @@ WORKLOAD = Workload.parse("b4_h16_q4096_d128_full")
 
 
 def tiled(workload: Workload = WORKLOAD, **changes: Any) -> Tiling:
-    """Of the default config, changed."""
+    """Returns the tiling of the default config, changed."""
     return GLUON.space.tiling({**GLUON.default(workload, SM90), **changes}, workload, SM90)
 
 

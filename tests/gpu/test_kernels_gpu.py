@@ -80,7 +80,7 @@ def here(workload: Workload) -> Case:
 
 
 def feasible(case: Case) -> list[dict[str, Any]]:
-    """Those of CONFIGS that the rules allow, and the default."""
+    """Returns the CONFIGS that the rules allow, and the default."""
     some = [config for config in CONFIGS if case.refusal(config) is None]
     return [*some, case.default()]
 

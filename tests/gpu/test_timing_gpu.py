@@ -33,7 +33,7 @@ def default() -> dict[str, Any]:
 
 
 def median_us(mode: Mode) -> float:
-    """Of a config so small that the host takes longer than the device."""
+    """Returns the median of a config so small that the host takes longer than the device."""
     made = bench(mode)
     launch = made._prepared(default())
     return statistics.median(made._stopwatch.once_us([launch] * SAMPLES))

@@ -149,7 +149,7 @@ def test_sequences_without_rows_or_keys() -> None:
 
 
 def test_sections_of_heads() -> None:
-    """Of one KV head, of some, and of all: the same bits, as the order of tiles changes none."""
+    """Sections of one, some and all KV heads give the same bits: only the tiles' order differs."""
     workload = Workload.parse("b3_h24_kv6_q3000_d128_causal_varlen")
     cases = served(workload)
     if not cases:

@@ -163,10 +163,10 @@ def test_triton_s_own_launcher_gets_its_own_descriptors() -> None:
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     triton, tensor = languages.load("triton"), torch.zeros(2, 4, 64, 64)
-    made = triton._for_triton({"map": tensor, "box": (1, 1, 16, 64)})
+    made = triton.for_triton({"map": tensor, "box": (1, 1, 16, 64)})
     assert isinstance(made, TensorDescriptor) and made.base is tensor
     assert (made.shape, made.strides) == ([2, 4, 64, 64], [16384, 4096, 64, 1])
     assert made.block_shape == [1, 1, 16, 64]
     view = {"map": tensor, "box": (16, 64), "shape": (512, 64), "strides": (64, 1)}
-    assert triton._for_triton(view).shape == [512, 64]
-    assert triton._for_triton(tensor) is tensor and triton._for_triton(3) == 3
+    assert triton.for_triton(view).shape == [512, 64]
+    assert triton.for_triton(tensor) is tensor and triton.for_triton(3) == 3

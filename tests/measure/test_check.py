@@ -159,7 +159,7 @@ def test_a_window_that_is_ignored_or_off_by_one_does_not_pass() -> None:
 def test_the_limit_is_the_error_of_pytorch_s_attention(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same attention: a mask that differed would make it useless."""
+    """PyTorch computes the same attention: another mask would make the limit useless."""
     monkeypatch.setattr(sdpa, "_MASKED_ROWS", 32)
     shape = Workload.parse(f"{text}_h4_kv2_d32_fp32")
     assert check.ROUNDING["fp32"] <= check.Gate("cpu").limit(shape) < TOLERANCE["fp32"]

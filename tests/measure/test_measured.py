@@ -116,7 +116,7 @@ def test_a_hopeless_config_is_hardly_sampled(
 def test_a_pause_of_the_host_does_not_condemn_a_config(
     measured: Measured, device: Device, monkeypatch: pytest.MonkeyPatch, paused: int
 ) -> None:
-    """As when a compiler gets its core for a while: the least host time counts for all samples."""
+    """A compiler takes the core for a while: the least host time counts for all samples."""
     measured.judge(Trial(CONFIG, "ok", resources=FITS))
     monkeypatch.setattr(FakeStopwatch, "first_us", 8.0)
     host_us = [4000.0 if place == paused else 9.0 for place in range(5)]
@@ -228,7 +228,7 @@ def test_what_is_on_the_device_at_the_end_is_abandoned_a_hang_before_it_is_not()
 def test_no_compiler_runs_beside_a_race(
     own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after Ctrl-C, when compiles are still under way: a real pool, hanging compilers."""
+    """Ctrl-C leaves compiles under way: a real pool with compilers that hang."""
     bench = Workers(1)
     bench.submit(os.getpid, (), 30.0).result()
     monkeypatch.setenv("TUNEFA_QUIET", "1")  # the compilers have it, the bench's process has not

@@ -9,7 +9,7 @@ from tunefa.measure.monitor import Monitor
 
 
 class NVMLError(Exception):
-    """As in pynvml."""
+    """Stands in for pynvml's."""
 
 
 def nvml(reasons: int = 0, processes: int = 1, fails: bool = False) -> Any:

@@ -35,7 +35,7 @@ def opened(journal: Path, name: str = "random", **of: Any) -> Strategy:
 
 
 def held(journal: Path) -> optuna.Study:
-    """As Optuna's own tools open it."""
+    """Opens a study as Optuna's own tools do."""
     path = str(study.path_beside(journal))
     storage = optuna.storages.JournalStorage(JournalFileBackend(path))
     return optuna.load_study(study_name=NAME, storage=storage)

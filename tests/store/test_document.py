@@ -57,7 +57,7 @@ def test_the_record_that_does_not_hold_is_counted() -> None:
 
 
 def test_a_yaml_file_s_record_has_a_line() -> None:
-    """Of a key that is missing, the line where its record begins."""
+    """For a missing key it is the line where the record begins."""
     text = strict_yaml.dump(document.to_data(RECORDS))
     lines = text.splitlines()
     starts = [place for place, line in enumerate(lines, start=1) if line.startswith("- ")]

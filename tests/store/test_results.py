@@ -233,7 +233,7 @@ def test_best_is_one_record_per_device_and_workload(tmp_path: Path) -> None:
 
 
 def test_modes_do_not_supersede_each_other_and_the_eager_one_serves(tmp_path: Path) -> None:
-    """As where graphs were measured before there were modes, or are measured beside."""
+    """Graphs were measured before there were modes, or are measured beside eager calls."""
     kept = Store([tmp_path])
     old, new = dated("2025-01-31T00:00:00Z"), dated("2026-01-31T00:00:00Z")
     graph = measured(median_us=1.0, mode=None, provenance=old)

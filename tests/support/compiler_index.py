@@ -53,7 +53,7 @@ def made(folder: Path, wheel: Wheel, path: str, content: str) -> Wheel:
 
 
 def digest(text: str) -> str:
-    """As a RECORD has it."""
+    """Returns the digest as a RECORD spells it."""
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 

@@ -30,7 +30,7 @@ rules:
 defaults:
   - config: {{FAULT: none, DEVICE: fine}}
 {MODEL}"""
-"""Of a kernel whose source is `tests.support.own_kernels.FAULTY_SOURCE`."""
+"""The space of the kernel whose source is `tests.support.own_kernels.FAULTY_SOURCE`."""
 
 
 def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:

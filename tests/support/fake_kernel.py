@@ -29,7 +29,7 @@ DEFAULT = {"BLOCK_M": 16, "USE_TMA": 0}
 
 
 def is_aligned(tensors: Any) -> bool:
-    """As the Triton kernel has it."""
+    """Does what the Triton kernel's does."""
     return all(
         tensor.data_ptr() % 16 == 0 and all(step % 16 == 0 for step in tensor.stride()[:3])
         for tensor in tensors[:4]
@@ -44,7 +44,7 @@ class FakeKernel:
     language: str = "fake"
     priority: int = 0
     source_hash: str = "0123abcd"
-    """That of `tests.support.sample_records`."""
+    """The source hash of `tests.support.sample_records`."""
     default_config: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT))
     refused_block_m: frozenset[int] = frozenset()
     unaligned: Any = field(default_factory=lambda: {"USE_TMA": 0})
@@ -101,7 +101,7 @@ class FakeLanguage:
     prepared: list[float] = field(default_factory=list)
     """The scales."""
     device_bytes: int = 0
-    """That a launch holds."""
+    """Bytes of device memory that a launch holds."""
     broken: frozenset[int] = frozenset()
     triton: str = "3.7.1"
 

@@ -22,7 +22,7 @@ from tunefa.spec.workload import Workload
 
 
 def seen_target() -> Target:
-    """That of the GPU."""
+    """Returns the target of the GPU."""
     return Target.named(torch.cuda.get_device_name())
 
 

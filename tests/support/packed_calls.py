@@ -41,7 +41,7 @@ def tensors(
 
 
 def flat(made: Tensors) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """As `flash_attention_varlen` takes them."""
+    """Returns the arguments as `flash_attention_varlen` takes them."""
     assert made.cu_seqlens is not None
     return made.q, made.k, made.v, *made.cu_seqlens
 

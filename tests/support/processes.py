@@ -13,7 +13,7 @@ from tests.support.tree import TREE
 
 
 def environment(home: Path, *folders: Path) -> dict[str, str]:
-    """Of one that imports from these folders and this tree, with a TUNEFA_HOME."""
+    """The environment of a process that imports from these folders and this tree."""
     path = os.pathsep.join(map(str, [*folders, TREE]))
     return {**os.environ, "TUNEFA_HOME": str(home), "PYTHONPATH": path}
 

@@ -21,9 +21,9 @@ class Region:
 
     name: str
     offset: int
-    """Of its first slot, in bytes."""
+    """The offset of its first slot, in bytes."""
     bytes: int
-    """Of one slot."""
+    """The size of one slot."""
     slots: int
 
     @property

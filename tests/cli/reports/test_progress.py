@@ -47,7 +47,7 @@ def test_the_time_left_counts_down_between_reports(
 
 
 def test_what_an_earlier_search_has_done_took_none_of_the_time(shown: io.StringIO) -> None:
-    """Of 200 trials 90 were there, and 10 took 20 s."""
+    """An earlier search made 90 of 200 trials; 10 more took 20 s."""
     with Reporter() as reporter:
         reporter(report("search", 20.0, 0.5, earlier=0.45))
         assert reporter._bar.tasks[0].fields["ends"] - time.monotonic() == pytest.approx(

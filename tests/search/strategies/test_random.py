@@ -10,7 +10,7 @@ from tunefa.spec.trial import identity
 
 
 def test_it_begins_anywhere() -> None:
-    """Of 30 seeds, no config is first more often than chance has it, and the model counts not."""
+    """In 30 seeds no config is first more often than by chance; predictions do not count."""
     firsts = Counter(
         identity(proposals("random", 1, good, FEASIBLE, seed=seed)[0]) for seed in range(30)
     )

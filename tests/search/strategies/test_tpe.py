@@ -8,7 +8,7 @@ from tests.support.sample_problem import BEST, good, landscape_us, proposals
 
 
 def test_it_learns_where_good_configs_are() -> None:
-    """Those after the first ten, which TPE draws by chance, are better than those."""
+    """Configs after the first ten, which TPE draws by chance, are better than these ten."""
     proposed = proposals("tpe", 60, good, seed=1)
     times = [landscape_us(config) for config in proposed]
     assert statistics.median(times[-20:]) < 0.75 * statistics.median(times[:10])
