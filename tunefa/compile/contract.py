@@ -35,7 +35,7 @@ class Compiled:
     """One config, compiled for one target."""
 
     binary: Any
-    """What the language's `prepare` takes."""
+    """The binary that the language's `prepare` takes."""
     inspect: Callable[[], Resources]
     seconds: float
     """The time for compiling, in s; nearly 0 if the binary was in the language's cache."""

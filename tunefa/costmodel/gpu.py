@@ -74,7 +74,7 @@ class Prediction:
 
     time_us: float
     limiter: str
-    """What limits the time: a pipe, or `latency`, `L2`, `HBM` or `occupancy`."""
+    """The limiter of the time: a pipe, or `latency`, `L2`, `HBM` or `occupancy`."""
     occupancy: Occupancy
     cycles_per_step: Mapping[str, float] = field(hash=False)
     """Cycles of each pipe that one step of one CTA needs."""

@@ -17,39 +17,39 @@ from tunefa.spec.expr import Expr
 
 @dataclass(frozen=True)
 class Region:
-    """A part of shared memory: slots of one size, one behind the other."""
+    """A part of shared memory: adjacent slots of one size."""
 
     name: str
     offset: int
     """The offset of its first slot, in bytes."""
     bytes: int
-    """The size of one slot."""
+    """The size of one slot, in bytes."""
     slots: int
 
     @property
     def end(self) -> int:
-        """The offset behind its last slot."""
+        """The offset of the first byte after its last slot."""
         return self.offset + self.slots * self.bytes
 
     def overlaps(self, other: Region) -> bool:
-        """Whether a byte belongs to both."""
+        """Returns whether some byte belongs to both."""
         return max(self.offset, other.offset) < min(self.end, other.end)
 
 
 @dataclass(frozen=True)
 class SharedMemory:
-    """The regions of one config, in the order of the file."""
+    """The shared memory of one config: its regions, in the order of the file."""
 
     regions: tuple[Region, ...]
 
     @property
     def bytes(self) -> int:
-        """The size of all of it: the largest end of a region."""
+        """The size in bytes: the largest end of a region."""
         return max(region.end for region in self.regions)
 
     @property
     def macros(self) -> dict[str, int]:
-        """What the source of a kernel calls it: `Q_OFFSET`, `Q_BYTES` (of a slot), `Q_SLOTS`."""
+        """The macros for the kernel's source: `Q_OFFSET`, `Q_BYTES` (of a slot), `Q_SLOTS`."""
         return {
             f"{region.name}_{field}".upper(): getattr(region, field)
             for region in self.regions
@@ -59,32 +59,32 @@ class SharedMemory:
 
 @dataclass(frozen=True)
 class RegionExprs:
-    """A region as the file has it."""
+    """A region as the file describes it: expressions of parameters and of the workload."""
 
     name: str
     where: str
-    """File and line, as errors begin."""
+    """The file and line, with which errors begin."""
     at: Expr
     bytes: Expr
     slots: Expr
     overlaps: tuple[str, ...]
-    """The regions before it that it may lie over."""
+    """The earlier regions that it may overlap."""
 
     @property
     def end_name(self) -> str:
-        """What expressions behind it call its end."""
+        """The name of its end in later expressions."""
         return f"{self.name}_end"
 
     @property
     def end(self) -> Expr:
-        """The offset behind its last slot."""
+        """The expression of its end."""
         source = f"({self.at.source}) + ({self.slots.source}) * ({self.bytes.source})"
         return Expr(source, self.where)
 
     def region(self, env: Mapping[str, Any]) -> Region:
-        """The region where names mean what `env` says.
+        """Evaluates the region; `env` gives the values of all names.
 
-        Raises TunefaError, with file and line, for a number that is not whole or is below 0.
+        Raises TunefaError, with file and line, for a value that is no whole number from 0 on.
         """
         values = {"offset": self.at(env), "bytes": self.bytes(env), "slots": self.slots(env)}
         for field, value in values.items():
@@ -96,16 +96,16 @@ class RegionExprs:
 
 
 def size(regions: Sequence[RegionExprs]) -> Expr:
-    """The size of a layout, as `SharedMemory.bytes`, by the names of its regions' ends."""
+    """The expression of `SharedMemory.bytes`, in terms of the regions' ends."""
     ends = ", ".join(each.end_name for each in regions)
     return Expr(f"max(0, {ends})", regions[0].where)
 
 
 def lay_out(regions: Sequence[RegionExprs], env: Mapping[str, Any]) -> SharedMemory:
-    """The layout where names, of ends too, mean what `env` says.
+    """Evaluates the layout; `env` gives the values of all names, the regions' ends included.
 
-    Raises TunefaError, with file and line, for a region that no memory can have and for one that
-    lies over another without saying so.
+    Raises TunefaError, with file and line, for a value that is no whole number from 0 on, and for
+    a region that overlaps another one which its `overlaps` does not name.
     """
     made = SharedMemory(tuple(each.region(env) for each in regions))
     placed = zip(made.regions, regions, strict=True)
@@ -120,9 +120,9 @@ def lay_out(regions: Sequence[RegionExprs], env: Mapping[str, Any]) -> SharedMem
 
 
 def source(regions: Sequence[RegionExprs], define: Mapping[str, Expr]) -> str:
-    """The expressions that a layout follows from, as text; empty without regions.
+    """The expressions that decide a layout, as text, for a hash; empty without regions.
 
-    `define` has each name behind those that it reads, and the ends of the regions among them.
+    `define` holds each name after the names that it reads, the regions' ends included.
     """
     needed, lines = {each.end_name for each in regions}, list[str]()
     for name, expression in reversed(list(define.items())):

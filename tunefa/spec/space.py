@@ -128,7 +128,7 @@ class Space:
     def shared_memory(self, config: Config, workload: Workload, arch: Arch) -> SharedMemory | None:
         """The layout of shared memory; None where the compiler makes it.
 
-        Raises TunefaError, with file and line, for regions that cannot lie so.
+        Raises TunefaError, with file and line, for regions that overlap.
         """
         if not (regions := self.shared_memory_exprs):
             return None

@@ -19,7 +19,7 @@ SCHEMA = 2
 """The version of documents with records. It changes when older readers would misread them."""
 
 ObjectiveKind = Literal["measured", "predicted", "modelled", "estimated", "replayed"]
-"""Where a time comes from. `measured`: on a device. `predicted`: by the cost model of GPUs.
+"""The source of a time. `measured`: on a device. `predicted`: by the cost model of GPUs.
 `modelled`: by the latency model of NPUs, for a config that fits according to the compiler.
 `estimated`: the same, for a config that fits according to formulas. `replayed`: from a journal;
 such a record is shown, but not kept."""

@@ -44,7 +44,7 @@ class Memory:
 
     available_bytes: int | None = None
     required_bytes: int | None = None
-    """What a kernel that overflows needs; it may be equal to `available_bytes`. None if it fits."""
+    """The bytes that an overflowing kernel needs, `available_bytes` or more. None if it fits."""
     peak_bytes: int | None = None
     """The highest address in use; None if the compiler made no plan."""
     sum_bytes: int | None = None
