@@ -62,7 +62,7 @@ TROUBLES = {
         " several GB) and run make again"
     ),
 }
-"""What pip prints when it fails (a regular expression), and what it means."""
+"""Messages of pip when it fails (regular expressions), and their meanings."""
 
 
 class Torch(NamedTuple):

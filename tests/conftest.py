@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Before numpy and torch are imported: on small matrices, threads wait for each other more than they
 # compute (Optuna's Gaussian process took ten times as long on two busy cores).
@@ -61,6 +62,14 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of this process until the test ends; only the test moves it."""
     return Clock().drive(monkeypatch)
+
+
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    """Makes SIGINT raise, in child processes too: a shell's background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

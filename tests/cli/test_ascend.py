@@ -16,7 +16,7 @@ from tunefa.compile.ascend.install import Installer
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What would be fetched; the front end is there then."""
+    """Records what would be fetched; the front end is there then."""
     asked: list[str] = []
 
     def front_end(self: Installer, python: str | None) -> None:

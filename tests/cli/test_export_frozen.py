@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run
-from tests.support.sample_records import CONFIG, measured, predicted
-from tunefa.compile import provenance
-from tunefa.spec import kernel
+from tests.support.sample_records import measured, predicted
 from tunefa.store import results as store
 from tunefa.store.record import Record
 
 
-@pytest.fixture
-def filled() -> list[Record]:
-    """Five records in the store; the first two are the best measured of their workload."""
-    made = provenance.of(kernel.load("attention_fwd_triton"))
-    config = {**CONFIG, "maxnreg": 128, "L2_SECTION_HEADS": 1}
-    del config["ORDER"]
-    known = [
-        measured("q8192"),
-        measured("q4096", median_us=100.0),
-        measured("q4096", config={**config, "BLOCK_N": 128}),
-        predicted(),
-        predicted("q1024"),
-    ]
-    known = [replace(each, provenance=made) for each in known]
-    known = [each if "ORDER" not in each.config else replace(each, config=config) for each in known]
-    for each in known:
-        store.default_store().add(each)
-    return known
-
-
 def test_a_lock_file_is_the_best_measured_and_always_the_same_bytes(
-    run: Run, filled: list[Record], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, lockable: list[Record], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = run("export", "a.lock.yaml", "--frozen")
     assert "Wrote 2 records as yaml to a.lock.yaml." in out.stdout and out.stderr == ""
     assert f"env TUNEFA_FROZEN={Path('a.lock.yaml').resolve()} python train.py" in out.stdout
-    assert store.read(Path("a.lock.yaml")) == [filled[1], filled[0]]
+    assert store.read(Path("a.lock.yaml")) == [lockable[1], lockable[0]]
     monkeypatch.setenv("TUNEFA_HOME", str(tmp_path / "another"))
-    for each in reversed(filled):
+    for each in reversed(lockable):
         store.default_store().add(each)
     run("export", "b.lock.yaml", "--frozen")
     assert Path("b.lock.yaml").read_bytes() == Path("a.lock.yaml").read_bytes()
 
 
-def test_a_file_becomes_a_lock_file(run: Run, filled: list[Record]) -> None:
-    store.write(Path("all.yaml"), filled)
+def test_a_file_becomes_a_lock_file(run: Run, lockable: list[Record]) -> None:
+    store.write(Path("all.yaml"), lockable)
     run("export", "a.lock.yaml", "--frozen", "--from", "all.yaml", "--seqlen", "8192")
-    assert store.read(Path("a.lock.yaml")) == [filled[0]]
+    assert store.read(Path("a.lock.yaml")) == [lockable[0]]
 
 
 def test_what_cannot_be_served_here_is_said(run: Run) -> None:

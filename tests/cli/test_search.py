@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,14 +131,6 @@ def test_search_record_export_import(run: Run, home: Path) -> None:
     shown = json.loads(run("show", "--json").stdout)["records"]
     assert shown == [said["record"]]
     assert "best.yaml: 1 record, 0 of them new" in run("import", "best.yaml").stdout
-
-
-@pytest.fixture
-def ctrl_c_raises() -> Iterator[None]:
-    """Makes SIGINT raise, in child processes too: a shell's background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow

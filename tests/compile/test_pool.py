@@ -36,14 +36,7 @@ from tunefa.spec.workload import Workload
 
 SM90 = Target.named("sm90")
 WORKLOAD = Workload.parse("q128_d64")
-
-
-@pytest.fixture(autouse=True)
-def ctrl_c_raises() -> Iterator[None]:
-    """Makes SIGINT raise, as in a terminal: a shell's background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("ctrl_c_raises")
 
 
 def on_sm90(kernel: Kernel) -> Case:

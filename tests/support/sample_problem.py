@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefa.search import strategies
-from tunefa.search.strategy import SearchProblem
+from tunefa.search.strategy import SearchProblem, Strategy
 from tunefa.spec.space import Parameter
 from tunefa.spec.trial import Config, Trial
 
@@ -76,4 +76,15 @@ def proposals(
         assert config is not None
         proposed.append(config)
         strategy.tell(judge(config))
+    return proposed
+
+
+def asked(strategy: Strategy, judge: Callable[[Config], Trial | None] = good) -> list[Config]:
+    """Everything it proposes until it has nothing left, each told at once."""
+    proposed: list[Config] = []
+    while (config := strategy.ask()) is not None:
+        proposed.append(dict(config))
+        assert len(proposed) <= len(FEASIBLE), "it does not come to an end"
+        if (trial := judge(config)) is not None:
+            strategy.tell(trial)
     return proposed

@@ -39,7 +39,7 @@ def explained(case: str) -> Explanation:
 
 
 def value(numbers: str) -> float:
-    """What a printed sum comes to."""
+    """Evaluates a printed sum."""
     return float(Expr(numbers.replace(",", "").replace(" x ", " * "))({}))
 
 

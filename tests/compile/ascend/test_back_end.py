@@ -7,33 +7,22 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.support.ascend_compiler import INSTALLED, THERE, needs_compiler
+from tests.support.ascend_compiler import INSTALLED, needs_compiler
 from tests.support.ascend_tiles import (
     B3,
     CRASHING,
     LANGUAGE,
-    SOURCE,
     case,
     config,
 )
-from tunefa.compile.ascend import back_end, compiler_report, toolchain
+from tunefa.compile.ascend import back_end, compiler_report
 from tunefa.compile.ascend.compiler_report import Output
 from tunefa.compile.ascend.toolchain import Toolchain
 from tunefa.compile.contract import CompileError
 from tunefa.spec.kernel import Kernel
-
-
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The one of tests/support, with the user's toolchain."""
-    monkeypatch.setattr(toolchain, "folder", lambda: THERE)
-    space: Any = SimpleNamespace(language="ascend", shared_memory_exprs=(), define={})
-    return Kernel("attention", SOURCE, space)
 
 
 @needs_compiler

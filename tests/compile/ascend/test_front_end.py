@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.support.ascend_compiler import THERE, needs_compiler
+from tests.support.ascend_compiler import needs_compiler
 from tests.support.ascend_tiles import (
     B3,
     LANGUAGE,
@@ -18,18 +16,10 @@ from tests.support.ascend_tiles import (
     config,
     planned,
 )
-from tunefa.compile.ascend import front_end, toolchain
+from tunefa.compile.ascend import front_end
 from tunefa.compile.ascend.toolchain import Toolchain
 from tunefa.compile.contract import CompileError
 from tunefa.spec.kernel import Kernel
-
-
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The one of tests/support, with the user's toolchain."""
-    monkeypatch.setattr(toolchain, "folder", lambda: THERE)
-    space: Any = SimpleNamespace(language="ascend", shared_memory_exprs=(), define={})
-    return Kernel("attention", SOURCE, space)
 
 
 @needs_compiler

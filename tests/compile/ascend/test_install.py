@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.compiler_index import COMPILER, Steps, made, setup
-from tunefa.compile.ascend import find_python, pins, toolchain
+from tests.support.compiler_index import Steps, setup
+from tunefa.compile.ascend import find_python, toolchain
 from tunefa.compile.ascend.install import Installer
 from tunefa.errors import TunefaError
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of wheels in place of the index, for the Python that runs this."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    front = [made(folder, each, f"{each.name}.py", "") for each in pins.FRONT_END_WHEELS]
-    path = "ascendnpuir/bin/bishengir-compile"
-    compilers = {v: made(folder, pins.compiler(v), path, COMPILER) for v in pins.COMPILERS}
-    monkeypatch.setattr(pins, "FRONT_END_WHEELS", tuple(front))
-    monkeypatch.setattr(pins, "_COMPILERS", compilers)
-    monkeypatch.setattr(pins, "PYTHON", sys.version_info[:2])
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    yield folder
 
 
 def test_it_is_installed_once_and_mended_where_it_is_damaged(index: Path) -> None:

@@ -4,31 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.compiler_index import COMPILER, made, run
-from tunefa.compile.ascend import pins, toolchain
+from tests.support.compiler_index import COMPILER, run
+from tunefa.compile.ascend import toolchain
 from tunefa.errors import TunefaError
-
-
-@pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of wheels in place of the index, for the Python that runs this."""
-    folder = tmp_path / "index"
-    folder.mkdir()
-    front = [made(folder, each, f"{each.name}.py", "") for each in pins.FRONT_END_WHEELS]
-    path = "ascendnpuir/bin/bishengir-compile"
-    compilers = {v: made(folder, pins.compiler(v), path, COMPILER) for v in pins.COMPILERS}
-    monkeypatch.setattr(pins, "FRONT_END_WHEELS", tuple(front))
-    monkeypatch.setattr(pins, "_COMPILERS", compilers)
-    monkeypatch.setattr(pins, "PYTHON", sys.version_info[:2])
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    yield folder
 
 
 def test_a_compiler_that_is_there_is_taken(index: Path, tmp_path: Path) -> None:

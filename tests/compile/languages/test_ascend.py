@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from tests.support.ascend_compiler import THERE, needs_compiler
+from tests.support.ascend_compiler import needs_compiler
 from tests.support.ascend_tiles import (
     B3,
     CRASHING,
     LANGUAGE,
-    SOURCE,
     case,
     config,
     planned,
@@ -22,14 +18,6 @@ from tunefa.compile.ascend.compiler_report import Output
 from tunefa.compile.contract import CompileError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.kernel import Kernel
-
-
-@pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """The one of tests/support, with the user's toolchain."""
-    monkeypatch.setattr(toolchain, "folder", lambda: THERE)
-    space: Any = SimpleNamespace(language="ascend", shared_memory_exprs=(), define={})
-    return Kernel("attention", SOURCE, space)
 
 
 @needs_compiler

@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.support.sample_problem import (
     FEASIBLE,
     PARAMETERS,
     SMALL,
+    asked,
     good,
     landscape_us,
     problem,
@@ -25,19 +26,7 @@ from tests.support.sample_problem import (
 )
 from tunefa.errors import TunefaError
 from tunefa.search import strategies
-from tunefa.search.strategy import Strategy
 from tunefa.spec.trial import OUTCOMES, Config, Trial, identity
-
-
-def asked(strategy: Strategy, judge: Callable[[Config], Trial | None] = good) -> list[Config]:
-    """Everything it proposes until it has nothing left, each told at once."""
-    proposed: list[Config] = []
-    while (config := strategy.ask()) is not None:
-        proposed.append(dict(config))
-        assert len(proposed) <= len(FEASIBLE), "it does not come to an end"
-        if (trial := judge(config)) is not None:
-            strategy.tell(trial)
-    return proposed
 
 
 def covers(proposed: Iterable[Config], configs: Sequence[Config]) -> bool:

@@ -1,0 +1,29 @@
+"""Fixtures of the tests of the compiler for NPUs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.compiler_index import COMPILER, made
+from tunefa.compile.ascend import pins
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of wheels in place of the index, for the Python that runs this."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    front = [made(folder, each, f"{each.name}.py", "") for each in pins.FRONT_END_WHEELS]
+    path = "ascendnpuir/bin/bishengir-compile"
+    compilers = {v: made(folder, pins.compiler(v), path, COMPILER) for v in pins.COMPILERS}
+    monkeypatch.setattr(pins, "FRONT_END_WHEELS", tuple(front))
+    monkeypatch.setattr(pins, "_COMPILERS", compilers)
+    monkeypatch.setattr(pins, "PYTHON", sys.version_info[:2])
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    yield folder
