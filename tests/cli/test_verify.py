@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run
-from tests.support.own_kernels import OwnKernels
 from tests.support.sample_records import CONFIG, dated, measured, predicted
 from tunefa.cli import targets
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.search import verify
+from tunefa.search.budget import Budget
 from tunefa.search.verify import Finding, Verified
 from tunefa.store import results as store
 from tunefa.store.record import Record
@@ -31,9 +31,10 @@ def canned(monkeypatch: pytest.MonkeyPatch) -> Canned:
     def prepare(outcome: Finding, **parts: Any) -> list[Record]:
         raced: list[Record] = []
 
-        def race(record: Record, *_: Any) -> Verified:
-            raced.append(record)
-            return Verified(record, outcome, "because", ["triton 3.6.0 -> 3.7.1"], **parts)
+        def race(records: list[Record], _: Any, budget: Budget, *__: Any) -> Iterator[Verified]:
+            for record in records[: budget.trials]:
+                raced.append(record)
+                yield Verified(record, outcome, "because", ["triton 3.6.0 -> 3.7.1"], **parts)
 
         monkeypatch.setattr(verify, "verify", race)
         return raced
@@ -72,17 +73,21 @@ def test_a_disturbed_race_changes_nothing(run: Run, canned: Canned) -> None:
     assert store.default_store().best() == [measured()]
 
 
-def test_a_kernel_that_is_broken_fails_its_records_only(
-    run: Run, canned: Canned, own_kernels: OwnKernels
-) -> None:
-    own_kernels.add_attention("sound")
-    own_kernels.add_broken("broken")
-    for name, workload in (("broken", "q1024"), ("sound", "q2048")):
-        store.default_store().add(measured(workload, kernel=name))
+def test_what_the_budget_leaves_out_is_listed(run: Run, canned: Canned) -> None:
+    for workload in ("q1024", "q2048", "q4096"):
+        store.default_store().add(measured(workload))
     raced = canned("kept")
-    out = run("verify", code=3).stdout
-    assert "failed " in out and "broken.yaml" in out and "kept " in out
-    assert [record.kernel for record in raced] == ["sound"]
+    out = run("verify", "--budget", "1").stdout
+    assert len(raced) == 1 and "1 of 3 records verified in 0 s: 1 kept" in out
+    assert "the budget left out 2, whose records stay as they are:" in out
+    said = json.loads(run("verify", "--budget", "1", "--json").stdout)
+    names = {each["workload"] for each in said["left_out"]}
+    assert len(names) == 2 and str(raced[0].workload) not in names
+
+
+def test_a_wrong_budget_is_refused(run: Run, canned: Canned) -> None:
+    canned("kept")
+    assert "budget 'soon' is neither a time" in run("verify", "--budget", "soon", code=1).stderr
 
 
 def test_only_what_was_measured_on_this_device_races(run: Run, canned: Canned) -> None:

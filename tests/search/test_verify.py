@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.own_kernels import OwnKernels
 from tests.support.sample_records import measured
 from tunefa.compile import provenance
 from tunefa.measure.measured import without_race
 from tunefa.measure.objective import Raced
 from tunefa.search import verify
+from tunefa.search.budget import Budget
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config, Mode, Outcome, Resources, Trial
@@ -64,7 +67,7 @@ class Device:
             return Trial(config, outcome, "because")
         return Trial(config, "ok", resources=Resources(1, 1, 0, 0), samples_us=(says,), error=1e-3)
 
-    def race(self, trials: Any, default: Config | None) -> Raced:
+    def race(self, trials: Any, default: Config | None, until: float) -> Raced:
         best = min(trials, key=lambda trial: trial.median_us)
         certificate = {
             "noise_floor": 0.01,
@@ -86,9 +89,14 @@ def record(**parts: Any) -> Record:
     )
 
 
+def only(device: Device, of: Record | None = None) -> verify.Verified:
+    """The finding for one record."""
+    (found,) = verify.verify([of or record()], TARGET, workers=1, objective=device)
+    return found
+
+
 def verified(us: dict[int, float | Outcome], of: Record | None = None) -> verify.Verified:
-    asked = of or record()
-    return verify.verify(asked, replace(CASE, workload=asked.workload), 1, Device(us))
+    return only(Device(us), of)
 
 
 def test_a_winner_that_still_wins_is_kept() -> None:
@@ -119,18 +127,18 @@ def test_a_loss_within_the_noise_floor_is_none() -> None:
 
 def test_a_disturbed_race_decides_nothing() -> None:
     device = Device({16: 120.0, 1: 100.0, 4: 110.0}, refused="power brake in 2 races")
-    found = verify.verify(record(), CASE, 1, device)
+    found = only(device)
     assert (found.finding, found.instead, found.regressed) == ("undecided", None, False)
     assert found.why == "not certified: power brake in 2 races"
 
 
 def test_a_race_that_is_lost_decides_nothing() -> None:
     class Losing(Device):
-        def race(self, trials: Any, default: Config | None) -> Raced:
+        def race(self, trials: Any, default: Config | None, until: float) -> Raced:
             return without_race(list(trials), "the process died with exit code -9")
 
     losing = Losing({16: 120.0, 1: 100.0, 4: 110.0})
-    found = verify.verify(record(), CASE, 1, losing)
+    found = only(losing)
     assert (found.finding, found.instead) == ("undecided", None)
     assert "the race was lost: the process died" in found.why
 
@@ -138,7 +146,7 @@ def test_a_race_that_is_lost_decides_nothing() -> None:
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_a_record_races_in_its_own_mode(mode: Mode) -> None:
     device = Device({16: 120.0, 1: 100.0, 4: 110.0})
-    found = verify.verify(replace(record(), mode=mode), CASE, 1, device)
+    found = only(device, replace(record(), mode=mode))
     assert device.asked[0] == (mode,)
     assert found.instead is not None and found.instead.mode == mode
 
@@ -191,3 +199,63 @@ def test_the_newest_record_of_a_kernel_supersedes_a_faster_older_one(tmp_path: P
     store.add(found.instead)
     assert len(store.records()) == 2
     assert store.best() == [found.instead]
+
+
+def with_lead(workload: str, low: float, **parts: Any) -> Record:
+    """A record of another workload, with its lead over the runner-up."""
+    certificate = {"runner_up": {"config": SECOND, "slower_by": {"low": low}}}
+    made = replace(record(**parts), workload=Workload.parse(workload), certificate=certificate)
+    return replace(made, provenance=made.provenance or provenance.of(KERNEL))
+
+
+def test_the_records_most_in_doubt_come_first() -> None:
+    now = provenance.of(KERNEL)
+    sure = with_lead("q8192_d128_bf16_causal", 0.05, provenance=now)
+    close = with_lead("q4096_d128_bf16_causal", 0.01, provenance=now)
+    old = with_lead("q2048_d128_bf16_causal", 0.09, provenance={**now, "triton": "3.5.0"})
+    other = with_lead("q1024_d128_bf16_causal", 0.09, provenance={**now, "source_hash": "0" * 16})
+    assert verify.most_in_doubt([sure, close, old, other]) == [other, old, close, sure]
+
+
+def test_a_budget_of_records_takes_those_most_in_doubt() -> None:
+    now = provenance.of(KERNEL)
+    sure = with_lead("q8192_d128_bf16_causal", 0.05, provenance=now)
+    close = with_lead("q4096_d128_bf16_causal", 0.01, provenance=now)
+    device = Device({16: 100.0, 1: 106.0, 4: 101.0})
+    found = verify.verify([sure, close], TARGET, Budget.parse("1"), 1, device)
+    assert [each.record for each in found] == [close]
+
+
+def test_a_budget_that_is_over_leaves_out_the_rest() -> None:
+    class Slow(Device):
+        def race(self, trials: Any, default: Config | None, until: float) -> Raced:
+            time.sleep(max(0.0, until - time.monotonic()))
+            return super().race(trials, default, until)
+
+    records = [with_lead(f"q{n}_d128_bf16_causal", 0.05) for n in (1024, 2048)]
+    device = Slow({16: 100.0, 1: 106.0, 4: 101.0})
+    found = verify.verify(records, TARGET, Budget.parse("0.2s"), 1, device)
+    assert len(list(found)) == 1
+
+
+def test_all_records_share_the_processes() -> None:
+    records = [with_lead(f"q{n}_d128_bf16_causal", 0.05) for n in (1024, 2048)]
+    device = Device({16: 100.0, 1: 106.0, 4: 101.0})
+    assert len(list(verify.verify(records, TARGET, workers=1, objective=device))) == 2
+    (_, _, *first), (_, _, *second) = [asked for asked in device.asked if len(asked) == 4]
+    assert first == second and None not in first
+
+
+def test_a_kernel_that_is_broken_fails_its_records_only(own_kernels: OwnKernels) -> None:
+    class Even(Device):
+        def next(self, wait_s: float = 0.0) -> Trial:
+            resources = Resources(1, 1, 0, 0)
+            config = self.pending.pop(0)
+            return Trial(config, "ok", resources=resources, samples_us=(100.0,), error=1e-3)
+
+    own_kernels.add_attention("sound")
+    own_kernels.add_broken("broken")
+    records = [replace(record(), kernel=name) for name in ("broken", "sound")]
+    found = {each.record.kernel: each for each in verify.verify(records, TARGET, None, 1, Even({}))}
+    assert found["broken"].finding == "failed" and "broken.yaml" in found["broken"].why
+    assert found["sound"].finding == "kept"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ from tunefa.cli import files, targets
 from tunefa.cli.exit_codes import NOTHING_VALID
 from tunefa.cli.reports import text
 from tunefa.errors import TunefaError
+from tunefa.search.budget import Budget
 from tunefa.spec import kernel as kernels
-from tunefa.spec.target import Case, Target
+from tunefa.spec.target import Target
 from tunefa.store import results as store
 from tunefa.store.record import Record
 
@@ -24,20 +26,27 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path))
+@click.option("--budget", metavar="B", help=(
+    "Time for all races (60s, 2m), or number of records (20). The records most in doubt come "
+    "first, and those that are left out are listed.  [default: all records]"))  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), metavar="N",
-              help="Number of processes that compile.  [default: one per config]")  # fmt: skip
+              help="Processes that compile.  [default: one per core but two]")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(paths: tuple[Path, ...], workers: int | None, as_json: bool) -> None:
+def command(
+    paths: tuple[Path, ...], budget: str | None, workers: int | None, as_json: bool
+) -> None:
     """Time stored winners again, after an upgrade of Triton, CUDA or the driver.
 
     The best records for this device, from the store or from FILEs, race in the mode that they were
-    measured in, against the kernel's default and the runner-up that the record holds. If a record
+    measured in, against the kernel's default and the runner-up that the record holds. Records come
+    first whose kernel's source or compilers changed, then those with the smallest lead. If a record
     loses, the winner's record is stored in its place. If it still wins, but was made with other
     compilers or another kernel source, a new record of the same config is stored. The exit status
     is 3 if a record lost, does not run, or is wrong.
 
     Needs a GPU.
     """
+    limit = Budget() if budget is None else Budget.parse(budget)
     seen = targets.seen()
     if not seen:
         raise TunefaError("verify measures, and this machine has no GPU: run it on one that has")
@@ -48,31 +57,54 @@ def command(paths: tuple[Path, ...], workers: int | None, as_json: bool) -> None
         raise TunefaError(
             f"none of {len(known)} records was measured on {name}: run tunefa search first"
         )
-    _verify(records, target, workers, as_json)
+    done, left_out = _verify(records, target, limit, workers, None if as_json else text.console())
+    if as_json:
+        said = {"verified": list(map(_plain, done)), "left_out": list(map(_name, left_out))}
+        text.emit_json(said)
+    if any(found.regressed for found in done):
+        sys.exit(NOTHING_VALID)
 
 
-def _verify(records: list[Record], target: Target, workers: int | None, as_json: bool) -> None:
-    from tunefa.search.verify import Verified, verify
+def _verify(
+    records: list[Record], target: Target, limit: Budget, workers: int | None, out: Console | None
+) -> tuple[list[Verified], list[Record]]:
+    """Verifies records and stores what replaces them; prints each finding if `out` is not None.
+
+    Returns the findings, and the records that the budget left out.
+    """
+    from tunefa.search import verify
 
     home = store.default_store()
-    out = text.console()
     done: list[Verified] = []
-    for record in records:
-        try:
-            kernel = kernels.load(record.kernel)
-        except TunefaError as error:  # the other kernels can still race
-            found = Verified(record, "failed", str(error), [])
-        else:
-            found = verify(record, Case(kernel, record.workload, target), workers)
+    for found in verify.verify(records, target, limit, workers):
         done.append(found)
         if found.instead is not None:
             home.add(found.instead)
-        if not as_json:
+        if out is not None:
             _show(found, out)
-    if as_json:
-        text.emit_json({"verified": [_plain(found) for found in done]})
-    if any(found.regressed for found in done):
-        sys.exit(NOTHING_VALID)
+    verified = {id(found.record) for found in done}
+    left_out = [each for each in verify.most_in_doubt(records) if id(each) not in verified]
+    if out is not None:
+        _show_summary(done, left_out, limit.elapsed_s, out)
+    return done, left_out
+
+
+def _show_summary(
+    done: list[Verified], left_out: list[Record], seconds: float, out: Console
+) -> None:
+    """Prints how many records were verified, how they fared, and which were left out."""
+    counts = Counter(found.finding for found in done).most_common()
+    fared = ", ".join(f"{count} {finding}" for finding, count in counts)
+    total = len(done) + len(left_out)
+    out.print(f"{len(done)} of {total} records verified in {seconds:.0f} s: {fared or 'none'}")
+    if left_out:
+        out.print(f"the budget left out {len(left_out)}, whose records stay as they are:")
+    for record in left_out:
+        out.print(f"          {record.workload} ({record.mode})", style="dim")
+
+
+def _name(record: Record) -> dict[str, Any]:
+    return {"workload": str(record.workload), "kernel": record.kernel, "mode": record.mode}
 
 
 def _show(found: Verified, out: Console) -> None:

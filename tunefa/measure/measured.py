@@ -58,10 +58,15 @@ class Measured(Predicted):
     one was just lost. A race that takes longer ends at its second look at the standing."""
 
     def __init__(
-        self, case: Case, workers: int | None = None, process: Workers | None = None
+        self,
+        case: Case,
+        workers: int | None = None,
+        process: Workers | None = None,
+        compilers: Workers | None = None,
     ) -> None:
-        """`process` is a single worker, which several objectives may share; None makes one."""
-        super().__init__(case, workers)
+        """`process`, a single worker, and `compilers` may be shared by several objectives; for each
+        that is None the objective has its own."""
+        super().__init__(case, workers, compilers)
         self._task: _Task = (case.names, self.mode)
         self._owned = contextlib.ExitStack()
         self._process = process or self._owned.enter_context(Workers(1))

@@ -12,6 +12,7 @@ from typing import Literal
 
 from tunefa.compile import languages
 from tunefa.compile.pool import CompilePool, Pending
+from tunefa.compile.workers import Workers
 from tunefa.costmodel import gpu as gpu_model
 from tunefa.measure import check
 from tunefa.measure.objective import Raced
@@ -28,12 +29,15 @@ class Predicted:
     reserve_s = 5.0
     """The interpreter takes 2 s on two idle cores, most of it to start."""
 
-    def __init__(self, case: Case, workers: int | None = None) -> None:
+    def __init__(
+        self, case: Case, workers: int | None = None, compilers: Workers | None = None
+    ) -> None:
+        """Compiles in `workers` processes of its own, or in `compilers`, which may be shared."""
         self.case = case
         if self.kind == "predicted" and not languages.has_interpreter(case.kernel.language):
             self.reserve_s = 0.0
         gate_runs = check.ragged if self.kind == "measured" else None
-        self._pool = CompilePool(case, workers, also=gate_runs)
+        self._pool = CompilePool(case, workers, gate_runs, compilers)
         self._pending: deque[Pending] = deque()
         self.width = 2 * self._pool.workers
 

@@ -1,27 +1,38 @@
 """Times stored winners again, which is quicker than a new search: for after an upgrade.
 
 Each record of this device races against the kernel's default and the runner-up that the record
-holds, with the checks and the statistics of a search's race. It takes seconds for each record.
+holds, with the checks and the statistics of a search's race. All records share one pool of
+compilers and one process on the device, and the compilers work ahead of the races.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import math
+import os
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tunefa.compile import provenance
+from tunefa.compile import languages, provenance
+from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.measure.measured import gpu_objective
 from tunefa.measure.objective import Objective
+from tunefa.search.budget import Budget
 from tunefa.search.winner import Winner
+from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config, Mode, Trial
 from tunefa.store.record import Record
 
+FREE_CORES = 2
+"""Cores that are left to the process on the device while compilers run: it launches and times."""
+
 Finding = Literal["kept", "swapped", "failed", "undecided"]
-MakeObjective = Callable[[Case, int | None], Objective]
+MakeObjective = Callable[[Case, int | None, Workers | None, Workers | None], Objective]
+"""Makes an objective from a case, a number of workers, the process on the device, and compilers."""
 
 
 @dataclass(frozen=True)
@@ -44,39 +55,132 @@ class Verified:
         return self.finding in ("swapped", "failed")
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """A record that is to be verified, and what it races against."""
+
+    record: Record
+    case: Case
+    drift: list[str]
+    objective: Objective
+    default: Config | None
+    configs: list[Config]
+    """The record's own config, then its rivals."""
+    submitted: list[Config] = field(default_factory=list)
+
+    def submit(self, configs: Sequence[Config]) -> None:
+        """Starts to compile configs; each of them once."""
+        for config in configs:
+            if config not in self.submitted:
+                self.submitted.append(config)
+                self.objective.submit(config)
+
+
 def verify(
-    record: Record,
-    case: Case,
+    records: Sequence[Record],
+    target: Target,
+    budget: Budget | None = None,
     workers: int | None = None,
     objective: Callable[[Mode], MakeObjective] = gpu_objective,
-) -> Verified:
-    """Races a measured record again, in its own mode, on the device of this machine.
+) -> Iterator[Verified]:
+    """Races measured records again, each in its own mode, on the device of this machine.
 
-    It is the device that the record was measured on. `case` is the record's kernel and workload on
-    it.
+    `target` is the device that all of them were measured on. Yields what was found, for the records
+    that are most in doubt first (see `most_in_doubt`), until the budget's seconds are over or its
+    number of records is done; without a budget, for all. `workers` is the number of compilers, by
+    default one for each core but `FREE_CORES`.
     """
-    kernel = case.kernel
+    budget = budget or Budget()
+    until = budget.deadline()
+    ranked = most_in_doubt(records)[: budget.trials]
+    count = workers or max(1, (os.cpu_count() or 1) - FREE_CORES)
+    with Workers(count) as compilers, Workers(1) as process, contextlib.ExitStack() as stack:
+
+        def make(case: Case, mode: Mode) -> Objective:
+            return stack.enter_context(objective(mode)(case, None, process, compilers))
+
+        entries = [_prepared(record, target, make) for record in ranked]
+        _compile_ahead([entry for entry in entries if isinstance(entry, _Entry)])
+        for entry in entries:
+            if time.monotonic() >= until:
+                return
+            found = entry if isinstance(entry, Verified) else _raced(entry, until)
+            if found is None:
+                return
+            yield found
+
+
+def most_in_doubt(records: Sequence[Record]) -> list[Record]:
+    """Returns the records, those first that are likeliest to have lost their place.
+
+    First those whose kernel's source changed, then by the number of versions that changed, then by
+    the lead over the runner-up, the smallest first.
+    """
+    changes = dict(zip(map(id, records), provenance.drifts(records), strict=True))
+
+    def doubt(record: Record) -> tuple[float, ...]:
+        drift = changes[id(record)]
+        source = any("source" in change for change in drift)
+        runner_up = (record.certificate or {}).get("runner_up") or {}
+        lead = (runner_up.get("slower_by") or {}).get("low", math.inf)
+        return -source, -len(drift), lead
+
+    return sorted(records, key=doubt)
+
+
+def _prepared(
+    record: Record, target: Target, make: Callable[[Case, Mode], Objective]
+) -> _Entry | Verified:
+    """The record with its rivals and its objective, or why it fails already."""
+    try:
+        kernel = kernels.load(record.kernel)
+    except TunefaError as error:
+        return Verified(record, "failed", str(error), [])
+    case = Case(kernel, record.workload, target)
     drift = provenance.drift(record, provenance.of(kernel))
     if reason := case.why_not():
         return Verified(record, "failed", f"{kernel.name} does not serve it: {reason}", drift)
     if refusal := case.refusal(record.config):
         return Verified(record, "failed", f"refused: {refusal}", drift)
     default, rivals = _rivals(record, case)
-    configs = [record.config, *rivals]
-    make = objective(record.mode or "graph")
-    with make(case, workers or len(configs)) as evaluator:
-        trials = _trials(evaluator, configs)
-        mine, others = trials[0], [t for t in trials[1:] if t.outcome == "ok"]
-        if mine.outcome != "ok":
-            return Verified(record, "failed", f"{mine.outcome}: {mine.reason}", drift)
-        raced = evaluator.race([mine, *others], default)
+    made = make(case, record.mode or "graph")
+    return _Entry(record, case, drift, made, default, [record.config, *rivals])
+
+
+def _compile_ahead(entries: Sequence[_Entry]) -> None:
+    """Starts to compile every distinct binary, in the order of the entries.
+
+    Lengths often share a binary. The second config that needs it is submitted when its turn comes,
+    and then finds it in the cache.
+    """
+    seen: set[Hashable] = set()
+    for entry in entries:
+        language = languages.load(entry.case.kernel.language)
+        for config in entry.configs:
+            key = language.binary_key(entry.case, config, True)
+            if key not in seen:
+                seen.add(key)
+                entry.submit([config])
+
+
+def _raced(entry: _Entry, until: float) -> Verified | None:
+    """The finding for one record; None if the time is over before its configs are compiled."""
+    record, evaluator, drift = entry.record, entry.objective, entry.drift
+    entry.submit(entry.configs)
+    trials = _trials(evaluator, entry.configs, until)
+    if trials is None:
+        return None
+    mine, others = trials[0], [t for t in trials[1:] if t.outcome == "ok"]
+    if mine.outcome != "ok":
+        return Verified(record, "failed", f"{mine.outcome}: {mine.reason}", drift)
+    raced = evaluator.race([mine, *others], entry.default, until)
     mine = next(t for t in raced.trials if t.config == record.config)
     if raced.winner is None or raced.certificate is None or mine.outcome != "ok":
         return Verified(record, "failed", f"{mine.outcome}: {mine.reason}", drift)
     if refused := raced.certificate.get("refused"):
         return Verified(record, "undecided", f"not certified: {refused}", drift)
-    best = Winner(kernel, raced.winner, raced.certificate, record.mode)
-    return _decided(record, best, mine, case.target, drift)
+    best = Winner(entry.case.kernel, raced.winner, raced.certificate, record.mode)
+    return _decided(record, best, mine, entry.case.target, drift)
 
 
 def _decided(
@@ -114,9 +218,15 @@ def _rivals(record: Record, case: Case) -> tuple[Config | None, list[Config]]:
     return default, [c for i, c in enumerate(rivals) if c not in [record.config, *rivals[:i]]]
 
 
-def _trials(evaluator: Objective, configs: list[Config]) -> list[Trial]:
-    """Compiles, checks and screens the configs; returns their trials in the same order."""
-    for config in configs:
-        evaluator.submit(config)
-    found = [trial for _ in configs if (trial := evaluator.next()) is not None]
+def _trials(evaluator: Objective, configs: Sequence[Config], until: float) -> list[Trial] | None:
+    """Checks and screens compiled configs; returns their trials in the same order.
+
+    Returns None if `time.monotonic` is `until` before all of them are done.
+    """
+    found: list[Trial] = []
+    for _ in configs:
+        trial = evaluator.next(until - time.monotonic())
+        if trial is None:
+            return None
+        found.append(trial)
     return [next(t for t in found if t.config == config) for config in configs]
