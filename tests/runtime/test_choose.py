@@ -118,8 +118,34 @@ def test_exact_records_and_defaults_are_left_alone(text: str) -> None:
     assert chosen == nearest and chosen.how in ("exact", "default")
 
 
-def test_records_of_other_devices_are_left_alone() -> None:
-    nearest, chosen = both(WIDE, text="b1_h16_q2048_d128_full", device="NVIDIA H100 80GB HBM3")
+def test_records_of_other_devices_compete_too() -> None:
+    """The cost model is scaled on the device that a record was measured on."""
+    h100 = "NVIDIA H100 80GB HBM3"
+    nearest, chosen = both(WIDE, NARROW, text="b1_h16_q2048_d128_full", device=h100)
+    assert nearest.config["WARPGROUPS"] == 3 and chosen.config["WARPGROUPS"] == 2
+    assert nearest.how == chosen.how == "other-device" and chosen.gain > 0.2
+    slow = record(GLUON, 7400.0)
+    nearest, chosen = both(WIDE, slow, text="b1_h16_q2048_d128_full", device=h100)
+    assert chosen == nearest
+
+
+def test_the_scale_is_that_of_the_record_s_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[tuple[str, str]] = set()
+
+    def expected_us(case: Case, config: Config) -> float:
+        seen.add((case.device.name, str(case.workload)))
+        return 100.0
+
+    monkeypatch.setattr(choose, "expected_us", expected_us)
+    text = "b2_h16_q8192_d128_full"
+    both(WIDE, text=text, device="NVIDIA H100 80GB HBM3")
+    there = str(Workload.parse(text))
+    assert seen == {(H200, str(WIDE.workload)), ("NVIDIA H100 80GB HBM3", there)}
+
+
+def test_a_record_of_a_device_without_figures_is_no_scale() -> None:
+    unknown = record(CUDA, 732.0, device="NVIDIA H999")
+    nearest, chosen = both(unknown, text="b1_h16_q2048_d128_full")
     assert chosen == nearest and chosen.how == "other-device"
 
 

@@ -56,15 +56,15 @@ OTHER_EXACT = measured("fwd_q4096", device="NVIDIA H100 80GB HBM3", median_us=0.
 OTHER_NEAREST = measured("fwd_q8192", device="NVIDIA H100 80GB HBM3", median_us=0.8)
 PREDICTED_EXACT = predicted("fwd_q4096", median_us=0.7)
 PREDICTED_NEAREST = predicted("fwd_q8192", median_us=0.6)
-LADDER = [EXACT, NEAREST, OTHER_EXACT, OTHER_NEAREST, PREDICTED_EXACT, PREDICTED_NEAREST]
+LADDER = [EXACT, OTHER_EXACT, NEAREST, OTHER_NEAREST, PREDICTED_EXACT, PREDICTED_NEAREST]
 
 
 @pytest.mark.parametrize(
     ("best", "how"),
     [
         (0, "exact"),
-        (1, "nearest"),
-        (2, "other-device"),
+        (1, "other-device"),
+        (2, "nearest"),
         (3, "other-device"),
         (4, "predicted"),
         (5, "predicted"),
@@ -91,7 +91,39 @@ def test_without_a_record_the_first_kernel_that_serves_runs_its_default() -> Non
 
 def test_without_a_device_measurements_are_another_device_s() -> None:
     assert ask(LADDER, here=False).how == "other-device"
-    assert ask(LADDER, here=False).record == OTHER_EXACT
+    assert ask(LADDER, here=False).record == EXACT
+    assert ask([OTHER_EXACT, NEAREST], here=False).record == OTHER_EXACT
+
+
+def test_a_near_record_of_this_device_comes_before_an_exact_one_of_another() -> None:
+    near, far = measured("fwd_q5000"), measured("fwd_q2048")  # 0.4 and 1.4 octaves
+    assert ask([OTHER_EXACT, near]).record == near
+    assert ask([OTHER_EXACT, far]).record == OTHER_EXACT
+
+
+def test_a_device_with_other_figures_is_further_away() -> None:
+    h20 = measured("fwd_q4096", device="NVIDIA H20")  # 78 SMs with an eighth of the rate
+    assert ask([h20, NEAREST]).record == NEAREST
+    assert ask([h20, measured("fwd_q16k")]).record == h20
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H999", "NVIDIA H200 MIG 1g.18gb"])
+def test_a_device_without_known_figures_is_an_octave_away(name: str) -> None:
+    unknown = measured("fwd_q4096", device=name)
+    assert ask([unknown, measured("fwd_q8000_k4096")]).how == "nearest"
+    assert ask([unknown, NEAREST]).record == unknown
+
+
+@pytest.mark.parametrize("asked", ["bf16", "fp16"])
+def test_bf16_and_fp16_share_their_records(asked: str) -> None:
+    other = {"bf16": "fp16", "fp16": "bf16"}[asked]
+    theirs, near = measured(f"fwd_q4096_{other}"), measured(f"fwd_q5000_{asked}")
+    choice = ask([near, theirs], f"fwd_q4096_{asked}")
+    assert (choice.record, choice.how, choice.octaves) == (theirs, "nearest", 0.0)
+    assert choice.why == f"nearest: measured on NVIDIA H200 for {theirs.workload}"
+    own = measured(f"fwd_q4096_{asked}", median_us=2000.0)
+    assert ask([theirs, own], f"fwd_q4096_{asked}").record == own
+    assert ask([predicted(f"fwd_q4096_{other}")], f"fwd_q4096_{asked}").how == "predicted"
 
 
 def test_part_of_a_chip_is_another_device() -> None:
@@ -102,7 +134,7 @@ def test_part_of_a_chip_is_another_device() -> None:
 @pytest.mark.parametrize(
     "workload",
     [
-        "fwd_q4096_fp16",
+        "fwd_q4096_e4m3",
         "fwd_q4096_d64",
         "fwd_q4096_d128_dv64",
         "fwd_q4096_full",

@@ -4,8 +4,9 @@ The best config for the nearest workload need not be the best here: one more til
 wave of CTAs, and a small problem needs tiles that fill the device. The cost model knows this, but
 not how well a kernel is written; a record knows that. So each candidate config gets the cost
 model's time, corrected by a factor: the measured time of the kernel's nearest record, divided by
-the cost model's time for that record. At last the kernel may change parameters for the number of
-tiles and SMs (`specialize`, see tunefa/compile/languages/cuda.py).
+the cost model's time for that record on the device that it was measured on. At last the kernel may
+change parameters for the number of tiles and SMs (`specialize`, see
+tunefa/compile/languages/cuda.py).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def choose(
     Raises TunefaError when no kernel serves the workload.
     """
     found = lookup.lookup(store, workload, target, kernels, here=here)
-    if found.how not in ("nearest", "default") or not here or not target.is_known_product:
+    if found.how in ("exact", "predicted") or not here or not target.is_known_product:
         return found
     if found.record is not None:
         found = _fastest(found, found.record, _Near(store, workload, target, kernels))
@@ -68,7 +69,7 @@ def _fastest(nearest: Choice, record: Record, near: _Near) -> Choice:
     name, config, us = min(expected, key=lambda each: each[2], default=("", {}, math.inf))
     if not us <= (1 - GAIN) * own_us < math.inf:
         return nearest
-    return Choice(name, dict(config), "nearest", record, nearest.octaves, 1 - us / own_us)
+    return Choice(name, dict(config), nearest.how, record, nearest.octaves, 1 - us / own_us)
 
 
 def _specialized(choice: Choice, case: Case) -> Choice:
@@ -114,13 +115,21 @@ class _Near:
                 yield record.kernel, dict(record.config), us
 
     def _measured(self) -> list[Record]:
-        """The records of this device for workloads of the same family, the nearest first."""
-        arch, name = self.target.arch.name, self.target.device.name
-        ranked = lookup.by_trust(self.store.records(), self.workload, arch, name)
-        return current([record for record in ranked if record.device == name])
+        """The measured records for workloads of the same family, the nearest first."""
+        ranked = lookup.by_trust(self.store.records(), self.workload, self.target)
+        return current([record for record in ranked if record.device is not None])
 
 
 def _scale(case: Case, record: Record) -> float:
-    """A record's time divided by the cost model's time for it; infinite if the model gives none."""
+    """A record's time divided by the cost model's time for it on its own device.
+
+    It is infinite if the model gives none, or does not know the device.
+    """
+    if record.device != case.device.name:
+        try:
+            device = case.arch.device(record.device)
+        except TunefaError:
+            return math.inf
+        case = replace(case, target=Target(case.arch, device))
     us = expected_us(replace(case, workload=record.workload), record.config)
     return record.median_us / us if 0.0 < us < math.inf else math.inf

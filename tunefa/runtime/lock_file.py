@@ -156,8 +156,7 @@ class LockFile:
         return f"{self.path}, which this process is frozen to,"
 
     def _nearest(self, workload: Workload, target: Target) -> str:
-        arch, device_name = target.arch.name, target.device.name
-        records = lookup.by_trust(self.records, workload, arch, device_name) or sorted(
+        records = lookup.by_trust(self.records, workload, target) or sorted(
             self.records, key=lambda record: lookup.distance(record.workload, workload)
         )
         if not records:

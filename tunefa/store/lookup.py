@@ -1,17 +1,21 @@
 """The lookup: which config to run for a workload on a target.
 
-It takes the first of these that exists: a record measured for this workload on this device; for the
-nearest workload on this device; on another device of the arch; a record predicted by the cost model
-for the arch; the default of the kernel with the lowest `priority` number.
+It takes the first of these that exists: a record measured for this workload on this device; the
+nearest measured record; the nearest record predicted by the cost model for the arch; the default of
+the kernel with the lowest `priority` number.
 
-An octave is a factor of two. The distance of two workloads (see `distance`) is in octaves, and
-records of workloads that are further away than `FAR_OCTAVES` are not used. Of measured records that
-are equally near, those in the mode `eager` (kernels launched from Python) come before those in the
-mode `graph` (CUDA graphs), because the runtime launches from Python.
+How near a measured record is depends on its workload and on its device together (see `apart`). An
+octave is a factor of two. The distance of two workloads (see `distance`) is in octaves, and records
+of workloads that are further away than `FAR_OCTAVES` are not used. Another device of the arch
+counts as some more octaves (see `device_octaves`), so its record for this very workload comes
+before one of this device for a workload that is far away. Of measured records that are equally
+near, those in the mode `eager` (kernels launched from Python) come before those in the mode `graph`
+(CUDA graphs), because the runtime launches from Python.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,6 +33,14 @@ FAR_OCTAVES = 3.0
 """The limit is, for example, sequences four times as long in a quarter of the batch. Defaults of
 kernels depend on lengths, and are better beyond: with head_dim 64, sequences of 16k and of 512
 tokens need different numbers of warpgroups."""
+
+DTYPE_OCTAVES = 0.1
+"""The distance of bf16 and fp16. Their instructions take the same time on every arch, and tiles of
+both have the same bytes, so it only decides between records that are otherwise equally near."""
+OTHER_DEVICE_OCTAVES = 0.25
+"""The least distance of two devices of an arch: their clocks and power limits differ."""
+UNKNOWN_DEVICE_OCTAVES = 1.0
+"""The distance to a device whose figures the arch's file lacks."""
 
 How = Literal["exact", "nearest", "other-device", "predicted", "default"]
 
@@ -80,7 +92,7 @@ class Choice:
         source = f"measured on {self.record.device}"
         if self.record.device is None:
             source = f"the cost model's choice on {self.record.arch}"
-        far = "" if self.how == "exact" else f", {self.octaves:.1f} octaves (factors of two) away"
+        far = f", {self.octaves:.1f} octaves (factors of two) away" if self.octaves else ""
         other = f", a config {self.gain:.0%} faster than its own expected" if self.gain else ""
         return f"{self.how}: {source} for {self.record.workload}{far}{other}{specialized}"
 
@@ -113,13 +125,12 @@ def lookup(
             return False
         return kernel.refusal(record.config, workload, arch) is None
 
-    device_name = target.device.name if here else None
-    ranked = by_trust(store.records(), workload, arch.name, device_name)
+    ranked = by_trust(store.records(), workload, target)
     found = current([record for record in ranked if runs(record)])
     if found:
         record = found[0]
         octaves = distance(record.workload, workload)
-        how = _how(record, workload, device_name)
+        how = _how(record, workload, target.device.name if here else None)
         return Choice(record.kernel, dict(record.config), how, record, octaves)
     first = min(serving.values(), key=lambda kernel: kernel.priority)
     return Choice(first.name, first.default(workload, arch), "default", None)
@@ -154,24 +165,62 @@ def _octaves(a: int | None, b: int | None, own_key: int) -> float:
     return math.log2((a + own_key) / (b + own_key))
 
 
-def by_trust(
-    records: Sequence[Record], workload: Workload, arch: str, device_name: str | None
-) -> list[Record]:
+def by_trust(records: Sequence[Record], workload: Workload, target: Target) -> list[Record]:
     """Returns the records of this arch and the workload's family, the most trusted first.
 
-    Records of equal trust are sorted by distance, then by `Record.rank`, then in the store's order.
+    Measured records come first. Records of equal trust are sorted by `apart`, then by
+    `Record.rank`, then in the store's order.
     """
-    trust: tuple[How, ...] = ("exact", "nearest", "other-device", "predicted")
 
     def trust_key(record: Record) -> tuple[Any, ...]:
-        how = _how(record, workload, device_name)
         # Another workload may have distance 0: batch 2 with 32 heads, and batch 4 with 16.
-        octaves = round(distance(record.workload, workload), 6)  # so that half and double are equal
-        return (trust.index(how), record.workload != workload, octaves, record.rank)
+        octaves = round(apart(record, workload, target), 6)  # so that half and double are equal
+        return (record.device is None, octaves, record.workload != workload, record.rank)
 
-    family = _family(workload)
+    family, arch = _family(workload), target.arch.name
     same = [r for r in records if r.arch == arch and _family(r.workload) == family]
     return sorted(same, key=trust_key)
+
+
+def apart(record: Record, workload: Workload, target: Target) -> float:
+    """Returns how far a record of the target's arch is from a workload on the target, in octaves.
+
+    It is the sum of the distances of workloads, dtypes and devices. It is a sum because the losses
+    add up. A record that was not measured belongs to no device.
+    """
+    octaves = distance(record.workload, workload)
+    if record.workload.dtype != workload.dtype:
+        octaves += DTYPE_OCTAVES
+    if record.device is None:
+        return octaves
+    return octaves + device_octaves(record.device, target)
+
+
+@functools.lru_cache(maxsize=64)  # the records of a store name few devices
+def device_octaves(name: str, target: Target) -> float:
+    """Returns the distance of the device called `name` to the target's device, in octaves.
+
+    It is 0 for the same name. Else it is `OTHER_DEVICE_OCTAVES` and the distance of their figures:
+    the number of SMs has the weight 1, as it sets the number of waves; so has the tensor cores'
+    rate per SM, as it sets what limits the kernel; the bandwidth of memory has the weight 1/2, as
+    it only limits short loops. An H100's SXM board is 0.5 from an H200, its PCIe board 0.9.
+    """
+    own = target.device
+    if name == own.name:
+        return 0.0
+    try:
+        other = target.arch.device(name)
+    except TunefaError:
+        return UNKNOWN_DEVICE_OCTAVES
+    if other.name != name or not target.is_known_product:  # a part of a chip, or a product like it
+        return UNKNOWN_DEVICE_OCTAVES
+    mine, theirs = (each.tensor_flops_per_clock_per_sm for each in (own, other))
+    dtype = min(set(mine) & set(theirs))  # a limited product is limited in all dtypes alike
+    return OTHER_DEVICE_OCTAVES + math.hypot(
+        math.log2(other.sms / own.sms),
+        math.log2(theirs[dtype] / mine[dtype]),
+        0.5 * math.log2(other.hbm_bytes_per_s / own.hbm_bytes_per_s),
+    )
 
 
 def _how(record: Record, workload: Workload, device_name: str | None) -> How:
@@ -185,10 +234,13 @@ def _how(record: Record, workload: Workload, device_name: str | None) -> How:
 
 
 def _family(workload: Workload) -> tuple[object, ...]:
-    """Returns what must be equal for a record to apply: all that changes the compiled code."""
+    """Returns what must be equal for a record to apply: all that changes how well a config does.
+
+    bf16 and fp16 are one family: only the names of instructions differ.
+    """
     return (
         workload.op,
-        workload.dtype,
+        "16 bits" if workload.dtype in ("bf16", "fp16") else workload.dtype,
         workload.head_dim,
         workload.head_dim_v,
         workload.causal,
