@@ -129,6 +129,28 @@ def test_records_of_other_devices_compete_too() -> None:
     assert chosen == nearest
 
 
+@pytest.mark.parametrize(
+    ("text", "device", "changes"),
+    [
+        (LONG, "NVIDIA H100 80GB HBM3", False),
+        (LONG.replace("_full", "_fp16_full"), H200, False),
+        (LONG, "NVIDIA H100 PCIe", True),  # 114 SMs have other waves
+    ],
+)
+def test_a_config_that_was_compared_for_this_workload_stays(
+    monkeypatch: pytest.MonkeyPatch, text: str, device: str, changes: bool
+) -> None:
+    """The cost model finds a default that is twice as fast."""
+    slow = record(CUDA, 732.0, BLOCK_N=64)
+
+    def expected_us(case: Case, config: Config) -> float:
+        return 100.0 if config == slow.config else 50.0
+
+    monkeypatch.setattr(choose, "expected_us", expected_us)
+    nearest, chosen = both(slow, text=text, device=device)
+    assert nearest.config == slow.config and (chosen != nearest) is changes
+
+
 def test_the_scale_is_that_of_the_record_s_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[str, str]] = set()
 

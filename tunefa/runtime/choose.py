@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from tunefa.costmodel.expected_time import expected_us
 from tunefa.errors import TunefaError
+from tunefa.spec.arch import Arch, Device
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
@@ -43,7 +44,8 @@ def choose(
 ) -> Choice:
     """Chooses the kernel and config for a workload on a target.
 
-    A config that was measured for this workload is taken as it is. Otherwise it is the config that
+    A config that was measured for this workload is taken as it is, also if it was in the other of
+    bf16 and fp16, or on another device with as many SMs. Otherwise it is the config that
     is expected to be fastest, among those of the records within `FAR_OCTAVES` (an octave is a
     factor of two in a length or a number of heads) and the defaults of the kernels that were
     measured, and it is specialized for the workload. `here` says whether the target is the device
@@ -54,10 +56,26 @@ def choose(
     found = lookup.lookup(store, workload, target, kernels, here=here)
     if found.how in ("exact", "predicted") or not here or not target.is_known_product:
         return found
+    if found.record is not None and _as_if_exact(found.record, workload, target):
+        return found
     if found.record is not None:
         found = _fastest(found, found.record, _Near(store, workload, target, kernels))
     kernel = next(each for each in kernels if each.name == found.kernel)
     return _specialized(found, Case(kernel, workload, target))
+
+
+def _as_if_exact(record: Record, workload: Workload, target: Target) -> bool:
+    """Whether a record's config was compared with others on as many SMs for this very workload."""
+    same = replace(record.workload, dtype=workload.dtype) == workload
+    device = _device(record, target.arch)
+    return same and device is not None and device.sms == target.device.sms
+
+
+def _device(record: Record, arch: Arch) -> Device | None:
+    """The device that a record was measured on; None if the arch's file does not have it."""
+    with contextlib.suppress(TunefaError):
+        return arch.device(record.device)
+    return None
 
 
 def _fastest(nearest: Choice, record: Record, near: _Near) -> Choice:
@@ -126,9 +144,8 @@ def _scale(case: Case, record: Record) -> float:
     It is infinite if the model gives none, or does not know the device.
     """
     if record.device != case.device.name:
-        try:
-            device = case.arch.device(record.device)
-        except TunefaError:
+        device = _device(record, case.arch)
+        if device is None:
             return math.inf
         case = replace(case, target=Target(case.arch, device))
     us = expected_us(replace(case, workload=record.workload), record.config)
