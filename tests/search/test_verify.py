@@ -59,6 +59,9 @@ class Device:
     def submit(self, config: Config) -> None:
         self.pending.insert(0, config)  # comes back in another order
 
+    def is_compiled(self) -> bool:
+        return True
+
     def next(self, wait_s: float = 0.0) -> Trial:
         config = self.pending.pop(0)
         says: Any = self.us[config["L2_SECTION_HEADS"]]
@@ -236,6 +239,19 @@ def test_a_budget_that_is_over_leaves_out_the_rest() -> None:
     device = Slow({16: 100.0, 1: 106.0, 4: 101.0})
     found = verify.verify(records, TARGET, Budget.parse("0.2s"), 1, device)
     assert len(list(found)) == 1
+
+
+def test_a_record_that_is_compiled_does_not_wait_for_one_that_is_not() -> None:
+    class Compiling(Device):
+        def is_compiled(self) -> bool:
+            return len(self.pending) < 3  # the first has three configs, the second one more
+
+    us: dict[int, float | Outcome] = {16: 100.0, 1: 106.0, 4: 101.0}
+    devices: Any = iter([Compiling(us), Device(us)])
+    first = with_lead("q1024_d128_bf16_causal", 0.1)
+    second = replace(with_lead("q2048_d128_bf16_causal", 0.2), config={**STORED, "num_stages": 4})
+    made = verify.verify([first, second], TARGET, None, 1, lambda _: lambda *_: next(devices))
+    assert [each.record for each in made] == [second, first]
 
 
 def test_all_records_share_the_processes() -> None:

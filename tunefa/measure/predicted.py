@@ -56,6 +56,10 @@ class Predicted:
         compiled = self._compiled(wait_s)
         return None if compiled is None else self.judge(compiled)
 
+    def is_compiled(self) -> bool:
+        """Whether every config that was submitted and not returned yet is compiled."""
+        return all(pending.future.done() for pending in self._pending)
+
     def _compiled(self, wait_s: float) -> Trial | None:
         """Returns the first trial whose compiler has ended; None after `wait_s` seconds."""
         timeout_s = None if math.isinf(wait_s) else wait_s

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from tunefa.compile import languages, provenance
 from tunefa.compile.workers import Workers
@@ -31,7 +31,16 @@ FREE_CORES = 2
 """Cores that are left to the process on the device while compilers run: it launches and times."""
 
 Finding = Literal["kept", "swapped", "failed", "undecided"]
-MakeObjective = Callable[[Case, int | None, Workers | None, Workers | None], Objective]
+
+
+class CompilingObjective(Objective, Protocol):
+    """An objective that says whether its configs are compiled."""
+
+    def is_compiled(self) -> bool:
+        """Whether every config that was submitted and not returned yet is compiled."""
+
+
+MakeObjective = Callable[[Case, int | None, Workers | None, Workers | None], CompilingObjective]
 """Makes an objective from a case, a number of workers, the process on the device, and compilers."""
 
 
@@ -55,18 +64,24 @@ class Verified:
         return self.finding in ("swapped", "failed")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Entry:
     """A record that is to be verified, and what it races against."""
 
     record: Record
     case: Case
     drift: list[str]
-    objective: Objective
+    objective: CompilingObjective
     default: Config | None
     configs: list[Config]
     """The record's own config, then its rivals."""
     submitted: list[Config] = field(default_factory=list)
+    sharing: list[_Entry] = field(default_factory=list)
+    """The entries that compile binaries which this one needs too."""
+
+    def is_compiled(self) -> bool:
+        """Whether its binaries are in the cache."""
+        return all(each.objective.is_compiled() for each in (self, *self.sharing))
 
     def submit(self, configs: Sequence[Config]) -> None:
         """Starts to compile configs; each of them once."""
@@ -86,8 +101,9 @@ def verify(
     """Races measured records again, each in its own mode, on the device of this machine.
 
     `target` is the device that all of them were measured on. Yields what was found, for the records
-    that are most in doubt first (see `most_in_doubt`), until the budget's seconds are over or its
-    number of records is done; without a budget, for all. `workers` is the number of compilers, by
+    that are most in doubt first (see `most_in_doubt`), except that one which is compiled comes
+    before one which is not, until the budget's seconds are over or its number of records is done;
+    without a budget, for all. `workers` is the number of compilers, by
     default one for each core but `FREE_CORES`.
     """
     budget = budget or Budget()
@@ -96,18 +112,24 @@ def verify(
     count = workers or max(1, (os.cpu_count() or 1) - FREE_CORES)
     with Workers(count) as compilers, Workers(1) as process, contextlib.ExitStack() as stack:
 
-        def make(case: Case, mode: Mode) -> Objective:
-            return stack.enter_context(objective(mode)(case, None, process, compilers))
+        def make(case: Case, mode: Mode) -> CompilingObjective:
+            made = objective(mode)(case, None, process, compilers)
+            stack.enter_context(made)
+            return made
 
-        entries = [_prepared(record, target, make) for record in ranked]
-        _compile_ahead([entry for entry in entries if isinstance(entry, _Entry)])
-        for entry in entries:
-            if time.monotonic() >= until:
-                return
-            found = entry if isinstance(entry, Verified) else _raced(entry, until)
-            if found is None:
-                return
-            yield found
+        entries: list[_Entry] = []
+        for record in ranked:
+            found = _prepared(record, target, make)
+            if isinstance(found, Verified):
+                yield found
+            else:
+                entries.append(found)
+        _compile_ahead(entries)
+        while entries and time.monotonic() < until:
+            entry = next((each for each in entries if each.is_compiled()), entries[0])
+            entries.remove(entry)
+            if (raced := _raced(entry, until)) is not None:
+                yield raced
 
 
 def most_in_doubt(records: Sequence[Record]) -> list[Record]:
@@ -129,7 +151,7 @@ def most_in_doubt(records: Sequence[Record]) -> list[Record]:
 
 
 def _prepared(
-    record: Record, target: Target, make: Callable[[Case, Mode], Objective]
+    record: Record, target: Target, make: Callable[[Case, Mode], CompilingObjective]
 ) -> _Entry | Verified:
     """The record with its rivals and its objective, or why it fails already."""
     try:
@@ -153,14 +175,16 @@ def _compile_ahead(entries: Sequence[_Entry]) -> None:
     Lengths often share a binary. The second config that needs it is submitted when its turn comes,
     and then finds it in the cache.
     """
-    seen: set[Hashable] = set()
+    first: dict[Hashable, _Entry] = {}
     for entry in entries:
         language = languages.load(entry.case.kernel.language)
         for config in entry.configs:
             key = language.binary_key(entry.case, config, True)
-            if key not in seen:
-                seen.add(key)
+            if key not in first:
+                first[key] = entry
                 entry.submit([config])
+            elif first[key] is not entry:
+                entry.sharing.append(first[key])
 
 
 def _raced(entry: _Entry, until: float) -> Verified | None:
