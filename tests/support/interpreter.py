@@ -57,15 +57,14 @@ def cases() -> Iterator[tuple[Case, dict[str, Any]]]:
 
 
 def covering(case: Case) -> list[dict[str, Any]]:
-    """The default, and others until every value of every parameter that can be there is."""
+    """The default, and few others, so that every value of every parameter that can be is in one."""
     configs = list(case.feasible().configs)
     random.Random(str(case.workload)).shuffle(configs)
     chosen = [case.default()]
-    seen = set(chosen[0].items())
-    for config in configs:
-        if not seen.issuperset(config.items()):
-            seen.update(config.items())
-            chosen.append(config)
+    missing = {item for config in configs for item in config.items()} - chosen[0].items()
+    while missing:
+        chosen.append(max(configs, key=lambda config: len(missing & config.items())))
+        missing -= chosen[-1].items()
     return chosen
 
 
