@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.support import canned_search
 from tests.support.canned_search import Searching
-from tests.support.sample_records import CONFIG, dated, measured, predicted
+from tests.support.made_here import made_here
+from tests.support.sample_records import dated, measured, predicted
 from tunefa.cli import main, targets
-from tunefa.compile import provenance
-from tunefa.spec import kernel
 from tunefa.store import results as store
 from tunefa.store.record import Record
 
@@ -70,18 +69,14 @@ def filled(home: Path) -> list[Record]:
 @pytest.fixture
 def lockable() -> list[Record]:
     """Five records in the store; the first two are the best measured of their workload."""
-    made = provenance.of(kernel.load("attention_fwd_triton"))
-    config = {**CONFIG, "maxnreg": 128, "L2_SECTION_HEADS": 1}
-    del config["ORDER"]
+    predicted_only: dict[str, Any] = {"device": None, "objective": "predicted", "mode": None}
     known = [
-        measured("q8192"),
-        measured("q4096", median_us=100.0),
-        measured("q4096", config={**config, "BLOCK_N": 128}),
-        predicted(),
-        predicted("q1024"),
+        made_here("q8192"),
+        made_here("q4096", median_us=100.0),
+        made_here("q4096", config={**made_here().config, "BLOCK_N": 128}),
+        made_here(**predicted_only),
+        made_here("q1024", **predicted_only),
     ]
-    known = [replace(each, provenance=made) for each in known]
-    known = [each if "ORDER" not in each.config else replace(each, config=config) for each in known]
     for each in known:
         store.default_store().add(each)
     return known

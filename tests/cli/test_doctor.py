@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.support.sample_records import measured, predicted
+from tests.support.made_here import made_here
+from tests.support.sample_records import measured
 from tunefa._version import __version__
-from tunefa.compile import provenance
-from tunefa.spec import kernel as kernels
 from tunefa.store import results as store
 
 
@@ -29,34 +28,43 @@ def test_everything_is_there(run: Run, home: Path) -> None:
 
 
 def test_records_that_serve_the_device_are_counted(run: Run, home: Path) -> None:
-    others = [
-        measured(device="NVIDIA H100 PCIe"),
-        predicted(),
-        measured(arch="sm80", device="A100"),
-    ]
-    for record in [measured(), *others]:
+    for record in (
+        made_here(),
+        made_here("q2048", versions={"triton": "3.6.0"}),
+        made_here(device="NVIDIA H100 PCIe"),
+        made_here(device=None, objective="predicted", mode=None),
+        made_here(arch="sm80", device="A100"),
+        measured("q1024"),
+    ):
         store.default_store().add(record)
-    out = run("doctor", "--arch", "h200").stdout
-    assert "3 of 4 can serve NVIDIA H200:" in out
+    assert "4 of 6 can serve NVIDIA H200:" in run("doctor", "--arch", "h200").stdout
     counts = json.loads(run("doctor", "--arch", "h200", "--json").stdout)["records"]
+    first, second = counts.pop("not_confirmed_because")
+    assert first.startswith("1 measured with Triton 3.6.0, and this machine has ")
+    assert second.startswith("1 measured with another source of attention_fwd_triton (0123abcd, ")
     assert counts == {
-        "total": 4,
-        "serving": 3,
-        "measured_on_it": 1,
+        "total": 6,
+        "serving": 4,
+        "measured_on_it": 2,
+        "confirmed": 1,
+        "unconfirmed": 1,
         "measured_on_others": 1,
         "predicted": 1,
-        "drifted": 4,
+        "refused": 1,
     }
 
 
-def test_records_from_before_an_upgrade_are_counted(run: Run, home: Path) -> None:
-    now = provenance.of(kernels.load("attention_fwd_triton"))
-    store.default_store().add(measured("q1024", provenance=now))
-    assert "made with other" not in run("doctor", "--arch", "h200").stdout
-    store.default_store().add(measured("q2048", provenance={**now, "triton": "3.6.0"}))
+def test_what_to_do_about_unconfirmed_records(run: Run, home: Path) -> None:
+    store.default_store().add(made_here("q1024"))
+    assert "confirm" not in run("doctor", "--arch", "h200").stdout.partition("unconfirmed  0")[2]
+    store.default_store().add(made_here("q2048", versions={"triton": "3.6.0"}))
     out = run("doctor", "--arch", "h200").stdout
-    assert "of the best, 1 record made with other compilers or kernel sources" in out
-    assert out.endswith("from before an upgrade, on NVIDIA H200\n  tunefa verify\n")
+    assert "measured on it, unconfirmed  1\n" in out
+    assert "The runtime uses an unconfirmed record if its config compiles." in out
+    assert out.endswith("Next: confirm 1 record, on NVIDIA H200\n  tunefa verify\n")
+    store.default_store().add(made_here("q2048"))  # as verify writes it
+    out = run("doctor", "--arch", "h200").stdout
+    assert "measured on it, unconfirmed  0\n" in out and "tunefa verify" not in out
 
 
 def test_broken_files_are_named(run: Run, home: Path) -> None:

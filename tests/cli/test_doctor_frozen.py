@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.support.made_here import made_here
 from tests.support.sample_records import measured
 from tunefa.store import results as store
 from tunefa.store.record import Record
@@ -23,6 +24,7 @@ def test_doctor_says_what_is_served(
     report = json.loads(run("doctor", "--arch", "h200", "--json").stdout)
     refused = report["frozen"].pop("refused")
     assert list(refused) == [str(measured(name).workload) for name in ("q512", "q256")]
+    assert report["frozen"].pop("unconfirmed") == []
     assert report["frozen"] == {
         "path": "a.lock.yaml",
         "device": "NVIDIA H200",
@@ -30,11 +32,25 @@ def test_doctor_says_what_is_served(
         "workloads": [str(each.workload) for each in lockable[:2]],
     }
     (problem,) = report["problems"]
-    assert "a record for fwd_b1_h32_kv8_q512" in problem and "source_hash 0123abcd" in problem
+    assert "a record for fwd_b1_h32_kv8_q512" in problem and "another source of" in problem
     out = run("doctor", "--arch", "h200").stdout
     assert "TUNEFA_FROZEN is a.lock.yaml" in out
     assert "7 records; 2 workloads served on NVIDIA H200, 2 refused:" in out
     assert f"    {lockable[0].workload}\n" in out
+
+
+def test_doctor_counts_what_is_served_unconfirmed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.write(Path("all.yaml"), [made_here("q512"), made_here("q256", {"triton": "3.6.0"})])
+    run("export", "a.lock.yaml", "--frozen", "--unconfirmed", "--from", "all.yaml")
+    monkeypatch.setenv("TUNEFA_FROZEN", "a.lock.yaml")
+    out = run("doctor", "--arch", "h200").stdout
+    assert "2 records; 2 workloads served on NVIDIA H200, 1 unconfirmed:" in out
+    store.write(Path("a.lock.yaml"), store.read(Path("all.yaml")))
+    out = run("doctor", "--arch", "h200").stdout
+    assert "2 records; 1 workload served on NVIDIA H200, 1 refused:" in out
+    assert "export it with --unconfirmed, or measure" in out
 
 
 def test_doctor_names_a_broken_lock_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Run
-from tests.support.sample_records import predicted
+from tests.support.made_here import CUDA, made_here
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
@@ -36,10 +37,32 @@ def test_without_a_config_it_is_what_the_runtime_would_choose(run: Run) -> None:
     assert found["config"] == default()
     assert found["origin"].startswith("default: ")
     config = {**default(), "num_warps": 8, "BLOCK_M": 128}
-    store.default_store().add(predicted("q8192", config=config))
+    predicted: dict[str, Any] = {"device": None, "objective": "predicted", "mode": None}
+    store.default_store().add(made_here("q8192", config=config, **predicted))
     found = json.loads(run(*ON_SM90, "--no-compile", "--json").stdout)
     assert found["config"] == config
     assert found["origin"].startswith("predicted: the cost model's choice on sm90")
+
+
+def test_an_exact_record_of_an_absent_device_is_called_exact(run: Run) -> None:
+    asked = ("explain", "--arch", "h200", "-w", "q1000", "--no-compile", "--json")
+    exact = "exact: measured on NVIDIA H200 for fwd_b1_h32_kv8_q1000_k1000_d128_bf16_causal"
+    store.default_store().add(made_here("q1000"))
+    assert json.loads(run(*asked).stdout)["origin"] == exact
+    workload = Workload.parse("q1000")
+    config = kernels.load(CUDA).default(workload, archs.load("sm90"))
+    other = {"compiler": "nvrtc 12.0.1"}
+    parts: dict[str, Any] = {"kernel": CUDA, "config": config, "mode": "eager"}
+    store.default_store().add(made_here("q1000", versions=other, **parts))
+    said = json.loads(run(*asked).stdout)["origin"]
+    assert said.startswith(f"{exact}; measured with NVRTC 12.0.1, and this machine has ")
+    assert said.endswith(": unconfirmed, `tunefa verify` confirms it")
+
+
+def test_a_record_of_another_source_is_not_the_runtime_s_choice(run: Run) -> None:
+    store.default_store().add(made_here("q1000", versions={"source_hash": "0123"}, mode="eager"))
+    asked = ("explain", "--arch", "h200", "-w", "q1000", "--no-compile", "--json")
+    assert not json.loads(run(*asked).stdout)["origin"].startswith("exact: ")
 
 
 @pytest.mark.parametrize(

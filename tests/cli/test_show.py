@@ -32,17 +32,18 @@ def test_a_kernel_that_is_broken_hides_nothing(run: Run, own_kernels: OwnKernels
     (broken,), sound = said["drift"]
     assert broken.startswith("broken cannot be loaded: ") and "broken.yaml:" in broken
     assert "broken" not in " ".join(sound)
-    doctor = json.loads(run("doctor", "--arch", "sm90", "--json").stdout)
-    assert doctor["records"]["drifted"] == 2
+    assert said["serves"] == ["refused", "refused"] and "broken.yaml:" in said["why"][0]
+    doctor = json.loads(run("doctor", "--arch", "h200", "--json").stdout)
+    assert doctor["records"]["refused"] == 2 and doctor["records"]["serving"] == 0
     (problem,) = doctor["problems"]
     assert "broken.yaml:" in problem and doctor["versions"]["ptxas"]
 
 
 def test_show_loads_nothing_heavy(home: Path) -> None:
-    store.default_store().add(measured())
+    store.default_store().add(measured("q1000"))
     code = "from tunefa.cli import main; main(['show'], standalone_mode=False); import sys; "
     code += "print(sorted({'torch', 'triton', 'optuna', 'numpy'} & set(sys.modules)))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "since then" in done.stdout and done.stdout.splitlines()[-1] == "[]"
+    assert "does not serve: " in done.stdout and done.stdout.splitlines()[-1] == "[]"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Run
+from tests.support.made_here import made_here
 from tests.support.sample_records import CONFIG, dated, measured, predicted
 from tunefa.cli import targets
 from tunefa.compile.launch.driver import SeenDevice
@@ -103,3 +104,25 @@ def test_only_what_was_measured_on_this_device_races(run: Run, canned: Canned) -
 
 def test_without_a_gpu(run: Run) -> None:
     assert "this machine has no GPU" in run("verify", code=1).stderr
+
+
+def test_a_record_that_was_verified_is_confirmed_everywhere(run: Run, canned: Canned) -> None:
+    store.default_store().add(made_here("q1000", {"triton": "3.6.0"}))
+
+    def said(state: str) -> bool:
+        doctor = json.loads(run("doctor", "--json").stdout)["records"]
+        shown = json.loads(run("show", "-w", "q1000", "--json").stdout)["serves"]
+        locked = run("export", "a.lock.yaml", "--frozen", "-w", "q1000", code=3 * (state[0] == "u"))
+        chosen = run("explain", "--arch", "h200", "-w", "q1000", "--no-compile").stdout
+        return (
+            shown == [state]
+            and doctor[state] >= 1
+            and ("Wrote 1 record" in locked.stdout) == (state == "confirmed")
+            and "exact: measured on NVIDIA H200" in " ".join(chosen.split())
+            and ("unconfirmed" in chosen) == (state == "unconfirmed")
+        )
+
+    assert said("unconfirmed")
+    canned("kept", instead=made_here("q1000"))
+    run("verify")
+    assert said("confirmed")

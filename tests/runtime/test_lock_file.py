@@ -2,17 +2,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.fake_kernel import SM90, FakeKernel, FakeLanguage
+from tests.support.fake_kernel import FakeKernel, FakeLanguage
 from tests.support.sample_records import CONFIG, dated, measured, predicted
 from tests.support.tree import TREE
 from tunefa.compile import languages
+from tunefa.compile.serving import Installed
 from tunefa.errors import TunefaError
-from tunefa.runtime.lock_file import VARIABLE, FreezeState, Installed, LockFile, records_to_lock
+from tunefa.runtime.lock_file import (
+    MARK,
+    VARIABLE,
+    FreezeState,
+    Locked,
+    LockFile,
+    records_to_lock,
+)
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 from tunefa.store import results as store
@@ -61,7 +70,7 @@ def test_a_later_measurement_supersedes_a_faster_one() -> None:
     later = measured(provenance=dated("2026-01-31T12:00:00Z", triton="3.7.1"))
     for records in ([later, measured(median_us=1.0)], [measured(median_us=1.0), later]):
         assert lock(*records).exact(ASKED, ON_H200) == later
-        assert records_to_lock(records, installed()) == [later]
+        assert records_to_lock(records, installed()) == Locked((later,), ())
 
 
 @pytest.mark.parametrize(
@@ -91,49 +100,41 @@ def test_nothing_else_is_served(records: list[Record], nearest: str) -> None:
 
 def test_the_installation_must_be_what_was_measured(language: FakeLanguage) -> None:
     record = measured()
-    assert lock(record).kernel(record, SM90, installed()).name == record.kernel
+    kernel, remark = lock(record).kernel(record, ON_H200, installed())
+    assert (kernel.name, remark) == (record.kernel, "")
     with pytest.raises(
-        TunefaError, match="fwd_triton source_hash 0123abcd, but this machine has f"
+        TunefaError,
+        match=r"another source of attention_fwd_triton \(0123abcd, and this machine has f",
     ):
-        lock(record).kernel(record, SM90, installed(source_hash="ffff0000"))
+        lock(record).kernel(record, ON_H200, installed(source_hash="ffff0000"))
     language.triton = "3.6.0"
     with pytest.raises(TunefaError) as caught:
-        lock(record).kernel(record, SM90, installed(source_hash="ffff0000"))
+        lock(record).kernel(record, ON_H200, installed())
     said = str(caught.value)
     assert f"has a record for {record.workload} on {H200} that cannot be used: it was " in said
-    assert "but this machine has ffff0000; with Triton 3.7.1, but this machine has 3.6.0; " in said
-    assert "; install the same versions on every rank" in said
+    assert "measured with Triton 3.7.1, and this machine has 3.6.0; install the same " in said
+    assert "on every rank, export it with --unconfirmed, or measure again with: " in said
 
 
-def test_a_record_without_triton_s_version_is_not_trusted() -> None:
-    old = measured(provenance=dated("2025-01-31T12:00:00Z"))
-    assert (
-        installed().why_not(old) == "it was measured with Triton None, but this machine has 3.7.1"
-    )
+def test_an_entry_that_is_marked_serves_with_other_compilers(language: FakeLanguage) -> None:
+    language.triton = "3.6.0"
+    (record,) = records_to_lock([measured()], installed(), unconfirmed=True).records
+    kernel, remark = lock(record).kernel(record, ON_H200, installed())
+    assert kernel.name == record.kernel and remark.startswith("measured with Triton 3.7.1, and ")
+    for made, refused in ((installed(source_hash="ffff0000"), "another source"),
+                          (installed(refused_block_m=frozenset({128})), "BLOCK_M")):  # fmt: skip
+        with pytest.raises(TunefaError, match=refused) as caught:
+            lock(record).kernel(record, ON_H200, made)
+        assert str(caught.value).endswith("--frozen --unconfirmed")
 
 
 def test_unknown_kernels_and_refused_configs_are_errors() -> None:
     other = measured(kernel="attention_fwd_tritn")
     with pytest.raises(TunefaError, match="unknown kernel 'attention_fwd_tritn': did you mean"):
-        lock(other).kernel(other, SM90, installed())
+        lock(other).kernel(other, ON_H200, installed())
     record = measured()
-    with pytest.raises(TunefaError, match=r"the space refuses its config .*: BLOCK_M; install"):
-        lock(record).kernel(record, SM90, installed(refused_block_m=frozenset({128})))
-
-
-def test_the_installation_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = installed()
-    assert one.why_not(measured()) is None
-    monkeypatch.delattr(FakeLanguage, "versions")
-    assert one.why_not(measured("q8192")) is None
-
-
-def test_no_compiler_is_a_reason(language: FakeLanguage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_compiler() -> Any:
-        raise TunefaError("no compiler found")
-
-    monkeypatch.setattr(language, "versions", no_compiler)
-    assert installed().why_not(measured()) == "no compiler found"
+    with pytest.raises(TunefaError, match="made with a config that the space refuses: BLOCK_M; in"):
+        lock(record).kernel(record, ON_H200, installed(refused_block_m=frozenset({128})))
 
 
 # ------------------------------------------------------------------------------ what is frozen
@@ -196,14 +197,32 @@ def test_a_lock_file_holds_the_best_measured_sorted() -> None:
     slower, best = measured(median_us=500.0), measured(config={**CONFIG, "BLOCK_M": 64})
     other, device = measured("q1024"), measured(device="NVIDIA A")
     records = [slower, other, predicted(), best, device]
-    assert records_to_lock(records, installed()) == [device, other, best]
-    assert records_to_lock(records[::-1], installed()) == [device, other, best]
+    for each in (records, records[::-1]):
+        assert records_to_lock(each, installed()) == Locked((device, other, best), ())
 
 
-def test_what_runs_here_comes_before_what_is_faster() -> None:
-    stale = measured(
-        median_us=1.0,
-        provenance=dated("2026-01-31T12:00:00Z", triton="3.6.0"),
-    )
-    assert records_to_lock([stale, measured()], installed()) == [measured()]
-    assert records_to_lock([stale], installed()) == [stale]
+STALE = measured(median_us=1.0, provenance=dated("2026-01-31T12:00:00Z", triton="3.6.0"))
+FOREIGN = measured("q1024", provenance={**measured().provenance, "source_hash": "ffff"})
+
+
+@pytest.mark.parametrize("unconfirmed", [False, True])
+def test_what_is_confirmed_comes_before_what_is_faster(unconfirmed: bool) -> None:
+    for records in ([STALE, measured()], [measured(), STALE]):
+        assert records_to_lock(records, installed(), unconfirmed) == Locked((measured(),), ())
+
+
+def test_what_does_not_serve_is_left_out() -> None:
+    records = [STALE, measured("q8192"), FOREIGN]
+    found = records_to_lock(records, installed())
+    assert found == Locked((measured("q8192"),), (FOREIGN, STALE))
+    found = records_to_lock(records, installed(), unconfirmed=True)
+    assert found.left_out == (FOREIGN,)
+    marked, sound = found.records
+    why = "measured with Triton 3.6.0, and this machine has 3.7.1"
+    assert marked == replace(STALE, provenance={**STALE.provenance, MARK: why})
+    assert sound == measured("q8192")
+
+
+def test_a_mark_is_taken_off_where_the_record_is_confirmed() -> None:
+    held = measured(provenance={**measured().provenance, MARK: "measured with another"})
+    assert records_to_lock([held], installed(), unconfirmed=True) == Locked((measured(),), ())

@@ -149,6 +149,19 @@ def test_a_config_that_does_not_compile_gives_way_to_the_default(
 
 
 @pytest.mark.filterwarnings("ignore:.*is not used")
+def test_a_kernel_that_does_not_compile_gives_way_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = FakeKernel("newest", default_config={"BLOCK_M": 128, "USE_TMA": 0})
+    fakes: list[Any] = [broken, FakeKernel()]
+    other = {"BLOCK_M": 64, "USE_TMA": 1}
+    known = [record(TMA, kernel="newest"), record(other, median_us=999.0)]
+    with on_cpu(monkeypatch, broken=frozenset({128})) as language:
+        chosen = plan.best_plan(call(), H200, Fixed(known), fakes, language.compile).chosen
+    assert (chosen.kernel, chosen.how, chosen.config) == ("attention_fwd_triton", "exact", other)
+
+
+@pytest.mark.filterwarnings("ignore:.*is not used")
 def test_pytorch_computes_what_compiles_with_no_config(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         on_cpu(monkeypatch, broken=frozenset({16, 128})) as language,

@@ -192,6 +192,29 @@ def test_tunefa_home_holds_the_user_s_records(
     assert plan_for(fresh, *tensors(seqlen_k=48)).chosen.how == "nearest"
 
 
+def test_a_record_of_another_toolchain_runs_and_is_called_unconfirmed(
+    fresh: Runtime, language: FakeLanguage, tmp_path: Path
+) -> None:
+    language.triton = "3.8.0"
+    Store([tmp_path / "results"]).add(measured(WORKLOAD, config=TMA))
+    chosen = plan_for(fresh, *tensors()).chosen
+    assert (chosen.how, chosen.config) == ("exact", TMA)
+    assert chosen.why == (
+        f"exact: measured on NVIDIA H200 for fwd_{WORKLOAD}; measured with Triton 3.7.1, and this "
+        "machine has 3.8.0: unconfirmed, `tunefa verify` confirms it"
+    )
+    near = plan_for(fresh, *tensors(seqlen_k=48)).chosen
+    assert near.how == "nearest" and near.why.endswith("`tunefa verify` confirms it")
+
+
+def test_a_record_of_another_source_does_not_run(
+    fresh: Runtime, language: FakeLanguage, tmp_path: Path
+) -> None:
+    made = {**measured().provenance, "source_hash": "ffff"}
+    Store([tmp_path / "results"]).add(measured(WORKLOAD, config=TMA, provenance=made))
+    assert plan_for(fresh, *tensors()).chosen.how == "default"
+
+
 def test_load_decides_again_and_stands_before_the_store(
     fresh: Runtime, language: FakeLanguage, tmp_path: Path
 ) -> None:

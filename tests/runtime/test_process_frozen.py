@@ -26,11 +26,12 @@ from tests.support.planned_calls import (
 )
 from tests.support.sample_records import measured
 from tests.support.tree import TREE
+from tunefa.compile.serving import Installed
 from tunefa.errors import TunefaError
 from tunefa.runtime import plan
 from tunefa.runtime.call import Call, Options, Tensors, heads_first
 from tunefa.runtime.chip import Chip
-from tunefa.runtime.lock_file import Installed, LockFile
+from tunefa.runtime.lock_file import MARK, LockFile
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.process import Runtime
 from tunefa.store import results as store
@@ -127,11 +128,33 @@ def test_frozen_has_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
     with on_cpu(monkeypatch, broken=frozenset({128})) as language:
         with pytest.raises(TunefaError, match="that cannot be used: ptxas says no; install"):
             frozen_of(call(), language, record(TMA))
-        with pytest.raises(TunefaError, match="refuses its config"):
+        with pytest.raises(TunefaError, match="a config that the space refuses: BLOCK_M"):
             frozen_of(call(), language, record(TMA), refused_block_m=frozenset({128}))
-        with pytest.raises(TunefaError, match="source_hash 0123abcd, but this machine has ffff"):
+        with pytest.raises(TunefaError, match=r"\(0123abcd, and this machine has ffff\)"):
             frozen_of(call(), language, record(TMA), source_hash="ffff")
     assert language.compiled == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_frozen_runs_an_unconfirmed_record_only_if_it_is_marked_and_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = record(TMA)
+    marked = record(TMA, provenance={**held.provenance, MARK: "measured with another"})
+    with on_cpu(monkeypatch, triton="3.8.0") as language:
+        with pytest.raises(TunefaError, match=r"Triton 3\.7\.1, and this machine has 3\.8\.0; "):
+            frozen_of(call(), language, held)
+        chosen = frozen_of(call(), language, marked).chosen
+    assert (chosen.how, chosen.config) == ("exact", TMA)
+    assert chosen.why == (
+        f"exact: frozen to tunefa.lock.yaml, measured on NVIDIA H200 for {WORKLOAD}; measured with "
+        "Triton 3.7.1, and this machine has 3.8.0: unconfirmed, `tunefa verify` confirms it"
+    )
+    with (
+        on_cpu(monkeypatch, triton="3.8.0", broken=frozenset({128})) as language,
+        pytest.raises(TunefaError, match="that cannot be used: ptxas says no; install"),
+    ):
+        frozen_of(call(), language, marked)
 
 
 @pytest.mark.parametrize(("made", "chip", "why"), UNSERVED)

@@ -45,9 +45,8 @@ def ask(
     workload: str = "fwd_q4096",
     target: Target = H200,
     kernels: Sequence[Kernel] = (Kernel(),),
-    here: bool = True,
 ) -> Choice:
-    return lookup(Fixed(records), Workload.parse(workload), target, kernels, here=here)
+    return lookup(Fixed(records), Workload.parse(workload), target, kernels)
 
 
 EXACT = measured("fwd_q4096", median_us=900.0)
@@ -87,12 +86,6 @@ def test_without_a_record_the_first_kernel_that_serves_runs_its_default() -> Non
     choice = ask([], kernels=[small, Kernel("large"), Kernel("larger")])
     assert choice == Choice("large", {"BLOCK_M": 16}, "default", None)
     assert choice.why == "default: no result applies, so large runs with its default config"
-
-
-def test_without_a_device_measurements_are_another_device_s() -> None:
-    assert ask(LADDER, here=False).how == "other-device"
-    assert ask(LADDER, here=False).record == EXACT
-    assert ask([OTHER_EXACT, NEAREST], here=False).record == OTHER_EXACT
 
 
 def test_a_near_record_of_this_device_comes_before_an_exact_one_of_another() -> None:
@@ -266,6 +259,26 @@ def test_why_says_what_was_found_and_how_far_off() -> None:
         "predicted: the cost model's choice on sm90 for "
         "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal, 1.4 octaves (factors of two) away"
     )
+
+
+def test_no_distance_is_not_a_distance() -> None:
+    other = ask([OTHER_EXACT]).why
+    assert other.startswith("other-device: ") and "octaves" not in other
+
+
+@pytest.mark.parametrize(
+    ("record", "is_said"),
+    [(EXACT, True), (NEAREST, True), (OTHER_EXACT, False), (PREDICTED_EXACT, False)],
+)
+def test_why_ends_with_the_store_s_remark_on_a_record_of_this_device(
+    record: Record, is_said: bool
+) -> None:
+    class Remarking(Fixed):
+        def remark(self, record: Record) -> str:
+            return "but"
+
+    choice = lookup(Remarking([record]), EXACT.workload, H200, [Kernel()])
+    assert choice.why.endswith("; but") == is_said
 
 
 def test_the_choice_does_not_share_its_config_with_the_record() -> None:

@@ -19,7 +19,8 @@ from click.testing import CliRunner
 from tests.support.tree import TREE
 from tunefa.cli import main
 from tunefa.compile import languages
-from tunefa.runtime.lock_file import Installed, LockFile
+from tunefa.compile.serving import Installed
+from tunefa.runtime.lock_file import LockFile
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config, Trial
@@ -204,10 +205,9 @@ def test_a_lock_file_serves_what_it_served(monkeypatch: pytest.MonkeyPatch) -> N
             for key in ("triton", "compiler")
             if key in record.provenance
         }
-        monkeypatch.setattr(language, "versions", lambda made=made: made)
-        installed = Installed([kernels.load(name) for name in kernels.names()])
-        arch = Target.named(record.arch).arch
-        assert lock.kernel(record, arch, installed).name == record.kernel
+        monkeypatch.setattr(language, "quick_versions", lambda made=made: made)
+        kernel, remark = lock.kernel(record, Target.named("h200"), Installed())
+        assert (kernel.name, remark) == (record.kernel, "")
         exact = lock.exact(record.workload, Target.named("h200"))
         served += exact == record
     assert served == len(lock.records) >= 3

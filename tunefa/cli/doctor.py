@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import warnings
-from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,12 +18,13 @@ from tunefa.cli.reports import doctor as reports
 from tunefa.cli.reports import records as record_reports
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, chip_options
-from tunefa.compile import provenance
+from tunefa.compile import provenance, serving
 from tunefa.compile.ascend import toolchain
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
+from tunefa.compile.serving import Installed
 from tunefa.errors import TunefaError
-from tunefa.runtime.lock_file import VARIABLE, Installed, LockFile, measured_on
+from tunefa.runtime.lock_file import VARIABLE, LockFile, measured_on
 from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.kernel import Kernel
@@ -43,28 +43,30 @@ def command(selection: Selection, as_json: bool) -> None:
     """Show what tunefa finds on this machine, and what is wrong.
 
     It shows the versions of compilers, the devices and their features, the folders of results and
-    journals (a journal holds all trials of a search), how many records serve this device (or the
-    one that is named), how many of them were made with other compilers or kernel sources, and which
-    workloads the lock file of TUNEFA_FROZEN serves.
+    journals (a journal holds all trials of a search), and how many records serve this device, or
+    the one that is named. A record is confirmed if it was measured with these compilers and kernel
+    sources; it is unconfirmed if the compilers were others. The report also says which workloads
+    the lock file of TUNEFA_FROZEN serves.
 
     Needs no GPU.
     """
     target = selection.target
     versions, problems = _versions()
     library = _library() if versions["nvrtc"] else None
-    records, best, broken = _records()
-    pairs = zip(best, provenance.drifts(best), strict=True)
-    drifted = [record for record, changes in pairs if changes]
-    frozen, not_served = _frozen(target, selection.present)
+    installed = Installed()
+    best, broken = _records(installed)
+    there = targets.by_driver(target, selection.present)
+    counts, doubtful = _serving(best, there, installed)
+    frozen, not_served = _frozen(there, installed)
     report = {
         "versions": versions,
         "nvrtc_path": library,
         "ascend": toolchain.state(),
         "devices": [_device(each) for each in targets.seen()],
         "no_device_because": _why_no_device(),
-        "target": _chip(target) | {"present": selection.present},
+        "target": _chip(there) | {"present": selection.present},
         "places": _places(),
-        "records": _serving(records, target) | {"drifted": len(drifted)},
+        "records": counts,
         "frozen": frozen,
         "problems": [*problems, *broken, *not_served],
     }
@@ -73,8 +75,8 @@ def command(selection: Selection, as_json: bool) -> None:
         return
     out = text.console()
     reports.show(report, out)
-    if drifted:
-        text.print_command(out, *record_reports.remedy(drifted))
+    if doubtful:
+        text.print_command(out, *record_reports.remedy(doubtful))
         return
     line = text.command("tunefa", "search", *selection.chip_words, "--seqlen", "8192")
     text.print_command(out, "Next: search, for example", line)
@@ -175,52 +177,64 @@ def _is_writable(path: Path) -> bool:
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
-def _records() -> tuple[list[Record], list[Record], list[str]]:
-    """All records, the best ones, and a sentence for each file that cannot be read."""
+def _records(installed: Installed) -> tuple[list[Record], list[str]]:
+    """The best records, see `tunefa.compile.serving.best`, and a sentence for each file that cannot
+    be read."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        home = store.default_store()
-        records, best = home.records(), home.best()
-    return records, best, list(dict.fromkeys(str(each.message) for each in caught))
+        best = serving.best(store.default_store(), installed)
+    return best, list(dict.fromkeys(str(each.message) for each in caught))
 
 
-def _serving(records: list[Record], target: Target) -> dict[str, int]:
-    """Counts the records, and those that the runtime may use on the device."""
-    of_arch = [record for record in records if record.arch == target.arch.name]
-    here = [record for record in of_arch if targets.same(record.device, target.device)]
-    predicted = [record for record in of_arch if record.device is None]
-    return {
-        "total": len(records),
-        "serving": len(of_arch),
+def _serving(
+    best: list[Record], target: Target, installed: Installed
+) -> tuple[dict[str, Any], list[Record]]:
+    """Counts the records, and those that the runtime may use on the device.
+
+    Returns the counts, and the records of the arch that are refused, or unconfirmed on the device.
+    """
+    of_arch = [record for record in best if record.arch == target.arch.name]
+    states = {id(record): installed.serving(record).state for record in of_arch}
+    usable = [record for record in of_arch if states[id(record)] != "refused"]
+    here = measured_on(usable, target)
+    refused = [record for record in of_arch if states[id(record)] == "refused"]
+    unconfirmed = [record for record in here if states[id(record)] == "unconfirmed"]
+    predicted = sum(record.device is None for record in usable)
+    doubtful = [*unconfirmed, *refused]
+    counts = {
+        "total": len(best),
+        "serving": len(usable),
         "measured_on_it": len(here),
-        "measured_on_others": len(of_arch) - len(here) - len(predicted),
-        "predicted": len(predicted),
+        "confirmed": len(here) - len(unconfirmed),
+        "unconfirmed": len(unconfirmed),
+        "measured_on_others": len(usable) - len(here) - predicted,
+        "predicted": predicted,
+        "refused": len(refused),
+        "not_confirmed_because": record_reports.reasons(doubtful, installed),
     }
+    return counts, doubtful
 
 
-def _frozen(target: Target, present: bool) -> tuple[dict[str, Any] | None, list[str]]:
+def _frozen(target: Target, installed: Installed) -> tuple[dict[str, Any] | None, list[str]]:
     """The report on TUNEFA_FROZEN's lock file for the device, None without one; its problems."""
     path = os.environ.get(VARIABLE)
     if not path:
         return None, []
-    # The runtime compares exact names of the driver, which only a present device has.
-    device = targets.seen()[0].name if present else target.device.name
-    there = replace(target, device=replace(target.device, name=device))
     served: list[str] = []
+    unconfirmed: list[str] = []
     refused: dict[str, str] = {}
-    report = {"path": path, "device": device, "records": 0, "workloads": served}
-    report["refused"] = refused
+    report = {"path": path, "device": target.device.name, "records": 0, "workloads": served}
+    report |= {"unconfirmed": unconfirmed, "refused": refused}
     try:
         lock = LockFile.read(Path(path))
-        installed = Installed([kernels.load(name) for name in kernels.names()])
     except TunefaError as error:
         return report, [f"{VARIABLE}: {error}"]
-    for workload in dict.fromkeys(record.workload for record in measured_on(lock.records, there)):
+    for workload in dict.fromkeys(record.workload for record in measured_on(lock.records, target)):
         try:
-            lock.kernel(lock.exact(workload, there), there.arch, installed)
+            _, remark = lock.kernel(lock.exact(workload, target), target, installed)
             served.append(str(workload))
+            unconfirmed += [str(workload)] if remark else []
         except TunefaError as error:
             refused[str(workload)] = str(error)
-    return report | {"records": len(lock.records)}, list(refused.values())[
-        :1
-    ]  # the others are similar
+    first = list(refused.values())[:1]  # the others are similar
+    return report | {"records": len(lock.records)}, first

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 NOTHING_VALID = 3
-"""A search ran and found no config that works, or `verify` found a record that no longer holds."""
+"""A search ran and found no config that works, `verify` found a record that no longer holds, or no
+record is left for a lock file."""
 
 INTERRUPTED = 130
 """Ctrl-C, with the number that shells use: 128 + SIGINT."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tunefa.cli import targets
 from tunefa.cli.reports import explanation as reports
 from tunefa.cli.reports import npu_explanation as npu_reports
 from tunefa.cli.reports import text
@@ -16,6 +17,7 @@ from tunefa.cli.reports.explanation import Explanation
 from tunefa.cli.reports.npu_explanation import NpuExplanation
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.compile import languages
+from tunefa.compile.serving import Installed, UsableStore
 from tunefa.errors import TunefaError, unknown
 from tunefa.runtime import choose
 from tunefa.spec import kernel as kernels
@@ -75,9 +77,10 @@ def _choose(
     """Returns (one of the cases, the whole config, where it comes from)."""
     serving = {case.kernel.name: case for case in cases}
     if chosen is None:
-        home, (workload, target) = store.default_store(), (cases[0].workload, cases[0].target)
         kernels = [case.kernel for case in cases]
-        choice = choose.choose(home, workload, target, kernels, here=present)
+        known = UsableStore(store.default_store(), Installed(kernels))
+        target = targets.by_driver(cases[0].target, present)
+        choice = choose.choose(known, cases[0].workload, target, kernels)
         return serving[choice.kernel], choice.config, choice.why
     kernel, given = _recognised(chosen, [case.kernel for case in cases])
     case, names = serving[kernel.name], [parameter.name for parameter in kernel.space.parameters]

@@ -9,12 +9,11 @@ from typing import Any
 
 import click
 
-from tunefa.cli import files
+from tunefa.cli import export_frozen, files
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.errors import TunefaError
-from tunefa.runtime.lock_file import VARIABLE, Installed, records_to_lock
-from tunefa.spec import kernel as kernels
+from tunefa.runtime.lock_file import VARIABLE
 from tunefa.store import exports
 from tunefa.store import results as store
 from tunefa.store.record import Record
@@ -29,6 +28,9 @@ from tunefa.store.record import Record
               help="Take the records from a YAML or JSON file instead of the store.")  # fmt: skip
 @click.option("--frozen", is_flag=True, help=(
     "Write a lock file: only measured records, the same bytes for the same store."))  # fmt: skip
+@click.option("--unconfirmed", is_flag=True, help=(
+    "Into a lock file, write records that were measured with another Triton or NVRTC too; they are "
+    "marked."))  # fmt: skip
 @click.option(
     "--json", "as_json", is_flag=True, help="Print what was written as one JSON document."
 )
@@ -47,16 +49,22 @@ def command(
     With --frozen, DEST (for example tunefa.lock.yaml) is a lock file for all ranks of a job. Use it
     by setting TUNEFA_FROZEN to its path, or by calling tunefa.load(DEST, frozen=True). Attention on
     the GPU then runs exactly the configs in the file. Any other workload, device, kernel source or
-    version of Triton is an error.
+    version of Triton and NVRTC is an error; with --unconfirmed, another version is one only if a
+    config does not compile. The exit status is 3 if no record is left to write.
 
     Needs no GPU.
     """
+    unconfirmed = source.pop("unconfirmed")
+    if unconfirmed and not source["frozen"]:
+        raise click.UsageError("--unconfirmed is for lock files: add --frozen, or leave it out")
     to_stdout = destination == "-"
     if to_stdout and as_json and name != "json":
         raise click.UsageError("- prints the export itself: give --format json instead of --json")
     format_name = _format_name(destination, name, source["frozen"])
     written = exports.get(format_name)
     records = _chosen(selection, format_name, **source)
+    if source["frozen"]:
+        records = export_frozen.locked(records, unconfirmed)
     content = written.dump(records)
     if to_stdout:
         sys.stdout.write(content)
@@ -67,7 +75,8 @@ def command(
         text.emit_json({"path": str(path), "format": format_name, "records": len(records)})
         return
     out = text.console()
-    out.print(f"Wrote {text.plural(len(records), 'record')} as {format_name} to {path}.")
+    marked = export_frozen.marked(records)
+    out.print(f"Wrote {text.plural(len(records), 'record')} as {format_name} to {path}{marked}.")
     if source["frozen"]:
         line = text.command("env", f"{VARIABLE}={path.resolve()}", "python", "train.py")
         text.print_command(out, "Next: on every rank", line)
@@ -98,7 +107,7 @@ def _chosen(
         known += [record for record in home.best(holds) if record not in known]
     records = selection.among(known)
     if frozen:
-        records = _locked(records)
+        records = [record for record in records if record.device is not None]
     if not records:
         where = f"in {origin}" if origin is not None else "in the store"
         fits = "matches and was measured" if frozen else "matches"
@@ -112,17 +121,3 @@ def _chosen(
             f"{records[0].kernel} has other parameters: write yaml, json or python"
         )
     return records
-
-
-def _locked(records: Sequence[Record]) -> list[Record]:
-    """The records for a lock file. Warns on standard error of those that cannot be used here."""
-    installed = Installed([kernels.load(name) for name in kernels.names()])
-    locked = records_to_lock(records, installed)
-    refused: dict[str, list[Record]] = {}
-    for record in locked:
-        if why := installed.why_not(record):
-            refused.setdefault(why, []).append(record)
-    for why, them in refused.items():
-        which = f"{text.plural(len(them), 'record')} ({them[0].workload} on {them[0].device} first)"
-        click.echo(f"Warning: this machine cannot use {which}: {why}", err=True)
-    return locked

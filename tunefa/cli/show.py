@@ -10,6 +10,8 @@ from tunefa.cli.reports import failures as failure_reports
 from tunefa.cli.reports import records as reports
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, record_options
+from tunefa.compile import serving
+from tunefa.compile.serving import Installed
 from tunefa.errors import unknown
 from tunefa.spec import kernel as kernels
 from tunefa.store import failures as failures_in_journals
@@ -34,7 +36,8 @@ def command(selection: Selection, failed: bool, everything: bool, **how: Any) ->
     """List the best record of each workload and chip.
 
     Options for workload and chip select records: a record must match all of them. Under a record
-    stands what has changed since it was made (Triton, the driver, the kernel's source).
+    stands why it is unconfirmed (another Triton or NVRTC is installed) or does not serve (the
+    kernel's source changed, say), or that the driver changed.
 
     With --failures, it lists every config that failed in this machine's searches, the newest search
     first; --last lists only the newest search.
@@ -51,7 +54,7 @@ def command(selection: Selection, failed: bool, everything: bool, **how: Any) ->
 
 def _records(selection: Selection, everything: bool, names: tuple[str, ...], as_json: bool) -> None:
     home = store.default_store()
-    known = home.records() if everything else home.best()
+    known = home.records() if everything else serving.best(home, Installed())
     _check(names, {record.kernel for record in known})
     records = selection.among([record for record in known if not names or record.kernel in names])
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,16 @@ def seen() -> list[SeenDevice]:
 def described(device: SeenDevice) -> Target:
     """The target of a device of this machine. Raises TunefaError if no file describes its arch."""
     return Target.seen(device.name, device.compute_capability, device.sms)
+
+
+def by_driver(target: Target, present: bool) -> Target:
+    """The target with the driver's name of its device, where that is the device of this machine.
+
+    The runtime compares exact names of the driver: part of a chip (MIG) is another device.
+    """
+    if not present or not (there := seen()):
+        return target
+    return replace(target, device=replace(target.device, name=there[0].name))
 
 
 def _torch_has_cuda() -> bool:

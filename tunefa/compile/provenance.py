@@ -33,12 +33,31 @@ def quick(kernel: Kernel) -> dict[str, Any]:
 
     For Triton it lacks the compiler's version: ptxas is in Triton's wheel, and changes with it.
     """
-    told = getattr(languages.load(kernel.language), "quick_versions", None)
-    return {
-        **(told() if told else {"triton": _installed("triton")}),
-        "driver": _driver(),
-        "source_hash": kernel.source_hash,
-    }
+    language = languages.load(kernel.language)
+    try:
+        versions = getattr(language, "quick_versions", language.versions)()
+    except TunefaError:  # there is no compiler
+        versions = {"compiler": None}
+    return {**versions, "driver": _driver(), "source_hash": kernel.source_hash}
+
+
+def other_compilers(
+    record: Record, now: Mapping[str, Any]
+) -> list[tuple[str, str | None, str | None]]:
+    """Returns (key, then, now) of each compiler that is not the one that the record was made with.
+
+    A version is None if the record does not say it, or if the compiler is not installed. `now` is
+    the result of `of` or `quick` for the record's kernel. Triton's version is enough, as it
+    includes its ptxas; other languages name their compiler.
+    """
+    deciding = "triton" if "triton" in now else "compiler"
+    changed = []
+    for key in ("triton", "compiler"):
+        then, here = record.provenance.get(key), now.get(key)
+        is_known = then is not None and here is not None
+        if then != here if is_known else key == deciding:
+            changed.append((key, then, here))
+    return changed
 
 
 def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
@@ -47,13 +66,11 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
     `now` is the result of `of` or `quick` for the record's kernel. Only what can change a compiled
     kernel or its time counts: source, Triton, compiler, and for measured records the driver.
     """
-    keys = ["triton", "compiler", *(["driver"] if record.device else [])]
-    then = record.provenance
-    changed = [
-        f"{key} {then[key]} -> {now[key]}"
-        for key in keys
-        if then.get(key) is not None and now.get(key) is not None and then[key] != now[key]
-    ]
+    compilers = [each for each in other_compilers(record, now) if each[2] is not None]
+    changed = [f"{key} {then or 'unknown'} -> {here}" for key, then, here in compilers]
+    drivers = record.provenance.get("driver"), now.get("driver")
+    if record.device and None not in drivers and drivers[0] != drivers[1]:
+        changed.append(f"driver {drivers[0]} -> {drivers[1]}")
     if record.source_hash != now["source_hash"]:
         changed.insert(0, f"the source of {record.kernel} changed")
     return changed

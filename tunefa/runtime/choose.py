@@ -39,8 +39,6 @@ def choose(
     workload: Workload,
     target: Target,
     kernels: Sequence[Kernel],
-    *,
-    here: bool = True,
 ) -> Choice:
     """Chooses the kernel and config for a workload on a target.
 
@@ -48,13 +46,12 @@ def choose(
     bf16 and fp16, or on another device with as many SMs. Otherwise it is the config that
     is expected to be fastest, among those of the records within `FAR_OCTAVES` (an octave is a
     factor of two in a length or a number of heads) and the defaults of the kernels that were
-    measured, and it is specialized for the workload. `here` says whether the target is the device
-    of this machine, see `lookup`.
+    measured, and it is specialized for the workload. The device need not be present.
 
     Raises TunefaError when no kernel serves the workload.
     """
-    found = lookup.lookup(store, workload, target, kernels, here=here)
-    if found.how in ("exact", "predicted") or not here or not target.is_known_product:
+    found = lookup.lookup(store, workload, target, kernels)
+    if found.how in ("exact", "predicted") or not target.is_known_product:
         return found
     if found.record is not None and _as_if_exact(found.record, workload, target):
         return found
@@ -83,11 +80,15 @@ def _fastest(nearest: Choice, record: Record, near: _Near) -> Choice:
     expected = list(near.expected())
     own = nearest.kernel, dict(nearest.config)
     # It is missing, so 0, where a newer record of that workload has a config that cannot run here.
-    own_us = next((us for name, config, us in expected if (name, dict(config)) == own), 0.0)
-    name, config, us = min(expected, key=lambda each: each[2], default=("", {}, math.inf))
+    own_us = next((us for name, config, us, _ in expected if (name, dict(config)) == own), 0.0)
+    if not expected:
+        return nearest
+    name, config, us, source = min(expected, key=lambda each: each[2])
     if not us <= (1 - GAIN) * own_us < math.inf:
         return nearest
-    return Choice(name, dict(config), nearest.how, record, nearest.octaves, 1 - us / own_us)
+    made = Choice(name, dict(config), nearest.how, record, nearest.octaves, 1 - us / own_us)
+    is_own = source is not None and source.device == near.target.device.name
+    return replace(made, remark=near.store.remark(source) if source and is_own else "")
 
 
 def _specialized(choice: Choice, case: Case) -> Choice:
@@ -110,8 +111,9 @@ class _Near:
     target: Target
     kernels: Sequence[Kernel]
 
-    def expected(self) -> Iterator[tuple[str, Config, float]]:
-        """Yields (kernel, config, expected time in us) of every config that can run."""
+    def expected(self) -> Iterator[tuple[str, Config, float, Record | None]]:
+        """Yields (kernel, config, expected time in us, record) of every config that can run; a
+        default has no record."""
         cases = (Case(kernel, self.workload, self.target) for kernel in self.kernels)
         serving = {case.kernel.name: case for case in cases if case.why_not() is None}
         scales: dict[str, float] = {}
@@ -126,11 +128,11 @@ class _Near:
                 ):  # the kernel has no default for this workload
                     default = case.default()
                     us = scales[record.kernel] * expected_us(case, default)
-                    yield record.kernel, default, us
+                    yield record.kernel, default, us, None
             far = lookup.distance(record.workload, self.workload) > lookup.FAR_OCTAVES
             if not far and case.refusal(record.config) is None:
                 us = scales[record.kernel] * expected_us(case, record.config)
-                yield record.kernel, dict(record.config), us
+                yield record.kernel, dict(record.config), us, record
 
     def _measured(self) -> list[Record]:
         """The measured records for workloads of the same family, the nearest first."""

@@ -2,7 +2,9 @@
 code.
 
 It serves a call only with a record that was measured for exactly its workload and device, and only
-if kernel source and compiler are those of the measurement. Every other call is an error.
+if kernel source and compiler are those of the measurement. Every other call is an error. A record
+that is marked as unconfirmed (`tunefa export --frozen --unconfirmed`) serves with other compilers
+too, if its config compiles.
 """
 
 from __future__ import annotations
@@ -10,13 +12,12 @@ from __future__ import annotations
 import os
 import shlex
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tunefa.compile import languages
-from tunefa.errors import TunefaError, unknown
-from tunefa.spec.arch import Arch
+from tunefa.compile.serving import Installed, is_measured_on
+from tunefa.errors import TunefaError
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
@@ -26,46 +27,9 @@ from tunefa.store.record import Record
 
 VARIABLE = "TUNEFA_FROZEN"
 """The environment variable that names the lock file."""
-
-
-class Installed:
-    """The kernels and compilers of this machine. It asks for versions once, as that is slow."""
-
-    def __init__(self, kernels: Sequence[Kernel]) -> None:
-        self._kernels = {kernel.name: kernel for kernel in kernels}
-        self._versions: dict[str, Mapping[str, str]] = {}
-
-    def kernel(self, record: Record) -> Kernel:
-        """The kernel of a record.
-
-        Raises TunefaError if its source or its compiler is not what the record was made with.
-        """
-        if record.kernel not in self._kernels:
-            raise unknown("kernel", record.kernel, self._kernels)
-        kernel = self._kernels[record.kernel]
-        if kernel.language not in self._versions:
-            self._versions[kernel.language] = languages.load(kernel.language).versions()
-        here, then = self._versions[kernel.language], record.provenance
-        # Triton includes its ptxas, so its version is enough; other languages name their compiler.
-        what, key = ("Triton", "triton") if "triton" in here else ("compiler", "compiler")
-        pairs = (
-            (f"{kernel.name} source_hash", record.source_hash, kernel.source_hash),
-            (what, then.get(key), here.get(key)),
-        )
-        parts = [
-            f"{what} {was}, but this machine has {is_}" for what, was, is_ in pairs if was != is_
-        ]
-        if parts:
-            raise TunefaError(f"it was measured with {'; with '.join(parts)}")
-        return kernel
-
-    def why_not(self, record: Record) -> str | None:
-        """Why a record cannot be used on this machine, in words; None if it can."""
-        try:
-            self.kernel(record)
-        except TunefaError as error:
-            return str(error)
-        return None
+MARK = "unconfirmed"
+"""The key in the provenance of a record in a lock file that says why the record was unconfirmed
+where the file was written, and that it serves nevertheless."""
 
 
 @dataclass(frozen=True)
@@ -109,28 +73,25 @@ class LockFile:
             )
         return _current(exact)[0]
 
-    def kernel(self, record: Record, arch: Arch, installed: Installed) -> Kernel:
-        """The kernel of a record of this file.
+    def kernel(self, record: Record, target: Target, installed: Installed) -> tuple[Kernel, str]:
+        """The kernel of a record of this file, and the remark that the record needs, if any.
 
-        Raises TunefaError if the kernel is not installed, is not the one that was measured, or
-        cannot run the record's config.
+        Raises TunefaError if the kernel is not installed, is not the one that was measured, cannot
+        run the record's config, or if the record is unconfirmed here and is not marked so.
         """
-        try:
-            kernel = installed.kernel(record)
-        except TunefaError as error:
-            raise self.cannot(record, str(error)) from None
-        why = kernel.why_not(record.workload, arch)
-        if why is None and (rule := kernel.refusal(record.config, record.workload, arch)):
-            why = f"the space refuses its config {record.config}: {rule}"
-        if why is not None:
-            raise self.cannot(record, why)
-        return kernel
+        found = installed.serving(record, target)
+        if found.state == "refused":
+            raise self.cannot(record, f"it was {found.why}")
+        if found.state == "unconfirmed" and MARK not in record.provenance:
+            raise self.cannot(record, f"it was {found.why}", "export it with --unconfirmed")
+        return installed.kernel(record.kernel), installed.remark(record)
 
-    def cannot(self, record: Record, why: str) -> TunefaError:
-        """The error for a record of this file that cannot be used."""
+    def cannot(self, record: Record, why: str, instead: str = "") -> TunefaError:
+        """The error for a record of this file that cannot be used; `instead` is another remedy."""
+        also = f"{instead}, " if instead else ""
         return TunefaError(
             f"{self._this} has a record for {record.workload} on {record.device} that cannot be "
-            f"used: {why}; install the same versions on every rank, or measure again with: "
+            f"used: {why}; install the same versions on every rank, {also}or measure again with: "
             f"{self._command(record.workload)}"
         )
 
@@ -170,8 +131,10 @@ class LockFile:
         It imports the file first, so that records of other machines are kept.
         """
         path = shlex.quote(str(self.path))
+        marked = any(MARK in record.provenance for record in self.records)
         return (
             f"tunefa import {path} && tunefa search -w {workload} && tunefa export {path} --frozen"
+            f"{' --unconfirmed' if marked else ''}"
         )
 
 
@@ -209,24 +172,47 @@ class FreezeState:
 
 def measured_on(records: Sequence[Record], target: Target) -> list[Record]:
     """The records that were measured on a device of the target's name."""
-    # Names are compared exactly: a part of a chip (MIG) and its PCIe board are other devices.
-    place = target.arch.name, target.device.name
-    return [each for each in records if (each.arch, each.device) == place]
+    return [each for each in records if is_measured_on(each, target)]
 
 
-def records_to_lock(records: Sequence[Record], installed: Installed) -> list[Record]:
-    """The records for a lock file: the best measured one of each workload and device.
+@dataclass(frozen=True)
+class Locked:
+    """The records for a lock file, and those that are left out."""
 
-    Records that can be used with what is installed here are preferred. Others are not left out, as
-    the file may be for another machine. The result is sorted by arch, device and workload.
+    records: tuple[Record, ...]
+    """One of each arch, device and workload, sorted by these three; the unconfirmed are marked."""
+    left_out: tuple[Record, ...]
+    """The best record of each arch, device and workload for which none can be written."""
+
+
+def records_to_lock(
+    records: Sequence[Record], installed: Installed, unconfirmed: bool = False
+) -> Locked:
+    """The records for a lock file: the best measured one of each workload and device that serves.
+
+    Unconfirmed records are written only if `unconfirmed`, and where there is no confirmed one.
+    Predicted records are not considered.
     """
-    served = [record for record in records if installed.why_not(record) is None]
-    best: dict[tuple[str, str, str], Record] = {}
-    for record in [*_current(served), *_current(records)]:
+    by_state: dict[str, list[Record]] = {"confirmed": [], "unconfirmed": [], "refused": []}
+    for record in records:
         if record.device is not None:
-            key = (record.arch, record.device, str(record.workload))
-            best.setdefault(key, record)
-    return [best[key] for key in sorted(best)]
+            by_state[installed.serving(record).state].append(record)
+    best: dict[tuple[str, str, str], Record] = {}
+    rest: dict[tuple[str, str, str], Record] = {}
+    for state, those in by_state.items():
+        is_written = state == "confirmed" or (state == "unconfirmed" and unconfirmed)
+        for record in _current(those):
+            if store.place(record) not in best:
+                (best if is_written else rest).setdefault(store.place(record), record)
+    marked = {key: _marked(record, installed.serving(record).why) for key, record in best.items()}
+    written, left_out = (tuple(each[key] for key in sorted(each)) for each in (marked, rest))
+    return Locked(written, left_out)
+
+
+def _marked(record: Record, why: str) -> Record:
+    """The record as a lock file holds it: marked if `why` says why it is unconfirmed."""
+    made = {key: value for key, value in record.provenance.items() if key != MARK}
+    return replace(record, provenance={**made, MARK: why} if why else made)
 
 
 def _current(records: Sequence[Record]) -> list[Record]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
+from tunefa.compile.serving import Installed
 from tunefa.errors import TunefaError
 from tunefa.measure import reference
 from tunefa.runtime import choose
@@ -19,7 +20,7 @@ from tunefa.runtime.call import Call, Options, Tensors, heads_first, no_descales
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.kernel_plan import KernelPlan, Launches, all_heads_first, with_contiguous_rows
-from tunefa.runtime.lock_file import Installed, LockFile
+from tunefa.runtime.lock_file import LockFile
 from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
@@ -86,31 +87,47 @@ def best_plan(
     call: Call, chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile
 ) -> Plan:
     """The plan for a call on a chip: with the config that lookup finds; if that does not compile,
-    with the kernel's default; else in PyTorch.
+    with the kernel's default; then with the other kernels, in the same way; else in PyTorch.
 
     Warns where a config does not compile, as the call is slower then than it could be.
     """
     try:
         workload, target = _served(call, chip)
-        readable = _readable(call, workload, target.arch, _compilable(kernels, target.arch))
-        choice = choose.choose(store, workload, target, readable)
+        left = _readable(call, workload, target.arch, _compilable(kernels, target.arch))
+        choice = choose.choose(store, workload, target, left)
     except TunefaError as error:
         return pytorch_plan(call, str(error))
-    kernel = next(each for each in kernels if each.name == choice.kernel)
-    case = Case(kernel, workload, target)
-    try:
-        aligned = _is_aligned(call, kernel)
-        for chosen in configs_to_try(choice, case, aligned):
-            try:
-                compiled = compile(case, chosen.config, aligned)
-                return _prepared(call, chosen, case, compiled)
-            except CompileError as error:
-                warnings.warn(f"{kernel.name} {chosen.config} is not used: {error}", stacklevel=2)
-        why = f"no config of {kernel.name} runs {workload} on {target.arch.name}"
-    except TunefaError as error:  # there is no compiler, say
-        why = str(error)
+    reasons: list[str] = []
+    while True:
+        case = Case(next(each for each in left if each.name == choice.kernel), workload, target)
+        try:
+            return _first_that_compiles(call, choice, case, compile)
+        except TunefaError as error:  # there is no compiler, say
+            reasons.append(str(error))
+        left = [each for each in left if each is not case.kernel]
+        try:
+            choice = choose.choose(store, workload, target, left)
+        except TunefaError:  # no other kernel serves the workload
+            break
+    why = "; ".join(dict.fromkeys(reasons))
     warnings.warn(f"attention runs in PyTorch: {why}", stacklevel=2)
     return pytorch_plan(call, why, workload)
+
+
+def _first_that_compiles(call: Call, choice: Choice, case: Case, compile: Compile) -> Plan:
+    """The plan with the choice's config, or else with the kernel's default.
+
+    Warns of a config that does not compile. Raises TunefaError if neither does.
+    """
+    kernel = case.kernel
+    aligned = _is_aligned(call, kernel)
+    for chosen in configs_to_try(choice, case, aligned):
+        try:
+            compiled = compile(case, chosen.config, aligned)
+            return _prepared(call, chosen, case, compiled)
+        except CompileError as error:
+            warnings.warn(f"{kernel.name} {chosen.config} is not used: {error}", stacklevel=3)
+    raise TunefaError(f"no config of {kernel.name} runs {case.workload} on {case.arch.name}")
 
 
 def frozen_plan(
@@ -126,9 +143,10 @@ def frozen_plan(
         what = f"call with q {tuple(call.q.shape)}, k {tuple(call.k.shape)}, {call.q.dtype}"
         raise lock.serves_no(f"{what} on {chip.name}", str(error)) from None
     record = lock.exact(workload, target)
-    kernel = lock.kernel(record, target.arch, installed)
+    kernel, remark = lock.kernel(record, target, installed)
     case = Case(kernel, workload, target)
     why = f"exact: frozen to {lock.path}, measured on {record.device} for {workload}"
+    why += f"; {remark}" if remark else ""
     found = Chosen(kernel.name, dict(record.config), "exact", why, workload)
     try:
         aligned = _is_aligned(call, kernel)

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import torch
 
+from tunefa.compile.serving import Installed, UsableStore
 from tunefa.runtime import plan as plans
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
-from tunefa.runtime.lock_file import FreezeState, Installed
+from tunefa.runtime.lock_file import FreezeState
 from tunefa.runtime.plan import Plan
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
@@ -114,10 +115,11 @@ class Runtime:
                     self._devices[device] = (Chip.of(device), Compiler())
                 chip, compiler = self._devices[device]
                 lock = self._freeze.file
+                self._installed = self._installed or Installed(self._kernels)
                 if lock is None:
-                    plan = plans.best_plan(call, chip, self._stored(), self._kernels, compiler)
+                    known = UsableStore(self._stored(), self._installed)
+                    plan = plans.best_plan(call, chip, known, self._kernels, compiler)
                 else:
-                    self._installed = self._installed or Installed(self._kernels)
                     plan = plans.frozen_plan(call, chip, lock, self._installed, compiler)
                 self._plans.add(key, plan)
             return plan

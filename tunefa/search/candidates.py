@@ -148,8 +148,7 @@ def known_configs(request: Request, case: Case, store: Store) -> list[Config]:
     """The store's config for the nearest workload and the kernel's default, where they exist."""
     known: list[Config] = []
     with contextlib.suppress(TunefaError):
-        here = request.measured
-        choice = lookup.lookup(store, case.workload, case.target, [case.kernel], here=here)
+        choice = lookup.lookup(store, case.workload, case.target, [case.kernel])
         known.append(choice.config)
         known.append(case.default())
     return known

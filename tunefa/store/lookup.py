@@ -81,6 +81,8 @@ class Choice:
     """How much faster the config is expected to be than the record's; 0 if it is the record's."""
     specialized: dict[str, Any] = field(default_factory=dict)
     """The parameters that the kernel's host side changed for this workload, and their values."""
+    remark: str = ""
+    """What the store says of the record, see `Store.remark`."""
 
     @property
     def why(self) -> str:
@@ -94,7 +96,8 @@ class Choice:
             source = f"the cost model's choice on {self.record.arch}"
         far = f", {self.octaves:.1f} octaves (factors of two) away" if self.octaves else ""
         other = f", a config {self.gain:.0%} faster than its own expected" if self.gain else ""
-        return f"{self.how}: {source} for {self.record.workload}{far}{other}{specialized}"
+        remark = f"; {self.remark}" if self.remark else ""
+        return f"{self.how}: {source} for {self.record.workload}{far}{other}{specialized}{remark}"
 
 
 def lookup(
@@ -102,15 +105,12 @@ def lookup(
     workload: Workload,
     target: Target,
     kernels: Sequence[KernelLike],
-    *,
-    here: bool = True,
 ) -> Choice:
     """Returns the config to run for `workload` on `target`, whose device has the driver's name.
 
-    Records are not used if their kernel is not in `kernels` or does not serve the workload, if
-    their workload is too far away, or if their config is refused for this workload. `here` says
-    whether the device is present. If it is not, records measured on a device of its name count as
-    those of another device. Raises TunefaError if no kernel serves the workload.
+    The device need not be present. Records are not used if their kernel is not in `kernels` or does
+    not serve the workload, if their workload is too far away, or if their config is refused for
+    this workload. Raises TunefaError if no kernel serves the workload.
     """
     arch = target.arch
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
@@ -130,8 +130,11 @@ def lookup(
     if found:
         record = found[0]
         octaves = distance(record.workload, workload)
-        how = _how(record, workload, target.device.name if here else None)
-        return Choice(record.kernel, dict(record.config), how, record, octaves)
+        how = _how(record, workload, target.device.name)
+        # A record of another device is not confirmed on this one, whatever compiled it.
+        remark = store.remark(record) if how in ("exact", "nearest") else ""
+        config = dict(record.config)
+        return Choice(record.kernel, config, how, record, octaves, remark=remark)
     first = min(serving.values(), key=lambda kernel: kernel.priority)
     return Choice(first.name, first.default(workload, arch), "default", None)
 
@@ -223,7 +226,7 @@ def device_octaves(name: str, target: Target) -> float:
     )
 
 
-def _how(record: Record, workload: Workload, device_name: str | None) -> How:
+def _how(record: Record, workload: Workload, device_name: str) -> How:
     """Returns how a record that applies would be chosen."""
     if record.device is None:
         return "predicted"

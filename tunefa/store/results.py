@@ -118,21 +118,26 @@ def current(records: Sequence[Record]) -> list[Record]:
     """
     standing: dict[tuple[object, ...], Record] = {}
     for record in records:
-        held = standing.setdefault(_question(record), record)
+        held = standing.setdefault(question(record), record)
         if record.timestamp > held.timestamp:
-            standing[_question(record)] = record
+            standing[question(record)] = record
     for record in records:
-        held = standing[_question(record)]
+        held = standing[question(record)]
         comparable = record.device is None and _versions(record) == _versions(held)
         if comparable and record.median_us < held.median_us:
-            standing[_question(record)] = record
-    return [record for record in records if standing[_question(record)] is record]
+            standing[question(record)] = record
+    return [record for record in records if standing[question(record)] is record]
 
 
-def _question(record: Record) -> tuple[object, ...]:
+def question(record: Record) -> tuple[object, ...]:
     """Returns what records must share for one to supersede the other."""
     what = (record.workload, record.kernel, record.objective, record.mode)
     return record.arch, record.device, *what
+
+
+def place(record: Record) -> tuple[str, str, str]:
+    """Returns (arch, device, workload), of which one record is the best."""
+    return record.arch, record.device or "", str(record.workload)
 
 
 def _versions(record: Record) -> list[object]:
@@ -168,10 +173,14 @@ class Store:
         """
         best: dict[tuple[str, str, str], Record] = {}
         for record in filter(among, current(self.records())):
-            key = (record.arch, record.device or "", str(record.workload))
+            key = place(record)
             if key not in best or record.rank < best[key].rank:
                 best[key] = record
         return [best[key] for key in sorted(best)]
+
+    def remark(self, record: Record) -> str:
+        """Returns what must be said where this record is chosen; nothing, in a plain store."""
+        return ""
 
     def add(self, record: Record) -> Path:
         """Writes a record to the first root, and returns its file.

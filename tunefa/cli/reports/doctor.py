@@ -63,14 +63,18 @@ def _show_records(report: Mapping[str, Any], out: Console) -> None:
     counts, target = report["records"], report["target"]
     out.print(f"  {counts['serving']} of {counts['total']} can serve {target['device']}:")
     facts = {
-        "measured on it": counts["measured_on_it"],
+        "measured on it, confirmed": counts["confirmed"],
+        "measured on it, unconfirmed": counts["unconfirmed"],
         f"on other {target['arch']} devices": counts["measured_on_others"],
         "predicted": counts["predicted"],
     }
     out.print(text.facts({name: f"{count:,}" for name, count in facts.items()}, indent=4))
-    if counts["drifted"]:
-        made = text.plural(counts["drifted"], "record")
-        out.print(f"  of the best, {made} made with other compilers or kernel sources")
+    for reason in counts["not_confirmed_because"]:
+        out.print(f"  not confirmed: {reason}")
+    if counts["unconfirmed"]:
+        out.print("  The runtime uses an unconfirmed record if its config compiles.")
+    if counts["refused"]:
+        out.print(f"  The runtime does not use {text.plural(counts['refused'], 'record')}.")
 
 
 def _show_ascend(state: Mapping[str, Any], out: Console) -> None:
@@ -93,7 +97,8 @@ def _show_frozen(report: Mapping[str, Any], out: Console) -> None:
     out.print(f"  TUNEFA_FROZEN is {frozen['path']}", soft_wrap=True)
     records = text.plural(frozen["records"], "record")
     served = text.plural(len(frozen["workloads"]), "workload")
+    unconfirmed = f", {len(frozen['unconfirmed'])} unconfirmed" if frozen["unconfirmed"] else ""
     refused = f", {len(frozen['refused'])} refused" if frozen["refused"] else ""
-    out.print(f"  {records}; {served} served on {frozen['device']}{refused}:")
+    out.print(f"  {records}; {served} served on {frozen['device']}{unconfirmed}{refused}:")
     for workload in frozen["workloads"]:
         out.print(f"    {workload}", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -11,13 +12,18 @@ from rich.text import Text
 
 from tunefa.cli.reports import text
 from tunefa.compile import provenance
+from tunefa.compile.serving import Installed
 from tunefa.store.record import Record
 
 
 def to_data(records: Sequence[Record]) -> dict[str, Any]:
-    """Plain data for `--json`: the records, and in the same order what has changed since then."""
+    """Plain data for `--json`: the records, and in the same order whether each serves with what is
+    installed, why it is not confirmed, and what has changed since it was made."""
+    serving = [installed.serving(record) for installed in [Installed()] for record in records]
     return {
         "records": [record.to_dict() for record in records],
+        "serves": [found.state for found in serving],
+        "why": [found.why for found in serving],
         "drift": provenance.drifts(records),
     }
 
@@ -25,9 +31,9 @@ def to_data(records: Sequence[Record]) -> dict[str, Any]:
 def show(records: Sequence[Record], out: Console) -> list[Record]:
     """Prints a table for each chip and mode; predicted records have tables of their own.
 
-    Returns the records that were made with other compilers or kernel sources.
+    Returns the records that are not confirmed, or were measured with another driver.
     """
-    drifts = dict(zip(map(id, records), provenance.drifts(records), strict=True))
+    notes = _notes(records)
     grouped = groupby(sorted(records, key=text.chip), key=text.chip)
     for position, (chip, group) in enumerate(grouped):
         if position:
@@ -36,20 +42,37 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
         rows = text.table("workload", "us", "TFLOP/s", "date", right=("us", "TFLOP/s", "date"))
         for record in sorted(group, key=lambda each: str(each.workload)):
             rows.add_row(
-                _named(record, drifts[id(record)]),
+                _named(record, notes[id(record)]),
                 text.number(record.median_us, 1),
                 text.number(record.tflops, 1),
                 str(record.provenance["date"])[:10],
             )
         out.print(rows)
-    return [record for record in records if drifts[id(record)]]
+    return [record for record in records if notes[id(record)]]
+
+
+def _notes(records: Sequence[Record]) -> dict[int, str]:
+    """What is to be said of each record, by its id: that it is unconfirmed or does not serve, and
+    why; or which driver it was measured with, if this machine has another."""
+    installed, notes = Installed(), {}
+    words = {"unconfirmed": "unconfirmed", "refused": "does not serve"}
+    for record, drift in zip(records, provenance.drifts(records), strict=True):
+        found = installed.serving(record)
+        since = f"since then: {', '.join(drift)}" if drift else ""
+        notes[id(record)] = f"{words[found.state]}: {found.why}" if found.why else since
+    return notes
+
+
+def reasons(records: Sequence[Record], installed: Installed) -> list[str]:
+    """Returns why records are not confirmed, with how many, such as `35 measured with ...`."""
+    counts = Counter(installed.serving(record).why for record in records)
+    return [f"{count:,} {why}" for why, count in counts.items()]
 
 
 def remedy(drifted: Sequence[Record]) -> tuple[str, str]:
-    """Returns a label and the command that renews these records: a race, or a new search."""
+    """Returns a label and the command that confirms these records: a race, or a new search."""
     devices = [record.device for record in drifted if record.device]
-    count = text.plural(len(devices) or len(drifted), "record")
-    label = f"Next: renew {count} from before an upgrade"
+    label = f"Next: confirm {text.plural(len(devices) or len(drifted), 'record')}"
     if devices:
         return f"{label}, on {', '.join(dict.fromkeys(devices))}", "tunefa verify"
     first = drifted[0]
@@ -57,11 +80,11 @@ def remedy(drifted: Sequence[Record]) -> tuple[str, str]:
     return f"{label} by a new search, for example", line
 
 
-def _named(record: Record, drift: Sequence[str]) -> Text:
+def _named(record: Record, note: str) -> Text:
     """The cell of a record: workload, config, and why it may not be the best any more."""
     lines = [f"{record.kernel} {text.config_text(record.config)}"]
     if record.not_certified:
         lines.append(f"not certified: {record.not_certified}")
-    if drift:
-        lines.append(f"since then: {', '.join(drift)}")
+    if note:
+        lines.append(note)
     return Text.assemble(str(record.workload), *((f"\n{line}", "dim") for line in lines))

@@ -14,8 +14,8 @@ A language is a module in this folder, found by its file name, with these functi
 * `why_no_compiler(arch) -> str | None`: why it cannot compile for an arch, and what to install;
   None if it can; missing if the compiler is a requirement of tunefa;
 * `versions() -> dict[str, str | None]`: the versions of its toolchain, for provenance;
-* `quick_versions() -> dict[str, str | None]`: the versions that are known without importing a
-  compiler; missing if this is only Triton's version;
+* `quick_versions() -> dict[str, str | None]`: those of them that tell toolchains apart, without
+  importing a compiler; None for what is not installed; missing if `versions` is as quick;
 * `trial_key(case, config) -> Hashable`: equal for configs that must have equal trials, before they
   are compiled; missing if there are no such configs.
 

@@ -12,11 +12,18 @@ from typing import Any
 
 from tunefa.compile.contract import Compiled
 from tunefa.compile.languages import triton
-from tunefa.compile.languages.triton import binary_key, prepare, versions
+from tunefa.compile.languages.triton import binary_key, prepare, quick_versions, versions
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 
-__all__ = ["binary_key", "compile", "prepare", "versions", "why_no_interpreter"]
+__all__ = [
+    "binary_key",
+    "compile",
+    "prepare",
+    "quick_versions",
+    "versions",
+    "why_no_interpreter",
+]
 
 
 _DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")

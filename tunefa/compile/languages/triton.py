@@ -31,6 +31,7 @@ that was timed is the one that runs, and a call neither hashes its arguments nor
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import tempfile
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 # The line "PTXAS error: Internal Triton PTX codegen error" comes before ptxas' own errors.
 _TELLING = re.compile(r"\bfatal\b|(?<!PTXAS )\berror\s*:")
+_VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)""", re.MULTILINE)
 _SPILL_STORE = re.compile(r"\bSTL(?:\.(\d+))?\b")
 
 
@@ -209,6 +211,15 @@ def versions() -> dict[str, str]:
     output = _tool("ptxas", "--version")
     release = re.search(r"V(\d+\.\d+\.\d+)", output)
     return {"triton": triton.__version__, "compiler": f"ptxas {release[1] if release else '?'}"}
+
+
+def quick_versions() -> dict[str, str | None]:
+    """Returns the version of `triton`, read from its file; None if it is not installed."""
+    found = importlib.util.find_spec("triton")
+    if found is None or found.origin is None:
+        return {"triton": None}
+    named = _VERSION.search(Path(found.origin).read_text(encoding="utf-8", errors="replace"))
+    return {"triton": named[1] if named else installed().__version__}
 
 
 def _release(version: str) -> tuple[int, ...]:
