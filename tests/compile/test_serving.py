@@ -14,6 +14,7 @@ from tests.support.sample_records import dated, measured, predicted
 from tunefa.compile import languages, serving
 from tunefa.compile.serving import CONFIRMED, Installed, Serving, UsableStore
 from tunefa.errors import TunefaError
+from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Target
 from tunefa.store.record import Record
 
@@ -97,6 +98,16 @@ def test_what_does_not_serve(record: Record, why: str) -> None:
     found = Installed().serving(record)
     assert found.state == "refused" and found.why.startswith(why)
     assert Installed().remark(record) == ""
+
+
+def test_what_failed_with_other_compilers_is_no_reason(versions: dict[str, Any]) -> None:
+    noted = serving.failed(made_with(**NOW), kernels.load(OURS), "wrong")
+    noted.provenance[serving.FAILED]["triton"] = "3.6.0"
+    assert Installed().serving(noted) == CONFIRMED
+    versions["triton"] = "3.6.0"
+    assert Installed().serving(noted).state == "refused"
+    odd = replace(noted, provenance={**noted.provenance, serving.FAILED: "yes"})
+    assert Installed().serving(odd).state == "unconfirmed"
 
 
 @pytest.mark.parametrize(

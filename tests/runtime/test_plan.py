@@ -39,7 +39,7 @@ from tunefa.store.record import Record
         ([record(TMA, "b2_h8_kv2_q64_d64_bf16_causal")], "nearest", TMA),
         ([record(TMA, device="NVIDIA H100")], "other-device", TMA),
         ([record(TMA, device=None, objective="predicted", mode=None)], "predicted", TMA),
-        ([record(TMA, "b2_h8_kv2_q16_d64_fp16_causal")], "default", DEFAULT),
+        ([record(TMA, "b2_h8_kv2_q16_d64_fp32_causal")], "default", DEFAULT),
     ],
 )
 def test_says_what_lookup_found(

@@ -12,6 +12,7 @@ import pytest
 from tests.support.own_kernels import OwnKernels
 from tests.support.sample_records import measured
 from tunefa.compile import provenance
+from tunefa.compile.serving import Installed, Serving, UsableStore
 from tunefa.measure.measured import without_race
 from tunefa.measure.objective import Raced
 from tunefa.search import verify
@@ -169,6 +170,25 @@ def test_a_loser_gives_way(us: dict[int, float | Outcome], winner: Config) -> No
 def test_one_that_fails_is_flagged(outcome: Outcome) -> None:
     found = verified({16: outcome, 1: 100.0, 4: 100.0})
     assert found.finding == "failed" and found.why == f"{outcome}: because" and found.regressed
+
+
+@pytest.mark.parametrize("outcome", ["wrong", "crashed", "compile_failed", "timeout"])
+def test_one_that_does_not_work_no_longer_serves(outcome: Outcome, tmp_path: Path) -> None:
+    shipped, user = Store([tmp_path / "shipped"]), Store([tmp_path / "user", tmp_path / "shipped"])
+    shipped.add(replace(record(), provenance={**provenance.of(KERNEL), "triton": "3.6.0"}))
+    (old,) = UsableStore(user, Installed()).records()
+    found = verified({16: outcome, 1: 100.0, 4: 100.0}, old)
+    if outcome == "timeout":  # the machine may have been busy
+        assert found.instead is None
+        return
+    assert found.instead is not None
+    user.add(found.instead)
+    assert UsableStore(user, Installed()).records() == []
+    (noted,) = user.records()
+    why = f"found not to work with these compilers: {outcome}: because"
+    assert Installed().serving(noted) == Serving("refused", why)
+    mended = verified({16: 100.0, 1: 106.0, 4: 101.0}, noted).instead
+    assert mended is not None and Installed().serving(mended).state == "confirmed"
 
 
 def test_one_that_the_rules_refuse_today_is_flagged_without_a_run() -> None:

@@ -41,8 +41,9 @@ def command(
     measured in, against the kernel's default and the runner-up that the record holds. Records come
     first whose kernel's source or compilers changed, then those with the smallest lead. If a record
     loses, the winner's record is stored in its place. If it still wins, but was made with other
-    compilers or another kernel source, a new record of the same config is stored. The exit status
-    is 3 if a record lost, does not run, or is wrong.
+    compilers or another kernel source, a new record of the same config is stored: it is confirmed.
+    A record that does not compile, crashes or is wrong no longer serves with these compilers. The
+    exit status is 3 if a record lost, does not run, or is wrong.
 
     Needs a GPU.
     """

@@ -6,14 +6,15 @@ It is decided here alone: the runtime, lock files and all reports ask this modul
 * `unconfirmed` if only a compiler is another one, or none is installed to compare with. Its config
   probably compiles to working code: the runtime tries it, and `tunefa verify` confirms it;
 * `refused` if its kernel is not installed or has another source (other than in comments and names,
-  see `tunefa.store.source_hashes`), or if a rule refuses its config; and, where a device is asked
-  about, if it was not measured on that device.
+  see `tunefa.store.source_hashes`), if a rule refuses its config, or if `tunefa verify` found that
+  it does not work with these compilers; and, where a device is asked about, if it was not measured
+  on that device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tunefa.compile import provenance
@@ -39,6 +40,9 @@ class Serving:
 
 
 CONFIRMED = Serving("confirmed")
+FAILED = "failed"
+"""The key in a record's provenance of the compilers with which `tunefa verify` found that it does
+not work, and why: `{triton: 3.7.1, compiler: ptxas 12.8.93, why: ...}`."""
 
 
 class Installed:
@@ -94,6 +98,8 @@ class Installed:
         if record.source_hash != now["source_hash"]:
             hashes = f"({record.source_hash}, and this machine has {now['source_hash']})"
             return Serving("refused", f"{verb} with another source of {record.kernel} {hashes}")
+        if why := _failed(record, now):
+            return Serving("refused", f"found not to work with these compilers: {why}")
         others = provenance.other_compilers(record, now)
         if not others:
             return CONFIRMED
@@ -156,6 +162,22 @@ def is_measured_on(record: Record, target: Target) -> bool:
     """Returns whether the record was measured on a device of the target's name."""
     # Names are compared exactly: a part of a chip (MIG) and its PCIe board are other devices.
     return (record.arch, record.device) == (target.arch.name, target.device.name)
+
+
+def failed(record: Record, kernel: Kernel, why: str) -> Record:
+    """Returns the record with the note that it does not work with the compilers of this machine."""
+    made = provenance.of(kernel)
+    note = {key: made[key] for key in ("triton", "compiler") if key in made}
+    return replace(record, provenance={**record.provenance, FAILED: {**note, "why": why}})
+
+
+def _failed(record: Record, now: Mapping[str, Any]) -> str | None:
+    """Why the record does not work with the compilers in `now`; None if that is not known."""
+    note = record.provenance.get(FAILED)
+    if not isinstance(note, Mapping):
+        return None
+    same = all(note.get(key) == now[key] for key in ("triton", "compiler") if key in now)
+    return str(note.get("why")) if same else None
 
 
 def _other(change: tuple[str, str | None, str | None]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from tunefa.compile import languages, provenance
+from tunefa.compile import languages, provenance, serving
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.measure.measured import gpu_objective
@@ -56,7 +56,8 @@ class Verified:
     drift: list[str]
     """The versions that have changed since the record was measured."""
     instead: Record | None = None
-    """The record to store in its place: of another config, or of the same config as it is today."""
+    """The record to store in its place: of another config, of the same config as it is today, or
+    itself with the note that it does not work."""
 
     @property
     def regressed(self) -> bool:
@@ -196,15 +197,26 @@ def _raced(entry: _Entry, until: float) -> Verified | None:
         return None
     mine, others = trials[0], [t for t in trials[1:] if t.outcome == "ok"]
     if mine.outcome != "ok":
-        return Verified(record, "failed", f"{mine.outcome}: {mine.reason}", drift)
+        return _failed(entry, mine)
     raced = evaluator.race([mine, *others], entry.default, until)
     mine = next(t for t in raced.trials if t.config == record.config)
     if raced.winner is None or raced.certificate is None or mine.outcome != "ok":
-        return Verified(record, "failed", f"{mine.outcome}: {mine.reason}", drift)
+        return _failed(entry, mine)
     if refused := raced.certificate.get("refused"):
         return Verified(record, "undecided", f"not certified: {refused}", drift)
     best = Winner(entry.case.kernel, raced.winner, raced.certificate, record.mode)
     return _decided(record, best, mine, entry.case.target, drift)
+
+
+def _failed(entry: _Entry, mine: Trial) -> Verified:
+    """The finding for a record whose config does not run or is wrong.
+
+    If that is due to its code, it is noted in the record, which then no longer serves here.
+    """
+    why = f"{mine.outcome}: {mine.reason}"
+    is_of_code = mine.outcome in ("compile_failed", "crashed", "wrong")
+    noted = serving.failed(entry.record, entry.case.kernel, why) if is_of_code else None
+    return Verified(entry.record, "failed", why, entry.drift, noted)
 
 
 def _decided(
@@ -223,7 +235,7 @@ def _decided(
         claims = {"decision": why, "gain_over_default": None, "runner_up": second}
         best = replace(best, trial=mine, certificate=certificate | claims)
     instead = None
-    if lost or drift:
+    if lost or drift or serving.FAILED in record.provenance:
         notes = {"verified": record.provenance["date"], "trials": racers}
         instead = best.record(record.workload, target.arch, target.device.name, notes)
     return Verified(record, "swapped" if lost else "kept", why, drift, instead)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from tunefa.errors import TunefaError
@@ -115,6 +116,13 @@ class Record:
     def source_hash(self) -> str:
         """The hash of the kernel's source; of hashes with equal machine code, the newest."""
         return same_code(self.kernel, self.provenance["source_hash"])
+
+    @cached_property
+    def origin(self) -> tuple[object, ...]:
+        """What two copies of one record share, whatever was noted in their provenance since."""
+        made = (self.provenance["source_hash"], self.provenance["date"])
+        what = (self.kernel, self.arch, self.device, self.workload, self.objective, self.mode)
+        return *what, *made, *sorted(self.config.items())
 
     @property
     def rank(self) -> tuple[bool, bool, bool, float, float]:

@@ -149,7 +149,8 @@ def _versions(record: Record) -> list[object]:
 class Store:
     """Records in several roots: folders of YAML files, or single files.
 
-    Of equal records, the one in the earlier root counts. New records are written to the first root.
+    Of copies of a record (see `Record.origin`), the one in the earlier root counts. New records are
+    written to the first root.
     There are no locks: each record has its own file, which is replaced in one step, so searches
     that run at the same time do not lose results.
     """
@@ -164,7 +165,11 @@ class Store:
         Files that did not change since the last call are not read again. A file that cannot be read
         is left out, with a warning.
         """
-        return [record for path in self._files() for record in self._read_cached(path)]
+        found: dict[tuple[object, ...], Record] = {}
+        for path in self._files():
+            for record in self._read_cached(path):
+                found.setdefault(record.origin, record)
+        return list(found.values())
 
     def best(self, among: Callable[[Record], bool] = lambda _: True) -> list[Record]:
         """Returns the best current record of each (arch, device, workload), sorted by these three.
