@@ -51,6 +51,7 @@ def test_one_that_still_wins_is_stored_anew(run: Run, canned: Canned) -> None:
     assert raced == [measured(mode="eager")]
     assert "kept      fwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal (eager)\n" in out
     assert "triton 3.6.0 -> 3.7.1" in out and "now:" not in out
+    assert "          confirmed with these compilers\n" in out
     assert store.default_store().best() == [anew]
 
 

@@ -32,7 +32,7 @@ def locked(records: Sequence[Record], unconfirmed: bool) -> Sequence[Record]:
 
 def marked(records: Sequence[Record]) -> str:
     """The words for how many of these records are marked as unconfirmed; empty for none."""
-    count = sum(MARK in record.provenance for record in records)
+    count = sum(bool(record.provenance.get(MARK)) for record in records)
     return f", {count} of them unconfirmed" if count else ""
 
 

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from tunefa.search.verify import Verified
 
 
+_STORED = {
+    "kept": "confirmed with these compilers",
+    "failed": "no longer serves with these compilers",
+}
+"""What is said of a record that was stored anew, by the finding."""
+
+
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[FILE]...", type=click.Path(path_type=Path))
 @click.option("--budget", metavar="B", help=(
@@ -114,6 +121,8 @@ def _show(found: Verified, out: Console) -> None:
     out.print(f"          {found.why}", style="dim")
     for change in found.drift:
         out.print(f"          {change}", style="dim")
+    if found.instead is not None and found.finding in _STORED:
+        out.print(f"          {_STORED[found.finding]}", style="dim")
     if found.instead is not None and found.finding == "swapped":
         out.print(f"          now: {text.config_text(found.instead.config)}")
 

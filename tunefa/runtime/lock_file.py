@@ -82,7 +82,7 @@ class LockFile:
         found = installed.serving(record, target)
         if found.state == "refused":
             raise self.cannot(record, f"it was {found.why}")
-        if found.state == "unconfirmed" and MARK not in record.provenance:
+        if found.state == "unconfirmed" and not record.provenance.get(MARK):
             raise self.cannot(record, f"it was {found.why}", "export it with --unconfirmed")
         return installed.kernel(record.kernel), installed.remark(record)
 
@@ -131,7 +131,7 @@ class LockFile:
         It imports the file first, so that records of other machines are kept.
         """
         path = shlex.quote(str(self.path))
-        marked = any(MARK in record.provenance for record in self.records)
+        marked = any(record.provenance.get(MARK) for record in self.records)
         return (
             f"tunefa import {path} && tunefa search -w {workload} && tunefa export {path} --frozen"
             f"{' --unconfirmed' if marked else ''}"
