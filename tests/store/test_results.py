@@ -290,13 +290,3 @@ def test_two_processes_lose_nothing(tmp_path: Path) -> None:
     found = sorted(record.config["BLOCK_M"] for record in kept.records() if record.median_us > 400)
     assert found == list(range(40))
     assert len(files(tmp_path)) == 41
-
-
-def test_a_copy_in_an_earlier_root_counts(tmp_path: Path) -> None:
-    """A note in the provenance makes a copy, another config or date another record."""
-    here = Store([tmp_path / "user", tmp_path / "shipped.yaml"])
-    made = {**measured().provenance, "note": "not as shipped"}
-    others = [measured(config={**CONFIG, "BLOCK_M": 64}), measured(provenance=dated("2026-01-01"))]
-    here.add(noted := measured(provenance=made))
-    store.write(tmp_path / "shipped.yaml", [measured(), *others])
-    assert here.records() == [noted, *others]
