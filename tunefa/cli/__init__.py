@@ -94,7 +94,9 @@ def _plain_warnings() -> Iterator[None]:
     epilog="Only measuring needs a GPU. Without one, `search` compiles for the chip that --arch "
     "names and predicts times; `verify` needs a GPU; all other commands work without one. "
     "Exit status: 0 success, 1 an error that you can correct, 2 wrong usage, 3 nothing valid was "
-    "found, 130 interrupted.",
+    "found, 130 interrupted. "
+    'The shell completes names after eval "$(_TUNEFA_COMPLETE=bash_source tunefa)" (zsh_source in '
+    "zsh).",
 )
 @click.version_option(__version__, "--version", message="tunefa %(version)s")
 def main() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
-from tunefa.cli import targets
+from tunefa.cli import each_workload, targets
 from tunefa.cli.reports import explanation as reports
 from tunefa.cli.reports import npu_explanation as npu_reports
 from tunefa.cli.reports import text
@@ -49,26 +48,38 @@ def command(
     memory, how many cycles a step takes in each pipe, and which of them limits the config. For an
     NPU it shows how much the config needs of each memory of a core.
 
-    Compiles the config for the chip, which takes seconds. Needs no GPU.
+    Of several workloads (-w or --model repeated, a model with several kinds of layers) each is
+    explained. Compiles the config for the chip, which takes seconds. Needs no GPU.
     """
+    parts = each_workload.served(selection, [name] if name else [])
+    out = text.console()
+    documents = []
+    for place, part in enumerate(parts):
+        each_workload.announce(parts, place)
+        explanation, origin = _explained(part, chosen, name, no_compile)
+        documents.append({"origin": origin, **explanation.to_data()})
+        if not as_json:
+            if isinstance(explanation, NpuExplanation):
+                npu_reports.show(explanation, origin, out)
+            else:
+                reports.show(explanation, origin, out)
+            text.print_command(out, *_next(explanation, part))
+    if as_json:
+        text.emit_json({"workloads": documents} if len(parts) > 1 else documents[0])
+
+
+def _explained(
+    selection: Selection, chosen: str | None, name: str | None, no_compile: bool
+) -> tuple[Explanation | NpuExplanation, str]:
+    """Returns what limits the config for one workload, and where the config comes from."""
     workload, target = selection.workload, selection.target
     serving = kernels.serving(workload, target.arch, [name] if name else ())
     cases = [Case(kernel, workload, target) for kernel in serving]
     case, config, origin = _choose(cases, chosen, selection.present)
     trial = None if no_compile else _compile(case, config)
-    out = text.console()
-    explanation: Explanation | NpuExplanation
     if isinstance(target.arch, NpuArch):
-        explanation = npu_reports.explain(case, config, trial)
-        show: Callable[[], None] = partial(npu_reports.show, explanation, origin, out)
-    else:
-        explanation = reports.explain(case, config, trial)
-        show = partial(reports.show, explanation, origin, out)
-    if as_json:
-        text.emit_json({"origin": origin, **explanation.to_data()})
-        return
-    show()
-    text.print_command(out, *_next(explanation, selection))
+        return npu_reports.explain(case, config, trial), origin
+    return reports.explain(case, config, trial), origin
 
 
 def _choose(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tunefa.cli import export_frozen, files
+from tunefa.cli import completion, export_frozen, files
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.errors import TunefaError
@@ -21,7 +21,7 @@ from tunefa.store.record import Record
 
 @click.command()
 @click.argument("destination", metavar="DEST")
-@click.option("--format", "name", metavar="NAME", help=(
+@click.option("--format", "name", metavar="NAME", shell_complete=completion.formats, help=(
     f"Format: {', '.join(exports.names())}.  [default: by DEST's suffix; yaml for -]"))  # fmt: skip
 @record_options
 @click.option("--from", "origin", metavar="FILE", type=click.Path(path_type=Path),

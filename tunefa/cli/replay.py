@@ -24,12 +24,13 @@ class _Place:
 def selection(landscape: Landscape, given: Selection) -> Selection:
     """Selects the landscape's workload and chip. Raises TunefaError where options say otherwise."""
     place = _Place(landscape.workload, landscape.target.arch.name, landscape.target.device.name)
-    if mismatch := given.mismatch(place):
+    others = [f"-w {text}" for text in given.texts if Workload.parse(text) != place.workload]
+    if mismatch := next(iter(others), given.mismatch(place)):
         raise TunefaError(
             f"{landscape.path} holds {place.workload} on {place.device} ({place.arch}), which does "
             f"not match {mismatch}: leave that out"
         )
-    return Selection(text=str(place.workload), arch=place.arch, device=place.device)
+    return Selection(texts=(str(place.workload),), arch=place.arch, device=place.device)
 
 
 def kernel_names(landscape: Landscape, given: Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tunefa.cli import files
-from tunefa.cli import replay as replaying
+from tunefa.cli import each_workload, files, search_requests
 from tunefa.cli.exit_codes import INTERRUPTED, NOTHING_VALID
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import SELECTING, Selection, workload_options
-from tunefa.compile import languages
-from tunefa.errors import TunefaError, unknown
 from tunefa.search import strategies
 from tunefa.search.budget import Budget
-from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import NpuArch
-from tunefa.spec.trial import MODES, Mode
-from tunefa.store import exports, landscape
+from tunefa.spec.trial import MODES
+from tunefa.store import exports
 from tunefa.store import results as store
 
 if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
@@ -64,7 +61,7 @@ NPU_BUDGET = "150s"
               help="For an NPU: formulas say which configs fit, not the compiler.")  # fmt: skip
 @click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
               help="Continue the newest search of the same workload, chip and kernels, or that "
-              "of a journal; its trials count in a budget of trials.")  # fmt: skip
+              "of a journal; it knows them. Its trials count in a budget of trials.")  # fmt: skip
 @click.option("--storage", metavar="URL",
               help="Database for the Optuna study, such as sqlite:///study.db.  "
               "[default: a file beside the journal]")  # fmt: skip
@@ -88,36 +85,76 @@ def command(
     compiler says which configs fit (run `tunefa ascend setup` first), and a latency model says how
     long they take; such a record is `modelled`, or `estimated` with --estimate.
 
+    Several workloads (-w or --model repeated, a model with several kinds of layers) are searched
+    one after the other. Each has a record of its own, and --budget is for each of them.
+
     Needs no GPU, but only measures with one. A time budget counts from the start until the record
     is stored. Ctrl-C ends the search and keeps the best config so far; --resume continues it, also
-    after a crash.
+    after a crash. The exit status is 3 if one of the workloads has no valid config.
     """
     # BLAS gets one thread, before numpy is imported here and in the processes that compile:
     # matrices are small, and threads that wait keep the cores busy. On two cores, a proposal takes
     # 44 ms with one thread and 171 ms with two.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if resume and replay is None:
+        selection = search_requests.completed(selection, Path(resume), how)
     how["budget"] = _budget(selection, how["budget"], how["estimate"], replay is not None)
     if out is not None:
         files.check(out, exports.for_path(out))
     if replay is None:
-        request = _compilable(_request(selection, **how), how["names"])
+        parts = each_workload.served(selection, how["names"])
+        if resume and len(parts) > 1:
+            raise click.UsageError(
+                f"--resume {resume} continues one search: give one workload, or --resume alone"
+            )
+        requests = search_requests.of_each(parts, **how)
     else:
         if resume is not None or out is not None:
             option = "--out" if resume is None else "--resume"
             raise click.UsageError(
                 f"--replay stores nothing that {option} could use: leave out one of them"
             )
-        request = _replaying(replay, selection, **how)
-    if resume is not None:
-        request = _continuing(request, Path(resume) if resume else None)
-    result = _run(request)
-    if out is not None and result.record is not None:
-        content = exports.get(exports.for_path(out)).dump([result.record])
-        files.write(out, content, exports.for_path(out))
-    _report(result, selection, out, as_json)
-    if result.interrupted:
+        parts = [selection]
+        requests = [search_requests.replaying(replay, selection, **how)]
+    _search_each(parts, requests, resume, out, as_json)
+
+
+def _search_each(
+    parts: Sequence[Selection],
+    requests: Sequence[Request],
+    resume: str | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Searches the workloads one after the other, and reports each. Ends with the exit status."""
+    results: list[Result] = []
+    if len(requests) > 1:
+        each = requests[0].budget
+        share = f"{each.trials} trials" if each.seconds is None else f"{each.seconds:g} s"
+        click.echo(f"{len(requests)} workloads, one after the other, {share} for each", err=True)
+    for place, (part, request) in enumerate(zip(parts, requests, strict=True)):
+        if request.replay is None:
+            each_workload.announce(parts, place)
+        if resume is not None:
+            request = search_requests.continuing(request, Path(resume) if resume else None)
+        if place:  # the budget is for each: the first one's counts from the start of the command
+            request = replace(request, budget=replace(request.budget, start=time.monotonic()))
+        results.append(_run(request))
+        records = [result.record for result in results if result.record is not None]
+        if out is not None and records:
+            content = exports.get(exports.for_path(out)).dump(records)
+            files.write(out, content, exports.for_path(out))
+        if not as_json:
+            _report(results[-1], part, out)
+        if results[-1].interrupted:
+            break
+    if as_json:
+        _emit(results, out, several=len(requests) > 1)
+    if results[-1].interrupted:
+        for left in requests[len(results) :]:
+            click.echo(f"Not searched: {left.workload}", err=True)
         sys.exit(INTERRUPTED)
-    if result.record is None:
+    if any(result.record is None for result in results):
         sys.exit(NOTHING_VALID)
 
 
@@ -130,74 +167,6 @@ def _budget(selection: Selection, given: str | None, estimate: bool, replayed: b
     if npu and given is None:
         return replace(Budget.parse(NPU_BUDGET), start=budget.start)
     return budget
-
-
-def _request(
-    selection: Selection,
-    budget: Budget,
-    names: tuple[str, ...],
-    strategy: str,
-    mode: Mode | None,
-    **rest: Any,
-) -> Request:
-    """Makes the request. Raises TunefaError for wrong names, before anything starts."""
-    workload = selection.workload
-    if strategy not in strategies.names():
-        raise unknown("strategy", strategy, strategies.names())
-    target = selection.target
-    if mode is not None and not selection.present:
-        click.echo(
-            f"--mode {mode} has no effect: nothing is measured for a chip of another machine.",
-            err=True,
-        )
-    serving = tuple(kernels.serving(workload, target.arch, names))
-    from tunefa.search.request import Request
-
-    return Request(
-        workload=workload,
-        target=target,
-        measured=selection.present,
-        kernels=serving,
-        budget=budget,
-        strategy=strategy,
-        mode=mode or "eager",
-        **rest,
-    )
-
-
-def _compilable(request: Request, named: Sequence[str]) -> Request:
-    """Leaves out the kernels that cannot be compiled here, and says so on standard error.
-
-    Raises TunefaError where one of them was asked for by name, or no kernel is left.
-    """
-    if request.estimate:
-        return request
-    lacking = languages.without_compiler(request.kernels, request.target.arch)
-    left = tuple(kernel for kernel in request.kernels if kernel.name not in lacking)
-    for name, why in lacking.items():
-        if name in named or not left:
-            formulas = isinstance(request.target.arch, NpuArch)
-            raise TunefaError(f"{why}, or use --estimate to go on without it" if formulas else why)
-        click.echo(f"{name} is left out: {why}", err=True)
-    return replace(request, kernels=left)
-
-
-def _replaying(path: Path, selection: Selection, names: tuple[str, ...], **how: Any) -> Request:
-    """The request to search a recorded landscape: its workload, its chip and its trials."""
-    recorded = landscape.load(path)
-    chosen = replaying.selection(recorded, selection)
-    kernel_names = replaying.kernel_names(recorded, names)
-    request = _request(chosen, names=kernel_names, **how)
-    return replace(request, measured=recorded.measured, target=recorded.target, replay=recorded)
-
-
-def _continuing(request: Request, named: Path | None) -> Request:
-    """Adds the journal to continue, if there is one, and says which on standard error."""
-    from tunefa.search import resume
-
-    found = resume.find(request, named)
-    click.echo(found.message, err=True)
-    return replace(request, resume=found.path)
 
 
 def _run(request: Request) -> Result:
@@ -213,12 +182,17 @@ def _run(request: Request) -> Result:
         return search.search(request, known, reporter)
 
 
-def _report(result: Result, selection: Selection, out: Path | None, as_json: bool) -> None:
+def _emit(results: Sequence[Result], out: Path | None, several: bool) -> None:
+    """Prints one JSON document: that of the search, or `workloads` with those of several."""
     from tunefa.cli.reports import search as reports
 
-    if as_json:
-        text.emit_json(reports.to_data(result, out))
-        return
+    documents = [reports.to_data(result, out) for result in results]
+    text.emit_json({"workloads": documents} if several else documents[0])
+
+
+def _report(result: Result, selection: Selection, out: Path | None) -> None:
+    from tunefa.cli.reports import search as reports
+
     console = text.console()
     reports.show(result, out if result.record else None, console)
     text.print_command(console, *_next(result, selection, out))
@@ -231,7 +205,9 @@ def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, 
         return "Next: measure on the chip itself", text.command("tunefa", "search", *asked)
     problem = [*selection.chip_words, "-w", str(result.request.workload)]
     if result.interrupted:
-        line = text.command("tunefa", "search", *problem, *_given(), "--resume")
+        named = click.get_current_context().params["resume"]  # a journal knows the rest
+        words = ["--resume", str(result.journal)] if named else [*problem, "--resume"]
+        line = text.command("tunefa", "search", *_given(), *words)
         return "Next: continue the search", line
     if result.record is None:
         if not result.finished:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from tunefa.cli import each_workload
 from tunefa.cli.reports import space as reports
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, workload_options
@@ -24,17 +26,34 @@ def command(selection: Selection, names: tuple[str, ...], as_json: bool) -> None
     """Show a kernel's parameters, how many configs its rules allow for a workload, how many each
     rule refuses, and the default config.
 
-    Needs no GPU and compiles nothing.
+    Of several workloads (-w or --model repeated, a model with several kinds of layers) each is
+    shown. Needs no GPU and compiles nothing.
     """
+    parts = each_workload.served(selection, names)
+    documents = []
+    for place, part in enumerate(parts):
+        each_workload.announce(parts, place)
+        found = _counted(part, names)
+        spaces = [counted.to_data() for counted in found]
+        arch = part.target.arch.name
+        documents.append({"workload": str(part.workload), "arch": arch, "spaces": spaces})
+        if not as_json:
+            _show(found, part)
+    if as_json:
+        text.emit_json({"workloads": documents} if len(parts) > 1 else documents[0])
+
+
+def _counted(selection: Selection, names: tuple[str, ...]) -> list[reports.Counted]:
+    """Returns the spaces of the kernels that serve one workload."""
     workload, arch = selection.workload, selection.target.arch
     serving = kernels.serving(workload, arch, names)
-    found = [
+    return [
         reports.Counted(kernel, workload, arch, *_count(kernel, selection)) for kernel in serving
     ]
-    if as_json:
-        spaces = [counted.to_data() for counted in found]
-        text.emit_json({"workload": str(workload), "arch": arch.name, "spaces": spaces})
-        return
+
+
+def _show(found: Sequence[reports.Counted], selection: Selection) -> None:
+    """Prints the spaces for one workload, and the next command."""
     out = text.console()
     for place, counted in enumerate(found):
         if place:
@@ -42,7 +61,7 @@ def command(selection: Selection, names: tuple[str, ...], as_json: bool) -> None
         reports.show(counted, out)
     first = next((each for each in found if each.feasible.configs), None)
     if first is not None:
-        words = ("tunefa", "search", *selection.chip_words, "-w", str(workload))
+        words = ("tunefa", "search", *selection.chip_words, "-w", str(selection.workload))
         text.print_command(out, "Next: search it", text.command(*words))
 
 

@@ -1,7 +1,9 @@
 """The options for workload and chip, which are the same for every command.
 
-A command for one workload takes `workload` and `target` of the selection. A command that lists
-records asks which of them it selects, by `among`; an option that is not given selects all.
+A command that works on workloads takes them from `each` of the selection, one after the other: a
+repeated `-w` names several, and so does `--model` for a model with several kinds of layers. A
+command that lists records asks which of them it selects, by `among`; an option that is not given
+selects all.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from typing import Any, Protocol
 
 import click
 
-from tunefa.cli import targets
+from tunefa.cli import completion, model_options, option_values, targets
 from tunefa.cli.targets import ChosenTarget
-from tunefa.spec import model_preset as model_presets
+from tunefa.spec.model_layers import Model
 from tunefa.spec.target import Target
-from tunefa.spec.workload import DTYPES, Workload, parse_size
+from tunefa.spec.workload import DTYPES, Workload
 from tunefa.store.record import Record
 
 
@@ -36,31 +38,56 @@ class Selectable(Protocol):
 
 @dataclass(frozen=True)
 class Selection:
-    """The workload and chip that a user has given."""
+    """The workloads and the chip that a user has given."""
 
-    text: str | None = None
-    """`-w`."""
+    texts: tuple[str, ...] = ()
+    """`-w`, each time."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of Workload that were given one by one, with those of a model preset."""
+    """The fields of Workload that were given one by one."""
+    models: tuple[Model, ...] = ()
+    """`--model`, each time, with the kinds of layers that the other options leave."""
     arch: str | None = None
     device: str | None = None
     last: bool = False
     """Whether only the newest of the selected records is wanted."""
+    layers: str | None = None
+    """The layers of a model that have the workload, for a selection that `each` returned."""
+
+    chosen: ChosenTarget | None = None
+    """The chip, once it has been looked for."""
+
+    def each(self) -> list[Selection]:
+        """Returns a selection for each workload, which has that one only; there is at least one.
+
+        Raises TunefaError if a workload is not valid, and click.UsageError for none.
+        """
+        alone = replace(self, fields={}, models=(), chosen=self._chosen)
+        return [
+            replace(alone, texts=(str(workload),), layers=" and ".join(layers) or None)
+            for workload, layers in self._workloads().items()
+        ]
 
     @property
     def workload(self) -> Workload:
-        """The workload, defaults included. Raises TunefaError if it is not valid."""
-        if self.text is not None:
-            return Workload.parse(self.text)
-        if "seqlen_q" not in self.fields:
+        """The workload, defaults included; of several the first. Raises what `each` raises."""
+        return next(iter(self._workloads()))
+
+    def _workloads(self) -> dict[Workload, list[str]]:
+        """Returns the workloads, each with the layers of models that have it."""
+        if not self.texts and "seqlen_q" not in self.fields:
             raise click.UsageError(
                 "no workload: give --seqlen (query rows, such as --seqlen 8192) or -w WORKLOAD"
             )
-        return Workload.of(**self.fields)
+        found: dict[Workload, list[str]] = {Workload.parse(text): [] for text in self.texts}
+        for model in self.models:
+            for kind in model.kinds:  # a window that hides no key leaves the workload of another
+                layers = found.setdefault(kind.workload(self.fields), [])
+                layers.append(f"{model.name}, {model.share(kind)}")
+        return found or {Workload.of(**self.fields): []}
 
     @functools.cached_property
     def _chosen(self) -> ChosenTarget:
-        return targets.choose(self.arch, self.device)
+        return self.chosen or targets.choose(self.arch, self.device)
 
     @property
     def target(self) -> Target:
@@ -97,8 +124,11 @@ class Selection:
 
         Raises TunefaError for unknown names.
         """
-        if self.text is not None and placed.workload != Workload.parse(self.text):
-            return f"-w {self.text}"
+        if self.texts and placed.workload not in map(Workload.parse, self.texts):
+            return " ".join(f"-w {text}" for text in self.texts)
+        kinds = [kind for model in self.models for kind in model.kinds]
+        if self.models and not any(kind.has(placed.workload) for kind in kinds):
+            return " ".join(f"--model {model.name}" for model in self.models)
         fields = dict(self.fields)
         if "seqlen_q" in fields:
             fields.setdefault("seqlen_k", fields["seqlen_q"])
@@ -117,15 +147,6 @@ class Selection:
         if record.arch != target.arch.name:
             return False
         return not is_named or targets.same(record.device, target.device)
-
-
-def _size(ctx: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    """Reads the number of an option: `8192` or `8k`. `--window` counts the query's own key, and the
-    field `window_left` does not."""
-    if value is None:
-        return None
-    size = parse_size(value, option.opts[0])
-    return size - 1 if option.name == "window_left" else size
 
 
 _SIZE_OPTIONS = {
@@ -148,32 +169,40 @@ _SIZE_OPTIONS = {
 
 
 SELECTING = (
-    *("arch", "device", "model", *_SIZE_OPTIONS, "dtype", "causal", "softcap", "varlen", "text"),
+    *("arch", "device", "models", *_SIZE_OPTIONS, "dtype", "causal", "softcap", "varlen", "texts"),
 )
 """The parameters of a selection, by click's names."""
 
 _CHIP_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
-    ("--arch",): {"metavar": "NAME", "help": (
+    ("--arch",): {"metavar": "NAME", "shell_complete": completion.archs, "help": (
         "Chip family (sm90) or device (h200).  [default: this machine's GPU, else sm90]")},
-    ("--device",): {"metavar": "NAME", "help": "Device of the chip family, such as h200."},
+    ("--device",): {"metavar": "NAME", "shell_complete": completion.devices, "help": (
+        "Device of the chip family, such as h200.")},
 }  # fmt: skip
 
 _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
-    ("--model",): {"metavar": "PRESET", "help": (
-        "Take heads and head_dim from the preset of a language model, such as llama3-8b.")},
+    ("--model", "models"): {
+        "metavar": "MODEL", "multiple": True, "shell_complete": completion.models, "help": (
+            "The attention layers of a language model: a name such as gemma2-9b, or the path of a "
+            "Hugging Face config.json. Each kind of its layers (sliding window, global) is a "
+            "workload; a kind that tunefa cannot express is named and left out.")},
     **{
-        (flag, name): {"callback": _size, "metavar": "N", "help": text}
+        (flag, name): {"callback": option_values.size, "metavar": "N", "help": text}
         for name, (flag, text) in _SIZE_OPTIONS.items()
     },
-    ("--dtype",): {"metavar": "NAME", "help": f"{', '.join(DTYPES)}.  [default: bf16]"},
+    ("--dtype",): {
+        "metavar": "NAME", "callback": option_values.dtype, "shell_complete": completion.dtypes,
+        "help": (
+            f"{', '.join(DTYPES)}, or PyTorch's name, such as bfloat16.  [default: bf16]")},
     ("--causal/--full", "causal"): {"default": None, "help": (
         "Causal mask, aligned to the bottom right, or no mask.  [default: causal]")},
     ("--softcap",): {"is_flag": True, "default": None, "help": (
         "Soft-cap: scores are bounded by a tanh, as in Gemma 2.")},
     ("--varlen",): {"is_flag": True, "default": None, "help": (
         "Packed sequences of different lengths; --seqlen is the longest.")},
-    ("-w", "--workload", "text"): {"metavar": "WORKLOAD", "help": (
-        "The whole workload as one word, such as b4_h32_kv8_q4096_d128_bf16_causal.")},
+    ("-w", "--workload", "texts"): {"metavar": "WORKLOAD", "multiple": True, "help": (
+        "The whole workload as one word, such as b4_h32_kv8_q4096_d128_bf16_causal; may be "
+        "repeated.")},
 }  # fmt: skip
 
 
@@ -219,25 +248,18 @@ def _select(given: dict[str, Any]) -> Selection:
     Raises click.UsageError for two options that say the same thing, and TunefaError for unknown
     names.
     """
-    arch, device, model, text = (given.pop(name) for name in ("arch", "device", "model", "text"))
+    names, texts = given.pop("models") or (), given.pop("texts") or ()
+    arch, device = given.pop("arch"), given.pop("device")
     fields = {name: value for name, value in given.items() if value is not None}
-    if text is not None and (fields or model):
-        extra = ", ".join([*(["--model"] if model else []), *map(_flag, fields)])
+    if texts and (fields or names):
+        extra = ", ".join([*(["--model"] if names else []), *map(_flag, fields)])
         raise click.UsageError(f"-w names the whole workload: leave out {extra}, or -w")
-    if text is not None:
+    for text in texts:
         Workload.parse(text)
     if arch is not None or device is not None:
         targets.named(arch, device)
-    if model is not None:
-        shape = model_presets.load(model)
-        for name in ("heads", "heads_kv", "head_dim"):
-            if name in fields:
-                raise click.UsageError(
-                    f"--model {shape.name} has {name} {getattr(shape, name)}: "
-                    f"leave out {_flag(name)}, or --model"
-                )
-            fields[name] = getattr(shape, name)
-    return Selection(text, fields, arch, device)
+    models = tuple(model_options.loaded(name, fields, _flag) for name in names)
+    return Selection(texts, fields, models, arch, device)
 
 
 def _flag(name: str) -> str:

@@ -12,7 +12,8 @@ from tunefa.errors import TunefaError
 from tunefa.search.request import Request
 from tunefa.search.strategy import Strategy
 from tunefa.spec.space import Feasible
-from tunefa.spec.trial import Config, Trial, identity
+from tunefa.spec.trial import MODES, Config, Trial, identity
+from tunefa.spec.workload import Workload
 from tunefa.store import journal
 from tunefa.store.journal import Journal
 from tunefa.store.source_hashes import same_code
@@ -26,6 +27,42 @@ class FoundJournal:
 
     path: Path | None
     message: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the search of a journal was asked, as its header says."""
+
+    workload: Workload
+    arch: str
+    device: str
+    kernels: tuple[str, ...]
+    options: Mapping[str, Any]
+    """`mode`, `strategy`, `seed` and `estimate`, where the header has them."""
+
+
+def asked(path: Path) -> Asked:
+    """Returns what the search of a journal was asked.
+
+    Raises TunefaError if the journal cannot be read, or does not say it.
+    """
+    held = journal.header(path)
+    try:
+        names = {name: held[name] for name in ("workload", "arch", "device", "objective")}
+        options: dict[str, Any] = {
+            name: held[name] for name in ("mode", "strategy", "seed") if name in held
+        }
+        if not all(isinstance(each, str) for each in names.values()):
+            raise TypeError("its workload, arch, device and objective must be texts")
+        workload = Workload.parse(names["workload"])
+        if options.get("mode") not in (None, *MODES) or type(options.get("seed", 0)) is not int:
+            raise ValueError("its mode or its seed is not valid")
+    except (TunefaError, LookupError, TypeError, ValueError) as error:
+        raise TunefaError(
+            f"{path} does not say what was searched ({error}): give the workload as well"
+        ) from error
+    options["estimate"] = names["objective"] == "estimated"
+    return Asked(workload, names["arch"], names["device"], tuple(_made(held)), options)
 
 
 def header(request: Request) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from tunefa.errors import TunefaError, unknown
@@ -22,6 +23,12 @@ def names(vendor: str | None = None) -> list[str]:
         (path.stem for path in _FOLDER.glob("*.yaml")), key=lambda name: (len(name), name)
     )
     return every if vendor is None else [name for name in every if _load(name).vendor == vendor]
+
+
+def device_names(arch: str | None = None) -> list[str]:
+    """Returns the short names of all devices, or of one arch's devices."""
+    every = names() if arch is None else [arch]
+    return [device.match[0] for each in every for device in _load(each).devices]
 
 
 def load(name: str) -> Arch:
@@ -44,8 +51,7 @@ def find(name: str) -> tuple[Arch, Device]:
     """
     found = _find(name)
     if found is None:
-        devices = [device.match[0] for each in names() for device in _load(each).devices]
-        raise unknown("arch or device", name, [*names(), *devices])
+        raise _unknown(name)
     return found
 
 
@@ -87,6 +93,19 @@ def read(path: Path) -> Arch:
 
 
 _KINDS: Mapping[str, type[Arch]] = {"nvidia": GpuArch, "huawei": NpuArch}
+
+
+def _unknown(name: str) -> TunefaError:
+    """Returns the error for a name that is neither an arch nor a device: the nearest ones, and a
+    line for each arch with its devices."""
+    known = [*names(), *device_names()]
+    nearest = get_close_matches(name.strip().lower(), known, n=2, cutoff=0.7)
+    hint = f": did you mean {' or '.join(nearest)}?" if nearest else ": name one of these"
+    lines = []
+    for each in names():
+        devices = ", ".join(device for device in device_names(each) if device != each)
+        lines.append(f"  {each:<12} {devices}".rstrip())
+    return TunefaError("\n".join([f"unknown arch or device {name!r}{hint}", *lines]))
 
 
 @functools.cache  # archs are frozen, and their files do not change while tunefa runs

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
+from tunefa.spec import dtype_names
 from tunefa.spec.rounding import ceil_div
 
 OPS = ("fwd",)
@@ -278,14 +279,12 @@ def _parse_part(part: str) -> tuple[str, Any]:
     """Returns the field that one part of a workload's text sets, and its value."""
     if part in OPS:
         return "op", part
-    if part in DTYPES:
-        return "dtype", part
+    if (dtype := dtype_names.canonical(part)) in DTYPES:
+        return "dtype", dtype
     if part in _MASKS:
         return "causal", _MASKS[part]
-    if part == _SOFTCAP:
-        return "softcap", True
-    if part == _VARLEN:
-        return _VARLEN, True
+    if part in (_SOFTCAP, _VARLEN):
+        return part, True
     match = _PART.fullmatch(part)
     if match and match[1] in _SIZES:
         name = _SIZES[match[1]]
