@@ -35,7 +35,7 @@ def test_a_config_json_is_a_model(run: Run, tmp_path: Path) -> None:
     for name in (str(path), str(tmp_path)):
         said = run(*SPACE, "--model", name)
         assert "fwd_b1_h4_kv4_q8192_k8192_d64_bf16_causal on " in said.stdout
-        assert "says 'zebra', a model type that tunefa does not know" in said.stderr
+        assert "has the model_type 'zebra', which tunefa does not know: its" in said.stderr
     path.write_text("[]")
     error = run(*SPACE, "--model", str(path), code=1).stderr
     assert error == f"Error: {path} holds no mapping: it is not a model's config.json\n"

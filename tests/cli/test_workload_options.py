@@ -114,6 +114,21 @@ def test_mistakes_are_one_sentence(run: Run, arguments: str, error: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("h20o", ": did you mean h20 or h200?"),
+        ("mi300", ": name one of these"),
+        ("", ": name one of these"),
+    ],
+)
+def test_an_unknown_arch_is_answered_with_a_line_for_each(run: Run, name: str, hint: str) -> None:
+    said, *lines = run("space", "--seqlen", "64", "--arch", name, code=1).stderr.splitlines()
+    assert said == f"Error: unknown arch or device {name!r}{hint}"
+    assert [line.split()[0] for line in lines] == archs.names()
+    assert "  sm100        b200, gb200" in lines and "  ascend910b1" in lines
+
+
+@pytest.mark.parametrize(
     ("arguments", "error"),
     [
         ("", "no workload: give --seqlen"),

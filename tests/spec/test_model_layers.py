@@ -109,7 +109,10 @@ def test_unknown_layers_and_types_are_said() -> None:
     odd = read(model_type="zebra", layer_types=["full_attention"] * 11 + ["\x1b[31mmamba" * 9])
     assert odd.left_out[0].count == 1 and "\x1b" not in odd.left_out[0].name
     assert "tunefa does not know this type" in odd.left_out[0].why
-    assert odd.note is not None and "'zebra', a model type that tunefa does not know" in odd.note
+    assert (
+        odd.note is not None
+        and "the model_type 'zebra', which tunefa does not know: its attention" in odd.note
+    )
 
 
 def test_a_model_that_sees_both_ways_is_full() -> None:

@@ -45,4 +45,5 @@ def announce(parts: Sequence[Selection], place: int) -> None:
         return
     number = f"[{place + 1}/{len(parts)}] " if len(parts) > 1 else ""
     layers = f"{part.layers}: " if part.layers is not None else ""
-    click.echo(f"{number}{layers}{part.workload}", err=True)
+    gap = "\n" if place else ""
+    click.echo(f"{gap}{number}{layers}{part.workload}", err=True)

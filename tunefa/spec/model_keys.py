@@ -97,10 +97,12 @@ class ModelKeys:
         """Returns what was assumed about a model type that tunefa does not know; else None."""
         if self.model_type in _CAUSAL | _BIDIRECTIONAL:
             return None
-        said = "has no model_type" if self.model_type is None else f"says {self.model_type!r}"
+        said = "has no model_type"
+        if self.model_type is not None:
+            said = f"has the model_type {shown(self.model_type)}, which tunefa does not know"
         return (
-            f"{self._where} {said}, a model type that tunefa does not know: its attention is taken "
-            f"to be causal, with the keys that other models have"
+            f"{self._where} {said}: its attention is taken to be causal, and its keys to mean what "
+            f"they mean for Llama"
         )
 
     @functools.cached_property
@@ -117,7 +119,7 @@ class ModelKeys:
         cap = self._fields.take("attn_logit_softcapping", (int, float, NoneType), None)
         if cap is not None and cap <= 0:
             raise TunefaError(
-                f"{self._where}: 'attn_logit_softcapping' is {cap}: it must be above 0"
+                f"{self._where}: 'attn_logit_softcapping' is {shown(cap)}: it must be above 0"
             )
         return cap is not None
 
@@ -241,11 +243,11 @@ class ModelKeys:
 
 def _text_part(data: Any, where: str) -> tuple[Mapping[str, Any], str]:
     """Returns the language model's part of a configuration, and the place of it."""
-    if not isinstance(data, Mapping):
-        raise TunefaError(f"{where}: this is not the configuration of a model: expected a mapping")
-    for key in _TEXT_PARTS:
-        if isinstance(part := data.get(key), Mapping):
-            return _text_part(part, f"{where}: {key}")
+    for _ in _TEXT_PARTS:  # one may lie in another, but no deeper
+        part = next((key for key in _TEXT_PARTS if isinstance(data.get(key), Mapping)), None)
+        if part is None:
+            break
+        data, where = data[part], f"{where}: {part}"
     return data, where
 
 

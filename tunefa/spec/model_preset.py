@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,16 @@ def read_file(path: Path) -> Mapping[str, Any]:
 
 
 def _unknown(name: str, known: list[str]) -> TunefaError:
-    """Returns the error for a name that means no model, with the nearest names, else all."""
+    """Returns the error for a name that means no model: the nearest names, else a line a family."""
+    start = f"unknown model {name!r}"
+    if "/" in name.strip("/"):
+        return TunefaError(
+            f"{start}: there is no such file or folder, and the table has no such repository"
+        )
     nearest = get_close_matches(name.strip().lower(), known, n=3, cutoff=0.7)
-    which = f"did you mean {' or '.join(nearest)}?" if nearest else f"known: {', '.join(known)}."
-    return TunefaError(f"unknown model {name!r}: {which} The path of a config.json is taken too")
+    if nearest:
+        which = " or ".join(nearest)
+        return TunefaError(f"{start}: did you mean {which}? The path of a config.json is taken too")
+    families = groupby(known, key=lambda each: re.split(r"[^a-z]", each)[0])
+    lines = [f"  {', '.join(family)}" for _, family in families]
+    return TunefaError("\n".join([f"{start}: name a config.json, or one of these", *lines]))
