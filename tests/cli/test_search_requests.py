@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.support.canned_search import Searching, trials
 from tests.support.fake_objective import Fake
 
 
@@ -28,6 +29,15 @@ def test_a_journal_knows_its_search(run: Run, home: Path, made: Path) -> None:
     assert (said["device"], said["trials"], said["journal"]) == ("NVIDIA H200", 9, str(made))
     assert said["record"]["provenance"]["strategy"] == "random"
     assert len(list(home.glob("journals/*.jsonl"))) == 1
+
+
+def test_an_interrupted_one_goes_on_by_its_journal(
+    run: Run, made: Path, canned: Searching, tmp_path: Path
+) -> None:
+    canned(finished=trials()[6:], interrupted=True)
+    out = run("search", "--resume", str(made), "--budget", "9", code=130).stdout
+    journal = tmp_path / "journal.jsonl"
+    assert out.endswith(f"the search\n  tunefa search --budget 9 --resume {journal}\n")
 
 
 def test_what_is_given_beside_a_journal_must_agree(run: Run, made: Path) -> None:

@@ -205,9 +205,10 @@ def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, 
         return "Next: measure on the chip itself", text.command("tunefa", "search", *asked)
     problem = [*selection.chip_words, "-w", str(result.request.workload)]
     if result.interrupted:
-        named = click.get_current_context().params["resume"]  # a journal knows the rest
-        words = ["--resume", str(result.journal)] if named else [*problem, "--resume"]
-        line = text.command("tunefa", "search", *_given(), *words)
+        words = [*problem, *_given(), "--resume"]
+        if click.get_current_context().params["resume"]:  # the journal knows the rest
+            words = [*_given(), "--resume", str(result.journal)]
+        line = text.command("tunefa", "search", *words)
         return "Next: continue the search", line
     if result.record is None:
         if not result.finished:
