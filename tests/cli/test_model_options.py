@@ -14,7 +14,7 @@ from tunefa.store.record import Record
 
 WINDOW = "fwd_b1_h16_kv8_q8192_k8192_d256_bf16_causal_w4096_softcap"
 GLOBAL = "fwd_b1_h16_kv8_q8192_k8192_d256_bf16_causal_softcap"
-SPACE = ("space", "--arch", "sm90", "--seqlen", "8192")
+SPACE = ("space", "--arch", "sm90", "--seqlen", "8192", "--kernel", "attention_fwd_cuda_sm80")
 
 
 def test_layers_that_cannot_be_expressed_are_named(run: Run) -> None:
