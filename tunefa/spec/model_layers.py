@@ -17,6 +17,8 @@ from tunefa.errors import TunefaError
 from tunefa.spec.model_keys import ModelKeys, shown
 from tunefa.spec.workload import MAX_HEAD_DIM, Workload
 
+_OF_MODELS = ("heads", "heads_kv", "head_dim", "head_dim_v", "window_left", "softcap")
+"""The fields of `Workload` that a model determines; `--full` is for its shape without the mask."""
 _SINKS = "tunefa's kernels cannot add attention sinks to the softmax yet"
 _NO_SOFTMAX = "it has no softmax"
 
@@ -40,9 +42,9 @@ class LayerKind:
 
     def has(self, workload: Workload) -> bool:
         """Whether a workload is one of these layers, whatever its batch, lengths and dtype."""
-        free = ("batch", "seqlen_q", "seqlen_k", "dtype", "causal", "window_right", "varlen")
+        given = {name: value for name, value in vars(workload).items() if name not in _OF_MODELS}
         try:
-            return self.workload({name: getattr(workload, name) for name in free}) == workload
+            return self.workload(given) == workload
         except TunefaError:
             return False
 
