@@ -12,7 +12,7 @@ from torch import Tensor
 import tunefa
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
-from tunefa.runtime import ops
+from tunefa.runtime import cuda_attention
 from tunefa.runtime.call import Call, Options, Tensors
 
 CUDA: Any = torch.cuda  # parts of it have no types
@@ -90,7 +90,7 @@ def test_gradients(
     options = Options(causal)
     call = Call.of(Tensors(q.detach(), k.detach(), v.detach()), options, None)
     if shape[4] <= 192 and torch.backends.cuda.is_flash_attention_available():
-        assert ops.flash_serves(call.q, call.v, call.scale) == flash
+        assert cuda_attention.flash_serves(call.q, call.v, call.scale) == flash
     out = tunefa.flash_attention(q, k, v, causal=causal)
     grad = torch.randn_like(out)
     made = torch.autograd.grad(out, x, grad)

@@ -23,7 +23,7 @@ from tests.support.packed_sequences import starts
 from tunefa.errors import TunefaError
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import E4M3
-from tunefa.runtime import ops
+from tunefa.runtime import cuda_attention, ops
 from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.process import Runtime
 
@@ -103,21 +103,26 @@ def test_gradients(options: dict[str, Any]) -> None:
         ({"causal": True, "softcap": 1.5}, False),
     ],
 )
-def test_flash_gradients_only_of_what_it_knows(
+def test_flash_computes_only_what_it_knows(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], serves: bool
 ) -> None:
     """Where the device and the tensors are such as it serves."""
     taken: list[Call] = []
 
+    def attention(call: Call) -> Any:
+        taken.append(call)
+        return reference.attention(call)
+
     def gradients(call: Call, out: Tensor, lse: Tensor, grad: Tensor) -> Any:
         taken.append(call)
         return reference.gradients(call, out, lse, grad)
 
-    monkeypatch.setattr(ops, "flash_serves", lambda q, v, scale: True)
-    monkeypatch.setattr(ops, "_flash_gradients", gradients)
+    monkeypatch.setattr(cuda_attention, "flash_serves", lambda q, v, scale: True)
+    monkeypatch.setattr(cuda_attention, "attention", attention)
+    monkeypatch.setattr(cuda_attention, "gradients", gradients)
     made = tensors()
     call(changed(made, q=made.q.requires_grad_()), **options).sum().backward()
-    assert bool(taken) == serves
+    assert len(taken) == 2 * serves
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from tests.support.fake_kernel import on_cpu
-from tests.support.planned_calls import TMA, call, plan_of, record
+from tests.support.planned_calls import TMA, call, plan_of, record, reference_of
 from tunefa.runtime.call import Tensors, heads_first
 from tunefa.runtime.kernel_plan import KernelPlan
-from tunefa.runtime.plan import pytorch_plan
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
@@ -26,10 +25,10 @@ def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> Non
         out, lse = runs.run(Tensors(q, k, v), None)
         scaled, _ = runs.run(Tensors(q, k, v), 0.5)
         alone = runs.output(Tensors(q, k, v), None)
-    right, right_lse = pytorch_plan(made, "").run(Tensors(q, k, v), None)
+    right, right_lse = reference_of(made)
     assert out.shape == q.shape and out.is_contiguous()
     assert torch.equal(out, right) and torch.equal(lse, right_lse)
-    assert torch.equal(scaled, pytorch_plan(made, "").run(Tensors(q, k, v), 0.5)[0])
+    assert torch.equal(scaled, reference_of(made, 0.5)[0])
     assert torch.equal(alone, right) and alone.is_contiguous()
     assert language.launched == [TMA, TMA, TMA]
 
@@ -46,7 +45,7 @@ def test_e4m3_gets_its_descales_and_gives_bf16(monkeypatch: pytest.MonkeyPatch, 
         assert isinstance(runs, KernelPlan) and not runs.out_like_q
         for scale in (None, 0.5):
             out, lse = runs.run(Tensors(*tensors, None, descales), scale)
-            right = pytorch_plan(made, "").run(Tensors(*tensors, None, descales), scale)
+            right = reference_of(made, scale)
             assert out.dtype == torch.bfloat16 and out.shape == (2, 16, 8, 64)
             assert torch.equal(out, right[0]) and torch.equal(lse, right[1])
 
@@ -71,9 +70,7 @@ def test_rows_that_are_not_contiguous_are_copied(monkeypatch: pytest.MonkeyPatch
     with on_cpu(monkeypatch) as language:
         runs = plan_of(made, language)
         out, _ = runs.run(Tensors(strided, strided[:, :, :2], strided[:, :, 2:4]), None)
-    right, _ = pytorch_plan(made, "").run(
-        Tensors(strided, strided[:, :, :2], strided[:, :, 2:4]), None
-    )
+    right, _ = reference_of(made)
     assert torch.equal(out, right)
 
 
@@ -124,5 +121,5 @@ def test_out_is_contiguous_whatever_q_s_strides(
             runs = plan_of(made, language)
             x = [heads_first(tensor, layout) for tensor in (made.q, made.k, made.v)]
             out, lse = runs.run(Tensors(x[0], x[1], x[2]), None)
-        right, right_lse = pytorch_plan(made, "").run(Tensors(x[0], x[1], x[2]), None)
+        right, right_lse = reference_of(made)
         assert out.is_contiguous() and torch.equal(out, right) and torch.equal(lse, right_lse)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import tunefa.runtime.ops  # noqa: F401, it registers the op
 from tunefa.runtime.call import Window
 
 FORWARD = torch.ops.tunefa.flash_attention.default

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage
 from tests.support.fixed_store import Fixed
 from tests.support.sample_records import measured
+from tunefa.measure import reference
 from tunefa.runtime import plan
-from tunefa.runtime.call import Call, Options, Tensors
+from tunefa.runtime.call import Call, Options, Tensors, heads_first
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.plan import Plan
 from tunefa.spec.workload import Workload
@@ -44,6 +47,12 @@ def plan_of(
     fake: Any = kernel or FakeKernel()
     made: Plan = plan.best_plan(call, chip, Fixed(records), [fake], language.compile)
     return made
+
+
+def reference_of(call: Call, scale: float | None = None) -> tuple[Tensor, Tensor]:
+    """(out, lse) of the call, with `out` in its layout: what a fake kernel's launch computes."""
+    out, lse = reference.attention(replace(call, scale=scale or call.scale))
+    return heads_first(out, call.options.layout), lse
 
 
 def record(config: dict[str, Any], workload: str = str(WORKLOAD), **changes: Any) -> Record:

@@ -13,8 +13,7 @@ from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.compile.serving import Installed
 from tunefa.errors import TunefaError
-from tunefa.measure import reference
-from tunefa.runtime import choose
+from tunefa.runtime import choose, in_pytorch
 from tunefa.runtime.argument_checks import DTYPES
 from tunefa.runtime.call import Call, Options, Tensors, heads_first, no_descales
 from tunefa.runtime.chip import Chip
@@ -58,23 +57,26 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class PyTorchPlan:
-    """Computes calls in PyTorch; packed sequences one after the other."""
+    """Computes calls in PyTorch, see `tunefa.runtime.in_pytorch`."""
 
     chosen: Chosen
     options: Options
     device_bytes: int = 0
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
-        """Runs a call; returns (out, lse). For packed sequences it waits for the device."""
+        """Runs a call; returns (out, lse), with `out` contiguous in the call's layout."""
         call = Call.of(tensors, self.options, scale)
-        result, lse = reference.attention(call)
-        out = call.new_out()
-        heads_first(out, self.options.layout).copy_(result)
-        return out, lse
+        if call.q.is_meta:
+            return call.new_out(), call.new_lse()
+        out, lse = in_pytorch.attention(call)
+        return heads_first(out, self.options.layout).contiguous(), lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
-        """Runs a call; returns `out` alone."""
-        return self.run(tensors, scale)[0]
+        """Runs a call; returns `out` alone, contiguous in the call's layout."""
+        call = Call.of(tensors, self.options, scale)
+        if call.q.is_meta:
+            return call.new_out()
+        return heads_first(in_pytorch.output(call), self.options.layout).contiguous()
 
 
 def pytorch_plan(call: Call, why: str, workload: Workload | None = None) -> Plan:
