@@ -12,11 +12,13 @@ from tunefa._version import __version__
 
 TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
 if TYPE_CHECKING:
+    from tunefa.errors import TunefaError
     from tunefa.runtime.api import flash_attention, flash_attention_varlen
     from tunefa.runtime.process import last_choice, load
     from tunefa.spec.workload import Workload
 
 __all__ = [
+    "TunefaError",
     "Workload",
     "__version__",
     "flash_attention",
@@ -25,6 +27,7 @@ __all__ = [
     "load",
 ]
 _HOMES = {
+    "TunefaError": "tunefa.errors",
     "Workload": "tunefa.spec.workload",
     "flash_attention": "tunefa.runtime.api",
     "flash_attention_varlen": "tunefa.runtime.api",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +106,29 @@ def test_mistakes_are_one_sentence_with_and_without_autograd() -> None:
     for x in (q, q.requires_grad_()):
         with pytest.raises(TunefaError, match="head_dim of q is 32 and of k 16"):
             tunefa.flash_attention(x, k[..., :16], v)
+
+
+@pytest.mark.parametrize("window", [10**30, (10**30, None), -5, True, "9", (1,), [1, 2]])
+def test_windows_that_are_none(window: Any) -> None:
+    q, k, v = tensors()
+    with pytest.raises(TunefaError, match=r"window is .*: give the number of keys that a query"):
+        tunefa.flash_attention(q, k, v, causal=True, window=window)
+
+
+@pytest.mark.parametrize("layout", [[], None, "BSHD", 3, {}])
+def test_layouts_that_are_none(layout: Any) -> None:
+    q, k, v = tensors()
+    with pytest.raises(TunefaError, match=r"unknown layout .*known: bshd, bhsd"):
+        tunefa.flash_attention(q, k, v, layout=layout)
+
+
+def test_tensors_that_are_not_dense() -> None:
+    q, k, v = tensors()
+    for wrong in (q.to_sparse(), torch.nested.nested_tensor(list(q), layout=torch.jagged)):
+        with pytest.raises(TunefaError, match="q is "):
+            tunefa.flash_attention(wrong, k, v)
+    with pytest.raises(TunefaError, match=r"unknown dtype of q, 'torch\.complex64'"):
+        tunefa.flash_attention(q.to(torch.complex64), k, v)
 
 
 def test_other_devices_and_fake_tensors_have_shapes() -> None:

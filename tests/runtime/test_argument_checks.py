@@ -12,18 +12,22 @@ import torch
 
 from tunefa.errors import TunefaError
 from tunefa.runtime.argument_checks import (
+    MOST_KEYS,
     check_cu_seqlens,
     check_descales,
     check_like_q,
     check_max_seqlen,
     check_scale,
     check_sizes,
+    check_softcap,
     check_tensor,
+    check_window_side,
 )
 from tunefa.spec.workload import MAX_HEAD_DIM
 
 Q = torch.zeros(2, 8, 5, 64)
 KV = torch.zeros(2, 2, 7, 64)
+NESTED = torch.nested.nested_tensor([Q[0], Q[1, :3]], layout=torch.jagged)
 AXES = "(batch, heads, seqlen, head_dim)"
 
 
@@ -34,6 +38,9 @@ AXES = "(batch, heads, seqlen, head_dim)"
         (np.zeros((1, 1, 1, 1)), "k is a ndarray: give"),
         (torch.zeros(2, 3, 4), r"k has 3 axes, \(2, 3, 4\): give 4, \(batch"),
         (torch.zeros(1, 1, 1, 1, dtype=torch.int32), r"unknown dtype of k, 'torch\.int32'"),
+        (torch.zeros(1, 1, 1, 1).to_sparse(), r"k is torch\.sparse_coo: convert it, k\.to_dense"),
+        (torch.zeros(1, 1, 1, 1).to_mkldnn(), r"k is torch\._mkldnn: convert it, k\.to_dense"),
+        (NESTED, r"k is a nested tensor: call flash_attention_varlen with its values\(\) and"),
     ],
 )
 def test_what_is_no_such_tensor(tensor: Any, says: str) -> None:
@@ -84,6 +91,7 @@ def test_the_smallest_head_dim_fits_and_one_that_no_kernel_serves() -> None:
         (torch.zeros(4).int()[::2], torch.zeros(2).int(), r"strides \(2,\): give one contiguous"),
         (torch.zeros(2).long(), torch.zeros(2).int(), r"convert it, cu_seqlens_q\.int\(\)"),
         (torch.zeros(2).int().to("meta"), torch.zeros(2).int(), "cu_seqlens_q is on meta"),
+        (torch.zeros(2).int().to_sparse(), torch.zeros(2).int(), "cu_seqlens_q is torch.sparse"),
         (torch.zeros(3).int(), torch.zeros(2).int(), "has 2 sequences and cu_seqlens_k 1"),
     ],
 )
@@ -99,7 +107,7 @@ def test_no_sequence_at_all_is_fine() -> None:
     check_cu_seqlens(none, none, Q)
 
 
-@pytest.mark.parametrize("value", [-1, 1.0, True, None, "5"])
+@pytest.mark.parametrize("value", [-1, 1.0, True, None, "5", 10**30])
 def test_a_longest_length_that_is_none(value: Any) -> None:
     with pytest.raises(TunefaError, match=r"max_seqlen_q is .*a whole number from 0"):
         check_max_seqlen("max_seqlen_q", value)
@@ -122,6 +130,19 @@ def test_the_scale_is_a_float_whatever_number_was_given() -> None:
     for given in (2, 2.0, Fraction(2), np.float32(2)):
         made = check_scale(given, 64)
         assert made == 2.0 and type(made) is float
-    for wrong in (math.nan, math.inf, "2", 2j, torch.ones(1)):
+    for wrong in (math.nan, math.inf, "2", 2j, torch.ones(1), 10**400):
         with pytest.raises(TunefaError, match=r"scale is .*: give a finite number"):
             check_scale(wrong, 64)
+
+
+def test_soft_caps_and_windows_that_no_number_holds() -> None:
+    for cap in (None, 1, 50.0, Fraction(1, 2)):
+        check_softcap(cap)
+    for wrong in (0, -1.0, math.nan, math.inf, 10**400, "50", torch.ones(1)):
+        with pytest.raises(TunefaError, match=r"softcap is .*: give a positive number"):
+            check_softcap(wrong)
+    for keys in (None, 1, MOST_KEYS):
+        check_window_side("window_left", keys, 1)
+    for keys in (0, True, 1.0, MOST_KEYS + 1, 10**30):
+        with pytest.raises(TunefaError, match=r"window_left is .*: give a number of keys from 1"):
+            check_window_side("window_left", keys, 1)

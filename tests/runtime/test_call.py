@@ -157,7 +157,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"causal": "yes"}, "causal is 'yes': give True or False"),
     (
         {"window": 0},
-        "window is 0: give the number of keys that a query sees up to the diagonal, at least 1; or "
+        "window is 0: give the number of keys that a query sees up to the diagonal, 1 to 2**62; or "
         "(left, right), the numbers of keys before and beyond it, at least 0, None for all; "
         "or None",
     ),
@@ -194,12 +194,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
         f"number of query heads ({AXES})",
     ),
     ({"k": KV[:, :, :0], "v": KV[:, :, :0]}, "q has 32 heads, which is not a multiple of the 0"),
-    (
-        {"q": tensor(2, 8, 32, 300), "k": tensor(2, 16, 8, 300)},
-        "head_dim of q is 300: give 1 to 256, the largest tunefa's kernels serve",
-    ),
-    ({"v": tensor(2, 16, 8, 257)}, "head_dim of v is 257: give 1 to 256"),
-    ({"q": Q[..., :0], "k": KV[..., :0]}, "head_dim of q is 0: give 1 to 256"),
+    ({"q": Q[..., :0], "k": KV[..., :0]}, "head_dim of q is 0: give 1 or more"),
     ({"scale": "0.1"}, "scale is '0.1': give a finite number, or None for head_dim ** -0.5"),
     ({"scale": float("nan")}, "scale is nan: give a finite number"),
     ({"scale": float("inf")}, "scale is inf: give a finite number"),
@@ -210,8 +205,8 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (Options(True, -1), "window_left is -1: give a number of keys from 0, or None"),
-        (Options(False, window_right=0), "window_right is 0: give a number of keys from 1, or"),
+        (Options(True, -1), "window_left is -1: give a number of keys from 0 to 2"),
+        (Options(False, window_right=0), "window_right is 0: give a number of keys from 1 to"),
         (
             Options(True, window_right=4),
             "window_right is 4 and causal is True, which hides every key beyond the diagonal",
@@ -237,7 +232,10 @@ def test_the_other_layout_is_named_where_it_is_used() -> None:
         call(layout="bhsd", q=Q[:1])
 
 
-def test_a_head_dim_below_the_kernels_is_a_call_but_no_workload() -> None:
+def test_a_head_dim_that_no_kernel_has_is_a_call_but_no_workload() -> None:
     small = call(q=Q[..., :8], k=KV[..., :8], v=KV[..., :8])
     with pytest.raises(TunefaError, match="head_dim 8 is below 16"):
         small.workload()
+    large = call(q=tensor(2, 8, 32, 300), k=tensor(2, 16, 8, 300))
+    with pytest.raises(TunefaError, match="head_dim 300 is above 256"):
+        large.workload()

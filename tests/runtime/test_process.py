@@ -229,3 +229,21 @@ def test_load_decides_again_and_stands_before_the_store(
     (tmp_path / "64.yaml").unlink()  # what was loaded stays
     fresh._plans.clear()
     assert plan_for(fresh, *tensors()).chosen.config["BLOCK_M"] == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"layout": []}, r"unknown layout '\[\]'"),
+        ({"q": torch.ones(2, 16, 4, 32).to_sparse()}, r"q is torch\.sparse_coo"),
+        ({"q": None}, "q is a NoneType"),
+    ],
+)
+def test_arguments_that_have_no_key_are_named(
+    fresh: Runtime, language: FakeLanguage, changes: dict[str, Any], says: str
+) -> None:
+    """On CUDA a call looks for its plan before anything else."""
+    q, k, v = tensors()
+    options = Options(layout=changes.get("layout", "bshd"))
+    with pytest.raises(TunefaError, match=says):
+        fresh.plan(Tensors(changes.get("q", q), k, v), options)

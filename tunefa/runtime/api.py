@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
-import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
+from torch._C import (
+    _are_functorch_transforms_active,
+    _is_any_autocast_enabled,
+    _len_torch_dispatch_stack,
+)
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
-from tunefa.runtime import process
+from tunefa.errors import TunefaError
+from tunefa.runtime import autocast, process
 from tunefa.runtime.call import PACKED, Call, Descales, Options, Tensors, Window
 
 Layout = Literal["bshd", "bhsd"]
@@ -81,6 +89,7 @@ def flash_attention(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
+    **unknown: object,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Returns softmax(scale * q @ k^T) @ v, by the fastest kernel known for the shape and the
     device.
@@ -113,6 +122,8 @@ def flash_attention(
     Where no kernel serves the call (CPU tensors, fp64, another chip), PyTorch computes it;
     `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
     """
+    if unknown:
+        raise _unknown_parameter(flash_attention, unknown)
     descales: Descales = ()
     if q_descale is not None or k_descale is not None or v_descale is not None:
         descales = (q_descale, k_descale, v_descale)
@@ -188,6 +199,7 @@ def flash_attention_varlen(
     softcap: float | None = None,
     scale: float | None = None,
     return_lse: bool = False,
+    **unknown: object,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Returns the attention of several packed sequences, which follow one another without padding.
 
@@ -210,6 +222,8 @@ def flash_attention_varlen(
     Raises TunefaError for arguments that do not fit. The contents of cu_seqlens are not checked: if
     they are not cumulative lengths within q and k, the behaviour is undefined.
     """
+    if unknown:
+        raise _unknown_parameter(flash_attention_varlen, unknown)
     tensors = Tensors(q, k, v, (cu_seqlens_q, cu_seqlens_k))
     options = Options.of(causal, window, PACKED, softcap, (max_seqlen_q, max_seqlen_k))
     return _attention(tensors, options, scale, return_lse)
@@ -218,7 +232,9 @@ def flash_attention_varlen(
 def _attention(
     tensors: Tensors, options: Options, scale: float | None, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    if torch.compiler.is_compiling():
+    if _is_any_autocast_enabled():
+        tensors = autocast.cast(tensors)
+    if is_compiling():
         out, lse = _through_op(tensors, options, scale)
     elif _is_plain(tensors):
         plan, scale = process.current().ready(tensors, options, scale)
@@ -234,18 +250,17 @@ def _attention(
 def _is_plain(tensors: Tensors) -> bool:
     """Whether the call can go around PyTorch's dispatcher, which takes tens of microseconds.
 
-    Autograd, tensor subclasses, fake and meta tensors, and dispatch modes need the dispatcher.
+    Autograd, torch.func, tensor subclasses, fake tensors, and dispatch modes need the dispatcher.
     """
     q, k, v, cu_seqlens, descales = tensors
     return (
         type(q) is Tensor
         and type(k) is Tensor
         and type(v) is Tensor
-        and not (
-            torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-        )
-        and not q.is_meta
-        and torch._C._len_torch_dispatch_stack() == 0
+        and not (is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad))
+        and _len_torch_dispatch_stack() == 0
+        and not _are_functorch_transforms_active()
+        and forward_ad._current_level < 0
         and (cu_seqlens is None or all(type(starts) is Tensor for starts in cu_seqlens))
         and (not descales or all(map(_is_plain_descale, descales)))
     )
@@ -253,11 +268,22 @@ def _is_plain(tensors: Tensors) -> bool:
 
 def _is_plain_descale(descale: Any) -> bool:
     return descale is None or (
-        type(descale) is Tensor and not (torch.is_grad_enabled() and descale.requires_grad)
+        type(descale) is Tensor and not (is_grad_enabled() and descale.requires_grad)
     )
 
 
 def _through_op(tensors: Tensors, options: Options, scale: float | None) -> tuple[Tensor, Tensor]:
     from tunefa.runtime import ops  # registers the op, which inference alone never needs
 
+    if not is_compiling():
+        from tunefa.runtime import transforms
+
+        if transforms.active():
+            return transforms.attention(tensors, options, scale)
     return ops.flash_attention(tensors, options, scale)
+
+
+def _unknown_parameter(function: Callable[..., Any], given: Mapping[str, object]) -> TunefaError:
+    from tunefa.runtime.parameter_names import unknown_parameter
+
+    return unknown_parameter(function, given)

@@ -23,13 +23,23 @@ DTYPES: Mapping[torch.dtype, str] = {
 """The dtypes that q, k and v may have, with tunefa's names."""
 
 
+MOST_KEYS = 2**62
+"""The largest number of keys: PyTorch's integers have 64 bits, and lengths are added to it."""
+
+
 def check_tensor(name: str, tensor: Any, count: int, axes: str) -> None:
-    """Raises TunefaError unless `tensor` has `count` axes and a known dtype.
+    """Raises TunefaError unless `tensor` is dense, with `count` axes and a known dtype.
 
     `axes` names the axes for the message.
     """
     if not isinstance(tensor, Tensor):
         raise TunefaError(f"{name} is a {type(tensor).__name__}: give a torch.Tensor, {axes}")
+    if tensor.is_nested:
+        raise TunefaError(
+            f"{name} is a nested tensor: call flash_attention_varlen with its values() and "
+            f"offsets().int()"
+        )
+    _check_strided(name, tensor)
     if tensor.dim() != count:
         shape = tuple(tensor.shape)
         raise TunefaError(f"{name} has {tensor.dim()} axes, {shape}: give {count}, {axes}")
@@ -97,6 +107,7 @@ def check_descales(q: Tensor, k: Tensor, descales: Sequence[Tensor | None]) -> N
                 f"{name}_descale is a {type(descale).__name__}: give an fp32 torch.Tensor, "
                 f"(batch, heads_kv), or None for 1"
             )
+        _check_strided(f"{name}_descale", descale)
         if (tuple(descale.shape), descale.dtype) != (shape, torch.float32):
             raise TunefaError(
                 f"{name}_descale is {tuple(descale.shape)}, {descale.dtype}: give (batch, "
@@ -125,12 +136,17 @@ def check_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any, q: Tensor) -> None:
 
 
 def check_max_seqlen(name: str, value: Any) -> None:
-    """Raises TunefaError unless `value` is a whole number that is not negative."""
-    if not isinstance(value, int | torch.SymInt) or isinstance(value, bool) or value < 0:
+    """Raises TunefaError unless `value` is a whole number from 0, within 64 bits."""
+    if not isinstance(value, int | torch.SymInt) or isinstance(value, bool) or not _counts(value):
         raise TunefaError(
             f"{name} is {value!r}: give the length of the longest sequence, or more, as a "
             f"whole number from 0"
         )
+
+
+def _check_strided(name: str, tensor: Tensor) -> None:
+    if tensor.layout != torch.strided:
+        raise TunefaError(f"{name} is {tensor.layout}: convert it, {name}.to_dense()")
 
 
 def _check_starts(name: str, tensor: Any, q: Tensor) -> None:
@@ -138,6 +154,7 @@ def _check_starts(name: str, tensor: Any, q: Tensor) -> None:
         raise TunefaError(
             f"{name} is a {type(tensor).__name__}: give a torch.Tensor, (batch + 1,), of int32"
         )
+    _check_strided(name, tensor)
     if tensor.dim() != 1 or tensor.shape[0] < 1 or not tensor.is_contiguous():
         raise TunefaError(
             f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}: give one "
@@ -152,10 +169,38 @@ def _check_starts(name: str, tensor: Any, q: Tensor) -> None:
         )
 
 
+def check_window_side(name: str, keys: Any, least: int) -> None:
+    """Raises TunefaError unless `keys` is None or a whole number from `least`, within 64 bits."""
+    if keys is not None and (type(keys) is not int or keys < least or not _counts(keys)):
+        raise TunefaError(
+            f"{name} is {keys!r}: give a number of keys from {least} to 2**62, or None"
+        )
+
+
+def check_softcap(softcap: Any) -> None:
+    """Raises TunefaError unless the soft-cap is None, or positive and finite as a float."""
+    if softcap is not None and not (_is_finite(softcap) and softcap > 0):
+        raise TunefaError(
+            f"softcap is {softcap!r}: give a positive number, or None for scores as they are"
+        )
+
+
 def check_scale(scale: Any, head_dim: int) -> float:
     """Returns the scale; for None, head_dim ** -0.5. Raises TunefaError unless it is finite."""
     if scale is None:
         return float(head_dim**-0.5)
-    if not isinstance(scale, Real) or not math.isfinite(scale):
+    if not _is_finite(scale):
         raise TunefaError(f"scale is {scale!r}: give a finite number, or None for head_dim ** -0.5")
     return float(scale)
+
+
+def _is_finite(number: Any) -> bool:
+    try:
+        return isinstance(number, Real) and math.isfinite(number)
+    except OverflowError:  # an int that no float holds
+        return False
+
+
+def _counts(number: int | torch.SymInt) -> bool:
+    # A symbolic number has 64 bits, and a comparison with MOST_KEYS would become a guard.
+    return number >= 0 and (not isinstance(number, int) or number <= MOST_KEYS)

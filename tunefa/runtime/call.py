@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -15,13 +13,16 @@ from tunefa.errors import TunefaError, unknown
 from tunefa.measure.attention_inputs import E4M3, AttentionInputs, batch_of_one
 from tunefa.runtime.argument_checks import (
     DTYPES,
+    MOST_KEYS,
     check_cu_seqlens,
     check_descales,
     check_like_q,
     check_max_seqlen,
     check_scale,
     check_sizes,
+    check_softcap,
     check_tensor,
+    check_window_side,
 )
 from tunefa.spec.rounding import next_pow2
 from tunefa.spec.workload import Workload
@@ -89,7 +90,7 @@ class Options(NamedTuple):
         if window is None:
             return cls(causal, None, None, *more)
         if type(window) is int:
-            if window < 1:
+            if not 1 <= window <= MOST_KEYS:
                 raise _bad_window(window)
             if not causal:
                 raise TunefaError(
@@ -100,7 +101,7 @@ class Options(NamedTuple):
         if type(window) is not tuple or len(window) != 2:
             raise _bad_window(window)
         for side in window:
-            if side is not None and (type(side) is not int or side < 0):
+            if side is not None and (type(side) is not int or not 0 <= side <= MOST_KEYS):
                 raise _bad_window(window)
         left, right = window
         if causal or right == 0:
@@ -115,28 +116,20 @@ class Options(NamedTuple):
         check_max_seqlen("max_seqlen_k", self.max_seqlen_k)
         if not isinstance(self.causal, bool):
             raise TunefaError(f"causal is {self.causal!r}: give True or False")
-        sides = ("window_left", self.window_left, 0), ("window_right", self.window_right, 1)
-        for name, keys, least in sides:
-            if keys is not None and (type(keys) is not int or keys < least):
-                raise TunefaError(
-                    f"{name} is {keys!r}: give a number of keys from {least}, or None"
-                )
+        check_window_side("window_left", self.window_left, 0)
+        check_window_side("window_right", self.window_right, 1)
         if self.causal and self.window_right is not None:
             raise TunefaError(
                 f"window_right is {self.window_right} and causal is True, which hides every key "
                 f"beyond the diagonal: leave out one of them"
             )
-        cap = self.softcap
-        if cap is not None and not (isinstance(cap, Real) and 0 < cap < math.inf):
-            raise TunefaError(
-                f"softcap is {cap!r}: give a positive number, or None for scores as they are"
-            )
+        check_softcap(self.softcap)
 
 
 def _bad_window(window: object) -> TunefaError:
     return TunefaError(
-        f"window is {window!r}: give the number of keys that a query sees up to the diagonal, at "
-        "least 1; or (left, right), the numbers of keys before and beyond it, at least 0, None for "
+        f"window is {window!r}: give the number of keys that a query sees up to the diagonal, 1 to "
+        "2**62; or (left, right), the numbers of keys before and beyond it, 0 to 2**62, None for "
         "all; or None"
     )
 

@@ -38,16 +38,18 @@ def flash_attention(
     tensors: Tensors, options: Options, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     """Calls the op with the arguments of `Runtime.ready`; returns (out, lse)."""
-    q, k, v, cu_seqlens, descales = tensors
-    out, lse = torch.ops.tunefa.flash_attention.default(
-        *(q, k, v, *(cu_seqlens or (None, None)), *(descales or (None, None, None))),
-        *options,
-        scale,
-    )
+    out, lse = torch.ops.tunefa.flash_attention.default(*flat(tensors, options, scale))
     return out, lse
 
 
-def _split(arguments: Sequence[Any]) -> tuple[Tensors, Options, float | None]:
+def flat(tensors: Tensors, options: Options, scale: float | None) -> tuple[Any, ...]:
+    """Returns the arguments of `Runtime.ready` as the op takes them."""
+    q, k, v, cu_seqlens, descales = tensors
+    more = *(cu_seqlens or (None, None)), *(descales or (None, None, None))
+    return q, k, v, *more, *options, scale
+
+
+def split(arguments: Sequence[Any]) -> tuple[Tensors, Options, float | None]:
     """Turns the op's arguments into those of `Runtime.ready`."""
     q, k, v, starts_q, starts_k, *descales = arguments[:_COUNT]
     given = tuple(descales) if any(each is not None for each in descales) else ()
@@ -57,13 +59,13 @@ def _split(arguments: Sequence[Any]) -> tuple[Tensors, Options, float | None]:
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-    tensors, options, scale = _split(arguments)
+    tensors, options, scale = split(arguments)
     plan, scale = runtime.current().ready(tensors, options, scale)
     return plan.run(tensors, scale)
 
 
 def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
-    tensors, options, scale = _split(arguments)
+    tensors, options, scale = split(arguments)
     # With a symbolic head_dim the default scale would be symbolic too; no shape depends on it.
     call = Call.of(tensors, options, 1.0 if scale is None else scale)
     return call.new_out(), call.new_lse()
@@ -73,7 +75,7 @@ def _backward(
     grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, *arguments: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns (dq, dk, dv), with the dtypes and strides of `torch.empty_like` of q, k and v."""
-    tensors, options, scale = _split(arguments)
+    tensors, options, scale = split(arguments)
     call = Call.of(tensors, options, scale)
     grad_out, out = (heads_first(x, options.layout) for x in (grad_out, out))
     grads = in_pytorch.gradients(call, out, lse, grad_out, grad_lse)
@@ -91,13 +93,36 @@ def _backward_fake(
     return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    """Keeps in `ctx` what `autograd` needs."""
     ctx.options = inputs[_COUNT:]
     ctx.save_for_backward(*output, *inputs[:_COUNT])
     ctx.set_materialize_grads(False)  # a gradient of lse needs another formula
 
 
-def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+def no_second_derivative() -> TunefaError:
+    """Returns the error for the gradient of a gradient."""
+    return TunefaError(
+        "attention has no second derivative: call scaled_dot_product_attention within "
+        "torch.nn.attention.sdpa_kernel(SDPBackend.MATH), which PyTorch differentiates twice"
+    )
+
+
+def _call_backward(*arguments: Any) -> Any:
+    return torch.ops.tunefa.flash_attention_backward.default(*arguments)
+
+
+def _no_second_derivative(ctx: Any, *grads: Any) -> None:
+    raise no_second_derivative()
+
+
+def autograd(
+    ctx: Any,
+    grad_out: Tensor | None,
+    grad_lse: Tensor | None,
+    backward: Callable[..., Any] = _call_backward,
+) -> tuple[Any, ...]:
+    """Returns the gradients of the op's arguments; `backward` calls the op for those of q, k, v."""
     rest = (None,) * (_COUNT - 3 + len(ctx.options))
     if grad_out is None and grad_lse is None:
         return None, None, None, *rest
@@ -106,7 +131,7 @@ def _autograd(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
         raise TunefaError(
             f"attention of {E4M3} has no gradient: train in bf16, or run it under torch.no_grad()"
         )
-    grads = torch.ops.tunefa.flash_attention_backward.default(
+    grads = backward(
         torch.zeros_like(out) if grad_out is None else grad_out,
         grad_lse,
         *ctx.saved_tensors,
@@ -137,9 +162,9 @@ def _register(
 
 _register(
     "flash_attention", f"{_FORWARD} -> (Tensor, Tensor)", _forward, _forward_fake
-).register_autograd(_autograd, setup_context=_setup_context)
+).register_autograd(autograd, setup_context=setup_context)
 _register(
     "flash_attention_backward",
     f"{_BACKWARD} -> (Tensor, Tensor, Tensor)",
     *(_backward, _backward_fake),
-)
+).register_autograd(_no_second_derivative)

@@ -90,8 +90,14 @@ class Runtime:
 
         Raises TunefaError for the first argument that does not fit.
         """
-        key = plan_key(tensors, options)
-        return self._plans.get(key) or self._add(key, Call.of(tensors, options, None))
+        try:
+            key = plan_key(tensors, options)
+            plan = self._plans.get(key)
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+            # Sparse and nested tensors have no strides, for example, and a list has no hash.
+            Call.of(tensors, options, None)
+            raise
+        return plan or self._add(key, Call.of(tensors, options, None))
 
     def load(self, path: Path, frozen: bool = False) -> None:
         """Adds the records of a file, or freezes to it. Plans are made again afterwards."""

@@ -1,0 +1,27 @@
+"""Casts the inputs of attention under `torch.autocast`, as scaled_dot_product_attention does."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tunefa.runtime.call import Tensors
+
+_CAST = (torch.float32, torch.bfloat16, torch.float16)
+"""The dtypes that autocast changes. PyTorch leaves fp64 as it is, and e4m3 has its descales."""
+
+
+def cast(tensors: Tensors) -> Tensors:
+    """Returns q, k and v in the dtype of autocast where it is on for q's device. Anything else, and
+    what is no tensor at all, is returned as it is."""
+    q, k, v, *rest = tensors
+    if not isinstance(q, Tensor):
+        return tensors
+    device = q.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    cast_q, cast_k, cast_v = (
+        x.to(dtype) if isinstance(x, Tensor) and x.dtype in _CAST else x for x in (q, k, v)
+    )
+    return Tensors(cast_q, cast_k, cast_v, *rest)
