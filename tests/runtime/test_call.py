@@ -158,7 +158,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     (
         {"window": 0},
         "window is 0: give the number of keys that a query sees up to the diagonal, 1 to 2**62; or "
-        "(left, right), the numbers of keys before and beyond it, at least 0, None for all; "
+        "(left, right), the numbers of keys before and beyond it, 0 to 2**62, None for all; "
         "or None",
     ),
     ({"window": -1}, "window is -1: give the number of keys"),
