@@ -39,6 +39,15 @@ def test_a_kernel_without_its_compiler_is_left_out(
     assert "no compiler found: pip install it" in asked and len(requests) == 1
 
 
+def test_a_process_that_interprets_kernels_says_so(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    for kernel in ("attention_fwd_triton", "attention_fwd_gluon_sm90"):
+        said = run(*SMALL, "--kernel", kernel, code=1).stderr
+        assert "TRITON_INTERPRET is '1' in the environment" in said and "unset it" in said
+
+
 def test_nothing_valid_ends_with_3(run: Run, canned: Searching) -> None:
     canned(finished=trials()[6:])
     out = run(*SMALL, "--out", "best.yaml", code=3).stdout

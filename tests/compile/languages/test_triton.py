@@ -222,3 +222,13 @@ def test_where_the_interpreter_does_not_work(
     assert (reason is None) is works
     if reason:
         assert of_triton in reason and of_numpy in reason and "pip install" in reason
+
+
+def test_a_process_that_interprets_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case.from_names("attention_fwd_triton", "q64_d64", "sm90")
+    for value, interprets in (("1", True), ("True", True), ("0", False), ("", False)):
+        monkeypatch.setenv("TRITON_INTERPRET", value)
+        assert (language.why_no_compiler(case.arch) is not None) == interprets
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(TunefaError, match=r"TRITON_INTERPRET is '1' in .*: unset it"):
+        language.compile(case, case.default())

@@ -11,8 +11,8 @@ A language is a module in this folder, found by its file name, with these functi
   has no interpreter;
 * `why_no_interpreter() -> str | None`: why there is none, or why it does not run with the installed
   versions; None if it runs;
-* `why_no_compiler(arch) -> str | None`: why it cannot compile for an arch, and what to install;
-  None if it can; missing if the compiler is a requirement of tunefa;
+* `why_no_compiler(arch) -> str | None`: why it cannot compile for an arch, and what to do about
+  it; None if it can, or if only `compile` finds out;
 * `versions() -> dict[str, str | None]`: the versions of its toolchain, for provenance;
 * `quick_versions() -> dict[str, str | None]`: those of them that tell toolchains apart, without
   importing a compiler; None for what is not installed; missing if `versions` is as quick;

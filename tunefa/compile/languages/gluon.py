@@ -12,7 +12,13 @@ from typing import Any
 
 from tunefa.compile.contract import Compiled
 from tunefa.compile.languages import triton
-from tunefa.compile.languages.triton import binary_key, prepare, quick_versions, versions
+from tunefa.compile.languages.triton import (
+    binary_key,
+    prepare,
+    quick_versions,
+    versions,
+    why_no_compiler,
+)
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 
@@ -22,6 +28,7 @@ __all__ = [
     "prepare",
     "quick_versions",
     "versions",
+    "why_no_compiler",
     "why_no_interpreter",
 ]
 

@@ -32,6 +32,7 @@ that was timed is the one that runs, and a call neither hashes its arguments nor
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import tempfile
@@ -43,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec, variants
 from tunefa.errors import TunefaError
-from tunefa.spec.arch import GpuArch
+from tunefa.spec.arch import Arch, GpuArch
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Resources
@@ -62,9 +63,20 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     """Compiles a config to a cubin for the case's arch.
 
     Raises CompileError, with the compiler's message, if it does not compile, and TunefaError if
-    Triton is not installed.
+    Triton is not installed or does not compile, see `why_no_compiler`.
     """
     return build(installed().compiler.ASTSource, case, config, aligned)
+
+
+def why_no_compiler(arch: Arch) -> str | None:
+    """Returns why Triton compiles nothing in this process, for any `arch`; None if it does."""
+    value = os.environ.get("TRITON_INTERPRET", "")
+    if value.lower() not in ("1", "true", "on"):
+        return None
+    return (
+        f"TRITON_INTERPRET is {value!r} in the environment, so Triton interprets kernels and "
+        f"compiles none: unset it; tunefa runs the interpreter by itself where it checks numerics"
+    )
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
@@ -79,6 +91,8 @@ def _seen(variant: dict[str, Any]) -> Hashable:
 
 def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compiled:
     """Does what `compile` does, for the language whose sources have the type `source_type`."""
+    if why := why_no_compiler(case.arch):
+        raise TunefaError(why)
     variant, *first = variants(case, config, aligned)
     arch = gpu(case.arch)
     start = time.perf_counter()
