@@ -141,8 +141,8 @@ def test_soft_caps_and_windows_that_no_number_holds() -> None:
     for wrong in (0, -1.0, math.nan, math.inf, 10**400, "50", torch.ones(1)):
         with pytest.raises(TunefaError, match=r"softcap is .*: give a positive number"):
             check_softcap(wrong)
-    for keys in (None, 1, MOST_KEYS):
-        check_window_side("window_left", keys, 1)
+    for fits in (None, 1, MOST_KEYS):
+        check_window_side("window_left", fits, 1)
     for keys in (0, True, 1.0, MOST_KEYS + 1, 10**30):
         with pytest.raises(TunefaError, match=r"window_left is .*: give a number of keys from 1"):
             check_window_side("window_left", keys, 1)

@@ -14,7 +14,7 @@ _CAST = (torch.float32, torch.bfloat16, torch.float16)
 def cast(tensors: Tensors) -> Tensors:
     """Returns q, k and v in the dtype of autocast where it is on for q's device. Anything else, and
     what is no tensor at all, is returned as it is."""
-    q, k, v, *rest = tensors
+    q, k, v = tensors[:3]
     if not isinstance(q, Tensor):
         return tensors
     device = q.device.type
@@ -24,4 +24,4 @@ def cast(tensors: Tensors) -> Tensors:
     cast_q, cast_k, cast_v = (
         x.to(dtype) if isinstance(x, Tensor) and x.dtype in _CAST else x for x in (q, k, v)
     )
-    return Tensors(cast_q, cast_k, cast_v, *rest)
+    return tensors._replace(q=cast_q, k=cast_k, v=cast_v)

@@ -113,7 +113,7 @@ def _as_kernels_take_them(
 
 def _by_kv_head(x: Tensor, group: int) -> Tensor:
     """(batch, heads, rows, ...) as (batch * heads_kv, group, rows, ...) if KV heads are shared."""
-    return x if group == 1 else x.unflatten(1, (-1, group)).flatten(0, 1)
+    return x if group == 1 else x.reshape(-1, group, *x.shape[2:])
 
 
 def _padded(x: Tensor, width: int) -> Tensor:

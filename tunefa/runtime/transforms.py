@@ -53,7 +53,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        return ops.autograd(ctx, *grads, backward=_Gradients.apply)
+        grad_out, grad_lse = grads
+        return ops.autograd(ctx, grad_out, grad_lse, _Gradients.apply)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
@@ -114,7 +115,7 @@ def _folded(
 
 def _unfolded(size: int, made: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     """Returns the results with the mapped axis as their first, and the places of that axis."""
-    outs = tuple(x.unflatten(0, (size, x.shape[0] // size)) for x in made)
+    outs = tuple(x.reshape(size, x.shape[0] // size, *x.shape[1:]) for x in made)
     return outs, (0,) * len(outs)
 
 
