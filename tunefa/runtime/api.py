@@ -118,7 +118,8 @@ def flash_attention(
     return_lse: also return lse = log(sum(exp(s))) over the scores s of a row, as (out, lse). lse is
     (batch, heads, seqlen_q), in fp32, or in fp64 for fp64 inputs.
 
-    It works with autograd, torch.compile and CUDA graph capture, even on a shape's first call.
+    It works with autograd, torch.compile, torch.func's grad and vmap, autocast, and CUDA graph
+    capture, even on a shape's first call. It has no forward-mode and no second derivatives.
     Where no kernel serves the call (CPU tensors, fp64, another chip), PyTorch computes it;
     `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
     """
@@ -219,8 +220,9 @@ def flash_attention_varlen(
     PyTorch computes it and waits. A CUDA graph may capture a call that a kernel serves; when it is
     replayed, cu_seqlens may hold other lengths, up to max_seqlen_q and max_seqlen_k.
 
-    Raises TunefaError for arguments that do not fit. The contents of cu_seqlens are not checked: if
-    they are not cumulative lengths within q and k, the behaviour is undefined.
+    Raises TunefaError for arguments that do not fit. On CUDA the contents of cu_seqlens are not
+    checked: if they are not cumulative lengths within q and k, or a sequence is longer than its
+    max_seqlen, the behaviour is undefined.
     """
     if unknown:
         raise _unknown_parameter(flash_attention_varlen, unknown)
