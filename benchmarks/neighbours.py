@@ -29,6 +29,7 @@ from tunefa.compile.pool import CompilePool
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.measure import bench, check
+from tunefa.measure.comparison import TOLERANCE
 from tunefa.measure.timing import BoundLaunch, Stopwatch
 from tunefa.runtime import choose
 from tunefa.spec import kernel as kernels
@@ -199,9 +200,7 @@ def checked(listed: Sequence[Rival], tensors: Sequence[Any]) -> list[tuple[Rival
     if not compared.passed:
         raise ValueError(f"the choice is wrong: {compared.reason}")
     right, found = out.float(), [(chosen, launch)]
-    limit = (
-        2 * check.TOLERANCE[workload.dtype]
-    )  # each of the two may have an error of one tolerance
+    limit = 2 * TOLERANCE[workload.dtype]  # each of the two may have an error of one tolerance
     for each in others:
         try:
             launch = each.launch(tensors)

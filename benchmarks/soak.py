@@ -30,8 +30,9 @@ import torch
 from torch import Tensor
 
 import tunefa
-from tunefa.measure import check, reference
+from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
+from tunefa.measure.comparison import TOLERANCE
 from tunefa.runtime.call import Call, Options, Tensors, heads_first
 
 THREADS, STREAMS = 2, 4
@@ -118,7 +119,7 @@ class RandomCall:
             return None
         right = expected()
         error = float((out.float() - right).norm() / right.norm().clamp_min(1e-30))
-        limit = check.TOLERANCE[self.dtype]
+        limit = TOLERANCE[self.dtype]
         return None if error <= limit else f"error {error:.1e} (limit {limit:.0e}): {self}"
 
     def _dense(self, device: str) -> tuple[Tensor, Callable[[], Tensor]]:

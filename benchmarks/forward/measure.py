@@ -19,6 +19,7 @@ from tunefa.compile import provenance
 from tunefa.compile.launch import driver
 from tunefa.measure import bench, check, reference
 from tunefa.measure.attention_inputs import AttentionInputs
+from tunefa.measure.comparison import TOLERANCE
 from tunefa.measure.monitor import Monitor
 from tunefa.measure.timing import Stopwatch
 from tunefa.runtime.chip import Chip
@@ -85,7 +86,7 @@ def contestants(
         try:
             call = make()
             error = float((call()[part].float() - right).norm() / right.norm())
-            if error <= check.TOLERANCE[workload.dtype]:
+            if error <= TOLERANCE[workload.dtype]:
                 found[name] = captured(call)
             else:
                 left_out[name] = f"its relative error is {error:.1e}"

@@ -12,6 +12,7 @@ from tests.support.gpu_kernels import judge, much_memory, seen_target
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
 from tunefa.measure import check
+from tunefa.measure.gate import Gate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
@@ -67,7 +68,7 @@ def here(workload: Workload) -> Case:
 @pytest.mark.parametrize("text", SHAPES)
 def test_numbers_are_right_and_the_same_each_time(text: str) -> None:
     """Outputs begin as NaN; the default, and random configs."""
-    case, gate = here(Workload.parse(text)), check.Gate("cuda")
+    case, gate = here(Workload.parse(text)), Gate("cuda")
     configs = case.feasible().configs
     chosen = random.Random(text).sample(configs, min(6, len(configs)))
     for each in (case.default(), *chosen):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.gpu_kernels import judge, judge_random_configs
-from tunefa.measure import check
+from tunefa.measure.gate import Gate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
@@ -120,7 +120,7 @@ def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
     case = Case(KERNEL, Workload.parse(text), SM90)
     config = {**CONFIG, **changes}
     assert case.refusal(config) is None
-    judge(case, config, check.Gate("cuda"))
+    judge(case, config, Gate("cuda"))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_widths_and_ways_out(text: str, changes: dict[str, Any]) -> None:
 def test_the_default_of_each_head_dim(head_dim: int, dtype: str, mask: str, cluster: int) -> None:
     workload = Workload.parse(f"b12_h18_kv6_q777_k1000_d{head_dim}_{dtype}_{mask}")
     case = Case(KERNEL, workload, SM90)
-    judge(case, {**case.default(), "CLUSTER_SIZE": cluster}, check.Gate("cuda"))
+    judge(case, {**case.default(), "CLUSTER_SIZE": cluster}, Gate("cuda"))
 
 
 @pytest.mark.parametrize("text", ["q4096_d72", "q4096_d120_fp16_full", "q4096_d200_dv64"])

@@ -15,8 +15,9 @@ from tests.support.gpu_tensors import inputs
 from tests.support.own_kernels import OwnKernels
 from tests.support.tabled_kernel import tabled
 from tunefa.compile.launch import prepared as launch
-from tunefa.measure import check, reference
+from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
+from tunefa.measure.comparison import TOLERANCE
 from tunefa.runtime.process import Runtime
 
 CUDA: Any = torch.cuda  # parts of it have no types
@@ -48,7 +49,7 @@ def replays(seqlen_q: int, seqlen_k: int, **options: Any) -> None:
         given = AttentionInputs(x[0], x[1], x[2], True, options.get("scale", 0.125))
         right, _ = reference.attention(given)
         error = (out.transpose(1, 2).double() - right).norm() / right.norm()
-        assert float(error) <= check.TOLERANCE["bf16"]
+        assert float(error) <= TOLERANCE["bf16"]
 
 
 def test_the_first_call_of_a_shape_may_be_captured() -> None:

@@ -16,6 +16,7 @@ from tunefa.compile import languages
 from tunefa.compile import pool as compile_pool
 from tunefa.compile.contract import LaunchSpec
 from tunefa.measure import check
+from tunefa.measure.comparison import Comparison
 from tunefa.spec import kernel as kernels
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case, Target
@@ -124,7 +125,7 @@ def launched(case: Case, made: tuple[Any, ...], config: Config) -> tuple[Any, An
     return made[3].clone(), made[4].clone()
 
 
-def verdict(made: tuple[Any, ...], workload: Workload) -> check.Comparison:
+def verdict(made: tuple[Any, ...], workload: Workload) -> Comparison:
     """fp32 kernels are as exact as an fp32 reference, so theirs is in fp64."""
     import torch
 

@@ -11,6 +11,7 @@ import torch
 import tunefa
 from tests.support.gpu_kernels import judge, seen_target
 from tunefa.measure import check
+from tunefa.measure.gate import Gate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
@@ -47,7 +48,7 @@ def test_few_queries_of_long_sequences(packed: int, head_dim: int) -> None:
                 if case.why_not() is None:
                     config = case.default()
                     assert config["PACK_GQA"] == packed
-                    judge(case, config, check.Gate("cuda"))
+                    judge(case, config, Gate("cuda"))
 
 
 @pytest.mark.parametrize("packed", [2, 4, 8])
@@ -67,7 +68,7 @@ def test_random_problems_through_random_configs(packed: int) -> None:
         for _ in range(3):
             seqlens = f"q{chance.randint(1, 300)}_k{chance.randint(1, 300)}"
             workload = Workload.parse(f"{heads}_{seqlens}_{kind}")
-            judge(replace(few, workload=workload), config, check.Gate("cuda"))
+            judge(replace(few, workload=workload), config, Gate("cuda"))
 
 
 def test_a_decoding_step_packs_its_heads_by_default() -> None:

@@ -15,7 +15,7 @@ from tests.support.gpu_kernels import lacks_registers, seen_target
 from tunefa.compile import languages
 from tunefa.compile import pool as compile_pool
 from tunefa.compile.contract import LaunchSpec
-from tunefa.measure import check
+from tunefa.measure.gate import Gate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
@@ -90,17 +90,18 @@ def test_random_problems_are_right_and_repeatable(name: str) -> None:
     assert not failed, f"{len(failed)} do not compile, first {failed[0]}"
     everything = [run for run in everything if not reasons[str(run)]]
     assert len(everything) > 3 / 4 * BINARIES * SHAPES
-    language, gate = languages.load(kernel.language), check.Gate("cuda")
+    language, gate = languages.load(kernel.language), Gate("cuda")
     wrong = []
     for run in everything:
-        workload, tensors = run.case.workload, check.tensors(run.case.workload, "cuda")
+        workload, probe = run.case.workload, gate.probe(run.case.workload)
+        tensors = probe.tensors
         aligned = kernel.module.is_aligned(tensors)
         if not aligned and isinstance(kernel.unaligned, str):
             continue
         compiled = language.compile(run.case, run.config, aligned)
         spec = LaunchSpec(run.case, run.config, workload.head_dim**-0.5)
         launch = language.prepare(spec, compiled, tensors)
-        verdict = gate.compare(lambda: launch(*tensors), workload, tensors)  # noqa: B023
+        verdict = gate.compare(lambda: launch(*tensors), probe)  # noqa: B023
         if not (verdict.passed and verdict.repeatable):
             wrong.append(f"{verdict.reason}: {run}")
     assert not wrong, f"{len(wrong)} of {len(everything)} are wrong, first {wrong[0]}"

@@ -17,7 +17,7 @@ import tunefa
 from tunefa.compile import languages, provenance
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
-from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
+from tunefa.measure.comparison import LSE_TOLERANCE, TOLERANCE
 from tunefa.runtime import choose
 from tunefa.runtime import process as runtime
 from tunefa.runtime.call import heads_first

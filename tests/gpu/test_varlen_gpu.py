@@ -16,7 +16,8 @@ from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
 from tunefa.measure import check, reference
 from tunefa.measure.attention_inputs import AttentionInputs
-from tunefa.measure.check import TOLERANCE
+from tunefa.measure.comparison import TOLERANCE
+from tunefa.measure.gate import Gate
 from tunefa.runtime.call import Window
 from tunefa.spec.workload import Workload
 
@@ -154,7 +155,7 @@ def test_sections_of_heads() -> None:
     cases = served(workload)
     if not cases:
         pytest.skip(f"no kernel serves packed sequences on {seen_target().arch.name}")
-    case, gate, made = cases[0], check.Gate("cuda"), []
+    case, gate, made = cases[0], Gate("cuda"), []
     for megabytes in (4, 8, 32):
         config = {**case.default(), "L2_SECTION_MB": megabytes}
         judge(case, config, gate)

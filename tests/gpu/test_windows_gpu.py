@@ -14,7 +14,7 @@ import tunefa
 from tests.support.gpu_kernels import judge_random_configs, seen_target, served
 from tunefa.measure import check, reference
 from tunefa.measure.attention_inputs import AttentionInputs
-from tunefa.measure.check import LSE_TOLERANCE, TOLERANCE
+from tunefa.measure.comparison import LSE_TOLERANCE, TOLERANCE
 from tunefa.spec.workload import Workload
 
 pytestmark = [

@@ -19,6 +19,7 @@ from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import Mode, OnCpu
 from tunefa.compile.launch.driver import DriverError
 from tunefa.measure import check, reference
+from tunefa.measure.comparison import TOLERANCE
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
@@ -160,7 +161,7 @@ def test_results_are_right(text: str, changes: dict[str, int], tmp_path: Path) -
     first, *others = [ran(run, workload, made, mode) for mode in modes_of(workload)]
     found = check.compare(workload, made, workload.head_dim**-0.5, torch.float32)
     assert found.passed, found.reason
-    assert worst_row(workload, made) <= check.TOLERANCE[workload.dtype]
+    assert worst_row(workload, made) <= TOLERANCE[workload.dtype]
     for other in others:
         assert all(map(torch.equal, first, other))
 

@@ -17,7 +17,7 @@ from tests.support.tree import TREE
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.errors import TunefaError
-from tunefa.measure.check import TOLERANCE
+from tunefa.measure.comparison import TOLERANCE
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target

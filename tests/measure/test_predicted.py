@@ -23,8 +23,8 @@ from tests.support.predicted_case import (
 )
 from tunefa.compile.pool import Pending
 from tunefa.costmodel import gpu as model
-from tunefa.measure import check
-from tunefa.measure.check import Comparison
+from tunefa.measure import gate
+from tunefa.measure.comparison import Comparison
 from tunefa.measure.objective import Raced
 from tunefa.measure.predicted import Predicted
 from tunefa.spec.target import Case
@@ -114,7 +114,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     def interpret(case: Case, each: Config) -> Comparison:
         return Comparison(0.5 if each["BLOCK_M"] in found else 1e-4, 0.0, case.workload)
 
-    monkeypatch.setattr(check, "in_interpreter", interpret)
+    monkeypatch.setattr(gate, "in_interpreter", interpret)
     return found
 
 

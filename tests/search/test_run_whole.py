@@ -16,7 +16,8 @@ from tests.support.fake_objective import KERNEL, SM90, WORKLOAD, Seen, request, 
 from tests.support.own_kernels import OwnKernels
 from tests.support.processes import none_left
 from tests.support.tree import TREE
-from tunefa.measure import check
+from tunefa.measure import gate
+from tunefa.measure.comparison import Comparison
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.store import journal
@@ -27,13 +28,13 @@ from tunefa.store.results import Store
 def test_a_small_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNEFA_WHOLE_SEARCH", "1")
     checked = []
-    interpret = check.in_interpreter
+    interpret = gate.in_interpreter
 
-    def counted(*args: Any) -> check.Comparison:
+    def counted(*args: Any) -> Comparison:
         checked.append((args[1], interpret(*args)))
         return checked[-1][1]
 
-    monkeypatch.setattr(check, "in_interpreter", counted)
+    monkeypatch.setattr(gate, "in_interpreter", counted)
     seen = Seen()
     result = search.search(request(), user_store(), seen)
     record = result.record

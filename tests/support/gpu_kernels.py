@@ -15,6 +15,7 @@ from tunefa.compile import languages
 from tunefa.compile.contract import CompileError, Launch, LaunchSpec
 from tunefa.errors import TunefaError
 from tunefa.measure import check
+from tunefa.measure.gate import Gate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
@@ -45,11 +46,11 @@ def served(workload: Workload) -> list[Case]:
     return [Case(kernel, workload, target) for kernel in serving]
 
 
-def judge(case: Case, config: Config, gate: check.Gate) -> None:
+def judge(case: Case, config: Config, gate: Gate) -> None:
     """Raises AssertionError where a launch is not right twice."""
-    made = check.tensors(case.workload, "cuda")
-    launch = launched(case, config, made)
-    found = gate.compare(lambda: launch(*made), case.workload, made)
+    probe = gate.probe(case.workload)
+    launch = launched(case, config, probe.tensors)
+    found = gate.compare(lambda: launch(*probe.tensors), probe)
     assert found.passed and found.repeatable, f"{found.reason}: {config}"
 
 
@@ -68,7 +69,7 @@ def judge_random_configs(workload: Workload, count: int, seed: Any = 0) -> None:
 
     Raises AssertionError for the first that is not right.
     """
-    gate = check.Gate("cuda")
+    gate = Gate("cuda")
     for case in served(workload):
         configs = list(case.feasible().configs)
         random.Random(seed).shuffle(configs)

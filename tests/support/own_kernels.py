@@ -4,7 +4,7 @@
 that are spawned import everything afresh, so a replaced function is not replaced there; and an
 environment variable that moved the folders would be a door in the package for tests only. But
 spawned processes are told by name which function to call: so the functions that
-`tunefa.compile.pool` and `tunefa.measure.check` send to theirs are replaced by `there`, which moves
+`tunefa.compile.pool` and `tunefa.measure.gate` send to theirs are replaced by `there`, which moves
 `assets.root` in the process it runs in and then calls the one that was meant.
 """
 
@@ -23,7 +23,7 @@ from tests.support.sample_space import MODEL
 from tests.support.tree import TREE
 from tunefa import assets
 from tunefa.compile import pool as compile_pool
-from tunefa.measure import check
+from tunefa.measure import gate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 
@@ -39,7 +39,7 @@ class OwnKernels:
         for name in assets.FOLDERS:
             (folder / name).mkdir(parents=True)
         monkeypatch.setattr(assets, "root", partial(_root, str(folder)))
-        for module, name in ((compile_pool, "_compile"), (check, "_interpret")):
+        for module, name in ((compile_pool, "_compile"), (gate, "_interpret")):
             sent = partial(there, str(folder), module.__name__, name)
             monkeypatch.setattr(module, name, sent)
 

@@ -12,18 +12,21 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, CompileError, LaunchSpec
 from tunefa.measure import check, race, timing
+from tunefa.measure.gate import Gate, Probe
 from tunefa.measure.monitor import Monitor
 from tunefa.measure.objective import Raced
 from tunefa.measure.race import Decision, Interval, Race
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Mode, Trial
-from tunefa.spec.workload import Workload
+
+if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
+    from tunefa.measure.hostile import Kind
 
 SCREEN_SAMPLES = 5
 FIRST_SAMPLES = 2
@@ -31,6 +34,8 @@ FIRST_SAMPLES = 2
 pause between the stopwatch's start and the launch; a single sample could include such a pause."""
 HOPELESS = 2.0
 """A config that takes this many times the best time so far is not sampled further."""
+KINDS: tuple[Kind, ...] = ("hostile", "normal")
+"""The inputs that finalists are checked with on the workload's own shape."""
 TRIES = 2
 """Races that are tried on a disturbed device before the last is reported as not certified."""
 
@@ -52,14 +57,15 @@ class Bench:
         self._torch_device = case.arch.torch_device
         self._stopwatch = timing.Stopwatch(mode, self._torch_device)
         self._tensors = check.tensors(case.workload, self._torch_device)
-        self._gate = check.Gate(self._torch_device)
+        self._gate = Gate(self._torch_device)
 
     def judge(self, trial: Trial, best_us: float) -> Trial:
         """Returns a compiled trial with its error and a few samples.
 
         `best_us` is the best time so far; a config that is much slower gets fewer samples.
         """
-        trial = self._checked(trial, check.ragged(self.case.workload, trial.config))
+        probe = self._gate.probe(check.ragged(self.case.workload, trial.config))
+        trial = self._checked(trial, probe)
         if trial.outcome != "ok":
             return trial
         return replace(trial, samples_us=tuple(self._screen(trial.config, best_us)))
@@ -67,10 +73,15 @@ class Bench:
     def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
         """Checks finalists on the workload's own shape, then races those that pass.
 
+        The inputs are hostile first and then normal, so that `Trial.error` is that of normal ones.
         The race ends early when `time.monotonic` is `until`, but not before it has the rounds that
         a certificate needs.
         """
-        judged = [self._checked(trial, self.case.workload) for trial in trials]
+        judged = list(trials)
+        for kind in KINDS:
+            probe = self._gate.large_probe(self.case.workload, kind)
+            judged = [self._checked(t, probe) if t.outcome == "ok" else t for t in judged]
+            del probe  # before the next one is made: the device may not hold both
         right = [trial for trial in judged if trial.outcome == "ok"]
         wrong = [trial for trial in judged if trial.outcome != "ok"]
         if not right:
@@ -161,15 +172,15 @@ class Bench:
         """Prepares the config's launch on the workload's own shape for timing."""
         return self._stopwatch.prepared(launch(self.case, config, self._tensors))
 
-    def _checked(self, trial: Trial, shape: Workload) -> Trial:
-        """Returns the trial with its error on `shape`, or with the reason why it is not right."""
-        made = check.tensors(shape, self._torch_device)
+    def _checked(self, trial: Trial, probe: Probe) -> Trial:
+        """Returns the trial with its error, or with the reason why it is not right."""
+        made = probe.tensors
         try:
             if trial.resources is None:  # the compile pool has not compiled it
                 compiled = compiled_for(self.case, trial.config, self._tensors)
                 trial = replace(trial, resources=compiled.resources, compile_s=compiled.seconds)
-            there = replace(self.case, workload=shape)
-            compared = self._gate.compare(launch(there, trial.config, made), shape, made)
+            there = replace(self.case, workload=probe.shape)
+            compared = self._gate.compare(launch(there, trial.config, made), probe)
         except CompileError as error:
             return replace(trial, outcome="compile_failed", reason=str(error))
         if compared.repeatable and compared.passed:

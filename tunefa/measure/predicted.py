@@ -14,7 +14,7 @@ from tunefa.compile import languages
 from tunefa.compile.pool import CompilePool, Pending
 from tunefa.compile.workers import Workers
 from tunefa.costmodel import gpu as gpu_model
-from tunefa.measure import check
+from tunefa.measure import check, gate
 from tunefa.measure.objective import Raced
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.arch_catalog import gpu
@@ -97,7 +97,7 @@ class Predicted:
             if place and time.monotonic() >= until:
                 break
             try:
-                compared = check.in_interpreter(self.case, trial.config)
+                compared = gate.in_interpreter(self.case, trial.config)
             except RuntimeError as error:
                 ranked[place] = replace(trial, outcome="crashed", reason=str(error))
                 continue

@@ -15,6 +15,8 @@ from tunefa.spec.rounding import ceil_div
 OPS = ("fwd",)
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
 """Bytes of one element of q, k and v. The output has the same dtype, except bf16 for e4m3."""
+ACCURACIES = ("standard", "fast")
+"""From the most exact on. `standard`: what rounding explains; `fast`: errors 8 times as large."""
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
 _SIZES = {
@@ -30,8 +32,7 @@ _SIZES = {
 }
 _SIDES = ("window_left", "window_right")
 _MASKS = {"causal": True, "full": False}
-_SOFTCAP = "softcap"
-_VARLEN = "varlen"
+_FLAGS = ("softcap", "varlen")
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 _SIZE = re.compile(r"([1-9][0-9]{0,14})([kK]?)")
 
@@ -83,13 +84,13 @@ class Workload:
     window_right: int | None = None
     softcap: bool = False
     varlen: bool = False
+    accuracy: str = ACCURACIES[0]
 
     def __post_init__(self) -> None:
         """Raises TunefaError if a field has a value that no kernel can serve."""
-        if self.op not in OPS:
-            raise unknown("op", str(self.op), OPS)
-        if self.dtype not in DTYPES:
-            raise unknown("dtype", str(self.dtype), DTYPES)
+        for name, known in (("op", OPS), ("dtype", DTYPES), ("accuracy", ACCURACIES)):
+            if getattr(self, name) not in known:
+                raise unknown(name, str(getattr(self, name)), known)
         for name in _SIZES.values():
             value = getattr(self, name)
             optional, least = name in _SIDES and value is None, 0 if name == "window_left" else 1
@@ -171,10 +172,8 @@ class Workload:
             parts.append(f"w{self.window_left + 1}")
         if self.window_right is not None:
             parts.append(f"a{self.window_right}")
-        if self.softcap:
-            parts.append(_SOFTCAP)
-        if self.varlen:
-            parts.append(_VARLEN)
+        parts += [flag for flag in _FLAGS if getattr(self, flag)]
+        parts += [self.accuracy] if self.accuracy != ACCURACIES[0] else []
         return "_".join(parts)
 
     @property
@@ -283,15 +282,17 @@ def _parse_part(part: str) -> tuple[str, Any]:
         return "dtype", dtype
     if part in _MASKS:
         return "causal", _MASKS[part]
-    if part in (_SOFTCAP, _VARLEN):
+    if part in _FLAGS:
         return part, True
+    if part in ACCURACIES:
+        return "accuracy", part
     match = _PART.fullmatch(part)
     if match and match[1] in _SIZES:
         name = _SIZES[match[1]]
         size = parse_size(match[2], _shown(name))
         return name, size - 1 if name == "window_left" else size
     sizes = (f"{key}<{_shown(name)}>" for key, name in _SIZES.items())
-    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, _SOFTCAP, _VARLEN])
+    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, *_FLAGS, *ACCURACIES])
 
 
 def _shown(name: str) -> str:

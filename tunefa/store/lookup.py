@@ -25,7 +25,7 @@ from tunefa.errors import TunefaError
 from tunefa.spec.arch import Arch
 from tunefa.spec.target import Target
 from tunefa.spec.trial import Config
-from tunefa.spec.workload import Workload
+from tunefa.spec.workload import ACCURACIES, Workload
 from tunefa.store.record import Record
 from tunefa.store.results import Store, current
 
@@ -180,8 +180,8 @@ def by_trust(records: Sequence[Record], workload: Workload, target: Target) -> l
         octaves = round(apart(record, workload, target), 6)  # so that half and double are equal
         return (record.device is None, octaves, record.workload != workload, record.rank)
 
-    family, arch = _family(workload), target.arch.name
-    same = [r for r in records if r.arch == arch and _family(r.workload) == family]
+    arch = target.arch.name
+    same = [r for r in records if r.arch == arch and _may_serve(r.workload, workload)]
     return sorted(same, key=trust_key)
 
 
@@ -234,6 +234,12 @@ def _how(record: Record, workload: Workload, device_name: str) -> How:
     if record.device != device_name:
         return "other-device"
     return "exact" if record.workload == workload else "nearest"
+
+
+def _may_serve(recorded: Workload, workload: Workload) -> bool:
+    """Whether a record's config computes the same kind of problem, and not less exactly."""
+    exact_enough = ACCURACIES.index(recorded.accuracy) <= ACCURACIES.index(workload.accuracy)
+    return exact_enough and _family(recorded) == _family(workload)
 
 
 def _family(workload: Workload) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""`Gate` of tunefa/measure/check.py launches twice: what differs between the two is a race."""
+"""`Gate` of tunefa/measure/gate.py launches twice: what differs between the two is a race."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
-from tunefa.measure import check, reference
+from tunefa.measure.comparison import Comparison
+from tunefa.measure.gate import Gate, Probe
 from tunefa.spec.workload import Workload
 
 SHAPE = Workload.parse("h2_q64_k96_d64_bf16_causal")
 NAN = float("nan")
 
 
-def judged(change: Callable[[int, Any, Any], None]) -> check.Comparison:
+def judged(change: Callable[[int, Any, Any], None]) -> Comparison:
     """The verdict of a right kernel whose outputs `change` changes; it is told which launch."""
-    made = check.tensors(SHAPE, "cpu", seed=0)
-    inputs = check.inputs(SHAPE, made, SHAPE.head_dim**-0.5)
-    right, right_lse = reference.attention(inputs, torch.float32)
+    probe = Probe.of(SHAPE, "normal", "cpu")
     launches = iter(range(1, 9))
 
     def launch() -> None:
-        made[3].copy_(right)
-        made[4].copy_(right_lse)
-        change(next(launches), made[3], made[4])
+        out, lse = probe.tensors[3:5]
+        out.copy_(probe.expected.out)
+        lse.copy_(probe.expected.lse)
+        change(next(launches), out, lse)
 
-    return check.Gate("cpu").compare(launch, SHAPE, made)
+    return Gate("cpu").compare(launch, probe)
 
 
 def test_the_same_bits_twice_are_repeatable() -> None:
@@ -61,12 +60,12 @@ def test_what_is_never_written_is_wrong_and_no_race() -> None:
 
 def test_each_launch_begins_with_outputs_of_nan() -> None:
     seen: list[bool] = []
-    made = check.tensors(SHAPE, "cpu", seed=0)
+    probe = Probe.of(SHAPE, "normal", "cpu")
 
     def launch() -> None:
-        seen.append(bool(made[3].isnan().all() and made[4].isnan().all()))
-        made[3].fill_(0.0)
-        made[4].fill_(0.0)
+        seen.append(all(bool(each.isnan().all()) for each in probe.tensors[3:5]))
+        for each in probe.tensors[3:5]:
+            each.fill_(0.0)
 
-    check.Gate("cpu").compare(launch, SHAPE, made)
+    Gate("cpu").compare(launch, probe)
     assert seen == [True, True]

@@ -1,11 +1,15 @@
-"""The limit of `Gate` in tunefa/measure/check.py: twice the error of PyTorch's attention."""
+"""The limit of `Gate` in tunefa/measure/gate.py: twice the error of PyTorch's attention."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 
-from tunefa.measure import check, reference
+from tunefa.measure import check, sdpa
+from tunefa.measure.comparison import TOLERANCE, Comparison
+from tunefa.measure.gate import ROUNDING, Gate, Probe
 from tunefa.spec.workload import Workload
 
 # The error of PyTorch's attention on these is above half of what rounding alone may make.
@@ -15,20 +19,20 @@ SHAPES = [
 ]
 
 
-def off_by(shape: Workload, error: float) -> check.Comparison:
+def off_by(shape: Workload, error: float) -> Comparison:
     """The gate's verdict of a kernel whose relative error is this one, and which is right else."""
-    made = check.tensors(shape, "cpu", seed=0)
-    scale = shape.head_dim**-0.5
-    right, right_lse = reference.attention(check.inputs(shape, made, scale), torch.float32)
+    probe = Probe.of(shape, "normal", "cpu")
+    right, right_lse = probe.expected.out, probe.expected.lse
     noise = torch.randn(right.shape, generator=torch.Generator().manual_seed(1))
     wrong = right + noise * (error * right.norm() / noise.norm())
-    made = *made[:3], torch.empty_like(wrong), made[4]  # out in fp32: rounding adds nothing
+    # The output is in fp32: rounding adds nothing.
+    probe = replace(probe, tensors=(*probe.tensors[:3], torch.empty_like(wrong), probe.tensors[4]))
 
     def launch() -> None:
-        made[3].copy_(wrong)
-        made[4].copy_(right_lse)
+        probe.tensors[3].copy_(wrong)
+        probe.tensors[4].copy_(right_lse)
 
-    return check.Gate("cpu").compare(launch, shape, made)
+    return Gate("cpu").compare(launch, probe)
 
 
 def peers_error(shape: Workload) -> float:
@@ -47,8 +51,8 @@ def peers_error(shape: Workload) -> float:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_an_error_of_more_than_twice_pytorchs_does_not_pass(shape: Workload) -> None:
     error = peers_error(shape)
-    assert 2 * error > check.ROUNDING[shape.dtype], "the shape says nothing of the factor"
-    limit = check.Gate("cpu").limit(shape)
+    assert 2 * error > ROUNDING[shape.dtype], "the shape says nothing of the factor"
+    limit = Gate("cpu").limit(shape)
     assert limit == pytest.approx(2 * error, rel=0.1)
     assert off_by(shape, 1.6 * error).passed
     verdict = off_by(shape, 2.4 * error)
@@ -58,16 +62,38 @@ def test_an_error_of_more_than_twice_pytorchs_does_not_pass(shape: Workload) -> 
 
 def test_where_pytorch_is_exact_rounding_is_the_limit() -> None:
     shape = Workload.parse("h2_q16_k1_d64_bf16_full")  # out is v
-    assert check.Gate("cpu").limit(shape) == check.ROUNDING["bf16"]
+    assert Gate("cpu").limit(shape) == ROUNDING["bf16"]
 
 
 def test_a_limit_is_measured_once_a_shape() -> None:
-    gate = check.Gate("cpu")
+    gate = Gate("cpu")
     first = gate.limit(SHAPES[0])
     assert gate.limit(SHAPES[0]) == first != gate.limit(SHAPES[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q70_k90_w20",
+        "q90_k70_w20",
+        "q60_k130",
+        "q64_w1",
+        "q64_full",
+        "q70_k90_w20_a9",
+        "q90_k70_a9",
+        "q64_full_w20",
+    ],
+)
+def test_the_limit_is_the_error_of_pytorch_s_attention(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch computes the same attention: another mask would make the limit useless."""
+    monkeypatch.setattr(sdpa, "_MASKED_ROWS", 32)
+    shape = Workload.parse(f"{text}_h4_kv2_d32_fp32")
+    assert ROUNDING["fp32"] <= Gate("cpu").limit(shape) < TOLERANCE["fp32"]
 
 
 @pytest.mark.parametrize("text", ["h2_q16_k16_d64_bf16_softcap", "h2_q16_k16_d64_e4m3"])
 def test_without_a_peer_the_tolerance_is_the_limit(text: str) -> None:
     shape = Workload.parse(text)
-    assert check.Gate("cpu").limit(shape) == check.TOLERANCE[shape.dtype]
+    assert Gate("cpu").limit(shape) == TOLERANCE[shape.dtype]

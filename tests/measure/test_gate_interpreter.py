@@ -1,0 +1,70 @@
+"""tunefa/measure/gate.py in a language's interpreter: right kernels pass, wrong ones do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.own_kernels import OwnKernels
+from tunefa.measure import gate
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+
+TARGET = Target.named("sm90")
+KERNEL = kernels.load("attention_fwd_triton")
+CONFIG: dict[str, Any] = {
+    "BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 1, "num_stages": 1,
+    "USE_TMA": 0, "maxnreg": 0, "L2_SECTION_HEADS": 1, "PACK_GQA": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("workload", "changes"),
+    [
+        ("q8192_d64_fp16_causal", {}),
+        ("q8192_h4_d72_dv40_fp32_full", {"BLOCK_N": 32}),
+        ("q8192_h8_kv2_d64_bf16_causal", {"USE_TMA": 1, "PACK_GQA": 1, "L2_SECTION_HEADS": 4}),
+    ],
+)
+def test_the_interpreter_passes_what_is_right(workload: str, changes: dict[str, Any]) -> None:
+    found = gate.in_interpreter(
+        Case(KERNEL, Workload.parse(workload), TARGET), {**CONFIG, **changes}
+    )
+    assert found.passed, found.reason
+    # Its rounding of bf16 is not ours to judge, so fp16 stands in for it.
+    assert found.workload.dtype == ("fp32" if "fp32" in workload else "fp16")
+
+
+WRONG = {
+    "never_rescaled": ("acc = acc * row_scale[:, None]", "acc = acc"),
+    "top_left_mask": ("offset = seqlen_k - seqlen_q", "offset = 0"),
+    "tail_not_masked": ("keys[None, :] <= last_key[:, None]", "keys[None, :] <= seqlen_k + 99"),
+    "wrong_kv_head": ("head_kv = head // GROUP", "head_kv = head * 0"),
+    "lse_in_base_2": ("row_max * LN_2 + tl.log(row_sum)", "row_max + tl.log2(row_sum)"),
+    "row_not_written": ("lse_rows = ", "real = real & (queries != 5)\n    lse_rows = "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_interpreter_finds_what_is_wrong(own_kernels: OwnKernels, name: str) -> None:
+    old, new = WRONG[name]
+
+    def change(source: str) -> str:
+        assert old in source
+        return source.replace(old, new)
+
+    kernel = own_kernels.add_attention(name, device=change)
+    case = Case(kernel, Workload.parse("q8192_h4_kv2_d32_fp16"), TARGET)
+    found = gate.in_interpreter(case, CONFIG)
+    assert not found.passed
+    assert "logsumexp" in found.reason
+
+
+def test_what_a_kernel_raises_in_the_interpreter_comes_out(own_kernels: OwnKernels) -> None:
+    kernel = own_kernels.add_attention("raises", device=lambda source: source.replace(
+        "tile, head_index = _tile_of_program(", "tile, head_index = undefined("))  # fmt: skip
+    case = Case(kernel, Workload.parse("q8192_h4_kv2_d32_fp16"), TARGET)
+    with pytest.raises(Exception, match="undefined"):
+        gate.in_interpreter(case, CONFIG)
