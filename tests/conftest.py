@@ -115,7 +115,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     on_cpu = check.tensors
     monkeypatch.setattr(languages, "load", lambda name: fake)
     monkeypatch.setattr(timing, "Stopwatch", FakeStopwatch)
-    monkeypatch.setattr(check, "tensors", lambda workload, _, **seed: on_cpu(workload, "cpu", **seed))
+    monkeypatch.setattr(check, "tensors", lambda w, _, seed=None: on_cpu(w, "cpu", seed))
     monkeypatch.setattr(bench, "Monitor", Unwatched)
     return fake
 

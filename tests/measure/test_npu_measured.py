@@ -105,7 +105,7 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
 
     monkeypatch.setattr(torch, "empty", empty)
     on_cpu = check.tensors
-    monkeypatch.setattr(check, "tensors", lambda workload, _, **seed: on_cpu(workload, "cpu", **seed))
+    monkeypatch.setattr(check, "tensors", lambda w, _, seed=None: on_cpu(w, "cpu", seed))
     monkeypatch.setattr(bench, "Monitor", Unwatched)
 
     def launcher(grid: tuple[int, ...]) -> Any:

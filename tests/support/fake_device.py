@@ -56,7 +56,10 @@ class Unwatched(Monitor):
 
 @dataclass
 class Device(FakeLanguage):
-    """A device whose launches fail in the way that BLOCK_M says."""
+    """A device whose launches fail in the way that BLOCK_M says.
+
+    A fault is an error to raise, a word, or a function that spoils what a right kernel wrote.
+    """
 
     faults: dict[int, Any] = field(default_factory=dict)
     aligned: list[bool] = field(default_factory=list)
@@ -71,6 +74,8 @@ class Device(FakeLanguage):
         if isinstance(fault, Exception):
             raise fault
         super().launch(spec, compiled, tensors)
+        if callable(fault):
+            fault(tensors)
         if fault == "moving":
             self.moves += 1
             tensors[3].mul_(1.0 + self.moves / 64)

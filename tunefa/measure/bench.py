@@ -185,7 +185,8 @@ class Bench:
             return replace(trial, outcome="compile_failed", reason=str(error))
         if compared.repeatable and compared.passed:
             return replace(trial, error=compared.error)
-        outcome: Literal["wrong", "unstable"] = "wrong" if compared.repeatable else "unstable"
+        steady = compared.repeatable or compared.strayed
+        outcome: Literal["wrong", "unstable"] = "wrong" if steady else "unstable"
         return replace(trial, outcome=outcome, reason=compared.reason, error=compared.error)
 
 

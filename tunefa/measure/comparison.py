@@ -60,7 +60,7 @@ class Row:
     """The row that is furthest beyond its limit, or nearest to it."""
 
     of: Literal["output", "logsumexp"]
-    """Which of the two outputs is furthest off."""
+    """The output that is furthest off."""
     place: str
     """`row 17 of head 3 in batch 1`."""
     error: float
@@ -68,7 +68,7 @@ class Row:
     limit: float
     """The largest error that passes in that row."""
     inputs: str = ""
-    """What is special about the row's inputs; empty for inputs that are normal."""
+    """The row's patterns in words; empty for inputs that are normal."""
 
     def __str__(self) -> str:
         """`the output of row 17 of head 3 in batch 1 is off by 5.0e-01 (limit 8e-03), ...`."""
@@ -113,10 +113,10 @@ class Comparison:
     @property
     def reason(self) -> str:
         """Why the comparison failed, in one sentence: the reason of a trial that is `wrong`."""
-        if not self.repeatable:
-            return f"two launches on the same inputs differ on {self.workload}: a race condition"
         if self.strayed:
             return f"it writes to memory outside of its outputs on {self.workload}"
+        if not self.repeatable:
+            return f"two launches on the same inputs differ on {self.workload}: a race condition"
         worst = "" if self.row is None else f"; worst: {self.row}"
         return (
             f"error {self.error:.2e} (limit {self._limit:.0e}), logsumexp off by "
@@ -141,15 +141,15 @@ class Expected:
     out: Tensor
     """(*rows, head_dim_v), fp32 or fp64."""
     lse: Tensor
-    """Of all rows, in the same dtype."""
+    """The logsumexp of each row, in the same dtype."""
     limits: Tensor
     """The largest ||out - reference|| of each row."""
     norms: Tensor
     """||reference|| of each row."""
     judged: Tensor | None = None
-    """Which rows are compared; None for all."""
+    """True for the rows that are compared; None for all."""
     normal: Tensor | None = None
-    """Which rows have normal inputs, over which `Comparison.error` is; None for all."""
+    """True for the rows with normal inputs, of which `Comparison.error` is; None for all."""
     inputs_of: Callable[[tuple[int, ...]], str] = lambda row: ""
     """Says what is special about the inputs of a row, whose indices it takes."""
 
@@ -212,7 +212,8 @@ class Expected:
         norms = self.norms
         if self.normal is not None:
             off, norms = (each.where(self.normal, 0.0) for each in (off, norms))
-        return (off.norm() / norms.norm().clamp_min(LEAST_NORM)).double()
+        error: Tensor = off.norm() / norms.norm().clamp_min(LEAST_NORM)
+        return error.double()
 
     def _row(self, index: int, error: float, limit: float) -> Row:
         """The row with that index among all rows of the output, then of the logsumexp."""

@@ -62,15 +62,14 @@ class Probe:
 
         made = list(check.tensors(shape, device, seed=0))
         hostile.change(shape, tuple(made), kind)
-        memories = []
-        for i in range(5):
-            surround = hostile.surrounded_lse if i == 4 else hostile.surrounded
-            made[i], memory = surround(made[i]) if i == 4 else surround(made[i], i < 3)
-            memories.append(memory)
+        whole = [hostile.surrounded(made[i], is_input=i < 3) for i in range(4)]
+        whole.append(hostile.surrounded_lse(made[4]))
+        made[:5] = [inner for inner, _ in whole]
+        memories = tuple(memory for _, memory in whole)
         inputs = check.inputs(shape, tuple(made), shape.head_dim**-0.5)
         expected = Expected.of(shape, inputs, dtype or _dtype(shape))
         sums = tuple(hostile.checksum(memory) for memory in memories[:3])
-        return cls(shape, kind, tuple(made), tuple(memories), sums, _in_roles(expected, kind))
+        return cls(shape, kind, tuple(made), memories, sums, _in_roles(expected, kind))
 
     @property
     def bytes(self) -> int:

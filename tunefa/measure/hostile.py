@@ -51,10 +51,10 @@ def roles(workload: Workload, kind: Kind) -> list[Role]:
         "mixed": ("normal", "hostile"),
         "hostile": ("hostile",),
     }
-    turns = names[kind]
+    cycle = names[kind]
     if workload.varlen and kind != "normal":
-        turns = (turns[0], "hostile", "NaN")
-    return [turns[i % len(turns)] for i in range(workload.batch)]
+        cycle = (cycle[0], "hostile", "NaN")
+    return [cycle[i % len(cycle)] for i in range(workload.batch)]
 
 
 def change(workload: Workload, made: tuple[Any, ...], kind: Kind) -> None:
@@ -80,12 +80,12 @@ def _change_sequence(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator
     """Changes one sequence: q (heads, rows, head_dim), k and v (heads_kv, keys, head_dim).
 
     The keys have a component along one direction that grows with their number, and one key has one
-    along another direction. A row of queries that has a part in these directions sees its scores
+    along an orthogonal one. A row of queries that has a part in these directions sees its scores
     grow, fall or peak.
     """
     dim, keys, device = q.shape[-1], k.shape[1], q.device
-    signs = torch.rand(2, dim, generator=generator, device=device) < 0.5
-    slope, peak = 1.0 - 2.0 * signs.float()
+    slope = 1.0 - 2.0 * (torch.rand(dim, generator=generator, device=device) < 0.5).float()
+    peak = slope * (1.0 - 2.0 * (torch.arange(dim, device=device) % 2))  # orthogonal to it
     position = torch.linspace(-1.0, 1.0, keys, device=device)
     wide_k = k.float() + 2.0 * position[:, None] * slope
     wide_k[:, keys // 3] += 4.0 * peak
@@ -113,7 +113,7 @@ def _patterns(heads: int, rows: int, device: torch.device) -> Tensor:
 
 
 def described(workload: Workload, kind: Kind, sequence: int, head: int, row: int) -> str:
-    """What is special about the inputs of a row of a head of a sequence; empty if nothing is."""
+    """Says what is special about the inputs of a row of a head; empty if nothing is."""
     if roles(workload, kind)[sequence] == "normal":
         return ""
     device = torch.device("cpu")
@@ -126,7 +126,7 @@ def described(workload: Workload, kind: Kind, sequence: int, head: int, row: int
 
 
 def surrounded(tensor: Tensor, is_input: bool) -> tuple[Tensor, Tensor]:
-    """Returns a copy of a tensor, and its whole memory, which is NaN around the copy.
+    """Recycle a copy of a tensor, and its whole memory, which is NaN around the copy.
 
     The tensor is q, k, v or out: (batch, heads, rows, head_dim), or packed (rows, heads, head_dim).
     Rows are added around each sequence, and a head behind the heads of each row. Around inputs,
@@ -144,7 +144,7 @@ def surrounded(tensor: Tensor, is_input: bool) -> tuple[Tensor, Tensor]:
 
 
 def surrounded_lse(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns a copy of a logsumexp, contiguous as kernels expect it, and its whole memory."""
+    """Recycle a copy of a logsumexp, contiguous as kernels expect it, and its whole memory."""
     memory = tensor.new_full((tensor.numel() + 2 * MARGIN,), float("nan"))
     return memory[MARGIN:-MARGIN].view(tensor.shape).copy_(tensor), memory
 
