@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tests.support import planted_faults as planted
 from tests.support.fake_device import Device
 from tests.support.predicted_case import CONFIG, FITS, WORKLOAD, config, ok
 from tunefa.measure import check
-from tunefa.measure.gate import Gate, Probe
+from tunefa.measure.gate import Gate, Probe, kinds_of_finalists
 from tunefa.measure.measured import Measured
 from tunefa.spec.trial import Trial
 from tunefa.spec.workload import Workload
@@ -139,5 +140,12 @@ def test_a_fast_workload_may_be_eight_times_as_wrong() -> None:
             probe.tensors[3].mul_(1.02)
 
         assert gate.compare(launch, probe).passed == text.endswith("fast")
-    strict, fast = (gate.limit(Workload.parse(text)) for text, gate in gates.items())
-    assert fast == pytest.approx(8 * strict, rel=0.2)
+    strict, fast = (gate.limit(gate.probe(Workload.parse(text))) for text, gate in gates.items())
+    assert fast == pytest.approx(8 * strict)
+
+
+def test_one_launch_of_several_sequences_shows_finalists_everything() -> None:
+    assert kinds_of_finalists(Workload.parse("b2_q512")) == ("mixed",)
+    assert kinds_of_finalists(Workload.parse("q512")) == ("hostile", "normal")
+    shape = Workload.parse("h2_q64_k96_d64_bf16")
+    assert Gate("cpu").limit(Probe.of(shape, "hostile", "cpu")) == math.inf

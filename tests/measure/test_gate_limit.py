@@ -35,6 +35,10 @@ def off_by(shape: Workload, error: float) -> Comparison:
     return Gate("cpu").compare(launch, probe)
 
 
+def limit_of(shape: Workload) -> float:
+    return Gate("cpu").limit(Probe.of(shape, "normal", "cpu"))
+
+
 def peers_error(shape: Workload) -> float:
     """The error of PyTorch's attention on inputs like those."""
     made = check.tensors(shape, "cpu", seed=2)
@@ -52,7 +56,7 @@ def peers_error(shape: Workload) -> float:
 def test_an_error_of_more_than_twice_pytorchs_does_not_pass(shape: Workload) -> None:
     error = peers_error(shape)
     assert 2 * error > ROUNDING[shape.dtype], "the shape says nothing of the factor"
-    limit = Gate("cpu").limit(shape)
+    limit = limit_of(shape)
     assert limit == pytest.approx(2 * error, rel=0.1)
     assert off_by(shape, 1.6 * error).passed
     verdict = off_by(shape, 2.4 * error)
@@ -62,13 +66,15 @@ def test_an_error_of_more_than_twice_pytorchs_does_not_pass(shape: Workload) -> 
 
 def test_where_pytorch_is_exact_rounding_is_the_limit() -> None:
     shape = Workload.parse("h2_q16_k1_d64_bf16_full")  # out is v
-    assert Gate("cpu").limit(shape) == ROUNDING["bf16"]
+    assert limit_of(shape) == ROUNDING["bf16"]
 
 
 def test_a_limit_is_measured_once_a_shape() -> None:
-    gate = Gate("cpu")
-    first = gate.limit(SHAPES[0])
-    assert gate.limit(SHAPES[0]) == first != gate.limit(SHAPES[1])
+    gate, (probe, other) = Gate("cpu"), (Probe.of(each, "normal", "cpu") for each in SHAPES)
+    first = gate.limit(probe)
+    assert gate.limit(other) != first
+    probe.expected.out.zero_()
+    assert gate.limit(probe) == first
 
 
 @pytest.mark.parametrize(
@@ -90,10 +96,10 @@ def test_the_limit_is_the_error_of_pytorch_s_attention(
     """PyTorch computes the same attention: another mask would make the limit useless."""
     monkeypatch.setattr(sdpa, "_MASKED_ROWS", 32)
     shape = Workload.parse(f"{text}_h4_kv2_d32_fp32")
-    assert ROUNDING["fp32"] <= Gate("cpu").limit(shape) < TOLERANCE["fp32"]
+    assert ROUNDING["fp32"] <= limit_of(shape) < TOLERANCE["fp32"]
 
 
 @pytest.mark.parametrize("text", ["h2_q16_k16_d64_bf16_softcap", "h2_q16_k16_d64_e4m3"])
 def test_without_a_peer_the_tolerance_is_the_limit(text: str) -> None:
     shape = Workload.parse(text)
-    assert Gate("cpu").limit(shape) == TOLERANCE[shape.dtype]
+    assert limit_of(shape) == TOLERANCE[shape.dtype]

@@ -12,12 +12,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, CompileError, LaunchSpec
 from tunefa.measure import check, race, timing
-from tunefa.measure.gate import Gate, Probe
+from tunefa.measure.gate import Gate, Probe, kinds_of_finalists
 from tunefa.measure.monitor import Monitor
 from tunefa.measure.objective import Raced
 from tunefa.measure.race import Decision, Interval, Race
@@ -25,17 +25,12 @@ from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Mode, Trial
 
-if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
-    from tunefa.measure.hostile import Kind
-
 SCREEN_SAMPLES = 5
 FIRST_SAMPLES = 2
 """Samples after which a screening may end. Compilers keep the host's cores busy, so the host may
 pause between the stopwatch's start and the launch; a single sample could include such a pause."""
 HOPELESS = 2.0
 """A config that takes this many times the best time so far is not sampled further."""
-KINDS: tuple[Kind, ...] = ("hostile", "normal")
-"""The inputs that finalists are checked with on the workload's own shape."""
 TRIES = 2
 """Races that are tried on a disturbed device before the last is reported as not certified."""
 
@@ -73,12 +68,12 @@ class Bench:
     def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
         """Checks finalists on the workload's own shape, then races those that pass.
 
-        The inputs are hostile first and then normal, so that `Trial.error` is that of normal ones.
+        `Trial.error` is that of normal inputs, which come last.
         The race ends early when `time.monotonic` is `until`, but not before it has the rounds that
         a certificate needs.
         """
         judged = list(trials)
-        for kind in KINDS:
+        for kind in kinds_of_finalists(self.case.workload):
             probe = self._gate.large_probe(self.case.workload, kind)
             judged = [self._checked(t, probe) if t.outcome == "ok" else t for t in judged]
             del probe  # before the next one is made: the device may not hold both

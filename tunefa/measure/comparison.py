@@ -101,8 +101,11 @@ class Comparison:
     @property
     def passed(self) -> bool:
         """Whether all errors are within their limits, and nothing else was written."""
-        in_rows = self.row is None or self.row.error <= self.row.limit
-        return self.error <= self._limit and in_rows and not self.strayed
+        return self.error <= self._limit and self._rows_passed and not self.strayed
+
+    @property
+    def _rows_passed(self) -> bool:
+        return self.row is None or self.row.error <= self.row.limit
 
     @property
     def _limit(self) -> float:
@@ -117,11 +120,13 @@ class Comparison:
             return f"it writes to memory outside of its outputs on {self.workload}"
         if not self.repeatable:
             return f"two launches on the same inputs differ on {self.workload}: a race condition"
-        worst = "" if self.row is None else f"; worst: {self.row}"
-        return (
-            f"error {self.error:.2e} (limit {self._limit:.0e}), logsumexp off by "
-            f"{self.lse_error:.2e} on {self.workload}{worst}"
+        limit = "" if math.isinf(self._limit) else f" (limit {self._limit:.0e})"
+        overall = (
+            f"error {self.error:.2e} over all rows{limit}, logsumexp off by {self.lse_error:.2e}, "
+            f"on {self.workload}"
         )
+        # Reports cut off what is long, so the row comes first.
+        return overall if self._rows_passed else f"{self.row}; {overall}"
 
 
 def lse_tolerance(workload: Workload) -> float:
@@ -180,9 +185,7 @@ class Expected:
         """Compares outputs, of the shapes that a kernel writes. Waits for the device once."""
         import torch
 
-        if self.workload.varlen:
-            out = out.transpose(0, 1)
-        off = (out.to(self.out.dtype) - self.out).norm(dim=-1)
+        off = self._off(out)
         off_lse = (lse.to(self.lse.dtype) - self.lse).abs()
         both_empty = torch.isneginf(lse) & torch.isneginf(self.lse)
         off_lse = off_lse.masked_fill(both_empty, 0.0)
@@ -206,6 +209,17 @@ class Expected:
         if self.workload.dtype != "e4m3":
             limits = limits * 0.0
         return limits.clamp_min(1.0) * lse_tolerance(self.workload)
+
+    def error(self, out: Tensor) -> float:
+        """The relative error of an output over all rows with normal inputs."""
+        return float(self._error(self._off(out)))
+
+    def _off(self, out: Tensor) -> Tensor:
+        """||out - reference|| of each row."""
+        if self.workload.varlen:
+            out = out.transpose(0, 1)
+        off: Tensor = (out.to(self.out.dtype) - self.out).norm(dim=-1)
+        return off
 
     def _error(self, off: Tensor) -> Tensor:
         """The relative error over all rows with normal inputs."""
