@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support.gpu_kernels import launched, seen_target
+from tests.support.gpu_kernels import launched, seen_target, served
 from tunefa import assets
-from tunefa.compile import languages
+from tunefa.compile import pool as compile_pool
 from tunefa.measure import check
 from tunefa.measure.gate import Gate, Probe
 from tunefa.spec import kernel as kernels
@@ -26,10 +28,22 @@ pytestmark = [
 
 MOST_ELEMENTS = 2**26
 """The largest q of workloads that are checked on their own shapes: more takes seconds."""
+OTHERS = (
+    "b5_h8_kv2_q900_d128_varlen",
+    "b5_h8_kv2_q900_d64_w200_varlen",
+    "b2_h8_kv2_q900_k1000_d128_w300_a40",
+    "b2_h8_kv2_q900_k1000_d128_fp16_softcap",
+    "b2_h8_kv2_q900_k1000_d64_e4m3_softcap",
+    "b2_h8_kv2_q900_k1000_d80_fp16",
+    "b2_h8_kv2_q300_k400_d64_fp32",
+    "b2_h32_kv4_q3_k1000_d128",
+)
+"""Workloads of kinds that no record has; every kernel that serves one runs its default."""
 
 
 def shipped() -> list[tuple[Case, dict[str, Any]]]:
-    """The config of each shipped record of this GPU's arch, and the default of its kernel."""
+    """The config of each shipped record of this GPU's arch, and the default of its kernel; then
+    the defaults for OTHERS."""
     if not torch.cuda.is_available():
         return []
     target = seen_target()
@@ -43,21 +57,21 @@ def shipped() -> list[tuple[Case, dict[str, Any]]]:
                 # Of workloads that differ in lengths, batch and heads only, one will do.
                 shape = check.ragged(record.workload, config)
                 found[f"{record.kernel} {shape} {config}"] = (case, config)
-    return list(found.values())
+    others = [(case, case.default()) for text in OTHERS for case in served(Workload.parse(text))]
+    return [*found.values(), *others]
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def compiled() -> None:
-    """Puts every binary in the cache: NVRTC and Triton's back end release the lock of Python."""
-
-    def one(made: tuple[Case, dict[str, Any]]) -> None:
-        case, config = made
-        languages.load(case.kernel.language).compile(case, config)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(one, shipped()))
+    """Puts every binary in the cache, by as many processes as there are processors."""
+    jobs = [
+        (case.names, config, str(check.ragged(case.workload, config))) for case, config in shipped()
+    ]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        list(pool.map(compile_pool._compile, *zip(*jobs, strict=True), chunksize=2))
 
 
+@pytest.mark.usefixtures("compiled")
 def test_shipped_records_and_defaults_pass_the_gate() -> None:
     gate, wrong, count = Gate("cuda"), [], 0
     for case, config in shipped():
@@ -72,6 +86,7 @@ def test_shipped_records_and_defaults_pass_the_gate() -> None:
     assert not wrong, f"{len(wrong)} of {count}, first {wrong[0]}"
 
 
+@pytest.mark.usefixtures("compiled")
 def test_long_sequences_of_hostile_inputs() -> None:
     """The workloads' own shapes, where sums are long; one of each kernel and head dimension."""
     gate, wrong, seen = Gate("cuda"), [], set()
@@ -90,7 +105,7 @@ def test_long_sequences_of_hostile_inputs() -> None:
 
 
 def test_pytorchs_attention_passes_the_rows_limits() -> None:
-    """Limits that another right kernel could not reach would be of this kernel, not of bf16."""
+    """The limits are those of bf16, and not of the kernels here."""
     from tunefa.measure import sdpa
 
     shape = Workload.parse("b2_h8_kv2_q1000_k1111_d64_bf16")
