@@ -173,7 +173,7 @@ def test_wrong_rivals_are_left_out_with_the_reason(capsys: pytest.CaptureFixture
 @pytest.mark.usefixtures("erring")
 @pytest.mark.parametrize("block_m", [32, 64])
 def test_a_wrong_choice_is_an_error(block_m: int) -> None:
-    with pytest.raises(ValueError, match="the choice is wrong: error"):
+    with pytest.raises(ValueError, match="the choice is wrong: the output of row"):
         right(block_m, 16)
 
 

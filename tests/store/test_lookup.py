@@ -207,17 +207,6 @@ def test_keys_beyond_the_diagonal_and_soft_caps_are_families_of_their_own() -> N
     assert ask([capped, NEAREST], "fwd_q8192_softcap").record == capped
 
 
-def test_a_call_that_did_not_ask_for_less_exactness_gets_none() -> None:
-    fast = measured("fwd_q4096_fast", median_us=0.5)
-    assert ask([fast, NEAREST], "fwd_q4096").record == NEAREST
-    assert ask([fast], "fwd_q4096").how == "default"
-    found = ask([fast, EXACT, NEAREST], "fwd_q4096_fast")
-    assert (found.record, found.how) == (fast, "exact")
-    # A more exact config serves a call that asks for less.
-    found = ask([EXACT, NEAREST], "fwd_q4096_fast")
-    assert (found.record, found.how, found.octaves) == (EXACT, "nearest", 0.0)
-
-
 def test_eager_measurements_come_before_graphs_where_they_are_as_near() -> None:
     graph, eager = measured(median_us=1.0), measured(median_us=9.0, mode="eager")
     assert ask([graph, eager]).record is eager

@@ -74,7 +74,9 @@ class Row:
         """`the output of row 17 of head 3 in batch 1 is off by 5.0e-01 (limit 8e-03), ...`."""
         off = f"off by {self.error:.1e} (limit {self.limit:.0e})"
         if math.isinf(self.error):
-            off = "NaN or infinite, as are outputs that are not written and all around the inputs"
+            off = (
+                "NaN or infinite: not written, or NaN beside the inputs was read, or it overflowed"
+            )
         special = f", where {self.inputs}" if self.inputs else ""
         return f"the {self.of} of {self.place} is {off}{special}"
 
