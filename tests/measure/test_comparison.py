@@ -100,7 +100,7 @@ def test_what_is_not_finite_never_passes(value: float, which: int) -> None:
 
     found = compared(spoil)
     assert not found.passed and found.row is not None and math.isinf(found.row.error)
-    assert " of row 2 of head 1 in batch 0 is NaN or infinite: not written" in found.reason
+    assert " of row 2 of head 1 in batch 0 is NaN or infinite (not written" in found.reason
 
 
 def test_rows_of_packed_sequences_count_from_their_own() -> None:

@@ -20,7 +20,7 @@ from tunefa.spec.workload import Workload
 FAULTS = [
     (planted.one_row, "the output of row 5 of head 1 in batch 0 is off by 3.0e-01 (limit 8e-03)"),
     (planted.one_head, "of head 3 in batch 1 is off by 5."),
-    (planted.beside_nan, "in batch 0 is NaN or infinite: not written, or NaN beside the inputs was read"),
+    (planted.beside_nan, "in batch 0 is NaN or infinite (not written, overflowed, or it read"),
     (planted.positive_v, "head 0 in batch 1 is off by 4.|head 1 in batch 1 is off by 4."),
     (planted.positive_v, "V is positive"),
     (planted.falling_scores, "where scores fall along the keys and V"),

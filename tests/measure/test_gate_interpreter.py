@@ -65,7 +65,7 @@ WRONG = {
     "tail_times_0": (  # of K and V: scores are masked, the probabilities 0 are multiplied with V
         "elif MASK:\n            block = tl.load(where, mask=(rows < seqlen)[:, None], other=0.0)",
         "elif MASK:\n            block = tl.load(where)",
-        "is NaN or infinite: not written, or NaN beside the inputs was read, or it overflowed",
+        "is NaN or infinite (not written, overflowed, or it read the NaN beside the inputs)",
     ),
     "sums_saturate": (  # 45 keys of about 0.9 each; sums of both signs stay below 15
         "acc = tl.dot(p.to(v.dtype), v, acc, input_precision=PRECISION)",

@@ -74,9 +74,7 @@ class Row:
         """`the output of row 17 of head 3 in batch 1 is off by 5.0e-01 (limit 8e-03), ...`."""
         off = f"off by {self.error:.1e} (limit {self.limit:.0e})"
         if math.isinf(self.error):
-            off = (
-                "NaN or infinite: not written, or NaN beside the inputs was read, or it overflowed"
-            )
+            off = "NaN or infinite (not written, overflowed, or it read the NaN beside the inputs)"
         special = f", where {self.inputs}" if self.inputs else ""
         return f"the {self.of} of {self.place} is {off}{special}"
 
