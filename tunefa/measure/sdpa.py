@@ -1,6 +1,6 @@
 """PyTorch's scaled_dot_product_attention on the inputs of one attention.
 
-Its error is the yardstick for that of kernels, see `tunefa.measure.check.Gate`, and the runtime
+Its error is the yardstick for that of kernels, see `tunefa.measure.gate.Gate`, and the runtime
 computes calls with it that no kernel serves.
 """
 
