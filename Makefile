@@ -11,7 +11,7 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test test-ascend lint mutants bench-search venv clean
+.PHONY: help search test test-ascend test-attacks lint mutants bench-search venv clean
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=python3.12]"
@@ -30,6 +30,9 @@ test: lint ## ruff, mypy and all tests; fetches Huawei's compiler once, about 20
 test-ascend: $(READY) ## of these the ones with Huawei's real compiler
 	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/tunefa ascend setup
 	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest tests/compile/ascend tests/kernels/test_ascend.py tests/kernels/test_ascend_lowered.py tests/search/test_run_ascend.py tests/compile/languages/test_ascend.py tests/cli/test_bench.py tests/cli/reports/test_npu_explanation.py
+
+test-attacks: $(READY) ## attack it on purpose: random kills, damaged files; takes minutes
+	$(VENV)/bin/python -m pytest -m "attack or not attack" tests/attacks
 
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
 lint: $(READY) ## ruff and mypy
