@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pebble import ProcessExpired
 
 from tests.support.predicted_case import CASE, CONFIG, FITS
-from tunefa.compile.workers import Workers
+from tunefa.compile.workers import ProcessLost, Workers
 from tunefa.measure import measured
 from tunefa.measure.measured import LostProcess, Measured
 from tunefa.measure.objective import Raced
@@ -31,7 +30,7 @@ class Numbered(Workers):
         future: Future[Any] = Future()
         try:
             future.set_result(task(*arguments))
-        except (TimeoutError, ProcessExpired) as error:  # a real pool has replaced its process
+        except (TimeoutError, ProcessLost) as error:  # a real pool has replaced its process
             self.number += 1
             future.set_exception(error)
         return future
@@ -92,7 +91,7 @@ def test_what_is_merely_wrong_keeps_the_process(
 def test_a_process_that_died_or_was_ended_is_replaced_once(
     monkeypatch: pytest.MonkeyPatch, process: Numbered
 ) -> None:
-    died = ProcessExpired("gone", -11)  # type: ignore[no-untyped-call]
+    died = ProcessLost("died with exit code -11")
     found = judged_with(monkeypatch, process, TimeoutError(), died, COMPILED)
     assert [(trial.outcome, number) for trial, number in found] == [
         ("timeout", 1), ("crashed", 2), ("ok", 3),

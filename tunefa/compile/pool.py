@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, replace
 
-from pebble import ProcessExpired
-
 from tunefa.compile import languages
 from tunefa.compile.contract import CompileError
-from tunefa.compile.workers import Workers
+from tunefa.compile.worker_process import said
+from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
+from tunefa.errors import TunefaError
+from tunefa.spec.kernel import KernelImportError
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Outcome, Resources, Trial
 from tunefa.spec.workload import Workload
 
 COMPILE_LIMIT_S = 60.0
 """Helion lowered its limit from 60 s to 15 s and lost no best config. ptxas may take 10 s."""
+MEMORY_BYTES = 2 * 2**30
+"""The resident memory that a compiler and the processes it starts may hold together. The kernels
+here take up to 0.3 GiB, with any of the three compilers for NVIDIA chips."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,18 @@ class Pending:
     future: Future[tuple[Outcome, Resources | None, float, str]]
 
     def trial(self) -> Trial:
-        """Waits for the compiler, and returns a trial: `ok` with resources, or the failure."""
+        """Waits for the compiler, and returns a trial: `ok` with resources, or the failure.
+
+        Raises TunefaError where no config can be compiled, as there is no compiler.
+        """
         try:
             outcome, resources, seconds, reason = self.future.result()
         except TimeoutError:
             return Trial(self.config, "timeout", f"compiling took over {COMPILE_LIMIT_S:.0f} s")
-        except ProcessExpired as error:
-            reason = f"the compiler died with exit code {error.exitcode}"
-            return Trial(self.config, "crashed", reason)
+        except ProcessLost as error:
+            return Trial(self.config, "crashed", f"the compiler {error}")
+        except TaskRaised as error:
+            return Trial(self.config, "compile_failed", str(error))
         return Trial(self.config, outcome, reason, resources, compile_s=seconds)
 
 
@@ -62,7 +70,7 @@ class CompilePool:
         """
         self._case, self._also = case, also
         self._shared = processes is not None
-        self._processes = processes or Workers(workers or os.cpu_count() or 1)
+        self._processes = processes or Workers(workers or os.cpu_count() or 1, MEMORY_BYTES)
         self.workers = self._processes.count
 
     def __enter__(self) -> CompilePool:
@@ -103,6 +111,12 @@ def _compile(
             return "ok", compiled.resources, compiled.seconds, ""
         except CompileError as error:
             failure = error
+        except KernelImportError as error:
+            failure = CompileError(str(error))
+        except TunefaError:  # there is no compiler, which is no property of a config
+            raise
+        except BaseException as error:  # code from kernels/ may raise anything, SystemExit included
+            failure = CompileError(said(error))
     return failure.outcome, failure.resources, 0.0, _cause(str(failure), log.getvalue())
 
 
@@ -120,20 +134,24 @@ def _cause(failure: str, log: str) -> str:
 
 @contextlib.contextmanager
 def _captured() -> Iterator[io.StringIO]:
-    """Collects what compilers print to Python's stdout, and to file descriptor 2 (MLIR does).
+    """Collects what compilers and kernels print: to Python's stdout, and to the file descriptors 1
+    and 2 (MLIR does).
 
     The text is complete after the context.
     """
     text = io.StringIO()
     sys.stderr.flush()
-    kept = os.dup(2)
+    kept = [os.dup(descriptor) for descriptor in (1, 2)]
     with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), 2)
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
         try:
             with contextlib.redirect_stdout(text):
                 yield text
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            sys.stderr.flush()
+            for descriptor, before in enumerate(kept, start=1):
+                os.dup2(before, descriptor)
+                os.close(before)
             file.seek(0)
             text.write(file.read().decode(errors="replace"))

@@ -1,33 +1,61 @@
 """Worker processes, for tasks that may crash, hang or leave a device unusable.
 
-Pebble's pool kills a task that exceeds its time limit, and replaces a worker that died. Workers are
-spawned, not forked, so that they do not inherit a CUDA context. They end with their parent.
+A worker is a new Python process, not a fork of this one, so it does not inherit a CUDA context. It
+imports no main module, so scripts need no guard. It ends when it exceeds its limits and when this
+process dies; `tunefa.compile.worker_process` says how.
+
+A thread of this process belongs to each worker: it starts the worker, gives it tasks and ends it.
+The system reports the death of the thread that has started a process, so the thread must live as
+long as the worker.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import multiprocessing
 import os
+import pickle
+import queue
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, TimeoutError
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, TypeVar
 
-from pebble import ProcessPool
+from tunefa.compile.worker_process import TOO_MUCH_MEMORY, Raised
+from tunefa.errors import TunefaError
 
 _Result = TypeVar("_Result")
-_PR_SET_PDEATHSIG = 1  # prctl(2)
+_START_LIMIT_S = 60.0
+"""The time limit for a worker to start, which takes 0.1 s on an idle machine."""
+_END_S = 10.0
+"""The time that a keeper has to end its processes, before it is killed itself."""
+_PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from tunefa.compile.worker_process import main; main({descriptor}, {parent}, {memory_bytes})"
+)
+
+
+class ProcessLost(Exception):
+    """A worker ended before its task did. The message says how: "died with exit code -11"."""
+
+
+class TaskRaised(Exception):
+    """A task raised an exception, which the message names. Its traceback is that of the cause."""
 
 
 class Workers:
     """A pool of up to `count` processes, which are started when needed."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, memory_bytes: int | None = None) -> None:
+        """`memory_bytes` is the resident memory that a worker may hold, together with the processes
+        that it starts; None stands for no limit."""
         self.count = count
-        self._pool = self._fresh()
+        self._memory_bytes = memory_bytes
+        self._crew = _Crew()
 
     def __enter__(self) -> Workers:
         return self
@@ -40,51 +68,188 @@ class Workers:
     ) -> Future[_Result]:
         """Starts `task`, a function of a module, with a limit in seconds.
 
-        The future raises TimeoutError if the limit is exceeded, ProcessExpired if the worker died.
+        The future raises TimeoutError if the limit is exceeded, ProcessLost if the worker died,
+        TunefaError if the task raised one, and TaskRaised if it raised anything else. Raises
+        RuntimeError after `stop`.
         """
+        crew = self._crew
+        if crew.stopped:
+            raise RuntimeError("the workers were stopped")
+        future: Future[_Result] = Future()
         with _delayed_ctrl_c():
-            future: Future[_Result] = self._pool.schedule(task, args=arguments, timeout=limit_s)
+            crew.jobs.put(_Job(task, arguments, limit_s, future))
+            with crew.lock:
+                if not crew.idle.acquire(blocking=False) and len(crew.threads) < self.count:
+                    thread = threading.Thread(
+                        target=_work, args=(crew, self._memory_bytes), daemon=True
+                    )
+                    crew.threads.append(thread)
+                    thread.start()
         return future
 
     def stop(self) -> None:
         """Ends all workers at once, and the processes that they wait for."""
         with _delayed_ctrl_c():
-            self._pool.stop()  # type: ignore[no-untyped-call]
-            self._pool.join()
+            self._crew.stop()
 
     def renew(self) -> None:
         """Ends all workers. The next task starts new ones."""
         self.stop()
-        self._pool = self._fresh()
+        self._crew = _Crew()
 
-    def _fresh(self) -> ProcessPool:
-        context = multiprocessing.get_context("spawn")
-        initargs = [os.getpid()]
-        return ProcessPool(
-            self.count, initializer=_end_with_parent, initargs=initargs, context=context
+
+@dataclass(frozen=True)
+class _Job:
+    """A task, and the future that gets its result."""
+
+    task: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    limit_s: float
+    future: Future[Any]
+
+
+class _Stopped(Exception):
+    """The pool was stopped while a task ran."""
+
+
+@dataclass
+class _Crew:
+    """The threads of a pool, and what they share."""
+
+    jobs: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
+    threads: list[threading.Thread] = field(default_factory=list)
+    idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        # Once the writer is closed, the reader is ready for every thread that waits for it.
+        self.stop_reader, self._stop_writer = Pipe(duplex=False)
+
+    def next(self) -> _Job | None:
+        """Returns the next job; None when the crew was stopped."""
+        try:
+            job = self.jobs.get_nowait()
+        except queue.Empty:
+            self.idle.release()
+            job = self.jobs.get()
+        return None if self.stopped else job
+
+    def stop(self) -> None:
+        """Ends all threads with their workers, and cancels the jobs that no worker has begun."""
+        self.stopped = True
+        self._stop_writer.close()
+        for _ in self.threads:
+            self.jobs.put(None)
+        for thread in self.threads:
+            thread.join()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (job := self.jobs.get_nowait()) is not None:
+                    job.future.cancel()
+
+
+def _work(crew: _Crew, memory_bytes: int | None) -> None:
+    """The thread of one worker, which is replaced when it is lost."""
+    with contextlib.ExitStack() as stack:
+        process: _Process | None = None
+        while (job := crew.next()) is not None:
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            try:
+                if process is None:
+                    process = stack.enter_context(_Process(crew.stop_reader, memory_bytes))
+                result = process.run(job)
+            except (TimeoutError, ProcessLost, _Stopped) as error:
+                stack.close()
+                process = None
+                job.future.set_exception(CancelledError() if type(error) is _Stopped else error)
+            except Exception as error:  # of the task, or of pickling it
+                job.future.set_exception(error)
+            else:
+                job.future.set_result(result)
+
+
+class _Process:
+    """One worker. A context manager, which ends it."""
+
+    def __init__(self, stop: Connection, memory_bytes: int | None) -> None:
+        """Starts it. `stop` is ready when whoever waits for the worker should stop waiting."""
+        self._stop, self._memory_bytes = stop, memory_bytes
+        self._connection, theirs = Pipe()
+        program = _PROGRAM.format(
+            path=[str(each) for each in sys.path],
+            descriptor=theirs.fileno(),
+            parent=os.getpid(),
+            memory_bytes=memory_bytes,
         )
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", program],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # a terminal's Ctrl-C does not reach it
+                )
+            except OSError as error:
+                self._connection.close()
+                raise ProcessLost(f"could not be started: {error}") from error
+        self._is_ready = False
 
+    def __enter__(self) -> _Process:
+        return self
 
-def _end_with_parent(parent: int) -> None:
-    """Runs in a new worker. Makes SIGTERM end it, together with the ptxas that it waits for.
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._connection.close()
 
-    The pool sends SIGTERM to stop a worker; the system sends it when the parent dies. The worker
-    gets its own process group, so that Ctrl-C in a terminal reaches the parent only.
-    """
-    os.setpgrp()
-    signal.signal(signal.SIGTERM, lambda number, frame: os.killpg(0, signal.SIGKILL))
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # the parent died before prctl took effect
-        os.killpg(0, signal.SIGKILL)
+    def run(self, job: _Job) -> Any:
+        """Returns what the task returns. Raises what `Workers.submit` says, and _Stopped."""
+        question = pickle.dumps((job.task, job.arguments))
+        if not self._is_ready:
+            self._receive(_START_LIMIT_S)
+            self._is_ready = True
+        try:
+            self._connection.send_bytes(question)
+        except OSError as error:
+            raise self._lost() from error
+        answer = pickle.loads(self._receive(job.limit_s))
+        if not isinstance(answer, Raised):
+            return answer
+        if answer.is_users:
+            raise TunefaError(answer.reason)
+        raise TaskRaised(answer.reason) from Exception(answer.traceback)
+
+    def _receive(self, limit_s: float) -> bytes:
+        ready = wait([self._connection, self._stop], limit_s)
+        if self._stop in ready:
+            raise _Stopped
+        if not ready:
+            raise TimeoutError
+        try:
+            return self._connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+
+    def _lost(self) -> ProcessLost:
+        """The error for a worker that has closed its end of the connection: it has ended."""
+        try:
+            code = self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return ProcessLost("closed its connection")
+        if code == -TOO_MUCH_MEMORY and self._memory_bytes is not None:
+            return ProcessLost(f"held over {self._memory_bytes / 2**30:.1f} GiB of memory")
+        return ProcessLost(f"died with exit code {code}")
 
 
 @contextlib.contextmanager
 def _delayed_ctrl_c() -> Iterator[None]:
-    """Delays Ctrl-C until the end of the context.
-
-    A KeyboardInterrupt inside `queue.put` leaves a stale waiter in the queue's condition. Then the
-    next put wakes up no thread, and joining the pool never ends (in 1 of 10 interrupts).
-    """
+    """Delays Ctrl-C until the end of the context: half of a change to the pool would be none."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

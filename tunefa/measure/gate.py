@@ -7,15 +7,14 @@ near it, both launches must write the same bits, and nothing beside the outputs.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
+from tunefa.compile.workers import Workers
 from tunefa.measure import check
 from tunefa.measure.comparison import ACCURACY_MARGIN, TOLERANCE, Comparison, Expected, sequence_of
 from tunefa.spec.target import Case
@@ -31,6 +30,10 @@ if TYPE_CHECKING:  # they import PyTorch, which takes seconds
 ROUNDING = {"bf16": 2e-3, "fp16": 2.5e-4, "fp32": 2e-6}
 """The least limit over all rows that a kernel is held to: half a unit in the last place of the
 dtype; for fp32 the 2^-22 of a product made of three tf32 products, with some room for sums."""
+INTERPRETER_LIMIT_S = 120.0
+"""The time limit of a check in the interpreter. It takes 2 s on two idle cores."""
+INTERPRETER_MEMORY_BYTES = 4 * 2**30
+"""The resident memory that a check in the interpreter may hold. PyTorch alone takes 0.4 GiB."""
 CACHED_BYTES = 2**30
 """Device memory that a gate may keep for inputs and references of small shapes."""
 
@@ -209,24 +212,19 @@ def in_interpreter(case: Case, config: Config) -> Comparison:
     """Runs the config in its language's interpreter, in a process of its own, against fp64.
 
     bf16 is checked as fp16: Triton's interpreter multiplies bf16 matrices as raw 16-bit integers,
-    and only the rounding of P and out depends on which of the two dtypes a kernel has. Raises the
-    exception that the kernel raised there.
+    and only the rounding of P and out depends on which of the two dtypes a kernel has. Raises what
+    `Workers.submit` says: TimeoutError, ProcessLost, TunefaError or TaskRaised.
     """
     shape = check.ragged(case.workload, config)
     if shape.dtype == "bf16":
         shape = replace(shape, dtype="fp16")
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, initializer=_interpreting) as process:
-        return process.submit(
-            _interpret, replace(case, workload=shape).names, dict(config)
-        ).result()
-
-
-def _interpreting() -> None:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is imported, so before that
+    task = (replace(case, workload=shape).names, dict(config))
+    with Workers(1, INTERPRETER_MEMORY_BYTES) as process:
+        return process.submit(_interpret, task, INTERPRETER_LIMIT_S).result()
 
 
 def _interpret(names: tuple[str, str, str], config: Config) -> Comparison:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is imported, so before that
     import torch
 
     case = Case.from_names(*names)

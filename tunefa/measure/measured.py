@@ -15,9 +15,8 @@ from concurrent.futures import TimeoutError
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from pebble import ProcessExpired
-
-from tunefa.compile.workers import Workers
+from tunefa.compile.worker_process import said
+from tunefa.compile.workers import ProcessLost, Workers
 from tunefa.errors import TunefaError
 from tunefa.measure.bench import Bench, KernelRaceResult
 from tunefa.measure.npu import Modelled
@@ -136,8 +135,8 @@ class Measured(Predicted):
             ).result()
         except TimeoutError:
             return LostProcess("timeout", f"running took over {limit_s:.0f} s")
-        except ProcessExpired as error:
-            return LostProcess("crashed", f"the process died with exit code {error.exitcode}")
+        except ProcessLost as error:
+            return LostProcess("crashed", f"the process {error}")
         if isinstance(result, LostProcess):  # its CUDA context may be unusable now
             self._process.renew()
         return result
@@ -205,6 +204,5 @@ def run_in_process(task: _Task, method: str, arguments: tuple[Any, ...]) -> Any:
     """Calls a method of the task's bench; returns LostProcess if the device or kernel failed."""
     try:
         return getattr(_bench(task), method)(*arguments)
-    except Exception as error:  # code from kernels/ may raise anything
-        first = str(error).splitlines() or [""]
-        return LostProcess("crashed", f"{type(error).__name__}: {first[0]}")
+    except BaseException as error:  # code from kernels/ may raise anything, SystemExit included
+        return LostProcess("crashed", said(error))

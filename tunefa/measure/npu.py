@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tunefa.compile.ascend import back_end
 from tunefa.costmodel import npu as npu_model
 from tunefa.measure.objective import Raced
 from tunefa.measure.predicted import Predicted
@@ -27,10 +26,6 @@ _MULTIBUFFER = "enable-auto-multi-buffer"
 
 class Modelled(Predicted):
     """Compiles for the NPU and takes the time from the latency model."""
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        back_end.clean()
 
     def judge(self, trial: Trial) -> Trial:
         """Returns a compiled trial with its time."""

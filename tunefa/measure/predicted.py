@@ -7,13 +7,15 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent import futures
+from concurrent.futures import TimeoutError
 from dataclasses import replace
 from typing import Literal
 
 from tunefa.compile import languages
 from tunefa.compile.pool import CompilePool, Pending
-from tunefa.compile.workers import Workers
+from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.costmodel import gpu as gpu_model
+from tunefa.errors import TunefaError
 from tunefa.measure import check, gate
 from tunefa.measure.objective import Raced
 from tunefa.spec.arch import GpuArch
@@ -98,8 +100,8 @@ class Predicted:
                 break
             try:
                 compared = gate.in_interpreter(self.case, trial.config)
-            except RuntimeError as error:
-                ranked[place] = replace(trial, outcome="crashed", reason=str(error))
+            except (TimeoutError, ProcessLost, TaskRaised, TunefaError) as error:
+                ranked[place] = _lost(trial, error)
                 continue
             checked = replace(trial, error=compared.error)
             if compared.passed:
@@ -111,6 +113,15 @@ class Predicted:
         """Stops the compilers and drops the configs that they have not finished."""
         self._pool.stop()
         self._pending.clear()
+
+
+def _lost(trial: Trial, error: Exception) -> Trial:
+    """The trial of a config whose check in the interpreter did not end."""
+    if isinstance(error, TimeoutError):
+        limit_s = gate.INTERPRETER_LIMIT_S
+        return replace(trial, outcome="timeout", reason=f"interpreting took over {limit_s:.0f} s")
+    said = f"the interpreter {error}" if isinstance(error, ProcessLost) else str(error)
+    return replace(trial, outcome="crashed", reason=said)
 
 
 def _too_large(resources: Resources, arch: GpuArch) -> str:

@@ -30,6 +30,10 @@ _NAME = re.compile(r"\w+")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
+class KernelImportError(TunefaError):
+    """The source of a kernel imports what is not installed."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """The source and the search space of one kernel template.
@@ -86,7 +90,10 @@ class Kernel:
 
     @cached_property
     def module(self) -> ModuleType:
-        """The imported host side. Importing it imports no compiler."""
+        """The imported host side. Importing it imports no compiler.
+
+        Raises KernelImportError if it needs what is not installed.
+        """
         qualified = f"{_PACKAGE}.{self.name}"
         if qualified in sys.modules:
             return sys.modules[qualified]
@@ -101,7 +108,7 @@ class Kernel:
             del sys.modules[qualified]  # a partly executed module must not be found again
             if not isinstance(error, ImportError):
                 raise
-            raise TunefaError(
+            raise KernelImportError(
                 f"kernel {self.name} cannot be imported: {error}: install what it needs "
                 f"(pip install 'triton>=3.6,<3.10')"
             ) from error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -84,17 +82,6 @@ def test_runs_at_once_do_not_see_each_others_plans(tmp_path: Path) -> None:
     sizes = [100, 200, 300, 400]
     with ThreadPoolExecutor(len(sizes)) as pool:
         assert list(pool.map(peak, sizes)) == sizes
-
-
-def test_what_a_compiler_left_that_was_ended_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    own, others = (tmp_path / f"tunefa-ascend-{pid}-x" for pid in (os.getpid(), 1))
-    own.mkdir()
-    others.mkdir()
-    back_end.clean()
-    assert list(tmp_path.iterdir()) == [others]
 
 
 def test_a_crash_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -103,10 +102,9 @@ def _a5(tools: Toolchain) -> Path:
 def _run(command: Sequence[str], ir: str) -> Output:
     """Runs the compiler in a temporary folder, because it writes its plans to the current folder.
 
-    It stays in this process's group, so that it ends when a worker is ended. Raises
-    subprocess.TimeoutExpired after LIMIT_S, when the compiler has been killed.
+    Raises subprocess.TimeoutExpired after LIMIT_S, when the compiler has been killed.
     """
-    with tempfile.TemporaryDirectory(prefix=_prefix(os.getppid())) as folder:
+    with tempfile.TemporaryDirectory(prefix="tunefa-ascend-") as folder:
         place = Path(folder)
         (place / "kernel.mlir").write_text(ir, encoding="utf-8")
         path = f"{Path(command[0]).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -125,17 +123,6 @@ def _run(command: Sequence[str], ir: str) -> Output:
                 process.communicate()
         log = stderr.decode(errors="replace")
         return Output(process.returncode, log, tuple(_plans(place)))
-
-
-def clean() -> None:
-    """Removes the folders of compilers that were killed in workers of this process."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(os.getpid())}*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _prefix(parent: int) -> str:
-    """Returns the prefix of the temporary folders in all workers of one process."""
-    return f"tunefa-ascend-{parent}-"
 
 
 def _plans(place: Path) -> Iterator[object]:

@@ -121,11 +121,11 @@ def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
 
 
 def _function(variant: dict[str, Any]) -> Any:
-    """Returns the jit function of a `variant`. Raises TunefaError if an import of it fails."""
+    """Returns the jit function of a `variant`. Raises CompileError if an import of it fails."""
     try:
         return variant["function"]()
     except ImportError as error:
-        raise TunefaError(
+        raise CompileError(
             f"the kernel's device code cannot be imported: {error}: install what it needs "
             f"(pip install 'triton>=3.6,<3.10')"
         ) from error
