@@ -42,3 +42,17 @@ def none_left(mark: str) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+def gone(pid: int, within_s: float = 10.0) -> bool:
+    """Whether a process ends; a zombie has."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False

@@ -10,7 +10,7 @@ way as that process did.
 On Linux, the system sends the keeper SIGTERM when tunefa dies, and the task's process SIGKILL when
 the keeper dies. The keeper adopts processes whose parents have ended, so it also finds those in
 other sessions. On other systems it looks twice a second whether tunefa still runs, ends the
-processes of its own group, and does not know how much memory they hold.
+processes of the task's group, and does not know how much memory they hold.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def main(descriptor: int, parent: int, memory_bytes: int | None) -> NoReturn:
         keeper.keep(worker)
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
+    os.setpgid(0, 0)  # so that a task which kills its own group does not kill the keeper
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != pid:  # the keeper died before prctl took effect
         os._exit(1)
@@ -82,6 +83,7 @@ class _Keeper:
 
     def __init__(self, parent: int, memory_bytes: int | None) -> None:
         self._parent, self._memory_bytes = parent, memory_bytes
+        self._worker = 0
         self.folder = ""
         """The folder of the task's temporary files, which compilers leave when they are killed."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for tunefa's own process
@@ -94,17 +96,18 @@ class _Keeper:
 
     def keep(self, worker: int) -> NoReturn:
         """Waits for the end of the process `worker`, or brings it about."""
-        signal.signal(signal.SIGALRM, lambda *_: self._look(worker))
+        self._worker = worker
+        signal.signal(signal.SIGALRM, lambda *_: self._look())
         signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
         while True:
             ended, status = os.waitpid(-1, 0)
             if ended == worker:  # and not an orphan that was adopted
                 self._end(os.waitstatus_to_exitcode(status))
 
-    def _look(self, worker: int) -> None:
+    def _look(self) -> None:
         if os.getppid() != self._parent:
             self._end(1)
-        if self._memory_bytes is not None and _held_bytes(worker) > self._memory_bytes:
+        if self._memory_bytes is not None and _held_bytes(self._worker) > self._memory_bytes:
             self._end(-TOO_MUCH_MEMORY)
 
     def _end(self, code: int) -> NoReturn:
@@ -113,6 +116,9 @@ class _Keeper:
         The children of a killed process become those of this one, until there are none.
         """
         signal.setitimer(signal.ITIMER_REAL, 0)
+        if self._worker and not sys.platform.startswith("linux"):  # _children is empty there
+            with contextlib.suppress(OSError):
+                os.killpg(self._worker, signal.SIGKILL)
         until = time.monotonic() + _END_S
         with contextlib.suppress(ChildProcessError):  # there are none left
             while time.monotonic() < until:
@@ -124,8 +130,6 @@ class _Keeper:
                 time.sleep(0.01)
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
-        if not sys.platform.startswith("linux"):
-            os.killpg(0, signal.SIGKILL)
         if code < 0:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             with contextlib.suppress(OSError):  # SIGKILL has no handler
