@@ -6,6 +6,8 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +160,21 @@ def test_trials_of_what_is_no_longer_feasible_are_passed_over(name: str, journal
         rest.append(proposed)
         later.tell(good(proposed))
     assert sorted(map(repr, rest)) == sorted(map(repr, SMALL[3:]))
+
+
+def test_searches_that_begin_a_database_at_once(tmp_path: Path) -> None:
+    """Each makes the tables that it finds missing, and one of them is first."""
+    together = threading.Barrier(4)
+
+    def begin(number: int) -> list[str]:
+        together.wait()
+        storage = study.database(f"sqlite:///{tmp_path}/new.db")
+        optuna.create_study(storage=storage, study_name=f"search-{number}")
+        return optuna.get_all_study_names(storage)
+
+    with ThreadPoolExecutor(4) as pool:
+        seen = list(pool.map(begin, range(4)))
+    assert max(map(len, seen)) == 4
 
 
 def test_a_database(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,10 @@ _PENALTY = 2.0
 """The time of a failed trial, as a multiple of the slowest time."""
 _SLOW_US = 1e6
 """The slowest time while no trial has succeeded."""
+_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""The pauses before a new database is opened once more."""
+_MADE_MEANWHILE = re.compile(r"already exists|unique|duplicate|locked", re.IGNORECASE)
+"""Words of SQLite, PostgreSQL and MySQL for a table or row that another process has just made."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ def database(url: str) -> BaseStorage:
     """
     refusals = (ImportError, ValueError, SQLAlchemyError, optuna.exceptions.OptunaError)
     try:
-        return optuna.storages.get_storage(url)
+        return _opened(url)
     except (*refusals, RuntimeError) as error:  # RuntimeError: an unknown schema
         shown = without_password(url)
         why = f"{type(error).__name__}: {_first_line(error).replace(url, shown)}"
@@ -54,6 +60,22 @@ def database(url: str) -> BaseStorage:
             f"the storage {shown!r} cannot be opened ({why}): give a URL that SQLAlchemy and an "
             "installed driver understand, such as sqlite:///study.db"
         ) from error
+
+
+def _opened(url: str) -> BaseStorage:
+    """Opens a database, and makes its tables where there are none.
+
+    Optuna looks whether a table is there and then makes it. Of several searches that begin a
+    database at once, one makes it in between, so the others look again.
+    """
+    for pause_s in _PAUSES_S:
+        try:
+            return optuna.storages.get_storage(url)
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            if not _MADE_MEANWHILE.search(f"{error} {error.__cause__}"):
+                raise
+            time.sleep(pause_s * random.uniform(0.5, 1.5))  # the others wait for other times
+    return optuna.storages.get_storage(url)
 
 
 def without_password(url: str) -> str:
