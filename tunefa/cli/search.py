@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from tunefa.cli import each_workload, files, search_requests
 from tunefa.cli.exit_codes import INTERRUPTED, NOTHING_VALID
 from tunefa.cli.reports import text
+from tunefa.cli.workers_option import workers_option
 from tunefa.cli.workload_options import SELECTING, Selection, workload_options
 from tunefa.search import strategies
 from tunefa.search.budget import Budget
@@ -53,10 +54,15 @@ NPU_BUDGET = "150s"
               help=f"Strategy that proposes configs: {', '.join(strategies.names())}.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
               help="Also write the record to a file; its suffix says the format.")  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, metavar="N",
-              help="Seed of random numbers: the same seed gives the same proposals.")  # fmt: skip
-@click.option("--workers", type=click.IntRange(1), metavar="N",
-              help="Number of processes that compile.  [default: one per core]")  # fmt: skip
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),  # what numpy's generators take
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Seed of random numbers: the same seed gives the same proposals.",
+)
+@workers_option("one per core")
 @click.option("--estimate", is_flag=True,
               help="For an NPU: formulas say which configs fit, not the compiler.")  # fmt: skip
 @click.option("--resume", is_flag=False, flag_value="", metavar="[JOURNAL]",
