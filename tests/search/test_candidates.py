@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
+from types import SimpleNamespace
 
 import pytest
 
+from tunefa.compile import languages
 from tunefa.costmodel.expected_time import expected_us
 from tunefa.search import candidates
 from tunefa.search.budget import Budget
@@ -44,3 +47,26 @@ def test_the_model_is_asked_once_for_what_it_sees_no_difference_between(
             kernel.space.seen_by_cost_model
         )
         assert len(asked) < len(some.configs)
+
+
+def test_a_config_whose_key_cannot_be_made_is_kept_and_what_it_prints_is_no_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its compilation fails too, and says why in its trial."""
+    target, kernel = Target.named("sm90"), kernels.load("attention_fwd_triton")
+    request = Request(Workload.parse("q4096_d128"), target, False, (kernel,), Budget.parse("20"))
+
+    def trial_key(case: Case, config: Config) -> int:
+        print("from the kernel")
+        if config["BLOCK_M"] == 32:
+            sys.exit("bye")
+        if config["BLOCK_M"] == 64:
+            raise KeyError("BLOCK_Q")
+        return 1
+
+    monkeypatch.setattr(languages, "load", lambda name: SimpleNamespace(trial_key=trial_key))
+    left = candidates.feasible_by_kernel(request)[kernel.name].configs
+    everything = request.case(kernel).feasible().configs
+    kept = [config for config in everything if config["BLOCK_M"] in (32, 64)]
+    assert len(left) == len(kept) + 1
+    assert capsys.readouterr().out == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,8 +56,12 @@ def _feasible(request: Request, case: Case) -> Feasible:
     if key is None or timed:
         return found
     distinct: dict[Hashable, dict[str, Any]] = {}
-    for config in found.configs:
-        distinct.setdefault(key(case, config), config)
+    with contextlib.redirect_stdout(sys.stderr):  # a kernel may print, and stdout is for data
+        for config in found.configs:
+            try:
+                distinct.setdefault(key(case, config), config)
+            except (Exception, SystemExit):  # code from kernels/ may raise anything
+                distinct[identity(config)] = config  # its compilation says why
     same = len(found.configs) - len(distinct)
     return Feasible(tuple(distinct.values()), {**found.refused, _SAME: same})
 
