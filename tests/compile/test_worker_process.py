@@ -29,8 +29,11 @@ def workers() -> Iterator[Workers]:
 
 
 def stuck() -> None:
-    """Sleeps in C and keeps the interpreter's lock: no signal handler of Python runs."""
-    ctypes.PyDLL(None).sleep(600)
+    """Waits in C for a mutex that it holds itself, and holds the interpreter's lock: a signal
+    neither ends the wait nor runs a handler of Python."""
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
 def detached_then(what: str) -> int:

@@ -7,13 +7,23 @@ passes the check; its device code copies one number, which compiles in a moment.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.support.sample_space import MODEL
 
 RAISED = ("value_error", "key_error", "memory_error", "recursion", "system_exit", "keyboard")
 """What code from kernels/ may raise, by the names that its config has for it."""
 
-SOURCE = """
+SOURCE = '''
 import ctypes, os, subprocess, sys
+
+
+def _stick():
+    """Waits in C for a mutex that it holds itself, and holds the interpreter's lock: a signal
+    neither ends the wait nor runs a handler of Python."""
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 
 
 def _do(what):
@@ -37,11 +47,11 @@ def _do(what):
         held = []
         while True:
             held.append(b"x" * 2**26)
-    if what == "stuck":  # in C, with the interpreter's lock: no signal handler of Python runs
-        ctypes.PyDLL(None).sleep(600)
+    if what == "stuck":
+        _stick()
     if what == "daemon":  # a process in a session of its own, whose parent ends
         subprocess.run(["sh", "-c", "setsid sleep 600 > /dev/null 2>&1 &"])
-        ctypes.PyDLL(None).sleep(600)
+        _stick()
     if what == "print":
         print("from Python")
         os.write(1, b"from C\\n")
@@ -86,7 +96,7 @@ def arguments(tensors, spec):
 
 def is_aligned(tensors):
     return True
-"""
+'''
 
 DEVICE = """
 import triton
@@ -99,10 +109,16 @@ def copy(source, target):
 """
 
 
-def space(compiling: tuple[str, ...] = (), running: tuple[str, ...] = ()) -> str:
-    """The text of a space with one config for each of these, and one that does nothing.
+def space(
+    compiling: Sequence[str] = (),
+    running: Sequence[str] = (),
+    default: tuple[str, str] = ("nothing", "nothing"),
+    copies: int = 1,
+) -> str:
+    """The text of a space with one config for each of these, and `copies` that do nothing.
 
-    `NAME` stands for the kernel's name.
+    `default` is what the default config does when it is compiled and when it is run. `NAME` stands
+    for the kernel's name.
     """
     return f"""\
 schema: 2
@@ -116,8 +132,12 @@ parameters:
   RUN:
     values: [{", ".join(("nothing", *running))}]
     doc: what becomes of the process that runs it
+  COPY:
+    values: {list(range(copies))}
+    doc: nothing
 rules:
   one fault is enough: COMPILE == "nothing" or RUN == "nothing"
+  faults are not repeated: COPY == 0 or COMPILE == "nothing" and RUN == "nothing"
 defaults:
-  - config: {{COMPILE: nothing, RUN: nothing}}
+  - config: {{COMPILE: {default[0]}, RUN: {default[1]}, COPY: 0}}
 {MODEL}"""

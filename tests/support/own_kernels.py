@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import hostile_kernel
 from tests.support.sample_space import MODEL
 from tests.support.tree import TREE
 from tunefa import assets
@@ -38,10 +39,8 @@ class OwnKernels:
         self.folder = folder
         for name in assets.FOLDERS:
             (folder / name).mkdir(parents=True)
-        monkeypatch.setattr(assets, "root", partial(_root, str(folder)))
-        for module, name in ((compile_pool, "_compile"), (gate, "_interpret")):
-            sent = partial(there, str(folder), module.__name__, name)
-            monkeypatch.setattr(module, name, sent)
+        for replaced in replacements(str(folder)):
+            monkeypatch.setattr(*replaced)
 
     def add(self, name: str, source: str, space: str) -> Kernel:
         """A kernel of that name. `space` says `NAME` where the kernel's name belongs.
@@ -79,6 +78,13 @@ class OwnKernels:
         text = text.replace(f"kernel: {ATTENTION}", "kernel: NAME")
         return self.add(name, change(own), space(text))
 
+    def add_hostile(self, name: str, space: str) -> Kernel:
+        """A kernel that does what its config says; `hostile_kernel.space` makes its space."""
+        place = self.folder / "kernels" / "triton" / f"{name}_device.py"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(hostile_kernel.DEVICE, encoding="utf-8")
+        return self.add(name, hostile_kernel.SOURCE.replace("NAME", name), space)
+
     def add_broken(self, name: str) -> None:
         """Adds a kernel whose space cannot be read."""
         self.add_attention(name)
@@ -88,6 +94,14 @@ class OwnKernels:
         """Adds everything that tunefa ships."""
         for name in assets.FOLDERS:
             shutil.copytree(TREE / name, self.folder / name, dirs_exist_ok=True)
+
+
+def replacements(folder: str) -> Iterator[tuple[Any, str, Any]]:
+    """(module, name, value) of what makes `folder` hold the data folders, in a process and in the
+    workers that it starts."""
+    yield assets, "root", partial(_root, folder)
+    for module, name in ((compile_pool, "_compile"), (gate, "_interpret")):
+        yield module, name, partial(there, folder, module.__name__, name)
 
 
 def there(folder: str, module: str, name: str, *args: Any) -> Any:
