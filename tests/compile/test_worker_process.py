@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import environment, gone, none_left
+from tunefa import assets
 from tunefa.compile import worker_process
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 
@@ -156,7 +157,7 @@ def test_a_place_in_a_kernel_is_named(own_error: BaseException) -> None:
 
 @pytest.fixture
 def own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BaseException:
-    monkeypatch.setattr(worker_process.assets, "root", lambda name: tmp_path / name)
+    monkeypatch.setattr(assets, "root", lambda name: tmp_path / name)
     path = tmp_path / "kernels" / "broken" / "host.py"
     code = compile("def variant(config):\n    return config['BLOCK_Q']\n", str(path), "exec")
     module: dict[str, object] = {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.own_kernels import OwnKernels
+from tunefa.compile.workers import Workers
 from tunefa.measure import check, gate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -84,12 +83,11 @@ def _replaced(old: str, new: str, source: str) -> str:
 def test_the_interpreter_finds_what_is_wrong(own_kernels: OwnKernels) -> None:
     """One process for all of them: most of the time of a check is its start."""
     workload = check.ragged(Workload.parse("q8192_h4_kv2_d32_fp16"), CONFIG)
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn, initializer=gate._interpreting) as process:
+    with Workers(1) as process:
         for name, (old, new, sign) in WRONG.items():
             kernel = own_kernels.add_attention(name, device=partial(_replaced, old, new))
             names = Case(kernel, workload, TARGET).names
-            found = process.submit(gate._interpret, names, CONFIG).result()
+            found = process.submit(gate._interpret, (names, CONFIG), 60.0).result()
             assert not found.passed and sign in found.reason, f"{name}: {found.reason}"
 
 

@@ -74,7 +74,8 @@ def main(descriptor: int, parent: int, memory_bytes: int | None) -> NoReturn:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != pid:  # the keeper died before prctl took effect
         os._exit(1)
-    os.environ["TMPDIR"] = tempfile.tempdir = keeper.folder
+    if keeper.folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = keeper.folder
     _serve(Connection(descriptor))
 
 
@@ -92,7 +93,8 @@ class _Keeper:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         if os.getppid() != parent:  # it died before prctl took effect
             os._exit(1)
-        self.folder = tempfile.mkdtemp(prefix="tunefa-worker-")
+        with contextlib.suppress(OSError):  # no folder can be written: compilers say so
+            self.folder = tempfile.mkdtemp(prefix="tunefa-worker-")
 
     def keep(self, worker: int) -> NoReturn:
         """Waits for the end of the process `worker`, or brings it about."""

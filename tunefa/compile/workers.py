@@ -218,7 +218,7 @@ class _Process:
             self._connection.send_bytes(question)
         except OSError as error:
             raise self._lost() from error
-        answer = pickle.loads(self._receive(job.limit_s))
+        answer = _read(self._receive(job.limit_s))
         if not isinstance(answer, Raised):
             return answer
         if answer.is_users:
@@ -245,6 +245,14 @@ class _Process:
         if code == -TOO_MUCH_MEMORY and self._memory_bytes is not None:
             return ProcessLost(f"held over {self._memory_bytes / 2**30:.1f} GiB of memory")
         return ProcessLost(f"died with exit code {code}")
+
+
+def _read(answer: bytes) -> Any:
+    """Reads the pickled result of a task, whose types may be known in the worker only."""
+    try:
+        return pickle.loads(answer)
+    except Exception as error:
+        raise TaskRaised(f"its result cannot be read: {error}") from error
 
 
 @contextlib.contextmanager
