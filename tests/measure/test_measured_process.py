@@ -99,6 +99,20 @@ def test_a_process_that_died_or_was_ended_is_replaced_once(
     assert found[1][0].reason == "the process died with exit code -11"
 
 
+@pytest.mark.parametrize("error", [SystemExit("bye"), KeyboardInterrupt(), ValueError("no")])
+def test_what_a_launch_raises_is_an_outcome(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Even what would end this process, and what a user's Ctrl-C raises."""
+
+    def bench(task: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(measured, "_bench", bench)
+    found = measured.run_in_process((CASE.names, "eager"), "judge", (COMPILED, 1.0))
+    assert found == LostProcess("crashed", f"{type(error).__name__}: {error}".removesuffix(": "))
+
+
 def test_a_race_that_lost_its_device_renews_it_too(
     monkeypatch: pytest.MonkeyPatch, process: Numbered
 ) -> None:

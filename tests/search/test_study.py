@@ -163,7 +163,6 @@ def test_trials_of_what_is_no_longer_feasible_are_passed_over(name: str, journal
 
 
 def test_searches_that_begin_a_database_at_once(tmp_path: Path) -> None:
-    """Each makes the tables that it finds missing, and one of them is first."""
     together = threading.Barrier(4)
 
     def begin(number: int) -> list[str]:

@@ -177,7 +177,7 @@ class _Process:
         """Starts it. `stop` is ready when whoever waits for the worker should stop waiting."""
         self._stop, self._memory_bytes = stop, memory_bytes
         self._connection, theirs = Pipe()
-        program = _PROGRAM.format(
+        code = _PROGRAM.format(
             path=[str(each) for each in sys.path],
             descriptor=theirs.fileno(),
             parent=os.getpid(),
@@ -186,7 +186,7 @@ class _Process:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", program],
+                    [sys.executable, "-c", code],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,  # a terminal's Ctrl-C does not reach it
