@@ -25,7 +25,7 @@ from typing import Any
 
 from tunefa.compile.contract import CompileError
 from tunefa.compile.launch import driver
-from tunefa.compile.pool import CompilePool
+from tunefa.compile.pool import CompilePool, compilers
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.measure import bench, check
@@ -274,7 +274,7 @@ def main() -> None:
     options = parser.parse_args()
     known = store.default_store()
     regrets = []
-    with Workers(options.workers) as processes:
+    with compilers(options.workers) as processes:
         for workload in options.workloads or map(Workload.parse, WORKLOADS):
             try:
                 found = measured(workload, known, processes, options.rounds)

@@ -52,6 +52,11 @@ class Pending:
         return Trial(self.config, outcome, reason, resources, compile_s=seconds)
 
 
+def compilers(count: int) -> Workers:
+    """Returns processes for compilers, which several pools may share."""
+    return Workers(count, MEMORY_BYTES)
+
+
 class CompilePool:
     """Compiles configs of one case. A context manager, which at its end stops its own workers."""
 
@@ -70,7 +75,7 @@ class CompilePool:
         """
         self._case, self._also = case, also
         self._shared = processes is not None
-        self._processes = processes or Workers(workers or os.cpu_count() or 1, MEMORY_BYTES)
+        self._processes = processes or compilers(workers or os.cpu_count() or 1)
         self.workers = self._processes.count
 
     def __enter__(self) -> CompilePool:

@@ -38,6 +38,9 @@ from tunefa.errors import TunefaError
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _LOOK_S = 0.5
 """The time between two looks at the memory. A process can touch 1 GB of it meanwhile."""
+_REST = 30.0
+"""The least time between two looks, as a multiple of what the last one took: a machine may have
+thousands of processes, and there is a keeper for each core."""
 _END_S = 5.0
 """The time that killed processes have to end; a driver may hold one up."""
 TOO_MUCH_MEMORY = signal.SIGUSR1
@@ -100,17 +103,20 @@ class _Keeper:
         """Waits for the end of the process `worker`, or brings it about."""
         self._worker = worker
         signal.signal(signal.SIGALRM, lambda *_: self._look())
-        signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+        signal.setitimer(signal.ITIMER_REAL, _LOOK_S)
         while True:
             ended, status = os.waitpid(-1, 0)
             if ended == worker:  # and not an orphan that was adopted
                 self._end(os.waitstatus_to_exitcode(status))
 
     def _look(self) -> None:
+        begun = time.process_time()
         if os.getppid() != self._parent:
             self._end(1)
         if self._memory_bytes is not None and _held_bytes(self._worker) > self._memory_bytes:
             self._end(-TOO_MUCH_MEMORY)
+        used = time.process_time() - begun
+        signal.setitimer(signal.ITIMER_REAL, max(_LOOK_S, _REST * used))
 
     def _end(self, code: int) -> NoReturn:
         """Ends all descendants, then this process: with a code, or by a signal if it is negative.
@@ -145,9 +151,10 @@ def _children() -> dict[int, list[int]]:
     found: dict[int, list[int]] = defaultdict(list)
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if entry.isdigit():
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
                 # The name, in parentheses, may hold any character. Then come state and parent.
-                words = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()
+                with open(f"/proc/{entry}/stat", "rb") as file:
+                    words = file.read().rpartition(b")")[2].split()
                 found[int(words[1])].append(int(entry))
     return found
 
@@ -158,7 +165,7 @@ def _held_bytes(process: int) -> int:
     while left:
         each = left.pop()
         left += children[each]
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, IndexError):
             pages += int(Path("/proc", str(each), "statm").read_bytes().split()[1])
     return pages * resource.getpagesize()
 

@@ -83,8 +83,8 @@ class Workers:
                     thread = threading.Thread(
                         target=_work, args=(crew, self._memory_bytes), daemon=True
                     )
-                    crew.threads.append(thread)
                     thread.start()
+                    crew.threads.append(thread)
         return future
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from tunefa.compile import languages, provenance, serving
+from tunefa.compile.pool import compilers
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.measure.measured import gpu_objective
@@ -111,10 +112,10 @@ def verify(
     until = budget.deadline()
     ranked = most_in_doubt(records)[: budget.trials]
     count = workers or max(1, (os.cpu_count() or 1) - FREE_CORES)
-    with Workers(count) as compilers, Workers(1) as process, contextlib.ExitStack() as stack:
+    with compilers(count) as shared, Workers(1) as process, contextlib.ExitStack() as stack:
 
         def make(case: Case, mode: Mode) -> CompilingObjective:
-            made = objective(mode)(case, None, process, compilers)
+            made = objective(mode)(case, None, process, shared)
             stack.enter_context(made)
             return made
 
