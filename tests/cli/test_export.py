@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Run
-from tests.support.sample_records import measured
+from tests.support.sample_records import CONFIG, measured, predicted
 from tunefa.store import results as store
 from tunefa.store.record import Record
 
@@ -68,6 +69,20 @@ def test_a_suffix_says_the_format(run: Run, filled: list[Record]) -> None:
     assert "KERNEL_OPTIONS" in Path("configs.flex.py").read_text()
 
 
+@pytest.mark.parametrize("name", ["triton", "flex"])
+def test_a_format_for_kernels_of_others_never_mixes_chips(
+    run: Run, filled: list[Record], name: str
+) -> None:
+    store.default_store().add(predicted(arch="sm80", config={**CONFIG, "BLOCK_M": 32}))
+    error = run("export", "-", "--format", name, code=1).stderr
+    assert "there are records of sm80, sm90: name one of them with --arch" in error
+    ampere = run("export", "-", "--format", name, "--arch", "sm80").stdout
+    hopper = run("export", "-", "--format", name, "--arch", "sm90").stdout
+    assert "'BLOCK_M': 32" in ampere and "sm90" not in ampere
+    assert "'BLOCK_M': 32" not in hopper and "sm80" not in hopper
+    assert not {"USE_TMA", "ORDER", "PACK_GQA"} & set(re.findall(r"\w+", ampere + hopper))
+
+
 def test_from_converts_a_file_without_the_store(run: Run) -> None:
     store.write(Path("in.yaml"), [measured()])
     run("export", "out.json", "--from", "in.yaml")
@@ -91,6 +106,10 @@ def test_export_json_says_what_was_written(run: Run, filled: list[Record]) -> No
         (". --format yaml", ". is not a regular file: name a file to write"),
         ("best.yaml -w q12345", "none of 3 records in the store matches"),
         ("best.yaml --from missing.yaml", "cannot read missing.yaml: No such file"),
+        ("best.py --format yaml", "best.py is the name of a file in the format python, not yaml"),
+        ("best.yaml --format triton", "in the format yaml, not triton: end it in .triton.py"),
+        ("best.flex.py --format triton", "in the format flex, not triton"),
+        ("best.py --format yaml --frozen", "in the format python, not yaml"),
         ("best.yaml --from x.triton.py", "format 'triton' can be written but not read"),
     ],
 )

@@ -89,6 +89,8 @@ def _format_name(destination: str, name: str | None, frozen: bool) -> str:
     format_name = name or ("yaml" if destination == "-" else exports.for_path(destination))
     if frozen and format_name != "yaml":
         raise click.UsageError("--frozen writes YAML: name DEST *.yaml, and leave out --format")
+    if destination != "-":
+        exports.check_suffix(destination, format_name)
     return format_name
 
 

@@ -22,3 +22,4 @@ def test_flex_options_are_options_of_flex_attention() -> None:
     flex = pytest.importorskip("torch.nn.attention.flex_attention")
     options = evaluate(exports.get("flex").dump([FAST]))["KERNEL_OPTIONS"][Q4096]
     assert set(options) <= set(flex.FlexKernelOptions.__annotations__)
+    assert "USE_TMA" not in options, "FlexAttention's option of that name is another one"

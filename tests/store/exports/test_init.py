@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.sample_exports import CUDA, FAST, GUESS, SLOW
+from tests.support.sample_exports import CUDA, FAST, GUESS, OF_SM80, SLOW
 from tests.support.sample_records import records
 from tunefa.errors import TunefaError
 from tunefa.store import exports
@@ -56,6 +57,35 @@ def test_generated_python_compiles_whatever_the_texts(name: str, some: list[Reco
 )
 def test_a_file_s_name_says_its_format(path: str, name: str) -> None:
     assert exports.for_path(Path(path)) == name
+
+
+@pytest.mark.parametrize("name", ["flex", "triton"])
+def test_options_of_two_chips_are_never_in_one_file(name: str) -> None:
+    error = f"a {name} file holds .* of sm80, sm90: name one of them with --arch"
+    with pytest.raises(TunefaError, match=error):
+        exports.get(name).dump([FAST, OF_SM80])
+    apart = replace(CUDA, arch="sm80")
+    assert "left out" in exports.get(name).dump([FAST, apart]), "what is left out does not count"
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "instead"),
+    [
+        ("best.py", "yaml", "in the format python, not yaml: end it in .yaml or .yml, or name no"),
+        ("best.yaml", "triton", "in the format yaml, not triton: end it in .triton.py"),
+        ("best.triton.py", "flex", "in the format triton, not flex"),
+        ("best.triton.py", "python", "in the format triton, not python"),
+        ("best.json", "yaml", "in the format json, not yaml"),
+        ("best.py", "triton", None),
+        ("best.yml", "yaml", None),
+        ("best.txt", "json", None),
+    ],
+)
+def test_a_suffix_that_contradicts_the_format(path: str, name: str, instead: str | None) -> None:
+    if instead is None:
+        return exports.check_suffix(path, name)
+    with pytest.raises(TunefaError, match=f"{path} is the name of a file {instead}"):
+        exports.check_suffix(path, name)
 
 
 def test_errors_name_the_formats() -> None:

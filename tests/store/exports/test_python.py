@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.sample_exports import FAST, GUESS, Q4096, SLOW, evaluate
+from tests.support.sample_exports import FAST, GUESS, OF_SM80, Q4096, Q8192, SLOW, evaluate
 from tests.support.sample_records import CONFIG, records
 from tunefa.store import exports
 from tunefa.store.record import Record
@@ -35,6 +35,15 @@ def test_python_module_serves_configs() -> None:
         config_for("fwd_q1")
     with pytest.raises(LookupError, match="on 'sm80'"):
         config_for(Q4096, "sm80")
+
+
+def test_a_workload_of_two_chips_asks_which() -> None:
+    config_for = evaluate(exports.get("python").dump([FAST, GUESS, OF_SM80]))["config_for"]
+    with pytest.raises(LookupError, match="has configs for sm80, sm90: name one as arch"):
+        config_for(Q8192)
+    assert config_for(Q8192, "sm80") == OF_SM80.config
+    assert config_for(Q8192, arch="sm90") == GUESS.config
+    assert config_for(Q4096) == FAST.config
 
 
 def test_python_module_runs_without_site_packages(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.support.sample_exports import CUDA, FAST, GUESS, Q4096, Q8192, SLOW, evaluate
-from tests.support.sample_records import predicted
+from tests.support.sample_records import CONFIG, measured, predicted
 from tunefa.store import exports
 
 
@@ -18,17 +19,19 @@ def test_triton_configs_evaluate() -> None:
     assert list(configs) == [Q4096, Q8192]
     fast, slow = configs[Q4096]
     assert isinstance(fast, triton.Config)
-    assert fast.kwargs == {
-        "BLOCK_M": 128,
-        "BLOCK_N": 64,
-        "USE_TMA": 1,
-        "ORDER": "heavy_first",
-        "PACK_GQA": 1,
-    }
+    assert fast.kwargs == {"BLOCK_M": 128, "BLOCK_N": 64}, "the others are of tunefa's kernel"
     assert (fast.num_warps, fast.num_stages, fast.maxnreg) == (8, 3, None)
     assert (slow.kwargs["BLOCK_M"], slow.maxnreg) == (64, 168)
     assert f"# {Q4096}: {FAST.summary}" in text
     assert f"# left out, not a Triton kernel: {Q4096}: {CUDA.summary}" in text
+
+
+def test_configs_that_differ_only_in_what_is_not_exported_are_tried_once() -> None:
+    pytest.importorskip("triton")
+    twin = measured("fwd_q4096", config={**CONFIG, "USE_TMA": 0}, median_us=500.0)
+    text = exports.get("triton").dump([FAST, twin])
+    assert len(evaluate(text)["CONFIGS"][Q4096]) == 1
+    assert f"# left out, the same config: {Q4096}: {twin.summary}" in text
 
 
 def test_configs_for_npus_are_those_of_triton_ascend() -> None:
@@ -37,25 +40,17 @@ def test_configs_for_npus_are_those_of_triton_ascend() -> None:
               "UNIT_FLAG": 0}  # fmt: skip
     npu = predicted(kernel="attention_fwd_ascend", arch="ascend910b3", objective="modelled",
                     config=config)  # fmt: skip
-    written = exports.get("triton").dump([FAST, npu])
+    written = exports.get("triton").dump([npu])
+    assert "written by tunefa for ascend910b3, for triton-ascend." in written
 
-    class Config:
-        def __init__(self, kwargs: dict[str, Any], **options: Any) -> None:
-            self.kwargs, self.options = kwargs, options
+    def config_of_triton_ascend(*arguments: Any, **options: Any) -> tuple[Any, ...]:
+        return *arguments, options
 
-    def configs(ascend: bool) -> Any:
-        made = type("Config", (Config,), {"multibuffer": None} if ascend else {})
-        scope: dict[str, Any] = {}
-        source = written.replace("import triton\n", "")
-        scope["triton"] = type("triton", (), {"Config": made})
-        exec(compile(source, "exported", "exec"), scope)
-        return scope["CONFIGS"]
-
-    [there] = configs(ascend=True)[Q4096]
-    assert there.kwargs == {"BLOCK_M": 48, "BLOCK_N": 432, "SPLIT_MASK_LOOP": 0}
-    assert there.options == {
+    scope: dict[str, Any] = {"triton": SimpleNamespace(Config=config_of_triton_ascend)}
+    exec(compile(written.replace("import triton\n", ""), "exported", "exec"), scope)
+    [(parameters, options)] = scope["CONFIGS"][Q4096]
+    assert parameters == {"BLOCK_M": 48, "BLOCK_N": 432}
+    assert options == {
         "multibuffer": True, "tile_mix_vector_loop": 2, "set_workspace_multibuffer": 4,
         "limit_auto_multi_buffer_of_local_buffer": "no-l0c", "unit_flag": False,
     }  # fmt: skip
-    [here] = configs(ascend=False)[Q4096]
-    assert here.options["num_warps"] == 8

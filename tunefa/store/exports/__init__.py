@@ -2,7 +2,8 @@
 
 A format is a module in this folder, found by its file name, with `SUFFIXES`, `DESCRIPTION` and
 `dump`. It has `load` if it can be read, and `holds(record) -> bool` if it cannot write every
-record; then `dump` leaves out the others, with a comment.
+record; then `dump` leaves out the others, with a comment. A format whose file does not say which
+chip an entry is for calls `require_one_arch`.
 """
 
 from __future__ import annotations
@@ -63,13 +64,47 @@ def for_path(path: Path | str) -> str:
 
     Raises TunefaError if no format has the suffix.
     """
-    file_name = Path(path).name.lower()
-    suffixes = {suffix: name for name in names() for suffix in get(name).SUFFIXES}
-    fitting = [suffix for suffix in suffixes if file_name.endswith(suffix)]
-    if not fitting:
-        known = ", ".join(sorted(suffixes))
+    known, suffix = _suffixes(), _suffix(path)
+    if suffix is None:
         raise TunefaError(
-            f"the name {str(path)!r} does not say which format it is: end it in one of {known}, "
-            "or name the format"
+            f"the name {str(path)!r} does not say which format it is: end it in one of "
+            f"{', '.join(sorted(known))}, or name the format"
         )
-    return suffixes[max(fitting, key=len)]
+    return known[suffix]
+
+
+def check_suffix(path: Path | str, name: str) -> None:
+    """Raises TunefaError if the suffix of `path` means another format than `name`.
+
+    A suffix that no format has contradicts none. Nor does the end of a longer suffix: `.py` fits
+    `.triton.py`.
+    """
+    own, suffix = get(name).SUFFIXES, _suffix(path)
+    if suffix is None or any(each.endswith(suffix) for each in own):
+        return
+    raise TunefaError(
+        f"{path} is the name of a file in the format {_suffixes()[suffix]}, not {name}: end it in "
+        f"{' or '.join(own)}, or name no format"
+    )
+
+
+def require_one_arch(name: str, records: Sequence[Record]) -> None:
+    """Raises TunefaError if the records are of more than one arch, for a format that needs one."""
+    archs = sorted({record.arch for record in records})
+    if len(archs) > 1:
+        raise TunefaError(
+            f"a {name} file holds configs for one arch, and there are records of "
+            f"{', '.join(archs)}: name one of them with --arch"
+        )
+
+
+def _suffixes() -> dict[str, str]:
+    """The name of a format by suffix."""
+    return {suffix: name for name in names() for suffix in get(name).SUFFIXES}
+
+
+def _suffix(path: Path | str) -> str | None:
+    """The longest known suffix of a file's name; None if it has none."""
+    file_name = Path(path).name.lower()
+    fitting = [suffix for suffix in _suffixes() if file_name.endswith(suffix)]
+    return max(fitting, key=len, default=None)

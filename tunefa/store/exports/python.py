@@ -19,10 +19,13 @@ RECORDS = '''
 _TAIL = '''
 
 def config_for(workload: str, arch: "str | None" = None) -> dict:
-    """The best config for a workload, spelled as in RECORDS, on one arch or on any.
+    """The best config for a workload, spelled as in RECORDS; `arch` may be left out if it has one.
 
-    Raises LookupError when there is none.
+    Raises LookupError when there is none, and when the workload has configs for several archs.
     """
+    archs = sorted({record["arch"] for record in RECORDS if record["workload"] == workload})
+    if arch is None and len(archs) > 1:
+        raise LookupError(f"{workload!r} has configs for {', '.join(archs)}: name one as arch")
     for record in RECORDS:
         if record["workload"] == workload and arch in (None, record["arch"]):
             return dict(record["config"])

@@ -1,4 +1,4 @@
-"""Export to `triton.Config` lines, for users' own kernels that have the same parameters."""
+"""Export to `triton.Config` lines, for users' own kernels that have tile sizes of the same names."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from itertools import groupby
 from typing import Any
 
 from tunefa.spec import kernel as kernels
+from tunefa.store import exports
 from tunefa.store.record import Record
 
 SUFFIXES = (".triton.py",)
-DESCRIPTION = "Python: a list of triton.Config per workload, for @triton.autotune"
+DESCRIPTION = "Python: a list of triton.Config per workload, for @triton.autotune, for one arch"
 
-# Arguments of triton.Config itself. All others in a config are parameters of the kernel.
+# Arguments of triton.Config itself.
 _LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_TILE_SIZE = "BLOCK_"
+"""How the names of tile sizes begin, as in Triton's tutorials. A kernel's other parameters mean
+nothing to another kernel, so they are not exported."""
 
 _HEAD = '''\
-"""Tuned Triton configs by workload, written by tunefa.
+"""Tuned Triton configs by workload, written by tunefa{arch}.
 
 @triton.autotune(configs=CONFIGS["<workload>"], key=[]) uses those of one workload.
+
+They were tuned on tunefa's kernel: a good start, not the measured best of another one. Only what
+kernels have in common is here: tile sizes, and the options of triton.Config.
 """
 
 import triton
 
-CONFIGS = {
+CONFIGS = {{
 '''
-_NPU_HEAD = """\
-
-# The options of triton-ascend, which no other Triton takes.
-if hasattr(triton.Config({}), "multibuffer"):
-    CONFIGS |= {
-"""
 
 
 def holds(record: Record) -> bool:
@@ -51,30 +52,33 @@ def is_of_gpu(record: Record) -> bool:
 def dump(records: Sequence[Record]) -> str:
     """Returns a Python module whose `CONFIGS` maps a workload to its configs, the best first.
 
-    Configs for NPUs are added only where triton-ascend is installed as triton. Comments name the
-    records that are left out because they are not of a Triton kernel.
+    Configs for NPUs have options that only triton-ascend takes. Comments name the records that are
+    left out: those of other languages, and those whose config stands there already. Raises
+    TunefaError if the configs would be those of several archs.
     """
-    of_npus = [record for record in records if _is_of_npu(record)]
-    lines = [_HEAD, *_entries([each for each in records if each not in of_npus], "    "), "}\n"]
-    if of_npus:
-        lines += [_NPU_HEAD, *_entries(of_npus, "        "), "    }\n"]
-    return "".join(lines)
+    held = [record for record in records if holds(record)]
+    exports.require_one_arch("triton", held)
+    arch = ""
+    if held:
+        arch = f" for {held[0].arch}" + (", for triton-ascend" if _is_of_npu(held[0]) else "")
+    return "".join([_HEAD.format(arch=arch), *_entries(records), "}\n"])
 
 
-def _entries(records: Sequence[Record], indent: str) -> Iterator[str]:
+def _entries(records: Sequence[Record]) -> Iterator[str]:
     """Yields, for each workload, comments on records that are left out, then its configs."""
     ranked = sorted(records, key=lambda record: (str(record.workload), record.rank))
     for workload, group in groupby(ranked, key=lambda record: str(record.workload)):
-        configs = []
+        configs: dict[str, str] = {}
         for record in group:
-            if holds(record):
-                configs.append(f"{indent}    # {workload}: {record.summary}\n")
-                line = _npu_line(record) if _is_of_npu(record) else _config_line(record.config)
-                configs.append(f"{indent}    {line},\n")
+            line = _line(record) if holds(record) else ""
+            if not line:
+                yield f"    # left out, not a Triton kernel: {workload}: {record.summary}\n"
+            elif line in configs:
+                yield f"    # left out, the same config: {workload}: {record.summary}\n"
             else:
-                yield f"{indent}# left out, not a Triton kernel: {workload}: {record.summary}\n"
+                configs[line] = f"        # {workload}: {record.summary}\n        {line},\n"
         if configs:
-            yield from (f"{indent}{workload!r}: [\n", *configs, f"{indent}],\n")
+            yield from (f"    {workload!r}: [\n", *configs.values(), "    ],\n")
 
 
 def _is_of_npu(record: Record) -> bool:
@@ -82,16 +86,16 @@ def _is_of_npu(record: Record) -> bool:
     return here and kernels.load(record.kernel).language == "ascend"
 
 
-def _npu_line(record: Record) -> str:
-    parameters, options = kernels.load(record.kernel).module.triton_config(record.config)
-    arguments = [repr(parameters), *(f"{key}={value!r}" for key, value in options.items())]
-    return f"triton.Config({', '.join(arguments)})"
+def _line(record: Record) -> str:
+    """The source text of the record's triton.Config."""
+    parameters, options = record.config, _launch_options(record.config)
+    if _is_of_npu(record):
+        parameters, options = kernels.load(record.kernel).module.triton_config(record.config)
+    tile = {name: value for name, value in parameters.items() if name.startswith(_TILE_SIZE)}
+    return f"triton.Config({', '.join([repr(tile), *(f'{k}={v!r}' for k, v in options.items())])})"
 
 
-def _config_line(config: Mapping[str, Any]) -> str:
-    kernel_args = {key: value for key, value in config.items() if key not in _LAUNCH_OPTIONS}
-    launch_args = {key: config[key] for key in _LAUNCH_OPTIONS if key in config}
-    if launch_args.get("maxnreg") == 0:  # 0 means no limit, which is None in Triton
-        launch_args["maxnreg"] = None
-    arguments = [repr(kernel_args), *(f"{key}={value!r}" for key, value in launch_args.items())]
-    return f"triton.Config({', '.join(arguments)})"
+def _launch_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of triton.Config in a config; a maxnreg of 0 means no limit, its default."""
+    options = {name: config[name] for name in _LAUNCH_OPTIONS if name in config}
+    return {name: value for name, value in options.items() if (name, value) != ("maxnreg", 0)}
