@@ -39,7 +39,7 @@ def test_a_format_that_can_write_none_of_the_records_says_so(run: Run, home: Pat
     [
         ("", 3),
         ("--arch sm90", 3),
-        ("--device h200", 2),
+        ("--device h200", 3),
         ("-w q4096", 1),
         ("--full", 1),
         ("--seqlen 4k", 2),

@@ -139,6 +139,8 @@ def test_search_record_export_import(run: Run, home: Path) -> None:
     assert [record.to_dict() for record in store.read(Path("best.yaml"))] == [said["record"]]
     shown = json.loads(run("show", "--json").stdout)["records"]
     assert shown == [said["record"]]
+    for chip in ("h100", "sm90"):  # what was predicted for sm90 is that of its devices too
+        assert json.loads(run("show", "--json", "--arch", chip).stdout)["records"] == shown
     assert "best.yaml: 1 record, 0 of them new" in run("import", "best.yaml").stdout
 
 

@@ -23,6 +23,7 @@ from tunefa.store.record import Record
 
 H200 = SeenDevice("NVIDIA H200", (9, 0), 132, 150_000_000_000)
 LLAMA, GEMMA = model_preset.load("llama3-8b"), model_preset.load("gemma2-9b")
+SERVER = SeenDevice("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), 188, 96 * 2**30)
 LAPTOP = SeenDevice("NVIDIA GeForce RTX 4090 Laptop GPU", (8, 9), 76, 16_000_000_000)
 
 
@@ -187,6 +188,7 @@ def test_without_a_device_sm90_is_taken_and_said(run: Run) -> None:
         (("sm90", "h100"), [H200], ("NVIDIA H100 80GB HBM3", False)),
         (("sm80", None), [H200], ("NVIDIA A100-SXM4-80GB", False)),
         ((None, None), [LAPTOP], ("NVIDIA GeForce RTX 4090 Laptop GPU", True)),
+        (("rtx pro 6000", None), [SERVER], (SERVER.name, True)),
     ],
 )
 def test_what_can_be_measured(
@@ -221,7 +223,9 @@ def test_a_device_of_an_unknown_arch(monkeypatch: pytest.MonkeyPatch) -> None:
         (Selection(arch="h200"), measured(), True),
         (Selection(arch="h200"), measured(device="NVIDIA H200 NVL"), False),
         (Selection(device="h100"), measured(), False),
-        (Selection(device="h200"), predicted(), False),
+        (Selection(device="h200"), predicted(), True),
+        (Selection(arch="h100"), predicted(), True),
+        (Selection(arch="a100"), predicted(), False),
         (Selection(arch="h200"), measured(device="NVIDIA Unheard Of"), False),
         (Selection(texts=("q4096",)), measured(), True),
         (Selection(texts=("q4096_full",)), measured(), False),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.fake_kernel import H200
+from tunefa.cli import targets
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.runtime.chip import Chip
@@ -16,6 +17,23 @@ def cuda(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]
     there = SeenDevice(name, capability, 132, 141 * 2**30)
     monkeypatch.setattr(driver, "device", lambda index: there)
     return Chip.of(torch.device("cuda", 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "capability"),
+    [
+        ("NVIDIA H100 80GB HBM3", (9, 0)),
+        ("NVIDIA GH200 120GB", (9, 0)),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0)),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", (8, 0)),
+    ],
+)
+def test_a_search_and_the_runtime_have_one_name_for_a_device(
+    monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]
+) -> None:
+    target = cuda(monkeypatch, name, capability).target
+    searched = targets.described(SeenDevice(name, capability, 132, 141 * 2**30))
+    assert target is not None and target == searched
 
 
 def test_chips(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_a_name_finds_its_arch_and_device(text: str, name: str, device: str) -> 
 
 @pytest.mark.parametrize(("name", "device"), DEVICES, ids=[each.name for _, each in DEVICES])
 def test_every_device_is_found_by_its_name_and_each_match(name: str, device: Device) -> None:
-    for text in (device.name, *device.match):
+    for text in (device.name, *device.match, *device.aliases):
         assert archs.find(text) == (archs.load(name), device)
         assert archs.load(name).device(text) == device
 

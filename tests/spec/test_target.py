@@ -26,6 +26,16 @@ def test_a_driver_s_name_is_found() -> None:
     assert Target.seen("NVIDIA H200", (9, 0), 132) == Target.named("h200")
 
 
+def test_every_name_of_a_product_is_one_device_and_every_other_product_its_own() -> None:
+    """A record has the name that the runtime looks for, under whatever name the driver has it."""
+    product = Target.named("gh200")
+    assert Target.seen("NVIDIA GH200 480GB", (9, 0), 132) == product
+    assert Target.seen("NVIDIA GH200 120GB", (9, 0), 132) == product
+    server = Target.seen("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), 188)
+    assert server.device.name == "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+    assert server.device.match == Target.named("rtx pro 6000").device.match, "with its figures"
+
+
 def test_a_product_without_an_entry_has_its_arch_s_figures_and_its_own_sms() -> None:
     seen = Target.seen("NVIDIA RTX 4090 Laptop GPU", (8, 9), 76)
     assert not seen.is_known_product

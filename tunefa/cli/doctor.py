@@ -55,9 +55,8 @@ def command(selection: Selection, as_json: bool) -> None:
     library = _library() if versions["nvrtc"] else None
     installed = Installed()
     best, broken = _records(installed)
-    there = targets.by_driver(target, selection.present)
-    counts, doubtful = _serving(best, there, installed)
-    frozen, not_served = _frozen(there, installed)
+    counts, doubtful = _serving(best, target, installed)
+    frozen, not_served = _frozen(target, installed)
     report = {
         "versions": versions,
         "nvrtc_path": library,

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tunefa.cli import each_workload, targets
+from tunefa.cli import each_workload
 from tunefa.cli.reports import explanation as reports
 from tunefa.cli.reports import npu_explanation as npu_reports
 from tunefa.cli.reports import text
@@ -26,6 +26,8 @@ from tunefa.spec.space import Parameter
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial
 from tunefa.store import results as store
+from tunefa.store.record import Record
+from tunefa.store.results import Store
 
 
 @click.command()
@@ -75,30 +77,44 @@ def _explained(
     workload, target = selection.workload, selection.target
     serving = kernels.serving(workload, target.arch, [name] if name else ())
     cases = [Case(kernel, workload, target) for kernel in serving]
-    case, config, origin = _choose(cases, chosen, selection.present)
+    case, config, origin = _choose(cases, chosen)
     trial = None if no_compile else _compile(case, config)
     if isinstance(target.arch, NpuArch):
         return npu_reports.explain(case, config, trial), origin
     return reports.explain(case, config, trial), origin
 
 
-def _choose(
-    cases: Sequence[Case], chosen: str | None, present: bool
-) -> tuple[Case, dict[str, Any], str]:
+def _choose(cases: Sequence[Case], chosen: str | None) -> tuple[Case, dict[str, Any], str]:
     """Returns (one of the cases, the whole config, where it comes from)."""
     serving = {case.kernel.name: case for case in cases}
     if chosen is None:
         kernels = [case.kernel for case in cases]
         known = UsableStore(store.default_store(), Installed(kernels))
-        target = targets.by_driver(cases[0].target, present)
-        choice = choose.choose(known, cases[0].workload, target, kernels)
-        return serving[choice.kernel], choice.config, choice.why
+        choice = choose.choose(known, cases[0].workload, cases[0].target, kernels)
+        passed_over = _passed_over(choice.record, cases[0], known)
+        return serving[choice.kernel], choice.config, choice.why + passed_over
     kernel, given = _recognised(chosen, [case.kernel for case in cases])
     case, names = serving[kernel.name], [parameter.name for parameter in kernel.space.parameters]
     rest = [each for each in names if each not in given]
     if not rest:
         return case, {each: given[each] for each in names}, "given on the command line"
     return case, {**case.default(), **given}, f"{', '.join(rest)} from the default"
+
+
+def _passed_over(chosen: Record | None, case: Case, known: Store) -> str:
+    """Names the best record that was predicted for this workload if the choice is another one."""
+    predicted = [
+        record
+        for record in known.best(lambda record: record.device is None)
+        if (record.arch, record.workload) == (case.arch.name, case.workload)
+    ]
+    if not predicted or chosen is None or chosen.device is None:
+        return ""
+    config = text.config_text(predicted[0].config)
+    return (
+        f"; a measured record comes before the one predicted for this workload, which is "
+        f"{predicted[0].kernel} {config}, {text.number(predicted[0].median_us, 1)} us"
+    )
 
 
 def _recognised(chosen: str, serving: Sequence[Kernel]) -> tuple[Kernel, dict[str, Any]]:

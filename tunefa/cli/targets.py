@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,16 +38,6 @@ def described(device: SeenDevice) -> Target:
     return Target.seen(device.name, device.compute_capability, device.sms)
 
 
-def by_driver(target: Target, present: bool) -> Target:
-    """The target with the driver's name of its device, where that is the device of this machine.
-
-    The runtime compares exact names of the driver: part of a chip (MIG) is another device.
-    """
-    if not present or not (there := seen()):
-        return target
-    return replace(target, device=replace(target.device, name=there[0].name))
-
-
 def _torch_has_cuda() -> bool:
     """Whether the torch that would be imported was built for CUDA."""
     found = importlib.util.find_spec("torch")
@@ -78,7 +67,7 @@ def choose(arch_name: str | None, device_name: str | None) -> ChosenTarget:
         return ChosenTarget(Target(arch, npu if present and npu else device), present)
     if there is not None:
         target_there = described(there)
-        same_device = not is_named or target_there.device.name == device.name
+        same_device = not is_named or same(target_there.device.name, device)
         if target_there.arch.name == arch.name and same_device:
             return ChosenTarget(target_there, present=True)
     return ChosenTarget(target, present=False)

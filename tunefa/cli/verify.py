@@ -58,7 +58,8 @@ def command(
     seen = targets.seen()
     if not seen:
         raise TunefaError("verify measures, and this machine has no GPU: run it on one that has")
-    name, target = seen[0].name, targets.described(seen[0])
+    target = targets.described(seen[0])
+    name = target.device.name
     known = [r for path in paths for r in files.read(path)] or store.default_store().best()
     records = [r for r in known if r.device == name and r.kernel in kernels.names()]
     if not records:

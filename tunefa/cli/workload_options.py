@@ -146,7 +146,8 @@ class Selection:
         target, is_named = targets.named(self.arch, self.device)
         if record.arch != target.arch.name:
             return False
-        return not is_named or targets.same(record.device, target.device)
+        # What was predicted for one device serves every device of the arch, see the lookup.
+        return not is_named or record.device is None or targets.same(record.device, target.device)
 
 
 _SIZE_OPTIONS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -18,7 +18,7 @@ class Chip:
     name: str
     """The name that the driver gives."""
     target: Target | None
-    """The target to compile for, with the driver's name; None if kernels do not run."""
+    """The target to compile for, see `Target.seen`; None if kernels do not run."""
     why_not: str = ""
     """Why kernels do not run on the device; "" where there is a target."""
 
@@ -41,9 +41,4 @@ class Chip:
         if f"sm{major}{minor}" not in known:
             why = f"there is no arch sm{major}{minor} for {seen.name} (known: {', '.join(known)})"
             return cls(seen.name, None, why)
-        found = Target.seen(seen.name, seen.compute_capability, seen.sms)
-        arch = archs.load(f"sm{major}{minor}")
-        # Records hold the driver's names, and the catalogue has one name for several products.
-        return cls(
-            seen.name, replace(found, arch=arch, device=replace(found.device, name=seen.name))
-        )
+        return cls(seen.name, Target.seen(seen.name, seen.compute_capability, seen.sms))

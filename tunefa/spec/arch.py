@@ -22,7 +22,7 @@ class Device:
     """
 
     name: str
-    """The name that `torch.cuda.get_device_name` returns."""
+    """The name that `torch.cuda.get_device_name` returns, and that records have."""
     match: tuple[str, ...]
     """Lower-case parts of a device name that identify this device."""
     sms: int
@@ -43,6 +43,8 @@ class Device:
     """Vector cores of an NPU; None for a GPU."""
     max_mhz: float | None = None
     """The highest clock that the driver allows, if it differs from `boost_mhz`."""
+    aliases: tuple[str, ...] = ()
+    """Other names that drivers have for exactly this product. Records have `name` for them too."""
 
     def tensor_flops_per_s(self, dtype: str) -> float:
         """Returns the published dense peak for `dtype`, in FLOP/s (OP/s for int8).
@@ -198,7 +200,7 @@ def matches(arch: Arch, name: str) -> Iterator[tuple[int, Device]]:
     if not _ANOTHER_PRODUCT.isdisjoint(words.split()):
         return
     for device in arch.devices:
-        for part in map(_words, (device.name, *device.match)):
+        for part in map(_words, (device.name, *device.match, *device.aliases)):
             if part in words:
                 yield len(part), device
 

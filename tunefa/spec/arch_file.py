@@ -131,6 +131,7 @@ def _device(data: Any, vendor: str, cited: _Citations) -> dict[str, Any]:
     device = {
         "name": fields.take("name", str),
         "match": tuple(_list_of_text(fields, "match")),
+        "aliases": tuple(_list_of_text(fields, "aliases")) if "aliases" in data else (),
         **{key: entry.number(key, int) for key in _DEVICE_COUNTS[vendor]},
         **{key: entry.number(key, float) for key in _DEVICE_RATES[vendor]},
         **{key: entry.number(key, float) for key in _DEVICE_OPTIONAL if key in data},

@@ -40,10 +40,10 @@ class Target:
     def seen(cls, name: str, compute_capability: tuple[int, int], sms: int) -> Target:
         """Returns the target for an NVIDIA device, from what its driver reports of it.
 
-        Raises TunefaError if no arch has its compute capability.
+        Its device has the name that records of it have: the driver's, or the name in the arch's
+        file that the driver's is an alias of. Raises TunefaError if no arch has its compute
+        capability.
         """
-        with contextlib.suppress(TunefaError):
-            return cls.named(name)
         arch_name = "sm{}{}".format(*compute_capability)
         if arch_name not in archs.names("nvidia"):
             raise TunefaError(
@@ -52,6 +52,10 @@ class Target:
                 f"tunefa/spec/archs/{arch_name}.yaml"
             )
         arch = archs.load(arch_name)
+        with contextlib.suppress(TunefaError):
+            found = arch.device(name)
+            known = name in (found.name, *found.aliases)
+            return cls(arch, found if known else replace(found, name=name, sms=sms))
         device = replace(arch.device(), name=name, match=(name.lower(),), sms=sms)
         return cls(arch, device, is_known_product=False)
 
