@@ -12,6 +12,8 @@ from tests.cli.conftest import Run
 from tests.support.made_here import made_here
 from tests.support.sample_records import measured
 from tunefa._version import __version__
+from tunefa.cli import targets
+from tunefa.compile.launch.driver import SeenDevice
 from tunefa.store import results as store
 
 
@@ -54,13 +56,16 @@ def test_records_that_serve_the_device_are_counted(run: Run, home: Path) -> None
     }
 
 
-def test_what_to_do_about_unconfirmed_records(run: Run, home: Path) -> None:
+def test_what_to_do_about_unconfirmed_records(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     store.default_store().add(made_here("q1024"))
     assert "confirm" not in run("doctor", "--arch", "h200").stdout.partition("unconfirmed  0")[2]
     store.default_store().add(made_here("q2048", versions={"triton": "3.6.0"}))
     out = run("doctor", "--arch", "h200").stdout
     assert "measured on it, unconfirmed  1\n" in out
     assert "The runtime uses an unconfirmed record if its config compiles." in out
+    assert out.endswith("\n  tunefa search --arch h200 --seqlen 8192\n"), "no H200 to verify it on"
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 10**11)])
+    out = run("doctor", "--arch", "h200").stdout
     assert out.endswith("Next: confirm 1 record, on NVIDIA H200\n  tunefa verify\n")
     store.default_store().add(made_here("q2048"))  # as verify writes it
     out = run("doctor", "--arch", "h200").stdout

@@ -59,5 +59,5 @@ def setup(version: str, compiler: Path | None, python: str | None, as_json: bool
     for name in ("front_end", "compiler"):
         out.print(f"{state[name]}", soft_wrap=True)
     out.print(f"in {state['folder']}", soft_wrap=True)
-    line = "tunefa search --arch ascend910b3 --seqlen 8192"
+    line = text.command("tunefa", "search", "--arch", "ascend910b3", "--seqlen", "8192")
     text.print_command(out, "Next: search, for example", line)

@@ -15,8 +15,8 @@ import click
 from tunefa._version import __version__
 from tunefa.cli import targets
 from tunefa.cli.reports import doctor as reports
+from tunefa.cli.reports import next_steps, text
 from tunefa.cli.reports import records as record_reports
-from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, chip_options
 from tunefa.compile import provenance, serving
 from tunefa.compile.ascend import toolchain
@@ -63,7 +63,7 @@ def command(selection: Selection, as_json: bool) -> None:
         "ascend": toolchain.state(),
         "devices": [_device(each) for each in targets.seen()],
         "no_device_because": _why_no_device(),
-        "target": _chip(there) | {"present": selection.present},
+        "target": _chip(target) | {"present": selection.present},
         "places": _places(),
         "records": counts,
         "frozen": frozen,
@@ -74,8 +74,8 @@ def command(selection: Selection, as_json: bool) -> None:
         return
     out = text.console()
     reports.show(report, out)
-    if doubtful:
-        text.print_command(out, *record_reports.remedy(doubtful))
+    if renewable := next_steps.renewable(doubtful):
+        text.print_command(out, *record_reports.remedy(renewable))
         return
     line = text.command("tunefa", "search", *selection.chip_words, "--seqlen", "8192")
     text.print_command(out, "Next: search, for example", line)

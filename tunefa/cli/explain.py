@@ -193,5 +193,6 @@ def _next(explanation: Explanation | NpuExplanation, selection: Selection) -> tu
         line = text.command("tunefa", "search", *words)
         return "Next: find the best config", line
     config = text.config_text(explanation.config, ",")
-    line = text.command("tunefa", "explain", *words, "-c", config)
+    kernel = explanation.case.kernel.name
+    line = text.command("tunefa", "explain", *words, "-c", config, "--kernel", kernel)
     return "Next: compile it for exact figures", line

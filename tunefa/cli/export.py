@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tunefa.cli import completion, export_frozen, files
-from tunefa.cli.reports import text
+from tunefa.cli.reports import next_steps, text
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.errors import TunefaError
 from tunefa.runtime.lock_file import VARIABLE
@@ -80,7 +80,7 @@ def command(
     if source["frozen"]:
         line = text.command("env", f"{VARIABLE}={path.resolve()}", "python", "train.py")
         text.print_command(out, "Next: on every rank", line)
-    elif hasattr(written, "load"):
+    elif next_steps.is_importable(path):
         line = text.command("tunefa", "import", str(path))
         text.print_command(out, "Next: on another machine", line)
 

@@ -40,4 +40,4 @@ def command(paths: tuple[Path, ...], as_json: bool) -> None:
         count = text.plural(int(str(row["records"])), "record")
         out.print(f"{row['path']}: {count}, {row['new']} of them new")
     out.print(f"Stored in {store.user_root()}", soft_wrap=True)
-    text.print_command(out, "Next: see them", "tunefa show")
+    text.print_command(out, "Next: see them", text.command("tunefa", "show"))

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from tunefa.cli import each_workload, files, search_requests
 from tunefa.cli.exit_codes import INTERRUPTED, NOTHING_VALID
-from tunefa.cli.reports import text
+from tunefa.cli.reports import next_steps, text
 from tunefa.cli.workers_option import workers_option
-from tunefa.cli.workload_options import SELECTING, Selection, workload_options
+from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.search import strategies
 from tunefa.search.budget import Budget
 from tunefa.spec.arch import NpuArch
@@ -138,7 +137,7 @@ def _search_each(
         each = requests[0].budget
         share = f"{each.trials} trials" if each.seconds is None else f"{each.seconds:g} s"
         click.echo(f"{len(requests)} workloads, one after the other, {share} for each", err=True)
-    for place, (part, request) in enumerate(zip(parts, requests, strict=True)):
+    for place, request in enumerate(requests):
         if request.replay is None:
             each_workload.announce(parts, place)
         if resume is not None:
@@ -151,11 +150,13 @@ def _search_each(
             content = exports.get(exports.for_path(out)).dump(records)
             files.write(out, content, exports.for_path(out))
         if not as_json:
-            _report(results[-1], part, out)
+            _report(results[-1], out)
         if results[-1].interrupted:
             break
     if as_json:
         _emit(results, out, several=len(requests) > 1)
+    else:
+        text.print_command(text.console(), *next_steps.after_search(results, parts[0], out))
     if results[-1].interrupted:
         for left in requests[len(results) :]:
             click.echo(f"Not searched: {left.workload}", err=True)
@@ -196,54 +197,8 @@ def _emit(results: Sequence[Result], out: Path | None, several: bool) -> None:
     text.emit_json({"workloads": documents} if several else documents[0])
 
 
-def _report(result: Result, selection: Selection, out: Path | None) -> None:
+def _report(result: Result, out: Path | None) -> None:
     from tunefa.cli.reports import search as reports
 
     console = text.console()
     reports.show(result, out if result.record else None, console)
-    text.print_command(console, *_next(result, selection, out))
-
-
-def _next(result: Result, selection: Selection, out: Path | None) -> tuple[str, str]:
-    """Returns the next command, with a label that says what it is for."""
-    if result.request.replay is not None:
-        asked = ["--device", result.request.target.device.name, "-w", str(result.request.workload)]
-        return "Next: measure on the chip itself", text.command("tunefa", "search", *asked)
-    problem = [*selection.chip_words, "-w", str(result.request.workload)]
-    if result.interrupted:
-        words = [*problem, *_given(), "--resume"]
-        if click.get_current_context().params["resume"]:  # the journal knows the rest
-            words = [*_given(), "--resume", str(result.journal)]
-        line = text.command("tunefa", "search", *words)
-        return "Next: continue the search", line
-    if result.record is None:
-        if not result.finished:
-            return "Next: see which rules refuse configs", text.command("tunefa", "space", *problem)
-        config = text.config_text(result.finished[0].trial.config, ",")
-        line = text.command("tunefa", "explain", *problem, "-c", config)
-        return "Next: see what is wrong with the first config", line
-    if out is not None and hasattr(exports.get(exports.for_path(out)), "load"):
-        return "Next: on the machine that will use it", text.command("tunefa", "import", str(out))
-    line = text.command("tunefa", "export", "best.yaml", *problem)
-    return "Next: export it for the machine that will use it", line
-
-
-def _given() -> list[str]:
-    """The given options of this command, except those of workload and chip, and `--resume`."""
-    from tunefa.search.study import without_password
-
-    context = click.get_current_context()
-    words: list[str] = []
-    for option in context.command.params:
-        name = option.name or ""
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if not given or name in {*SELECTING, "resume"}:
-            continue
-        value = context.params[name]
-        if isinstance(value, bool):
-            words.append(option.opts[0])
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            shown = [without_password(str(each)) for each in values]
-            words += [word for each in shown for word in (option.opts[0], each)]
-    return words

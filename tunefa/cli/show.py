@@ -7,15 +7,17 @@ from typing import Any
 import click
 
 from tunefa.cli.reports import failures as failure_reports
+from tunefa.cli.reports import next_steps, text
 from tunefa.cli.reports import records as reports
-from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, record_options
 from tunefa.compile import serving
 from tunefa.compile.serving import Installed
-from tunefa.errors import unknown
+from tunefa.errors import TunefaError, unknown
+from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.store import failures as failures_in_journals
 from tunefa.store import results as store
+from tunefa.store.failures import Failure
 
 
 @click.command()
@@ -62,15 +64,12 @@ def _records(selection: Selection, everything: bool, names: tuple[str, ...], as_
         return
     out = text.console()
     if records:
-        drifted = reports.show(records, out)
-        label, line = "Next: export them for another machine", "tunefa export best.yaml"
-        if drifted:
-            label, line = reports.remedy(drifted)
-        text.print_command(out, label, line)
+        renewable = next_steps.renewable(reports.show(records, out))
+        step = reports.remedy(renewable) if renewable else next_steps.export()
+        text.print_command(out, *step)
     else:
         out.print(f"None of {text.plural(len(known), 'record')} in the store matches.")
-        line = "tunefa search --arch sm90 --seqlen 8192"
-        text.print_command(out, "Next: search, for example", line)
+        text.print_command(out, *next_steps.first_search())
 
 
 def _failures(selection: Selection, names: tuple[str, ...], as_json: bool) -> None:
@@ -88,11 +87,26 @@ def _failures(selection: Selection, names: tuple[str, ...], as_json: bool) -> No
         out.print(f"None of {text.plural(len(known), 'failure')} in the journals matches.")
         return
     failure_reports.show(chosen, out)
-    first = chosen[0]
-    config = text.config_text(first.trial.config, ",")
-    words = ["--arch", first.arch, "-w", str(first.workload), "--kernel", first.kernel]
-    line = text.command("tunefa", "explain", *words, "-c", config)
-    text.print_command(out, "Next: see what limits the first config", line)
+    first = next(filter(_can_be_explained, chosen), None)
+    if first is not None:
+        config = text.config_text(first.trial.config, ",")
+        words = ["--arch", first.arch, "-w", str(first.workload), "--kernel", first.kernel]
+        line = text.command("tunefa", "explain", *words, "-c", config)
+        which = "the first config" if first is chosen[0] else "this config"
+        text.print_command(out, f"Next: see what limits {which}", line)
+
+
+def _can_be_explained(failure: Failure) -> bool:
+    """Whether the failure's kernel and config are still those of a space: its search may be old."""
+    from tunefa.cli.explain import parse_config  # it brings numpy
+
+    try:
+        workload, arch = failure.workload, archs.load(failure.arch)
+        (kernel,) = kernels.serving(workload, arch, [failure.kernel])
+        parse_config(text.config_text(failure.trial.config, ","), kernel)
+    except TunefaError:
+        return False
+    return True
 
 
 def _check(names: tuple[str, ...], seen: set[str]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from tunefa.cli import each_workload
+from tunefa.cli.reports import next_steps, text
 from tunefa.cli.reports import space as reports
-from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
@@ -61,7 +61,8 @@ def _show(found: Sequence[reports.Counted], selection: Selection) -> None:
         reports.show(counted, out)
     first = next((each for each in found if each.feasible.configs), None)
     if first is not None:
-        words = ("tunefa", "search", *selection.chip_words, "-w", str(selection.workload))
+        words = ["tunefa", "search", *selection.chip_words]
+        words += ["-w", str(selection.workload), *next_steps.given("names".__eq__)]
         text.print_command(out, "Next: search it", text.command(*words))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.support.canned_search import CONFIG
 from tests.support.sample_journals import written
-from tests.support.sample_records import CONFIG
 from tunefa.spec.trial import Trial
 from tunefa.spec.workload import Workload
 
@@ -70,6 +70,11 @@ def test_failures(
     assert LONG not in words
     own = [line for line in lines if not line.startswith(("/", "  tunefa"))]
     assert max(map(len, own)) <= int(columns)
+
+
+def test_only_what_can_be_explained_is_next(run: Run, journals: list[Path]) -> None:
+    assert "Next: see what limits the first config\n" in run("show", "--failures").stdout
+    assert "Next: " not in run("show", "--failures", "--kernel", "gone_by_now").stdout
 
 
 def test_json_has_everything(run: Run, journals: list[Path]) -> None:

@@ -10,11 +10,16 @@ import pytest
 from tests.cli.conftest import Run
 from tests.support.made_here import OURS, made_here
 from tests.support.sample_records import measured, predicted
+from tunefa.cli import targets
 from tunefa.compile import provenance
+from tunefa.compile.launch.driver import SeenDevice
 from tunefa.store import results as store
 
 
-def test_what_changed_since_a_record_was_made_stands_under_it(run: Run) -> None:
+def test_what_changed_since_a_record_was_made_stands_under_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 10**11)])
     home = store.default_store()
     for record in (
         made_here("q1024"),

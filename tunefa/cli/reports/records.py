@@ -74,7 +74,7 @@ def remedy(drifted: Sequence[Record]) -> tuple[str, str]:
     devices = [record.device for record in drifted if record.device]
     label = f"Next: confirm {text.plural(len(devices) or len(drifted), 'record')}"
     if devices:
-        return f"{label}, on {', '.join(dict.fromkeys(devices))}", "tunefa verify"
+        return f"{label}, on {', '.join(dict.fromkeys(devices))}", text.command("tunefa", "verify")
     first = drifted[0]
     line = text.command("tunefa", "search", "--arch", first.arch, "-w", str(first.workload))
     return f"{label} by a new search, for example", line

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tunefa.cli import program
 from tunefa.spec.trial import Config
 from tunefa.store.record import Record
 
@@ -101,7 +102,13 @@ def heading(text: str) -> Text:
 
 
 def command(*words: str) -> str:
-    """A command line that a shell reads back as these words."""
+    """A command line that a shell reads back as these words.
+
+    If the first one is `tunefa`, it is replaced by what has started this process: its path or
+    `python -m tunefa` where a shell does not find `tunefa`.
+    """
+    if words[0] == "tunefa":
+        words = (*program.words(), *words[1:])
     return shlex.join(words)
 
 

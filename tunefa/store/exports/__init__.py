@@ -2,8 +2,8 @@
 
 A format is a module in this folder, found by its file name, with `SUFFIXES`, `DESCRIPTION` and
 `dump`. It has `load` if it can be read, and `holds(record) -> bool` if it cannot write every
-record; then `dump` leaves out the others, with a comment. A format whose file does not say which
-chip an entry is for calls `require_one_arch`.
+record; then `dump` leaves out the others, with a comment. If a file does not say which chip an entry
+is for, `dump` raises TunefaError for records of several archs.
 """
 
 from __future__ import annotations
@@ -86,16 +86,6 @@ def check_suffix(path: Path | str, name: str) -> None:
         f"{path} is the name of a file in the format {_suffixes()[suffix]}, not {name}: end it in "
         f"{' or '.join(own)}, or name no format"
     )
-
-
-def require_one_arch(name: str, records: Sequence[Record]) -> None:
-    """Raises TunefaError if the records are of more than one arch, for a format that needs one."""
-    archs = sorted({record.arch for record in records})
-    if len(archs) > 1:
-        raise TunefaError(
-            f"a {name} file holds configs for one arch, and there are records of "
-            f"{', '.join(archs)}: name one of them with --arch"
-        )
 
 
 def _suffixes() -> dict[str, str]:

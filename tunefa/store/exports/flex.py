@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefa.store import exports
-from tunefa.store.exports.triton import is_of_gpu
+from tunefa.store.exports.triton import is_of_gpu, require_one_arch
 from tunefa.store.record import Record
 
 SUFFIXES = (".flex.py",)
@@ -41,7 +40,7 @@ def dump(records: Sequence[Record]) -> str:
     record of a workload. Raises TunefaError if the options would be those of several archs.
     """
     held = [record for record in records if holds(record)]
-    exports.require_one_arch("flex", held)
+    require_one_arch("flex", held)
     lines = [_HEAD.format(arch=f" for {held[0].arch}" if held else "")]
     written: set[str] = set()
     for record in sorted(records, key=lambda record: (str(record.workload), record.rank)):

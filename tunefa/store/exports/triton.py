@@ -1,4 +1,4 @@
-"""Export to `triton.Config` lines, for users' own kernels that have tile sizes of the same names."""
+"""Export to `triton.Config` lines, for users' own kernels with tile sizes of the same names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
-from tunefa.store import exports
 from tunefa.store.record import Record
 
 SUFFIXES = (".triton.py",)
@@ -49,6 +49,16 @@ def is_of_gpu(record: Record) -> bool:
     return "num_warps" in record.config
 
 
+def require_one_arch(name: str, records: Sequence[Record]) -> None:
+    """Raises TunefaError if the records are of more than one arch, for a format that needs one."""
+    archs = sorted({record.arch for record in records})
+    if len(archs) > 1:
+        raise TunefaError(
+            f"a {name} file holds configs for one arch, and there are records of "
+            f"{', '.join(archs)}: name one of them with --arch"
+        )
+
+
 def dump(records: Sequence[Record]) -> str:
     """Returns a Python module whose `CONFIGS` maps a workload to its configs, the best first.
 
@@ -57,7 +67,7 @@ def dump(records: Sequence[Record]) -> str:
     TunefaError if the configs would be those of several archs.
     """
     held = [record for record in records if holds(record)]
-    exports.require_one_arch("triton", held)
+    require_one_arch("triton", held)
     arch = ""
     if held:
         arch = f" for {held[0].arch}" + (", for triton-ascend" if _is_of_npu(held[0]) else "")
