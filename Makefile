@@ -1,6 +1,6 @@
 # Everything here sets itself up: it needs make, Python 3.10 or newer, and the network once.
 PYTHON ?= python3
-ARGS ?= --arch sm90 --seqlen 8192
+ARGS ?= --arch sm90
 
 VENV := .venv
 READY := $(VENV)/ready
@@ -17,8 +17,13 @@ help: ## this list
 	@echo "usage: make TARGET [PYTHON=python3.12]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' Makefile
 
-search: $(READY) ## search without a GPU for the default workload; ARGS="--arch sm80" for another
-	@$(VENV)/bin/tunefa search $(ARGS)
+# A path that a shell can use where make was started, and the default workload if ARGS names none.
+TUNEFA := $(if $(filter $(PWD),$(CURDIR)),,$(CURDIR)/)$(VENV)/bin/tunefa
+SEQLEN := $(if $(filter -w% --workload% --seqlen --seqlen=% --replay% -h --help,$(ARGS)),,--seqlen 8192)
+
+search: $(READY) ## search without a GPU for the default workload; ARGS="--arch sm80" for another chip
+	@"$(TUNEFA)" search $(ARGS) $(SEQLEN)
+	@echo 'Without make: $(TUNEFA), or after ". $(VENV)/bin/activate" just tunefa' >&2
 
 # Tests of one file share what they compile, so they stay in one process. In the order of the files,
 # long ones are not left for the end. What needs Huawei's compiler is skipped where that cannot come.

@@ -1,13 +1,17 @@
-"""What `make` decides about the torch of the machine it runs on."""
+"""What `make` decides about the torch of the machine it runs on, and what `make search` runs."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.support.tree import TREE
 
 SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "make_venv.py"
 
@@ -67,3 +71,32 @@ def test_constraints_keep_the_torch_that_is_there(
     assert lines[0] == "torch==2.12.0+cu130"
     assert [line for line in lines if line.startswith("triton")] == [f"triton=={triton}"] * pinned
     assert any(line.startswith("ruff==") for line in lines)
+
+
+def search_of_make(folder: Path, args: str | None = None) -> str:
+    """The command that `make search`, started in a folder, runs after it has set everything up."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+    words = ["make", "-n", "-C", str(TREE), "search", *([] if args is None else [f"ARGS={args}"])]
+    done = subprocess.run(
+        words, env={**env, "PWD": str(folder)}, capture_output=True, text=True, check=True
+    )
+    (line,) = [line for line in done.stdout.splitlines() if '/bin/tunefa" search' in line]
+    return line
+
+
+@pytest.mark.parametrize(
+    ("args", "options"),
+    [
+        (None, "--arch sm90 --seqlen 8192"),
+        ("--arch sm80", "--arch sm80 --seqlen 8192"),
+        ("--arch sm80 --seqlen 4k", "--arch sm80 --seqlen 4k"),
+        ("-w q512 --window=9", "-w q512 --window=9"),
+        ("--resume", "--resume --seqlen 8192"),
+    ],
+)
+def test_make_search_has_a_workload_whatever_else_is_given(args: str | None, options: str) -> None:
+    assert search_of_make(TREE, args).split() == ['".venv/bin/tunefa"', "search", *options.split()]
+
+
+def test_make_search_from_another_folder_has_a_path_that_works_there(tmp_path: Path) -> None:
+    assert search_of_make(tmp_path).startswith(f'"{TREE}/.venv/bin/tunefa" search ')

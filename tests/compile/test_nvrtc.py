@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.cuda_copies import compiled, entries
 from tests.support.own_kernels import COPY_IN_CUDA, OwnKernels
+from tests.support.tree import TREE
 from tunefa.compile import languages, nvrtc
 from tunefa.compile.contract import CompileError
 from tunefa.compile.languages import cuda as language
@@ -78,7 +79,7 @@ def test_no_cuda_bindings(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     for attempt in (lambda: compiled(kernel), language.versions):
-        with pytest.raises(TunefaError, match=r"no compiler found: cuda-bindings.*tunefa\[cuda\]"):
+        with pytest.raises(TunefaError, match=r"no compiler found: cuda-bindings.*pip install 'cuda-"):
             attempt()
 
 
@@ -87,8 +88,15 @@ def test_no_library(kernel: Kernel, monkeypatch: pytest.MonkeyPatch, fresh_nvrtc
         raise RuntimeError("Failure finding libnvrtc.so\nattempts:\n  here")
 
     monkeypatch.setattr(nvrtc, "_bindings", lambda: SimpleNamespace(nvrtcVersion=absent))
-    with pytest.raises(TunefaError, match=r"Failure finding libnvrtc\.so\): pip install 'tunefa\["):
+    with pytest.raises(TunefaError, match=r"Failure finding libnvrtc\.so\): pip install 'cuda-b"):
         compiled(kernel)
+
+
+def test_what_is_to_be_installed_is_what_the_extra_requires() -> None:
+    """No index has tunefa, so that a message cannot name `tunefa[cuda]`."""
+    (extra,) = re.findall(r"^cuda = \[(.*)\]$", (TREE / "pyproject.toml").read_text(), re.MULTILINE)
+    required = " ".join(f"'{each}'" for each in re.findall(r'"([^"]+)"', extra))
+    assert required and nvrtc._HOW == f"pip install {required}"
 
 
 def test_an_nvrtc_older_than_the_chip(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

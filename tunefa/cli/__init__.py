@@ -6,6 +6,9 @@ This module imports no library but click, so that `tunefa --help` is fast.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -58,6 +61,21 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def main(self, *args: Any, **settings: Any) -> Any:
+        try:
+            try:
+                return super().main(*args, **settings)
+            finally:
+                if sys.stdout is not None:  # it is None where the shell has closed it
+                    sys.stdout.flush()
+        except OSError as error:
+            if not _stdout_fails():
+                raise
+            if error.errno != errno.EPIPE:  # its reader has ended, and needs no message
+                why = error.strerror
+                click.echo(f"Error: cannot write to standard output: {why}", err=True)
+            sys.exit(TunefaError.exit_code)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             with _plain_warnings():
@@ -68,6 +86,21 @@ class _Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(INTERRUPTED)
+
+
+def _stdout_fails() -> bool:
+    """Whether nothing more can be written to standard output, by an attempt.
+
+    If so, what is left is dropped: Python would try again at the end and print a traceback.
+    """
+    try:
+        os.write(sys.stdout.fileno(), b"\n")
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tunefa.cli.reports import text
-from tunefa.cli.workload_options import Selection, chip_options
+from tunefa.cli.workload_options import Selection, npu_options
 from tunefa.compile import languages
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
@@ -27,7 +27,7 @@ def command() -> None:
 
 
 @command.command("tiles")
-@chip_options
+@npu_options
 @click.option(
     "--seqlen",
     default="8192",
@@ -70,7 +70,7 @@ def tiles(selection: Selection, seqlen: str, path: Path | None, as_json: bool) -
         reports.plot(found, workload, arch, path)
         out.print(f"plot  {path}", soft_wrap=True)
     except ImportError:
-        out.print("No plot: it needs matplotlib: pip install 'tunefa[report]'")
+        out.print("No plot: it needs matplotlib: pip install 'matplotlib>=3.8'")
     except OSError as error:
         raise TunefaError(
             f"cannot write {path}: {error.strerror}: name another file with --plot"

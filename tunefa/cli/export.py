@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,7 @@ def command(
         records = export_frozen.locked(records, unconfirmed)
     content = written.dump(records)
     if to_stdout:
-        sys.stdout.write(content)
+        click.echo(content, nl=False)
         return
     path = Path(destination)
     files.write(path, content, format_name)

@@ -47,8 +47,20 @@ def write(path: Path, content: str, format_name: str) -> None:
     store.write_text(path, content)
 
 
+def _current_folder_exists() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def check(path: Path, format_name: str) -> None:
     """Raises TunefaError if `path` cannot be written in that format. Long work asks this first."""
+    if not path.is_absolute() and not _current_folder_exists():
+        raise TunefaError(
+            f"cannot write {path}: the current folder was deleted: change to another folder (cd)"
+        )
     if not path.parent.is_dir():
         raise TunefaError(
             f"cannot write {path}: the folder {path.parent} does not exist: create it"

@@ -9,6 +9,7 @@ selects all.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -214,8 +215,9 @@ def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command that lists records all options, and `--last`. They have no defaults there."""
+    defaults = re.compile(r"  \[default.*|; without --kv-heads, .*(?=\.)")
     options: dict[tuple[str, ...], dict[str, Any]] = {
-        names: {**settings, "help": settings["help"].partition("  [default")[0]}
+        names: {**settings, "help": defaults.sub("", settings["help"])}
         for names, settings in {**_CHIP_OPTIONS, **_WORKLOAD_OPTIONS}.items()
     }
     options["--last",] = {"is_flag": True, "help": "Only the newest of them."}
@@ -225,6 +227,15 @@ def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def chip_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command only `--arch` and `--device`, also as a `selection`."""
     return _with_selection(command, _CHIP_OPTIONS)
+
+
+def npu_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the same two for an NPU, which it must be given."""
+    options = {
+        ("--arch",): {"metavar": "NAME", "help": "Chip family of the NPU, such as ascend910b3."},
+        ("--device",): {"metavar": "NAME", "help": "Device of the family, such as 910b3."},
+    }
+    return _with_selection(command, options)
 
 
 def _with_selection(

@@ -18,7 +18,8 @@ from tunefa.compile.contract import CompileError
 from tunefa.errors import TunefaError
 from tunefa.spec.trial import Resources
 
-_HOW = "pip install 'tunefa[cuda]', which brings cuda-bindings and nvidia-cuda-nvrtc"
+_HOW = "pip install 'cuda-bindings>=12.9' 'nvidia-cuda-nvrtc>=13'"
+"""These are the requirements of the extra `cuda` in pyproject.toml."""
 _CACHES_FROM = 12, 9
 """The first release in which NVRTC has a cache on disk. For a cached kernel it does not report
 registers, spills and serialized WGMMAs, so the cache is switched off."""

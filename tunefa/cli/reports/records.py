@@ -15,6 +15,9 @@ from tunefa.compile import provenance
 from tunefa.compile.serving import Installed
 from tunefa.store.record import Record
 
+_TABLE_COLUMNS = 76
+"""In a narrower terminal, a workload's name and its figures do not fit in one row."""
+
 
 def to_data(records: Sequence[Record]) -> dict[str, Any]:
     """Plain data for `--json`: the records, and in the same order whether each serves with what is
@@ -39,6 +42,10 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
         if position:
             out.print()
         out.print(text.heading(chip))
+        if out.width < _TABLE_COLUMNS:
+            for record in sorted(group, key=lambda each: str(each.workload)):
+                _show_stacked(record, notes[id(record)], out)
+            continue
         rows = text.table("workload", "us", "TFLOP/s", "date", right=("us", "TFLOP/s", "date"))
         for record in sorted(group, key=lambda each: str(each.workload)):
             rows.add_row(
@@ -78,6 +85,18 @@ def remedy(drifted: Sequence[Record]) -> tuple[str, str]:
     first = drifted[0]
     line = text.command("tunefa", "search", "--arch", first.arch, "-w", str(first.workload))
     return f"{label} by a new search, for example", line
+
+
+def _show_stacked(record: Record, note: str, out: Console) -> None:
+    """Prints a record in a narrow terminal: its workload, then its figures, config and the rest."""
+    workload, _, rest = _named(record, note).plain.partition("\n")
+    out.print()
+    out.print(workload, soft_wrap=True)  # on one line, so that it can be copied
+    date = str(record.provenance["date"])[:10]
+    out.print(
+        f"{text.number(record.median_us, 1)} us, {text.number(record.tflops, 1)} TFLOP/s, {date}"
+    )
+    out.print(rest, style="dim", overflow="fold")
 
 
 def _named(record: Record, note: str) -> Text:

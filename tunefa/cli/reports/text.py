@@ -5,24 +5,34 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import shutil
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tunefa.cli import program
+from tunefa.cli import invocation
 from tunefa.spec.trial import Config
 from tunefa.store.record import Record
 
 NO_VALUE = "-"
+_LEAST_COLUMNS = 40
 
 
 def console(stderr: bool = False) -> Console:
-    """A console of the terminal's width, or of COLUMNS; without a terminal, plain text."""
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    """A console of the terminal's width, or of COLUMNS; without a terminal, plain text.
+
+    It is at least 40 columns wide: reports say nothing that can be read in fewer.
+    """
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
+    # A width of 0 is none: COLUMNS=0 comes from programs that know no width.
+    width = made.width or shutil.get_terminal_size().columns
+    if made.width < _LEAST_COLUMNS:
+        made.width = max(width, _LEAST_COLUMNS)
+    return made
 
 
 def emit_json(data: Any) -> None:
@@ -77,7 +87,8 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         is_right = column in right
-        made.add_column(column, justify="right" if is_right else "left", no_wrap=is_right)
+        justify: Literal["left", "right"] = "right" if is_right else "left"
+        made.add_column(column, justify=justify, no_wrap=is_right, overflow="fold")
     return made
 
 
@@ -108,7 +119,7 @@ def command(*words: str) -> str:
     `python -m tunefa` where a shell does not find `tunefa`.
     """
     if words[0] == "tunefa":
-        words = (*program.words(), *words[1:])
+        words = (*invocation.words(), *words[1:])
     return shlex.join(words)
 
 

@@ -2,8 +2,8 @@
 
 A format is a module in this folder, found by its file name, with `SUFFIXES`, `DESCRIPTION` and
 `dump`. It has `load` if it can be read, and `holds(record) -> bool` if it cannot write every
-record; then `dump` leaves out the others, with a comment. If a file does not say which chip an entry
-is for, `dump` raises TunefaError for records of several archs.
+record; then `dump` leaves out the others, with a comment. If a file does not say for which chip an
+entry is, `dump` raises TunefaError for records of several archs.
 """
 
 from __future__ import annotations

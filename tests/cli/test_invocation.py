@@ -1,4 +1,4 @@
-"""tunefa/cli/program.py: how a shell starts this program again."""
+"""tunefa/cli/invocation.py: how a shell starts this program again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefa.cli import program
+from tunefa.cli import invocation
 
 
 @pytest.fixture
@@ -20,10 +20,10 @@ def script() -> Path:
 
 
 def start(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> list[str]:
-    """What `program.words` says in a process that was started so, with `folder` on the PATH."""
+    """What `invocation.words` says in a process that was started so, with `folder` on the PATH."""
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(sys, "argv", list(words))
-    return program.words()
+    return invocation.words()
 
 
 def test_the_name_is_enough_where_the_shell_finds_this_program(
