@@ -79,6 +79,19 @@ def test_disk_full_leaves_the_old_file(
     assert os.listdir() == ["best.yaml"]
 
 
+@pytest.mark.parametrize("command", ["export x.yaml", "search --seqlen 512 --out x.yaml"])
+def test_a_deleted_folder_is_said(
+    run: Run, filled: list[Record], tmp_path: Path, command: str
+) -> None:
+    Path("gone").mkdir()
+    os.chdir("gone")
+    os.rmdir("../gone")
+    error = run(*command.split(), code=1).stderr
+    assert "cannot write x.yaml: the current folder was deleted: change to another" in error
+    run("export", str(tmp_path / "x.yaml"))
+    assert len(store.read(tmp_path / "x.yaml")) == 3
+
+
 def test_results_of_two_searches_are_both_kept(run: Run) -> None:
     other = measured(config={**CONFIG, "BLOCK_M": 64})
     for name, record in {"a.yaml": measured(), "b.yaml": other}.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.conftest import Run
+from tests.support.processes import environment
 from tests.support.tree import TREE
 from tunefa import cli
 from tunefa._version import __version__
@@ -79,6 +81,33 @@ def test_ctrl_c_anywhere_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space.command, "callback", interrupt)
     result = CliRunner().invoke(main, ["space"])
     assert (result.exit_code, result.stderr) == (130, "Interrupted.\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", [("show",), ("export", "-"), ("show", "--help")])
+def test_a_full_disk_behind_standard_output_is_one_sentence(
+    home: Path, words: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-m", "tunefa", *words]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, env=environment(home), stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    error = "Error: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, error)
+
+
+def test_an_error_of_another_file_keeps_its_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk of a bug is full")
+
+    monkeypatch.setattr(space.command, "callback", fail)
+    with open(tmp_path / "stdout", "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(OSError, match="the disk of a bug is full"):
+            main.main(["space"], prog_name="tunefa")
 
 
 def test_bugs_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

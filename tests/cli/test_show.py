@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.cli.conftest import Run
 from tests.support.own_kernels import OwnKernels
@@ -20,6 +23,33 @@ def test_kernel_narrows_the_records(run: Run, home: Path) -> None:
     (record,) = json.loads(run("show", "--kernel", "another", "--json").stdout)["records"]
     assert record["kernel"] == "another"
     assert len(json.loads(run("show", "--json").stdout)["records"]) == 2
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "40", "60", "80", "100"])
+def test_records_can_be_read_in_a_terminal_of_any_width(
+    run: Run, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    record = measured("b16_q1024_w128_softcap")
+    store.default_store().add(record)
+    out = run("show").stdout
+    lines = [line.rstrip() for line in out[: out.index("\nNext: ")].splitlines()]
+    width = max(int(columns) or 80, 40)
+    assert [line for line in lines if len(line) > width] in ([], [str(record.workload)])
+    words = " ".join(lines).replace(",", "").split()
+    assert {str(record.workload), "412.5", "2025-01-31"} <= set(words)
+    assert {f"{name}={value}" for name, value in record.config.items()} <= set(words)
+
+
+def test_help_promises_no_defaults_that_do_not_apply(run: Run) -> None:
+    """Options that select records have none; the NPU of `bench tiles` must be named."""
+    for command in (["show"], ["export"], ["bench", "tiles"]):
+        said = " ".join(run(*command, "--help").stdout.split())
+        options = said[said.index("--arch") :]
+        assert "this machine's GPU" not in options and "also the KV heads" not in options
+        assert set(re.findall(r"\[default: [^]]*", options)) <= {
+            "[default: 8192", "[default: tiles-ARCH.png"
+        }  # fmt: skip
 
 
 def test_a_kernel_that_is_broken_hides_nothing(run: Run, own_kernels: OwnKernels) -> None:

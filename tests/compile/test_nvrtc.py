@@ -79,7 +79,9 @@ def test_no_cuda_bindings(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     for attempt in (lambda: compiled(kernel), language.versions):
-        with pytest.raises(TunefaError, match=r"no compiler found: cuda-bindings.*pip install 'cuda-"):
+        with pytest.raises(
+            TunefaError, match=r"no compiler found: cuda-bindings.*pip install 'cuda-"
+        ):
             attempt()
 
 
@@ -96,7 +98,7 @@ def test_what_is_to_be_installed_is_what_the_extra_requires() -> None:
     """No index has tunefa, so that a message cannot name `tunefa[cuda]`."""
     (extra,) = re.findall(r"^cuda = \[(.*)\]$", (TREE / "pyproject.toml").read_text(), re.MULTILINE)
     required = " ".join(f"'{each}'" for each in re.findall(r'"([^"]+)"', extra))
-    assert required and nvrtc._HOW == f"pip install {required}"
+    assert required and f"pip install {required}" == nvrtc._HOW
 
 
 def test_an_nvrtc_older_than_the_chip(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ from tunefa.compile import provenance
 from tunefa.compile.serving import Installed
 from tunefa.store.record import Record
 
-_TABLE_COLUMNS = 76
-"""In a narrower terminal, a workload's name and its figures do not fit in one row."""
+_FIGURE_COLUMNS = 32
+"""The columns that stand beside a workload's name in a row of the table."""
 
 
 def to_data(records: Sequence[Record]) -> dict[str, Any]:
@@ -42,12 +42,13 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
         if position:
             out.print()
         out.print(text.heading(chip))
-        if out.width < _TABLE_COLUMNS:
-            for record in sorted(group, key=lambda each: str(each.workload)):
+        ordered = sorted(group, key=lambda each: str(each.workload))
+        if max(len(str(each.workload)) for each in ordered) + _FIGURE_COLUMNS > out.width:
+            for record in ordered:
                 _show_stacked(record, notes[id(record)], out)
             continue
         rows = text.table("workload", "us", "TFLOP/s", "date", right=("us", "TFLOP/s", "date"))
-        for record in sorted(group, key=lambda each: str(each.workload)):
+        for record in ordered:
             rows.add_row(
                 _named(record, notes[id(record)]),
                 text.number(record.median_us, 1),
