@@ -142,6 +142,15 @@ def test_every_command_is_in_the_readme() -> None:
     assert len(text.splitlines()) <= README_LINES
 
 
+def test_what_pip_is_told_to_install_is_there() -> None:
+    """No index has tunefa: pip takes a checkout, or the wheel that is built from one."""
+    wheel = f"'dist/tunefa-{tunefa.__version__}-py3-none-any.whl[cuda]'"
+    assert wheel in (TREE / "README.md").read_text(encoding="utf-8")
+    sources = [*PAGES, *(TREE / "tunefa").rglob("*.py")]
+    named = [path for path in sources if "install 'tunefa[" in path.read_text(encoding="utf-8")]
+    assert not named
+
+
 @pytest.mark.parametrize(
     ("line", "mistake"),
     [

@@ -203,6 +203,13 @@ def test_versions_for_provenance() -> None:
     assert re.fullmatch(r"ptxas \d+\.\d+\.\d+", versions["compiler"])
 
 
+def test_the_interpreter_needs_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert language.why_no_interpreter() is None
+    monkeypatch.setitem(sys.modules, "torch", None)
+    reason = language.why_no_interpreter()
+    assert reason is not None and "PyTorch, which is not installed: pip install torch" in reason
+
+
 @pytest.mark.parametrize(
     ("of_triton", "of_numpy", "works"),
     [

@@ -39,6 +39,7 @@ import tempfile
 import time
 from collections.abc import Hashable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +211,10 @@ def why_no_interpreter() -> str | None:
     """Returns why `interpret` does not run with the installed versions; None if it does."""
     import numpy
 
+    if find_spec("torch") is None:
+        return (
+            "Triton's interpreter computes with PyTorch, which is not installed: pip install torch"
+        )
     triton_release, numpy_release = map(_release, (installed().__version__, numpy.__version__))
     if triton_release < (3, 7) and numpy_release >= (2, 4):
         return (
