@@ -231,7 +231,7 @@ def chip_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def npu_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command the same two for an NPU, which it must be given."""
-    options = {
+    options: dict[tuple[str, ...], dict[str, Any]] = {
         ("--arch",): {"metavar": "NAME", "help": "Chip family of the NPU, such as ascend910b3."},
         ("--device",): {"metavar": "NAME", "help": "Device of the family, such as 910b3."},
     }

@@ -41,7 +41,8 @@ def test_round_trip(name: str, some: list[Record]) -> None:
 @settings(deadline=None)
 @given(some=st.lists(records(), max_size=3))
 def test_generated_python_compiles_whatever_the_texts(name: str, some: list[Record]) -> None:
-    compile(exports.get(name).dump(some), "exported", "exec")
+    of_one_chip = [replace(record, arch="sm90") for record in some]
+    compile(exports.get(name).dump(of_one_chip), "exported", "exec")
 
 
 @pytest.mark.parametrize(
