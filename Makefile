@@ -23,7 +23,7 @@ SEQLEN := $(if $(filter -w% --workload% --seqlen --seqlen=% --replay% -h --help,
 
 search: $(READY) ## search without a GPU for the default workload; ARGS="--arch sm80" for another chip
 	@"$(TUNEFA)" search $(ARGS) $(SEQLEN)
-	@echo 'Without make: $(TUNEFA), or after ". $(VENV)/bin/activate" just tunefa' >&2
+	@echo 'Without make: $(TUNEFA), or after ". $(TUNEFA:tunefa=activate)" just tunefa' >&2
 
 # Tests of one file share what they compile, so they stay in one process. In the order of the files,
 # long ones are not left for the end. What needs Huawei's compiler is skipped where that cannot come.
