@@ -8,7 +8,8 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.support.canned_search import CONFIG
-from tests.support.sample_records import measured, predicted
+from tests.support.made_here import made_here
+from tests.support.sample_records import predicted
 from tunefa.store import results as store
 from tunefa.store.record import Record
 
@@ -18,7 +19,7 @@ W = "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal"
 @pytest.fixture
 def found() -> Record:
     """The record of a search without a device, in the store."""
-    record = predicted(W, config=CONFIG)
+    record = predicted(W, config=CONFIG, provenance=made_here().provenance)
     store.default_store().add(record)
     return record
 
@@ -40,7 +41,7 @@ def test_it_is_not_that_of_another_family(run: Run, found: Record, chip: str) ->
 
 
 def test_explain_names_it_where_a_measured_record_comes_first(run: Run, found: Record) -> None:
-    store.default_store().add(measured(W, config={**CONFIG, "BLOCK_N": 128}))
+    store.default_store().add(made_here(W, config={**CONFIG, "BLOCK_N": 128}))
     words = ("explain", "--arch", "h100", "-w", W, "--no-compile")
     explained = json.loads(run(*words, "--json").stdout)
     assert explained["config"]["BLOCK_N"] == 128

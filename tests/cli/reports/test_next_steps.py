@@ -70,6 +70,14 @@ def test_an_export_is_next_for_what_a_search_predicted(run: Run, canned: Searchi
         assert store.read(Path("best.yaml")) == [record]
 
 
+def test_several_workloads_are_exported_to_one_file(run: Run, canned: Searching) -> None:
+    canned(record=predicted(config=CONFIG))
+    out = run("search", "--arch", "sm90", "-w", "q4096", "-w", "q512").stdout
+    other = W.replace("4096", "512")
+    assert step(out) == ["tunefa", "export", "best.yaml", "--arch", "sm90", "-w", W, "-w", other]
+    assert out.count("Next: ") == 1
+
+
 def test_what_was_measured_here_serves_already(
     run: Run, canned: Searching, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_what_changed_since_a_record_was_made_stands_under_it(
 def test_another_driver_is_said_and_the_record_stays_confirmed(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 10**11)])
     store.default_store().add(made_here(versions={"driver": "1.0"}))
     monkeypatch.setattr(provenance, "_driver", lambda: "2.0")
     out = run("show").stdout
