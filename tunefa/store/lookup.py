@@ -106,7 +106,7 @@ def lookup(
     target: Target,
     kernels: Sequence[KernelLike],
 ) -> Choice:
-    """Returns the config to run for `workload` on `target`, whose device has the driver's name.
+    """Returns the config to run for `workload` on `target`, whose device has the name in records.
 
     The device need not be present. Records are not used if their kernel is not in `kernels` or does
     not serve the workload, if their workload is too far away, or if their config is refused for
