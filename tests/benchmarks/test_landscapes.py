@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 
 from benchmarks.bakeoff import runs
+from benchmarks.landscape import sampled
 from tunefa.measure import race
 from tunefa.spec import kernel as kernels
-from tunefa.spec.target import Case
+from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import identity
+from tunefa.spec.workload import Workload
 from tunefa.store import landscape
+from tunefa.store import results as store
 from tunefa.store.landscape import Landscape
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "landscapes"
@@ -77,3 +81,26 @@ def test_auto_is_within_2_percent_after_25_evaluations() -> None:
     within = runs.TARGETS.index(0.02)
     counts = [runs.own(course, "auto", seed, limit=50)[within] or 50 for seed in range(3)]
     assert median(counts) <= 25, counts
+
+
+@pytest.mark.parametrize("kernel", ["attention_fwd_cuda_sm90", "attention_fwd_gluon_sm90"])
+def test_a_sample_is_half_near_the_known_configs(kernel: str) -> None:
+    target = Target.named("h200")
+    long = Case(kernels.load(kernel), Workload.parse("b4_h8_q4096_d192_full"), target)
+    records = store.default_store().records()
+    configs = sampled(long, records, 100)
+    held = {identity(config) for config in configs}
+    assert len(configs) == len(held) == 100
+    assert held < {identity(config) for config in long.feasible().configs}
+    assert identity(long.default()) == identity(configs[0])
+    changed = [len(config.items() - configs[0].items()) for config in configs]
+    assert median(changed[:50]) < median(changed[50:])
+    short = replace(long, workload=Workload.parse("b32_h8_q512_d192_full"))
+    other = {identity(config) for config in sampled(short, records, 100)[50:]}
+    assert len({identity(config) for config in configs[50:]} & other) > 40
+
+
+def test_a_sample_of_a_small_space_is_the_whole() -> None:
+    kernel = kernels.load("attention_fwd_gluon_sm90")
+    case = Case(kernel, Workload.parse("b4_h8_q4096_d256_full"), Target.named("h200"))
+    assert len(sampled(case, [], 600)) == len(case.feasible().configs)
