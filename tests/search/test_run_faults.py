@@ -107,7 +107,7 @@ from tunefa.cli import main, targets
 
 search.Predicted, targets.seen = Fake, lambda: []
 resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000))
-main(["search", "--arch", "sm90", "--seqlen", "4096", "--budget", "1000"])
+main(["search", "--arch", "sm90", "--seqlen", "2048", "--budget", "1000"])
 """
 
 
@@ -124,7 +124,7 @@ def test_a_disk_that_fills_up_loses_no_trial_and_the_search_can_go_on(
     (path,) = journal.paths()
     held = [trial for _, trial in journal.read(path)]
     assert len(held) > 2 and path.stat().st_size <= 30000
-    line = ["search", "--arch", "sm90", "--seqlen", "4096", "--resume", "--json"]
+    line = ["search", "--arch", "sm90", "--seqlen", "2048", "--resume", "--json"]
     more = CliRunner().invoke(main, [*line, "--budget", str(len(held) + 3)])
     assert more.exit_code == 0, more.output
     assert f"{len(held)} trials will not be repeated" in more.stderr

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefa.spec.trial import OUTCOMES, MemoryPlan, Resources, Trial, identity, time_us
+from tunefa.spec.trial import Resources, Trial, identity, time_us
 
 CONFIG = {"BLOCK_M": 128, "num_warps": 8}
 RESOURCES = Resources(smem_bytes=98304, registers=168, spill_bytes=0, stack_bytes=None)
@@ -39,42 +37,8 @@ def test_two_configs_are_the_same_in_whatever_order_they_are() -> None:
     assert len({identity(CONFIG), identity(dict(CONFIG))}) == 1
 
 
-PLANNED = MemoryPlan({"ub": 0.35, "l1": -0.1}, {"unit_flag": False}, "0123")
-TRIALS = [
-    Trial(CONFIG, "ok", "", RESOURCES, 5.0, (4.0, 6.0), 1e-3, 0.25),
-    Trial(CONFIG, "compile_failed", "UB overflow", Resources(ub_bytes=265216, planned=PLANNED)),
-    *(Trial(CONFIG, outcome, "because") for outcome in OUTCOMES),  # type: ignore[arg-type]
-]
-
-
-@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.outcome)
-def test_what_is_written_is_read(trial: Trial) -> None:
-    data = json.loads(json.dumps(trial.to_dict()))
-    assert Trial.from_dict(data) == trial
-    assert list(data["config"]) == list(CONFIG)
-
-
 def test_what_is_written_shares_nothing_with_the_trial() -> None:
     config = dict(CONFIG)
     data = Trial(config, "ok", samples_us=(1.0,)).to_dict()
     data["config"]["BLOCK_M"] = 1
     assert config == CONFIG
-
-
-def test_what_is_no_trial_is_refused() -> None:
-    data = TRIALS[0].to_dict()
-    with pytest.raises(ValueError, match="unknown outcome 'fine'"):
-        Trial.from_dict({**data, "outcome": "fine"})
-    with pytest.raises(KeyError):
-        Trial.from_dict({"config": CONFIG})
-    with pytest.raises(TypeError):
-        Trial.from_dict({**data, "colour": "red"})
-    with pytest.raises(TypeError):
-        Trial.from_dict({**data, "resources": {"colour": 1}})
-
-
-def test_a_journal_from_before_a_field_was_there_is_read() -> None:
-    assert Trial.from_dict({"config": CONFIG, "outcome": "ok"}) == Trial(CONFIG, "ok")
-    assert replace(TRIALS[0], resources=None) == Trial.from_dict(
-        {**TRIALS[0].to_dict(), "resources": None}
-    )

@@ -10,7 +10,7 @@ from tests.support.sample_journals import written
 from tunefa.spec.trial import Trial
 from tunefa.store import failures
 
-OK = Trial({"A": 1}, "ok", predicted_us=1.0)
+OK = Trial({"A": 1}, "ok", predicted_us=500.0)
 CRASHED = Trial({"A": 2}, "crashed", "signal 11")
 
 
@@ -56,7 +56,7 @@ def test_the_newest_journal_is_first() -> None:
             b"nonsense\nmore\n",
             "journal left out: {path}:1: this line is not the first line of a journal",
         ),
-        (b'{"tunefa_journal": 3}\n', "journal left out: {path}:1: was written by a newer tunefa"),
+        (b'{"tunefa_journal": 4}\n', "journal left out: {path}:1: was written by a newer tunefa"),
         (b'{"tunefa_journal": 1}\n', "journal left out: {path}:1: does not say what was searched"),
     ],
 )

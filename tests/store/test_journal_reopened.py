@@ -12,6 +12,7 @@ from tests.support.sample_journals import FAILED, OK, bare
 from tunefa.errors import TunefaError
 from tunefa.store import journal
 from tunefa.store.journal import Journal
+from tunefa.store.journal_header import SCHEMA
 
 
 def appended(path: Path) -> list[str]:
@@ -72,7 +73,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_the_header_comes_back() -> None:
-    assert journal.header(bare(OK)) == {"tunefa_journal": journal.SCHEMA, "seed": 0}
+    assert journal.header(bare(OK)) == {"tunefa_journal": SCHEMA, "seed": 0}
 
 
 def test_the_newest_is_first() -> None:

@@ -103,8 +103,7 @@ def test_a_finalist_found_wrong_counts_as_failed(tmp_path: Path) -> None:
         {"workload": "nonsense"},
         {"arch": "sm1"},
         {"device": "NVIDIA T4"},
-        {"provenance": 5},
-        {"mode": "quick"},
+        {"provenance": {}, "workload": "fwd"},
     ],
 )
 def test_a_header_that_does_not_say_what_was_searched(

@@ -87,17 +87,29 @@ def find(request: Request, named: Path | None = None) -> FoundJournal:
     """Finds the journal to continue: the one that is named, else the newest with the same question.
 
     There is none where kernels or compilers have changed since, as its trials are not valid then.
-    Raises TunefaError for a journal that cannot be read.
+    Raises TunefaError if the journal that is named cannot be read; others are left out.
     """
     wanted = header(request)
-    path = named or next((each for each in journal.paths() if _asks(each, wanted)), None)
-    if path is None:
-        same = "this workload, arch, device and kernels"
-        if request.measured:
-            same += f" in {request.mode} mode"
-        return FoundJournal(
-            None, f"There is no journal of {same} in {journal.folder()}: a new search starts."
-        )
+    if named is not None:
+        return _judged(named, wanted)
+    damaged = ""
+    for path in journal.paths():
+        if _asks(path, wanted):
+            try:
+                found = _judged(path, wanted)
+                return FoundJournal(found.path, damaged + found.message)
+            except TunefaError as error:
+                damaged += f"A journal is left out: {error}.\n"
+    same = "this workload, arch, device and kernels"
+    if request.measured:
+        same += f" in {request.mode} mode"
+    return FoundJournal(
+        None, f"{damaged}There is no journal of {same} in {journal.folder()}: a new search starts."
+    )
+
+
+def _judged(path: Path, wanted: Mapping[str, Any]) -> FoundJournal:
+    """The journal if its trials are valid for the search that is wanted, else why they are not."""
     if why := _why_not(journal.header(path), wanted):
         return FoundJournal(None, f"{path} is not continued, and its trials are not used: {why}.")
     count = len({(kernel, identity(trial.config)) for kernel, trial in journal.read(path)})

@@ -16,6 +16,7 @@ from yaml.constructor import ConstructorError
 from yaml.reader import Reader
 
 from tunefa.errors import TunefaError, unknown
+from tunefa.spec import regular_file
 
 if TYPE_CHECKING:
     from yaml import SafeDumper as _BaseDumper
@@ -30,6 +31,10 @@ REQUIRED: Any = object()
 _TAG = "tag:yaml.org,2002:"
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
 _MAX_DEPTH = 100  # libyaml recurses in C: 100,000 opening brackets crash the process
+_MAX_NUMBER = 1_100
+"""Characters of a number: enough for the largest float in binary digits. PyYAML takes a time that
+grows with the square of the length of a number in base 60 (`1:30:00`), and Python cannot print a
+whole number of more than 4,300 digits."""
 _WORDS: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -69,8 +74,17 @@ class _Loader(_BaseLoader):
             raise _error(node, "this is used again through an alias: write it out in each place")
         try:
             return super().construct_object(node, deep=True)
-        except (ValueError, LookupError):  # `0x_`, `!!bool maybe`, an integer of 5,000 digits
+        except (ValueError, LookupError, OverflowError):  # `0x_`, `!!bool maybe`, 300 x `60:`
             raise _error(node, f"cannot read this as {node.tag.removeprefix(_TAG)}") from None
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        if len(node.value) > _MAX_NUMBER:
+            raise _error(node, f"a number has at most {_MAX_NUMBER:,} characters")
+        read = self.construct_yaml_int if node.tag == _TAG + "int" else self.construct_yaml_float
+        number: int | float = read(node)
+        if isinstance(number, int) and not _finite(number):
+            raise _error(node, f"whole numbers beyond {sys.float_info.max:.1e} are not read")
+        return number
 
     def construct_located(self, node: yaml.Node) -> Located:
         if not isinstance(node, yaml.MappingNode):
@@ -118,8 +132,9 @@ class _Dumper(_BaseDumper):
 
 _READERS: dict[Any, Any] = {
     tag: yaml.SafeLoader.yaml_constructors[tag]
-    for tag in (_TAG + name for name in ("null", "bool", "int", "float", "str", "seq"))
+    for tag in (_TAG + name for name in ("null", "bool", "str", "seq"))
 }
+_READERS[_TAG + "int"] = _READERS[_TAG + "float"] = _Loader.construct_number
 _READERS[_TAG + "map"] = _Loader.construct_located
 _READERS[_TAG + "timestamp"] = _READERS[_TAG + "str"]
 _READERS[None] = _Loader.construct_refused
@@ -165,14 +180,30 @@ def load_file(path: Path) -> Any:
     Raises TunefaError, with the path, if the file is missing, unreadable, not UTF-8, empty, or not
     what `load` accepts.
     """
+    return load_text(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """Returns the text of the file at `path`.
+
+    Raises TunefaError, with the path, if the file is missing, unreadable or not UTF-8.
+    """
     try:
-        data = load(path.read_text(encoding="utf-8"), str(path))
+        return regular_file.text(path)
     except OSError as error:
         raise TunefaError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise TunefaError(
             f"{path}: not UTF-8 text (byte {error.start}): save it as UTF-8"
         ) from None
+
+
+def load_text(text: str, path: Path) -> Any:
+    """Returns the document in `text`, which the file at `path` holds.
+
+    Raises TunefaError, with the path, if the text is empty or not what `load` accepts.
+    """
+    data = load(text, str(path))
     if data is None:
         raise TunefaError(f"{path}: the file is empty: delete it or restore its content")
     return data

@@ -89,30 +89,8 @@ class Trial:
         return statistics.median(self.samples_us)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain data for the journal."""
+        """Returns plain data for the journal; `tunefa.store.trial_data` reads it."""
         return {**asdict(self), "config": dict(self.config), "samples_us": list(self.samples_us)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Trial:
-        """Returns the trial that `to_dict` wrote.
-
-        Raises ValueError, TypeError or KeyError if `data` is not a trial's.
-        """
-        if data["outcome"] not in OUTCOMES:
-            raise ValueError(f"unknown outcome {data['outcome']!r}")
-        resources = data.get("resources")
-        return cls(
-            **{
-                **data,
-                "resources": _resources(resources) if resources else None,
-                "samples_us": tuple(data.get("samples_us", ())),
-            }
-        )
-
-
-def _resources(data: Mapping[str, Any]) -> Resources:
-    planned = data.get("planned")
-    return Resources(**{**data, "planned": MemoryPlan(**planned) if planned else None})
 
 
 def time_us(trial: Trial) -> float:

@@ -1,4 +1,7 @@
-"""The journal of a search: one line of JSON per trial, written to disk before the next trial."""
+"""The journal of a search: one line of JSON per trial, written to disk before the next trial.
+
+Each line ends with a checksum of what stands before it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from typing import Any
 
 from tunefa import assets
 from tunefa.errors import TunefaError
+from tunefa.spec import regular_file
 from tunefa.spec.trial import Trial
-from tunefa.store import schema1
+from tunefa.store import checksum, journal_header, schema1, trial_data
+from tunefa.store.journal_header import CHECKSUM, SCHEMA, Limits
 
-SCHEMA = 2
-"""The version of journals. Version 1 has other names for parameters: see `schema1`."""
 COMPRESSED = ".xz"
 """The suffix of compressed journals, which can be read but not continued."""
 _STAMP = len("20261120T165639")
@@ -111,7 +114,7 @@ class Journal:
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         try:
-            self._file.write(json.dumps(entry) + "\n")
+            self._file.write(_line(entry))
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -147,12 +150,17 @@ def header(path: Path) -> dict[str, Any]:
     return {}
 
 
+def _line(entry: Mapping[str, Any]) -> str:
+    """Returns the line of an entry, with its checksum."""
+    return json.dumps({**entry, CHECKSUM: checksum.of(json.dumps(entry))}) + "\n"
+
+
 def read(path: Path) -> Iterator[tuple[str, Trial]]:
     """Yields (kernel, trial) for every trial in a journal, which may be compressed (.xz).
 
     A crash may leave an incomplete last line, which is ignored. Raises TunefaError, with file and
     line, if the file is missing, is not a journal or a newer tunefa's, or if another line is not
-    valid.
+    what a search writes.
     """
     entries = _entries(path)
     next(entries, None)
@@ -163,35 +171,53 @@ def read(path: Path) -> Iterator[tuple[str, Trial]]:
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
     """Yields (offset of its end, entry) of each complete line: header, then (kernel, trial)."""
     lines = _content(path).splitlines(keepends=True)
-    end, schema = 0, SCHEMA
+    end, limits = 0, Limits()
     for number, line in enumerate(lines, start=1):
         end += len(line)
+        where = f"{path}:{number}"
         try:
-            entry = json.loads(line.decode())
+            entry = _parsed(line, where)
             if number > 1:
-                entry = _trial(entry, schema)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+                entry = _trial(entry, limits, where)
+        except (ValueError, RecursionError) as error:
             if number == 1 and isinstance(error, UnicodeDecodeError):
                 raise TunefaError(f"{path} is not a journal: it is not UTF-8 text") from error
             if number == len(lines):
                 return
             what = "a trial" if number > 1 else "the first line of a journal"
-            raise TunefaError(f"{path}:{number}: this line is not {what}: {error}") from error
+            raise TunefaError(f"{where}: this line is not {what}: {error}") from error
         if number == 1:
-            schema = _schema(entry, path)
+            limits = journal_header.check(entry, where)
         yield end, entry
 
 
-def _trial(entry: dict[str, Any], schema: int) -> tuple[str, Trial]:
-    kernel = entry.pop("kernel")
-    if schema == 1:
+def _parsed(line: bytes, where: str) -> Any:
+    """Returns the entry in a line. Raises ValueError if it is not JSON, TunefaError if altered."""
+    entry = json.loads(line.decode())
+    written = entry.pop(CHECKSUM, None) if isinstance(entry, dict) else None
+    if written is not None and written != checksum.of(json.dumps(entry)):
+        raise TunefaError(
+            f"{where}: this line was changed since it was written, as its checksum says: remove "
+            "the line, or search again"
+        )
+    return entry
+
+
+def _trial(entry: Any, limits: Limits, where: str) -> tuple[str, Trial]:
+    kernel = entry.pop("kernel", None) if isinstance(entry, dict) else None
+    if not isinstance(kernel, str):
+        raise ValueError("it names no kernel")
+    if limits.schema == 1 and isinstance(entry.get("config"), dict):
         entry["config"] = schema1.config(kernel, entry["config"])
-    return kernel, Trial.from_dict(entry)
+    trial = trial_data.read(entry)
+    if why := limits.why_not(trial):
+        raise TunefaError(f"{where}: this trial cannot be true: {why}: remove the line")
+    return kernel, trial
 
 
 def _content(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        content = regular_file.content(path)
         return lzma.decompress(content) if path.suffix == COMPRESSED else content
     except OSError as error:
         raise TunefaError(f"{path} cannot be read: {error.strerror}") from error
@@ -199,16 +225,3 @@ def _content(path: Path) -> bytes:
         raise TunefaError(
             f"{path} is incomplete or no .xz file ({error}): copy it again"
         ) from error
-
-
-def _schema(entry: Any, path: Path) -> int:
-    """Returns the version in a journal's header. Raises TunefaError for none or a newer one."""
-    schema = entry.get("tunefa_journal") if isinstance(entry, dict) else None
-    if not isinstance(schema, int):
-        raise TunefaError(f"{path}:1: this is not a journal of tunefa: it has no header")
-    if schema > SCHEMA:
-        raise TunefaError(
-            f"{path}:1: was written by a newer tunefa (schema {schema}, this one reads up to "
-            f"{SCHEMA}): upgrade tunefa"
-        )
-    return schema

@@ -24,7 +24,7 @@ def journals(home: Path) -> list[Path]:
     return [
         written(
             "20260101T101112",
-            Trial(CONFIG, "ok", predicted_us=1.0),
+            Trial(CONFIG, "ok", predicted_us=500.0),
             Trial({**CONFIG, "BLOCK_M": 256}, "compile_failed", LONG),
             Trial({**CONFIG, "BLOCK_N": 256}, "compile_failed", LONG),
             Trial({**CONFIG, "maxnreg": 96}, "timeout", "compiling took over 60 s"),
