@@ -157,7 +157,7 @@ def invent(path: Path, **values: Any) -> None:
     ("invented", "says"),
     [
         ({"samples_us": [0.001]}, "it has measured times, but this search measured nothing"),
-        ({"predicted_us": 0.001}, "0.001 us is less than the 0.542 us that its workload takes at"),
+        ({"predicted_us": 0.001}, "0.001 us is less than the 1 us that its workload takes at"),
         ({"config": {"BLOCK_M": [1]}}, "config must be a mapping"),
         ({"predicted_us": -1}, "predicted_us must be a positive number or null, not -1"),
     ],

@@ -193,7 +193,7 @@ def _entries(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _parsed(line: bytes, where: str) -> Any:
     """Returns the entry in a line. Raises ValueError if it is not JSON, TunefaError if altered."""
-    entry = json.loads(line.decode())
+    entry = json.loads(line.decode(), object_pairs_hook=_unique)
     written = entry.pop(CHECKSUM, None) if isinstance(entry, dict) else None
     if written is not None and written != checksum.of(json.dumps(entry)):
         raise TunefaError(
@@ -201,6 +201,14 @@ def _parsed(line: bytes, where: str) -> Any:
             "the line, or search again"
         )
     return entry
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a mapping. Raises ValueError for a key that is there twice: two lines became one."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
 
 
 def _trial(entry: Any, limits: Limits, where: str) -> tuple[str, Trial]:
