@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 from tunefa.errors import TunefaError
 
 FOLDERS = ("kernels", "search_spaces", "results")
+_DAY_S = 86_400
 
 
 def root(name: str) -> Path:
@@ -55,6 +57,16 @@ def cache() -> Path:
     return platformdirs.user_cache_path("tunefa")
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder and its parents, which other users cannot write, whatever the umask is.
+
+    Raises OSError if that fails.
+    """
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(mode=0o775, exist_ok=True)
+
+
 def keep(path: Path, data: bytes) -> None:
     """Writes a file of the cache, and renames it at the end, so that several processes may write
     it.
@@ -65,7 +77,7 @@ def keep(path: Path, data: bytes) -> None:
     import tempfile  # every start of tunefa imports this module, and few write a file
 
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -74,3 +86,12 @@ def keep(path: Path, data: bytes) -> None:
         finally:
             with contextlib.suppress(FileNotFoundError):  # it was renamed
                 os.unlink(temporary)
+        clean(path.parent)
+
+
+def clean(folder: Path, pattern: str = ".*") -> None:
+    """Removes the temporary files of writers that were killed: those more than a day old."""
+    for left in folder.glob(pattern):
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < time.time() - _DAY_S:
+                left.unlink()

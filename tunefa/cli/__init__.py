@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from tunefa._version import __version__
+from tunefa.cli.cleaned import cleaned
 from tunefa.cli.exit_codes import INTERRUPTED
 from tunefa.errors import TunefaError, unknown
 
@@ -81,7 +82,7 @@ class _Commands(click.Group):
             with _plain_warnings():
                 return super().invoke(ctx)
         except TunefaError as error:
-            click.echo(f"Error: {error}", err=True)
+            click.echo(cleaned(f"Error: {error}"), err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
@@ -112,7 +113,7 @@ def _plain_warnings() -> Iterator[None]:
         message: Any, category: type[Warning], filename: str, *rest: Any, **named: Any
     ) -> None:
         if category is UserWarning and "tunefa" in filename:
-            click.echo(f"Warning: {message}", err=True)
+            click.echo(cleaned(f"Warning: {message}"), err=True)
         else:
             plain(message, category, filename, *rest, **named)
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import click
 
+from tunefa.cli.cleaned import cleaned
 from tunefa.cli.exit_codes import NOTHING_VALID
 from tunefa.cli.reports import text
 from tunefa.cli.reports.records import reasons
@@ -24,7 +25,7 @@ def locked(records: Sequence[Record], unconfirmed: bool) -> Sequence[Record]:
     installed = Installed()
     found = records_to_lock(records, installed, unconfirmed)
     if found.left_out:
-        click.echo(_left_out(found, installed), err=True)
+        click.echo(cleaned(_left_out(found, installed)), err=True)
     if not found.records:
         sys.exit(NOTHING_VALID)
     return found.records

@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from tunefa.cli import replay, targets
+from tunefa.cli.cleaned import cleaned
 from tunefa.cli.workload_options import Selection
 from tunefa.compile import languages
 from tunefa.errors import TunefaError, unknown
@@ -46,7 +47,7 @@ def of_each(
         requests.append(request)
         notes.update(dict.fromkeys(left_out))
     for line in notes:
-        click.echo(line, err=True)
+        click.echo(cleaned(line), err=True)
     return requests
 
 
@@ -112,7 +113,7 @@ def continuing(request: Request, named: Path | None) -> Request:
     from tunefa.search import resume
 
     found = resume.find(request, named)
-    click.echo(found.message, err=True)
+    click.echo(cleaned(found.message), err=True)
     return replace(request, resume=found.path)
 
 

@@ -1,7 +1,7 @@
 """The cache of compiled CUDA kernels on disk. Keys are hashes of all inputs of the compiler.
 
 An entry is one file, which is renamed into place, so that several processes may write the same
-entry. A damaged entry counts as missing.
+entry. A damaged entry counts as missing: the kernel is compiled again, and the entry replaced.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 
 from tunefa import assets
 from tunefa.compile.nvrtc import Cubin
-from tunefa.spec.trial import Resources
+from tunefa.spec import regular_file
+from tunefa.store import trial_data, trust
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def key(*seen: Any) -> str:
@@ -26,22 +27,29 @@ def key(*seen: Any) -> str:
 
 
 def load(name: str) -> Cubin | None:
-    """Returns the entry with that key; None if it is missing or damaged."""
+    """Returns the entry with that key; None if it is missing, damaged or another user's."""
+    path = _path(name)
     try:
-        head, _, image = _path(name).read_bytes().partition(b"\n")
-        entry = json.loads(head)
-        if entry["sha256"] != hashlib.sha256(image).hexdigest():
+        if trust.why_not(path, assets.cache()):
             return None
-        return Cubin(image, Resources(**entry["resources"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        digest, _, entry = regular_file.content(path).partition(b"\n")
+        if digest != _digest(name, entry):
+            return None
+        head, _, image = entry.partition(b"\n")
+        return Cubin(image, trial_data.resources(json.loads(head)))
+    except (OSError, ValueError, RecursionError):
         return None
 
 
 def save(name: str, cubin: Cubin) -> None:
     """Writes an entry. If that fails, the kernel is compiled again next time."""
-    digest = hashlib.sha256(cubin.image).hexdigest()
-    head = json.dumps({"sha256": digest, "resources": asdict(cubin.resources)})
-    assets.keep(_path(name), head.encode() + b"\n" + cubin.image)
+    entry = json.dumps(asdict(cubin.resources)).encode() + b"\n" + cubin.image
+    assets.keep(_path(name), _digest(name, entry) + b"\n" + entry)
+
+
+def _digest(name: str, entry: bytes) -> bytes:
+    """Returns the checksum of an entry and its key, so that a renamed entry is damaged too."""
+    return hashlib.sha256(name.encode() + entry).hexdigest().encode()
 
 
 def _path(name: str) -> Path:

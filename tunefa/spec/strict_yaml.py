@@ -180,7 +180,7 @@ def load_file(path: Path) -> Any:
     Raises TunefaError, with the path, if the file is missing, unreadable, not UTF-8, empty, or not
     what `load` accepts.
     """
-    return load_text(read_text(path), path)
+    return load_text(read_text(path), str(path))
 
 
 def read_text(path: Path) -> str:
@@ -198,14 +198,14 @@ def read_text(path: Path) -> str:
         ) from None
 
 
-def load_text(text: str, path: Path) -> Any:
-    """Returns the document in `text`, which the file at `path` holds.
+def load_text(text: str, where: str) -> Any:
+    """Returns the document in `text`, which is a whole file. `where` names it in messages.
 
-    Raises TunefaError, with the path, if the text is empty or not what `load` accepts.
+    Raises TunefaError if the file has no document, or not one that `load` accepts.
     """
-    data = load(text, str(path))
+    data = load(text, where)
     if data is None:
-        raise TunefaError(f"{path}: the file is empty: delete it or restore its content")
+        raise TunefaError(f"{where}: the file is empty: delete it or restore its content")
     return data
 
 

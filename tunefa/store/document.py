@@ -1,6 +1,8 @@
 """The document that holds records: `{tunefa_schema: 1, records: [...]}`, in YAML or JSON.
 
-Version 0 was a list of records. Version 0 and all later versions can still be read.
+Version 0 was a list of records. Version 0 and all later versions can still be read. In YAML the
+first line is a comment with the checksum of the rest, so that a file that was cut short or changed
+is noticed. A file without that line, by hand or by an older tunefa, is read as it is.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tunefa.errors import TunefaError
+from tunefa.spec import strict_yaml
 from tunefa.spec.strict_yaml import Fields, Located
-from tunefa.store import schema1
+from tunefa.store import checksum, schema1
 from tunefa.store.record import SCHEMA, Record
 
 # Entry v turns a document of version v into one of version v + 1.
@@ -19,6 +22,35 @@ _MIGRATIONS: tuple[Callable[[Any], Any], ...] = (
     lambda records: {"tunefa_schema": 1, "records": records},
     schema1.document,
 )
+
+
+_FIRST_LINE = re.compile(r"\ufeff?# checksum ([0-9a-f]{16}): [^\n]*\n")
+_CHECKSUM_WORDS = "# checksum "
+
+
+def to_text(records: Sequence[Record]) -> str:
+    """Returns the document of these records in YAML, with its checksum."""
+    text = strict_yaml.dump(to_data(records))
+    return (
+        f"{_CHECKSUM_WORDS}{checksum.of(text)}: remove this line if you change the file by hand\n"
+        f"{text}"
+    )
+
+
+def from_text(text: str, where: str) -> list[Record]:
+    """Returns the records of a YAML document. `where` names its file and begins each message.
+
+    Raises TunefaError if the text has a checksum that is not that of the rest, and where
+    `strict_yaml.load_text` and `from_data` raise it.
+    """
+    if text.lstrip("\ufeff").startswith(_CHECKSUM_WORDS):
+        first = _FIRST_LINE.match(text)
+        if first is None or first[1] != checksum.of(text[first.end() :]):
+            raise TunefaError(
+                f"{where}:1: the file was cut short or changed since tunefa wrote it, as its "
+                "checksum says: restore it, or remove its first line to accept the change"
+            )
+    return from_data(strict_yaml.load_text(text, where), where)
 
 
 def to_data(records: Sequence[Record]) -> dict[str, Any]:

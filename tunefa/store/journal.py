@@ -11,6 +11,7 @@ import json
 import lzma
 import os
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,7 +21,7 @@ from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.spec import regular_file
 from tunefa.spec.trial import Trial
-from tunefa.store import checksum, journal_header, schema1, trial_data
+from tunefa.store import checksum, journal_header, schema1, trial_data, trust
 from tunefa.store.journal_header import CHECKSUM, SCHEMA, Limits
 
 COMPRESSED = ".xz"
@@ -49,8 +50,10 @@ class Journal:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S")
         self.path = folder() / f"{stamp}-{name}-{secrets.token_hex(4)}.jsonl"
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "x", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+            assets.make_folder(self.path.parent)
+            self._file = open(  # noqa: SIM115 - closed by __exit__
+                self.path, "x", encoding="utf-8", opener=_for_this_user
+            )
         except OSError as error:
             raise self._cannot_write(error) from error
         self._lock()
@@ -129,10 +132,22 @@ class Journal:
         )
 
 
+def _for_this_user(name: str, flags: int) -> int:
+    """Opens a new file that other users cannot write, whatever the umask is."""
+    return os.open(name, flags, 0o664)
+
+
 def paths() -> list[Path]:
-    """Returns the paths of this user's journals, the newest first."""
+    """Returns the paths of this user's journals, the newest first.
+
+    Those that another user may have written are left out, with a warning.
+    """
     found = [(path.name[:_STAMP], _changed(path), path) for path in folder().glob("*.jsonl")]
-    return [path for *_, path in sorted(found, reverse=True)]
+    ordered = [path for *_, path in sorted(found, reverse=True)]
+    trusted, reasons = trust.among(ordered, folder())
+    for reason in reasons:
+        warnings.warn(f"journal left out: {reason}", stacklevel=2)
+    return trusted
 
 
 def _changed(path: Path) -> int:

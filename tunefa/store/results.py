@@ -16,7 +16,7 @@ from pathlib import Path
 from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.spec import strict_yaml
-from tunefa.store import document
+from tunefa.store import document, trust
 from tunefa.store.record import Record
 
 
@@ -39,9 +39,10 @@ def read(path: Path) -> list[Record]:
     """Returns the records of one YAML file.
 
     Raises TunefaError, with the file and if possible the line, if the file is missing, is not text
-    or strict YAML, has a newer schema, or has a record that is not valid.
+    or strict YAML, was changed since tunefa wrote it, has a newer schema, or has a record that is
+    not valid.
     """
-    return document.from_data(strict_yaml.load_file(path), str(path))
+    return document.from_text(strict_yaml.read_text(path), str(path))
 
 
 def write(path: Path, records: Sequence[Record]) -> None:
@@ -52,7 +53,7 @@ def write(path: Path, records: Sequence[Record]) -> None:
     """
     if error := _why_keep(path):
         raise TunefaError(f"{error}; not overwritten: move it away first")
-    write_text(path, strict_yaml.dump(document.to_data(records)))
+    write_text(path, document.to_text(records))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -77,7 +78,7 @@ def write_text(path: Path, text: str) -> None:
 
 def _write_through(path: Path, data: bytes) -> None:
     """Creates `path` and waits until the data is on disk, which must be before the rename."""
-    with open(path, "xb") as file:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o664)) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -162,13 +163,14 @@ class Store:
     def records(self) -> list[Record]:
         """Returns all records, in the order of roots and of file names.
 
-        Files that did not change since the last call are not read again. A file that cannot be read
-        is left out, with a warning.
+        Files that did not change since the last call are not read again. A file that cannot be
+        read, or that another user may have written, is left out, with a warning.
         """
         found: dict[tuple[object, ...], Record] = {}
-        for path in self._files():
-            for record in self._read_cached(path):
-                found.setdefault(record.origin, record)
+        for root in self.roots:
+            for path in _trusted(root, list(_files(root))):
+                for record in self._read_cached(path):
+                    found.setdefault(record.origin, record)
         return list(found.values())
 
     def best(self, among: Callable[[Record], bool] = lambda _: True) -> list[Record]:
@@ -198,7 +200,7 @@ class Store:
             raise TunefaError("this store has no folder to write to")
         folder = self.roots[0] / record.arch / _slug(record.device or record.objective)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            assets.make_folder(folder)
         except OSError as error:
             raise _cannot_write(folder, error) from error
         stem = f"{record.workload}--{record.kernel}--{_digest(record)}"
@@ -207,21 +209,8 @@ class Store:
             copies += 1
             path = folder / f"{stem}-{copies}.yaml"
         write(path, [record])
+        assets.clean(folder, ".*.tmp")
         return path
-
-    def _files(self) -> Iterator[Path]:
-        for root in self.roots:
-            if os.path.isfile(root):
-                yield root
-            # os.walk leaves out folders that cannot be listed.
-            for folder, subfolders, names in os.walk(root):
-                subfolders.sort()
-                # A file that is being written begins with a dot.
-                yield from (
-                    Path(folder, name)
-                    for name in sorted(names)
-                    if name.endswith(".yaml") and not name.startswith(".")
-                )
 
     def _read_cached(self, path: Path) -> list[Record]:
         try:
@@ -234,6 +223,31 @@ class Store:
         if cached is None or cached[0] != version:
             cached = self._cache[path] = (version, _read_or_warn(path))
         return cached[1]
+
+
+def _files(root: Path) -> Iterator[Path]:
+    """Yields the files with records in a root, in the order of their names."""
+    if os.path.isfile(root):
+        yield root
+    # os.walk leaves out folders that cannot be listed.
+    for folder, subfolders, names in os.walk(root):
+        subfolders.sort()
+        # A file that is being written begins with a dot.
+        yield from (
+            Path(folder, name)
+            for name in sorted(names)
+            if name.endswith(".yaml") and not name.startswith(".")
+        )
+
+
+def _trusted(root: Path, paths: list[Path]) -> list[Path]:
+    """Returns the files that can be trusted; in roots that somebody has named, these are all."""
+    if root != user_root():
+        return paths
+    trusted, reasons = trust.among(paths, root)
+    for reason in reasons:
+        warnings.warn(f"results file left out: {reason}", stacklevel=2)
+    return trusted
 
 
 def _read_or_warn(path: Path) -> list[Record]:

@@ -73,13 +73,18 @@ def read(data: Any) -> Trial:
     Raises ValueError, with the field, if one is missing, unknown, or has the wrong type or sign.
     """
     checked = _checked(data, _TRIAL, required=("config", "outcome"))
-    if (resources := checked.get("resources")) is not None:
-        parts = _checked(resources, _RESOURCES)
-        if (planned := parts.get("planned")) is not None:
-            parts["planned"] = MemoryPlan(**_checked(planned, _PLAN))
-        checked["resources"] = Resources(**parts)
+    if checked.get("resources") is not None:
+        checked["resources"] = resources(checked["resources"])
     checked["samples_us"] = tuple(checked.get("samples_us", ()))
     return Trial(**checked)
+
+
+def resources(data: Any) -> Resources:
+    """Returns the resources that `dataclasses.asdict` wrote. Raises ValueError as `read` does."""
+    parts = _checked(data, _RESOURCES)
+    if parts.get("planned") is not None:
+        parts["planned"] = MemoryPlan(**_checked(parts["planned"], _PLAN))
+    return Resources(**parts)
 
 
 def _checked(

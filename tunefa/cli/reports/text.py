@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import click
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from tunefa.cli import invocation
+from tunefa.cli.cleaned import cleaned
 from tunefa.spec.trial import Config
 from tunefa.store.record import Record
 
@@ -25,14 +27,37 @@ _LEAST_COLUMNS = 40
 def console(stderr: bool = False) -> Console:
     """A console of the terminal's width, or of COLUMNS; without a terminal, plain text.
 
-    It is at least 40 columns wide: reports say nothing that can be read in fewer.
+    It is at least 40 columns wide: reports say nothing that can be read in fewer. Control
+    characters in what is printed are replaced.
     """
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
     # A width of 0 is none: COLUMNS=0 comes from programs that know no width.
     width = made.width or shutil.get_terminal_size().columns
     if made.width < _LEAST_COLUMNS:
         made.width = max(width, _LEAST_COLUMNS)
+    made.push_render_hook(_Cleaning())
     return made
+
+
+class _Cleaning(RenderHook):
+    """Replaces control characters in everything that a console prints."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Cleaned(each) for each in renderables]
+
+
+class _Cleaned:
+    """A part of a report without control characters but those that rich adds for colours."""
+
+    def __init__(self, part: ConsoleRenderable) -> None:
+        self._part = part
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._part, options):
+            if segment.control:
+                yield segment
+            else:
+                yield Segment(cleaned(segment.text), segment.style)
 
 
 def emit_json(data: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefa.spec import strict_yaml
 from tunefa.store import document
 from tunefa.store.record import Record
 
@@ -14,9 +13,9 @@ DESCRIPTION = "tunefa's own document, complete; `tunefa import` and the runtime 
 
 def dump(records: Sequence[Record]) -> str:
     """Returns the records as one YAML document."""
-    return strict_yaml.dump(document.to_data(records))
+    return document.to_text(records)
 
 
 def load(text: str, where: str) -> list[Record]:
     """Returns the records of a YAML document. Raises TunefaError, with the line, if not valid."""
-    return document.from_data(strict_yaml.load(text, where), where)
+    return document.from_text(text, where)
