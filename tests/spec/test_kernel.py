@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
 from tests.support.own_kernels import OwnKernels
 from tests.support.sample_space import TINY
 from tests.support.tree import TREE
+from tunefa.cli import main
 from tunefa.errors import TunefaError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
@@ -190,3 +194,29 @@ def test_the_sources_of_a_cuda_kernel_are_all_that_it_includes() -> None:
         made.source, made.source.with_suffix(".cu"), *folder.glob("hopper/*.py"),
         *(folder / "cuda" / name for name in included),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "space", "says"),
+    [
+        ("bad_space", "", "schema: 2\nkernel: [\n", r"bad_space\.yaml:3: "),
+        ("bad_syntax", "a = = 1", SPACE, r"bad_syntax\.py:1: kernel bad_syntax .*: SyntaxError: "),
+        ("bad_name", "a = 1\nundefined", SPACE, r"bad_name\.py:2: kernel bad_name .*: NameError: "),
+        ("bad_import", "import no_such_module", SPACE, "kernel bad_import cannot be imported: "),
+    ],
+)
+def test_a_broken_kernel_costs_that_kernel_only(
+    own_kernels: OwnKernels, name: str, source: str, space: str, says: str
+) -> None:
+    good = own_kernels.add(f"good_beside_{name}", "", SPACE)
+    (own_kernels.folder / "kernels" / f"{name}.py").write_text(source)
+    (own_kernels.folder / "search_spaces" / f"{name}.yaml").write_text(space.replace("NAME", name))
+    for line in (["space", "-w", str(WORKLOAD)], ["doctor"]):
+        result = CliRunner().invoke(main, [*line, "--arch", "sm90", "--json"])
+        assert result.exit_code == 0, result.output
+        said = str(json.loads(result.stdout).get("problems", result.stderr))
+        assert re.search(says, said), said
+    with pytest.warns(UserWarning, match=f"kernel {name} is left out: .*{says}"):
+        assert [each.name for each in kernels.serving(WORKLOAD, SM90)] == [good.name]
+    with pytest.raises(TunefaError, match=says):
+        kernels.serving(WORKLOAD, SM90, [name])

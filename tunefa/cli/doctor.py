@@ -94,6 +94,7 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
     for name in kernels.names():
         try:
             kernel = kernels.load(name)
+            kernel.check()
             if kernel.space.vendor == "nvidia":  # the compiler for NPUs is reported by itself
                 used.setdefault(kernel.language, kernel)
         except TunefaError as error:

@@ -6,6 +6,8 @@ import hashlib
 import importlib.util
 import re
 import sys
+import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,6 +116,22 @@ class Kernel:
             ) from error
         return module
 
+    def check(self) -> None:
+        """Imports the host side. Raises TunefaError, with the reason and the place, if it fails."""
+        try:
+            _ = self.module
+        except TunefaError:
+            raise
+        except Exception as error:  # code from kernels/ may raise anything
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{place.filename}:{place.lineno}"
+            if isinstance(error, SyntaxError):
+                where = f"{error.filename}:{error.lineno}"
+            raise TunefaError(
+                f"{where}: kernel {self.name} cannot be imported: {type(error).__name__}: {error}: "
+                "correct the file or move it away"
+            ) from error
+
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         """Returns why it does not serve the workload on the arch; None if it does."""
         return self.space.why_not(workload, arch)
@@ -159,14 +177,32 @@ def load(name: str) -> Kernel:
     return Kernel(name, assets.root("kernels") / f"{name}.py", spaces.load(name))
 
 
+def usable() -> list[Kernel]:
+    """Returns the kernels whose files can be read and imported, sorted by name.
+
+    The others are left out, with a warning: a broken kernel must not stop those that work.
+    """
+    found = []
+    for name in names():
+        try:
+            kernel = load(name)
+            kernel.check()
+            found.append(kernel)
+        except TunefaError as error:
+            warnings.warn(f"kernel {name} is left out: {error}", stacklevel=2)
+    return found
+
+
 def serving(workload: Workload, arch: Arch, only: Sequence[str] = ()) -> list[Kernel]:
     """Returns the kernels that serve the workload on the arch, sorted by `priority`.
 
-    If `only` names kernels, they alone are considered, in that order. Raises TunefaError if no
-    kernel serves the workload; the message gives the reason for each kernel.
+    If `only` names kernels, they alone are considered, in that order. Else kernels that are not
+    `usable` are left out. Raises TunefaError if no kernel serves the workload, with the reason for
+    each kernel, and if a kernel that is named cannot be read or imported.
     """
-    ordered = sorted(map(load, () if only else names()), key=lambda kernel: kernel.priority)
-    kernels = ordered or [load(name) for name in only]
+    kernels = [load(name) for name in only] or sorted(usable(), key=lambda each: each.priority)
+    for kernel in kernels if only else ():
+        kernel.check()
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
     serving = [kernel for kernel in kernels if reasons[kernel.name] is None]
     if not serving:

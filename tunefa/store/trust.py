@@ -25,6 +25,8 @@ def why_not(path: Path, root: Path) -> str | None:
     """
     if os.name != "posix":
         return None
+    if reason := next(filter(None, map(_open_to_all, _folders(path, root))), None):
+        return reason
     status = path.stat()
     if status.st_uid not in _owners():
         return (
@@ -33,7 +35,7 @@ def why_not(path: Path, root: Path) -> str | None:
         )
     if status.st_mode & stat.S_IWOTH:
         return f"every user can write {path}: {_remedy(path)}"
-    return next(filter(None, (_open_to_all(each) for each in _folders(path, root))), None)
+    return None
 
 
 def among(paths: Sequence[Path], root: Path) -> tuple[list[Path], list[str]]:
