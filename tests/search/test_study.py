@@ -43,7 +43,7 @@ def held(journal: Path) -> optuna.Study:
     return optuna.load_study(study_name=NAME, storage=storage)
 
 
-def test_optuna_reads_positions_values_and_times(journal: Path) -> None:
+def test_optuna_reads_values_and_times(journal: Path) -> None:
     strategy = opened(journal, "grid")
     config = strategy.ask()
     assert config == SMALL[0]
@@ -52,7 +52,20 @@ def test_optuna_reads_positions_values_and_times(journal: Path) -> None:
     assert trial.state.name == "COMPLETE"
     assert trial.value == good(config).median_us
     assert trial.user_attrs["config"] == " ".join(f"{k}={v}" for k, v in config.items())
-    assert trial.params == {p.name: p.values.index(config[p.name]) for p in problem().parameters}
+    assert trial.params == config
+
+
+def test_a_study_of_positions_is_not_continued(journal: Path) -> None:
+    """An older tunefa kept positions; all trials are told again from the search's journal."""
+    storage = study.beside(journal)
+    older = optuna.create_study(storage=storage, study_name=NAME)
+    older.ask({p.name: optuna.distributions.IntDistribution(0, 1) for p in problem().parameters})
+    strategy = strategies.create("tpe", problem(), study.Saved(storage, NAME))
+    config = strategy.ask()
+    assert config is not None
+    strategy.tell(good(config))
+    [trial] = optuna.load_study(study_name=f"{NAME}-2", storage=storage).trials
+    assert trial.params == config and len(held(journal).trials) == 1
 
 
 def test_ctrl_c_while_optuna_lets_go_of_its_lock(

@@ -1,9 +1,9 @@
 """Optuna samplers that propose only feasible configs, and each config once.
 
-For Optuna, a config is a list of positions: where each value is in its parameter's list. So its TPE
-(tree-structured Parzen estimator) and GP (Gaussian process) samplers know which values are near
-each other, as they would not with categories. The feasible configs are enumerated, and a sampler
-here says which of them is next.
+A study holds the values of each config, which people read in Optuna's dashboard. Optuna's own TPE
+(tree-structured Parzen estimator) and GP (Gaussian process) samplers get positions instead: where
+each value is in its parameter's list. So they know which values are near each other, as they would
+not with categories. The feasible configs are enumerated, and a sampler here says which is next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.storages import InMemoryStorage
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -37,7 +38,7 @@ class Candidates:
         self.places: NDArray[np.int64] = np.array(places, int).reshape(-1, len(parameters))
         """(configs, parameters), each in 0 .. values - 1."""
         self.sizes = np.array([len(p.values) for p in parameters])
-        self.distributions = {p.name: IntDistribution(0, len(p.values) - 1) for p in parameters}
+        self.distributions = {p.name: CategoricalDistribution(p.values) for p in parameters}
         self.untried = np.ones(len(self.configs), dtype=bool)
         """Whether each config is neither told nor in progress."""
         self.times: dict[int, float | None] = {}
@@ -57,12 +58,16 @@ class Candidates:
         """The place in `configs` of Optuna's `params`. Raises KeyError if no config has them."""
         return self._by_place[self._place(params)]
 
-    def params(self, chosen: int) -> dict[str, int]:
-        """The config at a place as Optuna's `params`: its positions by parameter."""
-        return dict(zip(self.distributions, self.places[chosen].tolist(), strict=True))
+    def params(self, chosen: int) -> dict[str, Any]:
+        """The config at a place as Optuna's `params`."""
+        return {name: self.configs[chosen][name] for name in self.distributions}
 
-    def _place(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
-        return tuple(params[name] for name in self.distributions)
+    def positions(self, params: Mapping[str, Any]) -> dict[str, int]:
+        """The positions of the values in Optuna's `params`. Raises ValueError for another value."""
+        return {name: each.choices.index(params[name]) for name, each in self.distributions.items()}
+
+    def _place(self, params: Mapping[str, Any]) -> tuple[int, ...]:
+        return tuple(self.positions(params).values())
 
     def update(self, study: Study) -> None:
         """Reads the trials that the study got or finished since the last update."""
@@ -74,7 +79,7 @@ class Candidates:
             self._settled += 1
 
     def _take(self, trial: FrozenTrial) -> None:
-        if trial.params.keys() != self.distributions.keys():
+        if trial.distributions != self.distributions:
             return  # the trial has no config yet, or was ended before it had one
         if trial.state == TrialState.FAIL or self._place(trial.params) not in self._by_place:
             return  # the second happens in a study from before a rule changed
@@ -102,13 +107,13 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Returns the positions of all parameters."""
+        """Returns the values of all parameters."""
         return dict(self.candidates.distributions)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Returns the chosen candidate's positions."""
+        """Returns the chosen candidate's values."""
         self.candidates.update(study)
         return self.candidates.params(self.choose(study, trial))
 
@@ -145,25 +150,33 @@ class Nearest(FeasibleSampler):
 
     def __init__(self, problem: SearchProblem, proposer: optuna.samplers.BaseSampler) -> None:
         super().__init__(problem)
-        self._proposer = proposer
+        sizes = zip(self.candidates.distributions, self.candidates.sizes.tolist(), strict=True)
+        self._space = {name: IntDistribution(0, size - 1) for name, size in sizes}
+        self._copy = optuna.create_study(storage=InMemoryStorage(), sampler=proposer)
+        """The study as `proposer` sees it: positions in place of values."""
+        self._copied: set[int] = set()
 
     def choose(self, study: Study, trial: FrozenTrial) -> int:
         """Returns the nearest candidate; the first of several that are equally near."""
-        space = self._proposer.infer_relative_search_space(study, trial)
-        proposed = self._proposer.sample_relative(study, trial, space)
-        for name, distribution in self.candidates.distributions.items():
-            if name not in proposed and not distribution.single():
-                proposed[name] = self._proposer.sample_independent(study, trial, name, distribution)
-        place = np.array([proposed.get(name, 0) for name in self.candidates.distributions])
+        self._copy_finished(study)
+        asked = self._copy.ask(dict(self._space))
+        self._copy.tell(asked, state=TrialState.FAIL)  # it is the nearest candidate that is tried
+        place = np.array([asked.params[name] for name in self._space])
         steps = np.abs(self.candidates.places - place) / np.maximum(1, self.candidates.sizes - 1)
         return int(np.where(self.candidates.untried, steps.sum(axis=1), np.inf).argmin())
 
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Passes the call on to Optuna's sampler."""
-        self._proposer.before_trial(study, trial)
-
-    def after_trial(
-        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> None:
-        """Passes the call on to Optuna's sampler."""
-        self._proposer.after_trial(study, trial, state, values)
+    def _copy_finished(self, study: Study) -> None:
+        """Copies the trials that have finished since the last call."""
+        known = self.candidates.distributions
+        finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        for trial in finished:
+            if trial.number not in self._copied and trial.distributions == known:
+                self._copied.add(trial.number)
+                self._copy.add_trial(
+                    optuna.trial.create_trial(
+                        value=trial.value,
+                        params=self.candidates.positions(trial.params),
+                        distributions=dict(self._space),
+                        constraints=dict(trial.constraints),
+                    )
+                )

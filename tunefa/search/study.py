@@ -9,6 +9,7 @@ violates that memory's constraint, by (required - available) / available.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 import re
@@ -132,12 +133,26 @@ class Study:
         self._candidates = sampler.candidates
         self._asked: dict[int, optuna.Trial] = {}
         with _storage_errors(self._name):
-            self._study = optuna.create_study(
-                storage=saved.storage, study_name=saved.name, sampler=sampler, load_if_exists=True
-            )
+            self._study = self._opened(saved, sampler)
             for left in self._study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING)):
                 self._study.tell(left.number, state=TrialState.FAIL)
             self._candidates.update(self._study)
+
+    def _opened(self, saved: Saved, sampler: FeasibleSampler) -> optuna.Study:
+        """Opens the study, or another one if its trials are of a space with other values.
+
+        Optuna lets the values of a parameter never change. An older tunefa kept positions.
+        """
+        known, name = self._candidates.distributions, saved.name
+        for number in itertools.count(2):
+            study = optuna.create_study(
+                storage=saved.storage, study_name=name, sampler=sampler, load_if_exists=True
+            )
+            held = [trial.distributions for trial in study.get_trials(deepcopy=False)]
+            if all(known.get(each) == kind for kinds in held for each, kind in kinds.items()):
+                break
+            name = f"{saved.name}-{number}"
+        return study
 
     def ask(self) -> Config | None:
         """Returns a config that was neither asked for nor told before; None if none is left."""
@@ -147,9 +162,7 @@ class Study:
             trial = self._study.ask(dict(self._candidates.distributions))
             chosen = self._candidates.at(trial.params)
             config = self._candidates.configs[chosen]
-            trial.set_user_attr(
-                "config", _text(config)
-            )  # for readers of the study, which holds positions
+            trial.set_user_attr("config", _text(config))  # in one piece, to be copied
             self._asked[chosen] = trial
             self._candidates.update(self._study)
         return config
