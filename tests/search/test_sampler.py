@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from optuna.distributions import IntDistribution
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
@@ -47,16 +47,18 @@ def study(*trials: FrozenTrial) -> Study:
     return made
 
 
-def test_a_config_is_the_positions_of_its_values() -> None:
+def test_a_study_has_values_and_their_positions_are_known() -> None:
     found = candidates()
     for place, config in enumerate(SMALL):
         params = found.params(place)
-        assert params == {p.name: p.values.index(config[p.name]) for p in PARAMETERS}
+        assert params == config
+        positions = {p.name: p.values.index(config[p.name]) for p in PARAMETERS}
+        assert found.positions(params) == positions
         assert found.at(params) == found.find(dict(reversed(list(config.items())))) == place
     assert found.find({**SMALL[0], "BLOCK_M": 1}) is None
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="99"):
         found.at({**found.params(0), "BLOCK_M": 99})
-    assert found.distributions["num_stages"] == IntDistribution(0, 4)
+    assert found.distributions["num_stages"] == CategoricalDistribution((1, 2, 3, 4, 5))
     assert found.distributions["ONE"].single()
 
 
@@ -96,7 +98,7 @@ def test_trials_of_another_space_are_passed_over() -> None:
     other = optuna.trial.create_trial(
         value=1.0, params={"X": 1}, distributions={"X": IntDistribution(0, 3)}
     )
-    refused = {name: 4 if name.startswith("BLOCK") else 0 for name in found.distributions}
+    refused = {**found.params(0), "BLOCK_M": 256, "BLOCK_N": 256}
     gone = optuna.trial.create_trial(
         value=1.0, params=refused, distributions=dict(found.distributions)
     )
@@ -112,7 +114,8 @@ class Proposes(optuna.samplers.RandomSampler):
         self.place = place
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        return {}
+        sizes = {p.name: len(p.values) - 1 for p in PARAMETERS}
+        return {name: IntDistribution(0, sizes[name]) for name in self.place}
 
     def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
         return dict(self.place)
@@ -124,7 +127,7 @@ class Proposes(optuna.samplers.RandomSampler):
 def test_the_nearest_untried_one_is_chosen() -> None:
     sampler = Nearest(problem(), Proposes({}))
     found = sampler.candidates
-    wanted = found.params(7)
+    wanted = found.positions(found.params(7))
     sampler = Nearest(problem(), Proposes(wanted))
     strategy = OwnStudy(sampler, None, ())
     assert strategy.ask() == SMALL[7]

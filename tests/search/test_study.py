@@ -300,12 +300,11 @@ def test_the_samplers_serve_a_study_of_optuna_itself() -> None:
 
     sampler = prior.sampler(problem(FEASIBLE))
     own = optuna.create_study(sampler=sampler)
-    sizes = {p.name: len(p.values) - 1 for p in problem().parameters}
     best = min(FEASIBLE, key=lambda c: good(c).median_us or 0)
 
     def objective(trial: optuna.Trial) -> float:
-        chosen = {name: trial.suggest_int(name, 0, size) for name, size in sizes.items()}
-        config = {p.name: p.values[chosen[p.name]] for p in problem().parameters}
+        parameters = problem().parameters
+        config = {p.name: trial.suggest_categorical(p.name, p.values) for p in parameters}
         assert config in FEASIBLE
         return good(config).median_us or 0.0
 

@@ -26,6 +26,8 @@ COMMANDS: Mapping[str, str] = {
     "export": "Write the store's best records to a file.",
     "import": "Add records from files to this machine's store.",
     "show": "List the records of the store, or the configs that failed in searches.",
+    "rm": "Remove records from this machine's store.",
+    "prune": "Remove the records that nothing uses any more from this machine's store.",
     "verify": "Time stored winners again on the GPU of this machine, after an upgrade.",
     "space": "Show a kernel's search space, and how many configs its rules allow.",
     "explain": "Show what limits the speed of a config, with the arithmetic.",

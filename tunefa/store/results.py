@@ -212,6 +212,11 @@ class Store:
         assets.clean(folder, ".*.tmp")
         return path
 
+    def own(self) -> list[tuple[Path, Record]]:
+        """Returns every record of the first root and its file, copies included."""
+        paths = _trusted(self.roots[0], list(_files(self.roots[0])))
+        return [(path, record) for path in paths for record in self._read_cached(path)]
+
     def _read_cached(self, path: Path) -> list[Record]:
         try:
             status = path.stat()
