@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tests.cli.conftest import Run
 from tests.support.sample_records import measured, predicted
-from tunefa.cli import main
 from tunefa.store import results as store
 from tunefa.store.record import Record
 
@@ -39,14 +37,6 @@ def test_what_is_named_is_removed(
     assert done["removed"] and len(done["records"]) == 3 - left
     assert own() == [record for record in own() if record in filled] and len(own()) == left
     assert not [path for row in done["records"] if (path := Path(row["file"])).exists()]
-
-
-@pytest.mark.parametrize(("answer", "left"), [("y\n", 2), ("n\n", 3), ("", 3)])
-def test_it_asks_first(filled: list[Record], answer: str, left: int) -> None:
-    result = CliRunner().invoke(main, ["rm", "-w", "q8192"], input=answer)
-    assert result.exit_code == (0 if left == 2 else 1)
-    assert "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal" in result.stdout
-    assert "Remove 1 record? [y/N]" in result.stderr and len(own()) == left
 
 
 def test_what_is_no_selection(run: Run, filled: list[Record]) -> None:

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.support.fake_kernel import H200, FakeKernel
+from tests.support.fake_kernel import FakeKernel
 from tests.support.sample_journals import FAILED, written
 from tests.support.sample_records import measured
 from tunefa import assets
 from tunefa.cli import main
 from tunefa.compile import cubin_cache
 from tunefa.compile.nvrtc import Cubin
+from tunefa.spec.target import Target
 from tunefa.spec.trial import Resources
 from tunefa.store import journal, trust
 from tunefa.store import results as store
@@ -85,8 +86,9 @@ def test_a_file_of_another_user(planted: Path) -> None:
 @needs_root
 def test_the_runtime_does_not_choose_a_planted_record(planted: Path) -> None:
     os.chown(planted, NOBODY, -1)
+    workload, target = measured().workload, Target.named("h200")
     with pytest.warns(UserWarning, match="belongs to another user"):
-        found = lookup(store.default_store(), measured().workload, H200.target, [FakeKernel()])
+        found = lookup(store.default_store(), workload, target, [FakeKernel()])
     assert found.how == "default"
 
 

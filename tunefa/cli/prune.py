@@ -10,6 +10,7 @@ import click
 from tunefa.cli.reports import removal as reports
 from tunefa.cli.reports import text
 from tunefa.compile.serving import Installed
+from tunefa.spec.workload import Workload
 from tunefa.store import results as store
 from tunefa.store.record import Record
 from tunefa.store.removal import Stored
@@ -59,7 +60,7 @@ def _why_unused(
     record: Record,
     installed: Installed,
     standing: list[Record],
-    measured: dict[tuple[str, object], Record],
+    measured: dict[tuple[str, Workload], Record],
 ) -> str:
     """The reason why no lookup can choose the record, in words; empty if one can."""
     made = installed.serving(record)
