@@ -8,6 +8,7 @@ install, so the file system is searched.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -62,6 +63,8 @@ def make_folder(path: Path) -> None:
 
     Raises OSError if that fails.
     """
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(mode=0o775, exist_ok=True)

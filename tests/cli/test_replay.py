@@ -82,7 +82,7 @@ def test_another_kernel_is_an_error_that_names_both(run: Run, recorded: Path) ->
 
 
 def test_a_journal_of_a_kernel_that_is_not_here(run: Run, tmp_path: Path) -> None:
-    path = compressed([trial(BEST, 1.0)], tmp_path / "l.jsonl.xz", kernel="lost_kernel")
+    path = compressed([trial(BEST, 500.0)], tmp_path / "l.jsonl.xz", kernel="lost_kernel")
     said = run("search", "--replay", str(path), code=1).stderr
     assert "lost_kernel" in said and KERNEL.name in said and "Traceback" not in said
 

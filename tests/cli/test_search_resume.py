@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
-from tests.support.canned_search import SMALL as ASKED
 from tests.support.fake_objective import Fake
 from tests.support.processes import environment, none_left
 from tests.support.tree import TREE
@@ -25,7 +24,8 @@ from tunefa.spec.trial import Config, identity
 from tunefa.store import journal
 
 OURS = ("--kernel", "attention_fwd_triton")
-SMALL = (*ASKED, *OURS)
+SMALL = ("search", "--arch", "sm90", "--seqlen", "1024", *OURS)
+"""A workload that can take the 100 us that `Fake` says."""
 
 KILLED = """
 import sys
@@ -123,14 +123,14 @@ def test_killed_measured_search_goes_on_in_its_mode(
     seen = ("NVIDIA H200", (9, 0), 132, 10**11)
     script = tmp_path / "killed.py"
     script.write_text(KILLED.format(path=[str(TREE), *sys.path], seen=[seen]))
-    asked = ("search", *OURS, "--seqlen", "4096", "--mode", "graph")
+    asked = ("search", *OURS, "--seqlen", "1024", "--mode", "graph")
     path = killed([sys.executable, str(script), *asked, "--budget", "100000"], home, 12)
     before = identities(path)
     fake.kind = "measured"
     monkeypatch.setattr(measured, "gpu_objective", lambda mode: fake)
     monkeypatch.setattr(targets, "seen", lambda: [SeenDevice(*seen)])
     budget = ("--budget", str(len(before) + 5))
-    eager = ("search", *OURS, "--seqlen", "4096", "--mode", "eager")
+    eager = ("search", *OURS, "--seqlen", "1024", "--mode", "eager")
     error = run(*eager, "--budget", "5", "--resume").stderr
     assert "There is no journal of this workload, arch, device and kernels in eager mode" in error
     tried = counted(fake)
