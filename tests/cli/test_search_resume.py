@@ -183,6 +183,7 @@ def test_mistakes_are_found_before_the_search(run: Run, fake: type[Fake], home: 
     run(*SMALL, "--budget", "5")
     (path,) = home.glob("journals/*.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"outcome"', b'"out', 1))
-    for resume in (["--resume"], ["--resume", str(path)]):
-        error = run(*SMALL, *resume, code=1).stderr
-        assert f"Error: {path}:2: this line is not a trial" in error
+    error = run(*SMALL, "--resume", str(path), code=1).stderr
+    assert f"Error: {path}:2: this line is not a trial" in error
+    error = run(*SMALL, "--resume", "--budget", "5").stderr
+    assert f"A journal is left out: {path}:2: this line is not a trial" in error
