@@ -275,6 +275,18 @@ def test_a_changed_kernel_is_said_without_a_name_too(fake: type[Fake]) -> None:
     assert found.path is None and "source_hash was 0123" in found.message
 
 
+def test_trials_of_an_older_model_of_time_are_not_continued(fake: type[Fake]) -> None:
+    first = searched(request())
+
+    def older(header: dict[str, Any]) -> None:
+        del header["provenance"][KERNEL.name]["model"]
+
+    change_header(first.journal, older)
+    found = resume.find(request())
+    assert found.path is None or found.path != first.journal
+    assert "its model was None and is" in found.message
+
+
 def test_configs_that_the_rules_refuse_by_now_are_left_out(fake: type[Fake]) -> None:
     path = searched(request(strategy="grid")).journal
     feasible = request().case(KERNEL).feasible()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.predicted_case import KERNEL, SM90, WORKLOAD, ok
+from tunefa.costmodel.version import GPU_MODEL_VERSION
 from tunefa.search.winner import Winner
 from tunefa.spec.trial import MemoryPlan, Resources, Trial
 
@@ -32,6 +33,13 @@ def test_the_check_is_told_or_why_there_is_none(
 ) -> None:
     record = won.record(WORKLOAD, SM90, device, {})
     assert record.provenance["check"].startswith(check)
+
+
+def test_a_prediction_keeps_the_version_of_its_model() -> None:
+    said = Winner(KERNEL, RIGHT, None, None).record(WORKLOAD, SM90, None, {}).provenance
+    assert said["model"] == GPU_MODEL_VERSION
+    of_device = Winner(KERNEL, RIGHT, None, "eager").record(WORKLOAD, SM90, "NVIDIA H200", {})
+    assert "model" not in of_device.provenance
 
 
 def test_what_a_compiler_changed_is_in_the_record_and_its_plans_are_not() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tunefa._version import __version__
 from tunefa.compile import languages
+from tunefa.costmodel.version import model_version
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
@@ -64,13 +65,16 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
     """Returns what changed since the record was made, as sentences; empty if nothing did.
 
     `now` is the result of `of` or `quick` for the record's kernel. Only what can change a compiled
-    kernel or its time counts: source, Triton, compiler, and for measured records the driver.
+    kernel or its time counts: source, Triton, compiler, for measured records the driver, and for
+    predicted ones the model of time.
     """
     compilers = [each for each in other_compilers(record, now) if each[2] is not None]
     changed = [f"{key} {then or 'unknown'} -> {here}" for key, then, here in compilers]
     drivers = record.provenance.get("driver"), now.get("driver")
     if record.device and None not in drivers and drivers[0] != drivers[1]:
         changed.append(f"driver {drivers[0]} -> {drivers[1]}")
+    if (model := model_version(record.objective)) not in (None, record.model_version):
+        changed.append(f"model of time {record.model_version or 'without a version'} -> {model}")
     if record.source_hash != now["source_hash"]:
         changed.insert(0, f"the source of {record.kernel} changed")
     return changed

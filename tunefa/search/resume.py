@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa.compile import provenance
+from tunefa.costmodel.version import model_version
 from tunefa.errors import TunefaError
 from tunefa.search.request import Request
 from tunefa.search.strategy import Strategy
@@ -68,8 +69,11 @@ def asked(path: Path) -> Asked:
 def header(request: Request) -> dict[str, Any]:
     """The first line of a journal: the question of the search, and its versions."""
     replay = request.replay
+    model = model_version(request.objective)
+    more = {} if model is None else {"model": model}
     made = {
-        k.name: replay.provenance[k.name] if replay else provenance.of(k) for k in request.kernels
+        k.name: replay.provenance[k.name] if replay else {**provenance.of(k), **more}
+        for k in request.kernels
     }
     return {
         "workload": str(request.workload),

@@ -58,7 +58,8 @@ class Record:
     certificate: dict[str, Any] | None
     """How close to the best config of the space this one is, by the race; None without a race."""
     provenance: dict[str, Any]
-    """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check."""
+    """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check; and
+    model, the version of the model that predicted the time, if nothing was measured."""
     mode: Mode | None = None
     """How launches were timed, see `tunefa.spec.trial.Mode`; None if nothing was measured. Older
     measured records have no mode: they were timed as graphs."""
@@ -125,14 +126,23 @@ class Record:
         return *what, *made, *sorted(self.config.items())
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, float, float]:
+    def model_version(self) -> int:
+        """The version of the model that predicted its time; 0 for one from before versions, and for
+        a time that was measured."""
+        version = None if self.objective == "measured" else self.provenance.get("model")
+        return version if type(version) is int else 0
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, int, float, float]:
         """The sort key, the best first.
 
-        Measured before others, compiled before estimated, eager before graph, then the lowest
-        median, then the newest.
+        Measured before others, compiled before estimated, eager before graph, the newest model of
+        time first, then the lowest median, then the newest. So times are compared only if one model
+        predicted both.
         """
         measured, estimated = self.objective == "measured", self.objective == "estimated"
-        return not measured, estimated, self.mode == "graph", self.median_us, -self.timestamp
+        graph, model = self.mode == "graph", -self.model_version
+        return not measured, estimated, graph, model, self.median_us, -self.timestamp
 
     @property
     def summary(self) -> str:

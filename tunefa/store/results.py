@@ -115,12 +115,13 @@ def current(records: Sequence[Record]) -> list[Record]:
     A record may supersede one with the same kernel, arch, device, workload, objective and mode. Of
     measured records the newest counts: searches and `tunefa verify` race the stored configs again,
     and an older time may be lower only because of an older driver or compiler. Of records that were
-    not measured and have the same versions, the lowest time counts.
+    not measured, those of the newest model of time count, then the newest; of those with the same
+    versions, the lowest time.
     """
     standing: dict[tuple[object, ...], Record] = {}
     for record in records:
         held = standing.setdefault(question(record), record)
-        if record.timestamp > held.timestamp:
+        if (record.model_version, record.timestamp) > (held.model_version, held.timestamp):
             standing[question(record)] = record
     for record in records:
         held = standing[question(record)]
@@ -144,7 +145,11 @@ def place(record: Record) -> tuple[str, str, str]:
 def _versions(record: Record) -> list[object]:
     """Returns the versions that a predicted time depends on: cost model, kernel and compiler."""
     made = record.provenance
-    return [record.source_hash, *(made.get(name) for name in ("tunefa", "triton", "compiler"))]
+    return [
+        record.model_version,
+        record.source_hash,
+        *(made.get(name) for name in ("tunefa", "triton", "compiler")),
+    ]
 
 
 class Store:
