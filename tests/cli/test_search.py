@@ -21,6 +21,7 @@ from tests.support.tree import TREE
 from tunefa.cli import targets
 from tunefa.cli.targets import ChosenTarget
 from tunefa.compile import languages
+from tunefa.search.budget import FLOOR_S
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.target import Target
 from tunefa.store import results as store
@@ -46,6 +47,11 @@ def test_a_process_that_interprets_kernels_says_so(
     for kernel in ("attention_fwd_triton", "attention_fwd_gluon_sm90"):
         said = run(*SMALL, "--kernel", kernel, code=1).stderr
         assert "TRITON_INTERPRET is '1' in the environment" in said and "unset it" in said
+
+
+def test_help_states_the_floor_of_a_budget(run: Run) -> None:
+    said = " ".join(run("search", "--help").stdout.split())
+    assert f"a search with less than {FLOOR_S:.0f}s may take {FLOOR_S:.0f}s" in said
 
 
 def test_nothing_valid_ends_with_3(run: Run, canned: Searching) -> None:

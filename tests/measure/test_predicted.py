@@ -22,6 +22,7 @@ from tests.support.predicted_case import (
     ok,
 )
 from tunefa.compile.pool import Pending
+from tunefa.compile.workers import Workers
 from tunefa.costmodel import gpu as model
 from tunefa.measure import gate
 from tunefa.measure.comparison import Comparison
@@ -104,6 +105,30 @@ def test_without_an_interpreter_the_best_wins_unchecked(wrong: set[int]) -> None
 def test_of_equals_the_default_is_the_best(predicted: Predicted, wrong: set[int]) -> None:
     found = predicted.race([ok(16, 5.0), ok(32, 5.0), ok(64, 5.0)], config(32))
     assert found.winner is not None and found.winner.config == config(32)
+
+
+def test_what_spills_gives_way_to_what_is_near(predicted: Predicted, wrong: set[int]) -> None:
+    spilled = replace(ok(16, 100.0), resources=replace(FITS, spill_bytes=8))
+    for other_us, best in ((114.0, 32), (116.0, 16)):
+        found = predicted.race([spilled, ok(32, other_us)], config(16))
+        assert found.winner is not None and found.winner.config == config(best)
+
+
+def test_a_prepared_config_is_compiled_once(predicted: Predicted) -> None:
+    scheduled: list[Any] = []
+
+    class Counting(Workers):
+        def submit(self, task: Any, arguments: Any, limit_s: float) -> Any:
+            scheduled.append(arguments[1])
+            return pending(arguments[1], True).future
+
+    with Counting(1) as compilers:
+        predicted.prepare(CONFIG, compilers)
+    assert not predicted._pending, "it is not in progress yet"
+    predicted.submit(CONFIG)
+    trial = predicted.next(wait_s=0.0)
+    assert trial is not None and (trial.config, trial.outcome) == (CONFIG, "ok")
+    assert scheduled == [CONFIG]
 
 
 @pytest.fixture

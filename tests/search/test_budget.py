@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.clock import Clock
 from tunefa.errors import TunefaError
-from tunefa.search.budget import LOOK_S, LOOK_TRIALS, Budget
+from tunefa.search.budget import FLOOR_S, LOOK_S, LOOK_TRIALS, Budget
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,13 @@ def test_seconds_count_from_when_it_was_made(clock: Clock) -> None:
     assert budget.deadline(0.5) == budget.start + 30.0
     clock.sleep(7.0)
     assert budget.elapsed_s == 7.0
+
+
+def test_defaults_have_the_floor_or_the_deadline_of_their_share() -> None:
+    for seconds, share, after_s in ((1.0, 1.0, FLOOR_S), (75.0, 0.2, FLOOR_S), (75.0, 1.0, 75.0)):
+        budget = Budget(seconds=seconds)
+        assert budget.patience(share) == budget.start + after_s
+    assert math.isinf(Budget(trials=5).patience(0.5))
 
 
 def test_trials_have_no_deadline() -> None:

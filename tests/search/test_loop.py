@@ -11,7 +11,7 @@ import pytest
 from tests.support.clock import Clock
 from tests.support.fake_objective import KERNEL, Fake, request
 from tunefa.search import loop
-from tunefa.search.budget import Budget
+from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.search.loop import Share, StoppingRule
 from tunefa.spec.trial import Config, Trial
 from tunefa.store.record import ObjectiveKind
@@ -86,6 +86,35 @@ def test_what_is_slow_at_the_end_is_abandoned(clock: Clock) -> None:
 def test_a_search_without_a_right_config_waits_for_what_it_has_started(clock: Clock) -> None:
     found, took_s = timed(fake(0.4), share(Budget(seconds=0.1)))
     assert len(found) == 1 and took_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("default_s", "to_beat_us", "trials", "took_s"),
+    [
+        (30.0, 80.0, 0, FLOOR_S),  # another kernel has something: the default is cut off
+        (15.0, 80.0, 1, 15.0),
+        (30.0, math.inf, 1, 30.0),  # nothing is right yet: the only record there can be
+    ],
+)
+def test_a_default_is_waited_for_until_the_floor(
+    clock: Clock, default_s: float, to_beat_us: float, trials: int, took_s: float
+) -> None:
+    own = share(Budget(seconds=1.0))
+    start, stopping = clock.now, StoppingRule(to_beat_us=to_beat_us)
+    found = list(loop.trials(Numbers(), fake(default_s), own, stopping))
+    assert (len(found), clock.now - start) == (trials, took_s)
+
+
+def test_a_default_that_is_ready_is_taken_after_the_end(clock: Clock) -> None:
+    own, stopping = share(Budget(seconds=1.0)), StoppingRule(to_beat_us=80.0)
+    clock.sleep(100.0)
+    assert [trial.config["A"] for trial in loop.trials(Numbers(), fake(), own, stopping)] == [0]
+
+
+def test_a_budget_of_trials_has_one_for_each_kernel() -> None:
+    later = Share(Budget(trials=2), 1.0, 2, 0.0)
+    assert not later.is_used(0) and later.is_used(1)
+    assert replace(later, least=0).is_used(0), "a search that goes on knows the default"
 
 
 def test_one_config_is_tried_however_small_the_budget(clock: Clock) -> None:

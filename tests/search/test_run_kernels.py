@@ -132,6 +132,15 @@ def test_nobody_is_behind_a_kernel_that_is_wrong(timed: Timed, fake: type[Fake])
     assert result.record is not None and result.record.kernel == "slow_but_right"
 
 
+def test_a_kernel_that_cannot_win_is_not_checked(timed: Timed) -> None:
+    """The interpreter takes seconds: it checks what may become the record."""
+    kernels = timed({"is_best": 100.0, "is_equal": 100.0, "is_worse": 110.0})
+    seen = Seen()
+    result = searched(request(*kernels, budget=Budget(trials=3)), seen)
+    assert {report.kernel for report in seen.reports if report.stage == "check"} == {"is_best"}
+    assert result.record is not None and result.record.kernel == "is_best"
+
+
 def test_failures_are_no_look_at_a_kernel(timed: Timed, fake: type[Fake]) -> None:
     kernels = timed({"is_fine": 100.0, "often_fails": 150.0})
     judge, turn = fake.judge, iter(range(10**6))

@@ -78,6 +78,9 @@ class Fake:
     def __exit__(self, *_: Any) -> None:
         pass
 
+    def prepare(self, config: Config, compilers: Any) -> None:
+        pass
+
     def submit(self, config: Config) -> None:
         self.pending.append(config)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tunefa.compile.workers import Workers
 from tunefa.costmodel import npu as npu_model
 from tunefa.measure.objective import Raced
 from tunefa.measure.predicted import Predicted
@@ -58,6 +59,9 @@ class Estimated:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def prepare(self, config: Config, compilers: Workers) -> None:
+        """Does nothing: formulas take no time."""
 
     def submit(self, config: Config) -> None:
         """Queues a config."""

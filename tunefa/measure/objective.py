@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tunefa.compile.workers import Workers
 from tunefa.spec.trial import Config, Trial
 
 
@@ -36,6 +37,12 @@ class Objective(Protocol):
     def __enter__(self) -> Objective: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+    def prepare(self, config: Config, compilers: Workers) -> None:
+        """Starts to compile a config before its turn, in processes that others share.
+
+        It is in progress only when it is submitted, which may be never.
+        """
 
     def submit(self, config: Config) -> None:
         """Starts to evaluate a config."""

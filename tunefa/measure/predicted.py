@@ -15,13 +15,14 @@ from tunefa.compile import languages
 from tunefa.compile.pool import CompilePool, Pending
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.costmodel import gpu as gpu_model
+from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
 from tunefa.measure import check, gate
 from tunefa.measure.objective import Raced
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Resources, Trial, time_us
+from tunefa.spec.trial import Config, Resources, Trial, identity
 
 
 class Predicted:
@@ -38,9 +39,10 @@ class Predicted:
         self.case = case
         if self.kind == "predicted" and not languages.has_interpreter(case.kernel.language):
             self.reserve_s = 0.0
-        gate_runs = check.ragged if self.kind == "measured" else None
-        self._pool = CompilePool(case, workers, gate_runs, compilers)
+        self._gate_runs = check.ragged if self.kind == "measured" else None
+        self._pool = CompilePool(case, workers, self._gate_runs, compilers)
         self._pending: deque[Pending] = deque()
+        self._prepared: dict[tuple[object, ...], Pending] = {}
         self.width = 2 * self._pool.workers
 
     def __enter__(self) -> Predicted:
@@ -49,9 +51,15 @@ class Predicted:
     def __exit__(self, *_: object) -> None:
         self._pool.stop()
 
+    def prepare(self, config: Config, compilers: Workers) -> None:
+        """Starts compiling before the config's turn."""
+        pool = CompilePool(self.case, None, self._gate_runs, compilers)
+        self._prepared[identity(config)] = pool.submit(config)
+
     def submit(self, config: Config) -> None:
-        """Starts compiling."""
-        self._pending.append(self._pool.submit(config))
+        """Starts compiling, unless the config was prepared."""
+        prepared = self._prepared.pop(identity(config), None)
+        self._pending.append(prepared or self._pool.submit(config))
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         """Returns the first trial that is ready; None if none is within `wait_s` seconds."""
@@ -88,11 +96,12 @@ class Predicted:
     ) -> Raced:
         """Checks the best trial in the interpreter; if it is wrong, the next best is checked.
 
-        The first check is always made, further ones only if there is time. Among equal times the
-        default comes first. In a language without an interpreter the best wins unchecked.
+        The first check is always made, further ones only if there is time. A config that spills
+        counts as slower by the model's error (see `rank_us`). Among equals the default comes first.
+        In a language without an interpreter the best wins unchecked.
         """
         self._abandon()
-        ranked = sorted(trials, key=lambda t: (time_us(t), t.config != default))
+        ranked = sorted(trials, key=lambda t: (rank_us(t), t.config != default))
         if not languages.has_interpreter(self.case.kernel.language):
             return Raced(ranked, ranked[0] if ranked else None)
         for place, trial in enumerate(ranked):

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tunefa.compile.workers import Workers
 from tunefa.measure.objective import Raced
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config, Trial, identity
@@ -34,6 +35,9 @@ class Replayed:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def prepare(self, config: Config, compilers: Workers) -> None:
+        """Does nothing: the answer is recorded."""
 
     def submit(self, config: Config) -> None:
         """Queues a config."""

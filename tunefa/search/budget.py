@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from tunefa.errors import TunefaError
 
+FLOOR_S = 20.0
+"""The seconds within which a search ends that has a smaller budget. In this time the defaults of
+four kernels are compiled and one of them is checked (docs/search.md has the figures)."""
 LOOK_S = 7.0
 """The least time of each of several kernels: enough to start its compilers, to get the first
 configs and to race two of them."""
@@ -48,6 +51,11 @@ class Budget:
     def deadline(self, share: float = 1.0) -> float:
         """The `time.monotonic` at which a share of its seconds is over; infinite for trials."""
         return math.inf if self.seconds is None else self.start + share * self.seconds
+
+    def patience(self, share: float) -> float:
+        """The `time.monotonic` until which a default may take: the deadline of that share, but at
+        the earliest FLOOR_S after the start; infinite for trials."""
+        return max(self.deadline(share), self.start + FLOOR_S)
 
     def trials_left(self, share: float, used: int) -> int | None:
         """How many trials of a share are left after `used`; None for a budget of seconds."""

@@ -39,7 +39,7 @@ def winner(
     `kernels` in its certificate says how the kernels compare. The race runs in `process`, a single
     worker.
     """
-    ranked = sorted(winners, key=lambda won: won.median_us)
+    ranked = sorted(winners, key=lambda won: won.rank_us)
     if len(ranked) < 2 or request.objective != "measured":
         return ranked[0] if ranked else None
     first, *rivals = ranked

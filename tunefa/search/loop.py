@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from tunefa.costmodel.ranking import rank_us
 from tunefa.measure.objective import Objective
 from tunefa.search.budget import Budget
 from tunefa.search.strategy import Strategy
-from tunefa.spec.trial import Trial, time_us
+from tunefa.spec.trial import Trial
 from tunefa.store.record import ObjectiveKind
 
 _PLATEAU_TRIALS = 60
@@ -49,15 +50,15 @@ class StoppingRule:
     def resumed(self, earlier: Sequence[Trial]) -> StoppingRule:
         """The rule for a search that continues after these trials; their best is no new gain."""
         right = [trial for trial in earlier if trial.outcome == "ok"]
-        best_us = min(map(time_us, right), default=math.inf)
+        best_us = min(map(rank_us, right), default=math.inf)
         return replace(self, best_us=best_us, done=len(earlier), right=len(right))
 
     def add(self, trial: Trial) -> None:
         """Counts a trial."""
         self.done, self.since_best = self.done + 1, self.since_best + 1
         self.right += trial.outcome == "ok"
-        if trial.outcome == "ok" and time_us(trial) < self.best_us * _GAIN:
-            self.best_us, self.since_best = time_us(trial), 0
+        if trial.outcome == "ok" and rank_us(trial) < self.best_us * _GAIN:
+            self.best_us, self.since_best = rank_us(trial), 0
 
     @property
     def found_any(self) -> bool:
@@ -96,6 +97,8 @@ class Share:
     """Trials of other kernels and of an earlier search, which count as well."""
     reserve_s: float
     """Seconds to leave for the race."""
+    least: int = 1
+    """The number of trials that a budget of trials allows at least: the default's."""
 
     @property
     def deadline(self) -> float:
@@ -111,7 +114,17 @@ class Share:
     def is_used(self, submitted: int) -> bool:
         """Whether a budget of trials is used once so many are submitted."""
         left = self.budget.trials_left(self.fraction, self.started)
-        return left is not None and submitted >= left
+        return left is not None and submitted >= max(left, self.least)
+
+    def patience_s(self, stopping: StoppingRule) -> float:
+        """The seconds that a kernel which has nothing right waits for a trial in progress.
+
+        It waits for the patience of the budget; without a limit if no other kernel has anything
+        right either.
+        """
+        if math.isinf(stopping.to_beat_us):
+            return math.inf
+        return self.budget.patience(self.fraction) - time.monotonic()
 
 
 def patience(objective: ObjectiveKind) -> int:
@@ -124,9 +137,9 @@ def trials(
 ) -> Iterator[Trial]:
     """Yields trials as they finish; `stopping` counts them.
 
-    When its time is over, or the kernel has lost, configs in progress are abandoned. But a search
-    that has found nothing right waits for the configs that it has started, at least one: the first
-    config is the one that is most likely to be right.
+    When its time is over, or the kernel has lost, configs in progress are abandoned. But at least
+    one config is started, the default, and a search that has found nothing right waits for it (see
+    `Share.patience_s`).
     """
     until = share.search_until()
     by_time = share.budget.seconds is not None
@@ -144,10 +157,10 @@ def trials(
                 break
             evaluator.submit(config)
             in_progress, submitted = in_progress + 1, submitted + 1
-        left_s = until - time.monotonic() if stopping.found_any else math.inf
-        if in_progress == 0 or left_s <= 0.0:
+        left_s = until - time.monotonic() if stopping.found_any else share.patience_s(stopping)
+        if in_progress == 0 or (stopping.found_any and left_s <= 0.0):
             return
-        trial = evaluator.next(left_s)
+        trial = evaluator.next(max(0.0, left_s))  # a default that is ready is taken at any time
         if trial is None:
             return
         in_progress -= 1

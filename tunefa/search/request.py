@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import race
 from tunefa.search.budget import Budget
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import Mode, Trial, time_us
+from tunefa.spec.trial import Mode, Trial
 from tunefa.spec.workload import Workload
 from tunefa.store.landscape import Landscape
 from tunefa.store.record import ObjectiveKind, Record
@@ -128,4 +129,4 @@ class Result:
 def _standing(finished: FinishedTrial) -> tuple[bool, float]:
     """The sort key of `top`. A trial has raced if it has more samples than a screening takes."""
     screened = len(finished.trial.samples_us) < race.LOOK_EVERY
-    return screened, time_us(finished.trial)
+    return screened, rank_us(finished.trial)

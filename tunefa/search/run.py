@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tunefa.compile.workers import Workers
+from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import measured, replayed
 from tunefa.measure.npu import Estimated, Modelled
 from tunefa.measure.objective import Objective
@@ -19,11 +21,11 @@ from tunefa.measure.predicted import Predicted
 from tunefa.search import candidates, kernel_race, loop, resume, strategies, study
 from tunefa.search.request import Progress, Request, Result
 from tunefa.search.state import SearchState
-from tunefa.search.strategy import Strategy
+from tunefa.search.strategy import DefaultFirst, Strategy
 from tunefa.search.winner import Winner
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Trial, time_us
+from tunefa.spec.trial import Config, Trial
 from tunefa.store.record import Record
 from tunefa.store.results import Store
 
@@ -36,6 +38,10 @@ class _Part:
     feasible: Feasible
     known: Sequence[Config]
     """The configs that finalists must beat: the nearest workload's winner, and the default."""
+    default: Config | None
+    """The kernel's default, which is tried first."""
+    earlier: list[Trial]
+    """The kernel's trials in the search that this one continues."""
     share: float
     """The fraction of the whole budget that is used when this kernel is done, 0 to 1."""
 
@@ -50,11 +56,13 @@ def search(
 ) -> Result:
     """Searches until the budget is used, every config is tried, or nothing gets better.
 
-    The kernels are searched one after the other, in the order of their predicted times. A kernel
-    that is far slower than those before it is given up early.
+    The kernels are searched one after the other, in the order of their predicted times, each from
+    its default on. The defaults of all are compiled at once at the start. A kernel that is far
+    slower than those before it is given up early.
 
-    A budget of seconds includes the race and the record's storing. It is exceeded only to compile a
-    default config that no compiler has finished by then.
+    A budget of seconds includes the race and the record's storing. Compilers that are at work when
+    it ends are stopped. It is exceeded only to try the defaults: up to `budget.FLOOR_S`, and longer
+    only while no kernel has a right config.
 
     The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found until
     then, and is marked `interrupted`. Raises TunefaError when the rules refuse every config of
@@ -85,62 +93,103 @@ def search(
 def _search_kernels(state: SearchState, feasible: Mapping[str, Feasible], store: Store) -> None:
     """Searches the kernels one after the other, then races their winners against each other."""
     request = state.request
+    with contextlib.ExitStack() as stack:
+        try:
+            parts = _parts(request, feasible, store)
+            for part, objective in zip(parts, _prepared(state, parts, stack), strict=True):
+                _search_kernel(state, part, objective)
+            if not state.interrupted:
+                best = kernel_race.winner(request, state.winners, state.process)
+                state.winners = [] if best is None else [best]
+        except KeyboardInterrupt:  # a second Ctrl-C, while the best was checked after the first one
+            state.interrupted = True
+
+
+def _parts(request: Request, feasible: Mapping[str, Feasible], store: Store) -> list[_Part]:
+    """The parts of the kernels, in the order in which they are searched."""
     cases = [request.case(k) for k in request.kernels if feasible[k.name].configs]
     before_race = kernel_race.share_before(request, len(cases))
-    try:
-        ordered = candidates.by_predicted_time(cases, feasible)
-        shares = request.budget.shares(len(ordered), before_race)
-        for case, share in zip(ordered, shares, strict=True):
-            known = candidates.known_configs(request, case, store)
-            _search_kernel(state, _Part(case, feasible[case.kernel.name], known, share))
-        if not state.interrupted:
-            best = kernel_race.winner(request, state.winners, state.process)
-            state.winners = [] if best is None else [best]
-    except KeyboardInterrupt:  # a second Ctrl-C, while the best was checked after the first one
-        state.interrupted = True
+    ordered = candidates.by_predicted_time(cases, feasible)
+    shares = request.budget.shares(len(ordered), before_race)
+    parts = []
+    for case, share in zip(ordered, shares, strict=True):
+        own = feasible[case.kernel.name]
+        known = candidates.known_configs(request, case, store)
+        earlier = resume.trials(request.resume, case.kernel.name, own)
+        parts.append(_Part(case, own, known, _first(request, case, own), earlier, share))
+    return parts
 
 
-def _search_kernel(state: SearchState, part: _Part) -> None:
+def _first(request: Request, case: Case, feasible: Feasible) -> Config | None:
+    """The default that is tried first; None where there is none, or a replay does not know it."""
+    default = candidates.default(case)
+    if request.replay is not None and default not in feasible.configs:
+        return None
+    return default
+
+
+def _prepared(
+    state: SearchState, parts: Sequence[_Part], stack: contextlib.ExitStack
+) -> list[Objective]:
+    """The objectives of all kernels, whose defaults are being compiled; `stack` ends them."""
+    request, untried = state.request, []
+    objectives = []
+    for part in parts:
+        objectives.append(stack.enter_context(_objective(request, part.case, state.process)))
+        if part.default is not None and all(t.config != part.default for t in part.earlier):
+            untried.append((objectives[-1], part.default))
+    count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
+    compilers = stack.enter_context(Workers(count))
+    for objective, default in untried:
+        objective.prepare(default, compilers)
+    return objectives
+
+
+def _search_kernel(state: SearchState, part: _Part, objective: Objective) -> None:
     """Searches and races one kernel within its share of the budget."""
     request = state.request
-    earlier = resume.trials(request.resume, part.name, part.feasible)
     trials_left = request.budget.trials_left(part.share, len(state.finished))
-    state.count_earlier(part.name, earlier)
+    state.count_earlier(part.name, part.earlier)
     if state.interrupted:
         return
-    strategy = _strategy(state, part, earlier, trials_left)
-    stopping = _stopping_rule(state, earlier)
-    with _objective(request, part.case, state.process) as objective:
-        share = loop.Share(request.budget, part.share, len(state.finished), objective.reserve_s)
-        state.stage = "search"
-        if request.budget.seconds is not None:  # some time is used before the first trial
-            state.report_progress(part.name)
-        try:
-            for trial in loop.trials(strategy, objective, share, stopping):
-                state.keep(part.name, trial)
-                strategy.tell(trial)
-        except KeyboardInterrupt:
-            state.interrupted = True
-        if stopping.lost:
-            state.left_early[part.name] = stopping.slower_by
-        finalists = _finalists(state, part, stopping.behind)
+    strategy = _strategy(state, part, trials_left)
+    stopping = _stopping_rule(state, part.earlier)
+    started, least = len(state.finished), 0 if part.earlier else 1
+    share = loop.Share(request.budget, part.share, started, objective.reserve_s, least)
+    state.stage = "search"
+    if request.budget.seconds is not None:  # some time is used before the first trial
+        state.report_progress(part.name)
+    try:
+        for trial in loop.trials(strategy, objective, share, stopping):
+            state.keep(part.name, trial)
+            strategy.tell(trial)
+    except KeyboardInterrupt:
+        state.interrupted = True
+    if stopping.lost:
+        state.left_early[part.name] = stopping.slower_by
+    finalists = _finalists(state, part, stopping.behind)
+    if request.objective == "predicted" and stopping.best_us >= stopping.to_beat_us:
+        state.raced.add(part.name)  # it cannot win, so the interpreter need not check it
+    else:
         _race(state, part, objective, finalists, share.deadline)
 
 
-def _strategy(
-    state: SearchState, part: _Part, earlier: Sequence[Trial], trials_left: int | None
-) -> Strategy:
-    """The strategy, which knows the trials of the search that this one continues."""
+def _strategy(state: SearchState, part: _Part, trials_left: int | None) -> Strategy:
+    """The strategy, which begins with the default, and knows the trials of the search that this one
+    continues."""
     request = state.request
     saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
     problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
-    return resume.Continued(strategies.create(request.strategy, problem, saved), earlier)
+    strategy: Strategy = strategies.create(request.strategy, problem, saved)
+    if part.default is not None:
+        strategy = DefaultFirst(strategy, part.default)
+    return resume.Continued(strategy, part.earlier)
 
 
 def _stopping_rule(state: SearchState, earlier: Sequence[Trial]) -> loop.StoppingRule:
     """The rule that says when to stop the search of a kernel."""
     request = state.request
-    to_beat_us = min((won.median_us for won in state.winners), default=math.inf)
+    to_beat_us = min((won.rank_us for won in state.winners), default=math.inf)
     fair, patience = strategies.fair_trials(request.strategy), loop.patience(request.objective)
     return loop.StoppingRule(to_beat_us, fair, patience).resumed(earlier)
 
@@ -191,7 +240,7 @@ def _finalists(state: SearchState, part: _Part, behind: bool) -> list[Trial]:
     default.
     """
     own = state.trials_of(part.name)
-    right = sorted((t for t in own if t.outcome == "ok"), key=time_us)
+    right = sorted((t for t in own if t.outcome == "ok"), key=rank_us)
     if state.interrupted:
         return right[:1]
     default = candidates.default(part.case)
@@ -208,7 +257,7 @@ def _record(state: SearchState, feasible: Mapping[str, Feasible]) -> Record | No
     left = [kernel for kernel in request.kernels if kernel.name not in state.raced]
     finished = list(state.finished.values())
     found = [*state.winners, *kernel_race.winners_without_race(request, left, finished)]
-    best = min(found, key=lambda won: won.median_us, default=None)
+    best = min(found, key=lambda won: won.rank_us, default=None)
     if best is None or math.isinf(best.median_us):
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from optuna.storages import BaseStorage
 
 from tunefa.compile.workers import Workers
+from tunefa.costmodel.ranking import rank_us
 from tunefa.search.request import FinishedTrial, Progress, Request
 from tunefa.search.winner import Winner
-from tunefa.spec.trial import Trial, identity, time_us
+from tunefa.spec.trial import Trial, identity
 from tunefa.store.journal import Journal
 
 
@@ -56,8 +57,8 @@ class SearchState:
             self.failed -= before.trial.outcome != "ok"
         if before is not None and before.trial is self.best:
             right = (f.trial for f in self.finished.values() if f.trial.outcome == "ok")
-            self.best = min(right, key=time_us, default=None)
-        elif trial.outcome == "ok" and (self.best is None or time_us(trial) < time_us(self.best)):
+            self.best = min(right, key=rank_us, default=None)
+        elif trial.outcome == "ok" and (self.best is None or rank_us(trial) < rank_us(self.best)):
             self.best = trial
 
     def count_earlier(self, kernel: str, trials: list[Trial]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefa.compile import languages, provenance
+from tunefa.costmodel.ranking import rank_us
 from tunefa.costmodel.version import model_version
 from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
@@ -28,8 +29,13 @@ class Winner:
 
     @property
     def median_us(self) -> float:
-        """Its time, by which the winners of several kernels are compared."""
+        """Its time in us."""
         return time_us(self.trial)
+
+    @property
+    def rank_us(self) -> float:
+        """The time by which the winners of several kernels are compared, see `ranking.rank_us`."""
+        return rank_us(self.trial)
 
     def record(
         self, workload: Workload, arch: Arch, device_name: str | None, notes: dict[str, Any]
