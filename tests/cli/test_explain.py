@@ -23,6 +23,11 @@ def default() -> dict[str, object]:
     return kernel.default(Workload.of(seqlen_q=8192), archs.load("sm90"))
 
 
+def test_what_no_memory_holds_is_refused(run: Run) -> None:
+    said = run("explain", "--arch", "h100", "--seqlen", "1000000000000", code=1).stderr
+    assert "NVIDIA H100 80GB HBM3 has 80.0 GiB" in said
+
+
 def test_the_rest_of_a_config_is_the_default(run: Run) -> None:
     result = run(*ON_SM90, "-c", "BLOCK_M=128, num_warps=8", "--no-compile", "--json")
     found = json.loads(result.stdout)

@@ -9,6 +9,7 @@ import pytest
 from tunefa.errors import TunefaError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
 CASE = Case.from_names("attention_fwd_triton", "q4096_d128", "h200")
 
@@ -44,6 +45,21 @@ def test_a_product_without_an_entry_has_its_arch_s_figures_and_its_own_sms() -> 
     default = archs.load("sm89").device()
     own = replace(seen.device, name=default.name, match=default.match, sms=default.sms)
     assert own == default, "all other figures are the default device's"
+
+
+def test_a_workload_must_fit_the_memory() -> None:
+    """Beyond all devices it is refused even where the memory is not known, as of an NPU."""
+    h200, npu = Target.named("h200"), Target.named("910B3")
+    laptop = Target.seen("NVIDIA RTX 4090 Laptop GPU", (8, 9), 76)
+    large = Workload.parse("b64_q64k")  # 80 GiB and 0.5 GiB for the logsumexp
+    for target in (h200, npu, laptop):
+        target.check_memory(large)
+    said = "needs 80.5 GiB for Q, K, V, .* and NVIDIA H100 80GB HBM3 has 80.0 GiB: take fewer"
+    with pytest.raises(TunefaError, match=said):
+        Target.named("h100").check_memory(large)
+    for target in (npu, laptop):
+        with pytest.raises(TunefaError, match=r"no device has more than 1,024\.0 GiB"):
+            target.check_memory(Workload.parse("b1000000000_q8192"))
 
 
 def test_a_family_that_there_is_no_file_for_says_what_to_do() -> None:

@@ -75,6 +75,7 @@ def _explained(
 ) -> tuple[Explanation | NpuExplanation, str]:
     """Returns what limits the config for one workload, and where the config comes from."""
     workload, target = selection.workload, selection.target
+    target.check_memory(workload)
     serving = kernels.serving(workload, target.arch, [name] if name else ())
     cases = [Case(kernel, workload, target) for kernel in serving]
     case, config, origin = _choose(cases, chosen)

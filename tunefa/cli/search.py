@@ -18,7 +18,7 @@ from tunefa.cli.reports import next_steps, text
 from tunefa.cli.workers_option import workers_option
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.search import strategies
-from tunefa.search.budget import Budget
+from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.trial import MODES
 from tunefa.store import exports
@@ -36,7 +36,8 @@ NPU_BUDGET = "150s"
 @click.command()
 @workload_options
 @click.option("--budget", metavar="B", help=(
-    "Time for the whole search (60s, 2m), or number of trials (200).  "
+    "Time for the whole search (60s, 2m), or number of trials (200). The default config of each "
+    f"kernel is always tried: a search with less than {FLOOR_S:.0f}s may take {FLOOR_S:.0f}s.  "
     f"[default: {DEFAULT_BUDGET}, for an NPU {NPU_BUDGET}]"))  # fmt: skip
 @click.option("--mode", type=click.Choice(MODES), help=(
     "How calls are made when they are timed. eager: PyTorch's ordinary calls, which cost the "

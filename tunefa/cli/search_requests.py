@@ -64,6 +64,7 @@ def _request(
     if strategy not in strategies.names():
         raise unknown("strategy", strategy, strategies.names())
     target = selection.target
+    target.check_memory(workload)
     serving = tuple(kernels.serving(workload, target.arch, names))
     from tunefa.search.request import Request
 

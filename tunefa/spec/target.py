@@ -17,6 +17,9 @@ from tunefa.spec.tiling import NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
+_MOST_MEMORY_BYTES = 2**40
+"""More than any device has today."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -58,6 +61,21 @@ class Target:
             return cls(arch, found if known else replace(found, name=name, sms=sms))
         device = replace(arch.device(), name=name, match=(name.lower(),), sms=sms)
         return cls(arch, device, is_known_product=False)
+
+    def check_memory(self, workload: Workload) -> None:
+        """Raises TunefaError if the device's memory cannot hold the workload's tensors.
+
+        A device whose memory is not known is taken to have `_MOST_MEMORY_BYTES`.
+        """
+        known = self.device.memory_bytes if self.is_known_product else None
+        available, needed = known or _MOST_MEMORY_BYTES, workload.io_bytes
+        if needed > available:
+            has = f"{self.device.name} has" if known else "no device has more than"
+            raise TunefaError(
+                f"{workload} needs {needed / 2**30:,.1f} GiB for Q, K, V, the output and the "
+                f"logsumexp, and {has} {available / 2**30:,.1f} GiB: take fewer or shorter "
+                "sequences, or name a device with more memory"
+            )
 
     def __str__(self) -> str:
         """`NVIDIA H200 (sm90)`."""
