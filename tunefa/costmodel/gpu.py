@@ -158,19 +158,24 @@ def _resident(arch: GpuArch, tiling: Tiling, resources: Resources) -> Occupancy:
     return fits
 
 
+def tiles(workload: Workload, tiling: Tiling) -> int:
+    """Returns the number of tiles of a dense workload; each is computed by one CTA."""
+    of_head = ceil_div(workload.seqlen_q * tiling.packed_heads, tiling.block_m)
+    return of_head * (workload.batch * workload.heads // tiling.packed_heads)
+
+
 def _cut(workload: Workload, tiling: Tiling) -> _Cut:
     """Returns the tiles and steps of the workload.
 
     A masked block is half hidden on average, but computed as a whole.
     """
     rows, keys = tiling.block_m, tiling.block_n
-    tiles = ceil_div(workload.seqlen_q * tiling.packed_heads, rows)
-    tiles *= workload.batch * workload.heads // tiling.packed_heads
+    count = tiles(workload, tiling)
     everything = ceil_div(workload.seqlen_k, keys)
     left, right = workload.band
     if left is None and right is None:
         masked = 1.0 if workload.seqlen_k % keys else 0.0
-        return _Cut(tiles, everything, masked, everything)
+        return _Cut(count, everything, masked, everything)
     # A specialised warpgroup ends at its own diagonal, others end at the diagonal of the tile.
     queries = (64 if tiling.warp_specialised else rows) / tiling.packed_heads
     edges, longest = (left is not None) + (right is not None), everything
@@ -179,7 +184,7 @@ def _cut(workload: Workload, tiling: Tiling) -> _Cut:
     useful = workload.pairs / workload.seqlen_q / keys  # steps, if masked blocks were free
     masked = min(edges * (queries / tiling.diagonal_n + 1.0), everything)
     steps = min(useful + masked / 2 * (tiling.diagonal_n / keys), everything)
-    return _Cut(tiles, steps, masked, longest)
+    return _Cut(count, steps, masked, longest)
 
 
 def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:

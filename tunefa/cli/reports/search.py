@@ -1,24 +1,21 @@
-"""The report of a search: the five best trials, the failures, the refusals, and the record."""
+"""The report of a search: the best trials, the failures, the refusals, and the record."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from tunefa.cli.reports import text
+from tunefa.cli.reports import potential, text, trial_table
 from tunefa.cli.reports.space import show_refusals
-from tunefa.costmodel import gpu as gpu_model
-from tunefa.search.request import FinishedTrial, Result
-from tunefa.spec.arch import GpuArch
-from tunefa.spec.trial import OUTCOMES, Resources
+from tunefa.search.request import Result
+from tunefa.spec.trial import OUTCOMES
 from tunefa.store.record import Record
 
-_TOP = 5
 _LABELS = {
     "predicted": "PREDICTED by the cost model for a chip that is not here; nothing was measured",
     "modelled": "MODELLED: the compiler says what fits, a latency model the time; no NPU was used",
@@ -27,44 +24,7 @@ _LABELS = {
     "eager": "MEASURED on this machine's device in eager mode: the longer of device and host time",
     "graph": "MEASURED on this machine's device, replayed in a CUDA graph: the device time",
 }
-_FIGURES = {
-    "nvidia": ("us", "TFLOP/s", "regs", "smem\nKiB", "CTAs\nper SM", "limiter"),
-    "huawei": ("us", "TFLOP/s", "UB\nKiB", "L1\nKiB", "L0C\nKiB"),
-}
 _REASON_CHARACTERS = 160
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A trial, and what the cost model says about it."""
-
-    finished: FinishedTrial
-    median_us: float
-    tflops: float
-    blocks_per_sm: int | None = None
-    """Only for a GPU, as `limiter`."""
-    limiter: str | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        trial = self.finished.trial
-        return {
-            "kernel": self.finished.kernel,
-            "config": dict(trial.config),
-            "median_us": self.median_us,
-            "tflops": self.tflops,
-            "resources": asdict(trial.resources) if trial.resources else None,
-            "blocks_per_sm": self.blocks_per_sm,
-            "limiter": self.limiter,
-        }
-
-    def cells(self) -> list[str]:
-        """The figures, in the order of `_FIGURES`."""
-        times = [text.number(self.median_us, 1), text.number(self.tflops, 1)]
-        found = self.finished.trial.resources or Resources()
-        if found.planned is not None:
-            return [*times, *map(text.kib, (found.ub_bytes, found.l1_bytes, found.l0c_bytes))]
-        block = [text.number(found.registers), text.kib(found.smem_bytes)]
-        return [*times, *block, text.number(self.blocks_per_sm), self.limiter or text.NO_VALUE]
 
 
 def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
@@ -78,7 +38,8 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "mode": request.serving_mode,
         "interrupted": result.interrupted,
         "record": result.record.to_dict() if result.record else None,
-        "top": [row.to_data() for row in _rows(result)],
+        "top": [row.to_data() for row in trial_table.rows(result)],
+        **potential.to_data(result),
         "trials": len(result.finished),
         "programs": _programs(result) or None,
         "failures": dict(_failures(result)),
@@ -107,10 +68,7 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     programs = _programs(result)
     of = f" of {text.plural(programs, 'program')}" if programs else ""
     out.print(f"{text.plural(len(result.finished), 'trial')}{of} in {result.elapsed_s:.0f} s")
-    rows = _rows(result)
-    if rows:
-        out.print()
-        _show_top(rows, _FIGURES[arch.vendor], out)
+    trial_table.show(result, out)
     _show_failures(result, out)
     for name, found in result.feasible.items():
         out.print()
@@ -132,61 +90,11 @@ def _best_of(result: Result, kernel: str) -> str:
     return f"{text.plural(len(own), 'trial')}, {time}{left}"
 
 
-def _rows(result: Result) -> list[_Row]:
-    request, rows = result.request, []
-    cases = {kernel.name: request.case(kernel) for kernel in request.kernels}
-    for finished in result.top(_TOP):
-        trial, arch = finished.trial, request.target.arch
-        median_us = trial.median_us or float("inf")
-        row = _Row(finished, median_us, request.workload.flops / median_us / 1e6)
-        if trial.resources is not None and isinstance(arch, GpuArch):
-            tiling = cases[finished.kernel].tiling(trial.config)
-            prediction = gpu_model.predict(
-                request.workload, arch, request.target.device, tiling, trial.resources
-            )
-            blocks = prediction.occupancy.blocks_per_sm
-            row = replace(row, blocks_per_sm=blocks, limiter=prediction.limiter)
-        rows.append(row)
-    return rows
-
-
 def _programs(result: Result) -> int:
     """How many different programs the trials for an NPU compiled to; 0 for a GPU."""
     found = (each.trial.resources for each in result.finished)
     codes = {each.planned.code for each in found if each and each.planned}
     return len(codes - {None})
-
-
-def _show_top(rows: list[_Row], figures: tuple[str, ...], out: Console) -> None:
-    """Prints the best trials. Parameters that all rows of a kernel share stand below the table."""
-    kernels = list(dict.fromkeys(row.finished.kernel for row in rows))
-    shared = {kernel: _shared(rows, kernel) for kernel in kernels}
-    right = ("", *(figure for figure in figures if figure != "limiter"))
-    top = text.table("", *figures, "config", right=right)
-    for place, row in enumerate(rows, start=1):
-        of_all = shared[row.finished.kernel]
-        own = {k: v for k, v in row.finished.trial.config.items() if k not in of_all}
-        kernel = f"{row.finished.kernel} " if len(kernels) > 1 else ""
-        top.add_row(str(place), *row.cells(), kernel + text.config_text(own))
-    out.print(top)
-    if "limiter" in figures:
-        out.print(
-            "limiter: what limits the config by the cost model, see `tunefa explain`", style="dim"
-        )
-    whose = {kernel: f"all {kernel}" if len(kernels) > 1 else "all of them" for kernel in kernels}
-    common = {whose[each]: text.config_text(config) for each, config in shared.items() if config}
-    if common:
-        out.print(text.facts(common))
-
-
-def _shared(rows: list[_Row], kernel: str) -> dict[str, Any]:
-    """The parameters that all rows of a kernel share, if there are several rows."""
-    first, *others = [row.finished.trial.config for row in rows if row.finished.kernel == kernel]
-    return {
-        name: value
-        for name, value in first.items()
-        if others and all(config[name] == value for config in others)
-    }
 
 
 def _failures(result: Result) -> Counter[str]:
@@ -216,14 +124,14 @@ def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
     else:
         mode = f", {record.mode}" if record.mode else ""
         out.print(text.heading(f"Record, {record.objective}{mode}"))
-        out.print(text.facts(_record_facts(record)))
+        out.print(text.facts(_record_facts(result, record)))
     places = {"stored": result.stored, "written": out_path, "journal": result.journal}
     for name, path in places.items():
         if path is not None:  # on one line, so that it can be copied
             out.print(Text.assemble((f"{name:<11}", "dim"), str(path)), soft_wrap=True)
 
 
-def _record_facts(record: Record) -> dict[str, str]:
+def _record_facts(result: Result, record: Record) -> dict[str, str]:
     clock = f"{text.number(record.median_us, 1)} us, {text.number(record.tflops, 1)} TFLOP/s"
     note = "" if record.objective == "measured" else f" ({record.objective}, not measured)"
     resources = asdict(record.resources) if record.resources else {}
@@ -231,6 +139,7 @@ def _record_facts(record: Record) -> dict[str, str]:
         "kernel": record.kernel,
         "config": text.config_text(record.config),
         "time": clock + note,
+        **potential.facts(result, record),
         "resources": ", ".join(f"{k} {v:,}" for k, v in resources.items() if v is not None)
         or text.NO_VALUE,
         "check": str(record.provenance.get("check", text.NO_VALUE)),

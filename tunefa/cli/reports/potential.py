@@ -1,0 +1,90 @@
+"""How good the result of a search is: against the default, and against what the chip can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefa.cli.reports import text, trial_table
+from tunefa.costmodel import gpu as gpu_model
+from tunefa.costmodel import roofline
+from tunefa.search.request import Result
+from tunefa.spec.arch import GpuArch
+from tunefa.store.record import Record
+
+
+def to_data(result: Result) -> dict[str, Any]:
+    """Plain data for `--json`: the default, the speed-up over it, and the roofline."""
+    default, record = trial_table.default_row(result), result.record
+    bounds = roofline.roofline(result.request.workload, result.request.target)
+    return {
+        "default": default.to_data() if default else None,
+        "speedup_over_default": default.median_us / record.median_us
+        if default and record
+        else None,
+        "roofline": {
+            "bound_us": bounds.least_us,
+            "bound_by": bounds.bound_by,
+            "bounds_us": dict(bounds.bounds_us),
+            "fraction": bounds.least_us / record.median_us if record else None,
+        },
+        "decode": _decode(result, record),
+    }
+
+
+def facts(result: Result, record: Record) -> dict[str, str]:
+    """The same in words, for the record of the search."""
+    default = trial_table.default_row(result)
+    bounds = roofline.roofline(result.request.workload, result.request.target)
+    said = {}
+    if default is not None:
+        own = (default.first.kernel, dict(default.first.trial.config))
+        said["speed-up"] = (
+            "none: the default is the best config found"
+            if own == (record.kernel, record.config)
+            else f"{default.median_us / record.median_us:.2f}x over the default of "
+            f"{default.first.kernel} ({text.number(default.median_us, 1)} us)"
+        )
+    said["roofline"] = (
+        f"{bounds.least_us / record.median_us:.0%} of what the chip can do: "
+        f"{text.number(bounds.least_us, 1)} us, bounded by its {bounds.bound_by}"
+    )
+    if decode := _decode(result, record):
+        said["decode"] = _sentence(decode)
+    return said
+
+
+def _decode(result: Result, record: Record | None) -> dict[str, Any] | None:
+    """What bounds a decode-like workload on a GPU; None for others, and without a record."""
+    request = result.request
+    workload, device = request.workload.dense_equivalent, request.target.device
+    if workload.seqlen_q > roofline.DECODE_ROWS or record is None or record.resources is None:
+        return None
+    if not isinstance(request.target.arch, GpuArch):
+        return None
+    kernel = next(each for each in request.kernels if each.name == record.kernel)
+    tiling = request.case(kernel).tiling(record.config)
+    made = gpu_model.predict(
+        request.workload, request.target.arch, device, tiling, record.resources
+    )
+    ctas, kv_bytes = gpu_model.tiles(workload, tiling), roofline.kv_bytes(request.workload)
+    return {
+        "bound_by": "occupancy" if ctas < device.sms else roofline.HBM,
+        "ctas": ctas,
+        "sms": device.sms,
+        "ctas_that_fit": device.sms * made.occupancy.blocks_per_sm,
+        "kv_bytes": kv_bytes,
+        "kv_us": kv_bytes / device.hbm_bytes_per_s * 1e6,
+    }
+
+
+def _sentence(decode: dict[str, Any]) -> str:
+    """The same in words."""
+    kv, sms = f"{decode['kv_bytes'] / 2**20:,.1f} MiB", decode["sms"]
+    reads = f"reading K and V, {kv}, takes HBM {decode['kv_us']:,.1f} us"
+    room = f"{decode['ctas']:,} CTAs, and {sms} SMs have room for {decode['ctas_that_fit']:,}"
+    if decode["bound_by"] == roofline.HBM:
+        return f"bounded by {roofline.HBM}: {reads}; there are {room}"
+    return (
+        f"bounded by occupancy: one CTA reads all keys of its sequence (no split-KV), so there are "
+        f"{room}: {decode['ctas'] / sms:.0%} of the SMs work; {reads}"
+    )
