@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.clock import Clock
 from tests.support.predicted_case import (
     CASE,
     CONFIG,
@@ -112,6 +113,20 @@ def test_what_spills_gives_way_to_what_is_near(predicted: Predicted, wrong: set[
     for other_us, best in ((114.0, 32), (116.0, 16)):
         found = predicted.race([spilled, ok(32, other_us)], config(16))
         assert found.winner is not None and found.winner.config == config(best)
+
+
+def test_a_slow_first_compiler_raises_the_reserve(
+    predicted: Predicted, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = [pending(CONFIG, False), pending(config(32), False)]
+    queue = list(started)
+    monkeypatch.setattr(predicted._pool, "submit", lambda each: queue.pop(0))
+    predicted.submit(CONFIG)
+    predicted.submit(config(32))
+    for each in started:  # only the first says it: others wait for a free compiler
+        clock.sleep(8.0)
+        each.future.set_result(("ok", FITS, 0.1, ""))
+        assert predicted.reserve_s == 12.0
 
 
 def test_a_prepared_config_is_compiled_once(predicted: Predicted) -> None:

@@ -88,6 +88,19 @@ def test_a_search_without_a_right_config_waits_for_what_it_has_started(clock: Cl
     assert len(found) == 1 and took_s == pytest.approx(0.4)
 
 
+def test_a_slow_machine_leaves_more_for_the_check(clock: Clock) -> None:
+    evaluator = fake(2.0)
+    take = evaluator.next
+
+    def next(wait_s: float = math.inf) -> Trial | None:
+        evaluator.reserve_s = 30.0  # as the first compiler took long
+        return take(wait_s)
+
+    evaluator.next = next  # type: ignore[method-assign]
+    _, took_s = timed(evaluator, share(Budget(seconds=100.0), reserve_s=5.0))
+    assert took_s == 70.0
+
+
 @pytest.mark.parametrize(
     ("default_s", "to_beat_us", "trials", "took_s"),
     [
@@ -131,11 +144,16 @@ def test_a_search_that_knows_a_right_config_ends_at_once_without_time(clock: Clo
     assert found == []
 
 
-def test_failures_do_not_keep_a_search_alive(clock: Clock) -> None:
-    """What was under way at the end of its time might have been right: it is waited for."""
-    found, took_s = timed(fake(0.0625, lambda config: "crashed"), share(Budget(seconds=0.25)))
-    assert [trial.outcome for trial in found] == ["crashed"] * (4 + Fake.width - 1)
-    assert took_s == 0.0625 * len(found)
+@pytest.mark.parametrize(("seconds", "in_progress"), [(FLOOR_S / 4, 1), (FLOOR_S, Fake.width)])
+def test_failures_do_not_keep_a_search_alive(
+    clock: Clock, seconds: float, in_progress: int
+) -> None:
+    """What was under way at the end of its time might have been right: it is waited for. With
+    little time there is only one, as others would take the cores from the default."""
+    budget = Budget(seconds=seconds)
+    found, took_s = timed(fake(seconds / 4, lambda config: "crashed"), share(budget))
+    assert [trial.outcome for trial in found] == ["crashed"] * (4 + in_progress - 1)
+    assert took_s == seconds / 4 * len(found)
 
 
 def test_what_was_found_earlier_is_no_gain_again() -> None:

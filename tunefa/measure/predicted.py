@@ -24,13 +24,19 @@ from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Resources, Trial, identity
 
+RESERVE_PER_COMPILE = 1.5
+"""The interpreter's check takes up to so many times as long as the first compiler: both start a
+process that imports Triton, and the check also imports PyTorch."""
+
 
 class Predicted:
     """Compiles for the arch; the compiler says the resources and the cost model the time."""
 
     kind: Literal["measured", "predicted"] = "predicted"
     reserve_s = 5.0
-    """The interpreter takes 2 s on two idle cores, most of it to start."""
+    """The interpreter takes 2 s on two idle cores, most of it to start. On a busy machine it takes
+    longer, and so does the first compiler: the reserve is at least RESERVE_PER_COMPILE times that
+    compiler's time."""
 
     def __init__(
         self, case: Case, workers: int | None = None, compilers: Workers | None = None
@@ -43,6 +49,7 @@ class Predicted:
         self._pool = CompilePool(case, workers, self._gate_runs, compilers)
         self._pending: deque[Pending] = deque()
         self._prepared: dict[tuple[object, ...], Pending] = {}
+        self._is_timed = False
         self.width = 2 * self._pool.workers
 
     def __enter__(self) -> Predicted:
@@ -54,12 +61,24 @@ class Predicted:
     def prepare(self, config: Config, compilers: Workers) -> None:
         """Starts compiling before the config's turn."""
         pool = CompilePool(self.case, None, self._gate_runs, compilers)
-        self._prepared[identity(config)] = pool.submit(config)
+        self._prepared[identity(config)] = self._timed(pool.submit(config))
 
     def submit(self, config: Config) -> None:
         """Starts compiling, unless the config was prepared."""
         prepared = self._prepared.pop(identity(config), None)
-        self._pending.append(prepared or self._pool.submit(config))
+        self._pending.append(prepared or self._timed(self._pool.submit(config)))
+
+    def _timed(self, started: Pending) -> Pending:
+        """Lets the first config that is started say how slow the machine is."""
+        if self.kind == "predicted" and self.reserve_s and not self._is_timed:
+            self._is_timed, start = True, time.monotonic()
+
+            def note(_: object) -> None:
+                took_s = time.monotonic() - start
+                self.reserve_s = max(self.reserve_s, RESERVE_PER_COMPILE * took_s)
+
+            started.future.add_done_callback(note)
+        return started
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         """Returns the first trial that is ready; None if none is within `wait_s` seconds."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure.objective import Objective
-from tunefa.search.budget import Budget
+from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.search.strategy import Strategy
 from tunefa.spec.trial import Trial
 from tunefa.store.record import ObjectiveKind
@@ -116,6 +116,13 @@ class Share:
         left = self.budget.trials_left(self.fraction, self.started)
         return left is not None and submitted >= max(left, self.least)
 
+    def width(self, evaluator: Objective, stopping: StoppingRule) -> int:
+        """How many configs should be in progress. In a small budget it is one until one is right:
+        others would only take the cores from the default."""
+        seconds = self.budget.seconds
+        small = seconds is not None and seconds < FLOOR_S
+        return 1 if small and not stopping.found_any else evaluator.width
+
     def patience_s(self, stopping: StoppingRule) -> float:
         """The seconds that a kernel which has nothing right waits for a trial in progress.
 
@@ -145,7 +152,7 @@ def trials(
     by_time = share.budget.seconds is not None
     in_progress, submitted, exhausted = 0, 0, False
     while not stopping.lost:
-        while not exhausted and in_progress < evaluator.width:
+        while not exhausted and in_progress < share.width(evaluator, stopping):
             if by_time:
                 may_end = submitted or stopping.found_any
                 exhausted = stopping.on_plateau or (bool(may_end) and time.monotonic() >= until)
@@ -165,4 +172,7 @@ def trials(
             return
         in_progress -= 1
         stopping.add(trial)
+        if evaluator.reserve_s > share.reserve_s:  # it has learnt that the machine is slow
+            share = replace(share, reserve_s=evaluator.reserve_s)
+            until = share.search_until()
         yield trial
