@@ -144,7 +144,7 @@ def test_a_search_that_knows_a_right_config_ends_at_once_without_time(clock: Clo
     assert found == []
 
 
-@pytest.mark.parametrize(("seconds", "in_progress"), [(FLOOR_S / 4, 1), (FLOOR_S, Fake.width)])
+@pytest.mark.parametrize(("seconds", "in_progress"), [(FLOOR_S / 4, 1), (3 * FLOOR_S, Fake.width)])
 def test_failures_do_not_keep_a_search_alive(
     clock: Clock, seconds: float, in_progress: int
 ) -> None:

@@ -28,10 +28,10 @@ from tests.support.own_kernels import OwnKernels
 from tunefa.errors import TunefaError
 from tunefa.measure.objective import Raced
 from tunefa.search import run as search
-from tunefa.search import strategies, study
+from tunefa.search import study
 from tunefa.search.budget import Budget
 from tunefa.search.state import SearchState
-from tunefa.spec.trial import Config, Outcome, Trial, identity
+from tunefa.spec.trial import Config, Outcome, Trial
 from tunefa.store import journal
 from tunefa.store import results as store
 from tunefa.store.results import Store
@@ -121,32 +121,6 @@ def test_a_kernel_found_wrong_is_no_record(fake: type[Fake]) -> None:
 def test_the_default_is_always_tried(fake: type[Fake]) -> None:
     result = search.search(request(budget=Budget(trials=1)), user_store())
     assert [f.trial.config for f in result.finished] == [KERNEL.default(WORKLOAD, SM90)]
-
-
-@pytest.mark.parametrize("strategy", strategies.names())
-def test_the_default_is_tried_first_by_every_strategy(fake: type[Fake], strategy: str) -> None:
-    """It is proposed once only, also where the strategy comes to it later."""
-    asked = request(budget=Budget(trials=4), strategy=strategy)
-    tried = [f.trial.config for f in search.search(asked, user_store()).finished]
-    assert tried[0] == KERNEL.default(WORKLOAD, SM90)
-    assert len({identity(config) for config in tried}) == 4
-
-
-def test_every_kernel_tries_its_default_however_small_the_budget(
-    fake: type[Fake], own_kernels: OwnKernels, clock: Clock
-) -> None:
-    """The first two are wrong in it: one trial, or one second, of the third makes a record."""
-    kernels = [own_kernels.add_attention(f"tiny_{letter}") for letter in "abc"]
-    failing = {"tiny_a", "tiny_b"}
-    fake.judge = lambda self, config: (  # type: ignore[assignment, misc]
-        "compile_failed" if self.kernel.name in failing else 100.0
-    )
-    fake.pause_s = 0.25
-    for budget in (Budget(trials=1), Budget(seconds=1.0)):
-        result = search.search(request(*kernels, budget=budget), user_store())
-        tried = {f.kernel: f.trial.config for f in reversed(result.finished)}
-        assert tried == {kernel.name: kernel.default(WORKLOAD, SM90) for kernel in kernels}
-        assert result.record is not None and result.record.kernel == "tiny_c"
 
 
 def test_what_the_store_knows_is_tried_next(fake: type[Fake]) -> None:

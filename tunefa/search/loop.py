@@ -22,6 +22,8 @@ _MODELLED_PLATEAU_TRIALS = 200
 A trial takes a third of a second then, and whether configs fit is harder to predict than times."""
 _GAIN = 0.995
 """A trial is a gain if its time is less than the best time multiplied by this."""
+_SMALL_S = 3 * FLOOR_S
+"""A search with less time compiles the default alone until something is right."""
 BEHIND = 0.15
 """A kernel is given up if its best is so much slower, relatively, than another kernel's winner.
 After a fair look, the best was at most 6 % slower than the best of the whole space
@@ -120,7 +122,7 @@ class Share:
         """How many configs should be in progress. In a small budget it is one until one is right:
         others would only take the cores from the default."""
         seconds = self.budget.seconds
-        small = seconds is not None and seconds < FLOOR_S
+        small = seconds is not None and seconds < _SMALL_S
         return 1 if small and not stopping.found_any else evaluator.width
 
     def patience_s(self, stopping: StoppingRule) -> float:

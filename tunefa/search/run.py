@@ -19,9 +19,10 @@ from tunefa.measure.npu import Estimated, Modelled
 from tunefa.measure.objective import Objective
 from tunefa.measure.predicted import Predicted
 from tunefa.search import candidates, kernel_race, loop, resume, strategies, study
+from tunefa.search.default_first import DefaultFirst
 from tunefa.search.request import Progress, Request, Result
 from tunefa.search.state import SearchState
-from tunefa.search.strategy import DefaultFirst, Strategy
+from tunefa.search.strategy import Strategy
 from tunefa.search.winner import Winner
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case

@@ -71,10 +71,10 @@ def test_a_default_that_wins_is_no_speed_up(run: Run, canned: Searching) -> None
     ("batch", "bound", "said"),
     [
         ("1", "occupancy", "bounded by occupancy: one CTA reads all keys of its sequence (no "
-         "split-KV), so there are 32 CTAs, and 132 SMs have room for 132: 24% of the SMs work; "
+         "split-KV), so there are 32 CTAs, and 132 SMs can hold 132: 24% of the SMs work; "
          "reading K and V, 32.0 MiB, takes HBM 10.0 us"),
         ("16", HBM, "bounded by HBM bandwidth: reading K and V, 512.0 MiB, takes HBM 160.3 us; "
-         "there are 512 CTAs, and 132 SMs have room for 132"),
+         "there are 512 CTAs, and 132 SMs can hold 132"),
     ],
 )  # fmt: skip
 def test_a_decode_says_what_bounds_it(

@@ -81,10 +81,10 @@ def _sentence(decode: dict[str, Any]) -> str:
     """The same in words."""
     kv, sms = f"{decode['kv_bytes'] / 2**20:,.1f} MiB", decode["sms"]
     reads = f"reading K and V, {kv}, takes HBM {decode['kv_us']:,.1f} us"
-    room = f"{decode['ctas']:,} CTAs, and {sms} SMs have room for {decode['ctas_that_fit']:,}"
+    ctas = f"{decode['ctas']:,} CTAs, and {sms} SMs can hold {decode['ctas_that_fit']:,}"
     if decode["bound_by"] == roofline.HBM:
-        return f"bounded by {roofline.HBM}: {reads}; there are {room}"
+        return f"bounded by {roofline.HBM}: {reads}; there are {ctas}"
     return (
         f"bounded by occupancy: one CTA reads all keys of its sequence (no split-KV), so there are "
-        f"{room}: {decode['ctas'] / sms:.0%} of the SMs work; {reads}"
+        f"{ctas}: {decode['ctas'] / sms:.0%} of the SMs work; {reads}"
     )
