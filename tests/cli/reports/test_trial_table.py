@@ -72,8 +72,8 @@ def test_a_config_that_spills_is_not_on_top_of_a_near_one(run: Run, canned: Sear
 
 def test_the_default_has_a_row(run: Run, canned: Searching) -> None:
     canned(record=predicted(config=CONFIG, median_us=300.0), finished=EQUAL)
-    (line,) = [each for each in run(*SMALL, *KERNEL).stdout.splitlines() if "default  " in each]
-    assert line.split()[1] == "390.0"
+    (line,) = [each for each in run(*SMALL, *KERNEL).stdout.splitlines() if "default: " in each]
+    assert line.split()[0] == "390.0"
     assert json.loads(run(*SMALL, *KERNEL, "--json").stdout)["default"]["config"] == DEFAULT
     canned(finished=EQUAL[:3])
     assert json.loads(run(*SMALL, *KERNEL, "--json", code=3).stdout)["default"] is None

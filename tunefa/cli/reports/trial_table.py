@@ -168,8 +168,8 @@ def show(result: Result, out: Console) -> None:
     for place, row in enumerate(best, start=1):
         top.add_row(str(place), *row.cells(), row.said(shared[row.first.kernel], several))
     if default is not None:
-        config = default.said(shared[default.first.kernel], several)
-        top.add_row("default", *default.cells(), Text(config, style="dim"))
+        config = f"default: {default.said(shared[default.first.kernel], several)}"
+        top.add_row("", *default.cells(), Text(config, style="dim"))
     out.print()
     out.print(top)
     if "limiter" in figures:
