@@ -83,7 +83,7 @@ def test_shipped_records_and_defaults_pass_the_gate() -> None:
         if not (found.passed and found.repeatable):
             wrong.append(f"{case.kernel.name} {config}: {found.reason}")
     assert count or seen_target().arch.name != "sm90"
-    assert not wrong, f"{len(wrong)} of {count}, first {wrong[0]}"
+    assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong)
 
 
 @pytest.mark.usefixtures("compiled")
@@ -101,7 +101,7 @@ def test_long_sequences_of_hostile_inputs() -> None:
         found = gate.compare(lambda: launch(*probe.tensors), probe)  # noqa: B023
         if not found.passed:
             wrong.append(f"{case.kernel.name} {config}: {found.reason}")
-    assert not wrong, f"{len(wrong)} of {len(seen)}, first {wrong[0]}"
+    assert not wrong, f"{len(wrong)} of {len(seen)}:\n" + "\n".join(wrong)
 
 
 def test_pytorchs_attention_passes_the_rows_limits() -> None:

@@ -117,7 +117,7 @@ def test_rows_of_packed_sequences_count_from_their_own() -> None:
 
 @pytest.mark.parametrize(
     ("scale", "off", "passes"),
-    [(0.1, 0.009, True), (0.1, 0.011, False), (30.0, 0.09, True), (30.0, 20.0, False)],
+    [(0.1, 0.019, True), (0.1, 0.021, False), (30.0, 0.2, True), (30.0, 20.0, False)],
 )
 def test_large_scores_of_e4m3_may_be_further_off(scale: float, off: float, passes: bool) -> None:
     workload = Workload.parse("h2_q20_k30_d32_e4m3_full")

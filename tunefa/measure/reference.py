@@ -43,15 +43,37 @@ def attention(inputs: AttentionInputs, dtype: torch.dtype | None = None) -> tupl
     in fp32 (fp64 for fp64 inputs) and `out` is rounded to `inputs.out_dtype`. Raises TunefaError
     for packed sequences that are not within q, k and v.
     """
+    out, lse, _ = _attention(inputs, dtype, with_spread=False)
+    return out, lse
+
+
+def attention_and_spread(
+    inputs: AttentionInputs, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns (out, lse, spread): how far independent errors of the probabilities move a row.
+
+    With p_j the probabilities of a row and v_j the values, its spread is sqrt(sum of p_j^2
+    ||v_j||^2), of the shape of lse, and 0 for a row that sees no key. A relative error e of each
+    p_j, with random signs, moves the row of out by about e times that. Everything is computed in
+    `dtype`. Raises TunefaError as `attention` does.
+    """
+    return _attention(inputs, dtype, with_spread=True)
+
+
+def _attention(
+    inputs: AttentionInputs, dtype: torch.dtype | None, with_spread: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`attention_and_spread`, or with a spread of 0."""
     if inputs.cu_seqlens is None:
-        return _dense_attention(inputs, dtype)
+        return _dense_attention(inputs, dtype, with_spread)
     out = inputs.q.new_zeros(inputs.out_shape, dtype=dtype or inputs.out_dtype)
     lse = inputs.q.new_full(inputs.lse_shape, float("-inf"), dtype=dtype or inputs.dtype)
+    spread = torch.zeros_like(lse)
     for rows, _, one in inputs.sequences():
-        made, made_lse = _dense_attention(one, dtype)
+        made, made_lse, made_spread = _dense_attention(one, dtype, with_spread)
         out[rows] = made[0].transpose(0, 1)
-        lse[:, rows] = made_lse[0]
-    return out, lse
+        lse[:, rows], spread[:, rows] = made_lse[0], made_spread[0]
+    return out, lse, spread
 
 
 def gradients(
@@ -82,24 +104,33 @@ def gradients(
     return dq, dk, dv
 
 
-def _dense_attention(inputs: AttentionInputs, dtype: torch.dtype | None) -> tuple[Tensor, Tensor]:
-    q, made = inputs.q, dtype or inputs.dtype
+def _dense_attention(
+    inputs: AttentionInputs, dtype: torch.dtype | None, with_spread: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, made, group = inputs.q, dtype or inputs.dtype, inputs.group
     batch, heads, _, head_dim_v = inputs.out_shape
     unseen = inputs.first_row
     scale, out_scale = _scales(inputs, made)
     outs = [q.new_zeros((batch, heads, unseen, head_dim_v), dtype=made)]
     lses = [q.new_full((batch, heads, unseen), float("-inf"), dtype=made)]
+    spreads = [q.new_zeros((batch, heads, unseen), dtype=made)]
     with _without_autocast(q.device):
         k, v = inputs.k.to(made), inputs.v.to(made)
+        v_norms = v.norm(dim=-1, keepdim=True) if with_spread else None
         for block in _blocks(inputs):
-            rows = _grouped(q[:, :, block.rows].to(made), inputs.group) * scale
+            rows = _grouped(q[:, :, block.rows].to(made), group) * scale
             scores = _scores(inputs, block, rows, k)
             lse = scores.logsumexp(-1, keepdim=True)
-            out = (scores - lse).exp() @ v[:, :, block.keys] * out_scale
-            outs.append(_ungrouped(out, inputs.group))
-            lses.append(_ungrouped(lse, inputs.group).squeeze(-1))
+            p = (scores - lse).exp()
+            outs.append(_ungrouped(p @ v[:, :, block.keys] * out_scale, group))
+            lses.append(_ungrouped(lse, group).squeeze(-1))
+            if v_norms is not None:
+                squares = p.square_() @ v_norms[:, :, block.keys].square() * out_scale**2
+                spreads.append(_ungrouped(squares, group).squeeze(-1).sqrt())
     out = torch.cat(outs, dim=2)
-    return out if dtype else out.to(inputs.out_dtype), torch.cat(lses, dim=2)
+    lse = torch.cat(lses, dim=2)
+    spread = torch.cat(spreads, dim=2) if with_spread else torch.zeros_like(lse)
+    return out if dtype else out.to(inputs.out_dtype), lse, spread
 
 
 def _scales(inputs: AttentionInputs, made: torch.dtype) -> tuple[float | Tensor, float | Tensor]:
