@@ -139,3 +139,16 @@ def test_a_comparison_without_rows_is_judged_by_its_error() -> None:
     wrong = Row("output", "row 1 of head 2 in batch 3", 0.5, 0.01, "V is positive")
     assert not Comparison(1e-3, 0.0, SHAPE, row=wrong).passed
     assert str(wrong).endswith("in batch 3 is off by 5.0e-01 (limit 1e-02), where V is positive")
+
+
+def test_a_soft_cap_widens_the_rows_of_e4m3_only() -> None:
+    def widened(dtype: str) -> float:
+        made = []
+        for softcap in ("", "_softcap"):
+            workload = Workload.parse(f"h2_q20_k30_d32_{dtype}_full{softcap}")
+            inputs = check.inputs(workload, check.tensors(workload, "cpu", seed=0), 1e-3)
+            found = Expected.of(workload, inputs, torch.float64)
+            made.append((found.limits / found.norms).mean())  # tiny scores are not capped
+        return float(made[1] - made[0])
+
+    assert 2**-5 < widened("e4m3") < 2**-3 and abs(widened("fp16")) < 2**-9

@@ -8,12 +8,13 @@ compilers and one process on the device, and the compilers work ahead of the rac
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from tunefa.compile import languages, provenance, serving
 from tunefa.compile.pool import compilers
@@ -102,10 +103,10 @@ def verify(
 ) -> Iterator[Verified]:
     """Races measured records again, each in its own mode, on the device of this machine.
 
-    `target` is the device that all of them were measured on. Yields what was found, for the records
-    that are most in doubt first (see `most_in_doubt`), except that one which is compiled comes
-    before one which is not, until the budget's seconds are over or its number of records is done;
-    without a budget, for all. `workers` is the number of compilers, by
+    `target` is the device that all of them were measured on. Yields what was found, until the
+    budget's seconds are over or its number of records is done; without a budget, for all. A budget
+    takes the records that are most in doubt, see `most_in_doubt`. A record that is compiled does
+    not wait for one that is not. `workers` is the number of compilers, by
     default one for each core but `FREE_CORES`.
     """
     budget = budget or Budget()
@@ -119,13 +120,16 @@ def verify(
             stack.enter_context(made)
             return made
 
+        now = functools.cache(_versions)
         entries: list[_Entry] = []
         for record in ranked:
-            found = _prepared(record, target, make)
+            found = _prepared(record, target, make, now)
             if isinstance(found, Verified):
                 yield found
             else:
                 entries.append(found)
+        if math.isinf(until):  # all are verified: the races begin soonest where little is compiled
+            entries.sort(key=lambda entry: len(entry.configs))
         _compile_ahead(entries)
         while entries and time.monotonic() < until:
             entry = next((each for each in entries if each.is_compiled()), entries[0])
@@ -153,7 +157,10 @@ def most_in_doubt(records: Sequence[Record]) -> list[Record]:
 
 
 def _prepared(
-    record: Record, target: Target, make: Callable[[Case, Mode], CompilingObjective]
+    record: Record,
+    target: Target,
+    make: Callable[[Case, Mode], CompilingObjective],
+    now: Callable[[str], dict[str, Any]],
 ) -> _Entry | Verified:
     """The record with its rivals and its objective, or why it fails already."""
     try:
@@ -161,7 +168,7 @@ def _prepared(
     except TunefaError as error:
         return Verified(record, "failed", str(error), [])
     case = Case(kernel, record.workload, target)
-    drift = provenance.drift(record, provenance.of(kernel))
+    drift = provenance.drift(record, now(kernel.name))
     if reason := case.why_not():
         return Verified(record, "failed", f"{kernel.name} does not serve it: {reason}", drift)
     if refusal := case.refusal(record.config):
@@ -169,6 +176,14 @@ def _prepared(
     default, rivals = _rivals(record, case)
     made = make(case, record.mode or "graph")
     return _Entry(record, case, drift, made, default, [record.config, *rivals])
+
+
+def _versions(kernel: str) -> dict[str, Any]:
+    """The versions here of what influences a kernel. Compilers are asked for theirs, which is slow.
+
+    Raises TunefaError if the kernel cannot be loaded.
+    """
+    return provenance.of(kernels.load(kernel))
 
 
 def _compile_ahead(entries: Sequence[_Entry]) -> None:
