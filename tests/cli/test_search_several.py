@@ -65,7 +65,7 @@ def test_a_mistake_in_the_second_is_found_before_the_first(run: Run, canned: Sea
 
 
 def test_one_that_is_replayed_has_no_second(run: Run, fake: type[Fake], home: Path) -> None:
-    run("search", "--arch", "sm80", "-w", "q4096", "--budget", "3", *CHEAP)
+    run("search", "--arch", "sm80", "-w", "q1024", "--budget", "3", *CHEAP)
     (path,) = home.glob("journals/*.jsonl")
-    replayed = ("search", "--replay", str(path), "--budget", "3", "-w", "q4096", "-w")
-    assert "holds fwd_b1_h32_kv8_q4096_" in run(*replayed, "q64", code=1).stderr
+    replayed = ("search", "--replay", str(path), "--budget", "3", "-w", "q1024", "-w")
+    assert "holds fwd_b1_h32_kv8_q1024_" in run(*replayed, "q64", code=1).stderr

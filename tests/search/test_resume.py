@@ -131,54 +131,6 @@ def test_a_torn_last_line_is_cut_off_first(fake: type[Fake]) -> None:
         assert len(list(journal.read(first.journal))) >= 10
 
 
-def test_a_torn_line_in_the_middle_is_named(fake: type[Fake]) -> None:
-    path = searched(request()).journal
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines[:2], lines[2][:20] + "\n", *lines[3:]]))
-    before = path.read_bytes()
-    for going_on in (
-        lambda: resume.find(request(), path),
-        lambda: searched(continued(request(), path, 9)),
-    ):
-        with pytest.raises(TunefaError, match=f"^{path}:3: this line is not a trial"):
-            going_on()
-    assert path.read_bytes() == before
-
-
-def invent(path: Path, **values: Any) -> None:
-    """Changes a journal's first trial by hand, without a checksum, as older lines are."""
-    first, second, *rest = path.read_text().splitlines(keepends=True)
-    trial = json.loads(second) | values
-    del trial["checksum"]
-    path.write_text(first + json.dumps(trial) + "\n" + "".join(rest))
-
-
-@pytest.mark.parametrize(
-    ("invented", "says"),
-    [
-        ({"samples_us": [0.001]}, "it has measured times, but this search measured nothing"),
-        ({"predicted_us": 0.001}, "0.001 us is less than the 1 us that its workload takes at"),
-        ({"config": {"BLOCK_M": [1]}}, "config must be a mapping"),
-        ({"predicted_us": -1}, "predicted_us must be a positive number or null, not -1"),
-    ],
-)
-def test_an_invented_time_becomes_no_record(
-    fake: type[Fake], invented: dict[str, Any], says: str
-) -> None:
-    """It is refused where the journal is named; else the next older one is continued."""
-    older, newer = searched(request()).journal, searched(request()).journal
-    invent(newer, **invented)
-    for going_on in (
-        lambda: resume.find(request(), newer),
-        lambda: searched(continued(request(), newer, 9)),
-    ):
-        with pytest.raises(TunefaError, match=f"^{newer}:2: .*{says}"):
-            going_on()
-    found = resume.find(request())
-    assert found.path == older and f"A journal is left out: {newer}:2: " in found.message
-    assert {record.median_us for record in user_store().records()} == {100.0}
-
-
 def test_the_newest_of_the_same_is_found(fake: type[Fake]) -> None:
     asked = request()
     assert (
