@@ -1,4 +1,4 @@
-"""tunefa/costmodel/version.py: whoever changes a prediction must count the model's version up."""
+"""tunefa/costmodel/version.py: a changed prediction needs a new version of its model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shell completes after `--arch`, `--device`, `--model`, `--dtype` and `--format`.
+"""Completion by the shell after `--arch`, `--device`, `--model`, `--dtype` and `--format`.
 
 `eval "$(_TUNEFA_COMPLETE=bash_source tunefa)"` switches it on, in zsh and fish with `zsh_source`
 and `fish_source`.

@@ -28,7 +28,7 @@ _STORED = {
     "kept": "confirmed with these compilers",
     "failed": "no longer serves with these compilers",
 }
-"""What is said of a record that was stored anew, by the finding."""
+"""The remark on a record that was stored anew, by the finding."""
 
 
 @click.command()

@@ -174,7 +174,7 @@ class _Process:
     """One worker. A context manager, which ends it."""
 
     def __init__(self, stop: Connection, memory_bytes: int | None) -> None:
-        """Starts it. `stop` is ready when whoever waits for the worker should stop waiting."""
+        """Starts it. `stop` is ready when nothing should wait for the worker any more."""
         self._stop, self._memory_bytes = stop, memory_bytes
         self._connection, theirs = Pipe()
         code = _PROGRAM.format(

@@ -1,9 +1,9 @@
 """The versions of the models of time, by which predictions of different models are told apart.
 
 A record keeps the version of the model that predicted its time. Times of two versions are not
-compared: a prediction of today stands, however fast an older model found another config. Whoever
-changes what a model predicts, by its constants, an arch's figures or a space's tiling, counts its
-version up; tests/costmodel/test_version.py fails until then.
+compared: a prediction of today stands, however fast an older model found another config. A change
+of what a model predicts, by its constants, an arch's figures or a space's tiling, needs a new
+version; tests/costmodel/test_version.py fails until then.
 """
 
 from __future__ import annotations

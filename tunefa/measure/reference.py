@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +31,26 @@ class _Block:
 
     rows: slice
     keys: slice
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Outputs of attention, and their gradients, of the outputs' shapes."""
+
+    out: Tensor
+    lse: Tensor
+    grad_out: Tensor
+    grad_lse: Tensor | None
+    """None stands for zeros."""
+
+    def of_rows(self, rows: slice) -> Gradients:
+        """Returns those of one packed sequence, as a dense batch of one."""
+        return Gradients(
+            batch_of_one(self.out[rows]),
+            self.lse[None, :, rows],
+            batch_of_one(self.grad_out[rows]),
+            None if self.grad_lse is None else self.grad_lse[None, :, rows],
+        )
 
 
 def attention(inputs: AttentionInputs, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
@@ -88,20 +108,10 @@ def gradients(
     `out` and `lse` are what `attention` returned, `grad_out` and `grad_lse` their gradients. Raises
     TunefaError as `attention` does.
     """
+    given = Gradients(out, lse, grad_out, grad_lse)
     if inputs.cu_seqlens is None:
-        return _dense_gradients(inputs, out, lse, grad_out, grad_lse)
-    dq, dk, dv = (torch.zeros_like(x, dtype=inputs.dtype) for x in (inputs.q, inputs.k, inputs.v))
-    for rows, keys, one in inputs.sequences():
-        found = _dense_gradients(
-            one,
-            batch_of_one(out[rows]),
-            lse[None, :, rows],
-            batch_of_one(grad_out[rows]),
-            None if grad_lse is None else grad_lse[None, :, rows],
-        )
-        for grad, part, place in zip((dq, dk, dv), found, (rows, keys, keys), strict=True):
-            grad[place] = part[0].transpose(0, 1)
-    return dq, dk, dv
+        return _dense_gradients(inputs, given)
+    return of_sequences(inputs, given, _dense_gradients)
 
 
 def _dense_attention(
@@ -142,15 +152,31 @@ def _scales(inputs: AttentionInputs, made: torch.dtype) -> tuple[float | Tensor,
     return inputs.scale * q * k, v
 
 
-def _dense_gradients(
-    inputs: AttentionInputs, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor | None
+def of_sequences(
+    inputs: AttentionInputs,
+    given: Gradients,
+    dense: Callable[[AttentionInputs, Gradients], tuple[Tensor, Tensor, Tensor]],
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns (dq, dk, dv) of packed sequences, from `dense`, which computes those of one.
+
+    Raises TunefaError as `attention` does.
+    """
+    dq, dk, dv = (torch.zeros_like(x, dtype=inputs.dtype) for x in (inputs.q, inputs.k, inputs.v))
+    for rows, keys, one in inputs.sequences():
+        found = dense(one, given.of_rows(rows))
+        for grad, part, place in zip((dq, dk, dv), found, (rows, keys, keys), strict=True):
+            grad[place] = part[0].transpose(0, 1)
+    return dq, dk, dv
+
+
+def _dense_gradients(inputs: AttentionInputs, given: Gradients) -> tuple[Tensor, Tensor, Tensor]:
     """Backpropagates through dense attention, a block of rows at a time.
 
     With P = exp(scale * q @ k^T - lse): dv = P^T @ grad_out and dS = P * (grad_out @ v^T - delta),
     where delta = rowsum(grad_out * out) - grad_lse (FlashAttention-2, arXiv:2307.08691, algorithm
     2; as d lse / dS = P, a gradient of lse only shifts delta). A soft-cap scales dS by its slope.
     """
+    out, lse, grad_out, grad_lse = given.out, given.lse, given.grad_out, given.grad_lse
     made, group, scale = inputs.dtype, inputs.group, inputs.scale
     dq, dk, dv = (torch.zeros_like(x, dtype=made) for x in (inputs.q, inputs.k, inputs.v))
     with _without_autocast(inputs.q.device):

@@ -16,7 +16,8 @@ from torch.nn.functional import pad
 
 from tunefa.errors import TunefaError
 from tunefa.measure import reference, sdpa
-from tunefa.measure.attention_inputs import E4M3, AttentionInputs, batch_of_one
+from tunefa.measure.attention_inputs import E4M3, AttentionInputs
+from tunefa.measure.reference import Gradients
 from tunefa.runtime import cpu_attention, cuda_attention
 from tunefa.runtime.call import Call
 
@@ -63,20 +64,10 @@ def gradients(
     """
     if grad_lse is None and cuda_attention.serves(call):
         return cuda_attention.gradients(call, out, lse, grad_out)
+    given = Gradients(out, lse, grad_out, grad_lse)
     if call.cu_seqlens is None:
-        return _dense_gradients(call, out, lse, grad_out, grad_lse)
-    dq, dk, dv = (torch.zeros_like(x, dtype=call.dtype) for x in (call.q, call.k, call.v))
-    for rows, keys, one in call.sequences():
-        found = _dense_gradients(
-            one,
-            batch_of_one(out[rows]),
-            lse[None, :, rows],
-            batch_of_one(grad_out[rows]),
-            None if grad_lse is None else grad_lse[None, :, rows],
-        )
-        for grad, part, place in zip((dq, dk, dv), found, (rows, keys, keys), strict=True):
-            grad[place] = part[0].transpose(0, 1)
-    return dq, dk, dv
+        return _dense_gradients(call, given)
+    return reference.of_sequences(call, given, _dense_gradients)
 
 
 def _dense(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
@@ -85,12 +76,10 @@ def _dense(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
     return reference.attention(inputs)
 
 
-def _dense_gradients(
-    inputs: AttentionInputs, out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    if grad_lse is None and cpu_attention.serves(inputs):
-        return cpu_attention.gradients(inputs, out, lse, grad_out)
-    return reference.gradients(inputs, out, lse, grad_out, grad_lse)
+def _dense_gradients(inputs: AttentionInputs, given: Gradients) -> tuple[Tensor, Tensor, Tensor]:
+    if given.grad_lse is None and cpu_attention.serves(inputs):
+        return cpu_attention.gradients(inputs, given.out, given.lse, given.grad_out)
+    return reference.gradients(inputs, given.out, given.lse, given.grad_out, given.grad_lse)
 
 
 def _is_fused(inputs: AttentionInputs) -> bool:

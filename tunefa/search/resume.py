@@ -32,7 +32,7 @@ class FoundJournal:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the search of a journal was asked, as its header says."""
+    """The question of the search that wrote a journal, as its header says."""
 
     workload: Workload
     arch: str

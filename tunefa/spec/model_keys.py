@@ -25,7 +25,7 @@ _DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "gemma3_text": {"head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4},
     "qwen3": {"head_dim": 128},
 }
-"""What a model type has where its file does not say it, from transformers' `configuration_*.py`."""
+"""Values of a model type that its file leaves out, from transformers' `configuration_*.py`."""
 _GLOBAL_EVERY: Mapping[str, int] = {"gemma2": 2, "gpt_oss": 2, "gemma3_text": 6}
 """Model types in which every n-th layer is global and the others have a window."""
 _WINDOW_EVERYWHERE = ("mistral", "mixtral", "phi3")

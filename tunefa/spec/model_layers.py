@@ -67,7 +67,7 @@ class Model:
     kinds: tuple[LayerKind, ...]
     left_out: tuple[LeftOut, ...] = ()
     note: str | None = None
-    """What was assumed because the configuration does not say it."""
+    """The assumptions made because the configuration does not say it."""
 
     def share(self, part: LayerKind | LeftOut) -> str:
         """Returns the name of a kind with its share of the layers, for messages."""

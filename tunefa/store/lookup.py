@@ -82,7 +82,7 @@ class Choice:
     specialized: dict[str, Any] = field(default_factory=dict)
     """The parameters that the kernel's host side changed for this workload, and their values."""
     remark: str = ""
-    """What the store says of the record, see `Store.remark`."""
+    """The remark of the store on the record, see `Store.remark`."""
 
     @property
     def why(self) -> str:

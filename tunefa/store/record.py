@@ -120,7 +120,7 @@ class Record:
 
     @cached_property
     def origin(self) -> tuple[object, ...]:
-        """What two copies of one record share, whatever was noted in their provenance since."""
+        """The key of all copies of one record, whatever was noted in their provenance since."""
         made = (self.provenance["source_hash"], self.provenance["date"])
         what = (self.kernel, self.arch, self.device, self.workload, self.objective, self.mode)
         return *what, *made, *sorted(self.config.items())

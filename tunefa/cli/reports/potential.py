@@ -54,7 +54,7 @@ def facts(result: Result, record: Record) -> dict[str, str]:
 
 
 def _decode(result: Result, record: Record | None) -> dict[str, Any] | None:
-    """What bounds a decode-like workload on a GPU; None for others, and without a record."""
+    """The bound of a decode-like workload on a GPU; None for others, and without a record."""
     request = result.request
     workload, device = request.workload.dense_equivalent, request.target.device
     if workload.seqlen_q > roofline.DECODE_ROWS or record is None or record.resources is None:

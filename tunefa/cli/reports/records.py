@@ -60,7 +60,7 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
 
 
 def _notes(records: Sequence[Record]) -> dict[int, str]:
-    """What is to be said of each record, by its id: that it is unconfirmed or does not serve, and
+    """The remark on each record, by its id: that it is unconfirmed or does not serve, and
     why; or which driver it was measured with, if this machine has another."""
     installed, notes = Installed(), {}
     words = {"unconfirmed": "unconfirmed", "refused": "does not serve"}

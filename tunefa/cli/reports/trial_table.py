@@ -54,7 +54,7 @@ class Row:
 
     @cached_property
     def predictions(self) -> tuple[gpu_model.Prediction, ...]:
-        """What the cost model says of each; empty for an NPU and without resources."""
+        """The prediction of each by the cost model; empty for an NPU and without resources."""
         arch, request = self.request.target.arch, self.request
         cases = {kernel.name: request.case(kernel) for kernel in request.kernels}
         return tuple(
