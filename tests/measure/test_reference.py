@@ -67,7 +67,7 @@ def plainly(given: AttentionInputs) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(params=[2**25, 300], ids=["one block", "many blocks"], autouse=True)
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", request.param)
+    monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", {"cpu": request.param})
 
 
 @pytest.mark.parametrize("softcap", [None, 0.7])
@@ -108,7 +108,7 @@ def test_a_window_costs_what_its_keys_do(
     monkeypatch: pytest.MonkeyPatch, window_left: int, window_right: int | None
 ) -> None:
     limit = 2 * 4 * 2000
-    monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", limit)
+    monkeypatch.setattr(reference, "_BLOCK_ELEMENTS", {"cpu": limit})
     q, k, v = inputs(4, 4, 512, 512, 8, 8)
     whole, some = (
         [
