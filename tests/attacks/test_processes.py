@@ -24,7 +24,7 @@ from tests.support.own_kernels import OwnKernels
 from tests.support.processes import alive, none_left
 from tunefa.cli import main
 from tunefa.compile import pool
-from tunefa.measure import check
+from tunefa.measure import gate
 from tunefa.store import journal
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def test_whatever_a_kernel_does_in_the_interpreter_costs_one_config(
     what: str, reason: str, own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The default is checked first, as all are predicted to be equally fast."""
-    monkeypatch.setattr(check, "INTERPRETER_LIMIT_S", 15.0)
-    monkeypatch.setattr(check, "INTERPRETER_MEMORY_BYTES", 2**30)
+    monkeypatch.setattr(gate, "INTERPRETER_LIMIT_S", 15.0)
+    monkeypatch.setattr(gate, "INTERPRETER_MEMORY_BYTES", 2**30)
     name = f"interpreted_{what}"
     own_kernels.add_hostile(name, space((), [what], default=("nothing", what)))
     said = searched(name, "--budget", "10")
