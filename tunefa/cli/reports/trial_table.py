@@ -15,13 +15,15 @@ from rich.text import Text
 
 from tunefa.cli.reports import text
 from tunefa.costmodel import gpu as gpu_model
-from tunefa.costmodel.ranking import rank_us
+from tunefa.costmodel.ranking import MODEL_ERROR, rank_us
 from tunefa.search import candidates
 from tunefa.search.request import FinishedTrial, Request, Result
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.trial import Config, Resources, identity
 
 _TOP = 5
+_LEAST_CONFIG = 26
+"""The least columns for a config beside its figures: the longest name of a kernel and a gap."""
 _KERNEL = "kernel"
 _FIGURES = {
     "nvidia": ("us", "TFLOP/s", "regs", "smem\nKiB", "CTAs\nper SM", "limiter"),
@@ -163,15 +165,20 @@ def show(result: Result, out: Console) -> None:
     kernels = list(dict.fromkeys(member.kernel for row in every for member in row.members))
     shared = {kernel: _shared(every, kernel) for kernel in kernels}
     right = ("", *(figure for figure in figures if figure != "limiter"))
-    top = text.table("", *figures, "config", right=right)
     several = len(kernels) > 1
-    for place, row in enumerate(best, start=1):
-        top.add_row(str(place), *row.cells(), row.said(shared[row.first.kernel], several))
+    said = [row.said(shared[row.first.kernel], several) for row in every]
     if default is not None:
-        config = f"default: {default.said(shared[default.first.kernel], several)}"
-        top.add_row("", *default.cells(), Text(config, style="dim"))
+        said[-1] = f"default: {said[-1]}"
+    places = [str(place) for place in range(1, len(best) + 1)] + [""] * (len(every) - len(best))
     out.print()
-    out.print(top)
+    _print_rows(out, (figures, right), places, [row.cells() for row in every], said)
+    times = [row.median_us for row in best]
+    if times != sorted(times):
+        out.print(
+            f"order: a config that spills registers counts as {MODEL_ERROR:.0%} slower, "
+            "the model's error",
+            style="dim",
+        )
     if "limiter" in figures:
         out.print(
             "limiter: what limits the config by the cost model, see `tunefa explain`", style="dim"
@@ -180,6 +187,30 @@ def show(result: Result, out: Console) -> None:
     common = {whose[each]: text.config_text(config) for each, config in shared.items() if config}
     if common:
         out.print(text.facts(common))
+
+
+def _print_rows(
+    out: Console,
+    columns: tuple[Sequence[str], tuple[str, ...]],
+    places: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    said: Sequence[str],
+) -> None:
+    """Prints the figures of each row with its config beside them, or below the figures where the
+    terminal is too narrow for both. The row without a place, of the default, is dim."""
+    figures, right = columns
+    alone = text.table("", *figures, right=right)
+    beside = text.table("", *figures, "config", right=right)
+    configs: dict[str, str] = {}
+    for place, row, config in zip(places, cells, said, strict=True):
+        alone.add_row(place, *row)
+        beside.add_row(place, *row, Text(config, style="" if place else "dim"))
+        configs[place] = config
+    if out.width - out.measure(alone).maximum >= _LEAST_CONFIG:
+        out.print(beside)
+        return
+    out.print(alone)
+    out.print(text.facts(configs))
 
 
 def _shared(every: Sequence[Row], kernel: str) -> Mapping[str, Any]:
