@@ -27,6 +27,16 @@ def test_a_format_for_triton_takes_the_best_triton_record(run: Run, filled: list
     assert [record["kernel"] for record in said["records"]] == [best.kernel]
 
 
+def test_only_what_a_format_can_write_is_counted(run: Run, filled: list[Record]) -> None:
+    store.default_store().add(
+        measured(kernel="attention_fwd_gluon_sm90", config=GLUON, median_us=1.0)
+    )
+    out = run("export", "x.triton.py", "-w", "q4096").stdout
+    assert "Wrote 1 record as triton to x.triton.py; 1 cannot be written so, comments" in out
+    said = json.loads(run("export", "x.triton.py", "-w", "q4096", "--json").stdout)
+    assert said["records"] == 1
+
+
 def test_a_format_that_can_write_none_of_the_records_says_so(run: Run, home: Path) -> None:
     store.default_store().add(measured(kernel="attention_fwd_gluon_sm90", config=GLUON))
     error = run("export", "x.flex.py", code=1).stderr

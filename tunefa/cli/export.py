@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,15 @@ def command(
         return
     path = Path(destination)
     files.write(path, content, format_name)
+    count = sum(map(_holds(format_name), records))
     if as_json:
-        text.emit_json({"path": str(path), "format": format_name, "records": len(records)})
+        text.emit_json({"path": str(path), "format": format_name, "records": count})
         return
     out = text.console()
     marked = export_frozen.marked(records)
-    out.print(f"Wrote {text.plural(len(records), 'record')} as {format_name} to {path}{marked}.")
+    if count < len(records):
+        marked += f"; {len(records) - count:,} cannot be written so, comments in the file name them"
+    out.print(f"Wrote {text.plural(count, 'record')} as {format_name} to {path}{marked}.")
     if source["frozen"]:
         line = text.command("env", f"{VARIABLE}={path.resolve()}", "python", "train.py")
         text.print_command(out, "Next: on every rank", line)
@@ -98,7 +101,7 @@ def _chosen(
 ) -> Sequence[Record]:
     """The records to write. Raises TunefaError when there are none."""
     home = store.default_store()
-    holds = getattr(exports.get(format_name), "holds", lambda _: True)
+    holds = _holds(format_name)
     if origin is not None:
         known = files.read(origin)
     elif frozen:
@@ -122,3 +125,8 @@ def _chosen(
             f"{records[0].kernel} has other parameters: write yaml, json or python"
         )
     return records
+
+
+def _holds(format_name: str) -> Callable[[Record], bool]:
+    """Whether a format can write a record; other records are comments in the file."""
+    return getattr(exports.get(format_name), "holds", lambda _: True)
