@@ -92,6 +92,17 @@ def test_a_deleted_folder_is_said(
     assert len(store.read(tmp_path / "x.yaml")) == 3
 
 
+@pytest.mark.parametrize("command", ["search --arch sm90 --seqlen 512", "doctor", "verify"])
+def test_what_computes_refuses_a_deleted_folder(
+    run: Run, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("gone").mkdir()
+    monkeypatch.chdir("gone")
+    os.rmdir("../gone")
+    error = run(*command.split(), code=1).stderr
+    assert error.endswith("Error: the current folder was deleted: change to another folder (cd)\n")
+
+
 def test_results_of_two_searches_are_both_kept(run: Run) -> None:
     other = measured(config={**CONFIG, "BLOCK_M": 64})
     for name, record in {"a.yaml": measured(), "b.yaml": other}.items():
@@ -111,5 +122,5 @@ def test_show_says_what_was_measured_and_what_predicted(run: Run, filled: list[R
 
 def test_show_of_an_empty_store_says_how_to_fill_it(run: Run) -> None:
     out = run("show").stdout
-    assert "None of 0 records in the store matches." in out
+    assert "There are no records in the store." in out
     assert "tunefa search --arch sm90 --seqlen 8192" in out

@@ -40,6 +40,8 @@ def test_two_workloads_are_searched(run: Run, canned: Searching) -> None:
     said = json.loads(result.stdout)["workloads"]
     assert [each["workload"] for each in said] == [str(each.workload) for each in requests]
     assert "2 workloads, one after the other, 20 trials for each\n" in result.stderr
+    alone = run(*asked[:-1], "1", "--json", code=3).stderr
+    assert "2 workloads, one after the other, 1 trial for each\n" in alone
 
 
 def test_out_holds_the_records_of_all(run: Run, fake: type[Fake]) -> None:

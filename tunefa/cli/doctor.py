@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from tunefa._version import __version__
-from tunefa.cli import targets
+from tunefa.cli import files, targets
 from tunefa.cli.reports import doctor as reports
 from tunefa.cli.reports import next_steps, text
 from tunefa.cli.reports import records as record_reports
@@ -50,6 +50,7 @@ def command(selection: Selection, as_json: bool) -> None:
 
     Needs no GPU.
     """
+    files.require_current_folder()
     target = selection.target
     versions, problems = _versions()
     library = _library() if versions["nvrtc"] else None

@@ -55,6 +55,13 @@ def _current_folder_exists() -> bool:
     return True
 
 
+def require_current_folder() -> None:
+    """Raises TunefaError if the current folder was deleted: PyTorch cannot load all it needs then,
+    and some of its libraries end the process."""
+    if not _current_folder_exists():
+        raise TunefaError("the current folder was deleted: change to another folder (cd)")
+
+
 def check(path: Path, format_name: str) -> None:
     """Raises TunefaError if `path` cannot be written in that format. Long work asks this first."""
     if not path.is_absolute() and not _current_folder_exists():

@@ -107,6 +107,7 @@ def command(
     how["budget"] = _budget(selection, how["budget"], how["estimate"], replay is not None)
     if out is not None:
         files.check(out, exports.for_path(out))
+    files.require_current_folder()
     if replay is None:
         parts = each_workload.served(selection, how["names"])
         if resume and len(parts) > 1:
@@ -136,7 +137,8 @@ def _search_each(
     results: list[Result] = []
     if len(requests) > 1:
         each = requests[0].budget
-        share = f"{each.trials} trials" if each.seconds is None else f"{each.seconds:g} s"
+        trials = text.plural(each.trials or 0, "trial")
+        share = trials if each.seconds is None else f"{each.seconds:g} s"
         click.echo(f"{len(requests)} workloads, one after the other, {share} for each", err=True)
     for place, request in enumerate(requests):
         if request.replay is None:

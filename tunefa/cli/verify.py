@@ -54,6 +54,7 @@ def command(
 
     Needs a GPU.
     """
+    files.require_current_folder()
     limit = Budget() if budget is None else Budget.parse(budget)
     seen = targets.seen()
     if not seen:
