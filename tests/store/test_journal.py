@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_written(
 def test_a_file_where_the_folder_should_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("TUNEFA_HOME", str(tmp_path / "file"))
-    with pytest.raises(TunefaError, match="cannot be written: Not a directory"):
+    with pytest.raises(TunefaError, match="cannot be written: Not a directory: set TUNEFA_HOME"):
         Journal("x", {})
 
 

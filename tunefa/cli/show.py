@@ -68,8 +68,15 @@ def _records(selection: Selection, everything: bool, names: tuple[str, ...], as_
         step = reports.remedy(renewable) if renewable else next_steps.export()
         text.print_command(out, *step)
     else:
-        out.print(f"None of {text.plural(len(known), 'record')} in the store matches.")
+        out.print(_none_of(len(known), "record", "store"))
         text.print_command(out, *next_steps.first_search())
+
+
+def _none_of(count: int, noun: str, place: str) -> str:
+    """The sentence for an empty list, which has another reason where there is nothing at all."""
+    if not count:
+        return f"There are no {noun}s in the {place}."
+    return f"None of {text.plural(count, noun)} in the {place} matches."
 
 
 def _failures(selection: Selection, names: tuple[str, ...], as_json: bool) -> None:
@@ -84,7 +91,7 @@ def _failures(selection: Selection, names: tuple[str, ...], as_json: bool) -> No
         return
     out = text.console()
     if not chosen:
-        out.print(f"None of {text.plural(len(known), 'failure')} in the journals matches.")
+        out.print(_none_of(len(known), "failure", "journals"))
         return
     failure_reports.show(chosen, out)
     first = next(filter(_can_be_explained, chosen), None)

@@ -6,6 +6,7 @@ Each line ends with a checksum of what stands before it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import lzma
@@ -126,9 +127,10 @@ class Journal:
             raise self._cannot_write(error) from error
 
     def _cannot_write(self, error: OSError) -> TunefaError:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return TunefaError(
             f"the journal {self.path} cannot be written: {error.strerror}: "
-            f"free space or set TUNEFA_HOME to another folder"
+            f"{'free space or ' if full else ''}set TUNEFA_HOME to another folder"
         )
 
 

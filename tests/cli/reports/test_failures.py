@@ -120,7 +120,7 @@ def test_a_broken_journal_is_named_and_hides_nothing(run: Run, journals: list[Pa
 
 
 def test_no_failures(run: Run, home: Path) -> None:
-    assert run("show", "--failures").stdout == "None of 0 failures in the journals matches.\n"
+    assert run("show", "--failures").stdout == "There are no failures in the journals.\n"
     said = json.loads(run("show", "--failures", "--json").stdout)
     assert said == {"counts": [], "failures": []}
 
