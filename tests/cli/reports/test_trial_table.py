@@ -75,13 +75,14 @@ def test_a_config_that_spills_is_not_on_top_of_a_near_one(run: Run, canned: Sear
 
 
 @pytest.mark.parametrize("columns", ["40", "60"])
-def test_configs_stand_below_the_figures_in_a_narrow_terminal(
+def test_no_figure_is_cut_off_in_a_narrow_terminal(
     run: Run, canned: Searching, columns: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     canned(record=predicted(config=CONFIG, median_us=300.0), finished=EQUAL)
     out = run(*SMALL, *KERNEL).stdout
     assert max(len(line) for line in out.split("limiter:")[0].splitlines()[3:]) <= int(columns)
+    assert "\n1  us 300.0, TFLOP/s " in out and "\n   us 390.0, TFLOP/s " in out
     assert "num_stages=3" in out and "\n   default:" in out
 
 

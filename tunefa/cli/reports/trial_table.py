@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.text import Text
 
 from tunefa.cli.reports import text
@@ -171,7 +172,8 @@ def show(result: Result, out: Console) -> None:
         said[-1] = f"default: {said[-1]}"
     places = [str(place) for place in range(1, len(best) + 1)] + [""] * (len(every) - len(best))
     out.print()
-    _print_rows(out, (figures, right), places, [row.cells() for row in every], said)
+    figures_of = [row.cells() for row in every]
+    wide = _print_rows(out, (figures, right), places, figures_of, said)
     times = [row.median_us for row in best]
     if times != sorted(times):
         out.print(
@@ -185,8 +187,11 @@ def show(result: Result, out: Console) -> None:
         )
     whose = {kernel: f"all {kernel}" if several else "all of them" for kernel in kernels}
     common = {whose[each]: text.config_text(config) for each, config in shared.items() if config}
-    if common:
+    if common and wide:
         out.print(text.facts(common))
+    else:
+        for whose_config, shared_part in common.items():
+            out.print(f"{whose_config} {shared_part}")
 
 
 def _print_rows(
@@ -195,22 +200,29 @@ def _print_rows(
     places: Sequence[str],
     cells: Sequence[Sequence[str]],
     said: Sequence[str],
-) -> None:
-    """Prints the figures of each row with its config beside them, or below the figures where the
-    terminal is too narrow for both. The row without a place, of the default, is dim."""
+) -> bool:
+    """Prints the figures of each row and its config, and returns whether they are a table.
+
+    They are none where the terminal is too narrow for it: there a row is its figures in words. The
+    row without a place, of the default, is dim in a table.
+    """
     figures, right = columns
     alone = text.table("", *figures, right=right)
     beside = text.table("", *figures, "config", right=right)
-    configs: dict[str, str] = {}
+    words: dict[str, str] = {}
     for place, row, config in zip(places, cells, said, strict=True):
         alone.add_row(place, *row)
         beside.add_row(place, *row, Text(config, style="" if place else "dim"))
-        configs[place] = config
-    if out.width - out.measure(alone).maximum >= _LEAST_CONFIG:
+        named = [
+            f"{figure} {cell}".replace("\n", " ") for figure, cell in zip(figures, row, strict=True)
+        ]
+        words[place] = f"{', '.join(named)}\n{config}"
+    fits = out.width - Measurement.get(out, out.options.update(width=1000), alone).maximum
+    if fits >= _LEAST_CONFIG:
         out.print(beside)
-        return
-    out.print(alone)
-    out.print(text.facts(configs))
+    else:
+        out.print(text.facts(words))
+    return fits >= _LEAST_CONFIG
 
 
 def _shared(every: Sequence[Row], kernel: str) -> Mapping[str, Any]:
