@@ -20,7 +20,7 @@ import torch
 
 from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import OnCpu
-from tests.support.interpreter import covering
+from tests.support.interpreter import thinned
 from tests.support.launch_specs import spec_of
 from tests.support.tree import TREE
 from tunefa.compile import languages
@@ -85,9 +85,9 @@ def main() -> None:
     """Prints what becomes of each config, for each of SHAPES."""
     torch.set_num_threads(1)
     chance = random.Random(0)
-    for workload in map(Workload.parse, SHAPES):
-        for chosen in covering(Case(KERNEL, workload, SM80)):
-            print(json.dumps(_case(workload, chosen, chance)), flush=True)
+    shapes = (Case(KERNEL, workload, SM80) for workload in map(Workload.parse, SHAPES))
+    for case, chosen in thinned(shapes):
+        print(json.dumps(_case(case.workload, chosen, chance)), flush=True)
 
 
 def _case(workload: Workload, chosen: dict[str, Any], chance: random.Random) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tunefa.spec import kernel as kernels
@@ -66,6 +67,19 @@ def covering(case: Case) -> list[dict[str, Any]]:
         chosen.append(max(configs, key=lambda config: len(missing & config.items())))
         missing -= chosen[-1].items()
     return chosen
+
+
+def thinned(cases: Iterable[Case]) -> Iterator[tuple[Case, dict[str, Any]]]:
+    """Yields (case, config) of `covering`, without most repetitions.
+
+    Beyond the first three of a case, a config is left out whose values have all run three times.
+    """
+    runs: Counter[tuple[str, Any]] = Counter()
+    for case in cases:
+        for place, config in enumerate(covering(case)):
+            if place < 3 or min(runs[item] for item in config.items()) < 3:
+                runs.update(config.items())
+                yield case, config
 
 
 def _let_it_multiply_bf16() -> None:
