@@ -29,6 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunefa.compile.launch import driver
+from tunefa.compile.pool import compilers
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.measure.measured import MeasuredInGraph
@@ -100,8 +101,8 @@ def record(case: Case, configs: Sequence[Config], file: Path, processes: int) ->
         earlier = resume.trials(request.resume, case.kernel.name, case.feasible())
         done = {identity(trial.config): trial for trial in earlier}
         todo = [config for config in configs if identity(config) not in done]
-        with Workers(processes) as compilers, Workers(1) as bench:
-            objective = MeasuredInGraph(case, None, bench, compilers)
+        with compilers(processes) as shared, Workers(1) as bench:
+            objective = MeasuredInGraph(case, None, bench, shared)
             for trial in _trials(objective, todo, 2 * processes):
                 journal.append(case.kernel.name, trial)
                 done[identity(trial.config)] = trial

@@ -36,7 +36,7 @@ SMALL = ("--arch", "sm90", "--seqlen", "512")
 
 
 def searched(name: str, *words: str) -> dict[str, Any]:
-    """What `tunefa search --json` prints."""
+    """Returns the document of `tunefa search --json`."""
     line = ["search", "--kernel", name, *SMALL, "--workers", "1", "--json", *words]
     done = CliRunner().invoke(main, line)
     assert done.exit_code == 0, (done.output, done.exception)
@@ -45,7 +45,7 @@ def searched(name: str, *words: str) -> dict[str, Any]:
 
 
 def failures() -> dict[str, str]:
-    """What `tunefa show --failures` says, by what the config did."""
+    """Returns the outcomes in `tunefa show --failures`, by what the config did."""
     shown = CliRunner().invoke(main, ["show", "--failures", "--json"])
     assert shown.exit_code == 0, shown.output
     found = {}

@@ -20,7 +20,7 @@ def script() -> Path:
 
 
 def start(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> list[str]:
-    """What `invocation.words` says in a process that was started so, with `folder` on the PATH."""
+    """Returns `invocation.words` of a process that was started so, with `folder` on the PATH."""
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(sys, "argv", list(words))
     return invocation.words()

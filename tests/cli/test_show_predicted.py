@@ -1,4 +1,4 @@
-"""What was predicted is found again under every name of its chip, by every command."""
+"""A predicted record is found again under every name of its chip, by every command."""
 
 from __future__ import annotations
 

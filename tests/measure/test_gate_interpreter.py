@@ -72,7 +72,7 @@ WRONG = {
         "where all scores are equal and V",
     ),
 }
-"""What is replaced in the device code, by what, and what the reason says of it."""
+"""By mistake: the replaced device code, its replacement, and a part of the reason."""
 
 
 def _replaced(old: str, new: str, source: str) -> str:

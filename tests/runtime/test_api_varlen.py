@@ -21,9 +21,8 @@ from tests.support.packed_calls import (
 )
 from tests.support.packed_sequences import starts
 from tunefa.errors import TunefaError
-from tunefa.measure import reference
 from tunefa.measure.attention_inputs import E4M3
-from tunefa.runtime import cuda_attention, ops
+from tunefa.runtime import ops
 from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.process import Runtime
 
@@ -104,25 +103,12 @@ def test_gradients(options: dict[str, Any]) -> None:
     ],
 )
 def test_flash_computes_only_what_it_knows(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], serves: bool
+    flash_calls: list[Call], options: dict[str, Any], serves: bool
 ) -> None:
     """Where the device and the tensors are such as it serves."""
-    taken: list[Call] = []
-
-    def attention(call: Call) -> Any:
-        taken.append(call)
-        return reference.attention(call)
-
-    def gradients(call: Call, out: Tensor, lse: Tensor, grad: Tensor) -> Any:
-        taken.append(call)
-        return reference.gradients(call, out, lse, grad)
-
-    monkeypatch.setattr(cuda_attention, "flash_serves", lambda q, v, scale: True)
-    monkeypatch.setattr(cuda_attention, "attention", attention)
-    monkeypatch.setattr(cuda_attention, "gradients", gradients)
     made = tensors()
     call(changed(made, q=made.q.requires_grad_()), **options).sum().backward()
-    assert len(taken) == 2 * serves
+    assert len(flash_calls) == 2 * serves
 
 
 @pytest.mark.parametrize(

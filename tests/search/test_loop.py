@@ -148,7 +148,7 @@ def test_a_search_that_knows_a_right_config_ends_at_once_without_time(clock: Clo
 def test_failures_do_not_keep_a_search_alive(
     clock: Clock, seconds: float, in_progress: int
 ) -> None:
-    """What was under way at the end of its time might have been right: it is waited for. With
+    """A config that is under way at the end might be right, so it is waited for. With
     little time there is only one, as others would take the cores from the default."""
     budget = Budget(seconds=seconds)
     found, took_s = timed(fake(seconds / 4, lambda config: "crashed"), share(budget))

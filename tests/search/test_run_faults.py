@@ -30,7 +30,7 @@ from tunefa.store.results import Store
 
 
 def listed() -> dict[str, str]:
-    """What `tunefa show --failures` says: outcome and reason by the fault of a config."""
+    """The lines of `tunefa show --failures`: outcome and reason by the fault of a config."""
     shown = CliRunner().invoke(main, ["show", "--failures", "--json"])
     assert shown.exit_code == 0, shown.output
     found = {}

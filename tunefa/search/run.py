@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from tunefa.compile.pool import compilers
 from tunefa.compile.workers import Workers
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import measured, replayed
@@ -140,9 +141,9 @@ def _prepared(
         if part.default is not None and all(t.config != part.default for t in part.earlier):
             untried.append((objectives[-1], part.default))
     count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
-    compilers = stack.enter_context(Workers(count))
+    shared = stack.enter_context(compilers(count))
     for objective, default in untried:
-        objective.prepare(default, compilers)
+        objective.prepare(default, shared)
     return objectives
 
 
