@@ -9,7 +9,8 @@ and `make bench-search` read it. If a run is interrupted, start it again: it con
 
 Without `--configs`, every feasible config is recorded, in benchmarks/landscapes/. With it, that
 many are, in benchmarks/landscapes/sampled/: half of them near the configs that are known to be
-good (the kernel's default and its records), half at random.
+good (the kernel's default and its records), a sixth that the cost model expects to be fastest, and
+a third at random.
 
 Where a machine has several GPUs, run one process for each of them, with CUDA_VISIBLE_DEVICES.
 """
@@ -31,6 +32,7 @@ from pathlib import Path
 from tunefa.compile.launch import driver
 from tunefa.compile.pool import compilers
 from tunefa.compile.workers import Workers
+from tunefa.costmodel.expected_time import expected_us
 from tunefa.errors import TunefaError
 from tunefa.measure.measured import MeasuredInGraph
 from tunefa.search import resume
@@ -55,9 +57,10 @@ SEED = 0
 def sampled(case: Case, records: Sequence[Record], count: int) -> list[Config]:
     """Returns `count` feasible configs, or all if there are fewer: first the known good ones.
 
-    Half are known good ones and configs near them: one parameter differs, then two do. The other
-    half are drawn at random, the same for workloads with the same feasible configs, so that these
-    share binaries.
+    Half are known good ones and configs near them: one parameter differs, then two do. A sixth are
+    those that the cost model expects to be fastest, equal ones in random order: a prediction would
+    recommend them. The rest is drawn at random, the same for workloads with the same feasible
+    configs, so that these share binaries.
     """
     feasible = {identity(config): config for config in case.feasible().configs}
     ranked = lookup.by_trust(records, case.workload, case.target)
@@ -70,8 +73,13 @@ def sampled(case: Case, records: Sequence[Record], count: int) -> list[Config]:
             break
         if identity(config) in feasible:
             chosen.setdefault(identity(config), config)
-    drawn = sorted(feasible.keys() - chosen.keys(), key=_lot)
-    return [*chosen.values(), *(feasible[key] for key in drawn[: count - len(chosen)])]
+    left = sorted(feasible.keys() - chosen.keys(), key=_lot)
+    hopeful = sorted(left, key=lambda key: round(expected_us(case, feasible[key]), 1))
+    for key in itertools.chain(hopeful[: count // 6], left):
+        if len(chosen) >= count:
+            break
+        chosen.setdefault(key, feasible[key])
+    return [*chosen.values()]
 
 
 def _lot(key: object) -> bytes:
@@ -91,8 +99,13 @@ def _near(case: Case, known: Sequence[Config], changes: int) -> Iterator[Config]
     yield from sorted(made, key=lambda config: _lot(identity(config)))
 
 
-def record(case: Case, configs: Sequence[Config], file: Path, processes: int) -> None:
-    """Measures configs, except those that an interrupted run has measured, and writes the file."""
+def record(
+    case: Case, configs: Sequence[Config], file: Path, shared: Workers, bench: Workers
+) -> None:
+    """Measures configs, except those that an interrupted run has measured, and writes the file.
+
+    `shared` are the compilers, and `bench` is the one process that times configs.
+    """
     budget = Budget(trials=len(configs))
     request = Request(case.workload, case.target, True, (case.kernel,), budget, mode="graph")
     request = replace(request, strategy="random", resume=resume.find(request).path)
@@ -101,15 +114,14 @@ def record(case: Case, configs: Sequence[Config], file: Path, processes: int) ->
         earlier = resume.trials(request.resume, case.kernel.name, case.feasible())
         done = {identity(trial.config): trial for trial in earlier}
         todo = [config for config in configs if identity(config) not in done]
-        with compilers(processes) as shared, Workers(1) as bench:
-            objective = MeasuredInGraph(case, None, bench, shared)
-            for trial in _trials(objective, todo, 2 * processes):
-                journal.append(case.kernel.name, trial)
-                done[identity(trial.config)] = trial
-                if len(done) % 100 == 0:
-                    elapsed = time.monotonic() - start
-                    print(f"{case.workload} {len(done)}/{len(configs)} {elapsed:.0f} s", flush=True)
-            _race(case, objective, list(done.values()), journal)
+        objective = MeasuredInGraph(case, None, bench, shared)
+        for trial in _trials(objective, todo, 2 * shared.count):
+            journal.append(case.kernel.name, trial)
+            done[identity(trial.config)] = trial
+            if len(done) % 100 == 0:
+                elapsed = time.monotonic() - start
+                print(f"{case.workload} {len(done)}/{len(configs)} {elapsed:.0f} s", flush=True)
+        _race(case, objective, list(done.values()), journal)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(lzma.compress(journal.path.read_bytes(), preset=9))
     print(f"{file.name} done in {time.monotonic() - start:.0f} s", flush=True)
@@ -151,17 +163,18 @@ def main() -> None:
     options = parser.parse_args()
     target = Target.named(driver.device(0).name)
     device = target.device.name.lower().replace(" ", "-")
-    for workload in options.workloads:
-        case = Case(kernels.load(options.kernel), workload, target)
-        if options.configs is None:
-            configs: list[Config] = [*case.feasible().configs]
-            folder, name = FOLDER, f"{device}--{workload}.jsonl.xz"
-            # Neighbours in the list share a binary, and would compile it at the same time.
-            random.Random(SEED).shuffle(configs)
-        else:
-            configs = sampled(case, store.default_store().records(), options.configs)
-            folder, name = SAMPLED, f"{device}--{workload}--{options.kernel}.jsonl.xz"
-        record(case, configs, (options.out or folder) / name, options.workers)
+    with compilers(options.workers) as shared, Workers(1) as bench:
+        for workload in options.workloads:
+            case = Case(kernels.load(options.kernel), workload, target)
+            if options.configs is None:
+                configs: list[Config] = [*case.feasible().configs]
+                folder, name = FOLDER, f"{device}--{workload}.jsonl.xz"
+                # Neighbours in the list share a binary, and would compile it at the same time.
+                random.Random(SEED).shuffle(configs)
+            else:
+                configs = sampled(case, store.default_store().records(), options.configs)
+                folder, name = SAMPLED, f"{device}--{workload}--{options.kernel}.jsonl.xz"
+            record(case, configs, (options.out or folder) / name, shared, bench)
 
 
 if __name__ == "__main__":
