@@ -32,7 +32,7 @@ from pathlib import Path
 from tunefa.compile.launch import driver
 from tunefa.compile.pool import compilers
 from tunefa.compile.workers import Workers
-from tunefa.costmodel.expected_time import expected_us
+from tunefa.costmodel.estimate import expected_us
 from tunefa.errors import TunefaError
 from tunefa.measure.measured import MeasuredInGraph
 from tunefa.search import resume

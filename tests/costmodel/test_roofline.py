@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefa.costmodel.expected_time import expected_us
+from tunefa.costmodel.estimate import expected_us
 from tunefa.costmodel.roofline import EXP2, HBM, TENSOR, kv_bytes, roofline
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tunefa.compile import languages
-from tunefa.costmodel.expected_time import expected_us
+from tunefa.costmodel.estimate import expected_us
 from tunefa.search import candidates
 from tunefa.search.budget import Budget
 from tunefa.search.request import Request

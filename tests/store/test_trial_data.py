@@ -15,7 +15,7 @@ CONFIG = {"BLOCK_M": 128, "num_warps": 8}
 RESOURCES = Resources(smem_bytes=98304, registers=168, spill_bytes=0, stack_bytes=None)
 PLANNED = MemoryPlan({"ub": 0.35, "l1": -0.1}, {"unit_flag": False}, "0123")
 TRIALS = [
-    Trial(CONFIG, "ok", "", RESOURCES, 5.0, (4.0, 6.0), 1e-3, 0.25),
+    Trial(CONFIG, "ok", "", RESOURCES, 5.0, (4.0, 6.0), 1e-3, 0.25, 0.06),
     Trial(CONFIG, "compile_failed", "UB overflow", Resources(ub_bytes=265216, planned=PLANNED)),
     *(Trial(CONFIG, outcome, "because") for outcome in OUTCOMES),  # type: ignore[arg-type]
 ]

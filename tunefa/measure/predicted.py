@@ -14,7 +14,7 @@ from typing import Literal
 from tunefa.compile import languages
 from tunefa.compile.pool import CompilePool, Pending
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
-from tunefa.costmodel import gpu as gpu_model
+from tunefa.costmodel.estimate import estimate
 from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
 from tunefa.measure import check, gate
@@ -104,11 +104,10 @@ class Predicted:
         if trial.outcome != "ok" or trial.resources is None:
             return trial
         case, arch = self.case, gpu(self.case.arch)
-        tiling = case.tiling(trial.config)
-        prediction = gpu_model.predict(case.workload, arch, case.device, tiling, trial.resources)
-        if math.isinf(prediction.time_us):
+        expected = estimate(case, trial.config, trial.resources)
+        if math.isinf(expected.time_us):
             return replace(trial, outcome="refused", reason=_too_large(trial.resources, arch))
-        return replace(trial, predicted_us=prediction.time_us)
+        return replace(trial, predicted_us=expected.time_us, predicted_sd=expected.sd)
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tunefa.costmodel.expected_time import expected_us
+from tunefa.costmodel.estimate import expected_us
 from tunefa.errors import TunefaError
 from tunefa.spec.arch import Arch, Device
 from tunefa.spec.kernel import Kernel

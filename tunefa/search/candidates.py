@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefa.compile import languages
-from tunefa.costmodel.expected_time import expected_us
+from tunefa.costmodel.estimate import expected_us
 from tunefa.errors import TunefaError
 from tunefa.measure import npu as npu_objectives
 from tunefa.search.request import Request

@@ -80,6 +80,8 @@ class Trial:
     error: float | None = None
     """Relative error against the reference, ||out - ref|| / ||ref||."""
     compile_s: float | None = None
+    predicted_sd: float | None = None
+    """The standard deviation of log(measured time / `predicted_us`)."""
 
     @property
     def median_us(self) -> float | None:

@@ -54,6 +54,10 @@ _TRIAL: Mapping[str, tuple[Check, str]] = {
     "samples_us": (lambda v: isinstance(v, list) and all(map(_is_time, v)), "positive numbers"),
     "error": (_or_null(_is_error), "a number of at least 0 or null"),
     "compile_s": (_or_null(lambda v: _is_number(v) and v >= 0), "a number of at least 0 or null"),
+    "predicted_sd": (
+        _or_null(lambda v: _is_number(v) and v >= 0),
+        "a number of at least 0 or null",
+    ),
 }
 _RESOURCES: Mapping[str, tuple[Check, str]] = {
     each.name: (_or_null(_is_size), "a whole number of at least 0 or null")

@@ -1,4 +1,4 @@
-"""tunefa/costmodel/expected_time.py: the model of a case's chip, given what its space says."""
+"""tunefa/costmodel/estimate.py: the model of a case's chip, given what its space says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunefa.costmodel import gpu, npu
-from tunefa.costmodel.expected_time import expected_us
+from tunefa.costmodel.estimate import expected_us
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
