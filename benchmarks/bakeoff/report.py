@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import markdown
 from benchmarks.bakeoff.runs import LIMIT, TARGETS, Course, Reached
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-_MARKS = re.compile(r"(?<=<!-- bakeoff -->\n).*?(?=<!-- end of bakeoff -->)", re.DOTALL)
 _MAIN = TARGETS.index(0.02)
 _HEADS = [f"within {target:.0%}" for target in TARGETS]
 
@@ -124,9 +123,11 @@ class Report:
 
     def filled(self, page: str) -> str:
         """Returns the page with new tables between its marks."""
-        made = "\n".join(f"{title}:\n\n{_markdown(rows)}" for title, rows in self._tables().items())
+        made = "\n".join(
+            f"{title}:\n\n{markdown.table(rows)}" for title, rows in self._tables().items()
+        )
         used = ", ".join(f"{name} {number}" for name, number in self.versions.items())
-        return _MARKS.sub(lambda _: f"\n{made}\nMade with {used}.\n\n", page)
+        return markdown.filled(page, "bakeoff", f"{made}\nMade with {used}.\n")
 
     def pooled(self, strategy: str) -> list[float]:
         """The evaluations to reach 2 %, of every run of a strategy."""
@@ -165,12 +166,6 @@ class Report:
             found = {result.landscape: result.shown(_MAIN) for result in self.of(name)}
             rows.append([name, *(found[each.landscape] for each in self.landscapes)])
         return rows
-
-
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(rows[0]) - 1)]
-    lines = [rows[0], rule, *rows[1:]]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _count(evaluations: float, limit: int) -> str:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import markdown
 from benchmarks.forward.workloads import TITLES
 from tunefa.spec.workload import Workload
 
@@ -97,7 +98,7 @@ def _cells(row: Row, names: Sequence[str]) -> list[str]:
     rates = [_rate(row.tflops.get(name), best) for name in names]
     ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
     mhz, watts = (_span(row.device.get(key)) for key in ("sm_mhz", "power_w"))
-    return [_short(row.workload), *rates, ratio, mhz, watts]
+    return [markdown.short(row.workload), *rates, ratio, mhz, watts]
 
 
 def _rate(tflops: float | None, best: float) -> str:
@@ -111,17 +112,6 @@ def _span(readings: Sequence[int] | None) -> str:
     return "–".join(map(str, dict.fromkeys(readings or ())))
 
 
-def _short(workload: Workload) -> str:
-    """The parts of a workload that differ within a table."""
-    heads = f"h{workload.heads}"
-    heads += f"/{workload.heads_kv}" if workload.group > 1 else ""
-    lengths = f"s{workload.seqlen_q}"
-    if workload.seqlen_q != workload.seqlen_k:
-        lengths = f"q{workload.seqlen_q} k{workload.seqlen_k}"
-    _, _, tail = str(workload).partition(f"_k{workload.seqlen_k}_")
-    return f"b{workload.batch} {heads} {lengths} {tail.replace('_bf16', '').replace('_', ' ')}"
-
-
 def _remarks(rows: Sequence[Row]) -> Iterable[str]:
     """Yields the summary, then which rows were disturbed and which contestants are left out."""
     ratios = [row.ratio for row in rows if row.ratio is not None]
@@ -133,9 +123,9 @@ def _remarks(rows: Sequence[Row]) -> Iterable[str]:
     missing: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, why in row.left_out.items():
-            missing.setdefault((name, why), []).append(_short(row.workload))
+            missing.setdefault((name, why), []).append(markdown.short(row.workload))
         if row.device.get("disturbance"):
-            yield f"Disturbed: {_short(row.workload)}, {row.device['disturbance']}."
+            yield f"Disturbed: {markdown.short(row.workload)}, {row.device['disturbance']}."
     for (name, why), where in missing.items():
         places = "all" if len(where) == len(rows) else ", ".join(where)
         yield f"Without {NAMES[name]}: {places} ({why})."

@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, TimeoutError
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,8 @@ from tunefa.spec.workload import Workload
 
 COMPILE_LIMIT_S = 60.0
 """Helion lowered its limit from 60 s to 15 s and lost no best config. ptxas may take 10 s."""
+FINISH_S = 5.0
+"""Most configs of attention take 0.3 to 3 s on a machine whose cores all compile."""
 MEMORY_BYTES = 2 * 2**30
 """The resident memory that a compiler and the processes it starts may hold together. The kernels
 here take up to 0.3 GiB, with any of the three compilers for NVIDIA chips."""
@@ -88,6 +91,17 @@ class CompilePool:
         """Ends its own workers at once; then nothing can be submitted any more."""
         if not self._shared:
             self._processes.stop()
+
+    def abandon(self, pending: Iterable[Pending]) -> None:
+        """Leaves the cores idle: what was submitted and is not compiled yet is not needed.
+
+        Its own workers end at once. Shared ones finish the configs that they have begun, for
+        FINISH_S at most.
+        """
+        if not self._shared:
+            self.stop()
+        begun = [each.future for each in pending if not each.future.cancel()]
+        futures.wait(begun, FINISH_S)
 
     def submit(self, config: Config) -> Pending:
         """Starts compiling a config; `Pending.trial` waits for the result."""

@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tunefa.compile import languages
@@ -42,6 +42,8 @@ class KernelRaceResult:
     kernel: str
     """The kernel that won."""
     certificate: dict[str, Any]
+    race: Race = field(default_factory=lambda: Race(2), repr=False)
+    """The samples: its own config is racer 0, its rivals follow in their order."""
 
 
 class Bench:
@@ -117,7 +119,7 @@ class Bench:
             certificate["slower_by"] = {
                 names[i]: _plain(run.difference(i, decision.winner)) for i in losers
             }
-        return KernelRaceResult(names[decision.winner], certificate)
+        return KernelRaceResult(names[decision.winner], certificate, run)
 
     def _with_kernel(self, kernel: str) -> Bench:
         """The bench of another kernel, on the same tensors."""

@@ -137,8 +137,8 @@ class Predicted:
         return Raced(ranked)
 
     def _abandon(self) -> None:
-        """Stops the compilers and drops the configs that they have not finished."""
-        self._pool.stop()
+        """Drops the configs that the compilers have not finished, and leaves the cores idle."""
+        self._pool.abandon(self._pending)
         self._pending.clear()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tunefa.compile.workers import Workers
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import race
 from tunefa.search.budget import Budget
@@ -67,6 +68,15 @@ class Request:
         if self.replay is not None:
             return self.replay.mode
         return self.mode if self.measured else None
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes that several measured searches share: it takes seconds to start them."""
+
+    bench: Workers
+    """The one worker in which kernels run."""
+    compilers: Workers
 
 
 @dataclass(frozen=True)

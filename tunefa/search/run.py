@@ -21,7 +21,7 @@ from tunefa.measure.objective import Objective
 from tunefa.measure.predicted import Predicted
 from tunefa.search import candidates, kernel_race, loop, resume, strategies, study
 from tunefa.search.default_first import DefaultFirst
-from tunefa.search.request import Progress, Request, Result
+from tunefa.search.request import Processes, Progress, Request, Result
 from tunefa.search.state import SearchState
 from tunefa.search.strategy import Strategy
 from tunefa.search.winner import Winner
@@ -54,7 +54,10 @@ class _Part:
 
 
 def search(
-    request: Request, store: Store, on_progress: Callable[[Progress], None] = lambda _: None
+    request: Request,
+    store: Store,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    shared: Processes | None = None,
 ) -> Result:
     """Searches until the budget is used, every config is tried, or nothing gets better.
 
@@ -64,7 +67,8 @@ def search(
 
     A budget of seconds includes the race and the record's storing. Compilers that are at work when
     it ends are stopped. It is exceeded only to try the defaults: up to `budget.FLOOR_S`, and longer
-    only while no kernel has a right config.
+    only while no kernel has a right config. A measured search uses the `shared` processes, if there
+    are any, and leaves them to the next one.
 
     The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found until
     then, and is marked `interrupted`. Raises TunefaError when the rules refuse every config of
@@ -73,9 +77,10 @@ def search(
     feasible = candidates.feasible_by_kernel(request)
     candidates.check_interpreters(request)
     database = study.database(request.storage) if request.storage is not None else None
-    with resume.opened(request) as journal, _bench_process(request) as process:
+    with resume.opened(request) as journal, _bench_process(request, shared) as process:
         storage = database or study.beside(journal.path)
         state = SearchState(request, on_progress, journal, storage, process)
+        state.compilers = None if shared is None else shared.compilers
         _search_kernels(state, feasible, store)
         record = _record(state, feasible)
         stored = store.add(record) if record and request.replay is None else None
@@ -137,11 +142,11 @@ def _prepared(
     request, untried = state.request, []
     objectives = []
     for part in parts:
-        objectives.append(stack.enter_context(_objective(request, part.case, state.process)))
+        objectives.append(stack.enter_context(_objective(state, part.case)))
         if part.default is not None and all(t.config != part.default for t in part.earlier):
             untried.append((objectives[-1], part.default))
     count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
-    shared = stack.enter_context(compilers(count))
+    shared = state.compilers or stack.enter_context(compilers(count))
     for objective, default in untried:
         objective.prepare(default, shared)
     return objectives
@@ -213,19 +218,23 @@ def _race(
         state.keep(part.name, trial)
 
 
-def _bench_process(request: Request) -> AbstractContextManager[Workers | None]:
+def _bench_process(
+    request: Request, shared: Processes | None
+) -> AbstractContextManager[Workers | None]:
     """The process that times the configs of all kernels; None where nothing is measured."""
-    if request.objective == "measured":
-        return Workers(1)
-    return contextlib.nullcontext()
+    if request.objective != "measured":
+        return contextlib.nullcontext()
+    return Workers(1) if shared is None else contextlib.nullcontext(shared.bench)
 
 
-def _objective(request: Request, case: Case, process: Workers | None) -> Objective:
+def _objective(state: SearchState, case: Case) -> Objective:
     """The objective that evaluates the configs of a case."""
+    request = state.request
     if request.replay is not None:
         return replayed.Replayed(request.replay, case.kernel)
     if request.measured:
-        return measured.objective(case.arch, request.mode)(case, request.workers, process)
+        kind_of = measured.objective(case.arch, request.mode)
+        return kind_of(case, request.workers, state.process, state.compilers)
     if request.objective == "estimated":
         return Estimated(case)
     kind = Modelled if request.objective == "modelled" else Predicted

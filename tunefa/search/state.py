@@ -40,6 +40,8 @@ class SearchState:
     """The winner of each of these kernels that had a right finalist."""
     left_early: dict[str, float] = field(default_factory=dict)
     """See `Result.left_early`."""
+    compilers: Workers | None = None
+    """The processes that compile what is measured; with None, each kernel has its own."""
 
     def keep(self, kernel: str, trial: Trial) -> None:
         """Writes a trial to the journal, counts it and reports the progress."""
