@@ -189,6 +189,9 @@ def main() -> None:
     """Runs the step that the command line names."""
     made = options(sys.argv[1:])
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as `tunefa search` does, before numpy comes
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would print each search
     made.run(made)
 
 

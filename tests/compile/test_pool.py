@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +56,18 @@ def family(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     mark = f"TUNEFA_TEST_{uuid.uuid4().hex}"
     monkeypatch.setenv(mark, "1")
     yield mark
+
+
+def test_shared_compilers_finish_what_they_have_begun_and_nothing_else(faulty: Case) -> None:
+    made: list[Future[Any]] = [Future() for _ in range(3)]
+    left: Any = iter(made)
+    shared: Any = SimpleNamespace(count=1, submit=lambda *_: next(left), stop=pytest.fail)
+    pool = CompilePool(faulty, processes=shared)
+    pending = [pool.submit({"FAULT": "none"}) for _ in made]
+    made[0].set_running_or_notify_cancel()
+    threading.Timer(0.05, made[0].set_result, [("ok", None, 0.0, "")]).start()
+    pool.abandon(pending)
+    assert made[0].done() and [each.cancelled() for each in made] == [False, True, True]
 
 
 def compiled(case: Case, *faults: str, workers: int = 1) -> list[Trial]:

@@ -84,6 +84,7 @@ def test_winners_of_two_kernels_race_each_other(measured: Measured) -> None:
         assert certificate["decision"] == "the fastest of 2" and "refused" not in certificate
         [(loser, slower)] = certificate["slower_by"].items()
         assert loser != best and slower["estimate"] == pytest.approx(7.0)  # 8 us against 1
+        assert found.race.median_us(0) == (8.0 if own == 16 else 1.0)
 
 
 def test_a_disturbed_race_between_kernels_claims_nothing(
