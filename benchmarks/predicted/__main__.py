@@ -23,22 +23,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
 from benchmarks.predicted import rows
+from benchmarks.predicted.allowance import Allowance
 from benchmarks.predicted.workloads import WORKLOADS
+from tunefa.search.budget import Budget
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:  # numpy comes with it, which must not be imported before `main` sets its threads
     from benchmarks.predicted.measure import Session
 
-LEAST_S = 5.0
-"""A workload is left out if there are fewer seconds for its search."""
-BESIDE_S = 2.0
-"""Seconds that a workload takes beside its search: its tensors, checks and the race."""
 WARM_UP_S = 60.0
 """The time limit to start all processes and to compile all that was predicted."""
 
@@ -60,13 +59,20 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="DEVICE",
         help="use no record of this device, and a model that was learned without it",
     )
-    step.add_argument("--budget", type=float, default=75.0, help="seconds; default: 75")
+    step.add_argument(
+        "--budget", type=Budget.parse, default=Budget(seconds=75.0), help="default: 75s"
+    )
     step.add_argument("--workers", type=int, help="compilers at once; default: one per core")
     step.add_argument("--out", type=Path, required=True, help="append JSON lines to this file")
     step.set_defaults(run=predict)
     step = steps.add_parser("measure", help="measure what was predicted; needs the GPU")
     step.add_argument("file", type=Path, help="what `predict` has written")
-    step.add_argument("--budget", type=float, default=11.0, help="seconds of search; default: 11")
+    step.add_argument(
+        "--budget",
+        type=Budget.parse,
+        default=Budget(trials=100),
+        help="of each search: a number of trials, or a time such as 30s; default: 100",
+    )
     step.add_argument("--seconds", type=float, help="the time for all workloads; default: no limit")
     step.add_argument(
         "--workers",
@@ -85,7 +91,6 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 def predict(made: argparse.Namespace) -> None:
     """Predicts for each workload, and writes it."""
     from benchmarks.predicted.predict import Blind
-    from tunefa.search.budget import Budget
 
     without = made.learned_without and made.learned_without.device.name
     done = {each.workload for each in rows.predictions(made.out)}
@@ -94,11 +99,9 @@ def predict(made: argparse.Namespace) -> None:
         for workload in made.workloads or map(Workload.parse, WORKLOADS):
             if str(workload) in done:
                 continue
-
-            def predicted(workload: Workload = workload) -> rows.Prediction:
-                return blind.predicted(workload, Budget(seconds=made.budget), made.workers)
-
-            _written(made.out, str(workload), predicted)
+            budget = Budget(made.budget.seconds, made.budget.trials)  # its seconds count from now
+            make = partial(blind.predicted, workload, budget, made.workers)
+            _written(made.out, str(workload), make)
 
 
 def measure(made: argparse.Namespace) -> None:
@@ -109,7 +112,7 @@ def measure(made: argparse.Namespace) -> None:
     from tunefa.compile.workers import Workers
     from tunefa.search.request import Processes
 
-    started = time.monotonic()
+    allowance = Allowance(made.budget, made.seconds)
     done = {each.workload for each in rows.measurements(made.out)}
     todo = [each for each in rows.predictions(made.file) if each.workload not in done]
     target = Target.named(driver.device(0).name)
@@ -121,33 +124,24 @@ def measure(made: argparse.Namespace) -> None:
     with _home() as folder, compilers(made.workers) as pool, Workers(1) as bench:
         session = Session(target, Processes(bench, pool), folder)
         count = session.warm_up(todo, WARM_UP_S)
-        _say(f"{count} configs were compiled ahead in {time.monotonic() - started:.0f} s")
-        _measure_each(session, todo, made, started)
+        took_s = time.monotonic() - allowance.start
+        _say(f"{count} configs were compiled ahead in {took_s:.0f} s")
+        _measure_each(session, todo, made.out, allowance)
 
 
 def _measure_each(
-    session: Session, todo: Sequence[rows.Prediction], made: argparse.Namespace, started: float
+    session: Session, todo: Sequence[rows.Prediction], out: Path, allowance: Allowance
 ) -> None:
-    """Measures workloads until the time is over. If it is short, the searches share what is left
-    equally; a workload whose search would get less than LEAST_S is left out."""
-    from tunefa.search.budget import Budget
-
+    """Measures workloads until the time is over, and names those that are left out."""
     for place, each in enumerate(todo):
-        budget_s = made.budget
-        if made.seconds is not None:
-            left_s = made.seconds - (time.monotonic() - started)
-            budget_s = min(budget_s, left_s / (len(todo) - place) - BESIDE_S)
-            if budget_s < LEAST_S <= left_s - BESIDE_S:  # rather some workloads than none
-                budget_s = LEAST_S
-        if budget_s < LEAST_S:
+        budget = allowance.next(len(todo) - place)
+        if budget is None:
             left = ", ".join(other.workload for other in todo[place:])
             _say(f"the time is over, so these are left out: {left}")
             return
-
-        def measured(each: rows.Prediction = each, budget_s: float = budget_s) -> rows.Measurement:
-            return session.measured(each, Budget(seconds=budget_s))
-
-        _written(made.out, each.workload, measured)
+        began = time.monotonic()
+        _written(out, each.workload, partial(session.measured, each, budget))
+        allowance.used(budget, time.monotonic() - began)
 
 
 def table(made: argparse.Namespace) -> None:

@@ -201,4 +201,5 @@ def _used(result: Result, budget: Budget) -> dict[str, Any]:
     count: Mapping[str, int] = {
         name: sum(each.kernel == name for each in result.finished) for name in result.feasible
     }
-    return {"budget_s": budget.seconds, "elapsed_s": result.elapsed_s, "trials": dict(count)}
+    given = {"budget_s": budget.seconds, "budget_trials": budget.trials}
+    return {**given, "elapsed_s": result.elapsed_s, "trials": dict(count)}

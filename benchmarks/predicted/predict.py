@@ -96,7 +96,9 @@ class Blind:
     def _made(self, record: Record, budget: Budget) -> dict[str, Any]:
         names = ("tunefa", "model", "learned", "triton", "compiler", "date", "trials")
         versions = {name: record.provenance[name] for name in names if name in record.provenance}
-        return {"without": self.without, "budget_s": budget.seconds, **versions}
+        budgets = {"budget_s": budget.seconds, "budget_trials": budget.trials}
+        given = {name: value for name, value in budgets.items() if value is not None}
+        return {"without": self.without, **given, **versions}
 
 
 def expected(case: Case, config: Config, trial: Trial | None) -> Answer:

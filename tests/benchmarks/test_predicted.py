@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.predicted import __main__ as steps
 from benchmarks.predicted import rows, table
+from benchmarks.predicted.allowance import Allowance
 from benchmarks.predicted.predict import Blind, expected
 from benchmarks.predicted.workloads import WORKLOADS
 from tests.support.clock import Clock
@@ -101,47 +102,55 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 class Session:
-    """Measures in 10 s more than the budget has, and fails for one workload."""
+    """Each workload takes 1 s more than its budget; a trial takes 0.1 s. One workload fails."""
 
     def __init__(self, clock: Clock, fails: str = "") -> None:
         self.clock, self.fails = clock, fails
         self.budgets: list[float | None] = []
 
     def measured(self, made: rows.Prediction, budget: Budget) -> rows.Measurement:
-        self.budgets.append(budget.seconds)
-        self.clock.sleep((budget.seconds or 0.0) + 1.0)
+        self.budgets.append(budget.seconds or budget.trials)
+        self.clock.sleep((budget.seconds or 0.1 * (budget.trials or 0)) + 1.0)
         if made.workload == self.fails:
             raise ValueError("the race was lost")
         return measurement(made, 100.0)
 
 
-def run(session: Session, out: Path, seconds: float | None, count: int = 4) -> list[str]:
-    """Measures so many workloads; returns those that were written."""
-    todo: Any = [prediction("a", "b", workload=f"fwd_{place}") for place in range(count)]
-    made = steps.options(["measure", "f", "--out", str(out), "--seconds", str(seconds or 0)])
-    made.seconds = seconds
-    steps._measure_each(session, todo, made, session.clock.now)  # type: ignore[arg-type]
+def run(session: Session, out: Path, budget: str, seconds: float | None) -> list[str]:
+    """Measures four workloads; returns those that were written."""
+    todo = [prediction("a", "b", workload=f"fwd_{place}") for place in range(4)]
+    allowance = Allowance(Budget.parse(budget), seconds)
+    steps._measure_each(session, todo, out, allowance)  # type: ignore[arg-type]
     return [row.workload for row in rows.measurements(out)]
 
 
-def test_without_a_limit_each_search_has_its_budget(clock: Clock, tmp_path: Path) -> None:
-    session = Session(clock)
-    assert run(session, tmp_path / "out", None) == ["fwd_0", "fwd_1", "fwd_2", "fwd_3"]
-    assert session.budgets == [11.0] * 4
-
-
-def test_searches_share_a_time_that_is_short(clock: Clock, tmp_path: Path) -> None:
-    session, start = Session(clock), clock.now
-    assert len(run(session, tmp_path / "out", 40.0)) == 4 and clock.now - start <= 40.0
-    assert session.budgets == pytest.approx([8.0, 8.33, 8.83, 9.83], abs=0.01)
-
-
-def test_what_has_no_time_is_left_out_and_named(
-    clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("budget", "each"), [("11s", 11.0), ("100", 100)])
+def test_without_a_limit_each_search_has_its_budget(
+    clock: Clock, tmp_path: Path, budget: str, each: float
 ) -> None:
     session = Session(clock)
-    assert run(session, tmp_path / "out", 14.0) == ["fwd_0", "fwd_1"]
-    assert session.budgets == [5.0, 5.0]
+    assert run(session, tmp_path / "out", budget, None) == ["fwd_0", "fwd_1", "fwd_2", "fwd_3"]
+    assert session.budgets == [each] * 4
+
+
+@pytest.mark.parametrize(
+    ("budget", "each"), [("11s", [8.0, 8.33, 8.83, 9.83]), ("100", [100, 87, 87, 86])]
+)
+def test_searches_share_a_time_that_is_short(
+    clock: Clock, tmp_path: Path, budget: str, each: list[float]
+) -> None:
+    session, start = Session(clock), clock.now
+    assert len(run(session, tmp_path / "out", budget, 40.0)) == 4 and clock.now - start <= 40.0
+    assert session.budgets == pytest.approx(each, abs=0.01)
+
+
+@pytest.mark.parametrize(("budget", "each"), [("11s", [5.0, 5.0]), ("60", [60, 40])])
+def test_what_has_no_time_is_left_out_and_named(
+    clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str], budget: str, each: list[float]
+) -> None:
+    session = Session(clock)
+    assert run(session, tmp_path / "out", budget, 14.0) == ["fwd_0", "fwd_1"]
+    assert session.budgets == each and clock.now <= 1014.0
     assert "the time is over, so these are left out: fwd_2, fwd_3" in capsys.readouterr().err
 
 
@@ -149,7 +158,7 @@ def test_an_error_costs_one_workload(
     clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = Session(clock, fails="fwd_1")
-    assert run(session, tmp_path / "out", None, count=3) == ["fwd_0", "fwd_2"]
+    assert run(session, tmp_path / "out", "11s", None) == ["fwd_0", "fwd_2", "fwd_3"]
     assert "fwd_1: left out: ValueError: the race was lost" in capsys.readouterr().err
 
 
@@ -162,7 +171,7 @@ def test_what_was_predicted_is_not_predicted_again(
 
     monkeypatch.setattr(Blind, "predicted", predicted)
     out = tmp_path / "out.jsonl"
-    arguments = ["predict", "--device", "h200", "--learned-without", "h100", "--budget", "3"]
+    arguments = ["predict", "--device", "h200", "--learned-without", "h100", "--budget", "3s"]
     for texts in (["q64"], ["q64", "q96"]):
         monkeypatch.setattr(sys, "argv", ["predicted", *arguments, "--out", str(out), *texts])
         steps.main()
