@@ -18,8 +18,6 @@ from tunefa.search.budget import Budget
 from tunefa.search.request import Request
 from tunefa.search.strategy import SearchProblem, Strategy
 from tunefa.spec import kernel as kernels
-from tunefa.spec.space import Feasible
-from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial, identity
 from tunefa.store import landscape as landscapes
 from tunefa.store.landscape import Landscape
@@ -51,13 +49,11 @@ class Course:
     def problem(self) -> SearchProblem:
         """The problem of a search on the recorded device, with an empty store."""
         made, kernel = self.landscape, kernels.load(self.landscape.kernels[0])
-        held = {identity(trial.config) for trial in made.trials(kernel.name)}
-        case = Case(kernel, made.workload, made.target)
-        found = case.feasible()
-        here = Feasible(tuple(c for c in found.configs if identity(c) in held), found.refused)
-        request = Request(made.workload, made.target, True, (kernel,), Budget())
+        request = Request(made.workload, made.target, True, (kernel,), Budget(), replay=made)
+        case = request.case(kernel)
+        held = candidates.feasible_by_kernel(request)[kernel.name]
         known = candidates.known_configs(request, case, Store([]))
-        return candidates.search_problem(request, case, here, known, None)
+        return candidates.search_problem(request, case, held, known, None)
 
     @cached_property
     def excess(self) -> dict[tuple[object, ...], float]:

@@ -23,8 +23,8 @@ from tunefa.store import results
 from tunefa.store.record import Record
 from tunefa.store.results import Store
 
-CONFIDENCE_SDS = 1.96
-"""Standard deviations on each side of a 95 % interval of a normal distribution."""
+COVERAGE_SDS = 1.645
+"""Standard deviations on each side of a 90 % interval of a normal distribution."""
 
 
 class Without(Store):
@@ -108,5 +108,5 @@ def expected(case: Case, config: Config, trial: Trial | None) -> Answer:
     else:
         before = estimate(case, config)
         time_us, sd = before.time_us, before.sd
-    apart = math.exp(CONFIDENCE_SDS * sd)
+    apart = math.exp(COVERAGE_SDS * sd)
     return Answer(case.kernel.name, dict(config), time_us, time_us / apart, time_us * apart)

@@ -22,7 +22,7 @@ class Answer:
     config: dict[str, Any]
     expected_us: float
     low_us: float
-    """The lower end of the 95 % interval."""
+    """The lower end of the 90 % interval."""
     high_us: float
     why: str = ""
 

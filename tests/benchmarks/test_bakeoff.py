@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bakeoff import report, runs
+from benchmarks.bakeoff import report, runs, sampled
 from benchmarks.bakeoff.report import LandscapeFacts, Report, StrategyRuns
 from benchmarks.bakeoff.runs import Course, Tally
+from benchmarks.bakeoff.sampled import Row
 from tests.support.sample_landscapes import CONFIGS, compressed, trial
 from tunefa.search import candidates
 from tunefa.spec.target import Case
@@ -110,4 +111,19 @@ def test_the_page_has_the_marks() -> None:
     page = (report.DOCS / "search.md").read_text(encoding="utf-8")
     section = page.split("<!-- bakeoff -->")[1].split("<!-- end of bakeoff -->")[0]
     assert "| strategy | within 5% |" in section and "\n| auto | " in section
-    assert "| auto |" not in reports().filled(page)
+    assert "\n| auto |" not in reports().filled(page)
+
+
+def test_a_sampled_landscape_has_rows_and_a_summary(course: Course, tmp_path: Path) -> None:
+    made = sampled.rows(course.landscape.path, seeds=3)
+    assert [row.strategy for row in made] == ["auto", "prior"]
+    assert made[0].kernel == "attention_fwd_triton" and len(made[0].reached) == 3
+    assert all(1 <= (count or 0) <= len(FEW) for count in made[0].reached[0])
+    slow = Row("auto", "a", "NVIDIA H100", "b2", math.inf, 0.01, [(1, 40, None)] * 3)
+    fast = Row("auto", "a", "NVIDIA H100", "b1", 0.2, 0.02, [(1, 2, 3)] * 3)
+    lines = sampled.summary([slow, fast, made[0]]).splitlines()
+    assert lines[2] == (
+        "| a, NVIDIA H100 | auto | 2 | +1.5% | fails | 1 | 21 | > 400 | 1 | 40 (b2) |"
+    )
+    assert lines[3].startswith("| attention_fwd_triton, NVIDIA H200 | auto | 1 |")
+    assert str(fast) == "a, NVIDIA H100, b1: auto 1, 2, 3; default +2.0%, first choice +20.0%"

@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.fake_objective import KERNEL, request, user_store
 from tests.support.sample_landscapes import CONFIGS, compressed, raced, trial
 from tunefa.measure.replayed import Replayed
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.search.request import Result
-from tunefa.spec.trial import Trial
+from tunefa.spec.trial import Trial, identity
 from tunefa.store import failures, journal, landscape
 
 FEW = CONFIGS[:40]
@@ -38,10 +40,16 @@ def test_a_replayed_search_finds_the_best_and_keeps_nothing(tmp_path: Path) -> N
     assert "replayed" in (result.record.certificate or {})["decision"]
 
 
-def test_what_the_landscape_does_not_hold_is_refused(tmp_path: Path) -> None:
-    result = replay([trial(FEW[0], 100.0)], tmp_path)
-    outcomes = [f.trial.outcome for f in result.finished]
-    assert outcomes.count("ok") == 1 and outcomes.count("refused") == len(FEW)
+@pytest.mark.parametrize("strategy", ["grid", "auto"])
+def test_what_the_landscape_does_not_hold_is_not_tried(tmp_path: Path, strategy: str) -> None:
+    """A sampled landscape holds a part of the space, perhaps without the default."""
+    held = FEW[1:9:2]
+    result = replay([trial(config, 100.0) for config in held], tmp_path, strategy=strategy)
+    assert {identity(f.trial.config) for f in result.finished} == set(map(identity, held))
+    assert all(f.trial.outcome == "ok" for f in result.finished)
+    (found,) = result.feasible.values()
+    missing = found.refused["the landscape that is replayed must hold the config"]
+    assert missing == len(CONFIGS) - len(held)
 
 
 def test_the_recorded_race_decides_and_not_the_screening(tmp_path: Path) -> None:

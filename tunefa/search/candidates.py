@@ -21,9 +21,11 @@ from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, identity
 from tunefa.store import lookup
+from tunefa.store.landscape import Landscape
 from tunefa.store.results import Store
 
 _SAME = "the config must not compile to the same code as another one"
+_HELD = "the landscape that is replayed must hold the config"
 
 
 def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
@@ -47,11 +49,14 @@ def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
 def _feasible(request: Request, case: Case) -> Feasible:
     """The configs of a kernel that the rules allow.
 
-    Where nothing is timed, configs that compile to one program count once: the first of them.
+    Where nothing is timed, configs that compile to one program count once: the first of them. A
+    replay has those that were recorded, as a landscape may be a sample of the space.
     """
     timed = request.measured or request.replay is not None
     space = case.kernel.space if timed else case.kernel.space.untimed()
     found = space.feasible(case.workload, case.arch)
+    if request.replay is not None:
+        return _held(request.replay, case.kernel.name, found)
     key = getattr(languages.load(case.kernel.language), "trial_key", None)
     if key is None or timed:
         return found
@@ -64,6 +69,14 @@ def _feasible(request: Request, case: Case) -> Feasible:
                 distinct[identity(config)] = config  # its compilation says why
     same = len(found.configs) - len(distinct)
     return Feasible(tuple(distinct.values()), {**found.refused, _SAME: same})
+
+
+def _held(landscape: Landscape, kernel: str, found: Feasible) -> Feasible:
+    """The feasible configs that a landscape holds."""
+    held = {identity(trial.config) for trial in landscape.trials(kernel)}
+    configs = tuple(config for config in found.configs if identity(config) in held)
+    missing = len(found.configs) - len(configs)
+    return Feasible(configs, {**found.refused, **({_HELD: missing} if missing else {})})
 
 
 def check_interpreters(request: Request) -> None:
