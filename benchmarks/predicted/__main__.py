@@ -59,33 +59,32 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="DEVICE",
         help="use no record of this device, and a model that was learned without it",
     )
-    step.add_argument(
-        "--budget", type=Budget.parse, default=Budget(seconds=75.0), help="default: 75s"
-    )
-    step.add_argument("--workers", type=int, help="compilers at once; default: one per core")
-    step.add_argument("--out", type=Path, required=True, help="append JSON lines to this file")
+    _shared(step, Budget(seconds=75.0), os.cpu_count() or 1)
     step.set_defaults(run=predict)
     step = steps.add_parser("measure", help="measure what was predicted; needs the GPU")
     step.add_argument("file", type=Path, help="what `predict` has written")
-    step.add_argument(
-        "--budget",
-        type=Budget.parse,
-        default=Budget(trials=100),
-        help="of each search: a number of trials, or a time such as 30s; default: 100",
-    )
     step.add_argument("--seconds", type=float, help="the time for all workloads; default: no limit")
-    step.add_argument(
-        "--workers",
-        type=int,
-        default=max(1, (os.cpu_count() or 1) - 2),
-        help="compilers at once; default: one per core but two",
-    )
-    step.add_argument("--out", type=Path, required=True, help="append JSON lines to this file")
+    _shared(step, Budget(trials=100), max(1, (os.cpu_count() or 1) - 2))
     step.set_defaults(run=measure)
     step = steps.add_parser("table", help="write the tables into docs/model.md")
     step.add_argument("files", nargs="+", type=Path, help="what `measure` has written")
     step.set_defaults(run=table)
     return parser.parse_args(arguments)
+
+
+def _shared(step: argparse.ArgumentParser, budget: Budget, workers: int) -> None:
+    """Adds the options of both steps that search."""
+    step.add_argument(
+        "--budget",
+        type=Budget.parse,
+        default=budget,
+        help="of each search: a time such as 75s, or a number of trials; "
+        f"default: {budget.trials or f'{budget.seconds:g}s'}",
+    )
+    step.add_argument(
+        "--workers", type=int, default=workers, help=f"compilers at once; default: {workers}"
+    )
+    step.add_argument("--out", type=Path, required=True, help="append JSON lines to this file")
 
 
 def predict(made: argparse.Namespace) -> None:

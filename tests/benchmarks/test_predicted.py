@@ -166,12 +166,13 @@ def test_what_was_predicted_is_not_predicted_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def predicted(self: Blind, workload: Workload, budget: Budget, workers: Any) -> rows.Prediction:
-        assert (budget.seconds, workers, self.without) == (3.0, None, "NVIDIA H100 80GB HBM3")
+        assert (budget.seconds, workers, self.without) == (3.0, 2, "NVIDIA H100 80GB HBM3")
         return prediction("a", "b", workload=str(workload))
 
     monkeypatch.setattr(Blind, "predicted", predicted)
     out = tmp_path / "out.jsonl"
     arguments = ["predict", "--device", "h200", "--learned-without", "h100", "--budget", "3s"]
+    arguments += ["--workers", "2"]
     for texts in (["q64"], ["q64", "q96"]):
         monkeypatch.setattr(sys, "argv", ["predicted", *arguments, "--out", str(out), *texts])
         steps.main()
