@@ -29,11 +29,15 @@ _HELD = "the landscape that is replayed must hold the config"
 
 
 def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
-    """The configs that the rules allow, by kernel.
+    """The configs that the rules allow, by kernel. A replay has those of them that were recorded,
+    as a landscape may be a sample of the space.
 
     Raises TunefaError with each rule's refusals where no kernel has a feasible config.
     """
     feasible = {kernel.name: _feasible(request, request.case(kernel)) for kernel in request.kernels}
+    if request.replay is not None:
+        replay = request.replay
+        feasible = {name: _held(replay, name, found) for name, found in feasible.items()}
     if any(found.configs for found in feasible.values()):
         return feasible
     refusals = "; ".join(
@@ -49,14 +53,11 @@ def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
 def _feasible(request: Request, case: Case) -> Feasible:
     """The configs of a kernel that the rules allow.
 
-    Where nothing is timed, configs that compile to one program count once: the first of them. A
-    replay has those that were recorded, as a landscape may be a sample of the space.
+    Where nothing is timed, configs that compile to one program count once: the first of them.
     """
     timed = request.measured or request.replay is not None
     space = case.kernel.space if timed else case.kernel.space.untimed()
     found = space.feasible(case.workload, case.arch)
-    if request.replay is not None:
-        return _held(request.replay, case.kernel.name, found)
     key = getattr(languages.load(case.kernel.language), "trial_key", None)
     if key is None or timed:
         return found
