@@ -114,7 +114,7 @@ def test_the_page_has_the_marks() -> None:
     assert "\n| auto |" not in reports().filled(page)
 
 
-def test_a_sampled_landscape_has_rows_and_a_summary(course: Course, tmp_path: Path) -> None:
+def test_a_sampled_landscape_has_rows_and_a_summary(course: Course) -> None:
     made = sampled.rows(course.landscape.path, seeds=3)
     assert [row.strategy for row in made] == ["auto", "prior"]
     assert made[0].kernel == "attention_fwd_triton" and len(made[0].reached) == 3
