@@ -11,7 +11,7 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test ascend-compiler test-ascend test-attacks lint mutants bench-search venv clean
+.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks lint mutants bench-search venv clean
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=python3.12]"
@@ -27,13 +27,19 @@ search: $(READY) ## search without a GPU for the default workload; ARGS="--arch 
 
 # Tests of one file share what they compile, so they stay in one process. In the order of the files,
 # long ones are not left for the end. What needs Huawei's compiler is skipped where that cannot come.
+# The tests start hundreds of processes: without bytecode each would compile all that it imports.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY) ## ruff, mypy and all tests; fetches Huawei's compiler once, about 200 MB, if it can
-	@$(MAKE) --no-print-directory --jobs=2 lint ascend-compiler
+	@$(MAKE) --no-print-directory --jobs=3 lint ascend-compiler bytecode
 	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 ascend-compiler: $(READY)
 	@TUNEFA_HOME=$(ASCEND) $(VENV)/bin/tunefa ascend setup || \
 	  echo "the tests with Huawei's compiler will be skipped" >&2
+
+# Beside mypy, which uses one core. Otherwise every worker of pytest compiles all tests at once.
+bytecode: $(READY)
+	@$(VENV)/bin/python -m pytest --collect-only --quiet >/dev/null || true
 
 test-ascend: $(READY) ## of these the ones with Huawei's real compiler
 	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/tunefa ascend setup

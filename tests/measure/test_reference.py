@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
@@ -90,6 +89,8 @@ def test_is_the_definition(
 def test_causal_is_bottom_right() -> None:
     q, k, v = inputs(4, 4, 13, 29, 16, 16)
     out, _ = attention(AttentionInputs(q, k, v, True, SCALE))
+    from torch.nn.attention.bias import causal_lower_right  # imports torch._dynamo
+
     mask = causal_lower_right(13, 29)
     right = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=SCALE)
     torch.testing.assert_close(out, right)
