@@ -42,7 +42,7 @@ def landscape_us(config: Config) -> float:
 
 
 FEASIBLE = feasible()
-SMALL = FEASIBLE[::25]
+SMALL = FEASIBLE[::40]
 
 
 def problem(
