@@ -25,8 +25,8 @@ search: $(READY) ## search without a GPU for the default workload; ARGS="--arch 
 	@"$(TUNEFA)" search $(ARGS) $(SEQLEN)
 	@echo 'Without make: $(TUNEFA), or after ". $(TUNEFA:tunefa=activate)" just tunefa' >&2
 
-# Tests of one file share what they compile, so they stay in one process. In the order of the files,
-# long ones are not left for the end. What needs Huawei's compiler is skipped where that cannot come.
+# Tests of one file share what they compile, so they stay in one process. Files with slow tests come
+# first (tests/conftest.py). What needs Huawei's compiler is skipped where that cannot come.
 # The tests start hundreds of processes: without bytecode each would compile all that it imports.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY) ## ruff, mypy and all tests; fetches Huawei's compiler once, about 200 MB, if it can

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 
 # Before numpy and torch are imported: on small matrices, threads wait for each other more than they
 # compute (Optuna's Gaussian process took ten times as long on two busy cores).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support import cuda_on_cpu
 from tests.support.clock import Clock
 from tests.support.fake_device import Device, FakeStopwatch, InProcess, Unwatched
 from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage, is_aligned, on_cpu
@@ -132,6 +135,22 @@ def measured(device: Device) -> Iterator[Measured]:
     objective = InProcess(Case(kernel, WORKLOAD, TARGET), 1)
     with objective:
         yield objective
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the folder in which the processes of this session share what they compile for the CPU;
+    the workers of xdist have it in their environment."""
+    if cuda_on_cpu.SHARED not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="tunefa-cuda-on-cpu-")
+        os.environ[cuda_on_cpu.SHARED] = folder.name
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(partial(os.environ.__delitem__, cuda_on_cpu.SHARED))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts files with slow tests first: one of them at the end would leave other workers idle."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import fcntl
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -36,6 +38,8 @@ from tunefa.spec.workload import Workload
 
 FOLDER = Path(__file__).resolve().parent
 COMPILER = shutil.which("g++")
+SHARED = "TUNEFA_TESTS_CUDA_ON_CPU"
+"""The environment variable that names a folder for the processes of one session."""
 _OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-iquote", str(FOLDER))
 _SHARED_MEMORY = re.compile(r"extern __shared__ [^;]*?(\w+)\[\];")
 _CLUSTER = re.compile(r"__cluster_dims__\((\d+), 1, 1\)")
@@ -143,14 +147,18 @@ def _preprocessed(source: Path, defines: dict[str, Any]) -> str:
 
 @functools.cache
 def _machine() -> list[Path]:
-    """Compiles what all programs share, once: their header, then object files."""
-    folder = Path(_folder().name)
+    """Compiles what all programs share, once a session: their header, then object files."""
+    folder = Path(os.environ.get(SHARED) or _folder().name)
+    sources = sorted(FOLDER.glob("*.cc"))
     header = folder / "cuda.h"  # of which the compiler reads cuda.h.gch
-    _run(*_OPTIONS, "-x", "c++-header", FOLDER / header.name, "-o", f"{header}.gch")
-    made = [header]
-    for source in sorted(FOLDER.glob("*.cc")):
-        made.append(folder / f"{source.stem}.o")
-        _run(*_OPTIONS, "-include", header, "-c", source, "-o", made[-1])
+    made = [header, *(folder / f"{source.stem}.o" for source in sources)]
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _run(*_OPTIONS, "-x", "c++-header", FOLDER / header.name, "-o", f"{header}.gch")
+            for source, target in zip(sources, made[1:], strict=True):
+                _run(*_OPTIONS, "-include", header, "-c", source, "-o", target)
+            (folder / "complete").touch()
     return made
 
 
