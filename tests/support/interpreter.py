@@ -72,12 +72,12 @@ def covering(case: Case) -> list[dict[str, Any]]:
 def thinned(cases: Iterable[Case]) -> Iterator[tuple[Case, dict[str, Any]]]:
     """Yields (case, config) of `covering`, without most repetitions.
 
-    Beyond the first three of a case, a config is left out whose values have all run three times.
+    Beyond the first two of a case, a config is left out whose values have all run twice.
     """
     runs: Counter[tuple[str, Any]] = Counter()
     for case in cases:
         for place, config in enumerate(covering(case)):
-            if place < 3 or min(runs[item] for item in config.items()) < 3:
+            if place < 2 or min(runs[item] for item in config.items()) < 2:
                 runs.update(config.items())
                 yield case, config
 
