@@ -69,23 +69,35 @@ class Landscape:
         last = self.last.get(key)
         return last if last is not self.first.get(key) else None
 
-    def excess(self, kernel: str) -> dict[tuple[object, ...], float]:
-        """Returns how much slower each correct config is than the best: 0.02 is 2 %, the best is 0.
+    def times_us(self, kernel: str) -> dict[tuple[object, ...], float]:
+        """Returns the time of each correct config in us, as if each had been screened only.
 
         Configs in the last race are compared with its leader round by round, because a device's
         clocks drift during a race, and a config that was dropped early ran only at its beginning.
-        The other configs have screened times only. These are scaled by the median of (time in the
-        race, relative to the leader) / (screened time) over the configs in the race.
+        The other configs have screened times only. The median of (time in the race, relative to the
+        leader) / (screened time) over the configs in the race is the scale of the two.
         """
+        relative, scale = self._relative(kernel)
+        return {config: by / scale for config, by in relative.items()}
+
+    def excess(self, kernel: str) -> dict[tuple[object, ...], float]:
+        """Returns how much slower each correct config is than the best: 0.02 is 2 %, the best is 0.
+
+        The times are those of `times_us`.
+        """
+        relative, _ = self._relative(kernel)
+        best = min(relative.values(), default=1.0)
+        return {config: by / best - 1.0 for config, by in relative.items()}
+
+    def _relative(self, kernel: str) -> tuple[dict[tuple[object, ...], float], float]:
+        """Returns each correct config's time relative to the race's leader, and that of 1 us."""
         own = {key[1]: trial for key, trial in self.last.items() if key[0] == kernel}
         screened = {c: self.first[kernel, c].median_us for c, t in own.items() if t.outcome == "ok"}
         times = {config: us for config, us in screened.items() if us is not None}
         ran = {c: own[c].samples_us for c in times if (kernel, c) in self.racers}
         raced = _against_leader({config: samples for config, samples in ran.items() if samples})
         scale = median([by / times[config] for config, by in raced.items()] or [1.0])
-        relative = {config: raced.get(config, us * scale) for config, us in times.items()}
-        best = min(relative.values(), default=1.0)
-        return {config: by / best - 1.0 for config, by in relative.items()}
+        return {config: raced.get(config, us * scale) for config, us in times.items()}, scale
 
 
 def _against_leader(
