@@ -65,6 +65,21 @@ def test_another_model_of_time_is_named() -> None:
     assert provenance.drift(of_npu, NOW) == []
 
 
+def test_another_learned_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = ["new"]
+    monkeypatch.setattr(provenance, "learned_id", lambda objective, arch: now[0])
+    made = {**THEN, "model": GPU_MODEL_VERSION}
+    assert provenance.drift(predicted(provenance={**made, "learned": "new"}), NOW) == []
+    for then in ({}, {"learned": "old"}):
+        was = then.get("learned", "nothing")
+        record = predicted(provenance={**made, **then})
+        said = [f"what the model had learned {was} -> new"]
+        assert provenance.drift(record, NOW) == said
+    of_older = predicted(provenance={**THEN, "model": 99, "learned": "old"})
+    assert provenance.drift(of_older, NOW) == [f"model of time 99 -> {GPU_MODEL_VERSION}"]
+    assert provenance.drift(measured(provenance=THEN), NOW) == []
+
+
 def test_the_driver_has_no_part_in_what_was_predicted() -> None:
     record = predicted(provenance={**THEN, "driver": "560.0", "model": GPU_MODEL_VERSION})
     assert provenance.drift(record, NOW) == []

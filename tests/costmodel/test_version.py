@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from tunefa.costmodel import gpu, npu
-from tunefa.costmodel.version import GPU_MODEL_VERSION, NPU_MODEL_VERSION, model_version
+from tunefa.costmodel import gpu, learned, npu
+from tunefa.costmodel.version import (
+    GPU_MODEL_VERSION,
+    NPU_MODEL_VERSION,
+    learned_id,
+    model_version,
+    provenance,
+)
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.tiling import NpuTiling, Tiling
@@ -74,6 +81,27 @@ def test_predictions_of_a_version_do_not_change() -> None:
     why = "predictions changed: count the model's version up, and write the new times down under it"
     assert gpu_times() == pytest.approx(GPU_PREDICTIONS[GPU_MODEL_VERSION], rel=1e-6), why
     assert npu_times() == pytest.approx(NPU_PREDICTIONS[NPU_MODEL_VERSION], rel=1e-6), why
+
+
+def test_the_id_of_what_was_learned_is_one_for_all_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids: dict[str, str] = {}
+
+    def load(kernel: str, arch: str) -> SimpleNamespace | None:
+        return SimpleNamespace(id=ids[kernel]) if arch == "sm90" and kernel in ids else None
+
+    monkeypatch.setattr(learned, "load", load)
+    seen = {learned_id("predicted", "sm90")}
+    assert seen == {None}
+    for name, own in (("triton", "1"), ("cuda_sm90", "2"), ("triton", "3")):
+        ids[f"attention_fwd_{name}"] = own
+        seen.add(learned_id("predicted", "sm90"))
+    assert len(seen) == 4
+    now = learned_id("predicted", "sm90")
+    assert provenance("predicted", "sm90") == {"model": GPU_MODEL_VERSION, "learned": now}
+    assert provenance("predicted", "sm80") == {"model": GPU_MODEL_VERSION}
+    assert learned_id("measured", "sm90") is None and provenance("measured", "sm90") == {}
 
 
 def test_what_is_measured_has_no_model() -> None:

@@ -6,6 +6,7 @@ The objective is a fake here; tests/cli/test_search_resume.py kills a search tha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from tests.support.fake_objective import KERNEL, Fake, Seen, by_tile, request, user_store
 from tests.support.own_kernels import OwnKernels
+from tunefa.costmodel import version
 from tunefa.errors import TunefaError
 from tunefa.measure import measured
 from tunefa.search import resume, strategies
@@ -237,6 +239,29 @@ def test_trials_of_an_older_model_of_time_are_not_continued(fake: type[Fake]) ->
     found = resume.find(request())
     assert found.path is None or found.path != first.journal
     assert "its model was None and is" in found.message
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        (None, "new", "its learned was None and is new"),
+        ("old", "new", "its learned was old and is new"),
+        ("old", None, r"its times are from a learned model \(old\) that is not there now"),
+    ],
+)
+def test_trials_of_another_learned_model_are_not_continued(
+    fake: type[Fake],
+    monkeypatch: pytest.MonkeyPatch,
+    then: str | None,
+    now: str | None,
+    said: str,
+) -> None:
+    monkeypatch.setattr(version, "learned_id", lambda objective, arch: then)
+    path = searched(request()).journal
+    assert resume.find(request()).path == path
+    monkeypatch.setattr(version, "learned_id", lambda objective, arch: now)
+    found = resume.find(request())
+    assert found.path is None and re.search(said, found.message)
 
 
 def test_configs_that_the_rules_refuse_by_now_are_left_out(fake: type[Fake]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.predicted_case import KERNEL, SM90, WORKLOAD, ok
+from tunefa.costmodel import version
 from tunefa.costmodel.version import GPU_MODEL_VERSION
 from tunefa.search.winner import Winner
 from tunefa.spec.trial import MemoryPlan, Resources, Trial
@@ -40,6 +41,18 @@ def test_a_prediction_keeps_the_version_of_its_model() -> None:
     assert said["model"] == GPU_MODEL_VERSION
     of_device = Winner(KERNEL, RIGHT, None, "eager").record(WORKLOAD, SM90, "NVIDIA H200", {})
     assert "model" not in of_device.provenance
+
+
+def test_a_prediction_keeps_the_id_of_what_its_model_had_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(version, "learned_id", lambda objective, arch: f"{objective} {arch}")
+    won = Winner(KERNEL, RIGHT, None, None)
+    assert won.record(WORKLOAD, SM90, None, {}).model == (GPU_MODEL_VERSION, "predicted sm90")
+    assert "learned" not in won.record(WORKLOAD, SM90, "NVIDIA H200", {}).provenance
+    nothing = lambda objective, arch: None  # noqa: E731
+    monkeypatch.setattr(version, "learned_id", nothing)
+    assert "learned" not in won.record(WORKLOAD, SM90, None, {}).provenance
 
 
 def test_what_a_compiler_changed_is_in_the_record_and_its_plans_are_not() -> None:

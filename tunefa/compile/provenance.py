@@ -10,7 +10,7 @@ from typing import Any
 
 from tunefa._version import __version__
 from tunefa.compile import languages
-from tunefa.costmodel.version import model_version
+from tunefa.costmodel.version import learned_id, model_version
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
@@ -75,6 +75,10 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
         changed.append(f"driver {drivers[0]} -> {drivers[1]}")
     if (model := model_version(record.objective)) not in (None, record.model_version):
         changed.append(f"model of time {record.model_version or 'without a version'} -> {model}")
+    elif record.objective == "predicted":
+        then, here = record.model[1], learned_id(record.objective, record.arch)
+        if then != here:
+            changed.append(f"what the model had learned {then or 'nothing'} -> {here or 'nothing'}")
     if record.source_hash != now["source_hash"]:
         changed.insert(0, f"the source of {record.kernel} changed")
     return changed

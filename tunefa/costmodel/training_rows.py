@@ -112,9 +112,7 @@ def of_user() -> TrainingRows:
     return TrainingRows(found.rows, found.left_out, tuple(unread))
 
 
-def _collected(
-    paths: Sequence[Path], loaded: Callable[[Path], list[Landscape]]
-) -> TrainingRows:
+def _collected(paths: Sequence[Path], loaded: Callable[[Path], list[Landscape]]) -> TrainingRows:
     every = [each for path in paths for each in loaded(path)]
     every.sort(key=lambda held: (held.mode == "graph", _date(held)), reverse=True)
     rows: dict[tuple[object, ...], Row] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa.compile import provenance
-from tunefa.costmodel.version import model_version
+from tunefa.costmodel import version
 from tunefa.errors import TunefaError
 from tunefa.search.request import Request
 from tunefa.search.strategy import Strategy
@@ -69,8 +69,7 @@ def asked(path: Path) -> Asked:
 def header(request: Request) -> dict[str, Any]:
     """The first line of a journal: the question of the search, and its versions."""
     replay = request.replay
-    model = model_version(request.objective)
-    more = {} if model is None else {"model": model}
+    more = version.provenance(request.objective, request.target.arch.name)
     made = {
         k.name: replay.provenance[k.name] if replay else {**provenance.of(k), **more}
         for k in request.kernels
@@ -199,6 +198,8 @@ def _why_not(held: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
         for name in now:
             if name != "date" and then.get(name) != now[name]:
                 return f"{kernel} has changed: its {name} was {then.get(name)} and is {now[name]}"
+        if "learned" in then and "learned" not in now:
+            return f"its times are from a learned model ({then['learned']}) that is not there now"
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tunefa.compile import languages, provenance
 from tunefa.costmodel.ranking import rank_us
-from tunefa.costmodel.version import model_version
+from tunefa.costmodel import version
 from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Mode, Trial, time_us
@@ -63,16 +63,11 @@ class Winner:
             mode=self.mode,
             provenance={
                 **provenance.of(self.kernel),
-                **self._model(device_name),
+                **({} if device_name else version.provenance(self.objective, arch.name)),
                 **notes,
                 "check": self._check(device_name),
             },
         )
-
-    def _model(self, device_name: str | None) -> dict[str, Any]:
-        """The version of the model that predicted the time; empty if it was measured."""
-        version = model_version(self.objective) if device_name is None else None
-        return {} if version is None else {"model": version}
 
     def _check(self, device_name: str | None) -> str:
         """How it was checked, or why it was not."""

@@ -58,8 +58,9 @@ class Record:
     certificate: dict[str, Any] | None
     """How close to the best config of the space this one is, by the race; None without a race."""
     provenance: dict[str, Any]
-    """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check; and
-    model, the version of the model that predicted the time, if nothing was measured."""
+    """tunefa, triton, torch, compiler, driver, source_hash, date (ISO-8601 UTC), trials, check. If
+    nothing was measured, also model, the version of the model that predicted the time, and learned,
+    the id of what it had learned from measurements, if it had."""
     mode: Mode | None = None
     """How launches were timed, see `tunefa.spec.trial.Mode`; None if nothing was measured. Older
     measured records have no mode: they were timed as graphs."""
@@ -133,12 +134,19 @@ class Record:
         return version if type(version) is int else 0
 
     @property
+    def model(self) -> tuple[int, str | None]:
+        """The model that predicted its time: `model_version`, and the id of what it had learned
+        from measurements, None if nothing. Times of different models are not comparable."""
+        learned = None if self.objective == "measured" else self.provenance.get("learned")
+        return self.model_version, learned if isinstance(learned, str) else None
+
+    @property
     def rank(self) -> tuple[bool, bool, bool, int, float, float]:
         """The sort key, the best first.
 
         Measured before others, compiled before estimated, eager before graph, the newest model of
-        time first, then the lowest median, then the newest. So times are compared only if one model
-        predicted both.
+        time first, then the lowest median, then the newest. Times of one version are comparable only
+        if the model had learned the same: `results.current` leaves out all others.
         """
         measured, estimated = self.objective == "measured", self.objective == "estimated"
         graph, model = self.mode == "graph", -self.model_version

@@ -16,7 +16,7 @@ from pathlib import Path
 from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.spec import strict_yaml
-from tunefa.store import document, trust
+from tunefa.store import document, predictors, trust
 from tunefa.store.record import Record
 
 
@@ -116,8 +116,10 @@ def current(records: Sequence[Record]) -> list[Record]:
     measured records the newest counts: searches and `tunefa verify` race the stored configs again,
     and an older time may be lower only because of an older driver or compiler. Of records that were
     not measured, those of the newest model of time count, then the newest; of those with the same
-    versions, the lowest time.
+    versions, the lowest time. Predictions of other models than the newest record's are left out,
+    those of other kernels, too (see `tunefa.store.predictors`).
     """
+    records = predictors.of_newest_model(records)
     standing: dict[tuple[object, ...], Record] = {}
     for record in records:
         held = standing.setdefault(question(record), record)
@@ -146,7 +148,7 @@ def _versions(record: Record) -> list[object]:
     """Returns the versions that a predicted time depends on: cost model, kernel and compiler."""
     made = record.provenance
     return [
-        record.model_version,
+        *record.model,
         record.source_hash,
         *(made.get(name) for name in ("tunefa", "triton", "compiler")),
     ]
