@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "rm": "Remove records from this machine's store.",
     "prune": "Remove the records that nothing uses any more from this machine's store.",
     "verify": "Time stored winners again on the GPU of this machine, after an upgrade.",
+    "learn": "Learn from measured trials how long configs take.",
     "space": "Show a kernel's search space, and how many configs its rules allow.",
     "explain": "Show what limits the speed of a config, with the arithmetic.",
     "ascend": "Install the compiler for Huawei's NPUs.",

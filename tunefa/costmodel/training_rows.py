@@ -153,10 +153,9 @@ def _why_not(held: Landscape, kernel: str) -> str | None:
 def _rows(held: Landscape, kernel: str, left_out: Counter[str]) -> Iterator[Row]:
     case = Case(kernels.load(kernel), held.workload, held.target)
     times = held.times_us(kernel)
-    named = {parameter.name for parameter in case.kernel.space.parameters}
     for trial in held.trials(kernel):
         time_us = times.get(identity(trial.config))
-        if trial.config.keys() != named or case.refusal(trial.config) is not None:
+        if case.kernel.space.misfit(trial.config) or case.refusal(trial.config):
             left_out[f"the search space of {kernel} refuses the config today"] += 1
         elif time_us is not None and held.mode == "eager" and time_us < EAGER_LEAST_US:
             left_out[f"under {EAGER_LEAST_US:.0f} us in eager mode: it may be the host's time"] += 1

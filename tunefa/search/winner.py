@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunefa.compile import languages, provenance
-from tunefa.costmodel.ranking import rank_us
 from tunefa.costmodel import version
+from tunefa.costmodel.ranking import rank_us
 from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Mode, Trial, time_us

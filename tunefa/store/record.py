@@ -145,8 +145,8 @@ class Record:
         """The sort key, the best first.
 
         Measured before others, compiled before estimated, eager before graph, the newest model of
-        time first, then the lowest median, then the newest. Times of one version are comparable only
-        if the model had learned the same: `results.current` leaves out all others.
+        time first, then the lowest median, then the newest. Of one version, only times of models
+        that had learned the same are comparable: `results.current` leaves out all others.
         """
         measured, estimated = self.objective == "measured", self.objective == "estimated"
         graph, model = self.mode == "graph", -self.model_version

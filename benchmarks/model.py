@@ -1,0 +1,184 @@
+"""The errors of predicted times on workloads and devices that were not learned from.
+
+    python -m benchmarks.model                # writes the tables of docs/model.md
+    python -m benchmarks.model LANDSCAPES     # prints those of other landscapes
+
+Needs no GPU, but scikit-learn. The landscapes are those in benchmarks/landscapes/. For each
+workload a model is fitted to all others of its kernel; then, where landscapes of several devices
+are there, for each device to all others. The analytic model, which learned nothing, is beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks import markdown
+from tunefa.costmodel import accuracy, learning, training_rows
+from tunefa.costmodel.accuracy import Accuracy, Predictor
+from tunefa.costmodel.training_rows import Row
+from tunefa.spec.workload import Workload
+
+LANDSCAPES = Path(__file__).resolve().parent / "landscapes"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "model.md"
+COLUMNS = (
+    "configs",
+    "rank correlation",
+    "in the best tenth",
+    "pick over best",
+    "level",
+    "comparison",
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The accuracy of both models on one workload and device."""
+
+    kernel: str
+    device: str
+    workload: Workload
+    analytic: Accuracy
+    learned: Accuracy
+
+
+def fitted(rows: Sequence[Row]) -> Predictor:
+    """Returns the predictions of a model that is fitted to the rows, from nothing."""
+    return learning.fit(rows).times_us
+
+
+def compared(
+    rows: Sequence[Row],
+    held_out: Callable[[Row], str],
+    fit: Callable[[Sequence[Row]], Predictor] = fitted,
+) -> list[Compared]:
+    """Returns the accuracies for the rows of one kernel, by models that never saw what `held_out`
+    returns for a row."""
+    analytic = accuracy.by_case(rows, learning.analytic_us)
+    learned = accuracy.held_out(rows, fit, held_out)
+    kernel = rows[0].case.kernel.name
+    return [
+        Compared(kernel, device, Workload.parse(workload), analytic[device, workload], found)
+        for (device, workload), found in learned.items()
+    ]
+
+
+def by_workload(row: Row) -> str:
+    """The workload, which is held out on every device."""
+    return str(row.case.workload)
+
+
+def by_device(row: Row) -> str:
+    """The device, which is held out with all its workloads."""
+    return row.case.device.name
+
+
+def data_table(rows: Iterable[Row]) -> str:
+    """How much was measured of each kernel on each device."""
+    counts: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        counts.setdefault((row.case.kernel.name, row.case.device.name), []).append(row)
+    lines = [("kernel", "device", "workloads", "configs", "failed")]
+    for (kernel, device), own in sorted(counts.items()):
+        workloads = len({by_workload(row) for row in own})
+        failed = sum(row.time_us is None for row in own)
+        lines.append((kernel, device, f"{workloads}", f"{len(own):,}", f"{failed:,}"))
+    return markdown.table(lines)
+
+
+def summary_table(found: Sequence[Compared]) -> str:
+    """A line for each kernel, device and head dimension: medians, and root mean squares."""
+    groups: dict[tuple[str, str, str], list[Compared]] = {}
+    for each in found:
+        groups.setdefault((each.kernel, each.device, _head_dim(each.workload)), []).append(each)
+    lines = [("kernel, device", "head_dim", "workloads", *COLUMNS)]
+    ordered = sorted(groups.items(), key=lambda item: (*item[0][:2], len(item[0][2]), item[0][2]))
+    for (kernel, device, head_dim), own in ordered:
+        name = f"{kernel}, {device}"
+        lines.append((name, head_dim, f"{len(own)}", *_figures(own)))
+    for kernel in sorted({each.kernel for each in found}):
+        own = [each for each in found if each.kernel == kernel]
+        lines.append((f"**{kernel}**", "all", f"{len(own)}", *_figures(own)))
+    return markdown.table(lines)
+
+
+def workload_table(found: Sequence[Compared]) -> str:
+    """A line for each workload."""
+    lines = [("kernel, workload", *COLUMNS)]
+    for each in found:
+        name = f"{each.kernel}, {markdown.short(each.workload)}"
+        lines.append((name, *_figures([each])))
+    return markdown.table(lines)
+
+
+def _head_dim(workload: Workload) -> str:
+    dtype = "" if workload.dtype == "bf16" else f" {workload.dtype}"
+    return f"{workload.head_dim}{dtype}"
+
+
+def _figures(found: Sequence[Compared]) -> tuple[str, ...]:
+    """The cells of `COLUMNS`: the analytic model's figure, and the learned one's."""
+
+    def both(figure: Callable[[Sequence[Accuracy]], str]) -> str:
+        analytic, learned = [each.analytic for each in found], [each.learned for each in found]
+        return f"{figure(analytic)} → **{figure(learned)}**"
+
+    return (
+        f"{sum(each.learned.configs for each in found):,}",
+        both(lambda some: f"{median(each.rank_correlation for each in some):.2f}"),
+        both(lambda some: f"{median(each.best_tenth for each in some):.2f}"),
+        both(lambda some: f"{median(each.pick_over_best for each in some):.2f}"),
+        both(lambda some: _percent(each.level for each in some)),
+        both(lambda some: _percent(each.comparison_sd for each in some)),
+    )
+
+
+def _percent(logarithms: Iterable[float]) -> str:
+    """The root mean square of errors of logarithms, as a part of the time."""
+    squares = [each**2 for each in logarithms]
+    return f"{math.expm1(math.sqrt(sum(squares) / len(squares))):.1%}".replace("%", " %")
+
+
+def parts(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns the parts of docs/model.md, by the names of their marks."""
+    groups = [
+        own for _, own in sorted(training_rows.TrainingRows(tuple(rows), {}).groups().items())
+    ]
+    workloads = [each for own in groups for each in compared(own, by_workload)]
+    several = [own for own in groups if len({by_device(row) for row in own}) > 1]
+    devices = [each for own in several for each in compared(own, by_device)]
+    one = "All landscapes are of one device by now, so no model could be tried on another one.\n"
+    return {
+        "rows": data_table(rows),
+        "errors": summary_table(workloads),
+        "workloads": workload_table(workloads),
+        "devices": summary_table(devices) if devices else one,
+    }
+
+
+def main() -> None:
+    """Writes the tables of docs/model.md, or prints those of other landscapes."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.model",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("landscapes", nargs="*", type=Path, metavar="LANDSCAPES")
+    options = parser.parse_args()
+    files = training_rows.files(options.landscapes or [LANDSCAPES])
+    made = parts(training_rows.read(files).rows)
+    if options.landscapes:
+        print("\n".join(made.values()))
+        return
+    page = PAGE.read_text(encoding="utf-8")
+    for name, text in made.items():
+        page = markdown.filled(page, name, text)
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
