@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import markdown
-from tunefa.costmodel import accuracy, learning, training_rows
+from tunefa.costmodel import accuracy, learning, lesson, training_rows
 from tunefa.costmodel.accuracy import Accuracy, Predictor
 from tunefa.costmodel.training_rows import Row
 from tunefa.spec.workload import Workload
@@ -48,7 +48,7 @@ class Compared:
 
 def fitted(rows: Sequence[Row]) -> Predictor:
     """Returns the predictions of a model that is fitted to the rows, from nothing."""
-    return learning.fit(rows).times_us
+    return lesson.predictor(learning.fit(rows))
 
 
 def compared(
@@ -58,7 +58,7 @@ def compared(
 ) -> list[Compared]:
     """Returns the accuracies for the rows of one kernel, by models that never saw what `held_out`
     returns for a row."""
-    analytic = accuracy.by_case(rows, learning.analytic_us)
+    analytic = accuracy.by_case(rows, lesson.predictor(None))
     learned = accuracy.held_out(rows, fit, held_out)
     kernel = rows[0].case.kernel.name
     return [

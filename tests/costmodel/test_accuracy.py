@@ -49,6 +49,7 @@ def test_a_config_that_was_expected_not_to_run_is_the_last() -> None:
 
 
 def test_equal_predictions_say_nothing() -> None:
+    assert accuracy.accuracy([1.0, 2.0, 3.0], [5.0, 5.0, 6.0]).pick_over_best == 1.5
     assert accuracy.spearman([1.0, 2.0], [5.0, 5.0]) == 0.0
 
 

@@ -24,7 +24,7 @@ SCIKIT_LEARN = "scikit-learn>=1.5"
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[JOURNAL|FOLDER]...", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE|FOLDER",
-              help="Write the model there, and do not use it; name a folder for several.")  # fmt: skip
+              help="Write the model there, not where predictions read it.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what is learned or forgotten, and do nothing.")
 @click.option("--forget", is_flag=True, help="Remove every model that was learned here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

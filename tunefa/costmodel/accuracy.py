@@ -31,7 +31,8 @@ class Accuracy:
     best_tenth: float
     """Spearman's, over the tenth of the configs that were measured to be the fastest."""
     pick_over_best: float
-    """The measured time of the config with the lowest prediction, over the best measured time."""
+    """The measured time of the config with the lowest prediction, over the best measured time. Of
+    several with the lowest prediction, it is the mean time."""
     level: float
     """The mean of log(measured / predicted), over configs near the best."""
     spread: float
@@ -62,7 +63,7 @@ def accuracy(measured_us: Sequence[float], predicted_us: Sequence[float]) -> Acc
         configs=len(measured),
         rank_correlation=spearman(measured, predicted),
         best_tenth=spearman(measured[tenth], predicted[tenth]),
-        pick_over_best=float(measured[np.argmin(predicted)] / best),
+        pick_over_best=float(measured[predicted == predicted.min()].mean() / best),
         level=float(errors.mean()),
         spread=float(errors.std()),
     )
