@@ -82,7 +82,7 @@ def data_table(rows: Iterable[Row]) -> str:
     counts: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         counts.setdefault((row.case.kernel.name, row.case.device.name), []).append(row)
-    lines = [("kernel", "device", "workloads", "configs", "failed")]
+    lines: list[tuple[str, ...]] = [("kernel", "device", "workloads", "configs", "failed")]
     for (kernel, device), own in sorted(counts.items()):
         workloads = len({by_workload(row) for row in own})
         failed = sum(row.time_us is None for row in own)
@@ -95,7 +95,7 @@ def summary_table(found: Sequence[Compared]) -> str:
     groups: dict[tuple[str, str, str], list[Compared]] = {}
     for each in found:
         groups.setdefault((each.kernel, each.device, _head_dim(each.workload)), []).append(each)
-    lines = [("kernel, device", "head_dim", "workloads", *COLUMNS)]
+    lines: list[tuple[str, ...]] = [("kernel, device", "head_dim", "workloads", *COLUMNS)]
     ordered = sorted(groups.items(), key=lambda item: (*item[0][:2], len(item[0][2]), item[0][2]))
     for (kernel, device, head_dim), own in ordered:
         name = f"{kernel}, {device}"
@@ -108,7 +108,7 @@ def summary_table(found: Sequence[Compared]) -> str:
 
 def workload_table(found: Sequence[Compared]) -> str:
     """A line for each workload."""
-    lines = [("kernel, workload", *COLUMNS)]
+    lines: list[tuple[str, ...]] = [("kernel, workload", *COLUMNS)]
     for each in found:
         name = f"{each.kernel}, {markdown.short(each.workload)}"
         lines.append((name, *_figures([each])))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tunefa.cli.cleaned import cleaned
 from tunefa.cli.reports import learning as reports
 from tunefa.cli.reports import text
 from tunefa.errors import TunefaError
@@ -64,6 +65,8 @@ def _rows(paths: tuple[Path, ...]) -> TrainingRows:
     from tunefa.costmodel import training_rows
 
     found = training_rows.read(training_rows.files(paths)) if paths else training_rows.of_user()
+    for why in found.unread:
+        click.echo(cleaned(f"Left out a journal: {why}"), err=True)
     if not found.rows:
         where = ", ".join(map(str, paths)) if paths else str(journal.folder())
         why = "; ".join(f"{count:,}: {reason}" for reason, count in found.left_out.items())
@@ -110,13 +113,13 @@ def _written(lessons: list[Lesson], out: Path | None) -> dict[tuple[str, str], P
     """
     from tunefa.costmodel import learned
 
-    kept = [each for each in lessons if each.model is not None]
-    into_folder = out is None or out.is_dir() or len(kept) != 1
-    if out is not None and into_folder and not out.is_dir() and kept:
+    kept = [(each.kernel, each.arch, each.model) for each in lessons if each.model is not None]
+    one_file = out is not None and not out.is_dir() and len(kept) == 1
+    if out is not None and not one_file and kept and not out.is_dir():
         raise TunefaError(f"{out} is no folder, and there are {len(kept)} models: name a folder")
     written = {}
-    for each in kept:
-        path = learned.path(each.kernel, each.arch, out) if into_folder else out
-        each.model.save(path)
-        written[each.kernel, each.arch] = path
+    for kernel, arch, model in kept:
+        path = out if out is not None and one_file else learned.path(kernel, arch, out)
+        model.save(path)
+        written[kernel, arch] = path
     return written

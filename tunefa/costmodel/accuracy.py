@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import rankdata
 
 from tunefa.costmodel.training_rows import Row, place
@@ -17,7 +18,8 @@ chosen, and their times are of no interest."""
 LEAST_TENTH = 8
 """The best tenth has at least so many configs."""
 
-Predictor = Callable[[Sequence[Row]], Sequence[float]]
+Times = Sequence[float] | npt.NDArray[np.float64]
+Predictor = Callable[[Sequence[Row]], Times]
 """Returns the predicted times of rows of one case, in us."""
 
 
@@ -49,7 +51,7 @@ class Accuracy:
         return math.sqrt(2.0) * self.spread
 
 
-def accuracy(measured_us: Sequence[float], predicted_us: Sequence[float]) -> Accuracy:
+def accuracy(measured_us: Times, predicted_us: Times) -> Accuracy:
     """Returns the accuracy of the predicted times of configs. There must be at least one.
 
     An infinite prediction means that the config was expected not to run: it counts as the slowest.
@@ -69,7 +71,7 @@ def accuracy(measured_us: Sequence[float], predicted_us: Sequence[float]) -> Acc
     )
 
 
-def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+def spearman(a: Times, b: Times) -> float:
     """Returns Spearman's rank correlation; 0 where all values of one side are equal."""
     ranks = np.stack([rankdata(a), rankdata(b)])
     ranks -= ranks.mean(axis=1, keepdims=True)

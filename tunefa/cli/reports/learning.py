@@ -96,8 +96,6 @@ def _explain(lessons: Sequence[Lesson], rows: TrainingRows, out: Console) -> Non
         out.print(f"{text.plural(failures, 'config')} failed and had no time.", style="dim")
     for why, count in rows.left_out.items():
         out.print(f"Left out {text.plural(count, 'trial')}: {why}.", style="dim")
-    for why in rows.unread:
-        out.print(f"Left out a journal: {why}.", style="dim")
 
 
 def forgotten(paths: Sequence[Path], *, removed: bool, as_json: bool) -> None:
