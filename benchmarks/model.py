@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from benchmarks import markdown
 from tunefa.costmodel import accuracy, learning, lesson, training_rows
 from tunefa.costmodel.accuracy import Accuracy, Predictor
 from tunefa.costmodel.training_rows import Row
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 
 LANDSCAPES = Path(__file__).resolve().parent / "landscapes"
@@ -33,6 +36,7 @@ COLUMNS = (
     "level",
     "comparison",
 )
+ERRORS = ("error of a time", "of a comparison")
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,23 @@ def data_table(rows: Iterable[Row]) -> str:
     return markdown.table(lines)
 
 
+def chips_table(found: Iterable[Compared]) -> str:
+    """The GPU archs, and the devices of each on which predictions were compared."""
+    by_arch: dict[str, list[Compared]] = {}
+    for each in found:
+        by_arch.setdefault(Target.named(each.device).arch.name, []).append(each)
+    lines: list[tuple[str, ...]] = [("chip family", "compared on", "workloads", *ERRORS)]
+    for name in archs.names("nvidia"):
+        arch, own = archs.load(name), by_arch.get(name, [])
+        counts = Counter(each.device for each in own)
+        devices = ", ".join(f"{device} ({count})" for device, count in sorted(counts.items()))
+        distinct = len({(each.kernel, each.workload) for each in own})
+        figures = _errors(own) if own else ("unknown", "unknown")
+        where = devices or "never: published figures only"
+        lines.append((f"{name} ({arch.device().name})", where, f"{distinct}", *figures))
+    return markdown.table(lines)
+
+
 def summary_table(found: Sequence[Compared]) -> str:
     """A line for each kernel, device and head dimension: medians, and root mean squares."""
     groups: dict[tuple[str, str, str], list[Compared]] = {}
@@ -137,6 +158,14 @@ def _figures(found: Sequence[Compared]) -> tuple[str, ...]:
     )
 
 
+def _errors(found: Sequence[Compared]) -> tuple[str, ...]:
+    """The cells of `ERRORS`, by the product of both models."""
+    learned = [each.learned for each in found]
+    return _percent(each.error for each in learned), _percent(
+        each.comparison_sd for each in learned
+    )
+
+
 def _percent(logarithms: Iterable[float]) -> str:
     """The root mean square of errors of logarithms, as a part of the time."""
     squares = [each**2 for each in logarithms]
@@ -153,6 +182,7 @@ def parts(rows: Sequence[Row]) -> dict[str, str]:
     devices = [each for own in several for each in compared(own, by_device)]
     one = "All landscapes are of one device by now, so no model could be tried on another one.\n"
     return {
+        "chips": chips_table(workloads),
         "rows": data_table(rows),
         "errors": summary_table(workloads),
         "workloads": workload_table(workloads),

@@ -39,7 +39,7 @@ def predict(workload: Workload = WORKLOAD, **changes: Any) -> Prediction:
 
 
 # (workload, changes to the default, TFLOP/s on an H200): batch * seqlen 16,384, heads * head_dim
-# 2,048. docs/model.md has all of them.
+# 2,048.
 MEASURED = [
     ("b32_h16_q512_d128_full", {}, 572),
     ("b4_h16_q4096_d128_full", {}, 728),

@@ -23,7 +23,7 @@ is a whole stream. A stream computes the softmax of one block while the tensor c
 another, so a single stream takes the longer of the two, not their sum. This is a pipeline of two
 stages: a tile of n blocks takes n + 1 steps, and its first queries and keys must arrive before.
 
-docs/model.md has the measurements on an H200 behind the constants.
+docs/model.md has the errors on recorded landscapes.
 """
 
 from __future__ import annotations
