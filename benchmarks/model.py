@@ -50,15 +50,15 @@ class Compared:
     learned: Accuracy
 
 
-def fitted(rows: Sequence[Row]) -> Predictor:
-    """Returns the predictions of a model that is fitted to the rows, from nothing."""
+def from_nothing(rows: Sequence[Row]) -> Predictor:
+    """Returns the predictions of a model that knows nothing but the rows."""
     return lesson.predictor(learning.fit(rows))
 
 
 def compared(
     rows: Sequence[Row],
     held_out: Callable[[Row], str],
-    fit: Callable[[Sequence[Row]], Predictor] = fitted,
+    fit: Callable[[Sequence[Row]], Predictor] = from_nothing,
 ) -> list[Compared]:
     """Returns the accuracies for the rows of one kernel, by models that never saw what `held_out`
     returns for a row."""
