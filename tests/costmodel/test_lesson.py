@@ -64,7 +64,7 @@ def test_errors_are_those_on_workloads_that_were_held_out(fits: list[set[int]]) 
 def test_a_worse_model_is_not_kept(fits: list[set[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SHIPPED, "factor", 1.0001)
     found = lesson.learn(rows(512, 1024, 2048))
-    assert found.model is None and found.why_not == "the model that tunefa ships is better"
+    assert found.model is None and found.why_not == "what tunefa ships is better"
     assert found.before is not None and found.after is not None and found.after > found.before
 
 

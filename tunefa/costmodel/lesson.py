@@ -62,7 +62,7 @@ def learn(rows: Sequence[Row], on_fit: Callable[[], None] = lambda: None) -> Les
     after = accuracy.held_out(timed, lambda some: predictor(fit(some)), _workload, FOLDS)
     taken = replace(taken, before=accuracy.error(before), after=accuracy.error(after))
     if accuracy.error(after) > accuracy.error(before):
-        return replace(taken, why_not="the model that tunefa ships is better")
+        return replace(taken, why_not="what tunefa ships is better")
     return replace(taken, model=fit(rows))
 
 

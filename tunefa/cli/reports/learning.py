@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import TaskProgressColumn, TimeRemainingColumn
+from rich.text import Text
 
 from tunefa.cli.reports import text
 from tunefa.cli.reports.bar import OnStderr
@@ -59,12 +60,11 @@ def show(lessons: Sequence[Lesson], rows: TrainingRows, written: Written) -> Non
     """Prints a row for each kernel and arch, then what was left out and written."""
     out = text.console()
     figures = ("workloads", "trials", "error before", "after")
-    table = text.table("kernel", "arch", "devices", *figures, right=figures)
+    table = text.table("kernel, and where it ran", *figures, right=figures)
     for each in lessons:
+        where = f"{each.arch}: {', '.join(each.devices)}"
         table.add_row(
-            each.kernel,
-            each.arch,
-            ", ".join(each.devices),
+            Text.assemble(each.kernel, (f"\n{where}", "dim")),
             text.number(each.workloads),
             text.number(each.trials),
             _percent(each.before),
