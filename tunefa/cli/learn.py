@@ -39,7 +39,9 @@ def command(
     the new model is that on workloads that it was not fitted to. It is kept only if this is not
     larger than the error of the shipped model. From then on, predicted times are its times.
 
-    At least three workloads of a kernel are needed. Needs scikit-learn, and no GPU.
+    It takes scikit-learn, and at least three workloads of a kernel.
+
+    Needs no GPU.
     """
     if forget:
         if paths or out:
