@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.cli.conftest import Run
 from tests.support.canned_search import CONFIG
 from tests.support.made_here import made_here
 from tests.support.sample_records import predicted
+from tunefa.compile import provenance
+from tunefa.costmodel.version import GPU_MODEL_VERSION
 from tunefa.store import results as store
 from tunefa.store.record import Record
 
@@ -50,3 +53,18 @@ def test_explain_names_it_where_a_measured_record_comes_first(run: Run, found: R
     assert "a measured record comes before the one predicted for this workload" in origin
     assert "attention_fwd_triton BLOCK_M=128 BLOCK_N=64 num_warps=8" in origin
     assert "predicted for this" in " ".join(run(*words).stdout.split())
+
+
+def test_it_says_that_the_model_has_learned_something_else_since(
+    run: Run, found: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is from before versions; then it is of today's, by a model that was forgotten."""
+    assert "model of time without a version -> " in " ".join(run("show").stdout.split())
+    made = {**found.provenance, "model": GPU_MODEL_VERSION, "learned": "0123abcd"}
+    store.default_store().add(replace(found, provenance=made))
+    for now, word in ((None, "nothing"), ("beef", "beef")):
+        monkeypatch.setattr(provenance, "learned_id", lambda objective, arch, now=now: now)
+        told = " ".join(run("show").stdout.split())
+        assert f"since then: what the model had learned 0123abcd -> {word}" in told
+    monkeypatch.setattr(provenance, "learned_id", lambda objective, arch: "0123abcd")
+    assert "since then" not in run("show").stdout
