@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from tunefa.costmodel import learned
 from tunefa.spec import kernel as kernels
 from tunefa.store.record import ObjectiveKind
 
@@ -37,6 +36,8 @@ def learned_id(objective: ObjectiveKind, arch: str) -> str | None:
     """
     if objective != "predicted":
         return None
+    from tunefa.costmodel import learned  # it brings numpy
+
     found = [learned.load(name, arch) for name in kernels.names()]
     ids = [model.id for model in found if model is not None]
     return hashlib.sha256(" ".join(ids).encode()).hexdigest()[:8] if ids else None
