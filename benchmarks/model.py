@@ -27,6 +27,8 @@ from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 
 LANDSCAPES = Path(__file__).resolve().parent / "landscapes"
+LEAST_NOISE = 1e-9
+"""Below it a logarithm is that of rounding: the config was not raced."""
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "model.md"
 COLUMNS = (
     "configs",
@@ -36,6 +38,7 @@ COLUMNS = (
     "level",
     "comparison",
 )
+SIZES = ("kernel", "device", "workloads", "configs", "failed")
 ERRORS = ("error of a time", "of a comparison")
 
 
@@ -86,12 +89,23 @@ def data_table(rows: Iterable[Row]) -> str:
     counts: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         counts.setdefault((row.case.kernel.name, row.case.device.name), []).append(row)
-    lines: list[tuple[str, ...]] = [("kernel", "device", "workloads", "configs", "failed")]
+    lines: list[tuple[str, ...]] = [(*SIZES, "noise")]
     for (kernel, device), own in sorted(counts.items()):
         workloads = len({by_workload(row) for row in own})
         failed = sum(row.time_us is None for row in own)
-        lines.append((kernel, device, f"{workloads}", f"{len(own):,}", f"{failed:,}"))
+        sizes = (kernel, device, f"{workloads}", f"{len(own):,}", f"{failed:,}")
+        lines.append((*sizes, _percent(_noise(own))))
     return markdown.table(lines)
+
+
+def _noise(rows: Iterable[Row]) -> list[float]:
+    """The logarithms of screened over raced time of the configs that were raced."""
+    found = []
+    for row in rows:
+        screened_us = row.trial.median_us
+        if row.time_us is not None and screened_us is not None:
+            found.append(math.log(screened_us / row.time_us))
+    return [each for each in found if abs(each) > LEAST_NOISE]
 
 
 def chips_table(found: Iterable[Compared]) -> str:
@@ -168,7 +182,7 @@ def _errors(found: Sequence[Compared]) -> tuple[str, ...]:
 
 def _percent(logarithms: Iterable[float]) -> str:
     """The root mean square of errors of logarithms, as a part of the time."""
-    squares = [each**2 for each in logarithms]
+    squares = [each**2 for each in logarithms] or [0.0]
     return f"{math.expm1(math.sqrt(sum(squares) / len(squares))):.1%}".replace("%", " %")
 
 
