@@ -2,6 +2,8 @@
 
     python -m benchmarks.model                # writes the tables of docs/model.md
     python -m benchmarks.model LANDSCAPES     # prints those of other landscapes
+    python -m benchmarks.model --models tunefa/costmodel/learned    # learns what is shipped
+    python -m benchmarks.model --models FOLDER --without h100       # never saw an H100
 
 Needs no GPU, but scikit-learn. The landscapes are those in benchmarks/landscapes/. For each
 workload a model is fitted to all others of its kernel; then, where landscapes of several devices
@@ -19,8 +21,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import markdown
-from tunefa.costmodel import accuracy, learning, lesson, training_rows
+from tunefa.costmodel import accuracy, learned, learning, lesson, training_rows
 from tunefa.costmodel.accuracy import Accuracy, Predictor
+from tunefa.costmodel.learned import LearnedModel
 from tunefa.costmodel.training_rows import Row
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.target import Target
@@ -66,11 +69,11 @@ def compared(
     """Returns the accuracies for the rows of one kernel, by models that never saw what `held_out`
     returns for a row."""
     analytic = accuracy.by_case(rows, lesson.predictor(None))
-    learned = accuracy.held_out(rows, fit, held_out)
+    held = accuracy.held_out(rows, fit, held_out)
     kernel = rows[0].case.kernel.name
     return [
         Compared(kernel, device, Workload.parse(workload), analytic[device, workload], found)
-        for (device, workload), found in learned.items()
+        for (device, workload), found in held.items()
     ]
 
 
@@ -159,8 +162,8 @@ def _figures(found: Sequence[Compared]) -> tuple[str, ...]:
     """The cells of `COLUMNS`: the analytic model's figure, and the learned one's."""
 
     def both(figure: Callable[[Sequence[Accuracy]], str]) -> str:
-        analytic, learned = [each.analytic for each in found], [each.learned for each in found]
-        return f"{figure(analytic)} → **{figure(learned)}**"
+        analytic, product = [each.analytic for each in found], [each.learned for each in found]
+        return f"{figure(analytic)} → **{figure(product)}**"
 
     return (
         f"{sum(each.learned.configs for each in found):,}",
@@ -174,10 +177,8 @@ def _figures(found: Sequence[Compared]) -> tuple[str, ...]:
 
 def _errors(found: Sequence[Compared]) -> tuple[str, ...]:
     """The cells of `ERRORS`, by the product of both models."""
-    learned = [each.learned for each in found]
-    return _percent(each.error for each in learned), _percent(
-        each.comparison_sd for each in learned
-    )
+    both = [each.learned for each in found]
+    return _percent(each.error for each in both), _percent(each.comparison_sd for each in both)
 
 
 def _percent(logarithms: Iterable[float]) -> str:
@@ -186,13 +187,17 @@ def _percent(logarithms: Iterable[float]) -> str:
     return f"{math.expm1(math.sqrt(sum(squares) / len(squares))):.1%}".replace("%", " %")
 
 
-def parts(rows: Sequence[Row]) -> dict[str, str]:
-    """Returns the parts of docs/model.md, by the names of their marks."""
-    groups = [
-        own for _, own in sorted(training_rows.TrainingRows(tuple(rows), {}).groups().items())
-    ]
-    workloads = [each for own in groups for each in compared(own, by_workload)]
-    several = [own for own in groups if len({by_device(row) for row in own}) > 1]
+def by_group(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each kernel, those of one arch together."""
+    return [*training_rows.TrainingRows(tuple(rows), {}).groups().values()]
+
+
+def parts(rows: Sequence[Row], workloads: Sequence[Compared]) -> dict[str, str]:
+    """Returns the parts of docs/model.md, by the names of their marks.
+
+    `workloads` are the comparisons with each workload held out.
+    """
+    several = [own for own in by_group(rows) if len({by_device(row) for row in own}) > 1]
     devices = [each for own in several for each in compared(own, by_device)]
     one = "All landscapes are of one device by now, so no model could be tried on another one.\n"
     return {
@@ -204,18 +209,40 @@ def parts(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
+def models(rows: Sequence[Row], workloads: Sequence[Compared]) -> list[LearnedModel]:
+    """Returns the model of each kernel, learned from all rows; its errors are those of models that
+    did not see the workload."""
+    found = []
+    for own in by_group(rows):
+        kernel = own[0].case.kernel.name
+        tried = [each for each in workloads if each.kernel == kernel]
+        accuracies = [each.learned for each in tried], [each.analytic for each in tried]
+        found.append(learning.calibrated(learning.fit(own), *accuracies))
+    return found
+
+
 def main() -> None:
-    """Writes the tables of docs/model.md, or prints those of other landscapes."""
+    """Writes the tables of docs/model.md, or prints those of other landscapes; writes models."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.model",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("landscapes", nargs="*", type=Path, metavar="LANDSCAPES")
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="write models there, only")
+    parser.add_argument("--without", type=Target.named, metavar="DEVICE", help="leave this out")
     options = parser.parse_args()
     files = training_rows.files(options.landscapes or [LANDSCAPES])
-    made = parts(training_rows.read(files).rows)
-    if options.landscapes:
+    rows = [*training_rows.read(files).rows]
+    if options.without is not None:
+        rows = [row for row in rows if by_device(row) != options.without.device.name]
+    workloads = [each for own in by_group(rows) for each in compared(own, by_workload)]
+    if options.models is not None:
+        for model in models(rows, workloads):
+            model.save(learned.path(model.kernel, model.arch, options.models))
+        return
+    made = parts(rows, workloads)
+    if options.landscapes or options.without:
         print("\n".join(made.values()))
         return
     page = PAGE.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import markdown, model
-from tunefa.costmodel import training_rows
+from tunefa.costmodel import learning, training_rows
 from tunefa.costmodel.accuracy import Predictor
 from tunefa.costmodel.training_rows import Row
 
@@ -18,6 +19,13 @@ SMALL = (
     "nvidia-h200--*_b4_h10_*_d192_*--attention_fwd_gluon_sm90*",
 )
 PARTS = {"chips", "rows", "errors", "workloads", "devices"}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of a fortieth of the trees."""
+    monkeypatch.setattr(learning, "MEMBERS", 1)
+    monkeypatch.setattr(learning, "ITERATIONS", 10)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +56,8 @@ def test_what_is_compared_was_held_out(rows: list[Row]) -> None:
 
 
 def test_a_real_model_fills_every_part_and_always_the_same(rows: list[Row]) -> None:
-    made = model.parts(rows)
-    assert made.keys() == PARTS and made == model.parts(rows)
+    made, again = (model.parts(rows, model.compared(rows, model.by_workload)) for _ in range(2))
+    assert made.keys() == PARTS and made == again
     noise = re.search(
         r"\| attention_fwd_gluon_sm90 \| NVIDIA H200 \| 2 \| 116 \| 0 \| ([\d.]+) % \|\n$",
         made["rows"],
@@ -60,6 +68,14 @@ def test_a_real_model_fills_every_part_and_always_the_same(rows: list[Row]) -> N
     assert "one device" in made["devices"]
     for name in ("errors", "workloads"):
         assert len(made[name].splitlines()) == 2 + len({192, 256}) + (name == "errors")
+
+
+def test_a_model_has_the_errors_on_what_was_held_out(rows: list[Row]) -> None:
+    tried = model.compared(rows, model.by_workload)
+    (made,) = model.models(rows, tried)
+    assert made.figures is not None and made.figures.workloads == 2
+    mean = math.fsum(each.learned.error**2 for each in tried) / 2
+    assert made.figures.sd == pytest.approx(math.sqrt(mean))
 
 
 def test_the_page_has_what_was_written(tmp_path: Path, rows: list[Row]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import Run
 from tests.support.sample_journals import written
 from tunefa.cli import learn
-from tunefa.costmodel import learned
+from tunefa.costmodel import learned, learning
 from tunefa.costmodel.estimate import estimate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -51,6 +51,13 @@ def searched(seqlen: int, slow: float = 2.0, others: float = 1.1, **header: Any)
     }
     stamp = f"20260131T12{seqlen // 100:04}"
     return written(stamp, *trials, kernel=KERNEL.name, **{**said, **header})
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of few trees."""
+    monkeypatch.setattr(learning, "MEMBERS", 1)
+    monkeypatch.setattr(learning, "ITERATIONS", 40)
 
 
 @pytest.fixture

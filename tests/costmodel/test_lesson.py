@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,11 +41,17 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
         return SimpleNamespace(factor=1.0 + 0.001 * (4 - len(seen[-1])), id=f"fit {len(seen)}")
 
     def times_us(model: Any, some: Sequence[Row]) -> list[float]:
-        return [(row.time_us or 0.0) * model.factor for row in some]
+        factor = 2.0 if model is None else model.factor
+        return [(row.time_us or 0.0) * factor for row in some]
+
+    def calibrated(model: Any, held_out: Iterable[Any], analytic: Iterable[Any]) -> Any:
+        figures = [{each.error for each in some} for some in (held_out, analytic)]
+        return SimpleNamespace(id=model.id, figures=figures)
 
     monkeypatch.setattr(learned, "shipped", lambda kernel, arch: SHIPPED)
     monkeypatch.setattr(learning, "fit", fit)
     monkeypatch.setattr(learning, "times_us", times_us)
+    monkeypatch.setattr(learning, "calibrated", calibrated)
     return seen
 
 
@@ -58,6 +64,8 @@ def test_errors_are_those_on_workloads_that_were_held_out(fits: list[set[int]]) 
     assert found.after == pytest.approx(math.log(1.001)), "each fit lacked one workload"
     assert fits[-1] == {512, 1024, 2048, 4096} and found.model is not None
     assert found.model.id == "fit 5" and found.why_not == ""
+    (held_out,), (analytic,) = found.model.figures  # type: ignore[misc]
+    assert held_out == found.after and analytic == pytest.approx(math.log(2.0))
     assert len(counted) == len(fits) == lesson.fits(some) == 5
 
 

@@ -63,7 +63,9 @@ def learn(rows: Sequence[Row], on_fit: Callable[[], None] = lambda: None) -> Les
     taken = replace(taken, before=accuracy.error(before), after=accuracy.error(after))
     if accuracy.error(after) > accuracy.error(before):
         return replace(taken, why_not="what tunefa ships is better")
-    return replace(taken, model=fit(rows))
+    analytic = accuracy.by_case(timed, predictor(None))
+    model = learning.calibrated(fit(timed), after.values(), analytic.values())
+    return replace(taken, model=model)
 
 
 def fits(rows: Sequence[Row]) -> int:
