@@ -2,7 +2,7 @@
 
     python -m benchmarks.model                # writes the tables of docs/model.md
     python -m benchmarks.model LANDSCAPES     # prints those of other landscapes
-    python -m benchmarks.model --models tunefa/costmodel/learned    # learns what is shipped
+    python -m benchmarks.model --models tunefa/costmodel/learned    # and what is shipped
     python -m benchmarks.model --models FOLDER --without h100       # never saw an H100
 
 Needs no GPU, but scikit-learn. The landscapes are those in benchmarks/landscapes/. For each
@@ -229,7 +229,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("landscapes", nargs="*", type=Path, metavar="LANDSCAPES")
-    parser.add_argument("--models", type=Path, metavar="FOLDER", help="write models there, only")
+    parser.add_argument("--models", type=Path, metavar="FOLDER", help="write models there, too")
     parser.add_argument("--without", type=Target.named, metavar="DEVICE", help="leave this out")
     options = parser.parse_args()
     files = training_rows.files(options.landscapes or [LANDSCAPES])
@@ -240,7 +240,6 @@ def main() -> None:
     if options.models is not None:
         for model in models(rows, workloads):
             model.save(learned.path(model.kernel, model.arch, options.models))
-        return
     made = parts(rows, workloads)
     if options.landscapes or options.without:
         print("\n".join(made.values()))
