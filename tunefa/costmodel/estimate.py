@@ -1,4 +1,9 @@
-"""The time that a config is expected to take, and how sure that is, without running it."""
+"""The time that a config is expected to take, and how sure that is, without running it.
+
+The cost model of the chip gives a time. Where something was learned about the kernel on this arch
+(`tunefa.costmodel.learned`), it corrects that time, and its errors on workloads that it was not
+learned from say how sure the time is. Elsewhere the stated error of the cost model counts.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunefa.costmodel import gpu as gpu_model
+import numpy as np
+
+from tunefa.costmodel import learned
 from tunefa.costmodel import npu as npu_model
+from tunefa.costmodel.features import features
+from tunefa.costmodel.learned import HeldOut, LearnedModel
 from tunefa.costmodel.ranking import MODEL_ERROR
+from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import NpuArch
-from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Resources
 
@@ -28,23 +37,22 @@ class Estimate:
     errors that both have in common cancel."""
 
 
+@dataclass(frozen=True)
+class Compared:
+    """Measurements with which the predicted times of one kernel were compared."""
+
+    kernel: str
+    devices: tuple[str, ...]
+    figures: HeldOut
+
+
 def estimate(case: Case, config: Config, resources: Resources | None = None) -> Estimate:
-    """Returns the time of one launch by the cost model for the case's arch.
+    """Returns the time of one launch by the models for the case's arch.
 
     `resources` are the compiler's. Before compiling, None stands for the lower bounds of the search
     space.
     """
-    if isinstance(case.arch, NpuArch):
-        time_us = npu_model.time_us(case.workload, case.device, case.npu_tiling(config))
-        return Estimate(time_us, 0.0, 0.0)
-    arch = gpu(case.arch)
-    tiling, lower = case.tiling_and_estimate(config)
-    if resources is None:
-        smem_bytes, registers = int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
-        resources = gpu_model.expected_resources(arch, tiling, smem_bytes, registers)
-    time_us = gpu_model.predict(case.workload, arch, case.device, tiling, resources).time_us
-    error = math.log1p(MODEL_ERROR)
-    return Estimate(time_us, error, error)
+    return _estimates(case, [config], [resources])[0]
 
 
 def expected_us(case: Case, config: Config) -> float:
@@ -53,14 +61,68 @@ def expected_us(case: Case, config: Config) -> float:
 
 
 def estimates(case: Case, configs: Sequence[Config]) -> list[Estimate]:
-    """Returns the estimate of each config before it is compiled.
+    """Returns the estimate of each config before it is compiled, 30,000 of them in seconds."""
+    return _estimates(case, configs, [None] * len(configs))
 
-    The cost model is asked once for configs that differ only in parameters that it does not know.
+
+def by_model(
+    model: LearnedModel | None,
+    case: Case,
+    configs: Sequence[Config],
+    resources: Sequence[Resources | None],
+) -> list[Estimate]:
+    """Returns estimates for a GPU by one learned model, None for the cost model alone."""
+    found = features(case, configs, resources)
+    error = math.log1p(MODEL_ERROR)
+    if model is None or not model.fits(found):
+        return [Estimate(us, error, error) for us in found.analytic_us.tolist()]
+    trust = model.trust(case)
+    times = found.analytic_us * np.exp(trust * model.correction(found))
+    sd = comparison_sd = error
+    if (figures := model.figures) is not None:
+        sd = _mixed(trust, figures.sd, figures.analytic_sd)
+        comparison_sd = _mixed(trust, figures.comparison_sd, figures.analytic_comparison_sd)
+    return [Estimate(us, sd, comparison_sd) for us in times.tolist()]
+
+
+def learned_parameters(case: Case) -> frozenset[str]:
+    """Returns the parameters whose values a model tells apart that was learned from measurements of
+    the case's kernel on its arch; none where there is no such model."""
+    if learned.load(case.kernel.name, case.arch.name) is None:
+        return frozenset()
+    return frozenset(parameter.name for parameter in case.kernel.space.parameters)
+
+
+def seen(case: Case) -> tuple[str, ...]:
+    """Returns the parameters that estimates depend on, in the order of the space's file."""
+    names = {*case.kernel.space.seen_by_cost_model, *learned_parameters(case)}
+    return tuple(each.name for each in case.kernel.space.parameters if each.name in names)
+
+
+def compared_with(arch: str) -> tuple[Compared, ...]:
+    """Returns the comparisons of predicted times with devices of the arch, a kernel each.
+
+    It is empty where predictions were never compared: these rest on published figures only.
     """
-    known: dict[tuple[object, ...], Estimate] = {}
-    seen = case.kernel.space.seen_by_cost_model
-    keys = [tuple(config[name] for name in seen) for config in configs]
-    for key, config in zip(keys, configs, strict=True):
-        if key not in known:
-            known[key] = estimate(case, config)
-    return [known[key] for key in keys]
+    models = [learned.load(name, arch) for name in kernels.names()]
+    return tuple(
+        Compared(model.kernel, tuple(model.provenance.get("devices", ())), model.figures)
+        for model in models
+        if model is not None and model.figures is not None
+    )
+
+
+def _estimates(
+    case: Case, configs: Sequence[Config], resources: Sequence[Resources | None]
+) -> list[Estimate]:
+    if isinstance(case.arch, NpuArch):
+        tilings = map(case.npu_tiling, configs)
+        times = [npu_model.time_us(case.workload, case.device, tiling) for tiling in tilings]
+        return [Estimate(us, 0.0, 0.0) for us in times]
+    return by_model(learned.load(case.kernel.name, case.arch.name), case, configs, resources)
+
+
+def _mixed(trust: float, of_learned: float, of_analytic: float) -> float:
+    """Returns the error of a model that is trusted in part; it is never below the learned one."""
+    square = trust * of_learned**2 + (1.0 - trust) * max(of_learned, of_analytic) ** 2
+    return math.sqrt(square)

@@ -38,6 +38,8 @@ from tunefa.spec.tiling import Tiling
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import DTYPES, Workload
 
+VERSION = 2
+"""The version of the model of GPUs, with what is learned: see `tunefa.costmodel.version`."""
 # A constant without a source was set once on 704 configs of five workloads, timed on an H200, and
 # then tested on other workloads: docs/model.md.
 MMA_SYNC_RATE_ON_HOPPER = 0.45
@@ -86,7 +88,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """The numbers of tiles and steps of a workload; steps are an average over tiles."""
 
     tiles: int
@@ -108,7 +110,7 @@ def predict(
     # A device may have other tensor rates than its arch: an H20 has 15 % of an H100's.
     arch = replace(arch, tensor_flops_per_clock_per_sm=device.tensor_flops_per_clock_per_sm)
     fits = _resident(arch, tiling, resources)
-    cut = _cut(workload, tiling)
+    cut = cut_of(workload, tiling)
     pipes = _step_cycles(workload, arch, tiling, resources, cut)
     if fits.blocks_per_sm == 0:
         infinite = float("inf")
@@ -164,7 +166,7 @@ def tiles(workload: Workload, tiling: Tiling) -> int:
     return of_head * (workload.batch * workload.heads // tiling.packed_heads)
 
 
-def _cut(workload: Workload, tiling: Tiling) -> _Cut:
+def cut_of(workload: Workload, tiling: Tiling) -> Cut:
     """Returns the tiles and steps of the workload.
 
     A masked block is half hidden on average, but computed as a whole.
@@ -175,7 +177,7 @@ def _cut(workload: Workload, tiling: Tiling) -> _Cut:
     left, right = workload.band
     if left is None and right is None:
         masked = 1.0 if workload.seqlen_k % keys else 0.0
-        return _Cut(count, everything, masked, everything)
+        return Cut(count, everything, masked, everything)
     # A specialised warpgroup ends at its own diagonal, others end at the diagonal of the tile.
     queries = (64 if tiling.warp_specialised else rows) / tiling.packed_heads
     edges, longest = (left is not None) + (right is not None), everything
@@ -184,10 +186,10 @@ def _cut(workload: Workload, tiling: Tiling) -> _Cut:
     useful = workload.pairs / workload.seqlen_q / keys  # steps, if masked blocks were free
     masked = min(edges * (queries / tiling.diagonal_n + 1.0), everything)
     steps = min(useful + masked / 2 * (tiling.diagonal_n / keys), everything)
-    return _Cut(count, steps, masked, longest)
+    return Cut(count, steps, masked, longest)
 
 
-def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:
+def _filled(cut: Cut, tiling: Tiling, cycles: float) -> Cut:
     """Returns `cut` with the steps that filling the pipeline takes at the start of each tile."""
     if not tiling.warp_specialised:
         return cut
@@ -198,7 +200,7 @@ def _filled(cut: _Cut, tiling: Tiling, cycles: float) -> _Cut:
 
 
 def _step_cycles(
-    workload: Workload, arch: GpuArch, tiling: Tiling, resources: Resources, cut: _Cut
+    workload: Workload, arch: GpuArch, tiling: Tiling, resources: Resources, cut: Cut
 ) -> dict[str, float]:
     """Returns the cycles of each pipe that one step of one CTA needs (see the module's table)."""
     block_m, block_n = tiling.block_m, tiling.block_n
@@ -251,7 +253,7 @@ def _sm_cycles(pipes: Mapping[str, float], tiling: Tiling, blocks: int) -> tuple
     return cycles, busiest if (streams - 1.0) * held > alone else "latency"
 
 
-def _steps_of_busiest_sm(cut: _Cut, device: Device, blocks: int) -> float:
+def _steps_of_busiest_sm(cut: Cut, device: Device, blocks: int) -> float:
     """Returns the steps of the SM that finishes last."""
     tiles = ceil_div(cut.tiles, device.sms)
     if tiles <= blocks:  # one wave: the longest tile ends it
@@ -262,9 +264,7 @@ def _steps_of_busiest_sm(cut: _Cut, device: Device, blocks: int) -> float:
     return float(max(tiles * cut.steps_per_tile, even))
 
 
-def _memory_us(
-    workload: Workload, device: Device, tiling: Tiling, cut: _Cut
-) -> tuple[float, float]:
+def _memory_us(workload: Workload, device: Device, tiling: Tiling, cut: Cut) -> tuple[float, float]:
     """Returns (us of L2 traffic, us of device memory traffic)."""
     size = DTYPES[workload.dtype]
     row = (workload.head_dim + workload.head_dim_v) * size

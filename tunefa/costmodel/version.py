@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from tunefa.costmodel import gpu
 from tunefa.spec import kernel as kernels
 from tunefa.store.record import ObjectiveKind
 
-GPU_MODEL_VERSION = 1
+GPU_MODEL_VERSION = gpu.VERSION
 """The version of `tunefa.costmodel.gpu`."""
 NPU_MODEL_VERSION = 1
 """The version of `tunefa.costmodel.npu`."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tunefa.compile import languages
-from tunefa.costmodel.estimate import expected_us
+from tunefa.costmodel.before_compiling import least_us
+from tunefa.costmodel.estimate import estimates, expected_us, learned_parameters
 from tunefa.errors import TunefaError
 from tunefa.measure import npu as npu_objectives
 from tunefa.search.request import Request
@@ -53,10 +54,11 @@ def feasible_by_kernel(request: Request) -> dict[str, Feasible]:
 def _feasible(request: Request, case: Case) -> Feasible:
     """The configs of a kernel that the rules allow.
 
-    Where nothing is timed, configs that compile to one program count once: the first of them.
+    Where nothing is timed, parameters whose values only a device can tell apart have their first
+    value, and configs that compile to one program count once: the first of them.
     """
     timed = request.measured or request.replay is not None
-    space = case.kernel.space if timed else case.kernel.space.untimed()
+    space = case.kernel.space if timed else case.kernel.space.untimed(learned_parameters(case))
     found = space.feasible(case.workload, case.arch)
     key = getattr(languages.load(case.kernel.language), "trial_key", None)
     if key is None or timed:
@@ -119,14 +121,18 @@ def search_problem(
 
     `trials` is this kernel's share of a budget of trials, None for a budget of seconds.
     """
+    expected = estimates(case, feasible.configs)
     made = SearchProblem(
         parameters=case.kernel.space.parameters,
         configs=feasible.configs,
-        expected_us=list(_all_expected_us(case, feasible.configs)),
+        expected_us=[each.time_us for each in expected],
         first=known,
         trials=trials,
         seed=request.seed,
     )
+    if request.objective == "predicted":
+        least = least_us(case, feasible.configs, expected)
+        return replace(made, least_us=least, binaries=_binaries(case, feasible.configs))
     if not isinstance(case.arch, NpuArch):
         return made
     free = [_free_memory(case, config) for config in feasible.configs]
@@ -146,11 +152,11 @@ def faster_untried(
     `tried` are (kernel, config's identity).
     """
     return sum(
-        us < best_us and (kernel.name, identity(config)) not in tried
+        expected.time_us < best_us and (kernel.name, identity(config)) not in tried
         for kernel in request.kernels
-        for config, us in zip(
+        for config, expected in zip(
             feasible[kernel.name].configs,
-            _all_expected_us(request.case(kernel), feasible[kernel.name].configs),
+            estimates(request.case(kernel), feasible[kernel.name].configs),
             strict=True,
         )
     )
@@ -173,15 +179,10 @@ def known_configs(request: Request, case: Case, store: Store) -> list[Config]:
     return known
 
 
-def _all_expected_us(case: Case, configs: Sequence[Config]) -> Iterator[float]:
-    """The expected time of each config, in us. The cost model is asked once for configs that differ
-    only in parameters that it does not know."""
-    known: dict[tuple[object, ...], float] = {}
-    for config in configs:
-        seen = tuple(config[name] for name in case.kernel.space.seen_by_cost_model)
-        if seen not in known:
-            known[seen] = expected_us(case, config)
-        yield known[seen]
+def _binaries(case: Case, configs: Sequence[Config]) -> list[Hashable]:
+    """What the compiler sees of each config: equal for configs that compile to one binary."""
+    unseen = set(languages.host_parameters(case, configs[0])) if configs else set()
+    return [tuple(v for name, v in config.items() if name not in unseen) for config in configs]
 
 
 def _free_memory(case: Case, config: Config) -> float:

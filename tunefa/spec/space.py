@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,7 @@ class Parameter:
     values: tuple[Any, ...]
     doc: str
     timed_only: bool = False
-    """Whether its values differ only in measured time. Without a device, the first is used."""
+    """Whether only a device, or what was learned there, tells its values apart: see `untimed`."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Space:
 
     @cached_property
     def seen_by_cost_model(self) -> tuple[str, ...]:
-        """The parameters that estimates and tilings, and so the cost model's times, depend on."""
+        """The parameters that estimates and tilings depend on; a learned model may see more."""
         derived = {**self.define, **self.resources}
         left, seen = [*self.resources.values(), *self.tiling_exprs.values()], set[str]()
         while left:
@@ -178,9 +178,10 @@ class Space:
                 why = f"the default is refused: {refusal}"
         raise TunefaError(f"{self.kernel} has no default for {workload} on {arch.name}: {why}")
 
-    def untimed(self) -> Space:
-        """Returns the space of a search without a device: see `Parameter.timed_only`."""
-        cut = [replace(p, values=p.values[:1]) if p.timed_only else p for p in self.parameters]
+    def untimed(self, learned: Collection[str] = ()) -> Space:
+        """Returns the space with the first value alone of `timed_only` ones but the `learned`."""
+        kept = {p.name for p in self.parameters if not p.timed_only} | {*learned}
+        cut = [p if p.name in kept else replace(p, values=p.values[:1]) for p in self.parameters]
         return replace(self, parameters=tuple(cut))
 
     def feasible(self, workload: Workload, arch: Arch) -> Feasible:
@@ -258,8 +259,7 @@ def load(kernel: str) -> Space:
 def read(path: Path) -> Space:
     """Returns the space in one file. Raises TunefaError, with file and line, if it is not valid."""
     fields = space_file.read(path)
-    vendor = fields["vendor"]
-    parameters = tuple(_parameter(each, vendor) for each in fields["parameters"])
+    parameters = tuple(_parameter(each, fields["vendor"]) for each in fields["parameters"])
     space = Space(**{**fields, "parameters": parameters})
     _check_names(space)
     return space
