@@ -2,67 +2,19 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from tunefa.compile import languages
-from tunefa.costmodel import estimate
-from tunefa.costmodel.estimate import Estimate
 from tunefa.search import candidates
 from tunefa.search.budget import Budget
 from tunefa.search.request import Request
 from tunefa.spec import kernel as kernels
-from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
-
-
-@pytest.mark.parametrize("name", ["attention_fwd_cuda_sm90", "attention_fwd_triton"])
-def test_the_model_is_asked_once_for_what_it_sees_no_difference_between(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, kernel = Target.named("sm90"), kernels.load(name)
-    workload = Workload.parse("q4096_d128")
-    request = Request(workload, target, False, (kernel,), Budget.parse("20"))
-    case = request.case(kernel)
-    asked: list[Config] = []
-
-    def counted(case: Case, config: Config) -> Estimate:
-        asked.append(config)
-        return one(case, config)
-
-    found = case.feasible().configs
-    some = Feasible(tuple(random.Random(0).sample(found, 400)), {})
-    one = estimate.estimate
-    monkeypatch.setattr(estimate, "estimate", counted)
-    made = candidates.search_problem(request, case, some, [], None)
-    assert made.expected_us == [one(case, each).time_us for each in some.configs]
-    seen = estimate.seen(case)
-    assert len(asked) == len({tuple(c[n] for n in seen) for c in some.configs})
-    if name == "attention_fwd_cuda_sm90":
-        assert {"PING_PONG", "RESCALE_THRESHOLD", "CLUSTER_SIZE"}.isdisjoint(seen)
-        assert len(asked) < len(some.configs)
-
-
-def test_values_that_a_learned_model_tells_apart_are_searched_without_a_device(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target, kernel = Target.named("sm90"), kernels.load("attention_fwd_cuda_sm90")
-    request = Request(Workload.parse("q512_d256"), target, False, (kernel,), Budget.parse("20"))
-
-    def values() -> dict[str, set[int]]:
-        configs = candidates.feasible_by_kernel(request)[kernel.name].configs
-        timed = ("RESCALE_THRESHOLD", "CLUSTER_SIZE", "P_IN_SMEM")
-        return {name: {config[name] for config in configs} for name in timed}
-
-    assert values() == {"RESCALE_THRESHOLD": {8}, "CLUSTER_SIZE": {1}, "P_IN_SMEM": {0}}
-    known = frozenset({"CLUSTER_SIZE", "BLOCK_N"})
-    monkeypatch.setattr(candidates, "learned_parameters", lambda case: known)
-    assert values() == {"RESCALE_THRESHOLD": {8}, "CLUSTER_SIZE": {1, 2}, "P_IN_SMEM": {0}}
 
 
 def test_a_config_whose_key_cannot_be_made_is_kept_and_what_it_prints_is_no_data(

@@ -62,14 +62,14 @@ def features(
             known[key] = len(found)
             found.append(_of_config(case, config, needed))
         places[place] = known[key]
-    names = next((tuple(row) for us, row in found if math.isfinite(us)), ())
-    derived = np.array(
-        [[row.get(name, 0.0) for name in names] for _, row in found], dtype=np.float32
-    ).reshape(len(found), len(names))
+    names = tuple(found[0][1]) if found else ()
+    derived = np.array([[*row.values()] for _, row in found], dtype=np.float32)
     times = np.array([us for us, _ in found], dtype=float)
     own = _parameters(space, configs)
     titles = (*(parameter.name for parameter in space.parameters), *names)
-    return Features(titles, np.hstack([own, derived[places]]), times[places])
+    return Features(
+        titles, np.hstack([own, derived.reshape(len(found), len(names))[places]]), times[places]
+    )
 
 
 def _counted(resources: Resources) -> tuple[int | None, ...]:
@@ -89,7 +89,10 @@ def _parameters(space: Space, configs: Sequence[Config]) -> Table:
 def _of_config(
     case: Case, config: Config, resources: Resources | None
 ) -> tuple[float, Mapping[str, float]]:
-    """Returns the cost model's time of a config, and its features; none if it cannot run."""
+    """Returns the cost model's time of a config, and its features.
+
+    Those of a config that cannot run are finite and mean nothing.
+    """
     arch = gpu(case.arch)
     tiling, lower = case.tiling_and_estimate(config)
     if resources is None:
@@ -97,8 +100,6 @@ def _of_config(
         resources = gpu_model.expected_resources(arch, tiling, smem_bytes, registers)
     workload = case.workload.dense_equivalent
     predicted = gpu_model.predict(workload, arch, case.device, tiling, resources)
-    if math.isinf(predicted.time_us):
-        return predicted.time_us, {}
     cut = gpu_model.cut_of(workload, tiling)
     return predicted.time_us, {
         **_tile(tiling, resources, predicted),
@@ -149,7 +150,7 @@ def _schedule(
 ) -> dict[str, float]:
     """How the tiles fill the SMs."""
     per_sm = cut.tiles / case.device.sms
-    waves = per_sm / predicted.occupancy.blocks_per_sm
+    waves = per_sm / max(1, predicted.occupancy.blocks_per_sm)
     rows = workload.seqlen_q * tiling.packed_heads
     tiles_of_head = ceil_div(rows, tiling.block_m)
     covered = ceil_div(workload.seqlen_k, tiling.block_n) * tiling.block_n
@@ -179,4 +180,4 @@ def _problem(case: Case, workload: Workload, tiling: Tiling) -> dict[str, float]
 
 
 def _log(value: float) -> float:
-    return math.log(max(value, 1e-9))
+    return math.log(min(max(value, 1e-9), 1e30))
