@@ -1,4 +1,4 @@
-"""tunefa/costmodel/learning.py: what is fitted, and with which weights. Needs scikit-learn."""
+"""tunefa/costmodel/learning.py: what is boosted, and with which weights. Needs scikit-learn."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def test_the_trees_are_those_that_scikit_learn_would_evaluate() -> None:
 
     values = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
     target = values[:, 0] * np.where(values[:, 1] > 0, 1.0, -1.0)
-    fitted = HistGradientBoostingRegressor(max_iter=5, random_state=0).fit(values, target)
-    trees = learning._joined([learning._tree(each[0].nodes, 1.0) for each in fitted._predictors])
-    ours = trees.total(values) + fitted._baseline_prediction.item()
-    assert ours == pytest.approx(fitted.predict(values), abs=1e-5)
+    boosted = HistGradientBoostingRegressor(max_iter=5, random_state=0).fit(values, target)
+    trees = learning._joined([learning._tree(each[0].nodes, 1.0) for each in boosted._predictors])
+    ours = trees.total(values) + boosted._baseline_prediction.item()
+    assert ours == pytest.approx(boosted.predict(values), abs=1e-5)
 
 
 def test_a_base_is_corrected_and_not_learned_again() -> None:

@@ -37,7 +37,7 @@ FEATURES_PER_SPLIT = 0.3
 NEAR = 0.1
 """The weight of a config is 1 / (1 + excess / NEAR)^2: a quarter at 10 % behind the best."""
 MOST_CONFIGS = 1500
-"""Of a workload with more configs, the best half of so many count, and a random half."""
+"""Where a workload has more configs, the best half of so many count, and a random half."""
 
 
 @dataclass(frozen=True)
@@ -128,15 +128,15 @@ def _by_case(rows: Iterable[Row]) -> Iterator[list[Row]]:
 def _samples(rows: Sequence[Row]) -> Iterator[_Sample]:
     """Yields what a case's rows teach, with the compiler's resources and with expected ones."""
     times = np.array([row.time_us for row in rows], dtype=float)
-    order = np.argsort(times, kind="stable")
-    if len(order) > MOST_CONFIGS:
-        best, others = np.split(order, [MOST_CONFIGS // 2])
+    chosen = np.argsort(times, kind="stable")
+    if len(chosen) > MOST_CONFIGS:
+        best, others = np.split(chosen, [MOST_CONFIGS // 2])
         drawn = np.random.default_rng(0).choice(others, MOST_CONFIGS // 2, replace=False)
-        order = np.concatenate([best, np.sort(drawn)])
-    times = times[order]
+        chosen = np.concatenate([best, np.sort(drawn)])
+    times = times[chosen]
     weight = (1.0 + (times / times.min() - 1.0) / NEAR) ** -2.0
-    configs = [rows[index].trial.config for index in order]
-    for needed in ([rows[index].trial.resources for index in order], None):
+    configs = [rows[index].trial.config for index in chosen]
+    for needed in ([rows[index].trial.resources for index in chosen], None):
         found = features(rows[0].case, configs, needed)
         fits = np.isfinite(found.analytic_us)
         kept = Features(found.names, found.values[fits], found.analytic_us[fits])
@@ -150,14 +150,14 @@ def _boosted(values: Array, target: Array, weight: Array) -> tuple[float, Trees]
 
     bias, trees = 0.0, []
     for seed in range(MEMBERS):
-        fitted = HistGradientBoostingRegressor(
+        grown = HistGradientBoostingRegressor(
             max_iter=ITERATIONS, max_leaf_nodes=LEAVES, max_depth=DEPTH,
             min_samples_leaf=LEAST_IN_LEAF, max_features=FEATURES_PER_SPLIT,
             l2_regularization=1.0, early_stopping=False, random_state=seed,
         ).fit(values, target, sample_weight=weight)  # fmt: skip
         # scikit-learn has no public name for the nodes of these trees.
-        bias += float(fitted._baseline_prediction.item()) / MEMBERS
-        trees += [_tree(grown[0].nodes, 1.0 / MEMBERS) for grown in fitted._predictors]
+        bias += float(grown._baseline_prediction.item()) / MEMBERS
+        trees += [_tree(each[0].nodes, 1.0 / MEMBERS) for each in grown._predictors]
     return bias, _joined(trees)
 
 
@@ -182,17 +182,17 @@ def _joined(parts: Sequence[Trees]) -> Trees:
     placed = list(zip(parts, start, strict=False))
     roots = [offset + number for each, offset in placed for number in range(each.count)]
     rest = np.setdiff1d(np.arange(start[-1]), roots)
-    order = np.concatenate([np.array(roots, dtype=int), rest])
-    moved = np.empty(len(order), dtype=np.int32)
-    moved[order] = np.arange(len(order))
+    chosen = np.concatenate([np.array(roots, dtype=int), rest])
+    moved = np.empty(len(chosen), dtype=np.int32)
+    moved[chosen] = np.arange(len(chosen))
     child = np.concatenate([each.child + offset for each, offset in placed])
     return Trees(
         len(roots),
         max(each.depth for each in parts),
-        np.concatenate([each.feature for each in parts])[order],
-        np.concatenate([each.threshold for each in parts])[order],
-        moved[child[order]],
-        np.concatenate([each.value for each in parts])[order],
+        np.concatenate([each.feature for each in parts])[chosen],
+        np.concatenate([each.threshold for each in parts])[chosen],
+        moved[child[chosen]],
+        np.concatenate([each.value for each in parts])[chosen],
     )
 
 
