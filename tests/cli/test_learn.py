@@ -124,8 +124,8 @@ def test_too_few_workloads(run: Run, home: Path) -> None:
     for seqlen in SEQLENS[:2]:
         searched(seqlen)
     assert run("learn", code=1).stderr == (
-        "Error: the trials are of 2 workloads, and to learn takes at least 3 of one kernel: search "
-        "more workloads on a GPU\n"
+        "Error: the trials are of 2 workloads that tunefa has not learned from yet, and to learn "
+        "takes at least 3 of one kernel: search more workloads on a GPU\n"
     )
 
 

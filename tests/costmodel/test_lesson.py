@@ -16,7 +16,16 @@ from tunefa.spec.target import Case
 from tunefa.spec.trial import Trial
 from tunefa.spec.workload import Workload
 
-SHIPPED: Any = SimpleNamespace(factor=1.25, id="shipped")
+KNOWN = 8192
+"""The sequence length of the workload that the shipped model was learned from."""
+SHIPPED: Any = SimpleNamespace(
+    factor=1.25,
+    id="shipped",
+    provenance={
+        "workloads": [str(Workload.parse(f"q{KNOWN}"))],
+        "devices": [TARGET.device.name],
+    },
+)
 
 
 def rows(*seqlens: int) -> list[Row]:
@@ -38,7 +47,8 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     def fit(some: Sequence[Row], base: Any) -> Any:
         assert base is SHIPPED
         seen.append({row.case.workload.seqlen_q for row in some})
-        return SimpleNamespace(factor=1.0 + 0.001 * (4 - len(seen[-1])), id=f"fit {len(seen)}")
+        missing = 4 - len(seen[-1] - {KNOWN})
+        return SimpleNamespace(factor=1.0 + 0.001 * missing, id=f"fit {len(seen)}")
 
     def times_us(model: Any, some: Sequence[Row]) -> list[float]:
         factor = 2.0 if model is None else model.factor
@@ -80,7 +90,7 @@ def test_two_workloads_are_too_few(fits: list[set[int]]) -> None:
     some = rows(512, 1024)
     found = lesson.learn(some)
     assert found.before is None and found.model is None and not fits
-    assert found.why_not == "at least 3 workloads are needed" and lesson.fits(some) == 0
+    assert found.why_not == "at least 3 new workloads are needed" and lesson.fits(some) == 0
 
 
 def test_many_workloads_are_held_out_together(fits: list[set[int]]) -> None:
@@ -88,3 +98,14 @@ def test_many_workloads_are_held_out_together(fits: list[set[int]]) -> None:
     lesson.learn(some)
     assert len(fits) == lesson.fits(some) == lesson.FOLDS + 1
     assert all(17 <= len(each) <= 18 for each in fits[:-1])
+
+
+def test_what_tunefa_has_learned_from_is_no_test_of_it(fits: list[set[int]]) -> None:
+    """The workload is learned from in each fit, and no error is that on it."""
+    found = lesson.learn(rows(512, 1024, KNOWN))
+    assert (found.workloads, found.new_workloads) == (3, 2) and not fits
+    assert found.why_not == "at least 3 new workloads are needed"
+    found = lesson.learn(rows(512, 1024, 2048, 4096, KNOWN))
+    assert (found.workloads, found.new_workloads) == (5, 4)
+    assert len(fits) == 5 and all(KNOWN in each for each in fits)
+    assert found.after == pytest.approx(math.log(1.001))

@@ -39,7 +39,8 @@ def command(
     the new model is that on workloads that it was not fitted to. It is kept only if this is not
     larger than the error of the shipped model. From then on, predicted times are its times.
 
-    It takes scikit-learn, and at least three workloads of a kernel.
+    It takes scikit-learn, and at least three workloads of a kernel that the shipped model has not
+    learned from.
 
     Needs no GPU.
     """
@@ -86,10 +87,11 @@ def _lessons(rows: TrainingRows) -> list[Lesson]:
     groups = list(rows.groups().values())
     total = sum(map(lesson.fits, groups))
     if not total:
-        most = max(lesson.workloads(own) for own in groups)
+        most = max(lesson.new_workloads(own) for own in groups)
         raise TunefaError(
-            f"the trials are of {most} workload{'' if most == 1 else 's'}, and to learn takes at "
-            f"least {lesson.LEAST_WORKLOADS} of one kernel: search more workloads on a GPU"
+            f"the trials are of {text.plural(most, 'workload')} that tunefa has not learned from "
+            f"yet, and to learn takes at least {lesson.LEAST_WORKLOADS} of one kernel: search more "
+            "workloads on a GPU"
         )
     with reports.Reporter(total) as reporter:
         return [lesson.learn(own, reporter) for own in groups]

@@ -1,7 +1,7 @@
 """Lessons: what rows of measurements teach about the times of one kernel on one arch.
 
 The model that tunefa ships stays the base, and a lesson corrects what it misses. Whether that is
-better is seen on workloads that the lesson left out.
+better is seen on workloads that both left out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Lesson:
     devices: tuple[str, ...]
     workloads: int
     """The number of workloads with a time."""
+    new_workloads: int
+    """Those of them that the shipped model was not learned from."""
     trials: int
     """The number of rows with a time."""
     failures: int
@@ -45,33 +47,35 @@ class Lesson:
 def learn(rows: Sequence[Row], on_fit: Callable[[], None] = lambda: None) -> Lesson:
     """Returns the lesson of the rows of one kernel on one arch.
 
-    `on_fit` is called after each fit. There are `fits` of them.
+    Errors are those on workloads that the shipped model was not learned from either. `on_fit` is
+    called after each fit. There are `fits` of them.
     """
-    taken = _summary(rows)
-    if taken.workloads < LEAST_WORKLOADS:
-        return replace(taken, why_not=f"at least {LEAST_WORKLOADS} workloads are needed")
+    taken, timed = _summary(rows), [row for row in rows if row.time_us is not None]
+    if taken.new_workloads < LEAST_WORKLOADS:
+        return replace(taken, why_not=f"at least {LEAST_WORKLOADS} new workloads are needed")
     base = learned.shipped(taken.kernel, taken.arch)
+    new = [row for row in timed if not _is_known(row, base)]
+    known = [row for row in timed if _is_known(row, base)]
 
     def fit(some: Sequence[Row]) -> LearnedModel:
-        model = learning.fit(some, base)
+        model = learning.fit([*known, *some], base)
         on_fit()
         return model
 
-    timed = [row for row in rows if row.time_us is not None]
-    before = accuracy.by_case(timed, predictor(base))
-    after = accuracy.held_out(timed, lambda some: predictor(fit(some)), _workload, FOLDS)
+    before = accuracy.by_case(new, predictor(base))
+    after = accuracy.held_out(new, lambda some: predictor(fit(some)), _workload, FOLDS)
     taken = replace(taken, before=accuracy.error(before), after=accuracy.error(after))
     if accuracy.error(after) > accuracy.error(before):
         return replace(taken, why_not="what tunefa ships is better")
-    analytic = accuracy.by_case(timed, predictor(None))
-    model = learning.calibrated(fit(timed), after.values(), analytic.values())
+    analytic = accuracy.by_case(new, predictor(None))
+    model = learning.calibrated(fit(new), after.values(), analytic.values())
     return replace(taken, model=model)
 
 
 def fits(rows: Sequence[Row]) -> int:
     """Returns how many models `learn` fits."""
-    workloads = _summary(rows).workloads
-    return 0 if workloads < LEAST_WORKLOADS else min(workloads, FOLDS) + 1
+    count = new_workloads(rows)
+    return 0 if count < LEAST_WORKLOADS else min(count, FOLDS) + 1
 
 
 def predictor(model: LearnedModel | None) -> Predictor:
@@ -79,21 +83,32 @@ def predictor(model: LearnedModel | None) -> Predictor:
     return lambda rows: learning.times_us(model, rows)
 
 
-def workloads(rows: Sequence[Row]) -> int:
-    """Returns the number of workloads that have a time."""
-    return _summary(rows).workloads
+def new_workloads(rows: Sequence[Row]) -> int:
+    """Returns the number of workloads with a time that the shipped model was not learned from."""
+    return _summary(rows).new_workloads
 
 
 def _summary(rows: Sequence[Row]) -> Lesson:
+    case = rows[0].case
+    base = learned.shipped(case.kernel.name, case.arch.name)
     timed = [row for row in rows if row.time_us is not None]
     return Lesson(
-        rows[0].case.kernel.name,
-        rows[0].case.arch.name,
+        case.kernel.name,
+        case.arch.name,
         devices=tuple(sorted({row.case.device.name for row in rows})),
         workloads=len({_workload(row) for row in timed}),
+        new_workloads=len({_workload(row) for row in timed if not _is_known(row, base)}),
         trials=len(timed),
         failures=len(rows) - len(timed),
     )
+
+
+def _is_known(row: Row, base: LearnedModel | None) -> bool:
+    """Whether a model was learned from this workload, and from the device."""
+    if base is None:
+        return False
+    workloads, devices = (base.provenance.get(name, ()) for name in ("workloads", "devices"))
+    return _workload(row) in workloads and row.case.device.name in devices
 
 
 def _workload(row: Row) -> str:

@@ -14,9 +14,9 @@ from tunefa.costmodel.lesson import Lesson
 from tunefa.costmodel.training_rows import TrainingRows
 
 MODEL: Any = SimpleNamespace(id="0123abcd")
-KEPT = Lesson("a_kernel", "sm90", ("NVIDIA H200",), 5, 1200, 7, 0.1, 0.05, MODEL)
-WORSE = Lesson("b_kernel", "sm80", ("A", "B"), 3, 90, 0, 0.04, 0.06, why_not="it is worse")
-TOO_FEW = Lesson("c_kernel", "sm90", ("NVIDIA H200",), 1, 30, 0, why_not="too few")
+KEPT = Lesson("a_kernel", "sm90", ("NVIDIA H200",), 5, 4, 1200, 7, 0.1, 0.05, MODEL)
+WORSE = Lesson("b_kernel", "sm80", ("A", "B"), 3, 3, 90, 0, 0.04, 0.06, why_not="it is worse")
+TOO_FEW = Lesson("c_kernel", "sm90", ("NVIDIA H200",), 1, 1, 30, 0, why_not="too few")
 LESSONS = (KEPT, WORSE, TOO_FEW)
 ROWS = TrainingRows((), {"nothing was measured": 1, "the source has changed": 1234})
 

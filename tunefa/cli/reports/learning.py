@@ -40,6 +40,7 @@ def to_data(lessons: Sequence[Lesson], rows: TrainingRows, written: Written) -> 
                 "arch": each.arch,
                 "devices": list(each.devices),
                 "workloads": each.workloads,
+                "new_workloads": each.new_workloads,
                 "trials": each.trials,
                 "failures": each.failures,
                 "error_before": each.before,
