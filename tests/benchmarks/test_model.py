@@ -89,5 +89,5 @@ def test_the_page_has_what_was_written(tmp_path: Path, rows: list[Row]) -> None:
 def test_the_page_is_of_all_landscapes() -> None:
     page = model.PAGE.read_text(encoding="utf-8")
     part = page[page.index("<!-- rows -->") : page.index("<!-- end of rows -->")]
-    held = sum(int(line.split("|")[3]) for line in part.strip().splitlines()[4:-1])
+    held = sum(int(line.split("|")[3]) for line in part.strip().splitlines()[4:])
     assert held == len(training_rows.files([model.LANDSCAPES]))
