@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.fixed_store import Fixed
-from tests.support.sample_records import measured
+from tests.support.sample_records import dated, measured
 from tunefa.compile.launch.driver import SeenDevice
+from tunefa.costmodel import anchor
+from tunefa.costmodel.decision import SURE
+from tunefa.costmodel.estimate import Estimate
+from tunefa.costmodel.version import model_version
 from tunefa.runtime import choose
 from tunefa.runtime.chip import Chip
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
-from tunefa.spec.target import Case
-from tunefa.spec.trial import Config
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Config, Resources
 from tunefa.spec.workload import Workload
 from tunefa.store import lookup
 from tunefa.store.lookup import Choice
@@ -40,6 +46,15 @@ def both(*records: Record, text: str, device: str = H200) -> tuple[Choice, Choic
     assert target is not None
     asked = Fixed(records), workload, target, serving
     return lookup.lookup(*asked), choose.choose(*asked)
+
+
+def model(monkeypatch: pytest.MonkeyPatch, expected_us: Callable[[Case, Config], float]) -> None:
+    """Lets the cost model say these times."""
+
+    def estimate(case: Case, config: Config, resources: Resources | None = None) -> Estimate:
+        return Estimate(expected_us(case, config), 0.14, 0.14)
+
+    monkeypatch.setattr(anchor, "estimate", estimate)
 
 
 WIDE = record(CUDA, 732.0)  # tiles of 192 rows
@@ -100,14 +115,15 @@ def test_little_to_gain_changes_nothing() -> None:
 def test_what_is_gained_must_be_more_than_the_model_errs_by(
     monkeypatch: pytest.MonkeyPatch, us: float, chosen_is: str
 ) -> None:
-    """Five percent; here the model is right about LONG, and the nearest takes 100 us."""
+    """The two records are 1.5 octaves away, so the error is 5.7 %; here the model is right about
+    LONG, and the nearest takes 100 us."""
 
     def expected_us(case: Case, config: Config) -> float:
         if str(case.workload) == str(WIDE.workload):
             return {CUDA: 732.0, GLUON: 740.0}[case.kernel.name]
-        return {CUDA: 100.0, GLUON: us}[case.kernel.name]
+        return {CUDA: 100.0, GLUON: us}.get(case.kernel.name, 100.0)
 
-    monkeypatch.setattr(choose, "expected_us", expected_us)
+    model(monkeypatch, expected_us)
     nearest, chosen = both(WIDE, NARROW, text="b2_h16_q8192_d128_full")
     assert nearest.kernel == CUDA and chosen.kernel == chosen_is
 
@@ -146,7 +162,7 @@ def test_a_config_that_was_compared_for_this_workload_stays(
     def expected_us(case: Case, config: Config) -> float:
         return 100.0 if config == slow.config else 50.0
 
-    monkeypatch.setattr(choose, "expected_us", expected_us)
+    model(monkeypatch, expected_us)
     nearest, chosen = both(slow, text=text, device=device)
     assert nearest.config == slow.config and (chosen != nearest) is changes
 
@@ -158,7 +174,7 @@ def test_the_scale_is_that_of_the_record_s_own_device(monkeypatch: pytest.Monkey
         seen.add((case.device.name, str(case.workload)))
         return 100.0
 
-    monkeypatch.setattr(choose, "expected_us", expected_us)
+    model(monkeypatch, expected_us)
     text = "b2_h16_q8192_d128_full"
     both(WIDE, text=text, device="NVIDIA H100 80GB HBM3")
     there = str(Workload.parse(text))
@@ -175,3 +191,50 @@ def test_a_device_that_the_model_does_not_know() -> None:
     own = record(CUDA, 732.0, device="NVIDIA H999")
     nearest, chosen = both(own, text="b1_h16_q2048_d128_full", device="NVIDIA H999")
     assert chosen == nearest and chosen.how == "nearest"
+
+
+SHORT = "b1_h16_q1024_k16384_d128_full"
+KNOWN = {"known": {"kernel": CUDA}, "decision": "expected to be faster"}
+
+
+def prediction(config: Config, version: int | None = None, anchored: bool = True) -> Record:
+    """What a search without a device predicted for SHORT."""
+    model = model_version("predicted") if version is None else version
+    return measured(
+        SHORT, kernel=CUDA, config=dict(config), device=None, objective="predicted", mode=None,
+        certificate=KNOWN if anchored else None,
+        provenance=dated("2026-11-22T12:00:00Z", model=model),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("near", [[], [WIDE]], ids=["no record", "a record nearby"])
+def test_a_prediction_gives_way_to_a_measured_default(
+    monkeypatch: pytest.MonkeyPatch, near: list[Record]
+) -> None:
+    """Unless it was compared with one, by today's model, and is faster beyond the error."""
+    default = kernels.load(CUDA).default(Workload.parse(SHORT), SM90)
+    config = {**default, "BLOCK_N": 64}
+
+    def chosen(record: Record, gain: float) -> Config:
+        faster = 100.0 * math.exp(-gain)
+        model(monkeypatch, lambda _, each: faster if each == config else 100.0)
+        return both(*near, record, text=SHORT)[1].config
+
+    beyond = 1.1 * SURE * math.hypot(0.14, 0.025)
+    assert chosen(prediction(config), beyond) == config
+    assert chosen(prediction(config), beyond / 1.3) == default
+    assert chosen(prediction(config, anchored=False), beyond) == default
+    assert chosen(prediction(config, version=0), beyond) == default
+
+
+def test_where_nothing_is_known_a_prediction_runs() -> None:
+    workload, a100 = Workload.parse("q4096_d128"), Target.named("a100")
+    serving = kernels.serving(workload, a100.arch)
+    kernel = next(each for each in serving if each.name == "attention_fwd_triton")
+    config = {**kernel.default(workload, a100.arch), "num_warps": 4}
+    old = replace(
+        prediction(config, version=0, anchored=False),
+        kernel=kernel.name, arch="sm80", workload=workload,
+    )  # fmt: skip
+    chosen = choose.choose(Fixed([old]), workload, a100, serving)
+    assert (chosen.how, chosen.config) == ("predicted", config)

@@ -30,6 +30,7 @@ from tunefa.measure.objective import Raced
 from tunefa.search import run as search
 from tunefa.search import study
 from tunefa.search.budget import Budget
+from tunefa.search.parts import Part
 from tunefa.search.state import SearchState
 from tunefa.spec.trial import Config, Outcome, Trial
 from tunefa.store import journal
@@ -287,7 +288,7 @@ def test_a_default_that_was_not_ready_in_time_races() -> None:
     case, nothing = asked.case(KERNEL), cast(Any, None)
     default = case.default()
     state = SearchState(asked, Seen(), nothing, nothing, None)
-    part = search._Part(case, nothing, [], default, [], 1.0)
+    part = Part(case, nothing, [], [default], [], 1.0)
     other = dict(default, BLOCK_M=64 if default["BLOCK_M"] != 64 else 128)
     state.count(KERNEL.name, Trial(other, "ok", samples_us=(5.0,)))
     assert [t.config for t in search._finalists(state, part, False)] == [other, default]

@@ -14,6 +14,8 @@ from typing import Literal
 from tunefa.compile import languages
 from tunefa.compile.pool import CompilePool, Pending
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
+from tunefa.costmodel import anchored
+from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.estimate import estimate
 from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
@@ -39,10 +41,16 @@ class Predicted:
     compiler's time."""
 
     def __init__(
-        self, case: Case, workers: int | None = None, compilers: Workers | None = None
+        self,
+        case: Case,
+        workers: int | None = None,
+        compilers: Workers | None = None,
+        anchor: Anchor | None = None,
     ) -> None:
-        """Compiles in `workers` processes of its own, or in `compilers`, which may be shared."""
+        """Compiles in `workers` processes of its own, or in `compilers`, which may be shared. With
+        an anchor, times are those of the cost model corrected by what was measured."""
         self.case = case
+        self.anchor = anchor
         if self.kind == "predicted" and not languages.has_interpreter(case.kernel.language):
             self.reserve_s = 0.0
         self._gate_runs = check.ragged if self.kind == "measured" else None
@@ -103,11 +111,13 @@ class Predicted:
         """Returns a compiled trial with its time; it is `refused` where its CTA fits no SM."""
         if trial.outcome != "ok" or trial.resources is None:
             return trial
-        case, arch = self.case, gpu(self.case.arch)
-        expected = estimate(case, trial.config, trial.resources)
-        if math.isinf(expected.time_us):
-            return replace(trial, outcome="refused", reason=_too_large(trial.resources, arch))
-        return replace(trial, predicted_us=expected.time_us, predicted_sd=expected.sd)
+        made = estimate(self.case, trial.config, trial.resources)
+        if math.isinf(made.time_us):
+            reason = _too_large(trial.resources, gpu(self.case.arch))
+            return replace(trial, outcome="refused", reason=reason)
+        if self.anchor is not None:
+            return anchored.judged(self.anchor, self.case.kernel.name, trial)
+        return replace(trial, predicted_us=made.time_us, predicted_sd=made.sd)
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf
@@ -116,10 +126,15 @@ class Predicted:
 
         The first check is always made, further ones only if there is time. A config that spills
         counts as slower by the model's error (see `rank_us`). Among equals the default comes first.
-        In a language without an interpreter the best wins unchecked.
+        With an anchor, known configs come before others that do not beat the best of them beyond
+        the error. In a language without an interpreter the best wins unchecked.
         """
         self._abandon()
         ranked = sorted(trials, key=lambda t: (rank_us(t), t.config != default))
+        if self.anchor is not None:
+            name = self.case.kernel.name
+            own = anchored.ranked(self.anchor, [(name, trial) for trial in ranked])
+            ranked = [trial for _, trial in own]
         if not languages.has_interpreter(self.case.kernel.language):
             return Raced(ranked, ranked[0] if ranked else None)
         for place, trial in enumerate(ranked):

@@ -1,28 +1,32 @@
-"""The rule that a search begins with the kernel's default, whatever its strategy."""
+"""The rule that a search begins with the kernel's default and other configs that are known to be
+good, whatever its strategy."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tunefa.search.strategy import Strategy
 from tunefa.spec.trial import Config, Trial, identity
 
 
 class DefaultFirst:
-    """A strategy that proposes the kernel's default before everything else.
+    """A strategy that proposes some configs, such as the kernel's default, before everything else.
 
-    So every search that tries anything knows the default, whatever its strategy and budget.
+    So every search that tries anything knows the default, or in a search without a device the best
+    known config, whatever its strategy and budget.
     """
 
-    def __init__(self, strategy: Strategy, default: Config) -> None:
-        self._strategy, self._default = strategy, default
-        self._proposed = False
+    def __init__(self, strategy: Strategy, first: Sequence[Config]) -> None:
+        self._strategy = strategy
+        self._left = list(first)
+        self._first = {identity(config) for config in first}
 
     def ask(self) -> Config | None:
-        """Returns the default, then what the strategy proposes; the default no second time."""
-        if not self._proposed:
-            self._proposed = True
-            return self._default
+        """Returns the first configs, then what the strategy proposes, but none of them again."""
+        if self._left:
+            return self._left.pop(0)
         config = self._strategy.ask()
-        while config is not None and identity(config) == identity(self._default):
+        while config is not None and identity(config) in self._first:
             config = self._strategy.ask()
         return config
 

@@ -12,10 +12,13 @@ from typing import Any
 
 from tunefa.compile import languages
 from tunefa.compile.workers import Workers
+from tunefa.costmodel import anchored
 from tunefa.measure import measured
 from tunefa.search.request import FinishedTrial, Request
+from tunefa.search.state import SearchState
 from tunefa.search.winner import Winner
 from tunefa.spec.kernel import Kernel
+from tunefa.spec.trial import identity
 
 RACE_S = 8.0
 """Seconds for this race: to start a new process with its CUDA context, and for the rounds."""
@@ -53,6 +56,27 @@ def winner(
         return _certified(first, {"decision": why})
     won = next(won for won in ranked if won.kernel.name == raced.kernel)
     return _certified(won, raced.certificate)
+
+
+def best(state: SearchState, winners: Sequence[Winner]) -> Winner | None:
+    """The best of several winners; None if there are none.
+
+    Where times are predicted, the best known config wins unless another beats it beyond the error
+    of the comparison. Then the certificate says how they compare.
+    """
+    request, anchor = state.request, state.anchor
+    first = min(winners, key=lambda won: won.rank_us, default=None)
+    if first is None or request.objective != "predicted":
+        return first
+    if anchor is None:
+        return replace(
+            first, certificate={"decision": anchored.without_anchor(request.target.arch)}
+        )
+    by_key = {(won.kernel.name, identity(won.trial.config)): won for won in winners}
+    kernel, trial = anchored.ranked(anchor, [(w.kernel.name, w.trial) for w in winners])[0]
+    tried = [(each.kernel, each.trial) for each in state.finished.values()]
+    decision = anchored.decision(anchor, (kernel, trial), tried)
+    return replace(by_key[kernel, identity(trial.config)], certificate=decision.to_dict())
 
 
 def winners_without_race(

@@ -10,47 +10,27 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from tunefa.compile.pool import compilers
 from tunefa.compile.workers import Workers
+from tunefa.costmodel import anchored
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import measured, replayed
 from tunefa.measure.npu import Estimated, Modelled
 from tunefa.measure.objective import Objective
 from tunefa.measure.predicted import Predicted
-from tunefa.search import candidates, kernel_race, loop, resume, strategies, study
+from tunefa.search import candidates, kernel_race, loop, parts, resume, strategies, study
 from tunefa.search.default_first import DefaultFirst
+from tunefa.search.parts import Part
 from tunefa.search.request import Processes, Progress, Request, Result
 from tunefa.search.state import SearchState
 from tunefa.search.strategy import Strategy
 from tunefa.search.winner import Winner
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Trial
+from tunefa.spec.trial import Trial
 from tunefa.store.record import Record
 from tunefa.store.results import Store
-
-
-@dataclass(frozen=True)
-class _Part:
-    """The part of a search that belongs to one kernel."""
-
-    case: Case
-    feasible: Feasible
-    known: Sequence[Config]
-    """The configs that finalists must beat: the nearest workload's winner, and the default."""
-    default: Config | None
-    """The kernel's default, which is tried first."""
-    earlier: list[Trial]
-    """The kernel's trials in the search that this one continues."""
-    share: float
-    """The fraction of the whole budget that is used when this kernel is done, 0 to 1."""
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return self.case.kernel.name
 
 
 def search(
@@ -102,49 +82,27 @@ def _search_kernels(state: SearchState, feasible: Mapping[str, Feasible], store:
     request = state.request
     with contextlib.ExitStack() as stack:
         try:
-            parts = _parts(request, feasible, store)
-            for part, objective in zip(parts, _prepared(state, parts, stack), strict=True):
+            state.anchor = parts.anchor(request, store)
+            ordered = parts.ordered(state, feasible, store)
+            for part, objective in zip(ordered, _prepared(state, ordered, stack), strict=True):
                 _search_kernel(state, part, objective)
-            if not state.interrupted:
+            if not state.interrupted and state.anchor is None:
                 best = kernel_race.winner(request, state.winners, state.process)
                 state.winners = [] if best is None else [best]
         except KeyboardInterrupt:  # a second Ctrl-C, while the best was checked after the first one
             state.interrupted = True
 
 
-def _parts(request: Request, feasible: Mapping[str, Feasible], store: Store) -> list[_Part]:
-    """The parts of the kernels, in the order in which they are searched."""
-    cases = [request.case(k) for k in request.kernels if feasible[k.name].configs]
-    before_race = kernel_race.share_before(request, len(cases))
-    ordered = candidates.by_predicted_time(cases, feasible)
-    shares = request.budget.shares(len(ordered), before_race)
-    parts = []
-    for case, share in zip(ordered, shares, strict=True):
-        own = feasible[case.kernel.name]
-        known = candidates.known_configs(request, case, store)
-        earlier = resume.trials(request.resume, case.kernel.name, own)
-        parts.append(_Part(case, own, known, _first(request, case, own), earlier, share))
-    return parts
-
-
-def _first(request: Request, case: Case, feasible: Feasible) -> Config | None:
-    """The default that is tried first; None where there is none, or a replay does not know it."""
-    default = candidates.default(case)
-    if request.replay is not None and default not in feasible.configs:
-        return None
-    return default
-
-
 def _prepared(
-    state: SearchState, parts: Sequence[_Part], stack: contextlib.ExitStack
+    state: SearchState, ordered: Sequence[Part], stack: contextlib.ExitStack
 ) -> list[Objective]:
     """The objectives of all kernels, whose defaults are being compiled; `stack` ends them."""
     request, untried = state.request, []
     objectives = []
-    for part in parts:
+    for part in ordered:
         objectives.append(stack.enter_context(_objective(state, part.case)))
-        if part.default is not None and all(t.config != part.default for t in part.earlier):
-            untried.append((objectives[-1], part.default))
+        if part.first and all(t.config != part.first[0] for t in part.earlier):
+            untried.append((objectives[-1], part.first[0]))
     count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
     shared = state.compilers or stack.enter_context(compilers(count))
     for objective, default in untried:
@@ -152,7 +110,7 @@ def _prepared(
     return objectives
 
 
-def _search_kernel(state: SearchState, part: _Part, objective: Objective) -> None:
+def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None:
     """Searches and races one kernel within its share of the budget."""
     request = state.request
     trials_left = request.budget.trials_left(part.share, len(state.finished))
@@ -175,21 +133,31 @@ def _search_kernel(state: SearchState, part: _Part, objective: Objective) -> Non
     if stopping.lost:
         state.left_early[part.name] = stopping.slower_by
     finalists = _finalists(state, part, stopping.behind)
-    if request.objective == "predicted" and stopping.best_us >= stopping.to_beat_us:
+    if not _may_win(state, part.name, stopping):
         state.raced.add(part.name)  # it cannot win, so the interpreter need not check it
     else:
         _race(state, part, objective, finalists, share.deadline)
 
 
-def _strategy(state: SearchState, part: _Part, trials_left: int | None) -> Strategy:
+def _may_win(state: SearchState, kernel: str, stopping: loop.StoppingRule) -> bool:
+    """Whether a kernel may win where times are predicted: the interpreter checks it only then."""
+    if state.request.objective != "predicted" or not state.winners:
+        return True
+    if state.anchor is None:
+        return stopping.best_us < stopping.to_beat_us
+    found = [(each.kernel, each.trial) for each in state.finished.values()]
+    return anchored.ranked(state.anchor, found)[0][0] == kernel
+
+
+def _strategy(state: SearchState, part: Part, trials_left: int | None) -> Strategy:
     """The strategy, which begins with the default, and knows the trials of the search that this one
     continues."""
     request = state.request
     saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
     problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
     strategy: Strategy = strategies.create(request.strategy, problem, saved)
-    if part.default is not None:
-        strategy = DefaultFirst(strategy, part.default)
+    if part.first:
+        strategy = DefaultFirst(strategy, part.first)
     return resume.Continued(strategy, part.earlier)
 
 
@@ -202,7 +170,7 @@ def _stopping_rule(state: SearchState, earlier: Sequence[Trial]) -> loop.Stoppin
 
 
 def _race(
-    state: SearchState, part: _Part, objective: Objective, finalists: list[Trial], until: float
+    state: SearchState, part: Part, objective: Objective, finalists: list[Trial], until: float
 ) -> None:
     """Races the finalists of one kernel; keeps their trials and the winner."""
     request = state.request
@@ -237,11 +205,12 @@ def _objective(state: SearchState, case: Case) -> Objective:
         return kind_of(case, request.workers, state.process, state.compilers)
     if request.objective == "estimated":
         return Estimated(case)
-    kind = Modelled if request.objective == "modelled" else Predicted
-    return kind(case, request.workers)
+    if request.objective == "modelled":
+        return Modelled(case, request.workers)
+    return Predicted(case, request.workers, None, state.anchor)
 
 
-def _finalists(state: SearchState, part: _Part, behind: bool) -> list[Trial]:
+def _finalists(state: SearchState, part: Part, behind: bool) -> list[Trial]:
     """The best trials so far, and the known configs that they must beat; after Ctrl-C only the
     best.
 
@@ -268,7 +237,7 @@ def _record(state: SearchState, feasible: Mapping[str, Feasible]) -> Record | No
     left = [kernel for kernel in request.kernels if kernel.name not in state.raced]
     finished = list(state.finished.values())
     found = [*state.winners, *kernel_race.winners_without_race(request, left, finished)]
-    best = min(found, key=lambda won: won.rank_us, default=None)
+    best = kernel_race.best(state, found)
     if best is None or math.isinf(best.median_us):
         return None
     notes = {"trials": len(state.finished), "strategy": request.strategy}

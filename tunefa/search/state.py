@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from optuna.storages import BaseStorage
 
 from tunefa.compile.workers import Workers
+from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.ranking import rank_us
 from tunefa.search.request import FinishedTrial, Progress, Request
 from tunefa.search.winner import Winner
@@ -32,6 +33,8 @@ class SearchState:
     """The right trial with the least time."""
     earlier: int = 0
     """The number of trials of the search that this one continues."""
+    anchor: Anchor | None = None
+    """What is known to be good, where times are predicted; None if nothing is."""
     stage: str = "search"
     interrupted: bool = False
     raced: set[str] = field(default_factory=set)

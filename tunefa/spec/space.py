@@ -20,6 +20,7 @@ from tunefa.errors import TunefaError, unknown
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import shared_memory, space_file
 from tunefa.spec.arch import Arch
+from tunefa.spec.default import Default
 from tunefa.spec.expr import Expr
 from tunefa.spec.shared_memory import RegionExprs, SharedMemory
 from tunefa.spec.tiling import NpuTiling, Tiling
@@ -74,7 +75,7 @@ class Space:
     """Empty where the compiler lays out shared memory."""
     tiling_exprs: Mapping[str, Expr]
     """An expression for each field of `Tiling`, or of `NpuTiling`."""
-    defaults: tuple[tuple[Expr, dict[str, Any]], ...]
+    defaults: tuple[Default, ...]
     unaligned: Mapping[str, Any] | str
     """The parameter values that the kernel needs for tensors that are not aligned; or a sentence,
     why it cannot read such tensors."""
@@ -164,17 +165,18 @@ class Space:
         return tuple(each.name for each in self.parameters if each.name in seen)
 
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
-        """Returns the config to run without a search: the first default that matches and fits.
+        """Returns the config to run without a search. Raises what `first_default` raises."""
+        return dict(self.first_default(workload, arch).config)
 
-        Raises TunefaError if there is none; the message names the rule that refused the last one.
-        """
+    def first_default(self, workload: Workload, arch: Arch) -> Default:
+        """Returns the first default that matches and fits. Raises TunefaError if there is none;
+        the message names the rule that refused the last one."""
         env = {**workload.env(), **arch.env()}
         why = "no entry under `defaults` matches"
-        for when, config in self.defaults:
-            if when(env):
-                refusal = self.refusal(config, workload, arch)
-                if refusal is None:
-                    return dict(config)
+        for default in self.defaults:
+            if default.when(env):
+                if (refusal := self.refusal(default.config, workload, arch)) is None:
+                    return default
                 why = f"the default is refused: {refusal}"
         raise TunefaError(f"{self.kernel} has no default for {workload} on {arch.name}: {why}")
 
@@ -192,8 +194,7 @@ class Space:
         """
         refused: Counter[str] = Counter(dict.fromkeys(self.rules, 0))
         env = {**workload.env(), **arch.env()}
-        configs = tuple(self._walk(0, {}, env, refused))
-        return Feasible(configs, dict(refused))
+        return Feasible(tuple(self._walk(0, {}, env, refused)), dict(refused))
 
     def _walk(
         self, depth: int, config: dict[str, Any], env: dict[str, Any], refused: Counter[str]
@@ -275,7 +276,7 @@ def _parameter(fields: dict[str, Any], vendor: str) -> Parameter:
 def _check_names(space: Space) -> None:
     """Raises TunefaError for unknown names in expressions, and defaults outside of the space."""
     outer = _outer_names(space.vendor)
-    for when in (*space.serves.values(), *(when for when, _ in space.defaults)):
+    for when in (*space.serves.values(), *(default.when for default in space.defaults)):
         _check_known(when, outer)
     known = outer | {p.name for p in space.parameters}
     for name, expression in (*space.define.items(), *space.resources.items()):
@@ -285,9 +286,9 @@ def _check_names(space: Space) -> None:
         known |= {name}
     for expression in (*space.rules.values(), *space.tiling_exprs.values()):
         _check_known(expression, known)
-    for when, config in space.defaults:
-        if misfit := space.misfit(config):
-            raise TunefaError(f"{when.where}: {misfit}")
+    for default in space.defaults:
+        if misfit := space.misfit(default.config):
+            raise TunefaError(f"{default.when.where}: {misfit}")
 
 
 def _check_known(expression: Expr, names: frozenset[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.spec import shared_memory, strict_yaml
+from tunefa.spec import default, shared_memory, strict_yaml
 from tunefa.spec.arch_file import VENDORS
 from tunefa.spec.expr import Expr
 from tunefa.spec.shared_memory import RegionExprs
@@ -53,7 +53,7 @@ def read(path: Path) -> dict[str, Any]:
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
         "shared_memory_exprs": _shared_memory(fields.take("shared_memory", dict, {}), path),
         "tiling_exprs": _tiling(fields, vendor, path),
-        "defaults": _defaults(fields.take("defaults", list), path),
+        "defaults": default.read(fields.take("defaults", list), path),
         "path": path,
     }
     values = {each["name"]: each["values"] for each in space["parameters"]}
@@ -171,17 +171,3 @@ def _tiling(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
     if missing := [name for name in known if name not in tiling]:
         raise TunefaError(f"{fields.at('tiling')}: tiling lacks {', '.join(missing)}")
     return tiling
-
-
-def _defaults(data: list[Any], path: Path) -> tuple[tuple[Expr, dict[str, Any]], ...]:
-    """Returns (condition, config) for each default."""
-    defaults = []
-    for number, entry in enumerate(data, start=1):
-        if not isinstance(entry, Mapping):
-            raise TunefaError(f"{path}: default {number} must be a mapping, not {entry!r}")
-        fields = Fields(entry, str(path))
-        where = f"{fields.at('when' if 'when' in entry else 'config')}: default {number}"
-        when = Expr(str(fields.take("when", (str, bool), True)), where)
-        defaults.append((when, dict(fields.take("config", dict))))
-        fields.done()
-    return tuple(defaults)

@@ -105,8 +105,12 @@ def lookup(
     workload: Workload,
     target: Target,
     kernels: Sequence[KernelLike],
+    ranked: Sequence[Record] | None = None,
 ) -> Choice:
     """Returns the config to run for `workload` on `target`, whose device has the name in records.
+
+    `ranked` are the records that may be used, as `by_trust` sorts them; None stands for all of the
+    store.
 
     The device need not be present. Records are not used if their kernel is not in `kernels` or does
     not serve the workload, if their workload is too far away, or if their config is refused for
@@ -125,7 +129,8 @@ def lookup(
             return False
         return kernel.refusal(record.config, workload, arch) is None
 
-    ranked = by_trust(store.records(), workload, target)
+    if ranked is None:
+        ranked = by_trust(store.records(), workload, target)
     found = current([record for record in ranked if runs(record)])
     if found:
         record = found[0]

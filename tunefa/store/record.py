@@ -141,6 +141,11 @@ class Record:
         return self.model_version, learned if isinstance(learned, str) else None
 
     @property
+    def is_anchored(self) -> bool:
+        """Whether it was predicted, and compared with a config that is known to be good."""
+        return self.objective == "predicted" and "known" in (self.certificate or {})
+
+    @property
     def rank(self) -> tuple[bool, bool, bool, int, float, float]:
         """The sort key, the best first.
 

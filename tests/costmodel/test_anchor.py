@@ -1,0 +1,113 @@
+"""tunefa/costmodel/anchor.py: what is known to be good for a workload, and what it takes there."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.support.sample_records import measured, predicted
+from tunefa.costmodel.anchor import Anchor, as_if_exact, specialized
+from tunefa.costmodel.decision import KNOWN_SURE, SURE
+from tunefa.costmodel.estimate import estimate
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+from tunefa.store import lookup
+from tunefa.store.record import Record
+
+H200, H100 = Target.named("h200"), Target.named("h100")
+CUDA, GLUON = "attention_fwd_cuda_sm90", "attention_fwd_gluon_sm90"
+LONG = "b4_h16_q4096_d128_full"
+
+
+def record(kernel: str, text: str = LONG, median_us: float = 732.0, **changes: Any) -> Record:
+    """The kernel's default for the workload, with changes."""
+    config = {**kernels.load(kernel).default(Workload.parse(text), H200.arch), **changes}
+    return measured(text, kernel=kernel, config=config, median_us=median_us)
+
+
+def anchor(*records: Record, text: str = LONG, target: Target = H200) -> Anchor:
+    workload = Workload.parse(text)
+    serving = kernels.serving(workload, target.arch)
+    return Anchor.of(lookup.by_trust(records, workload, target), workload, target, serving)
+
+
+def test_a_level_is_what_was_measured_over_what_the_model_says() -> None:
+    own = record(CUDA)
+    there = Case(kernels.load(CUDA), own.workload, H200)
+    found = anchor(own, text="b2_h16_q8192_d128_full")
+    factor = 732.0 / estimate(there, own.config).time_us
+    assert found.levels[CUDA].factor == pytest.approx(factor)
+    here = estimate(found.cases[CUDA], own.config).time_us
+    assert found.expected(CUDA, own.config).time_us == pytest.approx(factor * here)
+    assert found.known[0].record == own and found.known[0].sure == KNOWN_SURE
+    assert found.known[0].source == f"the config measured for {own.workload} on NVIDIA H200"
+    nearer, further = anchor(own), anchor(own, text="b1_h16_q16384_d128_full")
+    assert nearer.levels[CUDA].sd < found.levels[CUDA].sd < further.levels[CUDA].sd
+    sibling = anchor(own, target=H100)
+    assert nearer.levels[CUDA].sd < sibling.levels[CUDA].sd
+    assert nearer.known[0].time_us == pytest.approx(732.0)
+
+
+def test_a_kernel_without_records_borrows_a_level_but_is_not_sure() -> None:
+    found = anchor(record(CUDA))
+    assert found.levels[GLUON].factor == found.levels[CUDA].factor
+    default = next(each for each in found.known if each.kernel == GLUON)
+    made = estimate(found.cases[GLUON], default.config)
+    assert default.source == "the default measured on NVIDIA H200"
+    assert (default.level_sd, default.sure) == (made.sd, SURE)
+
+
+def test_what_is_known_is_listed_once_and_the_nearest_record_is_first() -> None:
+    near, far = record(CUDA, BLOCK_N=64), record(GLUON, "b64_h16_q128_d128_full", 100.0)
+    found = anchor(record(CUDA, "b4_h16_q8192_d128_full", 3000.0), near, far)
+    assert found.known[0].record == near
+    keys = [each.key for each in found.known]
+    assert len(set(keys)) == len(keys)
+    assert far not in [each.record for each in found.known], "it is too far away"
+    assert found.levels[GLUON].sd < math.inf, "but it says how well its kernel is written"
+    assert all(each.record for each in found.known if each.kernel == CUDA), "also the default"
+
+
+def test_predictions_and_other_archs_say_nothing() -> None:
+    config = record(CUDA).config
+    assert anchor(predicted(LONG, kernel=CUDA, config=config)).known == anchor().known
+    sm80 = anchor(record(CUDA), target=Target.named("a100"))
+    assert sm80.known == () and sm80.best_known is None and sm80.recommended is None
+
+
+def test_without_records_the_first_kernel_s_default_is_the_best_known() -> None:
+    found = anchor()
+    assert found.best_known is not None and found.best_known.winner == found.known[0]
+    assert found.known[0].kernel == CUDA and found.known[0].sure == SURE
+    assert {each.kernel for each in found.known} == {
+        "attention_fwd_cuda_sm80", CUDA, GLUON, "attention_fwd_triton",
+    }  # fmt: skip
+
+
+def test_a_config_that_was_compared_for_this_workload_stays() -> None:
+    slow = record(CUDA, BLOCK_N=64)
+    for text, target in ((LONG, H200), (LONG, H100), (LONG.replace("_full", "_fp16_full"), H200)):
+        found = anchor(slow, text=text, target=target).best_known
+        assert found is not None and found.winner.record == slow
+        assert as_if_exact(slow, Workload.parse(text), target)
+    pcie = Target.named("h100 pcie")
+    assert not as_if_exact(slow, slow.workload, pcie)
+    assert not as_if_exact(predicted(LONG), Workload.parse(LONG), H200)
+
+
+def test_the_recommended_config_is_that_which_runs() -> None:
+    found = anchor(record(CUDA, "b4_h16_q4096_d128", 300.0), text="b1_h40_q2500_d128")
+    assert found.best_known is not None and found.recommended is not None
+    best, run = found.best_known.winner, found.recommended
+    changes = specialized(found.cases[best.kernel], best.config)
+    assert changes == {"L2_SECTION_MB": 32} and run.config == {**best.config, **changes}
+    assert run.source == best.source and found.expected(run.kernel, run.config).source
+
+
+def test_a_device_without_figures_gives_no_level() -> None:
+    own = measured(LONG, kernel=CUDA, config=record(CUDA).config, device="NVIDIA H999")
+    found = anchor(own, text="b2_h16_q8192_d128_full")
+    assert found.levels[CUDA].sd == math.inf and found.known[0].sure == SURE

@@ -1,0 +1,60 @@
+"""tunefa/costmodel/anchored.py: which trial is recommended, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.costmodel.test_anchor import CUDA, GLUON, LONG, anchor, record
+from tunefa.costmodel import anchored
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec.trial import Resources, Trial
+
+FITS = Resources(smem_bytes=200_000, registers=168, spill_bytes=0)
+ANCHOR = anchor(record(CUDA), record(GLUON, median_us=745.0), text=LONG)
+KNOWN, *OTHERS = ANCHOR.known
+OTHER = next(each for each in OTHERS if each.kernel == GLUON)
+OWN = Trial(KNOWN.config, "ok", resources=FITS, predicted_us=732.0)
+RIVAL = Trial({**KNOWN.config, "BLOCK_N": 96}, "ok", resources=FITS, predicted_us=700.0)
+
+
+def first(*tried: tuple[str, Trial]) -> Trial:
+    return anchored.ranked(ANCHOR, tried)[0][1]
+
+
+def test_the_known_config_comes_before_what_gains_less_than_the_error() -> None:
+    assert first((CUDA, RIVAL), (CUDA, OWN)) == OWN
+    better = replace(RIVAL, predicted_us=400.0)
+    assert first((CUDA, OWN), (CUDA, better), (CUDA, RIVAL)) == better
+    spilled = replace(better, predicted_us=500.0, resources=replace(FITS, spill_bytes=8))
+    assert first((CUDA, OWN), (CUDA, spilled)) == OWN
+
+
+def test_where_the_known_config_failed_another_known_one_is_next() -> None:
+    failed = Trial(OWN.config, "crashed", "why")
+    other = Trial(OTHER.config, "ok", resources=FITS, predicted_us=745.0)
+    right = [(CUDA, RIVAL), (GLUON, other)]
+    assert first(*right) == other
+    said = anchored.decision(ANCHOR, (GLUON, other), [*right, (CUDA, failed)])
+    assert said.reason.startswith("the best by the model of what is right: the config measured")
+
+
+def test_the_decision_names_the_nearest_rival() -> None:
+    said = anchored.decision(ANCHOR, (CUDA, OWN), [(CUDA, OWN), (CUDA, RIVAL)])
+    assert said.is_kept and said.gain > 0.0
+    assert said.reason.startswith("the model sees nothing that beats the config measured for this")
+    better = replace(RIVAL, predicted_us=400.0)
+    said = anchored.decision(ANCHOR, (CUDA, better), [(CUDA, OWN), (CUDA, better)])
+    assert not said.is_kept and said.reason.startswith("expected 83% faster than the config")
+
+
+def test_a_trial_gets_the_time_that_records_say() -> None:
+    judged = anchored.judged(ANCHOR, CUDA, replace(OWN, predicted_us=None))
+    made = ANCHOR.expected(CUDA, OWN.config, FITS)
+    assert (judged.predicted_us, judged.predicted_sd) == (made.time_us, made.sd)
+    failed = Trial(OWN.config, "crashed", "why")
+    assert anchored.judged(ANCHOR, CUDA, failed) == failed
+
+
+def test_where_nothing_is_known_it_says_whether_the_model_was_ever_compared() -> None:
+    assert "never compared with a device of sm80" in anchored.without_anchor(archs.load("sm80"))
+    assert "no config is known" in anchored.without_anchor(archs.load("sm90"))

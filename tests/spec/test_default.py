@@ -1,0 +1,52 @@
+"""tunefa/spec/default.py: where a default was measured, and on which archs that counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.sample_space import TINY, written
+from tunefa.errors import TunefaError
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import space as spaces
+from tunefa.spec.workload import Workload
+
+SM90, SM80 = archs.load("sm90"), archs.load("sm80")
+CONFIG = "config: {BLOCK: 64, num_stages: 2}\n"
+
+
+def measured(folder: Path, device: str) -> spaces.Space:
+    marked = TINY.replace(CONFIG, f"{CONFIG}    measured: {device}\n")
+    return spaces.read(written(folder, marked))
+
+
+def test_a_default_is_known_on_the_chips_of_its_device_s_arch(tmp_path: Path) -> None:
+    space = measured(tmp_path, "NVIDIA H200")
+    default = space.first_default(Workload.parse("q4096_d64"), SM90)
+    assert default.config == {"BLOCK": 64, "num_stages": 2} and default.measured == "NVIDIA H200"
+    assert default.is_known_on(SM90) and not default.is_known_on(SM80)
+    other = space.first_default(Workload.parse("q4096_d128"), SM90)
+    assert other.measured is None and not other.is_known_on(SM90)
+
+
+@pytest.mark.parametrize(
+    ("device", "error"),
+    [
+        ("NVIDIA H201", r":\d+: 'measured': unknown arch or device 'NVIDIA H201'"),
+        ("h200", r":\d+: 'measured' must be the device's whole name: NVIDIA H200"),
+        ("[NVIDIA H200]", r":\d+: 'measured' must be text"),
+    ],
+)
+def test_a_device_that_records_do_not_name_is_an_error(
+    tmp_path: Path, device: str, error: str
+) -> None:
+    with pytest.raises(TunefaError, match=f"tiny.yaml{error}"):
+        measured(tmp_path, device)
+
+
+@pytest.mark.parametrize("kernel", spaces.names())
+def test_a_default_is_measured_only_on_a_device_whose_arch_it_serves(kernel: str) -> None:
+    for default in spaces.load(kernel).defaults:
+        on = [arch for arch in map(archs.load, archs.names()) if default.is_known_on(arch)]
+        assert [arch.name for arch in on] == ([] if default.measured is None else ["sm90"])

@@ -1,0 +1,242 @@
+"""Anchors predictions: what is known to be good, what it takes here, and when to leave it.
+
+Some configs are known to be good: those of records that were measured for workloads nearby, on this
+device or on another one of its arch, and the defaults that a space marks as measured on a device of
+the arch. The cost model says what they take on a workload, corrected by the kernel's level: the
+measured time of its nearest record, divided by the model's time for that record. The model does
+not know how well a kernel is written; the record does.
+
+A search without a device and the runtime take what they know from here, and decide alike whether
+another config replaces it (see `tunefa.costmodel.decision`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tunefa.costmodel.decision import KNOWN_SURE, SURE, Decision, Expected, decide
+from tunefa.costmodel.estimate import estimate
+from tunefa.errors import TunefaError
+from tunefa.spec.arch import Arch, Device
+from tunefa.spec.default import Default
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Config, Resources, identity
+from tunefa.spec.workload import Workload
+from tunefa.store import lookup
+from tunefa.store.record import Record
+from tunefa.store.results import current
+
+KNOWN_SD = 0.025
+"""The standard deviation of log(measured / expected) of one known config around its kernel's level.
+Known configs are alike in what the model misses: 8 pairs of one kernel on one workload of an H200
+differed from their predicted ratios by 3.6 % (root mean square), the square root of two times
+this."""
+OCTAVE_SD = 0.02
+"""The standard deviation that each octave between the nearest record and the workload adds to the
+level: on an H200 the levels of two records of one kernel differ by 4.4 % at 1 to 2 octaves (15
+pairs), 6.4 % at 2 to 3 (18), 5.5 % at 3 to 4 (28), 9.8 % at 4 to 6 (23), the records' own
+deviations included."""
+REPEAT_SD = 0.01
+"""The standard deviation of the level where the record was measured for this very workload on this
+device: another day, another card."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """The ratio of measured to modelled time of one kernel on one workload."""
+
+    factor: float
+    sd: float
+    """The standard deviation of its logarithm."""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What is known of one workload on one target: records nearby, and measured defaults."""
+
+    workload: Workload
+    target: Target
+    kernels: Sequence[Kernel]
+    records: Sequence[Record]
+    """The measured records for workloads of the same family, the nearest first."""
+
+    @classmethod
+    def of(
+        cls,
+        ranked: Sequence[Record],
+        workload: Workload,
+        target: Target,
+        kernels: Sequence[Kernel],
+    ) -> Anchor:
+        """Returns what records and the defaults of these kernels say. `lookup.by_trust` has ranked
+        the records."""
+        measured = current([record for record in ranked if record.device is not None])
+        return cls(workload, target, kernels, measured)
+
+    @cached_property
+    def cases(self) -> dict[str, Case]:
+        """The cases of the kernels that serve the workload, by name."""
+        cases = (Case(kernel, self.workload, self.target) for kernel in self.kernels)
+        return {case.kernel.name: case for case in cases if case.why_not() is None}
+
+    @cached_property
+    def levels(self) -> dict[str, Level]:
+        """The level of each kernel. A kernel without a record has that of the nearest record of
+        another one, as what the model misses of a workload is alike in all, but is less sure."""
+        nearest = {record.kernel: record for record in reversed(self.records)}
+        own = {name: self._level(case, nearest.get(name)) for name, case in self.cases.items()}
+        first = next((level for r in self.records if (level := own.get(r.kernel))), Level(1.0, 0.0))
+        return {name: level or Level(first.factor, math.inf) for name, level in own.items()}
+
+    def _level(self, case: Case, record: Record | None) -> Level | None:
+        """The level by a record of the kernel: its time divided by the model's on its own device.
+
+        It is None without a record, and if the model gives no time or does not know the device.
+        """
+        there = None if record is None else _on_its_device(case, record)
+        if record is None or there is None:
+            return None
+        us = estimate(there, record.config).time_us
+        if not 0.0 < us < math.inf:
+            return None
+        octaves = lookup.apart(record, self.workload, self.target)
+        return Level(record.median_us / us, math.hypot(REPEAT_SD, OCTAVE_SD * octaves))
+
+    @cached_property
+    def known(self) -> tuple[Expected, ...]:
+        """The configs that are known to be good, each once, the most trusted first: those of the
+        records that are near enough, then measured defaults in the order of priority."""
+        found: dict[object, Expected] = {}
+        for record in self.records:
+            case = self.cases.get(record.kernel)
+            if case is None or lookup.distance(record.workload, self.workload) > lookup.FAR_OCTAVES:
+                continue
+            key = record.kernel, identity(record.config)
+            if key not in found and case.refusal(record.config) is None:
+                which = "this workload" if record.workload == self.workload else record.workload
+                source = f"the config measured for {which} on {record.device}"
+                expected = self._known(record.kernel, record.config, source)
+                found[key] = replace(expected, record=record)
+        for name, default in self._defaults.items():
+            key = name, identity(default.config)
+            if key not in found and default.is_known_on(self.target.arch):
+                source = f"the default measured on {default.measured}"
+                found[key] = self._known(name, default.config, source)
+        return tuple(found.values())
+
+    @cached_property
+    def _defaults(self) -> dict[str, Default]:
+        """The default of each kernel that has one, in the order of the kernels' priority."""
+        found = {}
+        for case in sorted(self.cases.values(), key=lambda case: case.kernel.priority):
+            with contextlib.suppress(TunefaError):  # the kernel has no default for this workload
+                default = case.kernel.space.first_default(case.workload, case.arch)
+                found[case.kernel.name] = default
+        return found
+
+    @cached_property
+    def best_known(self) -> Decision | None:
+        """The best known config: the most trusted one, or a known one that is expected to be faster
+        beyond the error. None if nothing is known.
+
+        Where no record applies, the default of the kernel with the lowest `priority` number is the
+        most trusted. A config that was compared with others for this workload on as many SMs stays.
+        """
+        if not self.known:
+            return None
+        first = self.known[0]
+        if first.record is not None and as_if_exact(first.record, self.workload, self.target):
+            return decide(first, ())
+        preferred = next(iter(self._defaults), first.kernel)
+        if first.record is None and first.kernel != preferred:
+            first = self.expected(preferred, self._defaults[preferred].config)
+        return decide(first, self.known)
+
+    @cached_property
+    def recommended(self) -> Expected | None:
+        """The best known config as it runs here, with the parameters that its kernel sets for the
+        number of tiles and SMs; None if nothing is known."""
+        if self.best_known is None:
+            return None
+        best = self.best_known.winner
+        if best.record is not None and as_if_exact(best.record, self.workload, self.target):
+            return best
+        case = self.cases[best.kernel]
+        if not (changes := specialized(case, best.config)):
+            return best
+        config = {**best.config, **changes}
+        return replace(best, config=config, time_us=self._expected(best.kernel, config).time_us)
+
+    def expected(self, kernel: str, config: Config, resources: Resources | None = None) -> Expected:
+        """Returns what a config of one of the kernels is expected to take.
+
+        `resources` are the compiler's, None before compiling.
+        """
+        expected = self._expected(kernel, config, resources)
+        known = self.known_by_key.get(expected.key)
+        return expected if known is None else replace(known, time_us=expected.time_us)
+
+    @cached_property
+    def known_by_key(self) -> dict[object, Expected]:
+        """The known configs by `Expected.key`, and the recommended one, if that is another."""
+        found: dict[object, Expected] = {each.key: each for each in self.known}
+        if (best := self.recommended) is not None:
+            found.setdefault(best.key, best)
+        return found
+
+    def _known(self, kernel: str, config: Config, source: str) -> Expected:
+        """Returns `_expected` for a config that is known to be good, as `source` says.
+
+        If the level of its kernel is not known, it replaces one of another kernel only as a config
+        that is not known does.
+        """
+        sure = KNOWN_SURE if math.isfinite(self.levels[kernel].sd) else SURE
+        made = self._expected(kernel, config)
+        return replace(made, own_sd=KNOWN_SD, source=source, sure=sure)
+
+    def _expected(
+        self, kernel: str, config: Config, resources: Resources | None = None
+    ) -> Expected:
+        made, level = estimate(self.cases[kernel], config, resources), self.levels[kernel]
+        level_sd = min(level.sd, made.sd)  # that of a kernel without a record is infinite
+        return Expected(kernel, config, level.factor * made.time_us, level_sd, made.comparison_sd)
+
+
+def specialized(case: Case, config: Config) -> dict[str, Any]:
+    """Returns the parameters that a kernel's host side (`specialize`, if it has one) sets for the
+    case in a config that was found for another workload, and their values."""
+    specialize = getattr(case.kernel.module, "specialize", None)
+    changes = specialize(case.workload, config, case.device.sms) if specialize else {}
+    if not changes or case.refusal({**config, **changes}) is not None:
+        return {}
+    return dict(changes)
+
+
+def as_if_exact(record: Record, workload: Workload, target: Target) -> bool:
+    """Whether a record's config was compared with others on as many SMs for this very workload."""
+    same = replace(record.workload, dtype=workload.dtype) == workload
+    device = None if record.device is None else _device(record, target.arch)
+    return same and device is not None and device.sms == target.device.sms
+
+
+def _on_its_device(case: Case, record: Record) -> Case | None:
+    """The case that a record was measured for; None if the arch's file lacks its device."""
+    target = case.target
+    if record.device != target.device.name:
+        device = _device(record, case.arch)
+        if device is None:
+            return None
+        target = Target(case.arch, device)
+    return replace(case, target=target, workload=record.workload)
+
+
+def _device(record: Record, arch: Arch) -> Device | None:
+    with contextlib.suppress(TunefaError):
+        return arch.device(record.device)
+    return None

@@ -1,0 +1,61 @@
+"""A default of a search space: a config to run without a search, and where it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tunefa.errors import TunefaError
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec.arch import Arch
+from tunefa.spec.expr import Expr
+from tunefa.spec.strict_yaml import Fields
+
+
+@dataclass(frozen=True)
+class Default:
+    """One entry under `defaults` of a space's file."""
+
+    when: Expr
+    """The condition on the workload and the chip."""
+    config: dict[str, Any]
+    measured: str | None = None
+    """The device on which the config was found to be good, by its whole name; None: on none."""
+
+    def is_known_on(self, arch: Arch) -> bool:
+        """Whether the config was found to be good on a device of the arch."""
+        return self.measured in [device.name for device in arch.devices]
+
+
+def read(data: list[Any], path: Path) -> tuple[Default, ...]:
+    """Returns the entries under `defaults` of the file at `path`.
+
+    Raises TunefaError, with file and line, for an entry that is not valid, and for a device in
+    `measured` that no arch has.
+    """
+    defaults = []
+    for number, entry in enumerate(data, start=1):
+        if not isinstance(entry, Mapping):
+            raise TunefaError(f"{path}: default {number} must be a mapping, not {entry!r}")
+        fields = Fields(entry, str(path))
+        where = f"{fields.at('when' if 'when' in entry else 'config')}: default {number}"
+        when = Expr(str(fields.take("when", (str, bool), True)), where)
+        config = dict(fields.take("config", dict))
+        measured = fields.take("measured", (str, type(None)), None)
+        if measured is not None:
+            _check_device(measured, fields.at("measured"))
+        defaults.append(Default(when, config, measured))
+        fields.done()
+    return tuple(defaults)
+
+
+def _check_device(name: str, where: str) -> None:
+    """Raises TunefaError unless `name` is the whole name of a device: those of records are."""
+    try:
+        found = archs.find(name)[1].name
+    except TunefaError as error:
+        raise TunefaError(f"{where}: 'measured': {error}") from None
+    if found != name:
+        raise TunefaError(f"{where}: 'measured' must be the device's whole name: {found}")
