@@ -26,13 +26,16 @@ from tests.support.predicted_case import (
 from tunefa.compile.pool import Pending
 from tunefa.compile.workers import Workers
 from tunefa.costmodel import gpu as model
+from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.ranking import MODEL_ERROR
 from tunefa.measure import gate
 from tunefa.measure.comparison import Comparison
 from tunefa.measure.objective import Raced
 from tunefa.measure.predicted import Predicted
+from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Outcome, Resources, Trial
+from tunefa.spec.workload import Workload
 
 
 @pytest.fixture
@@ -184,3 +187,19 @@ def test_all_wrong_and_none_at_all(predicted: Predicted, wrong: set[int]) -> Non
     wrong |= {16, 32}
     assert {outcome for _, outcome, _ in raced(predicted, ok(16, 1.0), ok(32, 2.0))} == {"wrong"}
     assert predicted.race([], None) == Raced([])
+
+
+def test_an_anchor_puts_known_configs_before_what_gains_little() -> None:
+    workload = Workload.parse("q4096_d128_full")
+    case = Case(kernels.load("attention_fwd_gluon_sm90"), workload, TARGET)
+    anchor = Anchor.of([], workload, TARGET, [case.kernel])
+    default = case.default()
+    with Predicted(case, 1, None, anchor) as anchored:
+        known = anchored.judge(Trial(default, "ok", resources=FITS))
+        expected = anchor.expected(case.kernel.name, default, FITS)
+        assert (known.predicted_us, known.predicted_sd) == (expected.time_us, expected.sd)
+        for times, wins in ((0.9, default), (0.5, {**default, "PING_PONG": 1})):
+            us = times * (known.predicted_us or 0.0)
+            other = replace(known, config={**default, "PING_PONG": 1}, predicted_us=us)
+            won = anchored.race([other, known], default).winner
+            assert won is not None and won.config == wins

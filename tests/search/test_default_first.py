@@ -10,7 +10,8 @@ from tests.support.own_kernels import OwnKernels
 from tunefa.search import run as search
 from tunefa.search import strategies
 from tunefa.search.budget import Budget
-from tunefa.spec.trial import identity
+from tunefa.search.default_first import DefaultFirst
+from tunefa.spec.trial import Config, Trial, identity
 
 
 @pytest.mark.parametrize("strategy", strategies.names())
@@ -37,3 +38,21 @@ def test_every_kernel_tries_its_default_however_small_the_budget(
         tried = {f.kernel: f.trial.config for f in reversed(result.finished)}
         assert tried == {kernel.name: kernel.default(WORKLOAD, SM90) for kernel in kernels}
         assert result.record is not None and result.record.kernel == "tiny_c"
+
+
+def test_several_configs_may_come_first() -> None:
+    class Fixed:
+        """Proposes three configs, in order."""
+
+        def __init__(self) -> None:
+            self.left: list[Config] = [{"A": 2}, {"A": 1}, {"A": 3}]
+
+        def ask(self) -> Config | None:
+            return self.left.pop(0) if self.left else None
+
+        def tell(self, trial: Trial) -> None:
+            pass
+
+    strategy = DefaultFirst(Fixed(), [{"A": 1}, {"A": 4}])
+    asked = [strategy.ask() for _ in range(5)]
+    assert asked == [{"A": 1}, {"A": 4}, {"A": 2}, {"A": 3}, None]

@@ -1,0 +1,159 @@
+"""tunefa/search/parts.py: what is tried first, and that a search is not worse than no search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from tests.support.fake_objective import Seen, request, user_store
+from tests.support.fixed_store import Fixed
+from tunefa import assets
+from tunefa.costmodel import anchored
+from tunefa.runtime import choose
+from tunefa.search import candidates, kernel_race, parts
+from tunefa.search.request import Request
+from tunefa.search.state import SearchState
+from tunefa.search.winner import Winner
+from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Target
+from tunefa.spec.trial import Config, Trial
+from tunefa.spec.workload import Workload
+from tunefa.store import results
+
+H200, H100 = Target.named("h200"), Target.named("h100")
+CUDA = "attention_fwd_cuda_sm90"
+WORKLOADS = (
+    "b1_h32_kv8_q8192_d128",
+    "b4_h32_q4096_d64",
+    "b2_h16_q2048_d128_full",
+    "b1_h16_q8192_d256",
+    "b8_h16_q1024_d128",
+    "b2_h24_q4096_d64_full",
+    "b1_h40_q2500_d128",
+    "b1_h10_q10000_d128_full",
+    "b3_h12_q640_d64_full",
+    "b2_h18_q3300_d80",
+    "b1_h8_q16384_d128_e4m3",
+    "b4_h8_q4000_d48",
+)
+ALONE = "b1_h2_q1024_k16384_d128_full"
+"""The default of the CUDA kernel leaves most SMs without work here."""
+SMALL = {"WARPGROUPS": 1, "BLOCK_N": 208, "num_stages": 2, "Q_STAGES": 1, "PING_PONG": 0}
+"""What the model likes there."""
+TILE = ("WARPGROUPS", "BLOCK_M", "num_warps")
+
+
+def asked(text: str, target: Target = H200, only: Sequence[str] = ()) -> Request:
+    workload = Workload.parse(text)
+    serving = tuple(kernels.serving(workload, target.arch, only))
+    return replace(request(*serving), workload=workload, target=target)
+
+
+def state(search: Request, store: results.Store) -> SearchState:
+    nothing = cast(Any, None)
+    made = SearchState(search, Seen(), nothing, nothing, None)
+    made.anchor = parts.anchor(search, store)
+    return made
+
+
+def neighbours(kernel: Kernel, config: Config) -> Iterator[dict[str, Any]]:
+    """The config, and those with another tile."""
+    for parameter in (each for each in kernel.space.parameters if each.name in TILE):
+        for value in parameter.values:
+            yield {**config, parameter.name: value}
+    yield {**config, **{name: value for name, value in SMALL.items() if name in config}}
+
+
+def searched(made: SearchState) -> Winner:
+    """The answer of a search that has tried neighbours of each kernel's first config."""
+    assert made.anchor is not None
+    for name, case in made.anchor.cases.items():
+        own = [(name, trial) for trial in tried(made, name)]
+        for _, trial in own:
+            made.count(name, trial)
+        best = anchored.ranked(made.anchor, own)[0][1]
+        made.winners.append(Winner(case.kernel, best, None, None))
+    found = kernel_race.best(made, made.winners)
+    assert found is not None
+    return found
+
+
+def tried(made: SearchState, name: str) -> list[Trial]:
+    assert made.anchor is not None
+    case, best = made.anchor.cases[name], made.anchor.recommended
+    own = best.config if best and best.kernel == name else case.default()
+    found = []
+    for config in neighbours(case.kernel, own):
+        if case.refusal(config) is None:
+            expected = made.anchor.expected(name, config)
+            found.append(Trial(config, "ok", predicted_us=expected.time_us))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "texts"), [(H200, WORKLOADS), (H100, WORKLOADS[::4])], ids=["H200", "H100"]
+)
+def test_a_predicted_search_is_not_worse_than_no_search(
+    target: Target, texts: Sequence[str]
+) -> None:
+    """It gives what the runtime would choose, or what beats that beyond the error."""
+    store, kept = results.Store([assets.root("results")]), []
+    for search in [*(asked(text, target) for text in texts), asked(ALONE, target, [CUDA])]:
+        made = state(search, store)
+        chosen = choose.choose(store, search.workload, target, search.kernels)
+        won = searched(made)
+        assert made.anchor is not None and won.certificate is not None
+        without_us = made.anchor.expected(chosen.kernel, chosen.config).time_us
+        assert won.certificate["known"]["config"] == chosen.config
+        kept.append(won.certificate["kept"])
+        if kept[-1]:
+            assert (won.kernel.name, won.trial.config) == (chosen.kernel, chosen.config)
+        else:
+            assert won.median_us < without_us / (1 + won.certificate["error"])
+        record = won.record(search.workload, target.arch, None, {})
+        stored = Fixed([*store.records(), record])
+        after = choose.choose(stored, search.workload, target, search.kernels)
+        assert (after.kernel, after.config) == (won.kernel.name, won.trial.config)
+    assert kept[-1] is False and sum(kept) >= len(texts) - 1, kept
+
+
+def test_the_best_known_config_comes_first() -> None:
+    """Its kernel is the first, and its config is tried before the default; few others follow."""
+    store = results.Store([assets.root("results")])
+    search = asked("b1_h40_q2500_d128")
+    made = state(search, store)
+    assert made.anchor is not None and made.anchor.recommended is not None
+    feasible = {kernel.name: replace_by_few(search, kernel) for kernel in search.kernels}
+    first, *others = parts.ordered(made, feasible, store)
+    best = made.anchor.recommended
+    assert (first.name, first.first[0]) == (best.kernel, best.config)
+    assert first.case.default() in first.first and best.config != first.case.default()
+    assert len(first.first) <= parts.MOST_FIRST
+    assert all(part.first[0] == part.case.default() for part in others)
+    assert all(config in part.known for part in (first, *others) for config in part.first)
+
+
+def replace_by_few(search: Request, kernel: Kernel) -> Any:
+    """One config for each kernel: all of them take a while."""
+    default = candidates.default(search.case(kernel))
+    return parts.Feasible((dict(default or {}),), {})
+
+
+@pytest.mark.parametrize("chip", ["a100", "rtx 4090"])
+def test_where_nothing_is_known_nothing_is_anchored(chip: str) -> None:
+    search = asked("q4096_d128", Target.named(chip))
+    made = state(search, results.Store([assets.root("results")]))
+    assert made.anchor is None
+    trial = Trial({}, "ok", predicted_us=5.0)
+    found = kernel_race.best(made, [Winner(search.kernels[0], trial, None, None)])
+    assert found is not None and found.certificate is not None
+    assert f"never compared with a device of {search.target.arch.name}" in str(found.certificate)
+
+
+def test_what_is_measured_is_not_anchored() -> None:
+    search = replace(asked("q4096_d128"), measured=True)
+    assert parts.anchor(search, user_store()) is None
