@@ -22,7 +22,8 @@ ONE = Replayed("b1", "k", KNOWN, [FAST, EQUAL], EXCESS)
 
 def test_a_recommendation_depends_on_how_sure_it_must_be() -> None:
     """The gain is 1.05 standard deviations; of equal times the mean counts."""
-    assert ONE.recommended(1.0) == (pytest.approx(0.2), True)
+    excess, is_new = ONE.recommended(1.0)
+    assert excess == pytest.approx(0.2) and is_new
     assert ONE.recommended(1.1) == (0.05, False)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.support.made_here import CUDA, made_here
+from tunefa.costmodel.version import model_version
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
@@ -45,7 +46,12 @@ def test_without_a_config_it_is_what_the_runtime_would_choose(run: Run) -> None:
     predicted: dict[str, Any] = {"device": None, "objective": "predicted", "mode": None}
     store.default_store().add(made_here("q8192", config=config, **predicted))
     found = json.loads(run(*ON_SM90, "--no-compile", "--json").stdout)
-    assert found["config"] == config
+    assert found["config"] == default(), "it was not compared with the measured default"
+    compared: dict[str, Any] = {"certificate": {"known": {}}, **predicted}
+    versions = {"model": model_version("predicted")}
+    store.default_store().add(made_here("q8192", versions, config=default(), **compared))
+    found = json.loads(run(*ON_SM90, "--no-compile", "--json").stdout)
+    assert found["config"] == default()
     assert found["origin"].startswith("predicted: the cost model's choice on sm90")
 
 

@@ -9,10 +9,13 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.support.canned_search import CONFIG
-from tests.support.made_here import made_here
+from tests.support.made_here import CUDA, made_here
 from tests.support.sample_records import predicted
 from tunefa.compile import provenance
-from tunefa.costmodel.version import GPU_MODEL_VERSION
+from tunefa.costmodel.version import GPU_MODEL_VERSION, learned_id
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
 from tunefa.store import results as store
 from tunefa.store.record import Record
 
@@ -27,8 +30,22 @@ def found() -> Record:
     return record
 
 
+@pytest.fixture
+def compared() -> Record:
+    """One that was compared with a measured default, which it names."""
+    config = kernels.load(CUDA).default(Workload.parse(W), archs.load("sm90"))
+    record = predicted(
+        W, kernel=CUDA, config=config, certificate={"known": {"kernel": CUDA}},
+        provenance={**provenance.of(kernels.load(CUDA)), "model": GPU_MODEL_VERSION,
+                    "learned": learned_id("predicted", "sm90")},
+    )  # fmt: skip
+    store.default_store().add(record)
+    return record
+
+
 @pytest.mark.parametrize("chip", ["--arch h100", "--arch sm90", "--device h100", "--arch h200"])
-def test_a_predicted_record_is_found_under_each_name(run: Run, found: Record, chip: str) -> None:
+def test_a_predicted_record_is_found_under_each_name(run: Run, compared: Record, chip: str) -> None:
+    found = compared
     words = [*chip.split(), "-w", W]
     assert json.loads(run("show", *words, "--json").stdout)["records"] == [found.to_dict()]
     exported = run("export", "-", "--format", "json", *words).stdout

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 
+from tests.support.anchors import CUDA, GLUON, H200, LONG, anchor, record
 from tests.support.sample_records import measured, predicted
-from tunefa.costmodel.anchor import Anchor, as_if_exact, specialized
+from tunefa.costmodel.anchor import as_if_exact, specialized
 from tunefa.costmodel.decision import KNOWN_SURE, SURE
 from tunefa.costmodel.estimate import estimate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
-from tunefa.store import lookup
-from tunefa.store.record import Record
 
-H200, H100 = Target.named("h200"), Target.named("h100")
-CUDA, GLUON = "attention_fwd_cuda_sm90", "attention_fwd_gluon_sm90"
-LONG = "b4_h16_q4096_d128_full"
-
-
-def record(kernel: str, text: str = LONG, median_us: float = 732.0, **changes: Any) -> Record:
-    """The kernel's default for the workload, with changes."""
-    config = {**kernels.load(kernel).default(Workload.parse(text), H200.arch), **changes}
-    return measured(text, kernel=kernel, config=config, median_us=median_us)
-
-
-def anchor(*records: Record, text: str = LONG, target: Target = H200) -> Anchor:
-    workload = Workload.parse(text)
-    serving = kernels.serving(workload, target.arch)
-    return Anchor.of(lookup.by_trust(records, workload, target), workload, target, serving)
+H100 = Target.named("h100")
 
 
 def test_a_level_is_what_was_measured_over_what_the_model_says() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.costmodel.test_anchor import CUDA, GLUON, LONG, anchor, record
+from tests.support.anchors import CUDA, GLUON, LONG, anchor, record
 from tunefa.costmodel import anchored
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.trial import Resources, Trial

@@ -19,6 +19,7 @@ from tunefa.search.state import SearchState
 from tunefa.search.winner import Winner
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
+from tunefa.spec.space import Feasible
 from tunefa.spec.target import Target
 from tunefa.spec.trial import Config, Trial
 from tunefa.spec.workload import Workload
@@ -140,7 +141,7 @@ def test_the_best_known_config_comes_first() -> None:
 def replace_by_few(search: Request, kernel: Kernel) -> Any:
     """One config for each kernel: all of them take a while."""
     default = candidates.default(search.case(kernel))
-    return parts.Feasible((dict(default or {}),), {})
+    return Feasible((dict(default or {}),), {})
 
 
 @pytest.mark.parametrize("chip", ["a100", "rtx 4090"])

@@ -55,8 +55,9 @@ def choose(
     else:
         if found.how == "predicted":
             found = lookup.lookup(store, workload, target, kernels, anchor.records)
-        best = decide(anchor.best_known.winner, _predictions(ranked, anchor)).winner
-        found = _better(found, best, store, anchor)
+        predictions = list(_predictions(ranked, anchor))
+        best = decide(anchor.best_known.winner, predictions).winner
+        found = _as_predicted(_better(found, best, store, anchor), predictions)
     kernel = next(each for each in kernels if each.name == found.kernel)
     return _specialized(found, Case(kernel, workload, target))
 
@@ -86,6 +87,15 @@ def _better(found: Choice, best: Expected, store: Store, anchor: Anchor) -> Choi
         remark = store.remark(record)
     config = dict(best.config)
     return replace(found, kernel=best.kernel, config=config, gain=gain, remark=remark)
+
+
+def _as_predicted(found: Choice, predictions: Sequence[Expected]) -> Choice:
+    """The choice of a default as that of the prediction that found the same config, if any."""
+    own = (each.record for each in predictions if each.kernel == found.kernel)
+    same = next((record for record in own if record and record.config == found.config), None)
+    if found.record is not None or same is None:
+        return found
+    return replace(found, how="predicted", record=same)
 
 
 def _specialized(choice: Choice, case: Case) -> Choice:
