@@ -18,6 +18,8 @@ from tunefa.runtime import kernel_plan
 from tunefa.runtime.chip import Chip
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec.arch import Arch
+from tunefa.spec.default import Default
+from tunefa.spec.expr import Expr
 from tunefa.spec.target import Case, Target
 from tunefa.spec.tiling import Tiling
 from tunefa.spec.trial import Config, Resources
@@ -59,6 +61,9 @@ class FakeKernel:
 
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
         return dict(self.default_config)
+
+    def first_default(self, workload: Workload, arch: Arch) -> Default:
+        return Default(Expr("True", "fake"), dict(self.default_config))
 
 
 class FakeSpace:

@@ -136,7 +136,7 @@ class Anchor:
         found = {}
         for case in sorted(self.cases.values(), key=lambda case: case.kernel.priority):
             with contextlib.suppress(TunefaError):  # the kernel has no default for this workload
-                default = case.kernel.space.first_default(case.workload, case.arch)
+                default = case.kernel.first_default(case.workload, case.arch)
                 found[case.kernel.name] = default
         return found
 

@@ -20,6 +20,7 @@ from tunefa.errors import TunefaError, unknown
 from tunefa.spec import shared_memory
 from tunefa.spec import space as spaces
 from tunefa.spec.arch import Arch
+from tunefa.spec.default import Default
 from tunefa.spec.space import Space
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
@@ -143,6 +144,10 @@ class Kernel:
     def default(self, workload: Workload, arch: Arch) -> dict[str, Any]:
         """Returns the config to run without a search. Raises TunefaError if there is none."""
         return self.space.default(workload, arch)
+
+    def first_default(self, workload: Workload, arch: Arch) -> Default:
+        """Returns the default with where it was measured. Raises TunefaError if there is none."""
+        return self.space.first_default(workload, arch)
 
 
 def _needed(source: str) -> Iterator[str]:
