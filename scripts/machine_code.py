@@ -5,7 +5,7 @@
     python scripts/machine_code.py renew before.json after.json
 
 `dump` compiles configs of each NVIDIA kernel (those of its shipped records, its defaults, and some
-random ones of its space) and writes a hash of the instructions of each. Where all hashes of a
+random ones of its space) and writes a hash of the machine code of each. Where all hashes of a
 kernel are the same, `renew` writes its old and new source hash to tunefa/store/source_hashes.yaml
 and the new one into the shipped results. Where some differ, it changes nothing for that kernel, and
 the exit status is 1.
@@ -17,9 +17,7 @@ import argparse
 import hashlib
 import json
 import random
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,28 +48,10 @@ RANDOM_CONFIGS = 4
 """How many random configs are compiled for each workload, beside the default."""
 
 
-def sass(image: bytes) -> str:
-    """The instructions of a cubin, without line information."""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(image)
-        file.flush()
-        command = [str(tool), "--dump-sass", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return "\n".join(line.strip() for line in text.splitlines() if "/*" in line)
-
-
 def digest(case: Case, config: dict[str, Any]) -> str:
-    """A hash of the instructions and resources of a config, or why it does not compile."""
+    """A hash of the machine code and resources of a config, or why it does not compile."""
     try:
-        made = languages.load(case.kernel.language).compile(case, config)
-        binaries = [each for each in (made.binary, made.preprocess) if each is not None]
-        images = [
-            each.cubin.image if hasattr(each, "cubin") else each.asm["cubin"] for each in binaries
-        ]
-        text = "\n".join([*map(sass, images), repr(made.resources)])
+        text = repr(languages.load(case.kernel.language).compile(case, config).resources)
     except CompileError as error:
         return f"no machine code: {error}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -26,7 +26,7 @@ KERNEL = kernels.load("attention_fwd_ascend")
 WORKLOAD = Workload.parse("h8_q2048_d64_fp16_full")
 CASE = Case(KERNEL, WORKLOAD, B3)
 DEFAULT = CASE.default()
-FITS = Resources(ub_bytes=100, planned=MemoryPlan({"ub": -0.5, "l1": -0.5, "l0c": -0.5}, {}, "ab"))
+FITS = Resources(ub_bytes=100, planned=MemoryPlan({"ub": -0.5, "l1": -0.5, "l0c": -0.5}), code="ab")
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_failure_stays_what_it_is(modelled: Modelled) -> None:
 
 
 def test_a_flag_that_the_compiler_cleared_counts_as_cleared(modelled: Modelled) -> None:
-    changed = replace(FITS, planned=MemoryPlan({}, {"enable-auto-multi-buffer": False}, "ab"))
+    changed = replace(FITS, planned=MemoryPlan({}, {"enable-auto-multi-buffer": False}))
     judged = modelled.judge(Trial(DEFAULT, "ok", resources=changed))
     assert judged.predicted_us == expected_us(config(MULTIBUFFER=0)) != expected_us(DEFAULT)
 
@@ -109,8 +109,8 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
             scores = self.config["BLOCK_M"] * self.config["BLOCK_N"]
             excess = (scores - 96 * 96) / (96 * 96)
             outcome: Outcome = "ok" if excess <= 0 else "compile_failed"
-            planned = MemoryPlan({"ub": excess, "l1": -0.5, "l0c": -0.5}, {}, str(self.config))
-            return Trial(self.config, outcome, "UB overflow", Resources(planned=planned))
+            planned = MemoryPlan({"ub": excess, "l1": -0.5, "l0c": -0.5})
+            return Trial(self.config, outcome, "UB overflow", Resources(planned=planned, code=str(self.config)))
 
     def submit(self: CompilePool, each: Config) -> Pending:
         done: Future[tuple[Outcome, Resources | None, float, str]] = Future()

@@ -31,7 +31,7 @@ B3 = Target.named("ascend910b3")
 KERNEL = kernels.load("attention_fwd_ascend")
 WORKLOAD = Workload.parse("h4_kv2_q512_d64_fp16_causal")
 CASE = Case(KERNEL, WORKLOAD, B3)
-FITS = Resources(ub_bytes=100, planned=MemoryPlan({"ub": -0.5}, {}, "ab"))
+FITS = Resources(ub_bytes=100, planned=MemoryPlan({"ub": -0.5}), code="ab")
 
 
 @dataclass

@@ -56,8 +56,8 @@ def test_a_prediction_keeps_the_id_of_what_its_model_had_learned(
 
 
 def test_what_a_compiler_changed_is_in_the_record_and_its_plans_are_not() -> None:
-    planned = MemoryPlan({"ub": -0.1}, {"enable-auto-multi-buffer": False}, "ab")
-    resources = Resources(ub_bytes=1000, planned=planned)
+    planned = MemoryPlan({"ub": -0.1}, {"enable-auto-multi-buffer": False})
+    resources = Resources(ub_bytes=1000, planned=planned, code="ab")
     trial = Trial({"BLOCK_M": 64}, "ok", resources=resources, predicted_us=10.0)
     record = Winner(KERNEL, trial, None, None, "modelled").record(WORKLOAD, SM90, None, {})
     assert record.objective == "modelled"

@@ -12,8 +12,8 @@ from tunefa.spec.trial import OUTCOMES, MemoryPlan, Resources, Trial
 from tunefa.store import trial_data
 
 CONFIG = {"BLOCK_M": 128, "num_warps": 8}
-RESOURCES = Resources(smem_bytes=98304, registers=168, spill_bytes=0, stack_bytes=None)
-PLANNED = MemoryPlan({"ub": 0.35, "l1": -0.1}, {"unit_flag": False}, "0123")
+RESOURCES = Resources(smem_bytes=98304, registers=168, spill_bytes=0, stack_bytes=None, code="ab")
+PLANNED = MemoryPlan({"ub": 0.35, "l1": -0.1}, {"unit_flag": False})
 TRIALS = [
     Trial(CONFIG, "ok", "", RESOURCES, 5.0, (4.0, 6.0), 1e-3, 0.25, 0.06),
     Trial(CONFIG, "compile_failed", "UB overflow", Resources(ub_bytes=265216, planned=PLANNED)),
@@ -47,6 +47,7 @@ def test_what_is_written_is_read(trial: Trial) -> None:
         ({"resources": 5}, "resources must be a mapping or null, not 5"),
         ({"resources": {"smem": 1}}, "'smem' is not a field of it"),
         ({"resources": {"registers": -1}}, "registers must be a whole number of at least 0"),
+        ({"resources": {"code": 7}}, "code must be text or null, not 7"),
         ({"resources": {"planned": {"excess": {"ub": "x"}}}}, "excess must be a mapping"),
     ],
 )
@@ -70,6 +71,9 @@ def test_what_is_no_trial_is_refused(data: Any, says: str) -> None:
 
 def test_a_journal_from_before_a_field_was_there_is_read() -> None:
     assert trial_data.read({"config": CONFIG, "outcome": "ok"}) == Trial(CONFIG, "ok")
+    plan = {"excess": {"ub": -0.5}, "code": "ab"}  # when only NPUs had a code
+    held = trial_data.resources({"planned": plan})
+    assert held == Resources(planned=MemoryPlan({"ub": -0.5}), code="ab")
     assert replace(TRIALS[0], resources=None) == trial_data.read(
         {**TRIALS[0].to_dict(), "resources": None}
     )

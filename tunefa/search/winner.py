@@ -45,10 +45,10 @@ class Winner:
         `notes` are added to its provenance, beside the versions and the check.
         """
         resources = self.trial.resources
-        if resources is not None and resources.planned is not None:
-            if resources.planned.changed:  # the compiler has changed flags of the config
-                notes = {**notes, "changed_by_the_compiler": dict(resources.planned.changed)}
-            resources = replace(resources, planned=None)
+        kept = None if resources is None else replace(resources, planned=None, code=None)
+        planned = None if resources is None else resources.planned
+        if planned is not None and planned.changed:  # the compiler has changed flags of the config
+            notes = {**notes, "changed_by_the_compiler": dict(planned.changed)}
         return Record(
             kernel=self.kernel.name,
             arch=arch.name,
@@ -58,7 +58,7 @@ class Winner:
             objective=self.objective if device_name is None else "measured",
             median_us=self.median_us,
             tflops=workload.flops / self.median_us / 1e6,
-            resources=resources,
+            resources=kept,
             certificate=self.certificate,
             mode=self.mode,
             provenance={

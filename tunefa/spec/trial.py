@@ -37,8 +37,6 @@ class MemoryPlan:
     """By memory, (required - available) / available. If it is above 0, the config does not fit."""
     changed: Mapping[str, bool] = field(default_factory=dict, hash=False)
     """Compiler flags that the compiler itself changed so that the config fits, and their values."""
-    code: str | None = None
-    """A hash of the compiled program: equal hashes mean equal programs."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,9 @@ class Resources:
     """NPUs only: global memory for each core."""
     planned: MemoryPlan | None = None
     """NPUs only; kept in journals, not in records."""
+    code: str | None = None
+    """A hash of the compiled program, with what a launch needs of the compiler (threads, sizes of
+    copies): equal hashes mean equal programs. Kept in journals, not in records."""
 
 
 @dataclass(frozen=True)

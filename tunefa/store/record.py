@@ -242,9 +242,9 @@ def _resources(data: Any, where: str) -> Resources:
 
 
 def _resources_data(resources: Resources) -> dict[str, int | None]:
-    """Returns plain data, without fields of NPUs that are None."""
-    npu_only = (*_NPU_FIELDS, "planned")
-    return {k: v for k, v in asdict(resources).items() if v is not None or k not in npu_only}
+    """Returns plain data, without fields that are None and that not every record has."""
+    optional = (*_NPU_FIELDS, "planned", "code")
+    return {k: v for k, v in asdict(resources).items() if v is not None or k not in optional}
 
 
 def _timestamp(date: Any) -> float:

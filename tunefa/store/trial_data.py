@@ -62,8 +62,11 @@ _TRIAL: Mapping[str, tuple[Check, str]] = {
 _RESOURCES: Mapping[str, tuple[Check, str]] = {
     each.name: (_or_null(_is_size), "a whole number of at least 0 or null")
     for each in fields(Resources)
-    if each.name != "planned"
-} | {"planned": (_or_null(lambda value: isinstance(value, dict)), "a mapping or null")}
+    if each.name not in ("planned", "code")
+} | {
+    "planned": (_or_null(lambda value: isinstance(value, dict)), "a mapping or null"),
+    "code": (_or_null(_is_text), "text or null"),
+}
 _PLAN: Mapping[str, tuple[Check, str]] = {
     "excess": (_mapping(_is_number), "a mapping of memories to numbers"),
     "changed": (_mapping(lambda v: isinstance(v, bool)), "a mapping of flags to true or false"),
@@ -87,7 +90,9 @@ def resources(data: Any) -> Resources:
     """Returns the resources that `dataclasses.asdict` wrote. Raises ValueError as `read` does."""
     parts = _checked(data, _RESOURCES)
     if parts.get("planned") is not None:
-        parts["planned"] = MemoryPlan(**_checked(parts["planned"], _PLAN))
+        plan = _checked(parts["planned"], _PLAN)
+        code = plan.pop("code", None)  # where journals had it when only NPUs did
+        parts = {"code": code, **parts, "planned": MemoryPlan(**plan)}
     return Resources(**parts)
 
 

@@ -91,10 +91,9 @@ def _best_of(result: Result, kernel: str) -> str:
 
 
 def _programs(result: Result) -> int:
-    """How many different programs the trials for an NPU compiled to; 0 for a GPU."""
-    found = (each.trial.resources for each in result.finished)
-    codes = {each.planned.code for each in found if each and each.planned}
-    return len(codes - {None})
+    """How many different programs the trials compiled to; 0 where their code is not known."""
+    found = ((each.kernel, each.trial.resources) for each in result.finished)
+    return len({(kernel, each.code) for kernel, each in found if each and each.code})
 
 
 def _failures(result: Result) -> Counter[str]:

@@ -201,7 +201,8 @@ def _resources(found: CompilerReport, arch: NpuArch) -> Resources:
         l1_bytes=wanted.get("l1"),
         l0c_bytes=wanted.get("l0c"),
         workspace_bytes=found.workspace_bytes,
-        planned=MemoryPlan(_excess(found, arch), found.changed, found.code),
+        planned=MemoryPlan(_excess(found, arch), found.changed),
+        code=found.code,
     )
 
 

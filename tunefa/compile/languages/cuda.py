@@ -38,7 +38,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tunefa.compile import contract, cubin_cache, nvrtc
+from tunefa.compile import contract, cubin_cache, machine_code, nvrtc
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.compile.nvrtc import Cubin
 from tunefa.errors import TunefaError
@@ -90,7 +90,14 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
         _built(case.kernel, each, case.arch) for each in variants(case, config, aligned)
     )
     seconds = time.perf_counter() - start
-    return Compiled(variant, lambda: variant.resources, seconds, first[0] if first else None)
+    return Compiled(variant, functools.partial(_resources, variant, *first), seconds, *first)
+
+
+def _resources(variant: Binary, *first: Binary) -> Resources:
+    """Returns the resources of a variant; its code is also that of what runs `first`."""
+    images = [each.cubin.image for each in (variant, *first)]
+    launched = ((each.function, each.threads, each.smem_bytes) for each in (variant, *first))
+    return replace(variant.resources, code=machine_code.code(images, *launched))
 
 
 def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:

@@ -43,6 +43,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunefa.compile import machine_code
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec, variants
 from tunefa.errors import TunefaError
 from tunefa.spec.arch import Arch, GpuArch
@@ -94,13 +95,12 @@ def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compil
     """Does what `compile` does, for the language whose sources have the type `source_type`."""
     if why := why_no_compiler(case.arch):
         raise TunefaError(why)
-    variant, *first = variants(case, config, aligned)
-    arch = gpu(case.arch)
-    start = time.perf_counter()
+    variant, *before = variants(case, config, aligned)
+    arch, start = gpu(case.arch), time.perf_counter()
     binary = _binary(source_type, variant, arch)
-    preprocess = _binary(installed().compiler.ASTSource, first[0], arch) if first else None
-    seconds = time.perf_counter() - start
-    return Compiled(binary, partial(_resources, binary), seconds, preprocess)
+    first = [_binary(installed().compiler.ASTSource, each, arch) for each in before]
+    resources = partial(_resources, binary, *first)
+    return Compiled(binary, resources, time.perf_counter() - start, *first)
 
 
 def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
@@ -271,7 +271,7 @@ def _tool(name: str, *arguments: str) -> str:
         ) from error
 
 
-def _resources(binary: Any) -> Resources:
+def _resources(binary: Any, *first: Any) -> Resources:
     """Returns the resources: shared memory from Triton, the others from cuobjdump."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
@@ -279,12 +279,12 @@ def _resources(binary: Any) -> Resources:
         usage = _USAGE.search(_tool("cuobjdump", "--dump-resource-usage", file.name))
         if usage is None:
             raise CompileError("cuobjdump prints no resource usage for this cubin")
-        registers, stack_bytes = int(usage[1]), int(usage[2])
-        spill_bytes = 0
+        registers, stack_bytes, spill_bytes = int(usage[1]), int(usage[2]), 0
         if stack_bytes:  # disassembling is slow, and without a stack nothing is spilled
             sass = _tool("cuobjdump", "--dump-sass", file.name)
             spill_bytes = sum(int(width or 32) // 8 for width in _SPILL_STORE.findall(sass))
-    return Resources(binary.metadata.shared, registers, spill_bytes, stack_bytes)
+    code = machine_code.of_triton(binary, *first)
+    return Resources(binary.metadata.shared, registers, spill_bytes, stack_bytes, code=code)
 
 
 def _first_words(error: Exception) -> str:
