@@ -28,7 +28,7 @@ from tunefa.compile.launch import driver
 from tunefa.compile.pool import CompilePool, compilers
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
-from tunefa.measure import bench, check
+from tunefa.measure import check, launches
 from tunefa.measure.comparison import TOLERANCE
 from tunefa.measure.timing import BoundLaunch, Stopwatch
 from tunefa.runtime import choose
@@ -114,8 +114,8 @@ class Rival:
                 yield Rival(self.case, {**self.config, parameter.name: value})
 
     def launch(self, tensors: Sequence[Any]) -> BoundLaunch:
-        """A launch on `tensors`, see `bench.launch`. The binary is in the cache."""
-        return bench.launch(self.case, self.config, tensors)
+        """A launch on `tensors`, see `launches.launch`. The binary is in the cache."""
+        return launches.launch(self.case, self.config, tensors)
 
 
 def rivals(known: Store, choice: Choice, cases: Sequence[Case]) -> list[Rival]:

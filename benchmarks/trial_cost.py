@@ -17,6 +17,7 @@ import math
 import random
 import statistics
 import time
+from dataclasses import replace
 
 import torch
 
@@ -25,7 +26,7 @@ from tunefa.measure import check
 from tunefa.measure.bench import Bench
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import Config, Trial
+from tunefa.spec.trial import Resources, Trial
 from tunefa.spec.workload import Workload
 
 WORKLOADS = (
@@ -38,8 +39,8 @@ WORKLOADS = (
 class CheckOnly(Bench):
     """A bench that takes no time of a config that passed."""
 
-    def _screen(self, config: Config, best_us: float) -> list[float]:
-        return [1.0]
+    def _screen(self, trial: Trial, best_us: float) -> tuple[float, ...]:
+        return (1.0,)
 
 
 def compiled(case: Case, count: int) -> list[Trial]:
@@ -51,8 +52,13 @@ def compiled(case: Case, count: int) -> list[Trial]:
         while configs and len(made) < count:
             at_once, configs = configs[: count - len(made)], configs[count - len(made) :]
             trials = [each.trial() for each in [pool.submit(config) for config in at_once]]
-            made += [trial for trial in trials if trial.outcome == "ok"]
+            made += [_anonymous(trial) for trial in trials if trial.outcome == "ok"]
     return made
+
+
+def _anonymous(trial: Trial) -> Trial:
+    """A trial without the name of its program, which a bench would time only once."""
+    return replace(trial, resources=replace(trial.resources or Resources(), code=None))
 
 
 def judged_ms(bench: Bench, trials: list[Trial]) -> list[float]:

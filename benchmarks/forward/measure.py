@@ -17,7 +17,7 @@ from benchmarks.forward.peers import PACKED_PEERS, PEERS, Call, Tensors, Unserve
 from benchmarks.forward.rows import OURS, Row
 from tunefa.compile import provenance
 from tunefa.compile.launch import driver
-from tunefa.measure import bench, check, reference
+from tunefa.measure import check, launches, reference
 from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.comparison import TOLERANCE
 from tunefa.measure.monitor import Monitor
@@ -121,7 +121,7 @@ def _default(name: str, workload: Workload, tensors: tuple[Any, ...]) -> Call:
     why_not = case.why_not()
     if why_not is not None:
         raise Unserved(why_not)
-    launch = bench.launch(case, case.default(), tensors)
+    launch = launches.launch(case, case.default(), tensors)
 
     def call() -> Any:
         launch()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.support.fake_device import Device, FakeStopwatch, InProcess
-from tests.support.fake_kernel import is_aligned
+from tests.support.fake_kernel import FakeLaunch, is_aligned
 from tests.support.own_kernels import FAULTY_SOURCE, FAULTY_SPACE, OwnKernels
 from tests.support.predicted_case import CASE, CONFIG, FITS, KERNEL, WORKLOAD, config, ok
 from tests.support.processes import alive
@@ -136,6 +136,52 @@ def test_nor_does_one_within_what_the_device_is_timed_by(
     monkeypatch.setattr(FakeStopwatch, "times_us", times_us)
     judged = measured.judge(Trial(config(32), "ok", resources=FITS))
     assert len(judged.samples_us) == 5 and judged.median_us == 9.0
+
+
+def test_one_program_is_timed_once(
+    measured: Measured, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is checked for every config, because the checks have other shapes."""
+    monkeypatch.setattr(FakeLaunch, "key", "one grid", raising=False)
+    one, other = replace(FITS, code="ab"), replace(FITS, code="cd")
+    measured.judge(Trial(config(16), "ok", resources=one))
+    monkeypatch.setattr(FakeStopwatch, "first_us", 8.0)
+    assert measured.judge(Trial(config(64), "ok", resources=other)).median_us == 8.0
+    device.launched.clear()
+    again = measured.judge(Trial(config(32), "ok", resources=one))
+    assert again.config == config(32) and again.samples_us == (10.0,) * 5
+    assert again.error is not None and device.launched, "it was checked"
+    device.faults[128] = "wrong"
+    assert measured.judge(Trial(config(128), "ok", resources=one)).outcome == "wrong"
+
+
+def test_a_program_with_another_launch_is_timed(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2_SECTION_MB makes such ones: only the host side reads it."""
+    same = replace(FITS, code="ab")
+    measured.judge(Trial(config(16), "ok", resources=same))  # has no key
+    monkeypatch.setattr(FakeStopwatch, "first_us", 8.0)
+    for key, us in (("first", 8.0), ("second", 6.0)):
+        monkeypatch.setattr(FakeStopwatch, "first_us", us)
+        monkeypatch.setattr(FakeLaunch, "key", key, raising=False)
+        assert measured.judge(Trial(config(32), "ok", resources=same)).median_us == us
+
+
+def test_one_program_races_once_as_the_default(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeLaunch, "key", "one grid", raising=False)
+    codes = {16: "ab", 32: "ab", 64: "cd", 128: "cd"}
+    trials = [
+        Trial(config(size), "ok", resources=replace(FITS, code=code), samples_us=(10.0,))
+        for size, code in codes.items()
+    ]
+    found = measured.race(trials, config(32))
+    raced = [trial for trial in found.trials if len(trial.samples_us) > 1]
+    assert [trial.config["BLOCK_M"] for trial in raced] == [64, 32]
+    assert found.certificate is not None and found.certificate["racers"] == 2
+    assert {trial.config["BLOCK_M"] for trial in found.trials} == set(codes)
 
 
 def test_a_moving_result_is_unstable(measured: Measured, device: Device) -> None:

@@ -110,7 +110,12 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
             excess = (scores - 96 * 96) / (96 * 96)
             outcome: Outcome = "ok" if excess <= 0 else "compile_failed"
             planned = MemoryPlan({"ub": excess, "l1": -0.5, "l0c": -0.5})
-            return Trial(self.config, outcome, "UB overflow", Resources(planned=planned, code=str(self.config)))
+            return Trial(
+                self.config,
+                outcome,
+                "UB overflow",
+                Resources(planned=planned, code=str(self.config)),
+            )
 
     def submit(self: CompilePool, each: Config) -> Pending:
         done: Future[tuple[Outcome, Resources | None, float, str]] = Future()

@@ -53,6 +53,26 @@ def test_a_compiled_trial_gets_the_models_time(predicted: Predicted) -> None:
     assert judged.median_us == expected
 
 
+def test_one_program_gets_one_prediction(predicted: Predicted) -> None:
+    """A tile of more rows would take another time, but the code says that it is the same."""
+    one = replace(FITS, code="ab")
+    first = predicted.judge(Trial(CONFIG, "ok", resources=one))
+    assert (
+        predicted.judge(Trial(config(128), "ok", resources=one)).predicted_us == first.predicted_us
+    )
+    other = Trial(config(128), "ok", resources=replace(FITS, code="cd"))
+    assert predicted.judge(other).predicted_us != first.predicted_us
+
+
+def test_what_only_the_host_side_reads_counts_beside_the_code(predicted: Predicted) -> None:
+    one = replace(FITS, code="ab")
+    predicted.judge(Trial(CONFIG, "ok", resources=one))
+    assert predicted._host_parameters == ("L2_SECTION_HEADS",)
+    changed = {**CONFIG, "L2_SECTION_HEADS": 4}
+    predicted.judge(Trial(changed, "ok", resources=one))
+    assert len(predicted._estimates) == 2
+
+
 @pytest.mark.parametrize(
     "resources",
     [replace(FITS, smem_bytes=SM90.smem_per_block_bytes + 1), replace(FITS, registers=600)],

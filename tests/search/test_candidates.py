@@ -17,6 +17,24 @@ from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 
+def test_values_that_a_learned_model_tells_apart_are_searched_without_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, kernel = Target.named("sm90"), kernels.load("attention_fwd_cuda_sm90")
+    request = Request(Workload.parse("q512_d256"), target, False, (kernel,), Budget.parse("20"))
+
+    def values() -> dict[str, set[int]]:
+        configs = candidates.feasible_by_kernel(request)[kernel.name].configs
+        timed = ("RESCALE_THRESHOLD", "CLUSTER_SIZE", "P_IN_SMEM")
+        return {name: {config[name] for config in configs} for name in timed}
+
+    monkeypatch.setattr(candidates, "learned_parameters", lambda case: frozenset())
+    assert values() == {"RESCALE_THRESHOLD": {8}, "CLUSTER_SIZE": {1}, "P_IN_SMEM": {0}}
+    known = frozenset({"CLUSTER_SIZE", "BLOCK_N"})
+    monkeypatch.setattr(candidates, "learned_parameters", lambda case: known)
+    assert values() == {"RESCALE_THRESHOLD": {8}, "CLUSTER_SIZE": {1, 2}, "P_IN_SMEM": {0}}
+
+
 def test_a_config_whose_key_cannot_be_made_is_kept_and_what_it_prints_is_no_data(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from tests.support.fake_objective import KERNEL, Fake, request
 from tunefa.search import loop
 from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.search.loop import Share, StoppingRule
-from tunefa.spec.trial import Config, Trial
+from tunefa.spec.trial import Config, Resources, Trial
 from tunefa.store.record import ObjectiveKind
 
 
@@ -224,3 +224,19 @@ def test_where_only_the_fit_is_asked_for_patience_is_longer() -> None:
 @pytest.mark.parametrize(("us", "behind"), [(114.9, False), (115.1, True)])
 def test_a_kernel_is_behind_from_fifteen_percent_on(us: float, behind: bool) -> None:
     assert StoppingRule(to_beat_us=100.0, best_us=us).behind is behind
+
+
+def test_one_program_counts_once() -> None:
+    """The plateau and the fair look count programs, not the configs that compile to one."""
+
+    def of(code: str | None, us: float) -> Trial:
+        resources = None if code is None else Resources(code=code)
+        return Trial({}, "ok", resources=resources, predicted_us=us)
+
+    rule = StoppingRule()
+    for trial in (of("ab", 10.0), of("ab", 10.0), of("ab", 12.0), of("cd", 10.0), of(None, 10.0)):
+        rule.add(trial)
+    assert (rule.done, rule.right, rule.since_best) == (4, 4, 3)
+    later = StoppingRule().resumed([of("ab", 10.0), of("ab", 10.0)])
+    later.add(of("ab", 10.0))
+    assert (later.done, later.since_best, later.best_us) == (1, 0, 10.0)

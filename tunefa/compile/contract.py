@@ -49,7 +49,10 @@ class Compiled:
 
 
 class Launch(Protocol):
-    """A kernel that is ready to start on tensors of one layout. Threads may share it."""
+    """A kernel that is ready to start on tensors of one layout. Threads may share it.
+
+    It may have a property `key`, which is equal for launches of one program that do the same.
+    """
 
     @property
     def device_bytes(self) -> int:

@@ -10,20 +10,19 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tunefa.compile import languages
-from tunefa.compile.contract import Compiled, CompileError, LaunchSpec
-from tunefa.measure import check, race, timing
+from tunefa.compile.contract import CompileError
+from tunefa.measure import check, launches, race, timing
 from tunefa.measure.gate import Gate, Probe, kinds_of_finalists
 from tunefa.measure.monitor import Monitor
 from tunefa.measure.objective import Raced
 from tunefa.measure.race import Decision, Interval, Race
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Mode, Trial
+from tunefa.spec.trial import Config, Mode, Trial, identity
 
 SCREEN_SAMPLES = 5
 FIRST_SAMPLES = 2
@@ -55,6 +54,8 @@ class Bench:
         self._stopwatch = timing.Stopwatch(mode, self._torch_device)
         self._tensors = check.tensors(case.workload, self._torch_device)
         self._gate = Gate(self._torch_device)
+        self._timed: dict[Hashable, tuple[float, ...]] = {}
+        """The samples of the programs that were screened."""
 
     def judge(self, trial: Trial, best_us: float) -> Trial:
         """Returns a compiled trial with its error and a few samples.
@@ -65,7 +66,7 @@ class Bench:
         trial = self._checked(trial, probe)
         if trial.outcome != "ok":
             return trial
-        return replace(trial, samples_us=tuple(self._screen(trial.config, best_us)))
+        return replace(trial, samples_us=self._screen(trial, best_us))
 
     def race(self, trials: Iterable[Trial], default: Config | None, until: float) -> Raced:
         """Checks finalists on the workload's own shape, then races those that pass.
@@ -80,9 +81,11 @@ class Bench:
             judged = [self._checked(t, probe) if t.outcome == "ok" else t for t in judged]
             del probe  # before the next one is made: the device may not hold both
         right = [trial for trial in judged if trial.outcome == "ok"]
-        wrong = [trial for trial in judged if trial.outcome != "ok"]
+        others = [trial for trial in judged if trial.outcome != "ok"]
         if not right:
-            return Raced(wrong)
+            return Raced(others)
+        right, again = self._distinct(right, default)
+        others = [*again, *others]
         racers = [*right, right[0]]
         launches = [self._prepared(trial.config) for trial in racers]
         pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
@@ -90,7 +93,7 @@ class Bench:
         raced = [replace(t, samples_us=_samples_of(run, i)) for i, t in enumerate(right)]
         found = _decided(raced, run, default, refused)
         certificate = {**(found.certificate or {}), "device": watch.summary()}
-        return replace(found, trials=[*found.trials, *wrong], certificate=certificate)
+        return replace(found, trials=[*found.trials, *others], certificate=certificate)
 
     def race_kernels(
         self, own: Trial, rivals: Sequence[tuple[str, Trial]], until: float
@@ -153,9 +156,22 @@ class Bench:
             time_us(range(len(launches)))  # a warm-up, which is no round
             return race.run(len(launches), pinned, time_us, until), watch
 
-    def _screen(self, config: Config, best_us: float) -> list[float]:
-        """Returns a few samples, in us; only the first ones where the config is much too slow."""
-        launch = self._prepared(config)
+    def _screen(self, trial: Trial, best_us: float) -> tuple[float, ...]:
+        """Returns a few samples, in us; only the first ones where the config is much too slow.
+
+        A config that is the same program as an earlier one gets the samples of that one.
+        """
+        made = launches.prepared(self.case, trial.config, self._tensors)
+        runs = launches.what_runs(trial, made)
+        samples_us = self._timed.get(runs, ())
+        if not samples_us:
+            launch = self._stopwatch.prepared(launches.bound(made, self._tensors))
+            samples_us = self._sampled(launch, best_us)
+        if runs is not None:
+            self._timed[runs] = samples_us
+        return samples_us
+
+    def _sampled(self, launch: timing.BoundLaunch, best_us: float) -> tuple[float, ...]:
         times = self._stopwatch.times_us([launch] * FIRST_SAMPLES)
         if min(device_us for device_us, _ in times) < HOPELESS * best_us:
             times += self._stopwatch.times_us([launch] * (SCREEN_SAMPLES - FIRST_SAMPLES))
@@ -163,21 +179,32 @@ class Bench:
         # least.
         host_us = min(host_us for _, host_us in times)
         mode = self._stopwatch.mode
-        return [timing.latency_us(mode, device_us, host_us) for device_us, _ in times]
+        return tuple(timing.latency_us(mode, device_us, host_us) for device_us, _ in times)
+
+    def _distinct(
+        self, right: Sequence[Trial], default: Config | None
+    ) -> tuple[list[Trial], list[Trial]]:
+        """Returns the first trial of each program, the default before all others, and the rest."""
+        first: dict[Hashable, Trial] = {}
+        for trial in sorted(right, key=lambda trial: trial.config != default):
+            made = launches.prepared(self.case, trial.config, self._tensors)
+            first.setdefault(launches.what_runs(trial, made) or identity(trial.config), trial)
+        kept = [trial for trial in right if any(trial is each for each in first.values())]
+        return kept, [trial for trial in right if not any(trial is each for each in kept)]
 
     def _prepared(self, config: Config) -> timing.BoundLaunch:
         """Prepares the config's launch on the workload's own shape for timing."""
-        return self._stopwatch.prepared(launch(self.case, config, self._tensors))
+        return self._stopwatch.prepared(launches.launch(self.case, config, self._tensors))
 
     def _checked(self, trial: Trial, probe: Probe) -> Trial:
         """Returns the trial with its error, or with the reason why it is not right."""
         made = probe.tensors
         try:
             if trial.resources is None:  # the compile pool has not compiled it
-                compiled = compiled_for(self.case, trial.config, self._tensors)
+                compiled = launches.compiled_for(self.case, trial.config, self._tensors)
                 trial = replace(trial, resources=compiled.resources, compile_s=compiled.seconds)
             there = replace(self.case, workload=probe.shape)
-            compared = self._gate.compare(launch(there, trial.config, made), probe)
+            compared = self._gate.compare(launches.launch(there, trial.config, made), probe)
         except CompileError as error:
             return replace(trial, outcome="compile_failed", reason=str(error))
         if compared.repeatable and compared.passed:
@@ -185,26 +212,6 @@ class Bench:
         steady = compared.repeatable or compared.strayed
         outcome: Literal["wrong", "unstable"] = "wrong" if steady else "unstable"
         return replace(trial, outcome=outcome, reason=compared.reason, error=compared.error)
-
-
-def compiled_for(case: Case, config: Config, tensors: Sequence[Any]) -> Compiled:
-    """Compiles the config for tensors of this alignment. Raises CompileError if that fails."""
-    kernel = case.kernel
-    aligned = kernel.module.is_aligned(tensors)
-    made: Compiled = languages.load(kernel.language).compile(case, config, aligned)
-    return made
-
-
-def launch(case: Case, config: Config, tensors: Sequence[Any]) -> timing.BoundLaunch:
-    """Returns a function that launches the config on `tensors`, which `check.tensors` made.
-
-    Raises CompileError if the config does not compile, or needs more of a resource than the device
-    has. A binary that a compile pool made is read from the cache.
-    """
-    compiled = compiled_for(case, config, tensors)
-    spec = LaunchSpec(case, config, case.workload.head_dim**-0.5, check.softcap(case.workload))
-    prepared = languages.load(case.kernel.language).prepare(spec, compiled, tensors)
-    return lambda: prepared(*tensors)
 
 
 def _samples_of(run: Race, racer: int) -> tuple[float, ...]:

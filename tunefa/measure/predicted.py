@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from concurrent import futures
 from concurrent.futures import TimeoutError
 from dataclasses import replace
@@ -58,6 +58,9 @@ class Predicted:
         self._pending: deque[Pending] = deque()
         self._prepared: dict[tuple[object, ...], Pending] = {}
         self._is_timed = False
+        self._of_programs: dict[Hashable, tuple[float, float]] = {}
+        """The predicted time of each program that was compiled, and its sd."""
+        self._host_parameters: tuple[str, ...] | None = None
         self.width = 2 * self._pool.workers
 
     def __enter__(self) -> Predicted:
@@ -111,13 +114,31 @@ class Predicted:
         """Returns a compiled trial with its time; it is `refused` where its CTA fits no SM."""
         if trial.outcome != "ok" or trial.resources is None:
             return trial
-        made = estimate(self.case, trial.config, trial.resources)
-        if math.isinf(made.time_us):
+        time_us, sd = self._predicted(trial.config, trial.resources)
+        if math.isinf(time_us):
             reason = _too_large(trial.resources, gpu(self.case.arch))
             return replace(trial, outcome="refused", reason=reason)
+        return replace(trial, predicted_us=time_us, predicted_sd=sd)
+
+    def _predicted(self, config: Config, resources: Resources) -> tuple[float, float]:
+        """The time of a compiled config in us, and the sd of its logarithm: those of the first
+        config with the same code, if only parameters that the compiler sees differ, as these have
+        no other effect."""
+        if resources.code is None:
+            return self._estimated(config, resources)
+        if self._host_parameters is None:
+            self._host_parameters = languages.host_parameters(self.case, config)
+        program = resources.code, *(config[name] for name in self._host_parameters)
+        if program not in self._of_programs:
+            self._of_programs[program] = self._estimated(config, resources)
+        return self._of_programs[program]
+
+    def _estimated(self, config: Config, resources: Resources) -> tuple[float, float]:
         if self.anchor is not None:
-            return anchored.judged(self.anchor, self.case.kernel.name, trial)
-        return replace(trial, predicted_us=made.time_us, predicted_sd=made.sd)
+            known = self.anchor.expected(self.case.kernel.name, config, resources)
+            return known.time_us, known.sd
+        made = estimate(self.case, config, resources)
+        return made.time_us, made.sd
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure.objective import Objective
@@ -48,15 +48,25 @@ class StoppingRule:
     """Trials so far."""
     right: int = 0
     """Trials so far with the outcome `ok`."""
+    programs: set[Hashable] = field(default_factory=set)
+    """The programs that were tried, with their times; see `add`."""
 
     def resumed(self, earlier: Sequence[Trial]) -> StoppingRule:
         """The rule for a search that continues after these trials; their best is no new gain."""
+        rule = replace(self, programs=set(self.programs))
+        for trial in earlier:
+            rule.add(trial)
         right = [trial for trial in earlier if trial.outcome == "ok"]
-        best_us = min(map(rank_us, right), default=math.inf)
-        return replace(self, best_us=best_us, done=len(earlier), right=len(right))
+        return replace(rule, best_us=min(map(rank_us, right), default=math.inf), since_best=0)
 
     def add(self, trial: Trial) -> None:
-        """Counts a trial."""
+        """Counts a trial, unless an earlier one was the same program and took the same time: that
+        one has said all."""
+        if trial.outcome == "ok" and trial.resources is not None and trial.resources.code:
+            told = trial.resources.code, rank_us(trial)
+            if told in self.programs:
+                return
+            self.programs.add(told)
         self.done, self.since_best = self.done + 1, self.since_best + 1
         self.right += trial.outcome == "ok"
         if trial.outcome == "ok" and rank_us(trial) < self.best_us * _GAIN:

@@ -189,3 +189,28 @@ def test_steps_share_scratch_memory_of_their_call() -> None:
     assert first[0] == word(tensors[2]) and first[1] == second[1]
     assert second[0] not in map(word, tensors) and second[0] != second[1]
     assert steps.device_bytes == 0
+
+
+# ------------------------------------------------------------------------- which are the same
+
+
+def test_launches_that_do_the_same_have_one_key() -> None:
+    first, second = torch.arange(4), torch.arange(4)
+    values = [[*PARAMETERS, Value(word(table))] for table in (first, second)]
+    one, same = (made(v, tables=[t])[1].key for v, t in zip(values, (first, second), strict=True))
+    assert one == same and hash(one) == hash(same)
+    second[0] = 7
+    assert made(values[1], tables=[second])[1].key != one, "the table says something else"
+    assert made(values[0][:-1])[1].key != one
+    wider = [replace(MAP, box=(1, 1, 64, 32)), MAP]
+    keys = {made([Descriptor(1, map), Value(bytes(4))])[1].key for map in wider}
+    assert len(keys) == 2
+
+
+def test_steps_are_the_same_if_all_are() -> None:
+    (_, first), (_, second) = made(), made(PARAMETERS[:1])
+    one = Steps([first, second], [((2, 3), torch.float32)])
+    assert one.key == Steps([first, second], [((2, 3), torch.float32)]).key
+    assert one.key != Steps([second, first], [((2, 3), torch.float32)]).key
+    assert one.key != Steps([first, second], [((2, 4), torch.float32)]).key
+    assert Steps([first, lambda *_: None], []).key is None  # type: ignore[list-item]

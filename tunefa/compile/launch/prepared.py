@@ -10,7 +10,7 @@ import ctypes
 import functools
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -74,6 +74,7 @@ class PreparedLaunch:
         """
         self._driver, self._device = driver, entry.device
         self._tables, self._binary = tables, entry.binary
+        self._sizes, self._parameters = (entry.grid, entry.threads, entry.smem_bytes), parameters
         self._lock = threading.Lock()
         self._streams: set[int] = set()
         self._immortal = False
@@ -103,6 +104,17 @@ class PreparedLaunch:
     def device_bytes(self) -> int:
         """Device memory that it holds, in bytes."""
         return sum(table.untyped_storage().nbytes() for table in self._tables)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for launches of one kernel that do the same: their grids, threads, parameters and
+        the contents of their tables are equal. It copies the tables from the device."""
+        tables = {struct.pack("Q", each.data_ptr()): each for each in self._tables}
+        parameters = (
+            _content(tables[each.data]) if isinstance(each, Value) and each.data in tables else each
+            for each in self._parameters
+        )
+        return self._sizes, tuple(parameters)
 
     def __call__(self, *tensors: Tensor) -> None:
         """Starts the kernel on the current stream of its device, the current device."""
@@ -149,6 +161,13 @@ class Steps:
         """Device memory that they hold, in bytes, without the scratch memory of each call."""
         return sum(launch.device_bytes for launch in self.launches)
 
+    @property
+    def key(self) -> Hashable:
+        """See `PreparedLaunch.key`; None if a launch has none."""
+        keys = tuple(getattr(launch, "key", None) for launch in self.launches)
+        shapes = tuple((tuple(shape), str(dtype)) for shape, dtype in self.scratch)
+        return None if None in keys else (keys, shapes)
+
     def __call__(self, *tensors: Tensor) -> None:
         """Starts all launches; see `PreparedLaunch`."""
         tensors += new_scratch(self.scratch, tensors[0])
@@ -159,6 +178,12 @@ class Steps:
 def new_scratch(scratch: Scratch, like: Tensor) -> tuple[Tensor, ...]:
     """Returns uninitialised tensors on the device of `like`."""
     return tuple(like.new_empty(shape, dtype=dtype) for shape, dtype in scratch)
+
+
+def _content(table: Tensor) -> Hashable:
+    """Returns what a table holds."""
+    held = table.detach().cpu().contiguous()
+    return tuple(held.shape), str(held.dtype), held.view(torch.uint8).numpy().tobytes()
 
 
 class _Maps:

@@ -1,0 +1,50 @@
+"""Launches of one config on the device of this machine, and which of them are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled, Launch, LaunchSpec
+from tunefa.measure import check, timing
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config, Trial
+
+
+def compiled_for(case: Case, config: Config, tensors: Sequence[Any]) -> Compiled:
+    """Compiles the config for tensors of this alignment. Raises CompileError if that fails."""
+    kernel = case.kernel
+    aligned = kernel.module.is_aligned(tensors)
+    made: Compiled = languages.load(kernel.language).compile(case, config, aligned)
+    return made
+
+
+def prepared(case: Case, config: Config, tensors: Sequence[Any]) -> Launch:
+    """Returns a launch of the config on `tensors`, which `check.tensors` made.
+
+    Raises CompileError if the config does not compile, or needs more of a resource than the device
+    has. A binary that a compile pool made is read from the cache.
+    """
+    compiled = compiled_for(case, config, tensors)
+    spec = LaunchSpec(case, config, case.workload.head_dim**-0.5, check.softcap(case.workload))
+    made: Launch = languages.load(case.kernel.language).prepare(spec, compiled, tensors)
+    return made
+
+
+def bound(launch: Launch, tensors: Sequence[Any]) -> timing.BoundLaunch:
+    """Returns a function that starts the launch on `tensors`."""
+    return lambda: launch(*tensors)
+
+
+def launch(case: Case, config: Config, tensors: Sequence[Any]) -> timing.BoundLaunch:
+    """Returns a function that launches the config on `tensors`. Raises what `prepared` raises."""
+    return bound(prepared(case, config, tensors), tensors)
+
+
+def what_runs(trial: Trial, launch: Launch) -> Hashable:
+    """Returns a key that is equal for trials that the device cannot tell apart: their machine code
+    and their launches are equal. None where that is not known."""
+    code = trial.resources.code if trial.resources else None
+    key = getattr(launch, "key", None)
+    return None if code is None or key is None else (code, key)
