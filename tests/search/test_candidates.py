@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from tunefa.search.budget import Budget
 from tunefa.search.request import Request
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import Config
+from tunefa.spec.trial import Config, Resources
 from tunefa.spec.workload import Workload
 
 
@@ -33,6 +34,19 @@ def test_values_that_a_learned_model_tells_apart_are_searched_without_a_device(
     known = frozenset({"CLUSTER_SIZE", "BLOCK_N"})
     monkeypatch.setattr(candidates, "learned_parameters", lambda case: known)
     assert values() == {"RESCALE_THRESHOLD": {8}, "CLUSTER_SIZE": {1, 2}, "P_IN_SMEM": {0}}
+
+
+def test_only_predictions_are_settled_without_compiling() -> None:
+    target, kernel = Target.named("sm90"), kernels.load("attention_fwd_cuda_sm90")
+    request = Request(Workload.parse("q512_d256"), target, False, (kernel,), Budget.parse("20"))
+    case = request.case(kernel)
+    feasible = candidates.feasible_by_kernel(request)[kernel.name]
+    made = candidates.search_problem(request, case, feasible, [], None)
+    assert len(made.least_us) == len(made.binaries) == len(feasible.configs)
+    assert len(set(made.binaries)) == len(feasible.configs) / 4, "four values of L2_SECTION_MB"
+    measured = replace(request, measured=True)
+    made = candidates.search_problem(measured, case, feasible, [], None)
+    assert not made.least_us and not made.binaries
 
 
 def test_a_config_whose_key_cannot_be_made_is_kept_and_what_it_prints_is_no_data(

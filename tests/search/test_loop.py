@@ -240,3 +240,25 @@ def test_one_program_counts_once() -> None:
     later = StoppingRule().resumed([of("ab", 10.0), of("ab", 10.0)])
     later.add(of("ab", 10.0))
     assert (later.done, later.since_best, later.best_us) == (1, 0, 10.0)
+
+
+def test_a_strategy_with_nothing_left_is_asked_again_after_each_trial() -> None:
+    """The one in progress may fail, and then another is worth a trial."""
+
+    class Waiting(Numbers):
+        told = 0
+
+        def ask(self) -> Config | None:
+            return super().ask() if self.asked <= self.told and self.asked < 3 else None
+
+        def tell(self, trial: Trial) -> None:
+            self.told += 1
+
+    strategy, stopping, found = Waiting(), StoppingRule(), []
+    for trial in loop.trials(strategy, fake(), share(Budget(trials=10)), stopping):
+        strategy.tell(trial)
+        found.append(trial.config["A"])
+    assert found == [0, 1, 2] and stopping.none_left
+    stopping = StoppingRule()
+    assert len(list(loop.trials(Numbers(), fake(), share(Budget(trials=2)), stopping))) == 2
+    assert not stopping.none_left, "the budget was used"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefa.compile import languages
+from tunefa.costmodel.before_compiling import least_us
 from tunefa.costmodel.estimate import estimates, expected_us, learned_parameters
 from tunefa.errors import TunefaError
 from tunefa.measure import npu as npu_objectives
@@ -120,14 +121,18 @@ def search_problem(
 
     `trials` is this kernel's share of a budget of trials, None for a budget of seconds.
     """
+    expected = estimates(case, feasible.configs)
     made = SearchProblem(
         parameters=case.kernel.space.parameters,
         configs=feasible.configs,
-        expected_us=[each.time_us for each in estimates(case, feasible.configs)],
+        expected_us=[each.time_us for each in expected],
         first=known,
         trials=trials,
         seed=request.seed,
     )
+    if request.objective == "predicted":
+        least = least_us(case, feasible.configs, expected)
+        return replace(made, least_us=least, binaries=_binaries(case, feasible.configs))
     if not isinstance(case.arch, NpuArch):
         return made
     free = [_free_memory(case, config) for config in feasible.configs]
@@ -172,6 +177,12 @@ def known_configs(request: Request, case: Case, store: Store) -> list[Config]:
         known.append(choice.config)
         known.append(case.default())
     return known
+
+
+def _binaries(case: Case, configs: Sequence[Config]) -> list[Hashable]:
+    """What the compiler sees of each config: equal for configs that compile to one binary."""
+    unseen = set(languages.host_parameters(case, configs[0])) if configs else set()
+    return [tuple(v for name, v in config.items() if name not in unseen) for config in configs]
 
 
 def _free_memory(case: Case, config: Config) -> float:

@@ -48,6 +48,8 @@ class StoppingRule:
     """Trials so far."""
     right: int = 0
     """Trials so far with the outcome `ok`."""
+    none_left: bool = False
+    """Whether the search ended because its strategy had nothing more to try."""
     programs: set[Hashable] = field(default_factory=set)
     """The programs that were tried, with their times; see `add`."""
 
@@ -171,9 +173,9 @@ def trials(
             else:
                 exhausted = share.is_used(submitted)
             config = None if exhausted else strategy.ask()
+            stopping.none_left = config is None and not exhausted
             if config is None:
-                exhausted = True
-                break
+                break  # if nothing is left, it is asked again when it knows another trial
             evaluator.submit(config)
             in_progress, submitted = in_progress + 1, submitted + 1
         left_s = until - time.monotonic() if stopping.found_any else share.patience_s(stopping)

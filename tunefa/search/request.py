@@ -119,6 +119,9 @@ class Result:
     interrupted: bool
     left_early: Mapping[str, float] = field(default_factory=dict)
     """How much slower, relatively, the best of each kernel was that was given up early."""
+    settled: Mapping[str, int] = field(default_factory=dict)
+    """How many configs of each kernel were not compiled because none of them could change the
+    decision."""
 
     def top(self, n: int) -> list[FinishedTrial]:
         """The n best right trials, best first; trials that raced come before those that did not.

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from tunefa.compile.pool import compilers
 from tunefa.compile.workers import Workers
@@ -28,7 +29,7 @@ from tunefa.search.strategy import Strategy
 from tunefa.search.winner import Winner
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Trial
+from tunefa.spec.trial import Trial, identity
 from tunefa.store.record import Record
 from tunefa.store.results import Store
 
@@ -74,6 +75,7 @@ def search(
         stored=stored,
         interrupted=state.interrupted,
         left_early=state.left_early,
+        settled=state.settled,
     )
 
 
@@ -132,6 +134,10 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
         state.interrupted = True
     if stopping.lost:
         state.left_early[part.name] = stopping.slower_by
+    tried = {identity(trial.config) for trial in state.trials_of(part.name)}
+    left = sum(identity(config) not in tried for config in part.feasible.configs)
+    if stopping.none_left and left:
+        state.settled[part.name] = left
     finalists = _finalists(state, part, stopping.behind)
     if not _may_win(state, part.name, stopping):
         state.raced.add(part.name)  # it cannot win, so the interpreter need not check it
@@ -155,16 +161,24 @@ def _strategy(state: SearchState, part: Part, trials_left: int | None) -> Strate
     request = state.request
     saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
     problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
+    if state.anchor is not None:  # its trials have the kernel's level too
+        problem = problem.scaled(state.anchor.levels[part.name].factor)
+    problem = replace(problem, to_beat_us=_to_beat_us(state))
     strategy: Strategy = strategies.create(request.strategy, problem, saved)
     if part.first:
         strategy = DefaultFirst(strategy, part.first)
     return resume.Continued(strategy, part.earlier)
 
 
+def _to_beat_us(state: SearchState) -> float:
+    """The best time of the kernels that were searched before."""
+    return min((won.rank_us for won in state.winners), default=math.inf)
+
+
 def _stopping_rule(state: SearchState, earlier: Sequence[Trial]) -> loop.StoppingRule:
     """The rule that says when to stop the search of a kernel."""
     request = state.request
-    to_beat_us = min((won.rank_us for won in state.winners), default=math.inf)
+    to_beat_us = _to_beat_us(state)
     fair, patience = strategies.fair_trials(request.strategy), loop.patience(request.objective)
     return loop.StoppingRule(to_beat_us, fair, patience).resumed(earlier)
 

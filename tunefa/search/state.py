@@ -45,6 +45,8 @@ class SearchState:
     """See `Result.left_early`."""
     compilers: Workers | None = None
     """The processes that compile what is measured; with None, each kernel has its own."""
+    settled: dict[str, int] = field(default_factory=dict)
+    """See `Result.settled`."""
 
     def keep(self, kernel: str, trial: Trial) -> None:
         """Writes a trial to the journal, counts it and reports the progress."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tunefa.spec.space import Parameter
@@ -29,15 +30,33 @@ class SearchProblem:
     0 where it is exceeded. Empty for GPUs."""
     exact: bool = False
     """Whether the time of a right trial will be exactly its `expected_us`."""
+    least_us: Sequence[float] = ()
+    """The least time that each config may be predicted to take once it is compiled. Empty where a
+    trial's time does not come from the model of `expected_us`, or comes from nothing else."""
+    binaries: Sequence[Hashable] = ()
+    """With `least_us`: equal for configs that compile to one binary, or fail alike."""
+    to_beat_us: float = math.inf
+    """With `least_us`: the time below which a config would be recommended, whatever the trials of
+    this problem are; infinite if there is none."""
     memories: tuple[str, ...] = ()
     """The memories whose excess the compiler of an NPU reports."""
+
+    def scaled(self, factor: float) -> SearchProblem:
+        """Returns the problem with all expected times multiplied by a factor."""
+        expected_us = [factor * us for us in self.expected_us]
+        return replace(
+            self, expected_us=expected_us, least_us=[factor * us for us in self.least_us]
+        )
 
 
 class Strategy(Protocol):
     """Proposes configs to the search loop, and is told their trials."""
 
     def ask(self) -> Config | None:
-        """Returns a feasible config that it did not propose before; None if none is left."""
+        """Returns a feasible config that it did not propose before; None if none is left to try.
+
+        After None it may be asked again when it was told another trial.
+        """
 
     def tell(self, trial: Trial) -> None:
         """Learns from a trial. Trials may come in another order than their configs."""

@@ -24,6 +24,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
 from tunefa.search.sampler import FAILED, FeasibleSampler
 from tunefa.spec.trial import Config, Trial
@@ -130,7 +131,7 @@ class Study:
         self._memories = tuple(memories)
         saved = saved or Saved(InMemoryStorage(), "search")
         self._name = saved.name
-        self._candidates = sampler.candidates
+        self._candidates, self._sampler = sampler.candidates, sampler
         self._asked: dict[int, optuna.Trial] = {}
         with _storage_errors(self._name):
             self._study = self._opened(saved, sampler)
@@ -155,8 +156,9 @@ class Study:
         return study
 
     def ask(self) -> Config | None:
-        """Returns a config that was neither asked for nor told before; None if none is left."""
-        if not self._candidates.untried.any():
+        """Returns a config that was neither asked for nor told before; None if none is left, or if
+        the sampler finds none worth trying now."""
+        if not self._candidates.untried.any() or self._sampler.is_settled():
             return None
         with _storage_errors(self._name):
             trial = self._study.ask(dict(self._candidates.distributions))
@@ -168,13 +170,18 @@ class Study:
         return config
 
     def tell(self, trial: Trial) -> None:
-        """Learns from the first trial of a feasible config, whether it was proposed here or not."""
+        """Learns from the first trial of a feasible config, whether it was proposed here or not.
+
+        A predicted trial that spills counts as slower (`ranking.rank_us`).
+        """
         chosen = self._candidates.find(trial.config)
-        if chosen is None or chosen in self._candidates.times:
-            return
-        time_us = trial.median_us if trial.outcome == "ok" else None
+        time_us = rank_us(trial) if trial.outcome == "ok" else None
         if time_us is not None and not 0 < time_us < math.inf:
             time_us = None
+        if chosen is None:
+            self._sampler.other_us = min(self._sampler.other_us, time_us or math.inf)
+        if chosen is None or chosen in self._candidates.times:
+            return
         with _storage_errors(self._name):
             if chosen in self._asked:
                 self._close(self._asked.pop(chosen), trial, time_us)

@@ -44,6 +44,7 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "programs": _programs(result) or None,
         "failures": dict(_failures(result)),
         "left_early": dict(result.left_early),
+        "settled": dict(result.settled),
         "refused": {name: dict(found.refused) for name, found in result.feasible.items()},
         "feasible": {name: len(found.configs) for name, found in result.feasible.items()},
         "elapsed_s": result.elapsed_s,
@@ -75,6 +76,9 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
         out.print(f"{name}: the rules leave {len(found.configs):,} of {found.total:,} configs")
         if len(result.feasible) > 1:
             out.print(_best_of(result, name))
+        if name in result.settled:
+            left = text.plural(result.settled[name], "config")
+            out.print(f"{left} not compiled: none of them could change the decision")
         show_refusals(found.refused, out)
     out.print()
     _show_record(result, out_path, out)

@@ -6,7 +6,8 @@ winner. Then it goes on as `prior` does, but every fifth trial is a neighbour of
 best so far. On eight landscapes of an H200 these trials changed no median. They help where the
 surrogate is wrong without knowing it: on the slowest landscape, with eight trials in progress, it
 took 52 trials instead of over 100 to come within 2 % of the best. There are no such trials where
-the times are known beforehand, as from the latency model for NPUs.
+the times are known beforehand, as from the latency model for NPUs. Without a device,
+`tunefa.search.decisive` proposes only what could change the decision.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 
+from tunefa.search.decisive import Decisive
 from tunefa.search.sampler import FeasibleSampler, InOrder
 from tunefa.search.strategies import prior
 from tunefa.search.strategy import SearchProblem
@@ -64,7 +66,10 @@ def known(of: FeasibleSampler, problem: SearchProblem) -> list[int]:
 
 
 def sampler(problem: SearchProblem) -> FeasibleSampler:
-    """Returns a sampler of every config where the budget is enough for all of them, else `Auto`."""
+    """Returns a sampler of every config where the budget is enough for all of them, else `Auto`; of
+    those that could change the decision where only a model says the time."""
+    if problem.least_us:
+        return Decisive(problem)
     if len(problem.configs) > (problem.trials or 0):
         return Auto(problem)
     expected = [us if us > 0 else math.inf for us in problem.expected_us]

@@ -1,0 +1,49 @@
+"""tunefa/costmodel/before_compiling.py: how fast configs may turn out, by recorded resources."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.tree import TREE
+from tunefa.costmodel.before_compiling import least_us
+from tunefa.costmodel.estimate import estimate, estimates
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+from tunefa.store import landscape
+
+LANDSCAPES = TREE / "benchmarks" / "landscapes"
+
+
+@pytest.mark.parametrize("head_dim", ["d64_bf16_causal", "d256_bf16_full"])
+def test_hardly_a_compiled_config_takes_less(head_dim: str) -> None:
+    (path,) = LANDSCAPES.glob(f"nvidia-h200--fwd_b4_*_q4096_*_{head_dim}.jsonl.xz")
+    recorded = landscape.load(path)
+    (name,) = recorded.kernels
+    case = Case(kernels.load(name), recorded.workload, recorded.target)
+    trials = [trial for trial in recorded.trials(name) if trial.resources is not None]
+    some = random.Random(0).sample(trials, 300)
+    expected = estimates(case, [trial.config for trial in some])
+    least = least_us(case, [trial.config for trial in some], expected)
+    fastest_us = min(each.time_us for each in expected)
+    below = {"least": 0, "expected": 0}
+    for trial, own, low in zip(some, expected, least, strict=True):
+        us = estimate(case, trial.config, trial.resources).time_us
+        assert low <= own.time_us and us > own.time_us / 2
+        if own.time_us < 2 * fastest_us:
+            below["least"] += us < low * 0.999
+            below["expected"] += us < own.time_us * 0.999
+    assert below["least"] <= 0.02 * len(some)
+    assert below["expected"] > 2 * below["least"], "otherwise the times before would do"
+
+
+def test_a_kernel_that_sets_its_registers_leaves_nothing_to_hope_for() -> None:
+    case = Case(
+        kernels.load("attention_fwd_gluon_sm90"), Workload.parse("q1024_d128"), Target.named("sm90")
+    )
+    configs = random.Random(0).sample(case.feasible().configs, 40)
+    expected = estimates(case, configs)
+    assert least_us(case, configs, expected) == [each.time_us for each in expected]
+    assert least_us(case, [], []) == []
