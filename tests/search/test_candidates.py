@@ -14,7 +14,7 @@ from tunefa.search.budget import Budget
 from tunefa.search.request import Request
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
-from tunefa.spec.trial import Config, Resources
+from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 
