@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefa.store import prediction
 from tunefa.store.exports.triton import is_of_gpu, require_one_arch
 from tunefa.store.record import Record
 
@@ -53,6 +54,7 @@ def dump(records: Sequence[Record]) -> str:
             lines.append(f"    # left out, not the best for {workload}: {record.summary}\n")
         else:
             options = {option: record.config[option] for option in _OPTIONS}
-            lines.append(f"    # {record.summary}\n    {workload!r}: {options!r},\n")
+            comments = "".join(f"    # {said}\n" for said in prediction.sentences(record))
+            lines.append(f"{comments}    {workload!r}: {options!r},\n")
             written.add(workload)
     return "".join([*lines, "}\n"])

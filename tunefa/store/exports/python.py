@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pprint import pformat
+from typing import Any
 
+from tunefa.store import prediction
+from tunefa.store.prediction import Interval
 from tunefa.store.record import Record
 
 SUFFIXES = (".py",)
@@ -35,6 +38,13 @@ def config_for(workload: str, arch: "str | None" = None) -> dict:
 '''
 
 
+def _certainty(record: Record) -> dict[str, Any]:
+    """For a prediction, the interval of its time and the sentences about it."""
+    interval, (_, *remarks) = Interval.of(record), prediction.sentences(record)
+    found = {"interval_us": interval and interval.to_data(), "remarks": remarks}
+    return {name: value for name, value in found.items() if value}
+
+
 def dump(records: Sequence[Record]) -> str:
     """Returns a Python module with the function `config_for(workload, arch=None)`."""
     entries = [
@@ -45,6 +55,7 @@ def dump(records: Sequence[Record]) -> str:
             "kernel": record.kernel,
             "objective": record.objective,
             "median_us": record.median_us,
+            **_certainty(record),
             "config": record.config,
         }
         for record in sorted(records, key=lambda record: record.rank)

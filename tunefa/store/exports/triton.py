@@ -8,6 +8,7 @@ from typing import Any
 
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
+from tunefa.store import prediction
 from tunefa.store.record import Record
 
 SUFFIXES = (".triton.py",)
@@ -86,7 +87,10 @@ def _entries(records: Sequence[Record]) -> Iterator[str]:
             elif line in configs:
                 yield f"    # left out, the same config: {workload}: {record.summary}\n"
             else:
-                configs[line] = f"        # {workload}: {record.summary}\n        {line},\n"
+                first, *others = prediction.sentences(record)
+                comments = [f"{workload}: {first}", *others]
+                said = "".join(f"        # {comment}\n" for comment in comments)
+                configs[line] = f"{said}        {line},\n"
         if configs:
             yield from (f"    {workload!r}: [\n", *configs.values(), "    ],\n")
 
