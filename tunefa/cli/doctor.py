@@ -14,8 +14,8 @@ import click
 
 from tunefa._version import __version__
 from tunefa.cli import files, targets
+from tunefa.cli.reports import compared, next_steps, text
 from tunefa.cli.reports import doctor as reports
-from tunefa.cli.reports import next_steps, text
 from tunefa.cli.reports import records as record_reports
 from tunefa.cli.workload_options import Selection, chip_options
 from tunefa.compile import provenance, serving
@@ -65,6 +65,7 @@ def command(selection: Selection, as_json: bool) -> None:
         "devices": [_device(each) for each in targets.seen()],
         "no_device_because": _why_no_device(),
         "target": _chip(target) | {"present": selection.present},
+        "compared_with": compared.to_data(target.arch),
         "places": _places(),
         "records": counts,
         "frozen": frozen,

@@ -112,6 +112,11 @@ def compared_with(arch: str) -> tuple[Compared, ...]:
     )
 
 
+def devices_compared(arch: str) -> list[str]:
+    """Returns the names of the devices of `compared_with`, each once."""
+    return list(dict.fromkeys(name for each in compared_with(arch) for name in each.devices))
+
+
 def _estimates(
     case: Case, configs: Sequence[Config], resources: Sequence[Resources | None]
 ) -> list[Estimate]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tunefa.compile import languages, provenance
 from tunefa.costmodel import version
+from tunefa.costmodel.estimate import devices_compared
 from tunefa.costmodel.ranking import rank_us
 from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
@@ -63,11 +64,19 @@ class Winner:
             mode=self.mode,
             provenance={
                 **provenance.of(self.kernel),
-                **({} if device_name else version.provenance(self.objective, arch.name)),
+                **({} if device_name else self._prediction(arch)),
                 **notes,
                 "check": self._check(device_name),
             },
         )
+
+    def _prediction(self, arch: Arch) -> dict[str, Any]:
+        """The versions of the model that predicted the time, its error, and the devices that it was
+        compared with."""
+        made, sd = version.provenance(self.objective, arch.name), self.trial.predicted_sd
+        if sd:
+            made |= {"predicted_sd": sd, "compared_with": devices_compared(arch.name)}
+        return made
 
     def _check(self, device_name: str | None) -> str:
         """How it was checked, or why it was not."""

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 
-from tunefa.cli.reports import text
+from tunefa.cli.reports import compared, text
+from tunefa.spec import arch_catalog as archs
 
 
 def show(report: Mapping[str, Any], out: Console) -> None:
@@ -50,6 +52,7 @@ def _show_devices(report: Mapping[str, Any], out: Console) -> None:
     if not target["present"]:
         what = f"{target['device']} ({target['arch']}), {_features(target['features'])}"
         out.print(text.facts({"  predictions are for": what}))
+        out.print(Padding(compared.sentence(archs.load(target["arch"])), (0, 0, 0, 2)))
 
 
 def _features(features: Mapping[str, bool]) -> str:
