@@ -17,6 +17,7 @@ from tunefa.cli.reports.npu_explanation import NpuExplanation
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.compile import languages
 from tunefa.compile.serving import Installed, UsableStore
+from tunefa.costmodel.anchor import Anchor
 from tunefa.errors import TunefaError, unknown
 from tunefa.runtime import choose
 from tunefa.spec import kernel as kernels
@@ -25,8 +26,9 @@ from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Parameter
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial
+from tunefa.store import lookup
 from tunefa.store import results as store
-from tunefa.store.record import Record
+from tunefa.store.lookup import Choice
 from tunefa.store.results import Store
 
 
@@ -82,7 +84,9 @@ def _explained(
     trial = None if no_compile else _compile(case, config)
     if isinstance(target.arch, NpuArch):
         return npu_reports.explain(case, config, trial), origin
-    return reports.explain(case, config, trial), origin
+    ranked = lookup.by_trust(store.default_store().records(), workload, target)
+    anchor = Anchor.of(ranked, workload, target, serving)
+    return reports.explain(case, config, trial, anchor), origin
 
 
 def _choose(cases: Sequence[Case], chosen: str | None) -> tuple[Case, dict[str, Any], str]:
@@ -92,7 +96,7 @@ def _choose(cases: Sequence[Case], chosen: str | None) -> tuple[Case, dict[str, 
         kernels = [case.kernel for case in cases]
         known = UsableStore(store.default_store(), Installed(kernels))
         choice = choose.choose(known, cases[0].workload, cases[0].target, kernels)
-        passed_over = _passed_over(choice.record, cases[0], known)
+        passed_over = _passed_over(choice, cases[0], known)
         return serving[choice.kernel], choice.config, choice.why + passed_over
     kernel, given = _recognised(chosen, [case.kernel for case in cases])
     case, names = serving[kernel.name], [parameter.name for parameter in kernel.space.parameters]
@@ -102,19 +106,21 @@ def _choose(cases: Sequence[Case], chosen: str | None) -> tuple[Case, dict[str, 
     return case, {**case.default(), **given}, f"{', '.join(rest)} from the default"
 
 
-def _passed_over(chosen: Record | None, case: Case, known: Store) -> str:
+def _passed_over(choice: Choice, case: Case, known: Store) -> str:
     """Names the best record that was predicted for this workload if the choice is another one."""
     predicted = [
         record
         for record in known.best(lambda record: record.device is None)
         if (record.arch, record.workload) == (case.arch.name, case.workload)
     ]
-    if not predicted or chosen is None or chosen.device is None:
+    if not predicted or choice.record is None or choice.record.device is None:
         return ""
-    config = text.config_text(predicted[0].config)
+    first = predicted[0]
+    same = (first.kernel, first.config) == (choice.kernel, choice.config)
+    config = "the same" if same else f"{first.kernel} {text.config_text(first.config)}"
     return (
         f"; a measured record comes before the one predicted for this workload, which is "
-        f"{predicted[0].kernel} {config}, {text.number(predicted[0].median_us, 1)} us"
+        f"{config}, {text.number(first.median_us, 1)} us"
     )
 
 

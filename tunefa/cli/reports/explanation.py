@@ -8,14 +8,18 @@ from typing import Any
 
 from rich.console import Console
 
-from tunefa.cli.reports import arithmetic, text
+from tunefa.cli.reports import arithmetic, compared, text
+from tunefa.cli.reports.against_known import AgainstKnown
 from tunefa.cli.reports.explained import Explained, common
 from tunefa.costmodel import gpu as gpu_model
+from tunefa.costmodel.anchor import Anchor
+from tunefa.costmodel.estimate import Estimate, estimate
 from tunefa.costmodel.gpu import Prediction
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
 from tunefa.spec.tiling import Tiling
 from tunefa.spec.trial import Resources, Trial
+from tunefa.store.prediction import Interval
 
 _LIMIT_NAMES = {
     "threads": "threads",
@@ -24,6 +28,8 @@ _LIMIT_NAMES = {
     "blocks": "CTAs",
     "grid": "the grid",
 }
+_LEAST_CHANGE = 0.0005
+"""Smaller changes are written as 0.0 %, so they are left out."""
 _LOWER_BOUNDS = "lower bounds, not compiled: the compiler will need more"
 _LIMITED_BY = {
     "tensor": "limited by the tensor cores",
@@ -44,6 +50,21 @@ class Explanation(Explained):
 
     tiling: Tiling
     prediction: Prediction
+    """What the cost model says of each pipe."""
+    estimate: Estimate
+    """The same, corrected by what the model has learned from measurements."""
+    against: AgainstKnown
+    """The time that is expected, and the best known config beside it."""
+
+    @property
+    def time_us(self) -> float:
+        """The time that is expected."""
+        return self.against.expected.time_us
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval that a measured time is expected in."""
+        return Interval.around(self.time_us, self.against.expected.sd)
 
     @property
     def threads(self) -> int:
@@ -68,7 +89,7 @@ class Explanation(Explained):
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for `--json`."""
-        found = self.prediction
+        found, interval = self.prediction, self.interval
         lines = self.cycle_lines
         return {
             **self.head("lower bounds"),
@@ -83,8 +104,13 @@ class Explanation(Explained):
                 for pipe, cycles in found.cycles_per_step.items()
             },
             "limiter": found.limiter,
-            "predicted_us": found.time_us,
-            "predicted_tflops": self.case.workload.flops / found.time_us / 1e6,
+            "predicted_us": self.time_us,
+            "interval_us": interval.to_data() if interval else None,
+            "predicted_tflops": self.case.workload.flops / self.time_us / 1e6,
+            "arithmetic_us": found.time_us,
+            "model_us": self.estimate.time_us,
+            "best_known": self.against.to_data(),
+            "compared_with": compared.to_data(self.case.arch),
             "steps": found.steps,
             "compute_us": found.compute_us,
             "l2_us": found.l2_us,
@@ -92,12 +118,16 @@ class Explanation(Explained):
         }
 
 
-def explain(case: Case, config: Mapping[str, Any], trial: Trial | None) -> Explanation:
+def explain(
+    case: Case, config: Mapping[str, Any], trial: Trial | None, anchor: Anchor | None = None
+) -> Explanation:
     """Explains a config; `trial` is the compiled config, or None.
 
     Where it was not compiled, or failed to, the space's lower bounds replace the compiler's
-    figures.
+    figures. `anchor` is what is known of the workload; None stands for the measured default alone.
     """
+    if anchor is None:
+        anchor = Anchor.of([], case.workload, case.target, [case.kernel])
     resources = trial.resources if trial is not None else None
     bounds = case.estimate(config)
     used = resources or Resources(int(bounds["smem_bytes"]), int(bounds["registers"]))
@@ -107,6 +137,8 @@ def explain(case: Case, config: Mapping[str, Any], trial: Trial | None) -> Expla
         resources=used,
         tiling=tiling,
         prediction=gpu_model.predict(case.workload, gpu(case.arch), case.device, tiling, used),
+        estimate=estimate(case, config, used),
+        against=AgainstKnown.of(anchor, case, config, used),
     )
 
 
@@ -165,18 +197,34 @@ def _show_cycles(explanation: Explanation, out: Console) -> None:
     out.print(rows)
 
 
+def _corrections(explanation: Explanation) -> str:
+    """How measurements change the time that the arithmetic gives; empty if they do not."""
+    model_us = explanation.estimate.time_us
+    learned = model_us / explanation.prediction.time_us - 1
+    level = explanation.time_us / model_us - 1
+    changes = {"what was learned from measurements": learned, "the nearest measured record": level}
+    said = [f"{what} by {each:+.1%}" for what, each in changes.items() if abs(each) > _LEAST_CHANGE]
+    return ", and ".join(said).replace(" by ", " changes that by ", 1)
+
+
 def _show_time(explanation: Explanation, out: Console) -> None:
     found = explanation.prediction
     out.print()
     if found.occupancy.blocks_per_sm == 0:
         out.print(text.heading(f"No time: {_LIMITED_BY['occupancy']}"))
         return
-    tflops = explanation.case.workload.flops / found.time_us / 1e6
-    figures = f"{found.time_us:,.1f} us, {tflops:,.1f} TFLOP/s"
-    out.print(text.heading(f"Predicted {figures}"))
+    time_us = explanation.time_us
+    tflops = explanation.case.workload.flops / time_us / 1e6
+    figures = f"{time_us:,.1f} us, {tflops:,.1f} TFLOP/s"
+    out.print(text.heading(f"Predicted {figures}{text.interval(explanation.interval, ', ')}"))
+    out.print(f"{explanation.against.sentence[0].upper()}{explanation.against.sentence[1:]}.")
+    if corrections := _corrections(explanation):
+        out.print(f"The arithmetic below gives {found.time_us:,.1f} us; {corrections}.")
     out.print(_LIMITED_BY.get(found.limiter, f"limited by {found.limiter}"))
     rows = text.table("  part", "us", "from", right=("us",))
     parts = arithmetic.time_lines(found, explanation.case.device.boost_mhz)
     for part, (part_us, origin) in parts.items():
         rows.add_row(f"  {part}", text.number(part_us, 1), text.broken(origin, out.width - 19))
     out.print(rows)
+    out.print()
+    out.print(compared.sentence(explanation.case.arch))
