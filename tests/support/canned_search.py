@@ -30,14 +30,17 @@ Searching = Callable[..., list[Request]]
 
 
 def trials() -> list[Trial]:
-    """Six that are fine and three that are not."""
+    """Six that are fine, and that the model can tell apart, and three that are not."""
     resources = Resources(98336, 168, 0, 0)
     fine = [
         Trial({**CONFIG, "num_stages": n % 5 + 1, "PACK_GQA": n // 5}, "ok", resources=resources)
         for n in range(6)
     ]
     return [
-        *(replace(trial, predicted_us=300.0 + n) for n, trial in enumerate(fine)),
+        *(
+            replace(trial, predicted_us=300.0 * 1.5**n, predicted_sd=0.1)
+            for n, trial in enumerate(fine)
+        ),
         Trial({**CONFIG, "BLOCK_M": 256}, "compile_failed", "error: out of registers"),
         Trial({**CONFIG, "BLOCK_N": 256}, "compile_failed", "error: out of registers"),
         Trial({**CONFIG, "maxnreg": 96}, "timeout", "compiling took over 60 s"),

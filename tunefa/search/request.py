@@ -86,6 +86,10 @@ class FinishedTrial:
     kernel: str
     trial: Trial
 
+    def is_of(self, record: Record) -> bool:
+        """Whether its config is the record's."""
+        return (self.kernel, dict(self.trial.config)) == (record.kernel, record.config)
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -132,11 +136,7 @@ class Result:
         return sorted(right, key=lambda f: (*_standing(f), not self._became_the_record(f)))[:n]
 
     def _became_the_record(self, finished: FinishedTrial) -> bool:
-        best = self.record
-        return best is not None and (finished.kernel, dict(finished.trial.config)) == (
-            best.kernel,
-            best.config,
-        )
+        return self.record is not None and finished.is_of(self.record)
 
 
 def _standing(finished: FinishedTrial) -> tuple[bool, float]:

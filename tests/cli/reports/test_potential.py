@@ -38,13 +38,14 @@ def found(workload: str, us: float, of_default: float) -> dict[str, Any]:
 
 def test_speed_up_and_roofline_are_said(run: Run, canned: Searching) -> None:
     """4,096 causal keys take an H100's tensor cores 138.9 us."""
-    canned(**found("q4096", 200.0, 250.0))
+    canned(**found("q4096", 200.0, 300.0))
     out = " ".join(run(*SEARCH, "--seqlen", "4096").stdout.split())
-    assert "speed-up 1.25x over the default of attention_fwd_triton (250.0 us)" in out
+    expected = "speed-up 1.50x expected over the default of attention_fwd_triton (300.0 us), "
+    assert expected + "beyond the model's error of " in out
     assert "roofline 69% of what the chip can do: 138.9 us, bounded by its tensor cores" in out
     assert "decode" not in out
     said = json.loads(run(*SEARCH, "--seqlen", "4096", "--json").stdout)
-    assert said["speedup_over_default"] == 1.25 and said["decode"] is None
+    assert said["speedup_over_default"] == 1.5 and said["decode"] is None
     assert said["roofline"]["bound_by"] == TENSOR
     assert said["roofline"]["fraction"] == pytest.approx(0.695, abs=1e-3)
 
@@ -60,11 +61,17 @@ def test_measured_results_say_it_too(
     assert "speed-up 1.25x over the default" in out and "roofline 69% of" in out
 
 
+def test_a_gain_that_may_be_the_model_s_error_says_so(run: Run, canned: Searching) -> None:
+    canned(**found("q4096", 200.0, 202.0))
+    out = " ".join(run(*SEARCH, "--seqlen", "4096").stdout.split())
+    assert "speed-up 1.01x expected over the default" in out and "within the model's error" in out
+
+
 def test_a_default_that_wins_is_no_speed_up(run: Run, canned: Searching) -> None:
     made = found("q4096", 200.0, 250.0)
     made["record"] = replace(made["record"], config=dict(made["finished"][1].config))
     canned(**made)
-    assert "none: the default is the best config found" in run(*SEARCH, "--seqlen", "4096").stdout
+    assert "none: the default is recommended" in run(*SEARCH, "--seqlen", "4096").stdout
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def test_report_has_everything(run: Run, canned: Searching, tmp_path: Path) -> N
     for words in (
         "PREDICTED by the cost model for a chip that is not here; nothing was measured",
         "9 trials in 12 s",
-        "1  300.0",
-        "5  304.0",
-        "96.0",
+        "1    300.0      254 to 354 ",
+        "5  1,518.8  1,288 to 1,790 ",
+        "  96.0  ",
         "2  compile_failed  error: out of registers",
         "1  timeout         compiling took over 60 s",
         "the rules leave 1 of 8 configs",
@@ -40,12 +40,29 @@ def test_report_has_everything(run: Run, canned: Searching, tmp_path: Path) -> N
         "  tunefa import best.yaml",
     ):
         assert words in out
-    assert "305.0" not in out  # the sixth
+    assert "2,278.1" not in out  # the sixth
     assert "idle" not in out
     assert "MEASURED" not in out
     assert store.read(Path("best.yaml")) == [predicted(config=CONFIG)]
     assert "search: 3 done, 1 failed, best 300.0 us (25%, about 6 s left)" in result.stderr
     assert "check: 3 done" in result.stderr
+
+
+DECISION = "the model sees nothing that beats the default measured on X beyond its error of 6%"
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "160"])
+def test_a_recommendation_says_why(
+    run: Run, canned: Searching, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    record = predicted(config=CONFIG, certificate={"decision": DECISION, "kept": True})
+    canned(record=record)
+    store.default_store().add(record)
+    assert f"Recommended: {DECISION} " in " ".join(run(*SMALL).stdout.split())
+    assert f"recommended: {DECISION} " in " ".join(run("show").stdout.split())
+    canned(record=predicted(config=CONFIG))
+    assert "Recommended:" not in run(*SMALL).stdout
 
 
 def test_measured_results_say_so(
@@ -107,7 +124,10 @@ def test_json_is_the_whole_report(run: Run, canned: Searching) -> None:
     said = json.loads(run(*SMALL, "--json", "--out", "best.json").stdout)
     assert said["objective"] == "predicted"
     assert said["record"] == predicted(config=CONFIG).to_dict()
-    assert [row["median_us"] for row in said["top"]] == [300, 301, 302, 303, 304]
+    assert [row["median_us"] for row in said["top"]] == pytest.approx(
+        [300, 450, 675, 1012.5, 1518.75]
+    )
+    assert said["top"][0]["interval_us"] == pytest.approx([254.5, 353.6], abs=0.1)
     assert said["top"][0]["blocks_per_sm"] == 1
     assert said["failures"] == {"compile_failed": 2, "timeout": 1}
     assert said["refused"] == {"attention_fwd_triton": {"a rule": 7, "idle": 0}}

@@ -25,6 +25,14 @@ def test_numbers(value: float | None, digits: int, spelled: str) -> None:
     assert text.number(value, digits) == spelled
 
 
+def test_names_are_listed_as_in_a_sentence() -> None:
+    assert [text.listed(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+
+
 def test_one_and_many() -> None:
     assert [text.plural(count, "block") for count in (0, 1, 2, 1000)] == [
         "0 blocks", "1 block", "2 blocks", "1,000 blocks",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefa.cli.reports import text, trial_table
+from tunefa.cli.reports import text, trial_rows
+from tunefa.cli.reports.trial_rows import Row
 from tunefa.costmodel import gpu as gpu_model
 from tunefa.costmodel import roofline
 from tunefa.search.request import Result
@@ -14,7 +15,7 @@ from tunefa.store.record import Record
 
 def to_data(result: Result) -> dict[str, Any]:
     """Plain data for `--json`: the default, the speed-up over it, and the roofline."""
-    default, record = trial_table.default_row(result), result.record
+    default, record = trial_rows.default_row(result), result.record
     bounds = roofline.roofline(result.request.workload, result.request.target)
     return {
         "default": default.to_data() if default else None,
@@ -33,17 +34,10 @@ def to_data(result: Result) -> dict[str, Any]:
 
 def facts(result: Result, record: Record) -> dict[str, str]:
     """The same in words, for the record of the search."""
-    default = trial_table.default_row(result)
     bounds = roofline.roofline(result.request.workload, result.request.target)
-    said = {}
-    if default is not None:
-        own = (default.first.kernel, dict(default.first.trial.config))
-        said["speed-up"] = (
-            "none: the default is the best config found"
-            if own == (record.kernel, record.config)
-            else f"{default.median_us / record.median_us:.2f}x over the default of "
-            f"{default.first.kernel} ({text.number(default.median_us, 1)} us)"
-        )
+    named = trial_rows.named(result)
+    default, best = named.get("default"), named.get("recommended")
+    said = {} if default is None else {"speed-up": _speedup(record, default, best)}
     said["roofline"] = (
         f"{bounds.least_us / record.median_us:.0%} of what the chip can do: "
         f"{text.number(bounds.least_us, 1)} us, bounded by its {bounds.bound_by}"
@@ -51,6 +45,19 @@ def facts(result: Result, record: Record) -> dict[str, str]:
     if decode := _decode(result, record):
         said["decode"] = _sentence(decode)
     return said
+
+
+def _speedup(record: Record, default: Row, best: Row | None) -> str:
+    """The speed-up over the default in words; `best` is the row of a predicted record."""
+    if default.first.is_of(record):
+        return "none: the default is " + ("recommended" if best else "the best config found")
+    ratio = default.median_us / record.median_us
+    over = f"over the default of {default.first.kernel} ({text.number(default.median_us, 1)} us)"
+    if best is None:
+        return f"{ratio:.2f}x {over}"
+    error = default.comparison_error(best.first)
+    reach = "beyond" if ratio > 1 + error else "within"
+    return f"{ratio:.2f}x expected {over}, {reach} the model's error of {error:.0%}"
 
 
 def _decode(result: Result, record: Record | None) -> dict[str, Any] | None:

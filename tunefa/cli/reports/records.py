@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,21 +11,25 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tunefa.cli.reports import text
+from tunefa.cli.reports import compared, text
 from tunefa.compile import provenance
 from tunefa.compile.serving import Installed
+from tunefa.errors import TunefaError
+from tunefa.spec import arch_catalog as archs
+from tunefa.store import prediction
+from tunefa.store.prediction import Interval
 from tunefa.store.record import Record
-
-_FIGURE_COLUMNS = 32
-"""The columns that stand beside a workload's name in a row of the table."""
 
 
 def to_data(records: Sequence[Record]) -> dict[str, Any]:
-    """Plain data for `--json`: the records, and in the same order whether each serves with what is
-    installed, why it is not confirmed, and what has changed since it was made."""
+    """Plain data for `--json`: the records, and in the same order the intervals of predicted times,
+    whether each record serves with what is installed, why it is not confirmed, and what has changed
+    since it was made."""
     serving = [installed.serving(record) for installed in [Installed()] for record in records]
+    intervals = [Interval.of(record) for record in records]
     return {
         "records": [record.to_dict() for record in records],
+        "intervals_us": [interval.to_data() if interval else None for interval in intervals],
         "serves": [found.state for found in serving],
         "why": [found.why for found in serving],
         "drift": provenance.drifts(records),
@@ -43,20 +48,41 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
             out.print()
         out.print(text.heading(chip))
         ordered = sorted(group, key=lambda each: str(each.workload))
-        if max(len(str(each.workload)) for each in ordered) + _FIGURE_COLUMNS > out.width:
+        figures = [_figures(each) for each in ordered]
+        heads = list(dict.fromkeys(head for each in figures for head in each))
+        rows = text.table("workload", *heads, right=tuple(heads))
+        for record, own in zip(ordered, figures, strict=True):
+            cells = (own.get(head, text.NO_VALUE) for head in heads)
+            rows.add_row(_named(record, notes[id(record)]), *cells)
+        longest = max(len(str(each.workload)) for each in ordered)
+        beside = sum(2 + max(len(each.get(head, "")) for each in figures) for head in heads)
+        if longest + beside <= out.width:
+            out.print(rows)
+        else:
             for record in ordered:
                 _show_stacked(record, notes[id(record)], out)
-            continue
-        rows = text.table("workload", "us", "TFLOP/s", "date", right=("us", "TFLOP/s", "date"))
-        for record in ordered:
-            rows.add_row(
-                _named(record, notes[id(record)]),
-                text.number(record.median_us, 1),
-                text.number(record.tflops, 1),
-                str(record.provenance["date"])[:10],
-            )
-        out.print(rows)
+        if ordered[0].device is None:
+            out.print()
+            out.print(_compared(ordered[0].arch))
     return [record for record in records if notes[id(record)]]
+
+
+def _compared(arch: str) -> str:
+    """The sentence about the model's predictions for an arch, which an old record may name."""
+    with contextlib.suppress(TunefaError):
+        return compared.sentence(archs.load(arch))
+    return prediction.compared(arch, ())
+
+
+def _figures(record: Record) -> dict[str, str]:
+    """The figures of a record, by the heads of their columns."""
+    interval = Interval.of(record)
+    return {
+        "us": text.number(record.median_us, 1),
+        **({text.INTERVAL: str(interval)} if interval else {}),
+        "TFLOP/s": text.number(record.tflops, 1),
+        "date": str(record.provenance["date"])[:10],
+    }
 
 
 def _notes(records: Sequence[Record]) -> dict[int, str]:
@@ -93,10 +119,9 @@ def _show_stacked(record: Record, note: str, out: Console) -> None:
     workload, _, rest = _named(record, note).plain.partition("\n")
     out.print()
     out.print(workload, soft_wrap=True)  # on one line, so that it can be copied
-    date = str(record.provenance["date"])[:10]
-    out.print(
-        f"{text.number(record.median_us, 1)} us, {text.number(record.tflops, 1)} TFLOP/s, {date}"
-    )
+    figures = _figures(record)
+    interval = text.interval(Interval.of(record), ", ")
+    out.print(f"{figures['us']} us{interval}, {figures['TFLOP/s']} TFLOP/s, {figures['date']}")
     out.print(rest, style="dim", overflow="fold")
 
 
@@ -105,6 +130,8 @@ def _named(record: Record, note: str) -> Text:
     lines = [f"{record.kernel} {text.config_text(record.config)}"]
     if record.not_certified:
         lines.append(f"not certified: {record.not_certified}")
+    if decision := prediction.decision(record):
+        lines.append(f"recommended: {decision}")
     if note:
         lines.append(note)
     return Text.assemble(str(record.workload), *((f"\n{line}", "dim") for line in lines))

@@ -10,10 +10,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from tunefa.cli.reports import potential, text, trial_table
+from tunefa.cli.reports import compared, potential, text, trial_rows, trial_table
 from tunefa.cli.reports.space import show_refusals
 from tunefa.search.request import Result
 from tunefa.spec.trial import OUTCOMES
+from tunefa.store import prediction
+from tunefa.store.prediction import Interval
 from tunefa.store.record import Record
 
 _LABELS = {
@@ -38,8 +40,9 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "mode": request.serving_mode,
         "interrupted": result.interrupted,
         "record": result.record.to_dict() if result.record else None,
-        "top": [row.to_data() for row in trial_table.rows(result)],
+        "top": [row.to_data() for row in trial_rows.rows(result)],
         **potential.to_data(result),
+        "compared_with": compared.to_data(request.target.arch),
         "trials": len(result.finished),
         "programs": _programs(result) or None,
         "failures": dict(_failures(result)),
@@ -82,6 +85,9 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
         show_refusals(found.refused, out)
     out.print()
     _show_record(result, out_path, out)
+    if request.objective in ("predicted", "modelled", "estimated"):
+        out.print()
+        out.print(compared.sentence(arch))
 
 
 def _best_of(result: Result, kernel: str) -> str:
@@ -127,6 +133,8 @@ def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
     else:
         mode = f", {record.mode}" if record.mode else ""
         out.print(text.heading(f"Record, {record.objective}{mode}"))
+        if decision := prediction.decision(record):
+            out.print(f"Recommended: {decision}")
         out.print(text.facts(_record_facts(result, record)))
     places = {"stored": result.stored, "written": out_path, "journal": result.journal}
     for name, path in places.items():
@@ -137,7 +145,9 @@ def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
 def _record_facts(result: Result, record: Record) -> dict[str, str]:
     clock = f"{text.number(record.median_us, 1)} us, {text.number(record.tflops, 1)} TFLOP/s"
     note = "" if record.objective == "measured" else f" ({record.objective}, not measured)"
+    note += text.interval(Interval.of(record), "; ")
     resources = asdict(record.resources) if record.resources else {}
+    certificate = {} if record.objective == "predicted" else record.certificate or {}
     return {
         "kernel": record.kernel,
         "config": text.config_text(record.config),
@@ -148,7 +158,7 @@ def _record_facts(result: Result, record: Record) -> dict[str, str]:
         "check": str(record.provenance.get("check", text.NO_VALUE)),
         **_untried_facts(record),
         **({"certified": f"no: {record.not_certified}"} if record.not_certified else {}),
-        **_certificate_facts(record.certificate or {}),
+        **_certificate_facts(certificate),
     }
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import click
@@ -18,9 +18,12 @@ from rich.text import Text
 from tunefa.cli import invocation
 from tunefa.cli.cleaned import cleaned
 from tunefa.spec.trial import Config
+from tunefa.store.prediction import COVERAGE, Interval
 from tunefa.store.record import Record
 
 NO_VALUE = "-"
+INTERVAL = f"{COVERAGE:.0%}\ninterval"
+"""The head of a column of intervals."""
 _LEAST_COLUMNS = 40
 
 
@@ -87,9 +90,20 @@ def number(value: float | None, digits: int = 0) -> str:
     return f"{value:,.{digits}f}"
 
 
+def interval(found: Interval | None, separator: str = "") -> str:
+    """Writes `90% interval 655 to 760 us` after a separator; nothing for None."""
+    return "" if found is None else f"{separator}{COVERAGE:.0%} interval {found} us"
+
+
 def plural(count: int, noun: str) -> str:
     """Writes `1 block`, `2 blocks` or `1,000 blocks`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Writes `a`, `a and b` or `a, b and c`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def kib(size_bytes: int | None) -> str:
@@ -117,7 +131,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return made
 
 
-def facts(rows: Mapping[str, str], indent: int = 0) -> Table:
+def facts(rows: Mapping[str, str | Text], indent: int = 0) -> Table:
     """A table of two columns, with names and texts."""
     made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column(no_wrap=True, style="dim")
