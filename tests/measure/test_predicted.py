@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -27,7 +26,7 @@ from tunefa.compile.pool import Pending
 from tunefa.compile.workers import Workers
 from tunefa.costmodel import gpu as model
 from tunefa.costmodel.anchor import Anchor
-from tunefa.costmodel.ranking import MODEL_ERROR
+from tunefa.costmodel.ranking import TIME_SD
 from tunefa.measure import gate
 from tunefa.measure.comparison import Comparison
 from tunefa.measure.objective import Raced
@@ -48,8 +47,9 @@ def test_a_compiled_trial_gets_the_models_time(predicted: Predicted) -> None:
     judged = predicted.judge(Trial(CONFIG, "ok", resources=FITS))
     tiling = CASE.tiling(CONFIG)
     expected = model.predict(WORKLOAD, SM90, TARGET.device, tiling, FITS).time_us
-    sd = math.log1p(MODEL_ERROR)
-    assert judged == Trial(CONFIG, "ok", resources=FITS, predicted_us=expected, predicted_sd=sd)
+    assert judged == Trial(
+        CONFIG, "ok", resources=FITS, predicted_us=expected, predicted_sd=TIME_SD
+    )
     assert judged.median_us == expected
 
 

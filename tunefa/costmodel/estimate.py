@@ -17,7 +17,7 @@ from tunefa.costmodel import learned
 from tunefa.costmodel import npu as npu_model
 from tunefa.costmodel.features import features
 from tunefa.costmodel.learned import HeldOut, LearnedModel
-from tunefa.costmodel.ranking import MODEL_ERROR
+from tunefa.costmodel.ranking import MODEL_ERROR, TIME_SD
 from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.target import Case
@@ -75,10 +75,10 @@ def by_model(
     found = features(case, configs, resources)
     error = math.log1p(MODEL_ERROR)
     if model is None or not model.fits(found):
-        return [Estimate(us, error, error) for us in found.analytic_us.tolist()]
+        return [Estimate(us, TIME_SD, error) for us in found.analytic_us.tolist()]
     trust = model.trust(case)
     times = found.analytic_us * np.exp(trust * model.correction(found))
-    sd = comparison_sd = error
+    sd, comparison_sd = TIME_SD, error
     if (figures := model.figures) is not None:
         sd = _mixed(trust, figures.sd, figures.analytic_sd)
         comparison_sd = _mixed(trust, figures.comparison_sd, figures.analytic_comparison_sd)
