@@ -45,6 +45,8 @@ def sentence(arch: Arch) -> str:
         f"{each['error']:.0%} for {each['kernel']} ({text.plural(each['workloads'], 'workload')})"
         for each in found
     ]
+    if not figures and arch.name == _ARCH_WITH_DATA:  # nothing that was learned is installed
+        return said
     if not figures:
         return f"{said} The intervals assume the error that it has on {_ARCH_WITH_DATA}."
     return f"{said} The error on workloads that it was not learned from: {', '.join(figures)}."
