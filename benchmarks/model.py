@@ -5,9 +5,10 @@
     python -m benchmarks.model --models tunefa/costmodel/learned    # and what is shipped
     python -m benchmarks.model --models FOLDER --without h100       # never saw an H100
 
-Needs no GPU, but scikit-learn. The landscapes are those in benchmarks/landscapes/. For each
-workload a model is fitted to all others of its kernel; then, where landscapes of several devices
-are there, for each device to all others. The analytic model, which learned nothing, is beside it.
+Needs no GPU, but scikit-learn. The landscapes are those in benchmarks/landscapes/. The
+workloads of each kernel are held out in eight groups: a model is fitted to all others, and tried on
+them. Where landscapes of several devices are there, each device is held out, too. The analytic
+model, which learned nothing, is beside it.
 """
 
 from __future__ import annotations
@@ -67,9 +68,9 @@ def compared(
     fit: Callable[[Sequence[Row]], Predictor] = from_nothing,
 ) -> list[Compared]:
     """Returns the accuracies for the rows of one kernel, by models that never saw what `held_out`
-    returns for a row."""
+    returns for a row: in at most `lesson.FOLDS` groups, each is held out once."""
     analytic = accuracy.by_case(rows, lesson.predictor(None))
-    held = accuracy.held_out(rows, fit, held_out)
+    held = accuracy.held_out(rows, fit, held_out, lesson.FOLDS)
     kernel = rows[0].case.kernel.name
     return [
         Compared(kernel, device, Workload.parse(workload), analytic[device, workload], found)
