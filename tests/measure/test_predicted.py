@@ -70,7 +70,7 @@ def test_what_only_the_host_side_reads_counts_beside_the_code(predicted: Predict
     assert predicted._host_parameters == ("L2_SECTION_HEADS",)
     changed = {**CONFIG, "L2_SECTION_HEADS": 4}
     predicted.judge(Trial(changed, "ok", resources=one))
-    assert len(predicted._of_programs) == 2
+    assert len(predicted._by_code) == 2
 
 
 @pytest.mark.parametrize(

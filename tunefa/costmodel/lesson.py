@@ -30,7 +30,7 @@ class Lesson:
     workloads: int
     """The number of workloads with a time."""
     new_workloads: int
-    """Those of them that the shipped model was not learned from."""
+    """The number of these that the shipped model was not learned from."""
     trials: int
     """The number of rows with a time."""
     failures: int

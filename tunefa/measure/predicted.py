@@ -58,8 +58,8 @@ class Predicted:
         self._pending: deque[Pending] = deque()
         self._prepared: dict[tuple[object, ...], Pending] = {}
         self._is_timed = False
-        self._of_programs: dict[Hashable, tuple[float, float]] = {}
-        """The predicted time of each program that was compiled, and its sd."""
+        self._by_code: dict[Hashable, tuple[float, float]] = {}
+        """The predicted time of each machine code that was compiled, and its sd."""
         self._host_parameters: tuple[str, ...] | None = None
         self.width = 2 * self._pool.workers
 
@@ -128,10 +128,10 @@ class Predicted:
             return self._estimated(config, resources)
         if self._host_parameters is None:
             self._host_parameters = languages.host_parameters(self.case, config)
-        program = resources.code, *(config[name] for name in self._host_parameters)
-        if program not in self._of_programs:
-            self._of_programs[program] = self._estimated(config, resources)
-        return self._of_programs[program]
+        code = resources.code, *(config[name] for name in self._host_parameters)
+        if code not in self._by_code:
+            self._by_code[code] = self._estimated(config, resources)
+        return self._by_code[code]
 
     def _estimated(self, config: Config, resources: Resources) -> tuple[float, float]:
         if self.anchor is not None:

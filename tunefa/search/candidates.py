@@ -162,6 +162,14 @@ def faster_untried(
     )
 
 
+def at_level(problem: SearchProblem, factor: float) -> SearchProblem:
+    """Returns the problem with all expected times multiplied by the factor of a kernel's level."""
+    expected_us, least_us = (
+        [factor * us for us in times] for times in (problem.expected_us, problem.least_us)
+    )
+    return replace(problem, expected_us=expected_us, least_us=least_us)
+
+
 def default(case: Case) -> Config | None:
     """The kernel's default config; None where it has none."""
     with contextlib.suppress(TunefaError):

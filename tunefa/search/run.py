@@ -162,7 +162,7 @@ def _strategy(state: SearchState, part: Part, trials_left: int | None) -> Strate
     saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
     problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
     if state.anchor is not None:  # its trials have the kernel's level too
-        problem = problem.scaled(state.anchor.levels[part.name].factor)
+        problem = candidates.at_level(problem, state.anchor.levels[part.name].factor)
     problem = replace(problem, to_beat_us=_to_beat_us(state))
     strategy: Strategy = strategies.create(request.strategy, problem, saved)
     if part.first:

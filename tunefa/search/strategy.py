@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from tunefa.spec.space import Parameter
@@ -40,13 +40,6 @@ class SearchProblem:
     this problem are; infinite if there is none."""
     memories: tuple[str, ...] = ()
     """The memories whose excess the compiler of an NPU reports."""
-
-    def scaled(self, factor: float) -> SearchProblem:
-        """Returns the problem with all expected times multiplied by a factor."""
-        expected_us = [factor * us for us in self.expected_us]
-        return replace(
-            self, expected_us=expected_us, least_us=[factor * us for us in self.least_us]
-        )
 
 
 class Strategy(Protocol):

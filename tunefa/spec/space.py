@@ -27,6 +27,7 @@ from tunefa.spec.tiling import NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
+_Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
 _WORKLOAD_NAMES = frozenset(Workload(seqlen_q=1, seqlen_k=1).env())
 
 
@@ -223,9 +224,7 @@ class Space:
         derived = {**self.define, **self.resources}
         for name, expression in derived.items():
             level[name] = max((level.get(used, 0) for used in expression.names), default=0)
-        levels: list[tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]] = [
-            ([], []) for _ in self.parameters
-        ]
+        levels: list[_Level] = [([], []) for _ in self.parameters]
         for name, expression in derived.items():
             levels[level[name]][0].append((name, expression))
         for name, rule in self.rules.items():
