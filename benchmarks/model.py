@@ -147,9 +147,9 @@ def summary_table(found: Sequence[Compared]) -> str:
 
 def workload_table(found: Sequence[Compared]) -> str:
     """A line for each workload."""
-    lines: list[tuple[str, ...]] = [("kernel, workload", *COLUMNS)]
+    lines: list[tuple[str, ...]] = [("kernel, device, workload", *COLUMNS)]
     for each in found:
-        name = f"{each.kernel}, {markdown.short(each.workload)}"
+        name = f"{each.kernel}, {each.device}, {markdown.short(each.workload)}"
         lines.append((name, *_figures([each])))
     return markdown.table(lines)
 
