@@ -7,7 +7,8 @@ import random
 import pytest
 
 from tests.support.tree import TREE
-from tunefa.costmodel.before_compiling import least_us
+from tunefa.compile import languages
+from tunefa.costmodel.before_compiling import least_us, order_parameters
 from tunefa.costmodel.estimate import estimate, estimates
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -37,6 +38,31 @@ def test_hardly_a_compiled_config_takes_less(head_dim: str) -> None:
             below["expected"] += us < own.time_us * 0.999
     assert below["least"] <= 0.02 * len(some)
     assert below["expected"] > 2 * below["least"], "otherwise the times before would do"
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("attention_fwd_triton", ("L2_SECTION_HEADS",)),
+        ("attention_fwd_cuda_sm90", ("L2_SECTION_MB",)),
+        ("attention_fwd_gluon_sm90", ("L2_SECTION_MB",)),
+        ("attention_fwd_cuda_sm80", ()),
+    ],
+)
+def test_parameters_of_the_order_of_tiles_change_no_binary(
+    name: str, order: tuple[str, ...]
+) -> None:
+    """What the compiler is given says so."""
+    case = Case(kernels.load(name), Workload.parse("q1024_d64"), Target.named("sm90"))
+    space, config = case.kernel.space, case.default()
+    assert order_parameters(space) == order
+    key = languages.load(case.kernel.language).binary_key
+    unseen = [
+        each.name
+        for each in space.parameters
+        if len({key(case, {**config, each.name: value}, True) for value in each.values}) == 1
+    ]
+    assert tuple(unseen) == order
 
 
 def test_a_kernel_that_sets_its_registers_leaves_nothing_to_hope_for() -> None:

@@ -67,7 +67,6 @@ def test_one_program_gets_one_prediction(predicted: Predicted) -> None:
 def test_what_only_the_host_side_reads_counts_beside_the_code(predicted: Predicted) -> None:
     one = replace(FITS, code="ab")
     predicted.judge(Trial(CONFIG, "ok", resources=one))
-    assert predicted._host_parameters == ("L2_SECTION_HEADS",)
     changed = {**CONFIG, "L2_SECTION_HEADS": 4}
     predicted.judge(Trial(changed, "ok", resources=one))
     assert len(predicted._by_code) == 2

@@ -8,11 +8,13 @@ only configs for which that could change its decision.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tunefa.costmodel import estimate
 from tunefa.costmodel import gpu as gpu_model
 from tunefa.costmodel.estimate import Estimate
 from tunefa.spec.arch_catalog import gpu
+from tunefa.spec.space import Space
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Resources
 
@@ -24,6 +26,14 @@ FEWER_REGISTERS = 26
 _FASTER = 2.0
 """No config is expected to become so many times faster by what its compiler says. On those
 landscapes it was 1.7 times at most."""
+
+
+def order_parameters(space: Space) -> tuple[str, ...]:
+    """Returns the parameters that only decide in which order tiles run, such as L2_SECTION_MB: the
+    host side of a kernel reads them, so they change no binary."""
+    others = {k: v for k, v in space.tiling_exprs.items() if k != "l2_section_heads"}
+    seen = replace(space, tiling_exprs=others).seen_by_cost_model
+    return tuple(name for name in space.seen_by_cost_model if name not in seen)
 
 
 def least_us(case: Case, configs: Sequence[Config], expected: Sequence[Estimate]) -> list[float]:

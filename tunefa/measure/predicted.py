@@ -16,6 +16,7 @@ from tunefa.compile.pool import CompilePool, Pending
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.costmodel import anchored
 from tunefa.costmodel.anchor import Anchor
+from tunefa.costmodel.before_compiling import order_parameters
 from tunefa.costmodel.estimate import estimate
 from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
@@ -60,7 +61,6 @@ class Predicted:
         self._is_timed = False
         self._by_code: dict[Hashable, tuple[float, float]] = {}
         """The predicted time of each machine code that was compiled, and its sd."""
-        self._host_parameters: tuple[str, ...] | None = None
         self.width = 2 * self._pool.workers
 
     def __enter__(self) -> Predicted:
@@ -122,13 +122,12 @@ class Predicted:
 
     def _predicted(self, config: Config, resources: Resources) -> tuple[float, float]:
         """The time of a compiled config in us, and the sd of its logarithm: those of the first
-        config with the same code, if only parameters that the compiler sees differ, as these have
-        no other effect."""
+        config with the same code that runs its tiles in the same order, as no other parameter has
+        an effect beside the code."""
         if resources.code is None:
             return self._estimated(config, resources)
-        if self._host_parameters is None:
-            self._host_parameters = languages.host_parameters(self.case, config)
-        code = resources.code, *(config[name] for name in self._host_parameters)
+        order = order_parameters(self.case.kernel.space)
+        code = resources.code, *(config[name] for name in order)
         if code not in self._by_code:
             self._by_code[code] = self._estimated(config, resources)
         return self._by_code[code]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefa.compile import languages
-from tunefa.costmodel.before_compiling import least_us
+from tunefa.costmodel.before_compiling import least_us, order_parameters
 from tunefa.costmodel.estimate import estimates, expected_us, learned_parameters
 from tunefa.errors import TunefaError
 from tunefa.measure import npu as npu_objectives
@@ -189,7 +189,7 @@ def known_configs(request: Request, case: Case, store: Store) -> list[Config]:
 
 def _binaries(case: Case, configs: Sequence[Config]) -> list[Hashable]:
     """What the compiler sees of each config: equal for configs that compile to one binary."""
-    unseen = set(languages.host_parameters(case, configs[0])) if configs else set()
+    unseen = set(order_parameters(case.kernel.space))
     return [tuple(v for name, v in config.items() if name not in unseen) for config in configs]
 
 

@@ -68,33 +68,34 @@ class Decisive(FeasibleSampler):
         return [place for place in self._first if self.candidates.untried[place]]
 
     def _may_win(self) -> NDArray[np.bool_]:
-        """Says of each config whether it is untried and could become the recommendation."""
+        """Says of each config whether it is untried and could become the recommendation. Siblings
+        of a binary in progress wait for it."""
         expected, sd = self._believed()
         faster = expected - 2 * sd < self._best() - _GAIN
-        failed = [place for place, us in self.candidates.times.items() if us is None]
-        fails = np.isin(self._binaries, self._binaries[failed])
-        may: NDArray[np.bool_] = self.candidates.untried & faster & ~fails
+        found = self.candidates
+        failed = [place for place, us in found.times.items() if us is None]
+        barred = np.isin(self._binaries, self._binaries[[*failed, *found.in_progress]])
+        may: NDArray[np.bool_] = found.untried & faster & ~barred
         return may
 
     def _believed(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The expected log time of each config and its sd, from the trials so far.
 
-        The registers of a binary are known when one of its configs is compiled, and taken to be the
-        expected ones while it is in progress.
+        The registers of a binary are known when one of its configs is compiled.
         """
         found, expected, sd = self.candidates, self._expected.copy(), self._sd.copy()
-        for place in (*found.in_progress, *found.times):
+        right = {place: us for place, us in found.times.items() if us is not None}
+        for place, time_us in right.items():
             same = self._binaries == self._binaries[place]
-            sd[same] = _EXACT
-            if time_us := found.times.get(place):
-                off = math.log(time_us) - self._expected[place]
-                expected[same] = self._expected[same] + off
+            off = math.log(time_us) - self._expected[place]
+            expected[same], sd[same] = self._expected[same] + off, _EXACT
         return expected, sd
 
     def _best(self) -> float:
-        """The log time that a config must beat: that of the best so far. A config in progress is
-        taken to work as expected; when it does not, the next one has its turn."""
+        """The log time that a config must beat: that of the best so far. Configs in progress are
+        taken to work as expected, but for a single one: it may fail, or never end."""
         found = self.candidates
         times = [math.log(time_us) for time_us in found.times.values() if time_us is not None]
-        believed = [float(self._expected[place]) for place in found.in_progress]
-        return min([self._to_beat, math.log(self.other_us), *times, *believed])
+        if len(found.in_progress) > 1:
+            times += [float(self._expected[place]) for place in found.in_progress]
+        return min([self._to_beat, math.log(self.other_us), *times])

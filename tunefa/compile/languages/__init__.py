@@ -31,13 +31,10 @@ import importlib
 import pkgutil
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 from tunefa.errors import unknown
 from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
-from tunefa.spec.target import Case
-from tunefa.spec.trial import Config
 
 
 def names() -> list[str]:
@@ -51,25 +48,6 @@ def load(name: str) -> ModuleType:
     if name not in names():
         raise unknown("language", name, names())
     return importlib.import_module(f"{__name__}.{name}")
-
-
-def host_parameters(case: Case, config: Config) -> tuple[str, ...]:
-    """Returns the parameters that only the host side of a kernel reads: the compiler's inputs for
-    the config stay the same, whatever value one of them has.
-
-    A parameter with a value for which the kernel cannot say its inputs is none of them.
-    """
-    key = load(case.kernel.language).binary_key
-    own = key(case, config, True)
-
-    def is_unseen(name: str, values: Sequence[Any]) -> bool:
-        try:
-            return all(key(case, {**config, name: value}, True) == own for value in values)
-        except (Exception, SystemExit):  # code from kernels/ may raise anything
-            return False
-
-    parameters = case.kernel.space.parameters
-    return tuple(each.name for each in parameters if is_unseen(each.name, each.values))
 
 
 def without_compiler(kernels: Sequence[Kernel], arch: Arch) -> dict[str, str]:
