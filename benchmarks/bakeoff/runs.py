@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
+from tunefa.costmodel.estimate import by_model
+from tunefa.costmodel.learned import LearnedModel
 from tunefa.search import candidates, strategies
 from tunefa.search.budget import Budget
 from tunefa.search.request import Request
@@ -39,6 +41,8 @@ class Course:
     """A landscape to run on: its first kernel, with the recorded configs that are feasible."""
 
     landscape: Landscape
+    model: LearnedModel | None = None
+    """What was learned of other workloads; None for the cost model alone."""
 
     @property
     def name(self) -> str:
@@ -53,7 +57,10 @@ class Course:
         case = request.case(kernel)
         held = candidates.feasible_by_kernel(request)[kernel.name]
         known = candidates.known_configs(request, case, Store([]))
-        return candidates.search_problem(request, case, held, known, None)
+        problem = candidates.search_problem(request, case, held, known, None)
+        unknown = [None] * len(problem.configs)
+        expected = by_model(self.model, case, problem.configs, unknown)
+        return replace(problem, expected_us=[each.time_us for each in expected])
 
     @cached_property
     def excess(self) -> dict[tuple[object, ...], float]:
@@ -76,10 +83,12 @@ class Course:
         return self.excess.get(identity(config), math.inf)
 
 
-@lru_cache(maxsize=1)
-def course(path: Path) -> Course:
-    """The course of a landscape's file."""
-    return Course(landscapes.load(path))
+def course(path: Path, model: LearnedModel | None = None) -> Course:
+    """The course of a landscape's file, with what was learned of other workloads."""
+    return Course(_load(path), model)
+
+
+_load = lru_cache(maxsize=1)(landscapes.load)
 
 
 class Tally:

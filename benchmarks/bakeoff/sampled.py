@@ -18,7 +18,7 @@ from statistics import median
 import optuna
 
 from benchmarks import markdown
-from benchmarks.bakeoff import runs
+from benchmarks.bakeoff import held_out, runs
 from benchmarks.bakeoff.report import DOCS, counts
 from benchmarks.bakeoff.runs import LIMIT, TARGETS, Reached
 
@@ -58,7 +58,7 @@ class Row:
 def rows(path: Path, seeds: int = SEEDS) -> list[Row]:
     """Runs each strategy on one landscape with all seeds."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    course = runs.course(path)
+    course = runs.course(path, held_out.model(path))
     found = course.landscape
     where = found.kernels[0], found.target.device.name, markdown.short(found.workload)
     excesses = course.first_pick, course.default

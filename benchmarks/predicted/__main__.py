@@ -1,6 +1,7 @@
 """Judges what tunefa recommends without a GPU, on 24 workloads that no landscape holds.
 
     python -m benchmarks.predicted predict --device h200 --out predicted.jsonl
+    python -m benchmarks.predicted predict --device h100 --learned-without h100 --models FOLDER ...
     python -m benchmarks.predicted measure predicted.jsonl --seconds 300 --out measured.jsonl
     python -m benchmarks.predicted table measured.jsonl [FILE ...]
 
@@ -57,7 +58,13 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         "--learned-without",
         type=Target.named,
         metavar="DEVICE",
-        help="use no record of this device, and a model that was learned without it",
+        help="use no record of this device, and models that were learned without it",
+    )
+    step.add_argument(
+        "--models",
+        type=Path,
+        metavar="FOLDER",
+        help="use these learned models, which `python -m benchmarks.model --models` has written",
     )
     _shared(step, Budget(seconds=75.0), os.cpu_count() or 1)
     step.set_defaults(run=predict)
@@ -89,11 +96,13 @@ def _shared(step: argparse.ArgumentParser, budget: Budget, workers: int) -> None
 
 def predict(made: argparse.Namespace) -> None:
     """Predicts for each workload, and writes it."""
+    from benchmarks.predicted import learning
     from benchmarks.predicted.predict import Blind
 
     without = made.learned_without and made.learned_without.device.name
     done = {each.workload for each in rows.predictions(made.out)}
     with _home() as folder:
+        learning.install(made.models, made.device.arch.name, without)
         blind = Blind(made.device, folder, without)
         for workload in made.workloads or map(Workload.parse, WORKLOADS):
             if str(workload) in done:

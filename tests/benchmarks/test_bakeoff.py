@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.bakeoff import report, runs, sampled
+from benchmarks.bakeoff import held_out, report, runs, sampled
 from benchmarks.bakeoff.report import LandscapeFacts, Report, StrategyRuns
 from benchmarks.bakeoff.runs import Course, Tally
 from benchmarks.bakeoff.sampled import Row
+from tests.support.fake_objective import KERNEL, TARGET, WORKLOAD
 from tests.support.sample_landscapes import CONFIGS, compressed, trial
-from tunefa.search import candidates
+from tunefa.costmodel import learning, training_rows
+from tunefa.costmodel.estimate import Estimate
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial, identity
 from tunefa.store import landscape
@@ -40,10 +45,12 @@ def test_a_course_offers_what_was_recorded(course: Course) -> None:
 def test_the_first_pick_is_the_one_the_model_expects_to_be_fastest(
     course: Course, monkeypatch: pytest.MonkeyPatch, favourite: int, excess: float
 ) -> None:
-    def expected_us(case: Case, config: Config) -> float:
-        return 1.0 if identity(config) == identity(FEW[favourite]) else 2.0
+    def by_model(model: Any, case: Case, configs: Sequence[Config], _: Any) -> list[Estimate]:
+        keys = [identity(config) for config in configs]
+        best = identity(FEW[favourite])
+        return [Estimate(1.0 if key == best else 2.0, 0.1, 0.1) for key in keys]
 
-    monkeypatch.setattr(candidates, "expected_us", expected_us)
+    monkeypatch.setattr(runs, "by_model", by_model)
     assert course.first_pick == pytest.approx(excess)
 
 
@@ -114,7 +121,10 @@ def test_the_page_has_the_marks() -> None:
     assert "\n| auto |" not in reports().filled(page)
 
 
-def test_a_sampled_landscape_has_rows_and_a_summary(course: Course) -> None:
+def test_a_sampled_landscape_has_rows_and_a_summary(
+    course: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_out, "model", lambda path: None)
     made = sampled.rows(course.landscape.path, seeds=3)
     assert [row.strategy for row in made] == ["auto", "prior"]
     assert made[0].kernel == "attention_fwd_triton" and len(made[0].reached) == 3
@@ -127,3 +137,18 @@ def test_a_sampled_landscape_has_rows_and_a_summary(course: Course) -> None:
     )
     assert lines[3].startswith("| attention_fwd_triton, NVIDIA H200 | auto | 1 |")
     assert str(fast) == "a, NVIDIA H100, b1: auto 1, 2, 3; default +2.0%, first choice +20.0%"
+
+
+def test_a_model_learns_from_all_workloads_but_the_landscape_s(
+    course: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [WORKLOAD, *(replace(WORKLOAD, batch=batch) for batch in (2, 3, 4))]
+    rows: Any = [
+        training_rows.Row(Case(KERNEL, each, TARGET), trial(FEW[0], 9.0), 9.0) for each in others
+    ]
+    held: Any = {(KERNEL.name, "sm90"): rows}
+    monkeypatch.setattr(held_out, "_rows", lambda: held)
+    monkeypatch.setattr(learning, "fit", lambda taught: taught)
+    assert held_out.model(course.landscape.path) == rows[1:]
+    del rows[-1]
+    assert held_out.model(course.landscape.path) is None, "two workloads teach nothing"

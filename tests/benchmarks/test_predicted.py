@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.predicted import __main__ as steps
-from benchmarks.predicted import rows, table
+from benchmarks.predicted import learning, rows, table
 from benchmarks.predicted.allowance import Allowance
 from benchmarks.predicted.predict import Blind, expected
 from benchmarks.predicted.workloads import WORKLOADS
@@ -27,6 +28,8 @@ from tests.support.sample_predictions import (
 )
 from tests.support.sample_records import measured as record
 from tests.support.tree import TREE
+from tunefa.costmodel import learned
+from tunefa.errors import TunefaError
 from tunefa.search.budget import Budget
 from tunefa.spec import kernel as shipped_kernels
 from tunefa.spec.target import Case
@@ -34,6 +37,8 @@ from tunefa.spec.trial import Trial
 from tunefa.spec.workload import Workload
 from tunefa.store import results
 from tunefa.store.results import Store
+
+H = "NVIDIA H100 80GB HBM3"
 
 
 def test_24_workloads_that_no_landscape_holds() -> None:
@@ -51,7 +56,7 @@ def blind(own_kernels: OwnKernels, fake: type[Fake], tmp_path: Path) -> Blind:
     """Without an H100; the cost model of the fake says that a DELAY of 3 is best."""
     kernels(own_kernels, "blind_a", "blind_b")
     fake.judge = staticmethod(lambda config: 100.0 + 10.0 * abs(config["DELAY"] - 3))
-    return Blind(TARGET, tmp_path / "own", "NVIDIA H100 80GB HBM3")
+    return Blind(TARGET, tmp_path / "own", H)
 
 
 def test_a_prediction_is_a_search_the_defaults_and_the_runtime_s_choice(blind: Blind) -> None:
@@ -62,7 +67,7 @@ def test_a_prediction_is_a_search_the_defaults_and_the_runtime_s_choice(blind: B
         (near, "NVIDIA H200", 6),
         (WORKLOAD, "NVIDIA H200", 7),
         (other, "NVIDIA H200", 7),
-        (near, "NVIDIA H100 80GB HBM3", 8),
+        (near, H, 8),
     ):
         config = {"DELAY": delay}
         made = record(str(workload), kernel="blind_a", config=config, device=device)
@@ -73,7 +78,7 @@ def test_a_prediction_is_a_search_the_defaults_and_the_runtime_s_choice(blind: B
     assert [each.kernel for each in found.defaults] == ["blind_a", "blind_b"]
     assert {each.config["DELAY"] for each in found.defaults} == {5}
     assert found.runtime.config == {"DELAY": 6} and found.runtime.why.startswith("nearest: ")
-    assert found.made["without"] == "NVIDIA H100 80GB HBM3" and found.made["model"] >= 1
+    assert found.made["without"] == H and found.made["model"] >= 1
     assert list(found.answers) == ["predicted", "runtime", "default", "default of blind_b"]
     assert not list(results.shipped_root().rglob("*predicted*")), "it is the user's"
 
@@ -87,6 +92,25 @@ def test_the_interval_holds_90_percent(own_kernels: OwnKernels) -> None:
     assert [found.low_us, found.high_us] == pytest.approx([42.4, 58.9], abs=0.1)
     before = expected(case, {"DELAY": 1}, None)
     assert before.low_us < before.expected_us < before.high_us
+
+
+def test_models_that_saw_the_device_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: dict[str, Any] = {"attention_fwd_cuda_sm90": SimpleNamespace(provenance={"devices": [H]})}
+
+    def load(name: str, arch: str) -> Any:
+        return None if learned.path(name, arch).exists() else seen.get(name)
+
+    monkeypatch.setattr(learned, "load", load)
+    learning.install(None, "sm90", None)
+    with pytest.raises(TunefaError, match="attention_fwd_cuda_sm90 has learned from an NVIDIA H1"):
+        learning.install(None, "sm90", H)
+    with pytest.raises(TunefaError, match="holds no learned model of sm90"):
+        learning.install(tmp_path, "sm90", H)
+    learned.path("attention_fwd_cuda_sm90", "sm90", tmp_path).write_bytes(b"another")
+    learning.install(tmp_path, "sm90", H)
+    assert learned.path("attention_fwd_cuda_sm90", "sm90").read_bytes() == b"another"
 
 
 def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -166,7 +190,7 @@ def test_what_was_predicted_is_not_predicted_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def predicted(self: Blind, workload: Workload, budget: Budget, workers: Any) -> rows.Prediction:
-        assert (budget.seconds, workers, self.without) == (3.0, 2, "NVIDIA H100 80GB HBM3")
+        assert (budget.seconds, workers, self.without) == (3.0, 2, H)
         return prediction("a", "b", workload=str(workload))
 
     monkeypatch.setattr(Blind, "predicted", predicted)
@@ -209,7 +233,7 @@ def test_the_table(tmp_path: Path) -> None:
     page_text = page.read_text()
     assert page_text.startswith("Before.\n") and page_text.endswith("After.\n")
     assert made in page_text and "old" not in page_text
-    other = replace(good.prediction, made={"without": "NVIDIA H100 80GB HBM3"})
+    other = replace(good.prediction, made={"without": H})
     both = table.write([bad, good, replace(good, prediction=other)], page)
     assert "NVIDIA H200, with a model that never saw an NVIDIA H100 80GB HBM3:" in both
     assert "b1 h8/2 s2048 d64 causal: predicted left out (wrong: because)." in both
