@@ -11,6 +11,7 @@ from tests.support.own_kernels import OwnKernels
 from tests.support.sample_records import dated, measured, predicted
 from tunefa._version import __version__
 from tunefa.compile import provenance
+from tunefa.costmodel import version
 from tunefa.costmodel.version import GPU_MODEL_VERSION, NPU_MODEL_VERSION
 from tunefa.spec import kernel as kernels
 
@@ -56,7 +57,7 @@ def test_what_changed_is_named(changes: dict[str, Any], said: list[str]) -> None
 
 
 def test_another_model_of_time_is_named() -> None:
-    of_today = predicted(provenance={**THEN, "model": GPU_MODEL_VERSION})
+    of_today = predicted(provenance={**THEN, **version.provenance("predicted", "sm90")})
     assert provenance.drift(of_today, NOW) == []
     for model, was in ((None, "without a version"), (99, "99")):
         record = predicted(provenance={**THEN, "model": model})
@@ -81,7 +82,8 @@ def test_another_learned_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_driver_has_no_part_in_what_was_predicted() -> None:
-    record = predicted(provenance={**THEN, "driver": "560.0", "model": GPU_MODEL_VERSION})
+    made = {**THEN, **version.provenance("predicted", "sm90"), "driver": "560.0"}
+    record = predicted(provenance=made)
     assert provenance.drift(record, NOW) == []
     assert provenance.drift(measured(provenance=THEN), {**NOW, "driver": None}) == []
 

@@ -139,7 +139,9 @@ def test_trust_ends_beyond_what_was_learned() -> None:
     assert trust(str(CASE.workload), "h20") < trust(str(CASE.workload), "h100")
 
 
-@pytest.mark.parametrize("kernel", ["attention_fwd_cuda_sm90", "attention_fwd_gluon_sm90"])
+@pytest.mark.parametrize(
+    "kernel", ["attention_fwd_cuda_sm90", "attention_fwd_gluon_sm90", "attention_fwd_triton"]
+)
 def test_shipped_models_are_of_today_s_features(kernel: str) -> None:
     model = learned.shipped(kernel, "sm90")
     assert model is not None and model.figures is not None
