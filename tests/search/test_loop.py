@@ -259,6 +259,9 @@ def test_a_strategy_with_nothing_left_is_asked_again_after_each_trial() -> None:
         strategy.tell(trial)
         found.append(trial.config["A"])
     assert found == [0, 1, 2] and stopping.none_left
+    strategy, stopping = Waiting(), StoppingRule()
+    next(loop.trials(strategy, fake(), share(Budget(trials=10)), stopping))
+    assert not stopping.none_left, "the trial may change what is left"
     stopping = StoppingRule()
     assert len(list(loop.trials(Numbers(), fake(), share(Budget(trials=2)), stopping))) == 2
     assert not stopping.none_left, "the budget was used"

@@ -13,16 +13,17 @@ from dataclasses import replace
 from tunefa.costmodel import estimate
 from tunefa.costmodel import gpu as gpu_model
 from tunefa.costmodel.estimate import Estimate
+from tunefa.costmodel.ranking import rank_us
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.space import Space
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Resources
+from tunefa.spec.trial import Config, Resources, Trial
 
 FEWER_REGISTERS = 26
 """How many registers per thread fewer than expected a compiler may use: two standard deviations of
 `gpu.expected_resources` (docs/model.md). On the eight landscapes of the Triton kernel on an H200,
 4 % of the configs that are expected to take less than twice the least time take less than the
-`least_us` that follows from it, and 19 % take less than expected."""
+least time that follows from it, and 19 % take less than expected."""
 _FASTER = 2.0
 """No config is expected to become so many times faster by what its compiler says. On those
 landscapes it was 1.7 times at most."""
@@ -36,33 +37,40 @@ def order_parameters(space: Space) -> tuple[str, ...]:
     return tuple(name for name in space.seen_by_cost_model if name not in seen)
 
 
-def least_us(case: Case, configs: Sequence[Config], expected: Sequence[Estimate]) -> list[float]:
-    """Returns the least time in us that each config may be predicted to take once it is compiled.
+def expected_and_least_us(
+    case: Case, configs: Sequence[Config], expected: Sequence[Estimate]
+) -> list[tuple[float, float]]:
+    """Returns the time by which each config will be ranked when it is compiled, in us: the expected
+    one, and the least that it may be. `expected` are its estimates before.
 
-    `expected` are its estimates before. Configs that are too slow in any case keep those times.
+    A config that spills ranks as if it were slower (see `ranking.rank_us`). The least time of a
+    config that is too slow in any case is the expected one.
     """
     fastest_us = min((each.time_us for each in expected), default=0.0)
-    names, known = estimate.seen(case), dict[tuple[object, ...], float]()
+    names, known = estimate.seen(case), dict[tuple[object, ...], tuple[float, float]]()
     found = []
     for config, own in zip(configs, expected, strict=True):
         key = tuple(config[name] for name in names)
         if key not in known:
             may_win = own.time_us < _FASTER * fastest_us
-            known[key] = min(own.time_us, _with_fewer_us(case, config)) if may_win else own.time_us
+            known[key] = _both_us(case, config, own.time_us, may_win)
         found.append(known[key])
     return found
 
 
-def _with_fewer_us(case: Case, config: Config) -> float:
-    """Returns the time with as few registers as the compiler may use; infinity if it is certain."""
+def _both_us(case: Case, config: Config, time_us: float, may_win: bool) -> tuple[float, float]:
     tiling, lower = case.tiling_and_estimate(config)
+    if tiling.warp_specialised:  # the kernel sets its registers itself
+        return time_us, time_us
     smem_bytes, registers = int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
     expected = gpu_model.expected_resources(gpu(case.arch), tiling, smem_bytes, registers)
-    if tiling.warp_specialised:  # the kernel sets its registers itself
-        return float("inf")
+    expected_us = rank_us(Trial(config, "ok", resources=expected, predicted_us=time_us))
+    if not may_win:
+        return expected_us, expected_us
     fewer = Resources(
         smem_bytes,
         max(registers, (expected.registers or 0) - FEWER_REGISTERS),
         max(0, (expected.spill_bytes or 0) - 4 * FEWER_REGISTERS),
     )
-    return estimate.estimate(case, config, fewer).time_us
+    least_us = estimate.estimate(case, config, fewer).time_us
+    return expected_us, min(expected_us, time_us, least_us)

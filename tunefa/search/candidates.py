@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tunefa.compile import languages
-from tunefa.costmodel.before_compiling import least_us, order_parameters
+from tunefa.costmodel.before_compiling import expected_and_least_us, order_parameters
 from tunefa.costmodel.estimate import estimates, expected_us, learned_parameters
 from tunefa.errors import TunefaError
 from tunefa.measure import npu as npu_objectives
@@ -131,8 +131,13 @@ def search_problem(
         seed=request.seed,
     )
     if request.objective == "predicted":
-        least = least_us(case, feasible.configs, expected)
-        return replace(made, least_us=least, binaries=_binaries(case, feasible.configs))
+        both = expected_and_least_us(case, feasible.configs, expected)
+        return replace(
+            made,
+            expected_us=[us for us, _ in both],
+            least_us=[us for _, us in both],
+            binaries=_binaries(case, feasible.configs),
+        )
     if not isinstance(case.arch, NpuArch):
         return made
     free = [_free_memory(case, config) for config in feasible.configs]

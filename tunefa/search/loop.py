@@ -173,7 +173,7 @@ def trials(
             else:
                 exhausted = share.is_used(submitted)
             config = None if exhausted else strategy.ask()
-            stopping.none_left = config is None and not exhausted
+            stopping.none_left = config is None and not exhausted and not in_progress
             if config is None:
                 break  # if nothing is left, it is asked again when it knows another trial
             evaluator.submit(config)

@@ -19,7 +19,8 @@ class SearchProblem:
     configs: Sequence[Config]
     """The feasible configs."""
     expected_us: Sequence[float]
-    """The time of each config that the cost model expects before it is compiled."""
+    """The time of each config that the cost model expects before it is compiled. Without a device,
+    it is longer for one that is expected to spill (`ranking.rank_us`)."""
     first: Sequence[Config]
     """Configs to try before all others: the default, and the winner of the nearest workload."""
     trials: int | None
