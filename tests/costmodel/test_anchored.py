@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+
+import pytest
 
 from tests.support.anchors import CUDA, GLUON, LONG, anchor, record
 from tunefa.costmodel import anchored
 from tunefa.spec import arch_catalog as archs
+from tunefa.spec.target import Target
 from tunefa.spec.trial import Resources, Trial
 
 FITS = Resources(smem_bytes=200_000, registers=168, spill_bytes=0)
@@ -27,6 +31,27 @@ def test_the_known_config_comes_before_what_gains_less_than_the_error() -> None:
     assert first((CUDA, OWN), (CUDA, better), (CUDA, RIVAL)) == better
     spilled = replace(better, predicted_us=500.0, resources=replace(FITS, spill_bytes=8))
     assert first((CUDA, OWN), (CUDA, spilled)) == OWN
+
+
+@pytest.mark.parametrize("kernel", [CUDA, GLUON])
+def test_a_trial_wins_below_the_time_to_beat_and_not_above(kernel: str) -> None:
+    best = ANCHOR.recommended
+    assert best is not None
+    own = best.kernel, replace(OWN, config=best.config, predicted_us=best.time_us)
+    config = {**ANCHOR.cases[kernel].default(), "EPILOGUE_SUBTILE": 2}
+    us = anchored.to_beat_us(ANCHOR, kernel, config)
+    assert us < best.time_us * 0.97
+    for factor, wins in ((0.999, True), (1.001, False)):
+        rival = kernel, replace(RIVAL, config=config, predicted_us=us * factor)
+        assert (anchored.ranked(ANCHOR, [own, rival])[0] == rival) is wins
+
+
+def test_the_time_to_beat_is_one_for_all_configs_of_a_kernel() -> None:
+    both = [anchored.to_beat_us(ANCHOR, CUDA, config) for config in (RIVAL.config, KNOWN.config)]
+    assert both[0] == pytest.approx(both[1])
+    nothing = anchor(text=LONG, target=Target.named("sm80"))
+    config = nothing.cases["attention_fwd_triton"].default()
+    assert math.isinf(anchored.to_beat_us(nothing, "attention_fwd_triton", config))
 
 
 def test_where_the_known_config_failed_another_known_one_is_next() -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tunefa.costmodel.anchor import Anchor
-from tunefa.costmodel.decision import Decision, Expected, compared, decide
+from tunefa.costmodel.decision import SURE, Decision, Expected, compared, comparison_sd, decide
+from tunefa.costmodel.estimate import estimate
 from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
 from tunefa.spec import space as spaces
 from tunefa.spec.arch import Arch
 from tunefa.spec.default import Default
-from tunefa.spec.trial import Trial, time_us
+from tunefa.spec.trial import Config, Trial, time_us
 
 
 def judged(anchor: Anchor, kernel: str, trial: Trial) -> Trial:
@@ -69,6 +71,17 @@ def _best_of(anchor: Anchor, tried: Sequence[tuple[str, Trial]]) -> Expected:
     assert best is not None  # callers have an anchor only where something is known
     found = (expected(anchor, *each) for each in tried if each[1].outcome == "ok")
     return next((each for each in found if each.key == best.key), best)
+
+
+def to_beat_us(anchor: Anchor, kernel: str, config: Config) -> float:
+    """Returns the expected time in us below which a config of a kernel that is not known replaces
+    the best known one. `config` is any of the kernel: the errors of all are alike."""
+    best = anchor.recommended
+    if best is None:
+        return math.inf
+    own_sd = estimate(anchor.cases[kernel], config).comparison_sd
+    rival = replace(anchor.expected(kernel, config), own_sd=own_sd)
+    return best.time_us * math.exp(-SURE * comparison_sd(best, rival))
 
 
 def without_anchor(arch: Arch) -> str:

@@ -8,11 +8,10 @@ only configs for which that could change its decision.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tunefa.costmodel import estimate
 from tunefa.costmodel import gpu as gpu_model
-from tunefa.costmodel.estimate import Estimate
+from tunefa.costmodel.estimate import Estimate, estimates
 from tunefa.costmodel.ranking import rank_us
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.space import Space
@@ -47,30 +46,41 @@ def expected_and_least_us(
     config that is too slow in any case is the expected one.
     """
     fastest_us = min((each.time_us for each in expected), default=0.0)
-    names, known = estimate.seen(case), dict[tuple[object, ...], tuple[float, float]]()
-    found = []
-    for config, own in zip(configs, expected, strict=True):
+    names, known = case.kernel.space.seen_by_cost_model, dict[tuple[object, ...], _Needs]()
+    found: list[tuple[float, float]] = []
+    open_places, fewer = list[int](), list[Resources]()
+    for place, (config, own) in enumerate(zip(configs, expected, strict=True)):
         key = tuple(config[name] for name in names)
-        if key not in known:
-            may_win = own.time_us < _FASTER * fastest_us
-            known[key] = _both_us(case, config, own.time_us, may_win)
-        found.append(known[key])
+        needs = known.get(key) or known.setdefault(key, _needs(case, config))
+        trial = Trial(config, "ok", resources=needs.expected, predicted_us=own.time_us)
+        found.append((rank_us(trial), rank_us(trial)))
+        if needs.fewest != needs.expected and own.time_us < _FASTER * fastest_us:
+            open_places.append(place)
+            fewer.append(needs.fewest)
+    least = estimates(case, [configs[place] for place in open_places], fewer)
+    for place, each in zip(open_places, least, strict=True):
+        ranked_us = found[place][0]
+        found[place] = ranked_us, min(ranked_us, expected[place].time_us, each.time_us)
     return found
 
 
-def _both_us(case: Case, config: Config, time_us: float, may_win: bool) -> tuple[float, float]:
+@dataclass(frozen=True)
+class _Needs:
+    """What a compiler is expected to say that a config needs, and the least that it may say."""
+
+    expected: Resources
+    fewest: Resources
+
+
+def _needs(case: Case, config: Config) -> _Needs:
     tiling, lower = case.tiling_and_estimate(config)
-    if tiling.warp_specialised:  # the kernel sets its registers itself
-        return time_us, time_us
     smem_bytes, registers = int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
     expected = gpu_model.expected_resources(gpu(case.arch), tiling, smem_bytes, registers)
-    expected_us = rank_us(Trial(config, "ok", resources=expected, predicted_us=time_us))
-    if not may_win:
-        return expected_us, expected_us
-    fewer = Resources(
+    if tiling.warp_specialised:  # the kernel sets its registers itself
+        return _Needs(expected, expected)
+    fewest = Resources(
         smem_bytes,
         max(registers, (expected.registers or 0) - FEWER_REGISTERS),
         max(0, (expected.spill_bytes or 0) - 4 * FEWER_REGISTERS),
     )
-    least_us = estimate.estimate(case, config, fewer).time_us
-    return expected_us, min(expected_us, time_us, least_us)
+    return _Needs(expected, fewest)

@@ -60,9 +60,12 @@ def expected_us(case: Case, config: Config) -> float:
     return estimate(case, config).time_us
 
 
-def estimates(case: Case, configs: Sequence[Config]) -> list[Estimate]:
-    """Returns the estimate of each config before it is compiled, 30,000 of them in seconds."""
-    return _estimates(case, configs, [None] * len(configs))
+def estimates(
+    case: Case, configs: Sequence[Config], resources: Sequence[Resources] | None = None
+) -> list[Estimate]:
+    """Returns the estimate of each config, 30,000 of them in seconds; before it is compiled, if its
+    `resources` are not given."""
+    return _estimates(case, configs, resources or [None] * len(configs))
 
 
 def by_model(

@@ -163,11 +163,19 @@ def _strategy(state: SearchState, part: Part, trials_left: int | None) -> Strate
     problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
     if state.anchor is not None:  # its trials have the kernel's level too
         problem = candidates.at_level(problem, state.anchor.levels[part.name].factor)
-    problem = replace(problem, to_beat_us=_to_beat_us(state))
+    problem = replace(problem, to_beat_us=min(_to_beat_us(state), _known_us(state, part)))
     strategy: Strategy = strategies.create(request.strategy, problem, saved)
     if part.first:
         strategy = DefaultFirst(strategy, part.first)
     return resume.Continued(strategy, part.earlier)
+
+
+def _known_us(state: SearchState, part: Part) -> float:
+    """The expected time below which a config replaces the best known one; infinite without one."""
+    configs = part.feasible.configs
+    if state.anchor is None or not configs:
+        return math.inf
+    return anchored.to_beat_us(state.anchor, part.name, configs[0])
 
 
 def _to_beat_us(state: SearchState) -> float:
