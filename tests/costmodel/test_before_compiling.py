@@ -40,7 +40,7 @@ def test_hardly_a_compiled_config_takes_less(head_dim: str) -> None:
     slower = {round(pair[0] / own.time_us, 6) for own, pair in zip(expected, both, strict=True)}
     assert slower == {1.0, 1.0 + MODEL_ERROR}, "some are expected to spill"
     assert below["least"] <= 0.05 * len(some)
-    assert below["expected"] > 2 * below["least"], "otherwise the times before would do"
+    assert below["expected"] > below["least"], "otherwise the times before would do"
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,18 @@ def test_nothing_is_compiled_that_does_not_beat_what_is_known() -> None:
     assert place(strategy.ask()) == 1 and strategy.ask() is None
 
 
+def test_where_the_best_known_config_fails_another_is_found() -> None:
+    _, strategy = made([10.0, 11.0, 12.0], to_beat_us=8.0, first=[SMALL[2]])
+    assert [place(strategy.ask()) for _ in range(2)] == [2, None]
+    strategy.tell(failed(2))
+    assert place(strategy.ask()) == 0
+    strategy.tell(took(0, 10.0))
+    assert strategy.ask() is None
+    _, strategy = made([10.0, 11.0], to_beat_us=8.0)
+    strategy.tell(Trial({**SMALL[0], "BLOCK_M": 7}, "crashed", "the default is not searched"))
+    assert place(strategy.ask()) == 0
+
+
 def test_known_configs_come_first_in_any_case() -> None:
     _, strategy = made([10.0, 11.0, 12.0], to_beat_us=8.0, first=[SMALL[2], SMALL[1]])
     assert [place(strategy.ask()) for _ in range(3)] == [2, 1, None]

@@ -107,7 +107,7 @@ from tunefa.cli import main, targets
 
 search.Predicted, targets.seen = Fake, lambda: []
 resource.setrlimit(resource.RLIMIT_FSIZE, (30000, 30000))
-main(["search", "--arch", "sm90", "--seqlen", "2048", "--budget", "1000"])
+main(["search", "--arch", "sm90", "--seqlen", "2048", "--budget", "1000", "--strategy", "grid"])
 """
 
 

@@ -36,7 +36,7 @@ def test_a_small_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(gate, "in_interpreter", counted)
     seen = Seen()
-    result = search.search(request(), user_store(), seen)
+    result = search.search(request(strategy="random"), user_store(), seen)
     record = result.record
     assert record is not None and result.stored is not None and not result.interrupted
     assert (record.objective, record.device) == ("predicted", None)

@@ -92,10 +92,12 @@ class Decisive(FeasibleSampler):
         return expected, sd
 
     def _best(self) -> float:
-        """The log time that a config must beat: that of the best so far. Configs in progress are
+        """The log time that a config must beat: that of the best so far, and that of the problem
+        unless everything has failed, the best known config perhaps, too. Configs in progress are
         taken to work as expected, but for a single one: it may fail, or never end."""
         found = self.candidates
-        times = [math.log(time_us) for time_us in found.times.values() if time_us is not None]
+        told = [*found.times.values(), *self.others]
+        right = [math.log(time_us) for time_us in told if time_us is not None]
         if len(found.in_progress) > 1:
-            times += [float(self._expected[place]) for place in found.in_progress]
-        return min([self._to_beat, math.log(self.other_us), *times])
+            right += [float(self._expected[place]) for place in found.in_progress]
+        return math.inf if told and not right else min([self._to_beat, *right])

@@ -9,7 +9,6 @@ not with categories. The feasible configs are enumerated, and a sampler here say
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,9 +99,9 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
 
     def __init__(self, problem: SearchProblem) -> None:
         self.candidates = Candidates(problem)
-        self.other_us = math.inf
-        """The best time of a config that is none of the candidates, such as a default with a value
-        that is not searched."""
+        self.others: list[float | None] = []
+        """The times of configs that are none of the candidates, such as a default with a value that
+        is not searched; None for those that failed."""
 
     def is_settled(self) -> bool:
         """Whether trying another config makes no sense now. `candidates` is updated."""

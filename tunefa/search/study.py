@@ -179,7 +179,7 @@ class Study:
         if time_us is not None and not 0 < time_us < math.inf:
             time_us = None
         if chosen is None:
-            self._sampler.other_us = min(self._sampler.other_us, time_us or math.inf)
+            self._sampler.others.append(time_us)
         if chosen is None or chosen in self._candidates.times:
             return
         with _storage_errors(self._name):
