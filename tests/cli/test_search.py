@@ -140,7 +140,7 @@ def test_search_record_export_import(run: Run, home: Path) -> None:
     assert said["objective"] == "predicted"
     assert 1 <= len(said["top"]) <= 5
     assert said["record"]["workload"] == said["workload"]
-    assert said["trials"] >= 6
+    assert 1 <= said["trials"] <= 8
     assert Path(said["journal"]).is_relative_to(home)
     assert [record.to_dict() for record in store.read(Path("best.yaml"))] == [said["record"]]
     shown = json.loads(run("show", "--json").stdout)["records"]

@@ -29,7 +29,9 @@ def test_the_known_config_comes_before_what_gains_less_than_the_error() -> None:
     assert first((CUDA, RIVAL), (CUDA, OWN)) == OWN
     better = replace(RIVAL, predicted_us=400.0)
     assert first((CUDA, OWN), (CUDA, better), (CUDA, RIVAL)) == better
-    spilled = replace(better, predicted_us=500.0, resources=replace(FITS, spill_bytes=8))
+    enough = replace(RIVAL, predicted_us=600.0)
+    assert first((CUDA, OWN), (CUDA, enough)) == enough
+    spilled = replace(enough, resources=replace(FITS, spill_bytes=8))
     assert first((CUDA, OWN), (CUDA, spilled)) == OWN
 
 

@@ -183,7 +183,7 @@ def test_the_scale_is_that_of_the_record_s_own_device(monkeypatch: pytest.Monkey
 
 def test_a_record_of_a_device_without_figures_is_no_scale() -> None:
     unknown = record(CUDA, 732.0, device="NVIDIA H999")
-    nearest, chosen = both(unknown, text="b1_h16_q2048_d128_full")
+    nearest, chosen = both(unknown, text="b2_h16_q8192_d128_full")
     assert chosen == nearest and chosen.how == "other-device"
 
 

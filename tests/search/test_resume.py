@@ -66,10 +66,12 @@ def test_no_trial_is_repeated_and_all_count(fake: type[Fake], strategy: str) -> 
     tried.clear()
     second = searched(continued(asked, first.journal, 24))
     assert second.journal == first.journal and journal.paths() == [first.journal]
-    assert len(tried) == 12 and not {identity(config) for config in tried} & before
+    # Without a device, `auto` tries only what could change the decision: here nothing more.
+    more = 0 if strategy == "auto" else 12
+    assert len(tried) == more and not {identity(config) for config in tried} & before
     held = {identity(trial.config) for _, trial in journal.read(second.journal)}
-    assert len(held) == 24 == len(second.finished)
-    assert second.record is not None and second.record.provenance["trials"] == 24
+    assert len(held) == 12 + more == len(second.finished)
+    assert second.record is not None and second.record.provenance["trials"] == 12 + more
     best = min(f.trial.median_us or 0 for f in second.finished)
     assert second.record.median_us == best
 
@@ -123,11 +125,12 @@ def test_ctrl_c_while_going_on_keeps_the_other_kernels_trials(
 
 
 def test_a_torn_last_line_is_cut_off_first(fake: type[Fake]) -> None:
-    first = searched(request(budget=Budget(trials=10)), interrupt_at=5)
+    asked = request(budget=Budget(trials=10), strategy="random")
+    first = searched(asked, interrupt_at=5)
     whole = first.journal.read_bytes()
     for torn in (whole + b'{"kernel": "att', whole[:-1], whole + bytes(64)):
         first.journal.write_bytes(torn)
-        second = searched(continued(request(), first.journal, 10))
+        second = searched(continued(asked, first.journal, 10))
         assert len(second.finished) == 10
         assert first.journal.read_bytes().startswith(whole)
         assert len(list(journal.read(first.journal))) >= 10

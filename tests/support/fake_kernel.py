@@ -69,6 +69,9 @@ class FakeKernel:
 class FakeSpace:
     """One in which the model finds every config equally fast."""
 
+    parameters = ()
+    seen_by_cost_model = ()
+
     def estimate(self, config: Config, workload: Workload, arch: Arch) -> dict[str, float]:
         return {"smem_bytes": 1024, "registers": 32}
 

@@ -60,7 +60,8 @@ def test_explain_says_it(run: Run) -> None:
     words = ("explain", "--seqlen", "8192", "--no-compile", "--arch")
     out = " ".join(run(*words, "h200").stdout.split())
     assert "This is the config measured for this workload on NVIDIA H200, the best" in out
-    assert "us; the nearest measured record changes that by " in out
+    assert "us; what was learned from measurements changes that by " in out
+    assert ", and the nearest measured record by " in out
     said = json.loads(run(*words, "h200", "--json").stdout)
     assert said["best_known"]["config"] == said["config"]
     assert said["predicted_us"] == pytest.approx(900.0, rel=0.1)

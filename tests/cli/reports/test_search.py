@@ -109,13 +109,14 @@ def test_a_kernel_that_was_left_early_is_said(
     monkeypatch.setenv("COLUMNS", "200")
     us = {"attention_fwd_triton": 134.0}
     fake.judge = lambda self, config: us.get(self.kernel.name, 100.0)  # type: ignore[assignment, misc]
-    out = run(*SMALL, *TWO, "--budget", "60").stdout
+    words = (*SMALL, *TWO, "--budget", "60", "--strategy", "prior")
+    out = run(*words).stdout
     gluon, triton = (
         "34 trials, the best 100.0 us\n",
         "16 trials, the best 134.0 us; given up early, 34% slower than another kernel\n",
     )
     assert gluon in out and triton in out
-    said = json.loads(run(*SMALL, *TWO, "--budget", "60", "--json").stdout)
+    said = json.loads(run(*words, "--json").stdout)
     assert said["left_early"] == {"attention_fwd_triton": pytest.approx(0.34)}
 
 
