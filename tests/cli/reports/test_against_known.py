@@ -64,7 +64,7 @@ def test_explain_says_it(run: Run) -> None:
     assert ", and the nearest measured record by " in out
     said = json.loads(run(*words, "h200", "--json").stdout)
     assert said["best_known"]["config"] == said["config"]
-    assert said["predicted_us"] == pytest.approx(900.0, rel=0.1)
+    assert said["predicted_us"] == pytest.approx(900.0, rel=0.2)
     assert said["interval_us"][0] < said["predicted_us"] < said["interval_us"][1]
     out = run(*words, "sm80").stdout
     assert "No config is known to be good for such workloads.\n" in out
