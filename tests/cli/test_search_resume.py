@@ -100,15 +100,15 @@ def test_killed_search_goes_on(
 ) -> None:
     script = tmp_path / "killed.py"
     script.write_text(KILLED.format(path=[str(TREE), *sys.path], seen=[]))
-    command = [sys.executable, str(script), *SMALL, "--budget", "100000"]
-    path = killed(command, home, 12)
+    asked = (*SMALL, "--strategy", "random")
+    path = killed([sys.executable, str(script), *asked, "--budget", "100000"], home, 12)
     before = identities(path)
     assert len(before) >= 12 and not list(home.glob("results/**/*.yaml"))
     with path.open("ab") as file:
         file.write(torn)
     tried = counted(fake)
     budget = len(before) + 9
-    result = run(*SMALL, "--resume", "--budget", str(budget), "--json")
+    result = run(*asked, "--resume", "--budget", str(budget), "--json")
     assert f"Continuing {path}: {len(before)} trials will not be repeated." in result.stderr
     said = json.loads(result.stdout)
     assert said["trials"] == budget == said["record"]["provenance"]["trials"]
