@@ -143,7 +143,7 @@ def measured(device: Device) -> Iterator[Measured]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the folder in which the processes of this session share what they compile for the CPU;
+    """Makes the folder in which the processes of this test run share what they compile for the CPU;
     the workers of xdist have it in their environment."""
     if cuda_on_cpu.SHARED not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="tunefa-cuda-on-cpu-")

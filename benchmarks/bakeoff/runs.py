@@ -42,7 +42,7 @@ class Course:
 
     landscape: Landscape
     model: LearnedModel | None = None
-    """What was learned of other workloads; None for the cost model alone."""
+    """The model learned of other workloads; None for the cost model alone."""
 
     @property
     def name(self) -> str:

@@ -27,7 +27,7 @@ class Allowance:
     """The time for everything, from the start on; None means no limit."""
     start: float = field(default_factory=lambda: time.monotonic())
     took_s: float = 0.0
-    """What the workloads with a budget of trials have taken so far, with their races."""
+    """The seconds that workloads with a budget of trials have taken so far, with their races."""
     trials: int = 0
     """The trials of their budgets."""
 

@@ -197,7 +197,7 @@ def _racer(
 
 
 def _used(result: Result, budget: Budget) -> dict[str, Any]:
-    """What the search was given, and what it used."""
+    """The budget that the search was given, and what it used."""
     count: Mapping[str, int] = {
         name: sum(each.kernel == name for each in result.finished) for name in result.feasible
     }

@@ -55,7 +55,7 @@ def test_hardly_a_compiled_config_takes_less(head_dim: str) -> None:
 def test_parameters_of_the_order_of_tiles_change_no_binary(
     name: str, order: tuple[str, ...]
 ) -> None:
-    """What the compiler is given says so."""
+    """The input of the compiler says so."""
     case = Case(kernels.load(name), Workload.parse("q1024_d64"), Target.named("sm90"))
     space, config = case.kernel.space, case.default()
     assert order_parameters(space) == order

@@ -198,7 +198,7 @@ KNOWN = {"known": {"kernel": CUDA}, "decision": "expected to be faster"}
 
 
 def prediction(config: Config, version: int | None = None, anchored: bool = True) -> Record:
-    """What a search without a device predicted for SHORT."""
+    """A record that a search without a device predicted for SHORT."""
     model = model_version("predicted") if version is None else version
     return measured(
         SHORT, kernel=CUDA, config=dict(config), device=None, objective="predicted", mode=None,

@@ -44,7 +44,7 @@ WORKLOADS = (
 ALONE = "b1_h2_q1024_k16384_d128_full"
 """The default of the CUDA kernel leaves most SMs without work here."""
 SMALL = {"WARPGROUPS": 1, "BLOCK_N": 208, "num_stages": 2, "Q_STAGES": 1, "PING_PONG": 0}
-"""What the model likes there."""
+"""The config that the model likes there."""
 TILE = ("WARPGROUPS", "BLOCK_M", "num_warps")
 
 
