@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +19,9 @@ from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config, Trial, identity
 from tunefa.spec.workload import Workload
 from tunefa.store import results
+from tunefa.store.prediction import Interval
 from tunefa.store.record import Record
 from tunefa.store.results import Store
-
-COVERAGE_SDS = 1.645
-"""Standard deviations on each side of a 90 % interval of a normal distribution."""
 
 
 class Without(Store):
@@ -108,5 +105,5 @@ def expected(case: Case, config: Config, trial: Trial | None) -> Answer:
     else:
         before = estimate(case, config)
         time_us, sd = before.time_us, before.sd
-    apart = math.exp(COVERAGE_SDS * sd)
-    return Answer(case.kernel.name, dict(config), time_us, time_us / apart, time_us * apart)
+    interval = Interval.around(time_us, sd) or Interval(time_us, time_us)
+    return Answer(case.kernel.name, dict(config), time_us, interval.low_us, interval.high_us)

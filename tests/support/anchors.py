@@ -24,7 +24,7 @@ def record(kernel: str, text: str = LONG, median_us: float = 732.0, **changes: A
 
 
 def anchor(*records: Record, text: str = LONG, target: Target = H200) -> Anchor:
-    """What these records and the measured defaults say of a workload."""
+    """The anchor of these records and the measured defaults for a workload."""
     workload = Workload.parse(text)
     serving = kernels.serving(workload, target.arch)
     return Anchor.of(lookup.by_trust(records, workload, target), workload, target, serving)

@@ -75,11 +75,11 @@ class OnDevice(Fake):
 
     kind = "measured"
     given: ClassVar[list[tuple[Any, ...]]] = []
-    """What each objective was made with, beside its case."""
+    """The arguments of each objective, beside its case."""
     slower: ClassVar[dict[str, float]] = {}
     """How many times slower a kernel is."""
     outcomes: ClassVar[dict[int, Outcome]] = {}
-    """What becomes of a DELAY that does not run, or is not right."""
+    """The failure of a DELAY that does not run, or is not right."""
     tried: ClassVar[list[tuple[str, int]]] = []
 
     def __init__(self, case: Any, *given: Any) -> None:

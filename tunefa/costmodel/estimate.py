@@ -96,12 +96,6 @@ def learned_parameters(case: Case) -> frozenset[str]:
     return frozenset(parameter.name for parameter in case.kernel.space.parameters)
 
 
-def seen(case: Case) -> tuple[str, ...]:
-    """Returns the parameters that estimates depend on, in the order of the space's file."""
-    names = {*case.kernel.space.seen_by_cost_model, *learned_parameters(case)}
-    return tuple(each.name for each in case.kernel.space.parameters if each.name in names)
-
-
 def compared_with(arch: str) -> tuple[Compared, ...]:
     """Returns the comparisons of predicted times with devices of the arch, a kernel each.
 

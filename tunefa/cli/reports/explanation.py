@@ -50,7 +50,7 @@ class Explanation(Explained):
 
     tiling: Tiling
     prediction: Prediction
-    """What the cost model says of each pipe."""
+    """The cost model's time in each pipe."""
     estimate: Estimate
     """The same, corrected by what the model has learned from measurements."""
     against: AgainstKnown

@@ -72,7 +72,7 @@ class Row:
 
     @cached_property
     def prediction(self) -> gpu_model.Prediction | None:
-        """What the cost model says of the first; None for an NPU and without resources."""
+        """The cost model's prediction for the first; None for an NPU and without resources."""
         arch, trial = self.request.target.arch, self.first.trial
         if not isinstance(arch, GpuArch) or trial.resources is None:
             return None

@@ -90,7 +90,7 @@ def _lines(
 
 
 def _legend(best: Sequence[Row]) -> dict[str, str]:
-    """What the columns and the order of the rows mean, as far as that needs words."""
+    """The meaning of the columns and of the order of the rows, as far as that needs words."""
     said, figures = {}, best[0].figures()
     if INTERVAL in figures:
         said[INTERVAL.replace("\n", " ")] = (
