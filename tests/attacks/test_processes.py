@@ -36,9 +36,10 @@ SMALL = ("--arch", "sm90", "--seqlen", "512")
 
 
 def searched(name: str, *words: str) -> dict[str, Any]:
-    """Returns the document of `tunefa search --json`."""
-    line = ["search", "--kernel", name, *SMALL, "--workers", "1", "--json", *words]
-    done = CliRunner().invoke(main, line)
+    """Returns the document of `tunefa search --json`. The search tries all configs: the default
+    strategy would end once no config could be predicted to beat the default."""
+    line = ["search", "--kernel", name, *SMALL, "--workers", "1", "--json", "--strategy", "random"]
+    done = CliRunner().invoke(main, [*line, *words])
     assert done.exit_code == 0, (done.output, done.exception)
     said: dict[str, Any] = json.loads(done.stdout)
     return said
