@@ -33,7 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "space": "Show a kernel's search space, and how many configs its rules allow.",
     "explain": "Show what limits the speed of a config, with the arithmetic.",
     "ascend": "Install the compiler for Huawei's NPUs.",
-    "bench": "Compare a published formula for tile sizes on NPUs with the compiler.",
+    "bench": "Compare tunefa with other libraries, and answer questions about attention.",
     "doctor": "Check this machine's devices, compilers, stores and records.",
 }
 """The help of each command, in the order of the help text. A command is a module of this package

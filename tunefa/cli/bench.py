@@ -1,80 +1,63 @@
-"""`tunefa bench`: tables that compare published claims with results."""
+"""`tunefa bench`: comparisons with other libraries, and experiments about attention."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import import_module
+from typing import Any
 
 import click
 
-from tunefa.cli.reports import text
-from tunefa.cli.workload_options import Selection, npu_options
-from tunefa.compile import languages
-from tunefa.errors import TunefaError
-from tunefa.spec import kernel as kernels
-from tunefa.spec.arch_catalog import npu
-from tunefa.spec.target import Case
-from tunefa.spec.workload import Workload, parse_size
+from tunefa.cli.bench_experiment import ALL, command_of
+from tunefa.errors import unknown
 
-_KERNEL = "attention_fwd_ascend"
+COMPARE, TILES = "compare", "tiles"
+_OWN = {TILES: "tunefa.cli.bench_tiles"}
+"""Commands with options of their own, and their modules. All others are experiments."""
 
 
-@click.group("bench")
-def command() -> None:
-    """Compare published claims with what the compiler says.
+class _Group(click.Group):
+    """Finds the experiments in their folder. Options without a command are those of `compare`."""
 
-    Needs no GPU. With --json, a command prints one JSON document.
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(dict.fromkeys([*_OWN, *_experiments(), ALL]))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _OWN:
+            command: click.Command = import_module(_OWN[cmd_name]).command
+            return command
+        if cmd_name == ALL:
+            return command_of(ALL, "Run all experiments, one after the other.")
+        if cmd_name not in _experiments():
+            return None
+        from tunefa.experiments import experiment
+
+        return command_of(cmd_name, experiment.load(cmd_name).question)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            raise click.UsageError(str(unknown("experiment", args[0], known)), ctx)
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = [COMPARE, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("bench", cls=_Group)
+def command(**_: Any) -> None:
+    """Compare tunefa with other libraries, and answer questions about attention.
+
+    `tunefa bench --seqlen 8192` is `tunefa bench compare --seqlen 8192`. An experiment measures on
+    this machine's GPU; for a chip that --arch names it is modelled. With --json, a command prints
+    one JSON document; with --from it shows an earlier one.
     """
 
 
-@command.command("tiles")
-@npu_options
-@click.option(
-    "--seqlen",
-    default="8192",
-    show_default=True,
-    metavar="N",
-    help="Number of query rows, and of keys.",
-)
-@click.option("--plot", "path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-              help="File of the plot.  [default: tiles-ARCH.png]")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, without a plot.")
-def tiles(selection: Selection, seqlen: str, path: Path | None, as_json: bool) -> None:
-    """Compare an often published formula for square tiles with Huawei's compiler.
+def _experiments() -> list[str]:
+    from tunefa.experiments import experiment
 
-    The table shows how much of each memory of an NPU the tiles 64 x 64 to 512 x 512 need at
-    head_dim 64, by the formula and by the compiler.
-
-    Needs no GPU and no NPU. Run `tunefa ascend setup` first; the plot needs matplotlib.
-    """
-    if selection.arch is None and selection.device is None:
-        raise click.UsageError("no NPU is named: name one, such as --arch ascend910b3")
-    arch = npu(selection.target.arch)
-    length = parse_size(seqlen, "--seqlen")
-    workload = Workload.of(seqlen_q=length, head_dim=64, dtype="fp16", causal=False)
-    kernel = kernels.load(_KERNEL)
-    if why := languages.without_compiler([kernel], arch).get(kernel.name):
-        raise TunefaError(why)
-    from tunefa.cli.reports import tiles as reports
-    from tunefa.measure import square_tiles as tables
-
-    with text.console(stderr=True).status("Compiling four tiles (seconds)"):
-        found = tables.table(Case(kernel, workload, selection.target))
-    if as_json:
-        rows = [tile.to_data() for tile in found]
-        text.emit_json({"workload": str(workload), "arch": arch.name, "tiles": rows})
-        return
-    out = text.console()
-    reports.show(found, workload, arch, out)
-    path = path or Path(f"tiles-{arch.name}.png")
-    try:
-        reports.plot(found, workload, arch, path)
-        out.print(f"plot  {path}", soft_wrap=True)
-    except ImportError:
-        out.print("No plot: it needs matplotlib: pip install 'matplotlib>=3.8'")
-    except OSError as error:
-        raise TunefaError(
-            f"cannot write {path}: {error.strerror}: name another file with --plot"
-        ) from error
-    words = (*selection.chip_words, "--seqlen", seqlen, "--head-dim", "64", "--full")
-    line = text.command("tunefa", "search", *words)
-    text.print_command(out, "Next: find the best tile", line)
+    return experiment.names()

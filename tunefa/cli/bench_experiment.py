@@ -1,0 +1,168 @@
+"""The commands of `tunefa bench` that run one experiment each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import TaskProgressColumn, TimeRemainingColumn
+
+from tunefa.cli.reports import experiment as reports
+from tunefa.cli.reports import text
+from tunefa.cli.reports.bar import OnStderr
+from tunefa.cli.workload_options import Selection, workload_options
+from tunefa.errors import TunefaError
+from tunefa.spec.workload import Workload
+
+if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
+    from tunefa.experiments.document import Document
+    from tunefa.experiments.experiment import Experiment
+    from tunefa.measure.contest import Settings
+
+ALL = "all"
+"""The name that stands for all experiments."""
+
+
+_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("--out", "folder"): {
+        "metavar": "DIR", "type": click.Path(file_okay=False, path_type=Path), "help": (
+            "Write the results and the plot here, as NAME.json and NAME.png.")},
+    ("--from", "source"): {
+        "metavar": "FILE", "type": click.Path(exists=True, path_type=Path), "help": (
+            "Show the results in this JSON file, or folder, of an earlier run; needs no GPU.")},
+    ("--mode",): {
+        "type": click.Choice(["eager", "graph"]), "default": "graph", "show_default": True,
+        "help": "How calls are made while they are timed."},
+    ("--rounds",): {
+        "metavar": "N", "type": click.IntRange(3), "default": 21, "show_default": True,
+        "help": "Interleaved rounds of each measurement."},
+    ("--json", "as_json"): {"is_flag": True, "help": "Print one JSON document."},
+}  # fmt: skip
+
+
+class Points(OnStderr):
+    """Shows which point is in progress. A context manager."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, None, TaskProgressColumn(), TimeRemainingColumn())
+        self._name = name
+
+    def __call__(self, workload: Workload, place: int, count: int) -> None:
+        """Shows that one point begins."""
+        words = f"{self._name}: {workload}"
+        self._bar.update(self._task, total=count, completed=place, description=words)
+        if not self._console.is_terminal:
+            self._console.print(f"{words} ({place + 1} of {count})", soft_wrap=True)
+
+
+def command_of(name: str, question: str) -> click.Command:
+    """Returns the command of one experiment, or of all for `ALL`."""
+
+    @workload_options
+    @_options
+    def run(selection: Selection, **options: Any) -> None:
+        from tunefa.experiments import experiment as experiments
+
+        chosen = experiments.names() if name == ALL else [name]
+        asked = _Asked(selection, **options)
+        documents = [asked.document(experiments.load(each)) for each in chosen]
+        if asked.as_json:
+            data = [document.to_data() for document in documents]
+            text.emit_json({"experiments": data} if name == ALL else data[0])
+            return
+        for document in documents:
+            reports.show(document, text.console())
+
+    run.__doc__ = _help(name, question)
+    return click.command(name)(run)
+
+
+def _options(run: Callable[..., Any]) -> Callable[..., Any]:
+    for names, settings in reversed(list(_OPTIONS.items())):
+        run = click.option(*names, **settings)(run)
+    return run
+
+
+def _help(name: str, question: str) -> str:
+    which = "Each experiment has its own points" if name == ALL else "It has points of its own"
+    return f"""{question}
+
+    Measures on the GPU of this machine. Without one, or with another chip in --arch, the figures
+    come from a model and say so. {which}, which -w replaces.
+
+    Needs no GPU.
+    """
+
+
+class _Asked:
+    """The options of one run."""
+
+    def __init__(self, selection: Selection, **options: Any) -> None:
+        self.selection = selection
+        self.folder: Path | None = options["folder"]
+        self.source: Path | None = options["source"]
+        self.mode, self.rounds = options["mode"], options["rounds"]
+        self.as_json: bool = options["as_json"]
+
+    def document(self, experiment: Experiment) -> Document:
+        """Reads or makes the results of an experiment, and writes them if asked to."""
+        document = self._read(experiment) if self.source else self._run(experiment)
+        if self.folder is not None:
+            _write(experiment, document, self.folder, new=self.source is None)
+        return document
+
+    def _read(self, experiment: Experiment) -> Document:
+        from tunefa.experiments.document import Document
+
+        assert self.source is not None
+        path = self.source
+        if path.is_dir():
+            path = path / f"{experiment.name}.json"
+        document = Document.load(path)
+        if document.experiment != experiment.name:
+            raise TunefaError(
+                f"{path} holds the experiment {document.experiment!r}: "
+                f"tunefa bench {document.experiment} --from {path}"
+            )
+        return document
+
+    def _run(self, experiment: Experiment) -> Document:
+        from tunefa.experiments import run as runs
+
+        selection = self.selection
+        settings = self._settings() if selection.present else None
+        with Points(experiment.name) as points:
+            return runs.run(
+                experiment, self._workloads(experiment), selection.target, settings, points
+            )
+
+    def _settings(self) -> Settings:
+        from tunefa.measure.contest import Settings
+
+        return Settings(mode=self.mode, rounds=self.rounds)
+
+    def _workloads(self, experiment: Experiment) -> Sequence[Workload]:
+        """The points: those of the command line, else the experiment's own."""
+        selection = self.selection
+        if selection.texts or selection.fields or selection.models:
+            return [each.workload for each in selection.each()]
+        return [Workload.parse(point) for point in experiment.points]
+
+
+def _write(experiment: Experiment, document: Document, folder: Path, new: bool) -> None:
+    """Writes NAME.json, if it is new, and NAME.png."""
+    from tunefa.experiments import figure
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TunefaError(f"cannot make the folder {folder}: {error.strerror}") from error
+    if new:
+        path = folder / f"{experiment.name}.json"
+        document.save(path)
+        click.echo(f"results  {path}", err=True)
+    path = folder / f"{experiment.name}.png"
+    figure.save_png(experiment.plot(document), path)
+    click.echo(f"plot     {path}", err=True)

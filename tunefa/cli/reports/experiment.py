@@ -1,0 +1,40 @@
+"""The report of an experiment: its tables, and where the figures come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from tunefa.cli.reports import text
+
+if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
+    from tunefa.experiments.document import Document
+    from tunefa.experiments.table import Table
+
+
+def show(document: Document, out: Console) -> None:
+    """Prints the tables of an experiment."""
+    from tunefa.experiments import experiment as experiments
+
+    experiment = experiments.load(document.experiment)
+    out.print(text.heading(f"{experiment.name}: {experiment.question}"))
+    out.print(document.origin)
+    for table in experiment.tables(document):
+        out.print()
+        print_table(table, out)
+    for row in document.rows:
+        if "error" in row:
+            out.print(f"{row['workload']}: {row['error']}", soft_wrap=True)
+
+
+def print_table(table: Table, out: Console) -> None:
+    """Prints one table with its title and its remarks."""
+    out.print(text.heading(table.title))
+    right = tuple(column for column in table.head if column not in table.words)
+    made = text.table(*table.head, right=right)
+    for row in table.rows:
+        made.add_row(*row)
+    out.print(made)
+    for remark in table.remarks:
+        out.print(remark)
