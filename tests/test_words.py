@@ -75,6 +75,7 @@ ALLOWED = {
         "tests/*": "a program that a test starts, and Triton's word for what tests of it simulate",
     },
     "draw": {
+        "tunefa/experiments/*": "draws a plot",
         "tests/*": "what hypothesis hands to a strategy",
         "benchmarks/*": "draws a plot, or a workload by chance",
     },
