@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tunefa.measure import timing
@@ -21,3 +23,10 @@ def test_the_host_counts_where_it_launches(
     mode: Mode, device_us: float, host_us: float, latency_us: float
 ) -> None:
     assert timing.latency_us(mode, device_us, host_us) == latency_us
+
+
+def test_the_host_is_timed_call_by_call() -> None:
+    calls = [lambda: time.sleep(0.002), lambda: time.sleep(0.01)]
+    (quick, quick_host), (slow, slow_host) = timing.HostStopwatch().times_us(calls)
+    assert (quick, slow) == (quick_host, slow_host)
+    assert 2_000 < quick < slow and 10_000 < slow < 100_000

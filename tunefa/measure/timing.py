@@ -105,6 +105,25 @@ class Stopwatch:
         return list(zip(device_us, host_us, strict=True))
 
 
+class HostStopwatch:
+    """Times calls on the CPU, one after the other; caches are as the last call left them."""
+
+    def prepared(self, launch: BoundLaunch) -> BoundLaunch:
+        """Returns the call itself, which has run by then."""
+        _repeat(launch, _WARMUP)
+        return launch
+
+    def times_us(self, launches: Sequence[BoundLaunch]) -> list[tuple[float, float]]:
+        """Returns (us, us) of each call, as `Stopwatch.times_us` does: the host is the device."""
+        times = []
+        for launch in launches:
+            begun = time.perf_counter()
+            launch()
+            host_us = 1e6 * (time.perf_counter() - begun)
+            times.append((host_us, host_us))
+        return times
+
+
 def latency_us(mode: Mode, device_us: float, host_us: float) -> float:
     """The cost of a call in that mode, in us."""
     return max(device_us, host_us) if mode == "eager" else device_us

@@ -1,0 +1,82 @@
+"""tunefa as a contestant: the call that a user makes, or the default config of one kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tunefa.measure.peer import Call, Tensors, Unserved
+from tunefa.spec.workload import Workload
+
+if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
+    from tunefa.measure.contest import Maker
+
+
+def maker() -> Maker:
+    """Returns what makes a user's call: the config is the one that the runtime chooses.
+
+    `tunefa.last_choice()` says afterwards which one it was, and why.
+    """
+    return _users_call
+
+
+def _users_call(workload: Workload, tensors: Tensors) -> Call:
+    from tunefa.measure.check import softcap
+    from tunefa.runtime import api
+
+    functions: Any = api  # its overloads take no dictionaries
+    mask: dict[str, Any] = {"causal": workload.causal, "softcap": softcap(workload)}
+    if workload.window_left is not None or workload.window_right is not None:
+        mask["window"] = workload.band
+    if workload.varlen:
+        lengths = workload.seqlen_q, workload.seqlen_k
+        return lambda: functions.flash_attention_varlen(*tensors, *lengths, **mask)
+    q, k, v = (tensor.transpose(1, 2) for tensor in tensors[:3])
+    names = ("q_descale", "k_descale", "v_descale")
+    descales: dict[str, Any] = dict(zip(names, tensors[3:], strict=False))
+    return lambda: functions.flash_attention(q, k, v, **mask, **descales).transpose(1, 2)
+
+
+def default_of(kernel: str) -> Maker:
+    """Returns what makes launches of a kernel's default config, for any workload it serves."""
+
+    def make(workload: Workload, tensors: Tensors) -> Call:
+        import torch
+
+        from tunefa.measure import launches
+        from tunefa.runtime.chip import Chip
+        from tunefa.spec import kernel as kernels
+        from tunefa.spec.target import Case
+
+        chip = Chip.of(tensors[0].device)
+        if chip.target is None:
+            raise Unserved(chip.why_not)
+        case = Case(kernels.load(kernel), workload, chip.target)
+        why_not = case.why_not()
+        if why_not is not None:
+            raise Unserved(why_not)
+        out, lse = _outputs(workload, tensors)
+        launch = launches.launch(case, case.default(), (*tensors[:3], out, lse, *tensors[3:]))
+
+        def call() -> Any:
+            launch()
+            return out
+
+        torch.cuda.synchronize()
+        return call
+
+    return make
+
+
+def _outputs(workload: Workload, tensors: Tensors) -> tuple[Any, Any]:
+    """The output and the logsumexp that a kernel writes, full of NaN, so that what it does not
+    write is seen."""
+    import torch
+
+    q = tensors[0]
+    dtype = torch.bfloat16 if workload.dtype == "e4m3" else q.dtype
+    stored = q if workload.varlen else q.transpose(1, 2)
+    shape = (*stored.shape[:-1], workload.head_dim_v)
+    out = torch.full(shape, float("nan"), dtype=dtype, device=q.device)
+    rows = (q.shape[1], q.shape[0]) if workload.varlen else q.shape[:3]
+    lse = torch.full(rows, float("nan"), dtype=torch.float32, device=q.device)
+    return (out if workload.varlen else out.transpose(1, 2)), lse
