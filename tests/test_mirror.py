@@ -19,6 +19,7 @@ DECLARATIONS = {
     "compile/launch/__init__": "a docstring",
     "cli/reports/__init__": "a docstring",
     "costmodel/__init__": "a docstring",
+    "experiments/__init__": "a docstring",
     "measure/__init__": "a docstring",
     "measure/objective": "a protocol and what it returns",
     "runtime/__init__": "a docstring",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tunefa.experiments import figure, modelled
+from tunefa.experiments import figure, modelled, rivals
 from tunefa.experiments.document import Document, Row
 from tunefa.experiments.experiment import Experiment
 from tunefa.experiments.table import Table, number, times
@@ -27,16 +27,7 @@ CLAIMED = (2.7, 8.6)
 
 def measured(workload: Workload, settings: Settings) -> list[Row]:
     """Times tunefa, the operators and scaled_dot_product_attention on the same tensors."""
-    from tunefa.experiments import ours
-    from tunefa.measure import contest, peers
-
-    makers = {"tunefa": ours.maker(), **{name: peers.load(name).make for name in RIVALS}}
-    found = contest.run(workload, makers, settings)
-    row: Row = {"workload": str(workload), "left_out": dict(found.left_out)}
-    for name, score in found.scores.items():
-        row[f"{name}_us"] = score.median_us
-        row[f"{name}_spread_us"] = list(score.spread)
-    return [row]
+    return [rivals.timed(workload, RIVALS, settings)]
 
 
 def modelled_rows(workload: Workload, target: Target) -> list[Row]:
@@ -87,8 +78,9 @@ def draw(document: Document, canvas: Any) -> None:
                 for row in rows
                 if (ratio := _ratio(row, rival)) is not None
             ]
-            label = {"operators": "PyTorch operators", "sdpa": "SDPA"}[rival]
-            axes.plot(*zip(*points, strict=True), "o-", color=colour, label=f"over {label}")
+            axes.plot(
+                *zip(*points, strict=True), "o-", color=colour, label=f"over {rivals.TITLES[rival]}"
+            )
         axes.axhspan(*CLAIMED, color=figure.THEORY, alpha=0.15, label="claimed for an NPU")
         axes.axhline(1.0, color=figure.THEORY, linewidth=0.8)
         lengths = [Workload.parse(row["workload"]).seqlen_q for row in rows]
@@ -142,9 +134,7 @@ def _remarks(document: Document) -> list[str]:
             "Modelled: SDPA is taken to run FlashAttention-2, its default on NVIDIA GPUs; the "
             "operators move their scores through L2 or HBM at the full rate."
         )
-    for row in document.rows:
-        for name, why in row.get("left_out", {}).items():
-            said.append(f"{row['workload']}: {name} is left out: {why}.")
+    said += [*rivals.left_out(document.rows), *rivals.failed(document.rows)]
     return said
 
 

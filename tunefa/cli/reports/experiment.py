@@ -23,9 +23,6 @@ def show(document: Document, out: Console) -> None:
     for table in experiment.tables(document):
         out.print()
         print_table(table, out)
-    for row in document.rows:
-        if "error" in row:
-            out.print(f"{row['workload']}: {row['error']}", soft_wrap=True)
 
 
 def print_table(table: Table, out: Console) -> None:
