@@ -78,7 +78,6 @@ ALLOWED = {
         "tunefa/experiments/*": "draws a plot",
         "tests/*": "what hypothesis hands to a strategy",
         "benchmarks/*": "draws a plot, or a workload by chance",
-        "tunefa/cli/*": "the same",
     },
     "order": {
         "tunefa/search/*": "an order of configs",

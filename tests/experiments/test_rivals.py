@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tunefa.experiments import rivals
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"workload": "a", "left_out": {"sdpa": "no kernel"}},
     {"workload": "b", "left_out": {"sdpa": "no kernel", "operators": "out of memory"}},
     {"workload": "c", "error": "too long"},

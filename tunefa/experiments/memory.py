@@ -6,7 +6,7 @@ head, at the same time. A fused kernel needs its output and one number for each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ def measured(workload: Workload, settings: Settings) -> list[Row]:
     makers = {name: peers.load(name).make for name in CONTESTANTS[:-1]}
     for name, make in {**makers, "tunefa": ours.maker()}.items():
         try:
-            row[f"{name}_bytes"] = _peak(lambda make=make: make(workload, tensors))  # type: ignore[misc]
+            row[f"{name}_bytes"] = _peak(make(workload, tensors))
         except torch.cuda.OutOfMemoryError:
             row[f"{name}_bytes"] = None
             row["left_out"][name] = "out of memory"
@@ -55,12 +55,11 @@ def measured(workload: Workload, settings: Settings) -> list[Row]:
     return [row]
 
 
-def _peak(made: Any) -> int:
-    """The bytes that a call allocates at most. It ran once before: what stays for good, such as a
+def _peak(call: Callable[[], Any]) -> int:
+    """The bytes that a call allocates at most. It runs once before: what stays for good, such as a
     workspace of cuBLAS, is no part of a call."""
     import torch
 
-    call = made()
     call()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

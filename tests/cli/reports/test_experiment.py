@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from rich.console import Console
 
@@ -21,7 +22,7 @@ def test_figures_are_aligned_right_and_remarks_stand_below() -> None:
 
 
 def test_the_question_the_origin_and_failed_points() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"workload": "b4_h8_q512_d64_fp16_causal", "tunefa_us": 10.0, "operators_us": 50.0},
         {"workload": "b4_h8_q1024_d64_fp16_causal", "error": "too long"},
     ]
