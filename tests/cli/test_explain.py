@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,3 +168,16 @@ def test_next_command_compiles_the_same_config(run: Run) -> None:
 def test_no_config_needs_a_kernel_that_serves(run: Run) -> None:
     error = run("explain", "--arch", "sm80", "-w", "q64_w32", code=1).stderr
     assert "no kernel serves fwd_b1_h32_kv8_q64_k64_d128_bf16_causal_w32 on sm80 (" in error
+
+
+def test_the_work_is_said_and_the_roofline_is_a_picture(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "roofline.png"
+    words = ("explain", "--arch", "h200", "--seqlen", "8192", "--no-compile")
+    done = run(*words, "--plot", str(path))
+    assert "2 (D + Dv) x visible pairs = 2 x (128 + 128) x 1 x 32 heads x" in done.stdout
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert json.loads(run(*words, "--json").stdout)["flops"] == 549822922752
+    said = run(*words, "--plot", str(tmp_path / "none" / "a.png"), code=1).stderr
+    assert "cannot write" in said and "No such file" in said
+    said = run("explain", "--arch", "h200", "-w", "q512", "-w", "q256", "--plot", str(path), code=2)
+    assert "--plot draws one workload, and these are 2" in said.stderr

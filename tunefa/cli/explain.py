@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ import click
 from tunefa.cli import each_workload
 from tunefa.cli.reports import explanation as reports
 from tunefa.cli.reports import npu_explanation as npu_reports
-from tunefa.cli.reports import text
+from tunefa.cli.reports import text, work
 from tunefa.cli.reports.explanation import Explanation
 from tunefa.cli.reports.npu_explanation import NpuExplanation
 from tunefa.cli.workload_options import Selection, workload_options
@@ -42,31 +43,39 @@ from tunefa.store.results import Store
 @click.option("--no-compile", is_flag=True, help=(
     "Use lower bounds of registers and shared memory instead of the compiler: faster, less "
     "exact."))  # fmt: skip
+@click.option("--plot", "plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+              help="Draw the roofline into this PNG file; needs matplotlib.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(
-    selection: Selection, chosen: str | None, name: str | None, no_compile: bool, as_json: bool
-) -> None:
+def command(selection: Selection, plot: Path | None, as_json: bool, **asked: Any) -> None:
     """Show what limits the speed of a config.
 
     For a GPU it shows how many CTAs (thread blocks) an SM holds, by threads, registers and shared
     memory, how many cycles a step takes in each pipe, and which of them limits the config. For an
-    NPU it shows how much the config needs of each memory of a core.
+    NPU it shows how much the config needs of each memory of a core. It ends with the work: the
+    workload's FLOPs, bytes and FLOPs per byte, with their formulas.
 
     Of several workloads (-w or --model repeated, a model with several kinds of layers) each is
     explained. Compiles the config for the chip, which takes seconds. Needs no GPU.
     """
+    name = asked["name"]
     parts = each_workload.served(selection, [name] if name else [])
+    if plot is not None and len(parts) > 1:
+        raise click.UsageError(f"--plot draws one workload, and these are {len(parts)}")
     out = text.console()
     documents = []
     for place, part in enumerate(parts):
         each_workload.announce(parts, place)
-        explanation, origin = _explained(part, chosen, name, no_compile)
-        documents.append({"origin": origin, **explanation.to_data()})
+        explanation, origin = _explained(part, asked["chosen"], name, asked["no_compile"])
+        work_data = work.to_data(part.workload, part.target)
+        documents.append({"origin": origin, **explanation.to_data(), **work_data})
+        if plot is not None:
+            _plot(explanation, part, plot)
         if not as_json:
             if isinstance(explanation, NpuExplanation):
                 npu_reports.show(explanation, origin, out)
             else:
                 reports.show(explanation, origin, out)
+            work.show(part.workload, part.target, out)
             text.print_command(out, *_next(explanation, part))
     if as_json:
         text.emit_json({"workloads": documents} if len(parts) > 1 else documents[0])
@@ -87,6 +96,19 @@ def _explained(
     ranked = lookup.by_trust(store.default_store().records(), workload, target)
     anchor = Anchor.of(ranked, workload, target, serving)
     return reports.explain(case, config, trial, anchor), origin
+
+
+def _plot(explanation: Explanation | NpuExplanation, part: Selection, path: Path) -> None:
+    """Draws the roofline with this config, standard attention and what was measured."""
+    from tunefa.experiments import figure
+
+    workload, target = part.workload, part.target
+    ranked = lookup.by_trust(store.default_store().records(), workload, target)
+    exact = [each for each in ranked if each.workload == workload and each.device is not None]
+    own = [each for each in exact if each.device == target.device.name]
+    found = work.points(workload, target, explanation.time_us, own[0] if own else None)
+    figure.save_png(lambda canvas: work.draw(found, target, canvas), path)
+    click.echo(f"plot  {path}", err=True)
 
 
 def _choose(cases: Sequence[Case], chosen: str | None) -> tuple[Case, dict[str, Any], str]:
