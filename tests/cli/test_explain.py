@@ -179,5 +179,5 @@ def test_the_work_is_said_and_the_roofline_is_a_picture(run: Run, tmp_path: Path
     assert json.loads(run(*words, "--json").stdout)["flops"] == 549822922752
     said = run(*words, "--plot", str(tmp_path / "none" / "a.png"), code=1).stderr
     assert "cannot write" in said and "No such file" in said
-    said = run("explain", "--arch", "h200", "-w", "q512", "-w", "q256", "--plot", str(path), code=2)
-    assert "--plot draws one workload, and these are 2" in said.stderr
+    two = ("explain", "--arch", "h200", "-w", "q512", "-w", "q256", "--plot", str(path))
+    assert "--plot draws one workload, and these are 2" in run(*two, code=2).stderr
