@@ -11,7 +11,8 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks lint mutants bench-search venv clean
+.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks lint bench \
+        mutants bench-search venv clean
 
 help: ## this list
 	@echo "usage: make TARGET [PYTHON=python3.12]"
@@ -24,6 +25,11 @@ SEQLEN := $(if $(filter -w% --workload% --seqlen --seqlen=% --replay% -h --help,
 search: $(READY) ## search without a GPU for the default workload; ARGS="--arch sm80" for another chip
 	@"$(TUNEFA)" search $(ARGS) $(SEQLEN)
 	@echo 'Without make: $(TUNEFA), or after ". $(TUNEFA:tunefa=activate)" just tunefa' >&2
+
+# Where a machine has no GPU the figures are modelled, and say so.
+OUT ?= experiments
+bench: $(READY) ## all experiments about attention: tables, plots and JSON in OUT=experiments
+	@"$(TUNEFA)" bench all $(if $(filter command line,$(origin ARGS)),$(ARGS)) --out $(OUT)
 
 # Tests of one file share what they compile, so they stay in one process. Files with slow tests come
 # first (tests/conftest.py). What needs Huawei's compiler is skipped where that cannot come.

@@ -46,11 +46,15 @@ def test_json_is_the_document() -> None:
     assert [row["causal"] for row in data["rows"]] == [False, True]
 
 
-def test_all_experiments_in_one_go(tmp_path: Path) -> None:
+def test_a_folder_is_shown_as_a_whole(tmp_path: Path) -> None:
     for name in ("scaling", "causal"):
         bench(name, *MODELLED, "--out", tmp_path)
-    done = bench("all", "--from", tmp_path)
-    assert done.exit_code == 1 and "dtypes.json" in done.stderr, "one that is not there is named"
+    done = bench("all", "--from", tmp_path, "--json")
+    found = json.loads(done.stdout)["experiments"]
+    assert [each["experiment"] for each in found] == ["causal", "scaling"]
+    (tmp_path / "empty").mkdir()
+    done = bench("all", "--from", tmp_path / "empty")
+    assert done.exit_code == 1 and "empty holds no results" in done.stderr
 
 
 def test_wrong_input_is_one_sentence(tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def command_of(name: str, question: str) -> click.Command:
     def run(selection: Selection, **options: Any) -> None:
         from tunefa.experiments import experiment as experiments
 
-        chosen = experiments.names() if name == ALL else [name]
         asked = _Asked(selection, **options)
+        chosen = asked.kept(experiments.names()) if name == ALL else [name]
         documents = [asked.document(experiments.load(each)) for each in chosen]
         if asked.as_json:
             data = [document.to_data() for document in documents]
@@ -105,6 +105,20 @@ class _Asked:
         self.source: Path | None = options["source"]
         self.mode, self.rounds = options["mode"], options["rounds"]
         self.as_json: bool = options["as_json"]
+
+    def kept(self, names: Sequence[str]) -> list[str]:
+        """Returns which of these experiments are to be shown: all, or those in a folder.
+
+        Raises TunefaError if the folder holds none.
+        """
+        if self.source is None:
+            return list(names)
+        there = [name for name in names if (self.source / f"{name}.json").is_file()]
+        if not there:
+            raise TunefaError(
+                f"{self.source} holds no results: name a folder with {', '.join(names)} (.json)"
+            )
+        return there
 
     def document(self, experiment: Experiment) -> Document:
         """Reads or makes the results of an experiment, and writes them if asked to."""
