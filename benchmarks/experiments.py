@@ -16,10 +16,10 @@ from tunefa.store import results
 FOLDER, PAGE = Path("docs/experiments"), Path("docs/experiments.md")
 _INTRODUCTION = """# Experiments
 
-Questions about attention, each answered by one command, `tunefa bench NAME`. It prints a table and,
-with `--out DIR`, writes the figures as JSON and a plot as PNG. On a machine with a GPU the figures
-are measured; for another chip (`--arch`) they come from a model and say so. `--from FILE` shows
-earlier results anywhere. `make bench` runs all of them.
+Questions about attention, each answered by one command, such as `tunefa bench scaling`. It prints a
+table and, with `--out DIR`, writes the figures as JSON and a plot as PNG. On a machine with a GPU
+the figures are measured; for another chip (`--arch`) they come from a model and say so. `--from
+FILE` shows earlier results anywhere. `make bench` runs all of them.
 
 Figures of write-ups stand beside ours, with a sentence on why they differ. This page is made from
 the JSON files in [experiments/](experiments) by `python -m benchmarks.experiments`.

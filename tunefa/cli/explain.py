@@ -107,7 +107,7 @@ def _plot(explanation: Explanation | NpuExplanation, part: Selection, path: Path
     exact = [each for each in ranked if each.workload == workload and each.device is not None]
     own = [each for each in exact if each.device == target.device.name]
     found = work.points(workload, target, explanation.time_us, own[0] if own else None)
-    figure.save_png(lambda canvas: work.draw(found, target, canvas), path)
+    figure.save_png(lambda canvas: work.plot(found, target, canvas), path)
     click.echo(f"plot  {path}", err=True)
 
 

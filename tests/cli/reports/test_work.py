@@ -70,5 +70,5 @@ def test_the_points_of_the_roofline() -> None:
     assert (standard.kind, predicted.kind) == (STANDARD, PREDICTED)
     assert predicted.flops_per_s == pytest.approx(CAUSAL.flops / 700e-6)
     assert standard.intensity == work.to_data(CAUSAL, H200)["standard_attention"]["flops_per_byte"]
-    draw: Any = lambda canvas: work.draw([standard, predicted], H200, canvas)  # noqa: E731
-    assert "<svg" in figure.svg(draw)
+    drawn: Any = lambda canvas: work.plot([standard, predicted], H200, canvas)  # noqa: E731
+    assert "<svg" in figure.svg(drawn)

@@ -141,7 +141,7 @@ def points(
     return found
 
 
-def draw(found: Sequence[Point], target: Target, canvas: Any) -> None:
+def plot(found: Sequence[Point], target: Target, canvas: Any) -> None:
     """Draws a roofline with these points into an empty matplotlib figure."""
     axes = canvas.add_subplot()
     roofline_figure.draw(found, target, axes)
