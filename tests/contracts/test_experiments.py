@@ -1,4 +1,4 @@
-"""What holds of every experiment in tunefa/experiments/."""
+"""Every experiment in tunefa/experiments/: its tables, plots and files."""
 
 from __future__ import annotations
 

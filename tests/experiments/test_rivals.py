@@ -1,4 +1,4 @@
-"""What is said of contestants that are left out, and of points that failed."""
+"""Contests of an experiment, and the sentences on contestants and points that are missing."""
 
 from __future__ import annotations
 

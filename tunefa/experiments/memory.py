@@ -37,6 +37,7 @@ def measured(workload: Workload, settings: Settings) -> list[Row]:
 
     from tunefa.experiments import ours
     from tunefa.measure import check, peers
+    from tunefa.measure.peer import Unserved
 
     made = check.tensors(workload, "cuda", settings.seed)
     tensors = (*made[:3], *made[5:])
@@ -49,8 +50,8 @@ def measured(workload: Workload, settings: Settings) -> list[Row]:
         except torch.cuda.OutOfMemoryError:
             row[f"{name}_bytes"] = None
             row["left_out"][name] = "out of memory"
-        except Exception as error:  # whatever a peer's code raises
-            row["left_out"][name] = str(error).splitlines()[0] if str(error) else repr(error)
+        except (RuntimeError, TunefaError, Unserved) as error:
+            row["left_out"][name] = str(error).partition("\n")[0]
         torch.cuda.empty_cache()
     return [row]
 
