@@ -62,3 +62,18 @@ def test_flash_attention_2_has_its_published_tiles(
 def test_tunefas_own_time_is_that_of_its_choice() -> None:
     found = modelled.ours(LONG, H200)
     assert found.choice.kernel.startswith("attention_fwd_") and 100 < found.time_us < 2000
+
+
+def test_flash_attention_2_is_as_fast_as_it_was_measured() -> None:
+    """Each workload of docs/benchmarks.md: TFLOP/s on an H200."""
+    measured = {
+        "b8_h32_q2048_d64_full": 297,
+        "b4_h32_q4096_d64_causal": 279,
+        "b4_h16_q4096_d128_causal": 306,
+        "b2_h16_q8192_d128_full": 318,
+        "b4_h8_q4096_d256_full": 324,
+    }
+    for text, tflops in measured.items():
+        workload = Workload.parse(text)
+        made = workload.flops / modelled.flash_attention_2_us(workload, H200) / 1e6
+        assert made == pytest.approx(tflops, rel=0.16), text
