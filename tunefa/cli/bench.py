@@ -11,7 +11,7 @@ from tunefa.cli.bench_experiment import ALL, command_of
 from tunefa.errors import unknown
 
 COMPARE, TILES = "compare", "tiles"
-_OWN = {TILES: "tunefa.cli.bench_tiles"}
+_OWN = {COMPARE: "tunefa.cli.bench_compare", TILES: "tunefa.cli.bench_tiles"}
 """Commands with options of their own, and their modules. All others are experiments."""
 
 

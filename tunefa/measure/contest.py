@@ -79,7 +79,10 @@ class Contest:
 
     def to_data(self) -> dict[str, Any]:
         """Returns plain data for JSON, which `from_data` reads."""
-        scores = {name: asdict(score) for name, score in self.scores.items()}
+        scores = {
+            name: {**asdict(score), "samples_us": list(score.samples_us)}
+            for name, score in self.scores.items()
+        }
         return {
             "workload": str(self.workload),
             "mode": self.mode,

@@ -166,13 +166,13 @@ def operators(workload: Workload, tensors: Tensors) -> Call:
 PEERS = (
     Peer("sdpa", "SDPA", _sdpa(None), "torch"),
     Peer("cudnn", "SDPA cuDNN", _sdpa("CUDNN_ATTENTION", "CuDNN attention"), "torch"),
-    Peer("fa2", "FlashAttention-2 in PyTorch", flash, "torch"),
+    Peer("fa2", "FA2 in PyTorch", flash, "torch"),
     Peer(
         "efficient",
-        "SDPA memory-efficient",
+        "SDPA efficient",
         _sdpa("EFFICIENT_ATTENTION", "Memory efficient"),
         "torch",
     ),
     Peer("math", "SDPA math", _sdpa("MATH"), "torch"),
-    Peer("operators", "PyTorch operators", operators, "torch"),
+    Peer("operators", "PyTorch ops", operators, "torch"),
 )

@@ -1,0 +1,87 @@
+"""tunefa/cli/reports/comparison.py: the arithmetic of the table, and what is said below it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import sample_comparison as sample
+from tunefa.cli.reports import comparison
+from tunefa.errors import TunefaError
+from tunefa.experiments.document import Document
+
+
+def test_the_rows_are_sorted_by_time_and_hold_every_figure() -> None:
+    (table,) = comparison.tables(sample.document())
+    assert table.title == str(sample.WORKLOAD)
+    # 4e10 FLOPs in 100 us are 400 TFLOP/s, 80 % of 500; 8.04 MB are 80 GB/s, 2 % of 4,000.
+    assert table.rows == [
+        ("tunefa", "100.0", "2.0%", "400", "80", "80%", "2%", "2.2e-3", "1.4e-2"),
+        ("flash-attn-4*", "160.0", "2.0%", "250", "50", "50%", "1%", "2.2e-3", "1.4e-2"),
+        ("SDPA", "200.0", "2.0%", "200", "40", "40%", "1%", "2.2e-3", "1.4e-2"),
+    ]
+
+
+def test_what_is_said_below() -> None:
+    (table,) = comparison.tables(sample.document())
+    assert table.remarks == [
+        "over the best peer: 1.600 (tunefa's speed over that of flash-attn-4)",
+        "tunefa ran k BLOCK_N=64 (the default)",
+        "ceilings of this run: matmul 500.0 TFLOP/s (bf16), copy 4,000 GB/s",
+        "device meanwhile: 1605–1980 MHz, 700 W",
+        "* not captured in a CUDA graph: the longer of the device's and host's times",
+        "left out: SDPA cuDNN and SDPA efficient: it has no soft-cap",
+    ]
+
+
+def test_a_number_that_is_changed_changes_the_table() -> None:
+    document = sample.document()
+    document.rows[0]["scores"]["sdpa"]["samples_us"] = [50.0]
+    document.rows[0]["ceilings"]["matmul_tflops"] = 1000.0
+    (table,) = comparison.tables(document)
+    assert table.rows[0][:6] == ("SDPA", "50.0", "0.0%", "800", "161", "80%")
+    assert table.remarks[0].startswith(
+        "over the best peer: 0.500 (tunefa's speed over that of SDPA"
+    )
+
+
+def test_the_sentence_about_several_workloads() -> None:
+    rows = [sample.row(tunefa=100.0, fa4=us) for us in (200.0, 50.0)] + [sample.row(tunefa=1.0)]
+    said = comparison.summary(sample.document(*rows))
+    assert said[0] == (
+        "tunefa is ahead at 1 of 2 workloads. Its speed over that of the best peer: 1.000 in the "
+        "geometric mean (0.500 to 2.000)."
+    )
+    assert said[1] == "absent: FlashAttention-3: fa3-fwd is not installed: pip install fa3-fwd"
+
+
+def test_where_tunefa_or_all_peers_are_missing_there_is_no_ratio() -> None:
+    for document in (sample.document(sample.row(tunefa=1.0)), sample.document(sample.row(fa4=1.0))):
+        (table,) = comparison.tables(document)
+        assert not any("over the best peer" in remark for remark in table.remarks)
+
+
+def test_without_ceilings_and_state_there_are_dashes() -> None:
+    row = {**sample.row(tunefa=100.0), "ceilings": None, "ran": None, "device": {"watched": False}}
+    (table,) = comparison.tables(sample.document(row))
+    assert table.rows[0][5:7] == ("–", "–")
+    assert table.remarks == ["left out: SDPA cuDNN and SDPA efficient: it has no soft-cap"]
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        (Document("scaling", "measured", "sm90", "H200", []), "tunefa bench scaling --from f.json"),
+        (sample.document({"workload": "q64"}), "f.json: the contest has missing or wrong fields"),
+        (sample.document({**sample.row(fa4=1.0), "ceilings": {}}), "f.json: the ceilings of"),
+        (sample.document({**sample.row(fa4=1.0), "ceilings": 3}), "f.json: the ceilings of"),
+        (sample.document({**sample.row(fa4=1.0), "ran": 3}), "f.json: what tunefa ran on"),
+        (
+            sample.document({**sample.row(fa4=1.0), "device": {"watched": True}}),
+            "f.json: the state",
+        ),
+    ],
+)
+def test_what_is_no_comparison_is_a_users_mistake(document: Document, says: str) -> None:
+    with pytest.raises(TunefaError) as raised:
+        comparison.check(document, "f.json")
+    assert says in str(raised.value)

@@ -1,0 +1,190 @@
+"""The tables of `tunefa bench compare`: one for each workload, and a sentence about all."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from tunefa.cli.reports import text
+from tunefa.cli.reports.experiment import print_table
+from tunefa.errors import TunefaError
+from tunefa.experiments.compare import NAME, OURS
+from tunefa.experiments.document import Document, Row
+from tunefa.experiments.table import Table, number
+from tunefa.measure import peers
+
+if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
+    from tunefa.measure.contest import Contest
+    from tunefa.measure.score import Score
+
+_HEAD = ("contestant", "median\nus", "spread", "TFLOP/s", "GB/s", "of\nmatmul", "of\ncopy",
+         "error", "worst\nrow")  # fmt: skip
+_NOTES = (
+    "spread: the quartiles' distance over the median. FLOPs count visible (query, key) pairs only. "
+    "GB/s count q, k, v, the output and the logsumexp once. error: against fp64, relative to the "
+    "norm of all rows compared; worst row: the same of one row."
+)
+
+
+def check(document: Document, where: str) -> None:
+    """Raises TunefaError, which begins with `where`, if a document is no comparison."""
+    if document.experiment != NAME:
+        raise TunefaError(
+            f"{where} holds the experiment {document.experiment!r}: "
+            f"tunefa bench {document.experiment} --from {where}"
+        )
+    try:
+        tables(document)
+    except TunefaError as error:
+        raise TunefaError(f"{where}: {error}") from error
+
+
+def show(document: Document, out: Console) -> None:
+    """Prints all tables, then which peers are absent, and how the workloads went together."""
+    out.print(text.heading(f"{NAME}: tunefa and its peers, on the same tensors"))
+    out.print(document.origin)
+    for table in tables(document):
+        out.print()
+        print_table(table, out)
+    out.print()
+    for line in summary(document):
+        out.print(line)
+
+
+def tables(document: Document) -> list[Table]:
+    """Returns a table for each workload. Raises TunefaError for damaged rows."""
+    return [_table(row) for row in document.rows]
+
+
+def summary(document: Document) -> list[str]:
+    """Returns sentences about all workloads: how often tunefa is ahead, who is absent, what the
+    columns say."""
+    said = []
+    ratios = [ratio for row in document.rows if (ratio := over_the_best_peer(_read(row)))]
+    if len(ratios) > 1:
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        ahead = sum(ratio > 1.0 for ratio in ratios)
+        span = f"{min(ratios):.3f} to {max(ratios):.3f}"
+        said.append(
+            f"tunefa is ahead at {ahead} of {len(ratios)} workloads. Its speed over that of the "
+            f"best peer: {mean:.3f} in the geometric mean ({span})."
+        )
+    absent = document.settings.get("absent", {})
+    said += [f"absent: {title(name)}: {why}" for name, why in absent.items()]
+    versions = ", ".join(f"{name} {version}" for name, version in document.made_with.items())
+    return [*said, _NOTES, *([f"{versions}."] if versions else [])]
+
+
+def over_the_best_peer(contest: Contest) -> float | None:
+    """Returns tunefa's speed divided by that of the fastest peer; None if either is missing."""
+    peer = best_peer(contest)
+    if peer is None or OURS not in contest.scores:
+        return None
+    return contest.scores[peer].median_us / contest.scores[OURS].median_us
+
+
+def best_peer(contest: Contest) -> str | None:
+    """Returns the fastest contestant that is not tunefa; None if there is none."""
+    others = {name: score.median_us for name, score in contest.scores.items() if name != OURS}
+    return min(others, key=lambda name: others[name], default=None)
+
+
+def title(name: str) -> str:
+    """The name of a contestant in tables; unknown ones keep theirs."""
+    return peers.load(name).title if name in peers.names() else name
+
+
+def _table(row: Row) -> Table:
+    contest = _read(row)
+    ceilings = row.get("ceilings") or {}
+    by_time = sorted(contest.scores.items(), key=lambda each: each[1].median_us)
+    lines = [_cells(name, score, contest, ceilings) for name, score in by_time]
+    words = frozenset(_HEAD[:1])
+    return Table(str(contest.workload), _HEAD, lines, _remarks(contest, row), words)
+
+
+def _read(row: Row) -> Contest:
+    from tunefa.measure.contest import Contest
+
+    contest = Contest.from_data(row)
+    ceilings, ran, state = row.get("ceilings"), row.get("ran"), contest.device
+    if ceilings is not None and not all(_is_rate(ceilings, name) for name in _RATES):
+        raise TunefaError(f"the ceilings of {contest.workload} are no rates")
+    if ran is not None and not (isinstance(ran, Mapping) and {"kernel", "config", "why"} <= {*ran}):
+        raise TunefaError(f"what tunefa ran on {contest.workload} is not said in full")
+    if state.get("watched") and not all(isinstance(state.get(name), list) for name in _READINGS):
+        raise TunefaError(f"the state of the device on {contest.workload} lacks clocks or power")
+    return contest
+
+
+_RATES = ("matmul_tflops", "copy_gb_per_s")
+_READINGS = ("sm_mhz", "power_w")
+
+
+def _is_rate(ceilings: Any, name: str) -> bool:
+    value = ceilings.get(name) if isinstance(ceilings, Mapping) else None
+    return isinstance(value, int | float) and value > 0
+
+
+def _cells(
+    name: str, score: Score, contest: Contest, ceilings: Mapping[str, float]
+) -> tuple[str, ...]:
+    low, high = score.spread
+    tflops, rate = score.tflops(contest.workload), score.gb_per_s(contest.workload)
+    mark = "*" if contest.mode == "graph" and not score.captured else ""
+    digits = 1 if tflops < 100 else 0
+    return (
+        title(name) + mark,
+        number(score.median_us, 1),
+        f"{(high - low) / score.median_us:.1%}",
+        number(tflops, digits),
+        number(rate, 1 if rate < 10 else 0),
+        *(_share(each, ceilings.get(of)) for each, of in zip((tflops, rate), _RATES, strict=True)),
+        *(f"{error:.1e}".replace("e-0", "e-") for error in (score.error, score.worst_row)),
+    )
+
+
+def _share(rate: float, ceiling: float | None) -> str:
+    return "–" if ceiling is None else f"{rate / ceiling:.0%}"
+
+
+def _remarks(contest: Contest, row: Row) -> list[str]:
+    """The sentences below a table: who is ahead, what tunefa ran, the ceilings, who is left out."""
+    said = []
+    ratio, peer = over_the_best_peer(contest), best_peer(contest)
+    if ratio is not None and peer is not None:
+        said.append(f"over the best peer: {ratio:.3f} (tunefa's speed over that of {title(peer)})")
+    if (ran := row.get("ran")) is not None:
+        config = text.config_text(ran["config"]) + " " if ran["config"] else ""
+        said.append(f"tunefa ran {ran['kernel']} {config}({ran['why']})")
+    if (ceilings := row.get("ceilings")) is not None:
+        said.append(
+            f"ceilings of this run: matmul {number(ceilings['matmul_tflops'], 1)} TFLOP/s "
+            f"({ceilings.get('dtype')}), copy {number(ceilings['copy_gb_per_s'])} GB/s"
+        )
+    if state := _state(contest.device):
+        said.append(state)
+    if any(contest.mode == "graph" and not score.captured for score in contest.scores.values()):
+        said.append("* not captured in a CUDA graph: the longer of the device's and host's times")
+    return said + _left_out(contest.left_out)
+
+
+def _left_out(reasons: Mapping[str, str]) -> list[str]:
+    """One line for each reason, with all contestants that it is true of."""
+    names: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        names.setdefault(why, []).append(title(name))
+    return [f"left out: {text.listed(each)}: {why}" for why, each in names.items()]
+
+
+def _state(device: Mapping[str, Any]) -> str | None:
+    """The clocks and the power meanwhile, and what disturbed them; None where nothing was read."""
+    if not device.get("watched"):
+        return None
+    mhz, watts = ("–".join(map(str, dict.fromkeys(device[key]))) for key in _READINGS)
+    disturbed = f"; disturbed: {device['disturbance']}" if device.get("disturbance") else ""
+    return f"device meanwhile: {mhz} MHz, {watts} W{disturbed}"
