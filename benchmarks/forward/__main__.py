@@ -4,12 +4,10 @@
     python -m benchmarks.forward --rows all --out forward.jsonl
     python -m benchmarks.forward b2_h16_q8192_d128_full --peers cudnn,fa4
 
-Every figure is the device's time of one launch with a cold L2 cache: the median over interleaved
-rounds, each beginning with another contestant. Calls are captured in CUDA graphs where that is
-possible, so that the host's time does not count. Each peer gets its preferred layout. Peers that
-are not installed or do not serve a workload are left out, with the reason. tunefa runs the config
-that `import tunefa` finds, through the call that a user makes. Before the timing, each output is
-compared with fp32.
+It is `tunefa bench compare` for groups of rows, with Markdown tables: see docs/measuring.md.
+Every figure is the median device time of a CUDA graph's replay with a cold L2 cache, in interleaved
+rounds, after the outputs were compared with fp64. tunefa runs the config that `import tunefa`
+finds, through the call that a user makes.
 
 Groups of rows: first (head_dim 64, 128, 256; 512 to 16k long; full and causal), fp16 (the same at
 head_dim 128), llama (grouped queries), dims (head_dim 72 to 192), rect (more keys than queries),
@@ -25,14 +23,18 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-import torch
-
-from benchmarks.forward import measure, workloads
-from benchmarks.forward.peers import PEERS
-from benchmarks.forward.rows import OURS, Row, tables
+from benchmarks.forward import workloads
+from benchmarks.forward.rows import Row, tables
+from tunefa.compile.launch import driver
+from tunefa.experiments import compare, run
+from tunefa.experiments.compare import OURS
+from tunefa.measure import peers
+from tunefa.measure.contest import Settings, Step
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
 
+PEERS = ["cudnn", "fa2", "flex", "fa4"]
+"""The peers that are measured if none are named."""
 GROUPS = [name for name in workloads.TITLES if name != "given"]
 
 
@@ -43,11 +45,13 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("workloads", nargs="*", type=_comparable, metavar="WORKLOAD")
+    parser.add_argument("workloads", nargs="*", type=Workload.parse, metavar="WORKLOAD")
     parser.add_argument(
         "--rows", type=_names([*GROUPS, "all"]), default=[], help=f"of {', '.join(GROUPS)}, or all"
     )
-    parser.add_argument("--peers", type=_names(PEERS), default=list(PEERS), help="default: all")
+    parser.add_argument(
+        "--peers", type=_names(peers.names()), default=PEERS, help=f"default: {','.join(PEERS)}"
+    )
     parser.add_argument(
         "--kernel",
         choices=kernels.names(),
@@ -60,7 +64,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="N",
         help="FlexAttention, which compiles for 10 to 20 s, at every Nth row only; default: 5",
     )
-    parser.add_argument("--rounds", type=int, default=21, help="a multiple of 3; default: 21")
+    parser.add_argument("--rounds", type=int, default=21, help="default: 21")
     parser.add_argument("--out", type=Path, help="append JSON lines to this file")
     made = parser.parse_args(arguments)
     groups = GROUPS if "all" in made.rows else made.rows
@@ -68,23 +72,9 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     made.points += [(group, workload) for group in groups for workload in workloads.group(group)]
     if not made.points:
         parser.error("nothing to measure: give --rows or workloads")
-    if made.flex_every < 1 or made.rounds < 3:
-        parser.error("--flex-every starts at 1 and --rounds at 3")
+    if made.flex_every < 1 or made.rounds < 1:
+        parser.error("--flex-every and --rounds start at 1")
     return made
-
-
-def _comparable(text: str) -> Workload:
-    """The type of an argument: a workload that peers can be compared on."""
-    workload = Workload.parse(text)
-    if workload.softcap or workload.window_right is not None:
-        raise argparse.ArgumentTypeError(
-            f"{workload} has a soft-cap or keys beyond the diagonal: peers are called for neither"
-        )
-    if workload.window_left is not None and (workload.varlen or not workload.causal):
-        raise argparse.ArgumentTypeError(
-            f"{workload} has a window and is packed or not causal: peers are called for neither"
-        )
-    return workload
 
 
 def _names(known: Collection[str]) -> Callable[[str], list[str]]:
@@ -100,32 +90,51 @@ def _names(known: Collection[str]) -> Callable[[str], list[str]]:
     return parse
 
 
-def peers_of(place: int, peers: Sequence[str], flex_every: int) -> list[str]:
+def peers_of(place: int, names: Sequence[str], flex_every: int) -> list[str]:
     """The peers of the row at `place`, counted from 0."""
-    return [name for name in peers if name != "flex" or place % flex_every == 0]
+    return [name for name in names if name != "flex" or place % flex_every == 0]
 
 
 def main() -> None:
     """Measures and writes every row, and prints the tables. Exits with 1 if tunefa failed."""
     made = options(sys.argv[1:])
+    there, absent = compare.present(made.peers)
+    versions = made_with(made.peers)
     rows: list[Row] = []
-    for place, (group, workload) in enumerate(made.points):
-        peers = peers_of(place, made.peers, made.flex_every)
-        row = measure.measured(group, workload, peers, made.rounds, made.kernel)
-        rows.append(row)
-        if made.out:
-            with made.out.open("a", encoding="utf-8") as file:
-                file.write(row.line() + "\n")
-        rates = ", ".join(f"{name} {rate:.0f}" for name, rate in row.tflops.items())
-        print(
-            f"{place + 1}/{len(made.points)} {workload}: {rates} ({row.chosen.get('why')})",
-            file=sys.stderr,
-        )
-        for name, why in row.left_out.items():
-            print(f"  {name} is left out: {why}", file=sys.stderr)
-        torch.cuda.empty_cache()
+    with compare.Comparisons(Settings(rounds=made.rounds), made.kernel) as comparisons:
+        for place, (group, workload) in enumerate(made.points):
+            found = comparisons.row(workload, peers_of(place, there, made.flex_every), _quiet)
+            row = Row.of(group, found, absent, versions)
+            rows.append(row)
+            _write(row, made.out)
+            print(f"{place + 1}/{len(made.points)} {_said(row)}", file=sys.stderr)
     print(tables(rows), end="")
     sys.exit(any(OURS in row.left_out for row in rows))
+
+
+def made_with(names: Sequence[str]) -> dict[str, str]:
+    """Returns the name of the device, and the versions of what runs on it."""
+    devices = driver.devices()
+    if not devices:
+        raise SystemExit("this program measures, and this machine has no GPU")
+    return {"device": devices[0].name, **run.made_with(), **compare.versions(names)}
+
+
+def _write(row: Row, path: Path | None) -> None:
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(row.line() + "\n")
+
+
+def _said(row: Row) -> str:
+    """The rates of a row, and who is left out, in lines for standard error."""
+    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in row.tflops.items())
+    left_out = [f"  {name} is left out: {why}" for name, why in row.left_out.items()]
+    return "\n".join([f"{row.workload}: {rates} ({row.chosen.get('why')})", *left_out])
+
+
+def _quiet(step: Step) -> None:
+    """Says nothing about a step of a contest: rows are soon measured."""
 
 
 if __name__ == "__main__":

@@ -9,23 +9,19 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import markdown
 from benchmarks.forward.workloads import TITLES
+from tunefa.experiments.compare import OURS
+from tunefa.measure import peers
+from tunefa.measure.contest import Contest
 from tunefa.spec.workload import Workload
 
-OURS = "tunefa"
-NAMES = {
-    OURS: "tunefa",
-    "cudnn": "SDPA cuDNN",
-    "fa2": "FlashAttention-2",
-    "flex": "FlexAttention",
-    "fa4": "flash-attn-4",
-}
+NAMES = {OURS: OURS, **{name: peers.load(name).title for name in peers.names()}}
 """The names of contestants in tables, in the order of the columns."""
 
 
@@ -46,6 +42,22 @@ class Row:
     """The device's state meanwhile: `Monitor.summary`."""
     made_with: dict[str, str]
     """The device and versions."""
+
+    @classmethod
+    def of(
+        cls,
+        group: str,
+        found: Mapping[str, Any],
+        absent: Mapping[str, str],
+        made_with: dict[str, str],
+    ) -> Row:
+        """The row of a comparison, `Comparisons.row`; `absent` says why peers were not asked."""
+        contest = Contest.from_data(found)
+        workload = contest.workload
+        tflops = {name: score.tflops(workload) for name, score in contest.scores.items()}
+        left_out = {**contest.left_out, **absent}
+        chosen = dict(found["ran"] or {})
+        return cls(group, workload, tflops, left_out, chosen, dict(contest.device), made_with)
 
     @property
     def best_peer(self) -> str | None:
