@@ -67,10 +67,10 @@ def summary(document: Document) -> list[str]:
     ratios = [ratio for row in document.rows if (ratio := over_the_best_peer(_read(row)))]
     if len(ratios) > 1:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))
-        ahead = sum(ratio > 1.0 for ratio in ratios)
+        faster = sum(ratio > 1.0 for ratio in ratios)
         span = f"{min(ratios):.3f} to {max(ratios):.3f}"
         said.append(
-            f"tunefa is ahead at {ahead} of {len(ratios)} workloads. Its speed over that of the "
+            f"tunefa is ahead at {faster} of {len(ratios)} workloads. Its speed over that of the "
             f"best peer: {mean:.3f} in the geometric mean ({span})."
         )
     absent = document.settings.get("absent", {})
