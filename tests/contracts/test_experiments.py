@@ -122,7 +122,7 @@ def test_a_point_that_fails_and_figures_that_are_missing_are_shown(
 
 
 @KNOWN
-@pytest.mark.parametrize("chip", ["a100", "orin", "rtx 5090"])
+@pytest.mark.parametrize("chip", ["a100", "orin", "rtx 5090", "ascend910b3"])
 def test_other_chips_are_modelled_too(name: str, chip: str) -> None:
     experiment = experiments.load(name)
     try:

@@ -56,7 +56,7 @@ def test_flash_attention_2_has_its_published_tiles(
     found, resources = modelled.flash_attention_2_tile(workload)
     assert (found.block_m, found.block_n, found.warps) == tile
     assert resources.smem_bytes == 2 * head_dim * (found.block_m + 2 * found.block_n)
-    assert math.isfinite(modelled.flash_attention_2_us(workload, H200))
+    assert math.isfinite(modelled.flash_attention_2_us(workload, H200) or math.inf)
 
 
 def test_tunefas_own_time_is_that_of_its_choice() -> None:
@@ -75,5 +75,7 @@ def test_flash_attention_2_is_as_fast_as_it_was_measured() -> None:
     }
     for text, tflops in measured.items():
         workload = Workload.parse(text)
-        made = workload.flops / modelled.flash_attention_2_us(workload, H200) / 1e6
+        time_us = modelled.flash_attention_2_us(workload, H200)
+        assert time_us is not None
+        made = workload.flops / time_us / 1e6
         assert made == pytest.approx(tflops, rel=0.16), text

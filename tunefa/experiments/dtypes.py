@@ -25,10 +25,14 @@ def measured(workload: Workload, settings: Settings) -> list[Row]:
 def modelled_rows(workload: Workload, target: Target) -> list[Row]:
     """Computes the times; errors are not modelled."""
     mine = modelled.ours(workload, target)
-    row: Row = {"workload": str(workload), "tunefa_us": mine.time_us, "kernel": mine.choice.kernel}
-    if workload.dtype in ("fp16", "bf16"):  # PyTorch's FlashAttention-2 has no other
-        row["sdpa_us"] = modelled.flash_attention_2_us(workload, target)
-    return [row]
+    return [
+        {
+            "workload": str(workload),
+            "tunefa_us": mine.time_us,
+            "kernel": mine.choice.kernel,
+            "sdpa_us": modelled.flash_attention_2_us(workload, target),
+        }
+    ]
 
 
 def tables(document: Document) -> list[Table]:

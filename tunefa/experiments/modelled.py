@@ -118,10 +118,12 @@ def operators_us(workload: Workload, target: Target) -> float:
     return total
 
 
-def flash_attention_2_us(workload: Workload, target: Target) -> float:
-    """Returns the modelled time of FlashAttention-2, in us, as PyTorch contains it."""
+def flash_attention_2_us(workload: Workload, target: Target) -> float | None:
+    """Returns the modelled time of FlashAttention-2, in us, as PyTorch contains it; None where it
+    does not run: on an NPU, and in fp32 and e4m3."""
     arch = target.arch
-    assert isinstance(arch, GpuArch)
+    if not isinstance(arch, GpuArch) or workload.dtype not in ("fp16", "bf16"):
+        return None
     tile = flash_attention_2_tile(workload)
     time_us = gpu_model.predict(workload, arch, target.device, *tile).time_us
     return time_us * (FLASH_ATTENTION_2_ON_HOPPER if "wgmma" in arch.features else 1.0)
