@@ -21,7 +21,8 @@ from tunefa.measure import peers
 from tunefa.measure.contest import Contest
 from tunefa.spec.workload import Workload
 
-NAMES = {OURS: OURS, **{name: peers.load(name).title for name in peers.names()}}
+_PEERS = sorted(map(peers.load, peers.names()), key=lambda peer: peer.package != "torch")
+NAMES = {OURS: OURS, **{peer.name: peer.title for peer in _PEERS}}
 """The names of contestants in tables, in the order of the columns."""
 
 

@@ -73,7 +73,7 @@ def test_what_may_be_named(text: str) -> None:
     [
         ([], "nothing to measure"),
         (["--rows", "first,last"], "'last' is none of first, fp16"),
-        (["--rows", "rect", "--peers", "fa5"], "'fa5' is none of sdpa"),
+        (["--rows", "rect", "--peers", "fa5"], "'fa5' is none of flash_attn2"),
         (["--rows", "rect", "--rounds", "0"], "--rounds start at 1"),
     ],
 )

@@ -182,17 +182,20 @@ def _hold(
             found = contest.measured(workload, makers(names, kernel), settings, tell)
         except contest.ContextLost as lost:
             return lost.reason
-    row = {**found.to_data(), "ran": _ran(kernel) if OURS in found.scores else None}
+    row = {**found.to_data(), "ran": _ran(workload, kernel) if OURS in found.scores else None}
     if settings.device == "cuda":
         torch.cuda.empty_cache()  # the ceilings need 3 GB
     row["ceilings"] = asdict(ceilings.measured(workload.dtype, settings.device))
     return row
 
 
-def _ran(kernel: str | None) -> dict[str, Any] | None:
+def _ran(workload: Workload, kernel: str | None) -> dict[str, Any] | None:
     """The kernel and the config of tunefa's last call, and why it was chosen."""
     if kernel is not None:
-        return {"kernel": kernel, "config": {}, "why": "its default config, as --kernel asked for"}
+        import torch
+
+        config = ours.case_of(kernel, workload, torch.device("cuda")).default()
+        return {"kernel": kernel, "config": config, "why": "the default, as a kernel was named"}
     from tunefa.runtime.process import last_choice
 
     chosen = last_choice()

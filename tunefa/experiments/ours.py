@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tunefa.measure.peer import Call, Tensors, Unserved
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
@@ -43,17 +45,8 @@ def default_of(kernel: str) -> Maker:
         import torch
 
         from tunefa.measure import launches
-        from tunefa.runtime.chip import Chip
-        from tunefa.spec import kernel as kernels
-        from tunefa.spec.target import Case
 
-        chip = Chip.of(tensors[0].device)
-        if chip.target is None:
-            raise Unserved(chip.why_not)
-        case = Case(kernels.load(kernel), workload, chip.target)
-        why_not = case.why_not()
-        if why_not is not None:
-            raise Unserved(why_not)
+        case = case_of(kernel, workload, tensors[0].device)
         out, lse = _outputs(workload, tensors)
         launch = launches.launch(case, case.default(), (*tensors[:3], out, lse, *tensors[3:]))
 
@@ -65,6 +58,20 @@ def default_of(kernel: str) -> Maker:
         return call
 
     return make
+
+
+def case_of(kernel: str, workload: Workload, device: Any) -> Case:
+    """Returns the case of a kernel on a PyTorch device. Raises Unserved if it does not serve it."""
+    from tunefa.runtime.chip import Chip
+
+    chip = Chip.of(device)
+    if chip.target is None:
+        raise Unserved(chip.why_not)
+    case = Case(kernels.load(kernel), workload, chip.target)
+    why_not = case.why_not()
+    if why_not is not None:
+        raise Unserved(why_not)
+    return case
 
 
 def _outputs(workload: Workload, tensors: Tensors) -> tuple[Any, Any]:

@@ -16,7 +16,8 @@ __all__ = ["Call", "Make", "Peer", "Tensors", "Unserved", "load", "names"]
 
 
 def names() -> list[str]:
-    """Returns the names of all peers, PyTorch's own ones first."""
+    """Returns the names of all peers. PyTorch's own come last, as two of them hold the scores of
+    all heads in memory, which others would lack."""
     return list(_all())
 
 
@@ -34,4 +35,4 @@ def _all() -> dict[str, Peer]:
         for module in pkgutil.iter_modules(__path__)
     )
     peers: list[Peer] = [peer for module in modules for peer in module.PEERS]
-    return {peer.name: peer for peer in sorted(peers, key=lambda peer: peer.needs != "torch")}
+    return {peer.name: peer for peer in sorted(peers, key=lambda peer: peer.needs == "torch")}
