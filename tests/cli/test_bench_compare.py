@@ -76,6 +76,16 @@ def test_mistakes_are_said(words: list[str], status: int, says: str) -> None:
     assert done.exit_code == status and says in done.stderr
 
 
+def test_out_is_checked_before_anything_is_measured(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("mine\n")
+    done = bench("-w", "q512", "--out", str(other))
+    assert done.exit_code == 1 and "not overwritten: move it away first" in done.stderr
+    assert other.read_text() == "mine\n"
+    done = bench("-w", "q512", "--out", str(tmp_path / "none" / "a.json"))
+    assert done.exit_code == 1 and "none does not exist: create it" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

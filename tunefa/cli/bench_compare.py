@@ -85,6 +85,8 @@ def _measure(
     from tunefa.experiments import compare
     from tunefa.measure.contest import Settings
 
+    if out is not None:
+        _check_out(out)
     parts = _measurable(selection, kernel)
     settings = Settings(mode=asked["mode"], rounds=asked["rounds"])
     there, absent = compare.present(peers)
@@ -100,6 +102,19 @@ def _measure(
     if out is not None:
         click.echo(f"results  {out}", err=True)
     return document
+
+
+def _check_out(path: Path) -> None:
+    """Raises TunefaError if the results cannot be written to `path`, or would replace another
+    file."""
+    from tunefa.experiments.document import Document
+
+    files.require_place(path)
+    if path.exists() and path.stat().st_size:
+        try:
+            Document.load(path)
+        except TunefaError as error:
+            raise TunefaError(f"{error}; not overwritten: move it away first") from None
 
 
 def _measurable(selection: Selection, kernel: str | None) -> list[Selection]:

@@ -62,8 +62,8 @@ def require_current_folder() -> None:
         raise TunefaError("the current folder was deleted: change to another folder (cd)")
 
 
-def check(path: Path, format_name: str) -> None:
-    """Raises TunefaError if `path` cannot be written in that format. Long work asks this first."""
+def require_place(path: Path) -> None:
+    """Raises TunefaError if there can be no file at `path`. Long work asks this first."""
     if not path.is_absolute() and not _current_folder_exists():
         raise TunefaError(
             f"cannot write {path}: the current folder was deleted: change to another folder (cd)"
@@ -76,6 +76,11 @@ def check(path: Path, format_name: str) -> None:
         raise TunefaError(f"cannot write {path}: the folder {path.parent} is not writable")
     if path.exists() and not path.is_file():
         raise TunefaError(f"{path} is not a regular file: name a file to write")
+
+
+def check(path: Path, format_name: str) -> None:
+    """Raises TunefaError if `path` cannot be written in that format. Long work asks this first."""
+    require_place(path)
     if not path.exists() or path.stat().st_size == 0:
         return
     try:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from rich.console import Console
 
 from tests.support import sample_comparison as sample
 from tunefa.cli.reports import comparison
@@ -74,10 +82,10 @@ def test_without_ceilings_and_state_there_are_dashes() -> None:
         (sample.document({"workload": "q64"}), "f.json: the contest has missing or wrong fields"),
         (sample.document({**sample.row(fa4=1.0), "ceilings": {}}), "f.json: the ceilings of"),
         (sample.document({**sample.row(fa4=1.0), "ceilings": 3}), "f.json: the ceilings of"),
-        (sample.document({**sample.row(fa4=1.0), "ran": 3}), "f.json: what tunefa ran on"),
+        (sample.document({**sample.row(fa4=1.0), "ran": 3}), "f.json has missing or wrong fields"),
         (
             sample.document({**sample.row(fa4=1.0), "device": {"watched": True}}),
-            "f.json: the state",
+            "f.json has missing or wrong",
         ),
     ],
 )
@@ -85,3 +93,30 @@ def test_what_is_no_comparison_is_a_users_mistake(document: Document, says: str)
     with pytest.raises(TunefaError) as raised:
         comparison.check(document, "f.json")
     assert says in str(raised.value)
+
+
+def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values in plain data, outermost first."""
+    children = node.items() if isinstance(node, dict) else []
+    if isinstance(node, list):
+        children = enumerate(node)
+    for key, value in children:
+        yield (*path, key)
+        yield from paths(value, (*path, key))
+
+
+WHOLE = json.loads(json.dumps(sample.document().to_data()))
+
+
+@pytest.mark.parametrize("path", list(paths(WHOLE)), ids=lambda path: ".".join(map(str, path)))
+def test_a_damaged_value_is_shown_or_is_a_users_mistake(path: tuple[Any, ...]) -> None:
+    for value in (None, 3, "x", [], {}, [1, "a"], {"a": 1}, float("inf")):
+        data = copy.deepcopy(WHOLE)
+        place = data
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        with contextlib.suppress(TunefaError):
+            document = Document.from_data(data, "f.json")
+            comparison.check(document, "f.json")
+            comparison.show(document, Console(file=io.StringIO()))

@@ -39,8 +39,12 @@ def check(document: Document, where: str) -> None:
         )
     try:
         tables(document)
+        summary(document)
     except TunefaError as error:
         raise TunefaError(f"{where}: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise TunefaError(f"{where} has missing or wrong fields ({what})") from error
 
 
 def show(document: Document, out: Console) -> None:
@@ -111,18 +115,13 @@ def _read(row: Row) -> Contest:
     from tunefa.measure.contest import Contest
 
     contest = Contest.from_data(row)
-    ceilings, ran, state = row.get("ceilings"), row.get("ran"), contest.device
+    ceilings = row.get("ceilings")
     if ceilings is not None and not all(_is_rate(ceilings, name) for name in _RATES):
         raise TunefaError(f"the ceilings of {contest.workload} are no rates")
-    if ran is not None and not (isinstance(ran, Mapping) and {"kernel", "config", "why"} <= {*ran}):
-        raise TunefaError(f"what tunefa ran on {contest.workload} is not said in full")
-    if state.get("watched") and not all(isinstance(state.get(name), list) for name in _READINGS):
-        raise TunefaError(f"the state of the device on {contest.workload} lacks clocks or power")
     return contest
 
 
 _RATES = ("matmul_tflops", "copy_gb_per_s")
-_READINGS = ("sm_mhz", "power_w")
 
 
 def _is_rate(ceilings: Any, name: str) -> bool:
@@ -185,6 +184,6 @@ def _state(device: Mapping[str, Any]) -> str | None:
     """The clocks and the power meanwhile, and what disturbed them; None where nothing was read."""
     if not device.get("watched"):
         return None
-    mhz, watts = ("–".join(map(str, dict.fromkeys(device[key]))) for key in _READINGS)
+    mhz, watts = ("–".join(map(str, dict.fromkeys(device[key]))) for key in ("sm_mhz", "power_w"))
     disturbed = f"; disturbed: {device['disturbance']}" if device.get("disturbance") else ""
     return f"device meanwhile: {mhz} MHz, {watts} W{disturbed}"
