@@ -97,10 +97,8 @@ def test_what_is_no_comparison_is_a_users_mistake(document: Document, says: str)
 
 def paths(node: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The places of all values in plain data, outermost first."""
-    children = node.items() if isinstance(node, dict) else []
-    if isinstance(node, list):
-        children = enumerate(node)
-    for key, value in children:
+    children = dict(enumerate(node)) if isinstance(node, list) else node
+    for key, value in children.items() if isinstance(children, dict) else ():
         yield (*path, key)
         yield from paths(value, (*path, key))
 

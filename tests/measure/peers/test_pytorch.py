@@ -66,6 +66,20 @@ def test_what_a_peer_does_not_serve_it_says(name: str, text: str, why: str) -> N
         peers.load(name).make(workload, (*made[:3], *made[5:]))
 
 
+def test_the_reason_of_a_backend_is_found_among_pytorchs_warnings() -> None:
+    said = [  # in the order in which sdp_utils.cpp gives them
+        "Memory efficient kernel not used because:",
+        "Expected query, key and value to all be of the same dtype",
+        "Flash attention kernel not used because:",
+        "CuDNN attention kernel not used because:",
+        "cuDNN SDPA does not support fp32",
+    ]
+    reason = pytorch.reason_among
+    assert reason(said, "CuDNN attention") == "cuDNN SDPA does not support fp32"
+    assert reason(said, "Memory efficient").startswith("Expected query, key and value")
+    assert reason(said, "Flash attention") == reason([], "CuDNN") == "no available kernel"
+
+
 def test_a_mask_is_given_where_the_flag_does_not_say_it() -> None:
     assert pytorch.visible(Workload.parse("q64_full"), "cpu") is None
     assert pytorch.visible(Workload.parse("q64_causal"), "cpu") is None

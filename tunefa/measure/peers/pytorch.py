@@ -7,7 +7,9 @@ made beforehand, as a user of scaled_dot_product_attention has to.
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from tunefa.measure.check import softcap
@@ -94,11 +96,19 @@ def _try(call: Call, called: str) -> None:
         try:
             call()
         except RuntimeError as error:
-            said = [str(each.message).partition(" (Triggered")[0].strip() for each in caught]
-            ours = [place for place, line in enumerate(said) if line.startswith(called)]
-            if "No available kernel" not in str(error) or not ours or ours[0] + 1 >= len(said):
+            if "No available kernel" not in str(error):
                 raise
-            raise Unserved(f"PyTorch says: {said[ours[0] + 1]}") from error
+            said = [str(each.message).partition(" (Triggered")[0].strip() for each in caught]
+            raise Unserved(f"PyTorch says: {reason_among(said, called)}") from error
+
+
+def reason_among(said: Sequence[str], called: str) -> str:
+    """Returns the warning that follows the one which begins with `called`: the reason of that
+    backend. A general sentence where there is none."""
+    for line, reason in itertools.pairwise(said):
+        if line.lower().startswith(called.lower()) and not reason.endswith("because:"):
+            return reason
+    return "no available kernel"
 
 
 def flash(workload: Workload, tensors: Tensors) -> Call:
