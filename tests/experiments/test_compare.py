@@ -58,6 +58,13 @@ def test_two_such_contestants() -> None:
     assert found["left_out"].keys() == {"dies", "leaves"}
 
 
+def test_a_contestant_that_hangs_loses_only_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "STEP_LIMIT_S", 10.0)
+    found = row("sdpa", "hangs")
+    assert found["scores"].keys() == {"tunefa", "sdpa"}
+    assert found["left_out"] == {"hangs": "it did not end within 10 s"}
+
+
 def test_a_mistake_of_the_user_is_raised_here() -> None:
     with pytest.raises(TunefaError, match="unknown peer 'nobody'"):
         row("nobody")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -31,7 +32,13 @@ def leaves(workload: Workload, tensors: Tensors) -> Call:
     os._exit(7)
 
 
-OF_NAMES = {"dies": dies, "ruins": ruins, "leaves": leaves}
+def hangs(workload: Workload, tensors: Tensors) -> Call:
+    """Never returns."""
+    while True:
+        time.sleep(1.0)
+
+
+OF_NAMES = {"hangs": hangs, "dies": dies, "ruins": ruins, "leaves": leaves}
 
 
 def with_them(names: Sequence[str], kernel: str | None) -> Mapping[str, Maker]:

@@ -53,7 +53,7 @@ def _peer_names(context: click.Context, parameter: click.Parameter, given: str |
               metavar="FILE", help="Show the results of an earlier run; needs no GPU.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(selection: Selection, source: Path | None, as_json: bool, **asked: Any) -> None:
-    """Compare tunefa with all other attention libraries that are installed.
+    """Compare tunefa with the attention libraries installed here.
 
     All run on the same tensors, in one process, in interleaved rounds with a cold L2, after their
     outputs were compared with fp64. Ceilings are measured in the same run: PyTorch's largest matrix

@@ -8,10 +8,12 @@ contestant, whose row says what happened; the tensors come from the same seed.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, TimeoutError, wait
+from concurrent.futures import Future, wait
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -29,8 +31,9 @@ if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
 NAME = "compare"
 """The name of the experiment in documents, and of the command."""
 OURS = "tunefa"
-LIMIT_S = 1200.0
-"""The time limit of one contest: a peer may compile for minutes."""
+STEP_LIMIT_S = 600.0
+"""The time limit of one step of a contest: a peer may compile for minutes."""
+_NO_LIMIT_S = 7 * 86400.0
 _POLL_S = 0.2
 Makers = Callable[[Sequence[str], "str | None"], "Mapping[str, Maker]"]
 """Returns contestants by their names; a function of a module, as another process calls it."""
@@ -116,9 +119,11 @@ class Comparisons:
         with tempfile.TemporaryDirectory(prefix="tunefa-") as folder:
             trail = _Trail(Path(folder) / "steps")
             arguments = (str(workload), names, self._kernel, self._settings, self._makers)
-            future = self._workers.submit(_hold, (*arguments, str(trail.path)), LIMIT_S)
+            future = self._workers.submit(_hold, (*arguments, str(trail.path)), _NO_LIMIT_S)
             while not wait([future], timeout=_POLL_S).done:
                 trail.follow(tell)
+                if trail.waited_s > STEP_LIMIT_S:
+                    return f"it did not end within {STEP_LIMIT_S:.0f} s", trail.last
             trail.follow(tell)
             return _result(future), trail.last
 
@@ -131,7 +136,13 @@ class _Trail:
         self.path = path
         self.last: Step | None = None
         self._read = 0
+        self._since = time.monotonic()
         path.touch()
+
+    @property
+    def waited_s(self) -> float:
+        """The time since the last step began, as far as it is known."""
+        return time.monotonic() - self._since
 
     def follow(self, tell: Tell) -> None:
         """Tells the steps that were written since the last call."""
@@ -142,6 +153,8 @@ class _Trail:
         for line in whole[self._read :]:
             self.last = Step(**json.loads(line))
             tell(self.last)
+        if len(whole) > self._read:
+            self._since = time.monotonic()
         self._read = len(whole)
 
 
@@ -149,8 +162,6 @@ def _result(future: Future[Any]) -> Row | str:
     """The results of a contest, or how its process was lost. Raises TunefaError."""
     try:
         result: Row | str = future.result()
-    except TimeoutError:
-        return f"it did not end within {LIMIT_S:.0f} s"
     except ProcessLost as error:
         return f"its process {error}"
     except TaskRaised as error:
@@ -182,10 +193,17 @@ def _hold(
             found = contest.measured(workload, makers(names, kernel), settings, tell)
         except contest.ContextLost as lost:
             return lost.reason
+        except torch.OutOfMemoryError:  # contestants that run out of memory are only left out
+            why = "the inputs and the exact output do not fit into the device's memory"
+            found = contest.Contest(workload, settings.mode, {}, dict.fromkeys(names, why))
     row = {**found.to_data(), "ran": _ran(workload, kernel) if OURS in found.scores else None}
     if settings.device == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()  # the ceilings need 3 GB
-    row["ceilings"] = asdict(ceilings.measured(workload.dtype, settings.device))
+    try:
+        row["ceilings"] = asdict(ceilings.measured(workload.dtype, settings.device))
+    except torch.OutOfMemoryError:  # other processes are on the device
+        row["ceilings"] = None
     return row
 
 
