@@ -79,6 +79,25 @@ def test_what_cannot_be_captured_is_timed_as_it_is_called() -> None:
     assert not found.scores["waits"].captured and found.scores["sdpa"].captured
 
 
+def test_a_graph_that_computes_nothing_is_not_timed() -> None:
+    def on_a_stream_of_its_own(workload: Workload, tensors: Tensors) -> Call:
+        inner = peers.load("sdpa").make(workload, tensors)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        kept = inner()
+
+        def call() -> torch.Tensor:
+            if not torch.cuda.is_current_stream_capturing():  # as a library that is not captured
+                with torch.cuda.stream(stream):
+                    kept.copy_(inner())
+                stream.synchronize()
+            return kept  # type: ignore[no-any-return]
+
+        return call
+
+    found = contest.run(WORKLOAD, {"apart": on_a_stream_of_its_own}, QUICK)
+    assert not found.scores["apart"].captured
+
+
 def test_who_runs_out_of_memory_loses_only_its_row() -> None:
     def greedy(workload: Workload, tensors: Tensors) -> Call:
         return lambda: torch.empty(2**42, device="cuda")

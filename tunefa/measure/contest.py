@@ -18,11 +18,12 @@ import torch
 
 from tunefa.errors import TunefaError
 from tunefa.measure import check
+from tunefa.measure.contestant import Contestant, checked
 from tunefa.measure.monitor import Monitor
-from tunefa.measure.peer import Call, Make, Tensors
+from tunefa.measure.peer import Make, Tensors
 from tunefa.measure.score import Score
 from tunefa.measure.timing import HostStopwatch, Stopwatch, latency_us
-from tunefa.measure.verdict import Truth, Verdict
+from tunefa.measure.verdict import Truth
 from tunefa.spec.trial import MODES, Mode
 from tunefa.spec.workload import Workload
 
@@ -172,23 +173,6 @@ def measured(
     return _Contest(workload, settings, progress or (lambda _: None)).run(contestants)
 
 
-class _Entry:
-    """A contestant that is right, ready to be timed."""
-
-    def __init__(self, call: Call, timed: Call, verdict: Verdict, captured: bool) -> None:
-        self.call = call
-        """It owns the tensors that a CUDA graph reads."""
-        self.timed = timed
-        self.verdict = verdict
-        self.captured = captured
-        self.samples_us: list[float] = []
-
-    def score(self) -> Score:
-        verdict = self.verdict
-        samples = tuple(round(sample, 4) for sample in self.samples_us)
-        return Score(samples, verdict.error, verdict.worst_row, self.captured)
-
-
 class _Contest:
     """One contest while it runs."""
 
@@ -204,7 +188,7 @@ class _Contest:
         self._truth = Truth.of(workload, self._tensors)
 
     def run(self, contestants: Mapping[str, Maker]) -> Contest:
-        found: dict[str, _Entry] = {}
+        found: dict[str, Contestant] = {}
         left_out: dict[str, str] = {}
         total = len(contestants) + self._settings.rounds
         for place, (name, make) in enumerate(contestants.items()):
@@ -218,35 +202,16 @@ class _Contest:
         scores = {name: entry.score() for name, entry in found.items()}
         return Contest(self._workload, self._settings.mode, scores, left_out, device)
 
-    def _entry(self, name: str, make: Maker) -> _Entry | str:
+    def _entry(self, name: str, make: Maker) -> Contestant | str:
         """Returns the contestant, or the reason why it is left out. Raises ContextLost."""
         try:
-            call = make(self._workload, self._tensors)
-            verdict = self._truth.verdict(call())
-            if verdict.why_wrong is not None:
-                return verdict.why_wrong
-            timed, captured = self._prepared(call)
-            return _Entry(call, timed, verdict, captured)
+            return checked(make(self._workload, self._tensors), self._truth, self._stopwatch)
         except (Exception, SystemExit) as error:  # whatever the code of a peer raises
             reason = _reason(error)
         self._require_context(name, reason)
         if self._on_cuda:
             torch.cuda.empty_cache()  # it may have run out of memory
         return reason
-
-    def _prepared(self, call: Call) -> tuple[Call, bool]:
-        """Returns what is timed, and whether it is the replay of a graph."""
-        if self._settings.mode == "eager":
-            return self._stopwatch.prepared(call), False
-        try:
-            # A capture that fails leaves its own stream behind as the current one.
-            with torch.cuda.stream(torch.cuda.current_stream()):
-                return self._stopwatch.prepared(call), True
-        except Exception:  # the call waits for the device, for example
-            torch.cuda.synchronize()
-        call()
-        torch.cuda.synchronize()
-        return call, False
 
     def _require_context(self, contestant: str, reason: str) -> None:
         """Raises ContextLost if the device answers no more: such errors are returned by all later
@@ -258,23 +223,23 @@ class _Contest:
         except RuntimeError as error:
             raise ContextLost(contestant, reason) from error
 
-    def _time(self, entries: list[_Entry], checked: int) -> dict[str, Any]:
+    def _time(self, entries: list[Contestant], before: int) -> dict[str, Any]:
         """Times all contestants in rounds, and returns the state of the device."""
         if not self._on_cuda:
-            self._rounds(entries, checked, lambda: None)
+            self._rounds(entries, before, lambda: None)
             return Monitor().summary()
         try:
             with Monitor() as watch:
-                self._rounds(entries, checked, watch.read)
+                self._rounds(entries, before, watch.read)
         except RuntimeError as error:
             self._require_context("", _reason(error))
             raise
         return watch.summary()
 
-    def _rounds(self, entries: list[_Entry], checked: int, read: Callable[[], None]) -> None:
+    def _rounds(self, entries: list[Contestant], before: int, read: Callable[[], None]) -> None:
         rounds = self._settings.rounds
         for round_ in range(rounds):
-            self._progress(Step("time", "", checked + round_, checked + rounds))
+            self._progress(Step("time", "", before + round_, before + rounds))
             start = round_ % len(entries)
             rotated = entries[start:] + entries[:start]
             times = self._stopwatch.times_us([entry.timed for entry in rotated])

@@ -61,6 +61,8 @@ class Truth:
     part: tuple[slice, slice]
     shape: tuple[int, ...]
     """The shape of a whole output."""
+    dtype: torch.dtype
+    """The dtype of a whole output."""
     limit: float
 
     @classmethod
@@ -84,7 +86,14 @@ class Truth:
         exact, _ = reference.attention(inputs, torch.float64)
         limit = FACTOR * TOLERANCE[workload.dtype] * ACCURACY_MARGIN[workload.accuracy]
         shape = (*q.shape[:-1], workload.head_dim_v)
-        return cls(exact, (first, slice(heads)), shape, limit)
+        return cls(exact, (first, slice(heads)), shape, inputs.out_dtype, limit)
+
+    def spoil(self) -> None:
+        """Leaves NaN in the memory that the next output is likely to get.
+
+        Otherwise a contestant that writes nothing could return the output of the one before.
+        """
+        torch.full(self.shape, float("nan"), dtype=self.dtype, device=self.exact.device)
 
     def verdict(self, out: Tensor) -> Verdict:
         """Compares a whole output. Raises ValueError for one of another shape."""
