@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from tests.support.anchors import CUDA, GLUON, H200, LONG, anchor, record
+from tests.support.anchors import CUDA, GLUON, H200, LONG, TRITON, anchor, record
 from tests.support.sample_records import measured, predicted
 from tunefa.costmodel.anchor import as_if_exact, specialized
 from tunefa.costmodel.decision import KNOWN_SURE, SURE
 from tunefa.costmodel.estimate import estimate
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import Resources
 from tunefa.spec.workload import Workload
 
 H100 = Target.named("h100")
 
 
 def test_a_level_is_what_was_measured_over_what_the_model_says() -> None:
-    own = record(CUDA)
+    own = replace(record(CUDA), resources=None)
     there = Case(kernels.load(CUDA), own.workload, H200)
     found = anchor(own, text="b2_h16_q8192_d128_full")
     factor = 732.0 / estimate(there, own.config).time_us
@@ -32,7 +34,36 @@ def test_a_level_is_what_was_measured_over_what_the_model_says() -> None:
     assert nearer.levels[CUDA].sd < found.levels[CUDA].sd < further.levels[CUDA].sd
     sibling = anchor(own, target=H100)
     assert nearer.levels[CUDA].sd < sibling.levels[CUDA].sd
-    assert nearer.known[0].time_us == pytest.approx(732.0)
+    assert nearer.known[0].time_us == 732.0
+
+
+@pytest.mark.parametrize("registers", [168, 255, None, 9_999])
+def test_a_record_is_compared_with_the_resources_it_was_compiled_to(registers: int | None) -> None:
+    """No CTA fits an SM with 9,999 registers per thread, so those are not believed."""
+    made = Resources(smem_bytes=98_304, registers=registers, spill_bytes=0)
+    own = replace(record(TRITON), resources=made)
+    there = Case(kernels.load(TRITON), own.workload, H200)
+    used = made if registers in (168, 255) else None
+    level = anchor(own, text="b2_h16_q8192_d128_full").levels[TRITON].factor
+    assert level == pytest.approx(732.0 / estimate(there, own.config, used).time_us)
+    found = anchor(own)
+    for resources in (None, made, replace(made, registers=128), Resources(65_536, 96, 64)):
+        assert found.expected(TRITON, own.config, resources).time_us == 732.0
+    if used is not None:
+        other = {**own.config, "L2_SECTION_HEADS": 4}
+        ratio = found.expected(TRITON, other, made).time_us / 732.0
+        times = [estimate(there, config, made).time_us for config in (other, own.config)]
+        assert ratio == pytest.approx(times[0] / times[1])
+
+
+def test_a_record_of_another_device_is_no_measurement_here() -> None:
+    own = replace(record(CUDA), resources=None)
+    found = anchor(own, target=H100)
+    times = [
+        estimate(Case(kernels.load(CUDA), own.workload, at), own.config).time_us
+        for at in (H100, H200)
+    ]
+    assert found.expected(CUDA, own.config).time_us == pytest.approx(732.0 * times[0] / times[1])
 
 
 def test_a_kernel_without_records_borrows_a_level_but_is_not_sure() -> None:

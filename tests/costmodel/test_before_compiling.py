@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -10,13 +11,15 @@ from tests.support.tree import TREE
 from tunefa.compile import languages
 from tunefa.costmodel.before_compiling import expected_and_least_us, order_parameters
 from tunefa.costmodel.estimate import estimate, estimates
-from tunefa.costmodel.ranking import MODEL_ERROR
+from tunefa.costmodel.ranking import MODEL_ERROR, rank_us
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 from tunefa.store import landscape
 
 LANDSCAPES = TREE / "benchmarks" / "landscapes"
+NO_GAIN = 0.995
+"""A search takes a config that is faster by less than this factor for no gain."""
 
 
 @pytest.mark.parametrize("head_dim", ["d64_bf16_causal", "d256_bf16_full"])
@@ -26,7 +29,7 @@ def test_hardly_a_compiled_config_takes_less(head_dim: str) -> None:
     (name,) = recorded.kernels
     case = Case(kernels.load(name), recorded.workload, recorded.target)
     trials = [trial for trial in recorded.trials(name) if trial.resources is not None]
-    some = random.Random(0).sample(trials, 300)
+    some = [replace(trial, samples_us=()) for trial in random.Random(0).sample(trials, 300)]
     expected = estimates(case, [trial.config for trial in some])
     both = expected_and_least_us(case, [trial.config for trial in some], expected)
     fastest_us = min(each.time_us for each in expected)
@@ -35,12 +38,13 @@ def test_hardly_a_compiled_config_takes_less(head_dim: str) -> None:
         us = estimate(case, trial.config, trial.resources).time_us
         assert low <= ranked >= own.time_us and us > own.time_us / 2
         if own.time_us < 2 * fastest_us:
-            below["least"] += us < low * 0.999
-            below["expected"] += us < own.time_us * 0.999
+            found_us = rank_us(replace(trial, predicted_us=us)) / NO_GAIN
+            below["least"] += found_us < low
+            below["expected"] += found_us < ranked
     slower = {round(pair[0] / own.time_us, 6) for own, pair in zip(expected, both, strict=True)}
     assert slower == {1.0, 1.0 + MODEL_ERROR}, "some are expected to spill"
-    assert below["least"] <= 0.05 * len(some)
-    assert below["expected"] > below["least"], "otherwise the times before would do"
+    assert below["least"] <= 0.02 * len(some)
+    assert below["expected"] > 2 * below["least"], "otherwise the times before would do"
 
 
 @pytest.mark.parametrize(

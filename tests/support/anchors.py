@@ -14,6 +14,7 @@ from tunefa.store.record import Record
 
 H200 = Target.named("h200")
 CUDA, GLUON = "attention_fwd_cuda_sm90", "attention_fwd_gluon_sm90"
+TRITON = "attention_fwd_triton"
 LONG = "b4_h16_q4096_d128_full"
 
 

@@ -3,8 +3,9 @@
 Some configs are known to be good: those of records that were measured for workloads nearby, on this
 device or on another one of its arch, and the defaults that a space marks as measured on a device of
 the arch. The cost model says what they take on a workload, corrected by the kernel's level: the
-measured time of its nearest record, divided by the model's time for that record. The model does
-not know how well a kernel is written; the record does.
+measured time of its nearest record, divided by the model's time for that record with the resources
+that the compiler reported for it. The model does not know how well a kernel is written; the record
+does. A config that was measured for this workload on this device takes the measured time.
 
 A search without a device and the runtime take what they know from here, and decide alike whether
 another config replaces it (see `tunefa.costmodel.decision`).
@@ -20,7 +21,7 @@ from functools import cached_property
 from typing import Any
 
 from tunefa.costmodel.decision import KNOWN_SURE, SURE, Decision, Expected, decide
-from tunefa.costmodel.estimate import estimate
+from tunefa.costmodel.estimate import Estimate, estimate
 from tunefa.errors import TunefaError
 from tunefa.spec.arch import Arch, Device
 from tunefa.spec.default import Default
@@ -102,7 +103,7 @@ class Anchor:
         there = None if record is None else _on_its_device(case, record)
         if record is None or there is None:
             return None
-        us = estimate(there, record.config).time_us
+        us = _as_compiled(there, record.config, record).time_us
         if not 0.0 < us < math.inf:
             return None
         octaves = lookup.apart(record, self.workload, self.target)
@@ -121,8 +122,7 @@ class Anchor:
             if key not in found and case.refusal(record.config) is None:
                 which = "this workload" if record.workload == self.workload else record.workload
                 source = f"the config measured for {which} on {record.device}"
-                expected = self._known(record.kernel, record.config, source)
-                found[key] = replace(expected, record=record)
+                found[key] = self._known(record.kernel, record.config, source, record)
         for name, default in self._defaults.items():
             key = name, identity(default.config)
             if key not in found and default.is_known_on(self.target.arch):
@@ -171,16 +171,19 @@ class Anchor:
         if not (changes := specialized(case, best.config)):
             return best
         config = {**best.config, **changes}
-        return replace(best, config=config, time_us=self._expected(best.kernel, config).time_us)
+        made = self._at_level(best.kernel, config, _as_compiled(case, config, best.record))
+        return replace(best, config=config, time_us=made.time_us)
 
     def expected(self, kernel: str, config: Config, resources: Resources | None = None) -> Expected:
         """Returns what a config of one of the kernels is expected to take.
 
-        `resources` are the compiler's, None before compiling.
+        `resources` are the compiler's, None before compiling: those of a record's config are known.
         """
-        expected = self._expected(kernel, config, resources)
-        known = self.known_by_key.get(expected.key)
-        return expected if known is None else replace(known, time_us=expected.time_us)
+        known = self.known_by_key.get((kernel, identity(config)))
+        if known and (resources is None or self._is_exact(known.record)):
+            return known
+        made = self._at_level(kernel, config, estimate(self.cases[kernel], config, resources))
+        return made if known is None else replace(known, time_us=made.time_us)
 
     @cached_property
     def known_by_key(self) -> dict[object, Expected]:
@@ -190,20 +193,29 @@ class Anchor:
             found.setdefault(best.key, best)
         return found
 
-    def _known(self, kernel: str, config: Config, source: str) -> Expected:
-        """Returns `_expected` for a config that is known to be good, as `source` says.
+    def _known(
+        self, kernel: str, config: Config, source: str, record: Record | None = None
+    ) -> Expected:
+        """Returns what a config takes that is known to be good, as `source` says.
+
+        One that was measured for this workload on this device takes the time of its record.
 
         If the level of its kernel is not known, it replaces one of another kernel only as a config
         that is not known does.
         """
         sure = KNOWN_SURE if math.isfinite(self.levels[kernel].sd) else SURE
-        made = self._expected(kernel, config)
-        return replace(made, own_sd=KNOWN_SD, source=source, sure=sure)
+        made = self._at_level(kernel, config, _as_compiled(self.cases[kernel], config, record))
+        if record is not None and self._is_exact(record):
+            made = replace(made, time_us=record.median_us)
+        return replace(made, own_sd=KNOWN_SD, source=source, sure=sure, record=record)
 
-    def _expected(
-        self, kernel: str, config: Config, resources: Resources | None = None
-    ) -> Expected:
-        made, level = estimate(self.cases[kernel], config, resources), self.levels[kernel]
+    def _is_exact(self, record: Record | None) -> bool:
+        """Whether a record was measured for this workload on this device."""
+        here = self.workload, self.target.device.name
+        return record is not None and (record.workload, record.device) == here
+
+    def _at_level(self, kernel: str, config: Config, made: Estimate) -> Expected:
+        level = self.levels[kernel]
         level_sd = min(level.sd, made.sd)  # that of a kernel without a record is infinite
         return Expected(kernel, config, level.factor * made.time_us, level_sd, made.comparison_sd)
 
@@ -223,6 +235,20 @@ def as_if_exact(record: Record, workload: Workload, target: Target) -> bool:
     same = replace(record.workload, dtype=workload.dtype) == workload
     device = None if record.device is None else _device(record, target.arch)
     return same and device is not None and device.sms == target.device.sms
+
+
+def _as_compiled(case: Case, config: Config, record: Record | None) -> Estimate:
+    """The estimate for a record's config with the resources that the compiler reported for it.
+
+    It is the one before compiling if there is no record, or its resources are missing or cannot be
+    right, as nothing could run with them.
+    """
+    compiled = None if record is None else record.resources
+    if compiled is not None and compiled.registers is not None:
+        made = estimate(case, config, compiled)
+        if math.isfinite(made.time_us):
+            return made
+    return estimate(case, config)
 
 
 def _on_its_device(case: Case, record: Record) -> Case | None:

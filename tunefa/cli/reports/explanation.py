@@ -52,7 +52,8 @@ class Explanation(Explained):
     prediction: Prediction
     """The cost model's time in each pipe."""
     estimate: Estimate
-    """The same, corrected by what the model has learned from measurements."""
+    """The same, corrected by what the model has learned from measurements; without a compiler, with
+    the registers to be expected of one."""
     against: AgainstKnown
     """The time that is expected, and the best known config beside it."""
 
@@ -124,7 +125,8 @@ def explain(
     """Explains a config; `trial` is the compiled config, or None.
 
     Where it was not compiled, or failed to, the space's lower bounds replace the compiler's
-    figures. `anchor` is what is known of the workload; None stands for the measured default alone.
+    figures, and the time is that with the registers to be expected of a compiler. `anchor` is what
+    is known of the workload; None stands for the measured default alone.
     """
     if anchor is None:
         anchor = Anchor.of([], case.workload, case.target, [case.kernel])
@@ -137,8 +139,8 @@ def explain(
         resources=used,
         tiling=tiling,
         prediction=gpu_model.predict(case.workload, gpu(case.arch), case.device, tiling, used),
-        estimate=estimate(case, config, used),
-        against=AgainstKnown.of(anchor, case, config, used),
+        estimate=estimate(case, config, resources),
+        against=AgainstKnown.of(anchor, case, config, resources),
     )
 
 
@@ -202,7 +204,10 @@ def _corrections(explanation: Explanation) -> str:
     model_us = explanation.estimate.time_us
     learned = model_us / explanation.prediction.time_us - 1
     level = explanation.time_us / model_us - 1
-    changes = {"what was learned from measurements": learned, "the nearest measured record": level}
+    lesson = "what was learned from measurements"
+    if not explanation.compiled:
+        lesson += " (with the registers to be expected)"
+    changes = {lesson: learned, "the nearest measured record": level}
     said = [f"{what} by {each:+.1%}" for what, each in changes.items() if abs(each) > _LEAST_CHANGE]
     return ", and ".join(said).replace(" by ", " changes that by ", 1)
 
