@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.anchors import CUDA, GLUON, H200, LONG, TRITON, anchor, record
 from tests.support.sample_records import measured, predicted
-from tunefa.costmodel.anchor import as_if_exact, specialized
+from tunefa.costmodel.anchor import as_if_exact
 from tunefa.costmodel.decision import KNOWN_SURE, SURE
 from tunefa.costmodel.estimate import estimate
+from tunefa.costmodel.specialize import specialized
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Resources

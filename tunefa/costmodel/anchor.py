@@ -18,10 +18,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from tunefa.costmodel.decision import KNOWN_SURE, SURE, Decision, Expected, decide
 from tunefa.costmodel.estimate import Estimate, estimate
+from tunefa.costmodel.specialize import specialized
 from tunefa.errors import TunefaError
 from tunefa.spec.arch import Arch, Device
 from tunefa.spec.default import Default
@@ -218,16 +218,6 @@ class Anchor:
         level = self.levels[kernel]
         level_sd = min(level.sd, made.sd)  # that of a kernel without a record is infinite
         return Expected(kernel, config, level.factor * made.time_us, level_sd, made.comparison_sd)
-
-
-def specialized(case: Case, config: Config) -> dict[str, Any]:
-    """Returns the parameters that a kernel's host side (`specialize`, if it has one) sets for the
-    case in a config that was found for another workload, and their values."""
-    specialize = getattr(case.kernel.module, "specialize", None)
-    changes = specialize(case.workload, config, case.device.sms) if specialize else {}
-    if not changes or case.refusal({**config, **changes}) is not None:
-        return {}
-    return dict(changes)
 
 
 def as_if_exact(record: Record, workload: Workload, target: Target) -> bool:

@@ -5,7 +5,7 @@ wave of CTAs, and a small problem needs tiles that fill the device. The cost mod
 not how well a kernel is written; a record knows that. So what is known to be good, records and
 measured defaults, is compared by the cost model's times, corrected by the records (see
 tunefa/costmodel/anchor.py). At last the kernel may change parameters for the number of tiles and
-SMs (`specialize`, see tunefa/compile/languages/cuda.py).
+SMs (see tunefa/costmodel/specialize.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tunefa.costmodel.anchor import Anchor, as_if_exact, specialized
+from tunefa.costmodel.anchor import Anchor, as_if_exact
 from tunefa.costmodel.decision import Expected, decide
+from tunefa.costmodel.specialize import specialized
 from tunefa.costmodel.version import model_version
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
