@@ -74,6 +74,33 @@ def test_what_may_turn_out_faster_is_compiled_the_largest_gain_first() -> None:
     assert strategy.ask() is None
 
 
+def test_where_the_compiler_disappoints_it_is_expected_to_go_on() -> None:
+    """Two standard deviations below 11 us are 9 us. Each config takes five more than expected."""
+    expected = [10.0, *[11.0] * 19]
+    _, strategy = made(expected, dict.fromkeys(range(1, 20), 9.0))
+    strategy.tell(took(0, 10.0))
+    asked = []
+    while (config := strategy.ask()) is not None:
+        asked.append(place(config))
+        strategy.tell(took(SMALL.index(config), 18.0))
+    assert 1 < len(asked) < 6
+    _, strategy = made(expected, dict.fromkeys(range(1, 20), 9.0))
+    strategy.tell(took(0, 10.0))
+    asked = []
+    while (config := strategy.ask()) is not None:
+        asked.append(place(config))
+        strategy.tell(took(SMALL.index(config), 11.0))
+    assert len(asked) == 19, "as expected, so each of the others may still gain"
+
+
+def test_where_the_compiler_surprises_well_nothing_takes_less_than_its_least_time() -> None:
+    _, strategy = made([10.0, 11.0, 11.0, 11.0], {1: 9.0, 2: 9.0, 3: 9.4})
+    strategy.tell(took(0, 10.0))
+    assert place(strategy.ask()) == 1
+    strategy.tell(took(1, 9.0))
+    assert strategy.ask() is None, "9.0 us is the least of 2, and no gain; 3 takes more"
+
+
 def test_one_binary_is_compiled_once() -> None:
     """Its siblings differ in what the host side reads: they fail with it, or gain as much."""
     _, strategy = made([10.0, 10.0, 12.0, 13.0], binaries=[0, 0, 1, 0])
