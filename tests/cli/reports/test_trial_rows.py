@@ -20,6 +20,7 @@ from tunefa.search.budget import Budget
 from tunefa.search.request import FinishedTrial, Request
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Target
+from tunefa.spec.trial import Trial
 from tunefa.spec.workload import Workload
 
 KERNEL = ("--kernel", "attention_fwd_triton")
@@ -84,6 +85,37 @@ def test_what_was_measured_is_told_apart(
         (us, None) for us in (300, 300, 301, 480, 700)
     ]
     assert "interval" not in run(*asked).stdout and "told apart" not in run(*asked).stdout
+
+
+def test_measured_configs_of_one_program_are_one_row(
+    run: Run, canned: Searching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A section of other heads is another launch, and a race may have timed only one of them."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(targets, "seen", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 10**11)])
+
+    def timed(us: float, code: str, **changes: int) -> Trial:
+        own = trial(us, **changes)
+        assert own.resources is not None
+        return replace(own, samples_us=(us,), resources=replace(own.resources, code=code))
+
+    finished = [
+        timed(300.0, "a"),
+        timed(300.0, "a", L2_SECTION_HEADS=4),
+        timed(302.0, "a", num_stages=3),
+        timed(303.0, "b", num_stages=4),
+        timed(304.0, "b", num_stages=5),
+    ]
+    canned(record=measured(config=CONFIG), finished=finished)
+    asked = ("search", "--seqlen", "4096", *KERNEL)
+    said = json.loads(run(*asked, "--json").stdout)["top"]
+    assert [(row["median_us"], row["group"] and row["group"]["size"]) for row in said] == [
+        (300.0, 2), (300.0, None), (303.0, 2),
+    ]  # fmt: skip
+    assert said[0]["group"]["error"] == 0.0
+    out = run(*asked).stdout
+    assert "2 configs that compile to one program: num_stages 2, 3" in out
+    assert "told apart" not in out
 
 
 def test_the_default_has_a_row(

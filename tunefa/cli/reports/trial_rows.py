@@ -1,7 +1,8 @@
 """The rows of the table of a search's best trials: configs that can be told apart.
 
 A prediction is never exact, and two configs whose predicted times differ by less than the error of
-the comparison cannot be told apart. Such configs are one row, which says in what they differ.
+the comparison cannot be told apart. Such configs are one row, which says in what they differ. So
+are measured configs that are one program: a search times them once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from tunefa.cli.reports import text
 from tunefa.costmodel import gpu as gpu_model
+from tunefa.costmodel.before_compiling import order_parameters
 from tunefa.costmodel.decision import SURE
 from tunefa.costmodel.estimate import estimate
 from tunefa.costmodel.ranking import rank_us
@@ -35,7 +37,7 @@ class Row:
 
     request: Request
     members: tuple[FinishedTrial, ...]
-    """One trial; several where the model cannot tell them apart. The first stands for all."""
+    """One trial; several where they cannot be told apart. The first stands for all."""
 
     @property
     def first(self) -> FinishedTrial:
@@ -100,9 +102,27 @@ class Row:
         return math.expm1(SURE * sd)
 
     def is_apart(self, other: FinishedTrial) -> bool:
-        """Whether the model can tell another trial, which is not faster, from the first."""
+        """Whether another trial, which is not faster, can be told from the first: a predicted one
+        by the model, a measured one as another program."""
+        if self.is_measured:
+            code = self._program(self.first)
+            return code is None or code != self._program(other)
         ratio = rank_us(other.trial) / rank_us(self.first.trial)
         return ratio > 1 + self.comparison_error(other)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the times come from a device."""
+        return self.request.objective in ("measured", "replayed")
+
+    def _program(self, each: FinishedTrial) -> tuple[object, ...] | None:
+        """Equal for trials of one machine code that run its tiles in one order; None where the code
+        is not known."""
+        code = each.trial.resources.code if each.trial.resources else None
+        if code is None or each.kernel != self.first.kernel:
+            return None
+        sections = order_parameters(self.case.kernel.space)
+        return code, *(each.trial.config[name] for name in sections)
 
     @property
     def differ(self) -> dict[str, list[Any]]:
@@ -143,7 +163,7 @@ class Row:
         ]
         return {
             "size": len(self.members),
-            "error": self.comparison_error(),
+            "error": 0.0 if self.is_measured else self.comparison_error(),
             "differ": self.differ,
             "configs": configs,
         }
@@ -184,16 +204,17 @@ class Row:
         kernels = f" of {text.listed(differ.pop(_KERNEL))}" if _KERNEL in differ else ""
         values = "; ".join(f"{name} {', '.join(map(str, each))}" for name, each in differ.items())
         said = f"{len(self.members)} configs{kernels}{times} that the model cannot tell apart"
+        if self.is_measured:
+            said = f"{len(self.members)} configs that compile to one program"
         return f"{said}{with_them}" + (f": {values}" if values else "")
 
 
 def rows(result: Result) -> list[Row]:
-    """The rows of the best trials. Where nothing was measured, a trial is in the row of the first
-    better one from which the model cannot tell it."""
+    """The rows of the best trials. A trial is in the row of the first better one from which it
+    cannot be told."""
     request, made = result.request, list[Row]()
-    measured = request.objective in ("measured", "replayed")
     for finished in result.top(len(result.finished)):
-        alike = () if measured else (row for row in made if not row.is_apart(finished))
+        alike = (row for row in made if not row.is_apart(finished))
         if (row := next(iter(alike), None)) is not None:
             made[made.index(row)] = replace(row, members=(*row.members, finished))
         else:
