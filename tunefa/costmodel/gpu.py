@@ -264,16 +264,22 @@ def _steps_of_busiest_sm(cut: Cut, device: Device, blocks: int) -> float:
     return float(max(tiles * cut.steps_per_tile, even))
 
 
+def l2_misses(workload: Workload, device: Device, tiling: Tiling) -> float:
+    """Returns the share of the reads of K and V, beyond the first, that the L2 does not serve.
+
+    The heads of an L2 section share the cache. If their K and V do not fit, they are read again.
+    """
+    row = (workload.head_dim + workload.head_dim_v) * DTYPES[workload.dtype]
+    heads = min(tiling.l2_section_heads, workload.batch * workload.heads)
+    resident = heads * workload.seqlen_k * row
+    return max(0.0, 1.0 - device.l2_bytes / (2.0 * resident)) if resident else 0.0
+
+
 def _memory_us(workload: Workload, device: Device, tiling: Tiling, cut: Cut) -> tuple[float, float]:
     """Returns (us of L2 traffic, us of device memory traffic)."""
     size = DTYPES[workload.dtype]
     row = (workload.head_dim + workload.head_dim_v) * size
     streamed = cut.tiles * cut.steps_per_tile * tiling.block_n * row
-    # The heads of an L2 section share the cache. If their K and V do not fit, they are read again.
-    resident = (
-        min(tiling.l2_section_heads, workload.batch * workload.heads) * workload.seqlen_k * row
-    )
-    misses = max(0.0, 1.0 - device.l2_bytes / (2.0 * resident)) if resident else 0.0
-    device_bytes = workload.io_bytes + misses * streamed
+    device_bytes = workload.io_bytes + l2_misses(workload, device, tiling) * streamed
     l2_bytes_per_us = device.l2_bytes_per_clock * device.boost_mhz
     return streamed / l2_bytes_per_us, device_bytes / device.hbm_bytes_per_s * 1e6
