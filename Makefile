@@ -49,7 +49,7 @@ bytecode: $(READY)
 
 test-ascend: $(READY) ## of these the ones with Huawei's real compiler
 	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/tunefa ascend setup
-	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest tests/compile/ascend tests/kernels/test_ascend.py tests/kernels/test_ascend_lowered.py tests/search/test_run_ascend.py tests/compile/languages/test_ascend.py tests/cli/test_bench.py tests/cli/reports/test_npu_explanation.py
+	TUNEFA_HOME=$(ASCEND) $(VENV)/bin/python -m pytest tests/compile/ascend tests/kernels/test_ascend.py tests/kernels/test_ascend_lowered.py tests/search/test_run_ascend.py tests/compile/languages/test_ascend.py tests/experiments/test_npu_tiles.py tests/cli/reports/test_npu_explanation.py
 
 test-attacks: $(READY) ## attack it on purpose: random kills, damaged files; takes minutes
 	$(VENV)/bin/python -m pytest -m "attack or not attack" tests/attacks

@@ -10,8 +10,8 @@ import click
 from tunefa.cli.bench_experiment import ALL, command_of
 from tunefa.errors import unknown
 
-COMPARE, TILES = "compare", "tiles"
-_OWN = {COMPARE: "tunefa.cli.bench_compare", TILES: "tunefa.cli.bench_tiles"}
+COMPARE, PROFILE = "compare", "profile"
+_OWN = {COMPARE: "tunefa.cli.bench_compare", PROFILE: "tunefa.cli.bench_profile"}
 """Commands with options of their own, and their modules. All others are experiments."""
 
 

@@ -69,6 +69,11 @@ class Selection:
         ]
 
     @property
+    def workloads(self) -> list[Workload]:
+        """All workloads, without a look for the chip. Raises what `each` raises."""
+        return list(self._workloads())
+
+    @property
     def workload(self) -> Workload:
         """The workload, defaults included; of several the first. Raises what `each` raises."""
         return next(iter(self._workloads()))

@@ -25,6 +25,7 @@ from tunefa.errors import TunefaError
 
 LIMIT_S = 300.0
 """The longest that one command may run under ncu."""
+_CSV = ("--csv", "--page", "raw", "--print-units", "base")
 _KERNEL = "Kernel Name"
 _BYTES = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
 _TIMES_NS = {
@@ -121,17 +122,23 @@ def read(command: Sequence[str], metrics: Sequence[str]) -> Report:
 
 def printed(command: Sequence[str], metrics: Sequence[str]) -> str:
     """Returns what ncu prints of these counters, as text. Raises what `read` raises."""
-    words = ("--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics))
-    return _run(command, words)
+    return _run(command, (*_CSV, "--metrics", ",".join(metrics)))
 
 
-def record(command: Sequence[str], path: Path) -> None:
-    """Runs a command under ncu and writes all that ncu can read to a report, `path`, which Nsight
-    Compute opens. Raises what `read` raises."""
-    words = ("--set", "full", "--force-overwrite", "--export", str(path))
+def record(command: Sequence[str], path: Path, metrics: Sequence[str] = ()) -> None:
+    """Runs a command under ncu and writes all that ncu knows to read, and these counters, to a
+    report, `path`, which Nsight Compute opens. Raises what `read` raises."""
+    words = ["--set", "full", "--force-overwrite", "--export", str(path)]
+    words += ["--metrics", ",".join(metrics)] if metrics else []
     _require_success(_run(command, words))
     if not path.is_file():
         raise TunefaError(f"ncu has written no {path}: look at the folder's rights")
+
+
+def imported(path: Path) -> Report:
+    """Returns the counters in a report that `record` wrote. Raises TunefaError for another file."""
+    words = [tool(), "--import", str(path), *_CSV]
+    return Report(parse(_said(words).stdout))
 
 
 def parse(text: str) -> list[Launch]:
@@ -188,18 +195,7 @@ def _run(command: Sequence[str], options: Sequence[str]) -> str:
         words = [tool(), "--profile-from-start", "off", "--clock-control", "none", "--nvtx",
                  "--target-processes", "application-only", "--log-file", str(log),
                  *options, *command]  # fmt: skip
-        try:
-            # The separators of numbers are those of the locale.
-            done = subprocess.run(
-                words, env={**os.environ, "LC_ALL": "C.UTF-8"}, capture_output=True, text=True,
-                errors="replace", timeout=LIMIT_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise TunefaError(
-                f"ncu took over {LIMIT_S:.0f} s, and was stopped: name a smaller workload"
-            ) from error
-        except OSError as error:
-            raise TunefaError(f"{words[0]} cannot be started: {error.strerror}") from error
+        done = _said(words)
         said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if done.returncode:
         # ncu's own reasons come before the command's, which often fails because of them.
@@ -208,6 +204,22 @@ def _run(command: Sequence[str], options: Sequence[str]) -> str:
             why = _first_complaint(said) or _last_line(done.stderr) or _last_line(done.stdout)
             raise TunefaError(f"the call failed under ncu: {why or f'exit {done.returncode}'}")
     return said
+
+
+def _said(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs ncu. Raises TunefaError if it cannot be started, or takes over LIMIT_S."""
+    try:
+        # The separators of numbers are those of the locale.
+        return subprocess.run(
+            words, env={**os.environ, "LC_ALL": "C.UTF-8"}, capture_output=True, text=True,
+            errors="replace", timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise TunefaError(
+            f"ncu took over {LIMIT_S:.0f} s, and was stopped: name a smaller workload"
+        ) from error
+    except OSError as error:
+        raise TunefaError(f"{words[0]} cannot be started: {error.strerror}") from error
 
 
 def _require_success(text: str) -> None:
