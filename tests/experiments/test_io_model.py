@@ -24,7 +24,7 @@ ROWS = 4 * 32 * 2048 * 64 * 2
 """The bytes of Q, of K, of V or of the output."""
 
 
-def test_operators_move_the_scores_seven_times() -> None:
+def test_operators_write_three_matrices_and_read_three() -> None:
     found = io_model.standard(CAUSAL, H200.device)
     mask = 2048 * 2048
     assert found.written_bytes == 3 * SCORES + ROWS  # Q K^T, mask, softmax; output
