@@ -28,9 +28,16 @@ def test_the_trace_and_the_table(run: Run, tmp_path: Path) -> None:
 
 
 def test_json(run: Run, tmp_path: Path) -> None:
-    asked = ("bench", "profile", "-w", WORKLOAD, "--peer", "operators", "--json")
+    asked = ("bench", "profile", "-w", WORKLOAD, "--peers", "operators", "--json")
     (found,) = json.loads(run(*asked, "--out", str(tmp_path)).stdout)["profiles"]
     assert {row["contestant"] for row in found["rows"]} == {"tunefa", "operators"}
+
+
+def test_an_option_of_the_group(run: Run, tmp_path: Path) -> None:
+    done = run("bench", "-w", WORKLOAD, "--profile", "torch", "--out", str(tmp_path))
+    assert "https://ui.perfetto.dev" in done.stdout
+    asked = ("bench", "--profile=ncu", "-w", WORKLOAD, "--arch", "h200")
+    assert "a profile needs the chip itself" in run(*asked, code=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,7 @@ def test_json(run: Run, tmp_path: Path) -> None:
         (("-w", WORKLOAD, "--with", "ncu"), 1, "Nsight Compute is missing"),
         (("-w", WORKLOAD, "--with", "proton"), 1, "PyTorch sees no GPU here"),
         (("-w", WORKLOAD, "--arch", "h200"), 1, "a profile needs the chip itself"),
-        (("-w", WORKLOAD, "--peer", "fa9"), 1, "unknown peer 'fa9'"),
+        (("-w", WORKLOAD, "--peers", "operators,fa9"), 1, "unknown peer 'fa9'"),
         (("-w", WORKLOAD, "--with", "nsys"), 2, "nsys"),
         ((), 2, "no workload"),
     ],

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from tests.support.pictures import drawn
+from tunefa.experiments import here, tile_grid
 from tunefa.experiments.document import MEASURED, Document, Row
 from tunefa.experiments.tiles import EXPERIMENT
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
 
 COMMON: Row = {
     "workload": "b1_h32_kv8_q8192_d64_fp16_full",
@@ -87,3 +90,19 @@ def test_several_workloads_have_tables_and_two_have_maps(tmp_path: Path) -> None
     found = Document("tiles", MEASURED, "sm80", "A100", rows)
     assert len(EXPERIMENT.tables(found)) == 6
     drawn(EXPERIMENT, found, tmp_path / "a.png")
+
+
+def test_measured_tiles_are_those_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunefa.measure.contest import Settings
+    from tunefa.measure.measured import MeasuredInGraph
+
+    asked = []
+
+    def cells(case: Case, objective: object) -> list[Row]:
+        asked.append((str(case.target), case.kernel.name, objective))
+        return []
+
+    monkeypatch.setattr(here, "target", lambda: Target.named("h200"))
+    monkeypatch.setattr(tile_grid, "cells", cells)
+    EXPERIMENT.measured(Workload.parse("q1024_d128"), Settings(mode="graph"))
+    assert asked == [("NVIDIA H200 (sm90)", "attention_fwd_triton", MeasuredInGraph)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 
 from tests.support.pictures import drawn
 from tunefa.errors import TunefaError
-from tunefa.experiments import traffic
+from tunefa.experiments import here, traffic
 from tunefa.experiments.document import MEASURED, Document, Row
 from tunefa.experiments.traffic import EXPERIMENT
+from tunefa.measure import counters
 from tunefa.measure.counters import Launch, Report
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
@@ -85,3 +87,20 @@ def test_by_the_model_most_of_the_traffic_is_saved() -> None:
     assert standard["model_bytes"] == standard["read_bytes"] + standard["written_bytes"]
     least = Workload.parse(WORKLOAD).io_bytes
     assert least <= own["model_bytes"] < 0.05 * standard["model_bytes"]
+
+
+def test_what_ncu_cannot_read_is_modelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunefa.measure.contest import Settings
+
+    def read(command: list[str], metrics: Sequence[str]) -> Report:
+        assert command[-1] == "5" and tuple(metrics) == traffic.METRICS
+        if "operators" in command:
+            raise TunefaError("no rights")
+        return Report([Launch("attention", dict.fromkeys(metrics, 50e6))])
+
+    monkeypatch.setattr(counters, "read", read)
+    monkeypatch.setattr(here, "target", lambda: Target.named("h200"))
+    standard, own = EXPERIMENT.measured(Workload.parse(WORKLOAD), Settings(seed=5))
+    assert (standard["source"], standard["why_model"]) == ("model", "no rights")
+    assert own["source"] == "ncu" and own["read_bytes"] == 50e6 and "why_model" not in own
+    assert own["model_bytes"] > 100e6, "the model's figure stays beside the counted one"

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from tests.support.pictures import drawn
-from tunefa.experiments import utilization
-from tunefa.experiments.document import MODELLED, Document, Row
+from tunefa.errors import TunefaError
+from tunefa.experiments import here, utilization
+from tunefa.experiments.document import MEASURED, MODELLED, Document, Row
 from tunefa.experiments.utilization import EXPERIMENT, METRICS, POINTS
+from tunefa.measure import counters
 from tunefa.measure.counters import Launch, Report
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
@@ -88,3 +90,44 @@ def test_modelled_shares_are_shares(chip: str) -> None:
     assert shares and all(0 <= share <= 1 for share in shares)
     # Useful FLOPs at the peak take no longer than the tensor cores are busy.
     assert row["flops"] / row["time_us"] / 1e6 <= row["peak_tflops"] * row["tensor_share"] * 1.001
+
+
+@pytest.mark.parametrize("has_counters", [True, False])
+def test_measured_shares(has_counters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunefa.measure import contest
+    from tunefa.measure.contest import Contest, Score, Settings
+
+    workload = Workload.parse(POINTS[0])
+    score = Score((400.0, 500.0, 600.0), 1e-4, 1e-3, True)
+    timed = Contest(workload, "graph", {"tunefa": score})
+    monkeypatch.setattr(contest, "run", lambda *_: timed)
+    monkeypatch.setattr(here, "target", lambda: Target.named("h200"))
+
+    def read(command: list[str], metrics: list[str]) -> Report:
+        if not has_counters:
+            raise TunefaError("no rights")
+        return Report([Launch("attention", dict.fromkeys(metrics, 40.0))])
+
+    monkeypatch.setattr(counters, "read", read)
+    (row,) = EXPERIMENT.measured(workload, Settings())
+    assert row["time_us"] == 500.0
+    found = Document("utilization", MEASURED, "sm90", "NVIDIA H200", [row])
+    said = " ".join(EXPERIMENT.tables(found)[0].remarks)
+    if has_counters:
+        assert row["tensor_share"] == 0.4 and "Counted by ncu" in said
+    else:
+        reached = row["flops"] / 500.0 / 1e6
+        assert row["tensor_share"] == pytest.approx(reached / row["peak_tflops"])
+        assert row["source"] == "time" and "there are no counters: no rights." in said
+
+
+def test_a_call_that_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunefa.measure import contest
+    from tunefa.measure.contest import Contest, Settings
+
+    workload = Workload.parse(POINTS[0])
+    lost = Contest(workload, "graph", {}, {"tunefa": "it is wrong"})
+    monkeypatch.setattr(contest, "run", lambda *_: lost)
+    monkeypatch.setattr(here, "target", lambda: Target.named("h200"))
+    with pytest.raises(TunefaError, match="tunefa was not timed: it is wrong"):
+        EXPERIMENT.measured(workload, Settings())

@@ -1,7 +1,8 @@
 """tunefa/measure/counters.py: ncu's tables, its failures, and the processes that it runs.
 
-The tables are composed after Nsight Compute's documentation (tests/support/ncu_output.py). The
-program that stands for ncu is a script that prints such a table; it is not ncu.
+The tables are composed after Nsight Compute's documentation (tests/support/ncu_output.py); those in
+tests/fixtures/ncu/, if there are any, are recordings. The program that stands for ncu is a script
+that prints such a table; it is not ncu.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ncu_output import AFTER, BEFORE, METRICS, SOFTMAX, launch, table
+from tests.support.tree import TREE
 from tunefa.errors import TunefaError
 from tunefa.measure import counters
 from tunefa.measure.counters import Launch, Report
@@ -168,3 +170,30 @@ def test_a_report_that_is_not_written(tmp_path: Path, monkeypatch: pytest.Monkey
     fake_ncu(tmp_path, monkeypatch, "pass\n")
     with pytest.raises(TunefaError, match="ncu has written no"):
         counters.record(["true"], tmp_path / "missing.ncu-rep")
+
+
+def test_reports_are_imported_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = table([launch("a", "1", "2", "3", "4")])
+    path = tmp_path / "ncu"
+    asked = "assert sys.argv[1:3] == ['--import', 'x.ncu-rep']"
+    path.write_text(f"#!{sys.executable}\nimport sys\n{asked}\nprint({shown!r})\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (found,) = counters.imported(Path("x.ncu-rep")).launches
+    assert found.values[TIME] == 3.0
+
+
+RECORDED = sorted((TREE / "tests" / "fixtures" / "ncu").glob("*.csv"))
+
+
+@pytest.mark.skipif(
+    not RECORDED, reason="nothing was recorded yet, see tests/support/ncu_output.py"
+)
+def test_what_ncu_really_printed() -> None:
+    for path in RECORDED:
+        launches = counters.parse(path.read_text(encoding="utf-8"))
+        assert len(launches) >= 3, "products and softmax"
+        for each in launches:
+            known = [each.values[name] for name in (READ, WRITE, HITS)]
+            assert all(value is not None and value >= 0 for value in known), each
+            assert 100 < (each.values[TIME] or 0) < 1e9, "nanoseconds"

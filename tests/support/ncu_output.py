@@ -1,8 +1,8 @@
 """What Nsight Compute prints with --csv --page raw --print-units base, composed line by line.
 
 This is no recording: it follows Nsight Compute's documentation of these options. Where a machine
-has a GPU and counters, `python -m tests.support.ncu_output FILE` writes what ncu really prints to
-FILE, for tests/fixtures/ncu/.
+has a GPU and counters, `python -m tests.support.ncu_output tests/fixtures/ncu/NAME.csv` records
+what ncu really prints, and tests/measure/test_counters.py then reads it.
 """
 
 from __future__ import annotations
@@ -56,5 +56,7 @@ if __name__ == "__main__":
     from tunefa.measure import counters
     from tunefa.spec.workload import Workload
 
+    target = Path(sys.argv[1])
+    target.parent.mkdir(parents=True, exist_ok=True)
     asked = profiled.command(Workload.parse("b1_h4_q512_d64_fp16_causal"), "operators")
-    Path(sys.argv[1]).write_text(counters.printed(asked, list(METRICS)), encoding="utf-8")
+    target.write_text(counters.printed(asked, list(METRICS)), encoding="utf-8")

@@ -43,7 +43,8 @@ class _Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
-            args = [COMPARE, *args]
+            profiles = any(word.partition("=")[0] == "--profile" for word in args)
+            args = [PROFILE if profiles else COMPARE, *args]
         return super().parse_args(ctx, args)
 
 
@@ -51,7 +52,8 @@ class _Group(click.Group):
 def command(**_: Any) -> None:
     """Compare tunefa with other libraries, and answer questions about attention.
 
-    `tunefa bench --seqlen 8192` is `tunefa bench compare --seqlen 8192`. An experiment measures on
+    `tunefa bench --seqlen 8192` is `tunefa bench compare --seqlen 8192`; with --profile it is
+    `tunefa bench profile`. An experiment measures on
     this machine's GPU; for a chip that --arch names it is modelled. With --json, a command prints
     one JSON document; with --from it shows an earlier one.
     """

@@ -23,23 +23,22 @@ TOOLS = ("proton", "torch", "ncu")
 
 @click.command("profile")
 @workload_options
-@click.option("--with", "tool", type=click.Choice(TOOLS), default="torch", show_default=True,
+@click.option("--with", "--profile", "tool", type=click.Choice(TOOLS), default="torch",
+              show_default=True,
               help="Triton's Proton, PyTorch's profiler, or Nsight Compute.")  # fmt: skip
-@click.option("--peer", "peers", multiple=True, metavar="NAME",
-              help="Another library's attention to profile as well, such as operators or sdpa; may "
-                   "be repeated.")  # fmt: skip
+@click.option("--peers", metavar="NAMES", default="", help=(
+    "Attention of other libraries to profile as well, separated by commas, such as "
+    "operators,sdpa."))  # fmt: skip
 @click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
               default=Path("profile"), show_default=True,
               help="Folder of the profiler's files.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def command(
-    selection: Selection, tool: str, peers: tuple[str, ...], folder: Path, as_json: bool
-) -> None:
+def command(selection: Selection, tool: str, peers: str, folder: Path, as_json: bool) -> None:
     """Profile one call of tunefa: which kernels it runs, and what limits them.
 
-    The call is warmed up, and made once in a range with tunefa's name. torch writes a trace for
-    Perfetto, proton a hatchet file, and ncu a report of Nsight Compute with the ten figures that
-    matter to attention.
+    `tunefa bench --profile ncu` is `tunefa bench profile --with ncu`. The call is warmed up, and
+    made once in a range with tunefa's name. torch writes a trace for Perfetto, proton a hatchet
+    file, and ncu a report of Nsight Compute with the ten figures that matter to attention.
 
     torch also profiles the CPU, where there is no GPU. The others need a GPU, and ncu needs the
     right to read its counters.
@@ -49,7 +48,8 @@ def command(
             f"{selection.target} is not in this machine, and a profile needs the chip itself: "
             "leave out --arch and --device"
         )
-    profiles = profiled(tool, selection.workloads, peers, folder)
+    names = list(dict.fromkeys(name.strip() for name in peers.split(",") if name.strip()))
+    profiles = profiled(tool, selection.workloads, names, folder)
     if as_json:
         text.emit_json({"profiles": [profile.to_data() for profile in profiles]})
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +58,9 @@ def sides_of(space: Space) -> tuple[str, str] | None:
     return next((pair for pair in SIDES if names.issuperset(pair)), None)
 
 
+MakeObjective = Callable[[Case], AbstractContextManager[Predicted]]
+
+
 @dataclass
 class _Cell:
     """One tile: the configs that stand for it, the best first, or one trial that is no success."""
@@ -73,12 +76,12 @@ class _Cell:
         return min(ran, key=rank_us) if ran else self.trials[0]
 
 
-def cells(case: Case, objective: AbstractContextManager[Predicted] | None) -> list[Row]:
+def cells(case: Case, objective: MakeObjective | None) -> list[Row]:
     """Returns a row for each cell, with figures of an objective, `Predicted` or `Measured`; with
     lower bounds and the model's time alone for None."""
     found = [_cell(case, *pair, configs) for pair, configs in _grid(case).items()]
     if objective is not None:
-        with objective as judge:
+        with objective(case) as judge:
             _judge(found, judge)
     return [_row(case, cell) for cell in found]
 

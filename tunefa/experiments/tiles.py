@@ -31,16 +31,16 @@ _EMPTY = "#f4f4f4"
 def measured(workload: Workload, settings: Settings) -> list[Row]:
     """Checks and times the best config of each tile on this machine's GPU, one after the other.
 
-    The time is the median of a few launches with a cold L2, in eager mode, without a race.
+    The time is the median of a few launches with a cold L2, without a race.
     """
     from tunefa.experiments import here
-    from tunefa.measure.measured import Measured
+    from tunefa.measure.measured import gpu_objective
 
     target = here.target()
     if isinstance(target.arch, NpuArch):
         return npu_tiles.rows(workload, target)
     case = tile_grid.case_of(workload, target)
-    return tile_grid.cells(case, Measured(case))
+    return tile_grid.cells(case, gpu_objective(settings.mode))
 
 
 def modelled(workload: Workload, target: Target) -> list[Row]:
@@ -49,7 +49,7 @@ def modelled(workload: Workload, target: Target) -> list[Row]:
         return npu_tiles.rows(workload, target)
     case = tile_grid.case_of(workload, target)
     can_compile = tile_grid.without_compiler(case) is None
-    return tile_grid.cells(case, Predicted(case) if can_compile else None)
+    return tile_grid.cells(case, Predicted if can_compile else None)
 
 
 def tables(document: Document) -> list[Table]:
