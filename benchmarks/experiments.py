@@ -19,8 +19,8 @@ _INTRODUCTION = """# Experiments
 Questions about attention, each answered by one command, such as `tunefa bench scaling`. It prints a
 table and, with `--out DIR`, writes the figures as JSON and a plot as PNG. On a machine with a GPU
 the figures are measured; for another chip (`--arch`) they come from a model and say so. `--from
-FILE` shows earlier results anywhere. `make bench` runs all of them. `tunefa bench profile` shows the
-kernels of one call, by Triton's Proton, PyTorch's profiler or Nsight Compute.
+FILE` shows earlier results anywhere. `make bench` runs all of them. `tunefa bench profile` shows
+the kernels of one call, by Triton's Proton, PyTorch's profiler or Nsight Compute.
 
 Figures of write-ups stand beside ours, with a sentence on why they differ. This page is made from
 the JSON files in [experiments/](experiments) by `python -m benchmarks.experiments`.

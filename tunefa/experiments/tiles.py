@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
     from tunefa.measure.contest import Settings
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_MOST_REASON = 110
+_MOST_REASON, _MOST_COLUMNS = 110, 3
 _MOST_MAPS, _WRAPPED = 2, 70
 _EMPTY = "#f4f4f4"
 
@@ -111,20 +111,19 @@ def _cell(row: Row | None, letters: dict[str, str]) -> str:
 
 
 def _fitting(name: str, rows: list[Row]) -> Table:
+    """What fits, with the parameters that differ: in columns where they are few, else as words."""
     varied = _varied(rows)
-    head = ("tile", "us", "smem\nB", "registers", "spilled\nB", *varied)
-    lines = [
-        [
-            f"{row['block_m']} x {row['block_n']}",
-            number(row["time_us"], 1),
-            _need(row, "smem_bytes"),
-            _need(row, "registers"),
-            number(row["spill_bytes"]),
-            *(str(row["config"][name]) for name in varied),
-        ]
-        for row in _fits(rows)
-    ]
-    return Table(f"{name}: what fits", head, lines, words=frozenset({"tile"}))
+    columns = varied if len(varied) <= _MOST_COLUMNS else ["parameters"]
+    head = ("tile", "us", "smem\nB", "registers", "spilled\nB", *columns)
+    lines = []
+    for row in _fits(rows):
+        chosen = [str(row["config"][name]) for name in varied]
+        if columns is not varied:
+            chosen = [" ".join(f"{k}={v}" for k, v in zip(varied, chosen, strict=True))]
+        needs = _need(row, "smem_bytes"), _need(row, "registers"), number(row["spill_bytes"])
+        tile = f"{row['block_m']} x {row['block_n']}"
+        lines.append([tile, number(row["time_us"], 1), *needs, *chosen])
+    return Table(f"{name}: what fits", head, lines, words=frozenset({"tile", "parameters"}))
 
 
 def _need(row: Row, name: str) -> str:

@@ -200,7 +200,8 @@ def _rows(document: Document) -> list[Row]:
 def _short(row: Row) -> str:
     workload = Workload.parse(row["workload"])
     lengths = f"{workload.seqlen_q:,} x {workload.seqlen_k:,}"
-    return f"{lengths} D {workload.head_dim} {'causal' if workload.causal else 'full'}"
+    mask = "full" if workload.band == (None, None) else "causal" if workload.causal else "window"
+    return f"{lengths} D {workload.head_dim} {mask}{' packed' if workload.varlen else ''}"
 
 
 def _is_rectangular(row: Row) -> bool:
