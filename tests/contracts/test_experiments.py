@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from tests.support.pictures import drawn, empty, pixels
 from tunefa.errors import TunefaError
 from tunefa.experiments import experiment as experiments
-from tunefa.experiments import figure
+from tunefa.experiments import figure, tile_grid
 from tunefa.experiments import run as runs
 from tunefa.experiments.document import Document
 from tunefa.experiments.experiment import Experiment
@@ -25,6 +26,13 @@ NAMES = experiments.names()
 KNOWN = pytest.mark.parametrize("name", NAMES)
 
 
+@pytest.fixture(autouse=True)
+def few_compilations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiles one tile only: all of them take half a minute."""
+    monkeypatch.setattr(tile_grid, "MOST_COMPILED", 1)
+
+
+@functools.cache
 def modelled(experiment: Experiment, chip: str = "h200", points: int = 2) -> Document:
     """The results of an experiment's first points for a chip."""
     workloads = [Workload.parse(point) for point in experiment.points[:points]]

@@ -9,7 +9,7 @@ import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tunefa.experiments import figure, npu_tiles, tile_grid
+from tunefa.experiments import figure, npu_tiles, rivals, tile_grid
 from tunefa.experiments.document import Document, Row
 from tunefa.experiments.experiment import Experiment
 from tunefa.experiments.table import NO_VALUE, Table, number
@@ -55,8 +55,11 @@ def modelled(workload: Workload, target: Target) -> list[Row]:
 def tables(document: Document) -> list[Table]:
     """For each workload the times, and the resources of the tiles that fit, the fastest first."""
     made = [table for rows in _groups(document) for table in _tables(rows)]
-    squares = npu_tiles.of(document)
-    return [*made, *npu_tiles.tables(squares)] if squares else made
+    made += npu_tiles.tables(npu_tiles.of(document))
+    if made:
+        last = [*made[-1].remarks, *rivals.failed(document.rows)]
+        made[-1] = replace(made[-1], remarks=last)
+    return made
 
 
 def draw(document: Document, canvas: Any) -> None:

@@ -6,10 +6,11 @@ else from the IO model; each row says which.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tunefa.errors import TunefaError
-from tunefa.experiments import figure, io_model, modelled, profiled
+from tunefa.experiments import figure, io_model, modelled, profiled, rivals
 from tunefa.experiments.document import Document, Row
 from tunefa.experiments.experiment import Experiment
 from tunefa.experiments.io_model import Traffic
@@ -120,6 +121,9 @@ def tables(document: Document) -> list[Table]:
         made.append(
             Table(title(Workload.parse(workload)), head, lines, said, frozenset({"", "source"}))
         )
+    if made:
+        last = [*made[-1].remarks, *rivals.failed(document.rows)]
+        made[-1] = replace(made[-1], remarks=last)
     return made
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tunefa.costmodel import gpu as gpu_model
 from tunefa.costmodel.roofline import EXP2, HBM, TENSOR, roofline
 from tunefa.errors import TunefaError
-from tunefa.experiments import figure, modelled, profiled
+from tunefa.experiments import figure, modelled, profiled, rivals
 from tunefa.experiments.document import Document, Row
 from tunefa.experiments.experiment import Experiment
 from tunefa.experiments.table import Table, number, percent, times
@@ -151,6 +151,7 @@ def _steps(document: Document) -> Table:
             ]
         )
     said = [*(_spelled_out(row) for row in _rows(document) if _is_rectangular(row)), _COUNTED]
+    said += rivals.failed(document.rows)
     return Table("The FLOPs, step by step", head, lines, said, frozenset({"workload"}))
 
 
