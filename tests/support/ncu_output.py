@@ -52,6 +52,7 @@ def table(launches: Sequence[Sequence[str]], units: Sequence[str] | None = None)
 
 
 if __name__ == "__main__":
+    from tunefa.errors import TunefaError
     from tunefa.experiments import profiled
     from tunefa.measure import counters
     from tunefa.spec.workload import Workload
@@ -59,4 +60,7 @@ if __name__ == "__main__":
     target = Path(sys.argv[1])
     target.parent.mkdir(parents=True, exist_ok=True)
     asked = profiled.command(Workload.parse("b1_h4_q512_d64_fp16_causal"), "operators")
-    target.write_text(counters.printed(asked, list(METRICS)), encoding="utf-8")
+    try:
+        target.write_text(counters.printed(asked, list(METRICS)), encoding="utf-8")
+    except TunefaError as error:
+        sys.exit(str(error))

@@ -53,9 +53,11 @@ def command(**_: Any) -> None:
     """Compare tunefa with other libraries, and answer questions about attention.
 
     `tunefa bench --seqlen 8192` is `tunefa bench compare --seqlen 8192`; with --profile it is
-    `tunefa bench profile`. An experiment measures on
-    this machine's GPU; for a chip that --arch names it is modelled. With --json, a command prints
-    one JSON document; with --from it shows an earlier one.
+    `tunefa bench profile`. An experiment measures on this machine's GPU; for a chip that --arch
+    names it is modelled. With --json, a command prints one JSON document; with --from it shows an
+    earlier one.
+
+    Needs no GPU, but compare and most profiles do.
     """
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
     from tunefa.measure.contest import Settings
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_MOST_REASON, _MOST_COLUMNS = 110, 3
+_MOST_REASON, _MOST_COLUMNS, _MOST_LINES = 110, 3, 10
 _MOST_MAPS, _WRAPPED = 2, 70
 _EMPTY = "#f4f4f4"
 
@@ -119,14 +119,14 @@ def _fitting(name: str, rows: list[Row]) -> Table:
     columns = varied if len(varied) <= _MOST_COLUMNS else ["parameters"]
     head = ("tile", "us", "smem\nB", "registers", "spilled\nB", *columns)
     lines = []
-    for row in _fits(rows):
+    for row in _fits(rows)[:_MOST_LINES]:
         chosen = [str(row["config"][name]) for name in varied]
         if columns is not varied:
             chosen = [" ".join(f"{k}={v}" for k, v in zip(varied, chosen, strict=True))]
         needs = _need(row, "smem_bytes"), _need(row, "registers"), number(row["spill_bytes"])
         tile = f"{row['block_m']} x {row['block_n']}"
         lines.append([tile, number(row["time_us"], 1), *needs, *chosen])
-    return Table(f"{name}: what fits", head, lines, words=frozenset({"tile", "parameters"}))
+    return Table(f"{name}: the fastest", head, lines, words=frozenset({"tile", "parameters"}))
 
 
 def _need(row: Row, name: str) -> str:
@@ -141,6 +141,8 @@ def _remarks(rows: list[Row]) -> list[str]:
         "A cell holds the faster of two configs that the model expects to be the fastest with this "
         "tile."
     ]
+    if len(fits) > _MOST_LINES:
+        said.append(f"{len(fits) - _MOST_LINES} slower cells are not listed.")
     same = {k: v for row in fits for k, v in row["config"].items() if k not in _varied(rows)}
     same = {name: value for name, value in same.items() if name not in rows[0]["sides"]}
     if same:
