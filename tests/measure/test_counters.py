@@ -169,7 +169,23 @@ def test_a_missing_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_that_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_ncu(tmp_path, monkeypatch, "pass\n")
     with pytest.raises(TunefaError, match="ncu has written no"):
-        counters.record(["true"], tmp_path / "missing.ncu-rep")
+        counters.record(["true"], tmp_path / "missing.ncu-rep", NAMES)
+
+
+def test_a_report_without_the_counters_that_the_chip_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "made.ncu-rep"
+    fake_ncu(
+        tmp_path,
+        monkeypatch,
+        f"if {HITS!r} in asked:\n"
+        f"    log.write_text('==WARNING== These metrics do not exist: {HITS}, {READ}\\n')\n"
+        f"    sys.exit(1)\n"
+        f"pathlib.Path(words[words.index('--export') + 1]).write_text(' '.join(asked))\n",
+    )
+    counters.record(["true"], path, NAMES)
+    assert path.read_text() == f"{WRITE} {TIME}"
 
 
 def test_reports_are_imported_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

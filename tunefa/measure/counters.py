@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,7 +54,8 @@ _FAILURES = {
     ),
 }
 """By a phrase in ncu's log, the reason why there are no counters."""
-_UNKNOWN_METRIC = re.compile(r"(?:Failed to find|Unknown|Invalid) metric\W+([a-z0-9_.]+)", re.I)
+_ABOUT_METRICS = re.compile(r"^==(?:ERROR|WARNING)==.*\bmetrics?\b.*__.*$", re.M | re.I)
+"""A line of ncu's log that names a counter which the chip, or this ncu, does not have."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +110,7 @@ def read(command: Sequence[str], metrics: Sequence[str]) -> Report:
     A counter that this chip does not have is None everywhere. Raises TunefaError if ncu is missing,
     may not read counters, or sees no kernel, and if the command fails or takes over LIMIT_S.
     """
-    log, unknown = printed(command, metrics), set[str]()
-    while (missing := set(_UNKNOWN_METRIC.findall(log)) & set(metrics)) - unknown:
-        unknown |= missing
-        known = [metric for metric in metrics if metric not in unknown]
-        if not known:
-            raise TunefaError(f"this chip has none of the counters {', '.join(metrics)}")
-        log = printed(command, known)
-    launches = parse(log)
+    launches = parse(_known(lambda asked: printed(command, asked), metrics))
     return Report([_with(launch, metrics) for launch in launches])
 
 
@@ -125,12 +119,11 @@ def printed(command: Sequence[str], metrics: Sequence[str]) -> str:
     return _run(command, (*_CSV, "--metrics", ",".join(metrics)))
 
 
-def record(command: Sequence[str], path: Path, metrics: Sequence[str] = ()) -> None:
+def record(command: Sequence[str], path: Path, metrics: Sequence[str]) -> None:
     """Runs a command under ncu and writes all that ncu knows to read, and these counters, to a
     report, `path`, which Nsight Compute opens. Raises what `read` raises."""
-    words = ["--set", "full", "--force-overwrite", "--export", str(path)]
-    words += ["--metrics", ",".join(metrics)] if metrics else []
-    _require_success(_run(command, words))
+    words = ("--set", "full", "--force-overwrite", "--export", str(path), "--metrics")
+    _require_success(_known(lambda asked: _run(command, (*words, ",".join(asked))), metrics))
     if not path.is_file():
         raise TunefaError(f"ncu has written no {path}: look at the folder's rights")
 
@@ -184,6 +177,20 @@ def _value(text: str, unit: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _known(run: Callable[[Sequence[str]], str], metrics: Sequence[str]) -> str:
+    """Returns the log of a run with those counters that exist: it is repeated without those that
+    ncu complains about. Raises TunefaError if there are none."""
+    asked = list(metrics)
+    while asked:
+        log = run(asked)
+        complaints = " ".join(_ABOUT_METRICS.findall(log))
+        left = [metric for metric in asked if metric not in complaints]
+        if len(left) == len(asked):
+            return log
+        asked = left
+    raise TunefaError(f"this chip has none of the counters {', '.join(metrics)}")
+
+
 def _with(launch: Launch, metrics: Sequence[str]) -> Launch:
     return Launch(launch.kernel, {metric: launch.values.get(metric) for metric in metrics})
 
@@ -200,7 +207,7 @@ def _run(command: Sequence[str], options: Sequence[str]) -> str:
     if done.returncode:
         # ncu's own reasons come before the command's, which often fails because of them.
         _require_success(said + done.stderr)
-        if not _UNKNOWN_METRIC.search(said):
+        if not _ABOUT_METRICS.search(said):
             why = _first_complaint(said) or _last_line(done.stderr) or _last_line(done.stdout)
             raise TunefaError(f"the call failed under ncu: {why or f'exit {done.returncode}'}")
     return said
@@ -226,7 +233,7 @@ def _require_success(text: str) -> None:
     """Raises TunefaError for a known failure in ncu's log. Where it lacks a metric it profiles
     nothing, which is no failure of its own."""
     for phrase, why in _FAILURES.items():
-        if phrase in text and not _UNKNOWN_METRIC.search(text):
+        if phrase in text and not _ABOUT_METRICS.search(text):
             raise TunefaError(why)
 
 
