@@ -155,8 +155,13 @@ class Anchor:
             return decide(first, ())
         preferred = next(iter(self._defaults), first.kernel)
         if first.record is None and first.kernel != preferred:
-            first = self.expected(preferred, self._defaults[preferred].config)
+            first = self._known_or_at_level(preferred, self._defaults[preferred].config)
         return decide(first, self.known)
+
+    def _known_or_at_level(self, kernel: str, config: Config) -> Expected:
+        """Returns what a config takes before compiling, without asking for the best known one."""
+        made = self._at_level(kernel, config, estimate(self.cases[kernel], config))
+        return next((each for each in self.known if each.key == made.key), made)
 
     @cached_property
     def recommended(self) -> Expected | None:
