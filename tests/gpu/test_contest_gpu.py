@@ -77,6 +77,8 @@ def test_what_cannot_be_captured_is_timed_as_it_is_called() -> None:
     makers = {"waits": waits, "sdpa": peers.load("sdpa").make}
     found = contest.run(WORKLOAD, makers, QUICK)
     assert not found.scores["waits"].captured and found.scores["sdpa"].captured
+    torch.randn(2, device="cuda")  # PyTorch's generator works
+    assert ceilings.measured("bf16").matmul_tflops > 1
 
 
 def test_a_graph_that_computes_nothing_is_not_timed() -> None:

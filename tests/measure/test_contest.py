@@ -137,6 +137,17 @@ def test_kinds_of_workloads(text: str) -> None:
     assert found.scores.keys() == {"tunefa"}, found.left_out
 
 
+def test_packed_sequences_in_e4m3_keep_their_lengths() -> None:
+    seen: list[int] = []
+
+    def make(workload: Workload, tensors: Tensors) -> Call:
+        seen.extend(tensors[3].tolist())
+        raise Unserved("it looks at the lengths only")
+
+    contest.run(Workload.parse("b3_h4_q64_d32_e4m3_varlen"), {"looks": make}, ON_THE_HOST)
+    assert len(seen) == 4 and max(seen) > 64
+
+
 def test_a_contest_is_read_as_it_was_written() -> None:
     found = contest.run(WORKLOAD, {**makers("sdpa", "operators"), "bad": raises}, ON_THE_HOST)
     data = json.loads(json.dumps(found.to_data()))

@@ -67,4 +67,12 @@ def _captured(call: Call, truth: Truth, stopwatch: Stopwatch) -> Call | None:
             return replay if truth.verdict(outputs[0]).why_wrong is None else None
     except Exception:  # the call waits for the device, for example
         torch.cuda.synchronize()
+        _renew_generator()
         return None
+
+
+def _renew_generator() -> None:
+    """Gives PyTorch's generator a new state. A capture that failed may leave the old one as if it
+    went on: every draw then raises "Offset increment outside graph capture", in Inductor too."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(torch.Generator("cuda").graphsafe_get_state())
