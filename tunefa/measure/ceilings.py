@@ -28,7 +28,8 @@ class Ceilings:
     """The rates that attention in a dtype cannot exceed by much."""
 
     matmul_tflops: float
-    """TFLOP/s of a product of two large matrices in `dtype`, with sums in fp32."""
+    """TFLOP/s of a product of two large matrices in `dtype`, with sums in fp32; those of e4m3 are
+    what the tensor cores add by themselves (`use_fast_accum`), as in kernels for attention."""
     copy_gb_per_s: float
     """Bytes read plus bytes written by a copy within the device's memory."""
     dtype: str
@@ -63,7 +64,8 @@ def _product(dtype: str, size: int, device: str) -> tuple[Any, str]:
         one = torch.ones((), device=device)
 
         def scaled() -> Any:
-            return torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+            options: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+            return torch._scaled_mm(a, b, one, one, **options)
 
         try:
             scaled()
