@@ -33,6 +33,23 @@ def test_a_point_that_fails_is_a_row_and_no_end() -> None:
     assert (found.arch, found.device, found.is_measured) == ("sm90", "NVIDIA H200", False)
 
 
+def test_an_error_of_pytorch_is_a_row_and_no_end() -> None:
+    import torch
+
+    from tunefa.measure.contest import Settings
+
+    def measured(workload: Workload, settings: Settings) -> list[Row]:
+        if workload.seqlen_q == 512:
+            raise torch.OutOfMemoryError("CUDA out of memory.\nAnd more.")
+        return [{"workload": str(workload), "tunefa_us": 1.0}]
+
+    experiment = replace(experiments.load("scaling"), measured=measured)
+    settings = Settings("eager", device="cpu")
+    found = runs.run(experiment, POINTS, H200, settings, lambda *_: None)
+    said = [row.get("error") for row in found.rows]
+    assert said == ["OutOfMemoryError: CUDA out of memory.", None]
+
+
 def test_if_all_fail_it_is_an_error() -> None:
     experiment = replace(experiments.load("scaling"), modelled=failing)
     with pytest.raises(TunefaError, match="scaling: too short"):

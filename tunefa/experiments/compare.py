@@ -176,7 +176,7 @@ def _hold(
     settings: Settings,
     *more: Any,
 ) -> Row | str:
-    """Holds one contest in this process; returns what a contestant did if it ruined the device."""
+    """Holds one contest in this process; returns why, in a sentence, if it came to no end."""
     import torch
 
     from tunefa.measure import ceilings, contest
@@ -196,6 +196,8 @@ def _hold(
         except torch.OutOfMemoryError:  # contestants that run out of memory are only left out
             why = "the inputs and the exact output do not fit into the device's memory"
             found = contest.Contest(workload, settings.mode, {}, dict.fromkeys(names, why))
+        except RuntimeError as error:  # PyTorch's, of an uncaptured call in the rounds
+            return f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
     row = {**found.to_data(), "ran": _ran(workload, kernel) if OURS in found.scores else None}
     if settings.device == "cuda":
         gc.collect()

@@ -30,8 +30,8 @@ def run(
 ) -> Document:
     """Returns the results for these workloads, measured with `settings`, or modelled for None.
 
-    A point that raises TunefaError becomes a row with the key `error`, so that it does not end the
-    others. Raises TunefaError if all points fail.
+    A point that raises TunefaError, or an error of PyTorch such as one for memory, becomes a row
+    with the key `error`, so that it does not end the others. Raises TunefaError if all points fail.
     """
     rows: list[Row] = []
     for place, workload in enumerate(workloads):
@@ -61,6 +61,9 @@ def _rows(
         return experiment.measured(workload, settings)
     except TunefaError as error:
         return [{"workload": str(workload), "error": str(error)}]
+    except RuntimeError as error:  # PyTorch's errors are of this type
+        said = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
+        return [{"workload": str(workload), "error": said}]
 
 
 def made_with() -> dict[str, str]:
