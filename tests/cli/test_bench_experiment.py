@@ -79,3 +79,12 @@ def test_without_matplotlib_results_are_kept_and_it_says_what_to_install(
     done = bench("memory", *MODELLED, "--out", tmp_path)
     assert done.exit_code == 1 and "pip install 'matplotlib>=3.8'" in done.stderr
     assert (tmp_path / "memory.json").exists()
+
+
+def test_without_matplotlib_all_experiments_are_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = bench("all", *MODELLED, "--out", tmp_path)
+    assert done.exit_code == 1 and "pip install 'matplotlib>=3.8'" in done.stderr
+    assert {path.name for path in tmp_path.iterdir()} >= {"causal.json", "scaling.json"}

@@ -67,7 +67,10 @@ def command_of(name: str, question: str) -> click.Command:
 
         asked = _Asked(selection, **options)
         chosen = asked.kept(experiments.names()) if name == ALL else [name]
-        documents = [asked.document(experiments.load(each)) for each in chosen]
+        parts = [experiments.load(each) for each in chosen]
+        documents = [asked.document(each) for each in parts]
+        for part, document in zip(parts, documents, strict=True):
+            asked.plot(part, document)  # a plot that fails costs no other experiment
         if asked.as_json:
             data = [document.to_data() for document in documents]
             text.emit_json({"experiments": data} if name == ALL else data[0])
@@ -121,11 +124,28 @@ class _Asked:
         return there
 
     def document(self, experiment: Experiment) -> Document:
-        """Reads or makes the results of an experiment, and writes them if asked to."""
-        document = self._read(experiment) if self.source else self._run(experiment)
+        """Reads the results of an experiment; or makes them, and writes NAME.json if asked to."""
+        if self.source is not None:
+            return self._read(experiment)
         if self.folder is not None:
-            _write(experiment, document, self.folder, new=self.source is None)
+            _require_folder(self.folder)
+        document = self._run(experiment)
+        if self.folder is not None:
+            path = self.folder / f"{experiment.name}.json"
+            document.save(path)
+            click.echo(f"results  {path}", err=True)
         return document
+
+    def plot(self, experiment: Experiment, document: Document) -> None:
+        """Writes NAME.png if asked to."""
+        from tunefa.experiments import figure
+
+        if self.folder is None:
+            return
+        _require_folder(self.folder)
+        path = self.folder / f"{experiment.name}.png"
+        figure.save_png(experiment.plot(document), path)
+        click.echo(f"plot     {path}", err=True)
 
     def _read(self, experiment: Experiment) -> Document:
         from tunefa.experiments.document import Document
@@ -165,18 +185,8 @@ class _Asked:
         return [Workload.parse(point) for point in experiment.points]
 
 
-def _write(experiment: Experiment, document: Document, folder: Path, new: bool) -> None:
-    """Writes NAME.json, if it is new, and NAME.png."""
-    from tunefa.experiments import figure
-
+def _require_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise TunefaError(f"cannot make the folder {folder}: {error.strerror}") from error
-    if new:
-        path = folder / f"{experiment.name}.json"
-        document.save(path)
-        click.echo(f"results  {path}", err=True)
-    path = folder / f"{experiment.name}.png"
-    figure.save_png(experiment.plot(document), path)
-    click.echo(f"plot     {path}", err=True)
