@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tunefa.experiments import rivals
@@ -24,7 +25,10 @@ def test_a_contest_on_the_cpu_has_times_and_errors() -> None:
         low, high = row[f"{name}_quartiles_us"]
         assert 0 < low <= row[f"{name}_us"] <= high
         assert 0 < row[f"{name}_error"] <= row[f"{name}_worst_row"] < 1e-4
+        assert row[f"{name}_captured"] is False
     assert list(row["left_out"]) == ["fa2"], "it has no fp32, and needs a GPU"
+    assert row["ran"]["kernel"] == "pytorch" and "cpu" in row["ran"]["why"]
+    assert json.loads(json.dumps(row)) == row
 
 
 def test_contestants_that_are_left_out_are_named_once_for_each_reason() -> None:

@@ -211,14 +211,9 @@ def _hold(
 
 def _ran(workload: Workload, kernel: str | None) -> dict[str, Any] | None:
     """The kernel and the config of tunefa's last call, and why it was chosen."""
-    if kernel is not None:
-        import torch
+    if kernel is None:
+        return ours.ran()
+    import torch
 
-        config = ours.case_of(kernel, workload, torch.device("cuda")).default()
-        return {"kernel": kernel, "config": config, "why": "the default, as a kernel was named"}
-    from tunefa.runtime.process import last_choice
-
-    chosen = last_choice()
-    if chosen is None:
-        return None
-    return {"kernel": chosen.kernel, "config": chosen.config, "why": chosen.why}
+    config = ours.case_of(kernel, workload, torch.device("cuda")).default()
+    return {"kernel": kernel, "config": config, "why": "the default, as a kernel was named"}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
 def maker() -> Maker:
     """Returns what makes a user's call: the config is the one that the runtime chooses.
 
-    `tunefa.last_choice()` says afterwards which one it was, and why.
+    `ran` says afterwards which one it was, and why.
     """
     return _users_call
 
@@ -36,6 +36,17 @@ def _users_call(workload: Workload, tensors: Tensors) -> Call:
     names = ("q_descale", "k_descale", "v_descale")
     descales: dict[str, Any] = dict(zip(names, tensors[3:], strict=False))
     return lambda: functions.flash_attention(q, k, v, **mask, **descales).transpose(1, 2)
+
+
+def ran() -> dict[str, Any] | None:
+    """Returns what the user's last call ran, as plain data: `kernel` ("pytorch" where no kernel
+    serves it), `config` and `why`. None before the first call."""
+    from tunefa.runtime.process import last_choice
+
+    chosen = last_choice()
+    if chosen is None:
+        return None
+    return {"kernel": chosen.kernel, "config": chosen.config, "why": chosen.why}
 
 
 def default_of(kernel: str) -> Maker:

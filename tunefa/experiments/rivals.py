@@ -25,8 +25,9 @@ def timed(workload: Workload, peers: Sequence[str], settings: Settings) -> Row:
     """Times tunefa and peers on the same tensors, in interleaved rounds.
 
     The row has `workload`; for each contestant that ran `<name>_us`, its quartiles
-    `<name>_quartiles_us`, its `<name>_error` and `<name>_worst_row` against fp64; why others are
-    `left_out`; and the `device`'s clocks and power meanwhile.
+    `<name>_quartiles_us`, its `<name>_error` and `<name>_worst_row` against fp64, and whether it
+    was `<name>_captured` in a CUDA graph; what tunefa `ran`; why others are `left_out`; and the
+    `device`'s clocks and power meanwhile.
     """
     from tunefa.experiments import ours
     from tunefa.measure import contest
@@ -40,7 +41,8 @@ def timed(workload: Workload, peers: Sequence[str], settings: Settings) -> Row:
         row[f"{name}_quartiles_us"] = list(score.spread)
         row[f"{name}_error"] = score.error
         row[f"{name}_worst_row"] = score.worst_row
-    return {**row, "device": found.device}
+        row[f"{name}_captured"] = score.captured
+    return {**row, "ran": ours.ran() if OURS in found.scores else None, "device": found.device}
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:
