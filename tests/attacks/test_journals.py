@@ -87,6 +87,7 @@ def test_a_value_of_a_wrong_type_or_sign_is_one_sentence() -> None:
         kernel, trial = trials[0]
         said = json.loads(changed[1])
         said.pop("checksum", None)
+        assert said.pop("elapsed_s", None) == next(journal.read_timed(path))[2]
         given = {"kernel": kernel, **trial.to_dict()}
         assert len(trials) == 2
         if said["resources"] != json.loads(lines[1])["resources"]:

@@ -56,7 +56,7 @@ def test_the_newest_journal_is_first() -> None:
             b"nonsense\nmore\n",
             "journal left out: {path}:1: this line is not the first line of a journal",
         ),
-        (b'{"tunefa_journal": 4}\n', "journal left out: {path}:1: was written by a newer tunefa"),
+        (b'{"tunefa_journal": 5}\n', "journal left out: {path}:1: was written by a newer tunefa"),
         (b'{"tunefa_journal": 1}\n', "journal left out: {path}:1: does not say what was searched"),
     ],
 )

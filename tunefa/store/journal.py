@@ -10,8 +10,10 @@ import errno
 import fcntl
 import json
 import lzma
+import math
 import os
 import secrets
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
@@ -25,6 +27,8 @@ from tunefa.spec.trial import Trial
 from tunefa.store import checksum, journal_header, schema1, trial_data, trust
 from tunefa.store.journal_header import CHECKSUM, SCHEMA, Limits
 
+ELAPSED = "elapsed_s"
+"""The key of the seconds since the search began."""
 COMPRESSED = ".xz"
 """The suffix of compressed journals, which can be read but not continued."""
 _STAMP = len("20261120T165639")
@@ -39,8 +43,8 @@ class Journal:
     """A journal that is being written. A context manager.
 
     The first line is the header (what is searched, and with which tools). Each other line is a
-    kernel's name and a trial. The file is locked while it is open; if the process dies, the system
-    removes the lock.
+    kernel's name, the seconds since the search began, and a trial. The file is locked while it is
+    open; if the process dies, the system removes the lock.
     """
 
     def __init__(self, name: str, header: Mapping[str, Any]):
@@ -58,6 +62,7 @@ class Journal:
         except OSError as error:
             raise self._cannot_write(error) from error
         self._lock()
+        self._began: float | None = time.monotonic()
         self._append({"tunefa_journal": SCHEMA, **header})
 
     @classmethod
@@ -98,13 +103,19 @@ class Journal:
 
     def _cut(self) -> None:
         """Removes an incomplete last line."""
-        end = max((end for end, _ in _entries(self.path)), default=0)
+        entries = list(_entries(self.path))
+        end = entries[-1][0] if entries else 0
         if end == 0:
             raise TunefaError(f"{self.path} has no complete first line: it cannot be continued")
         self._file.truncate(end)
         self._file.seek(end - 1)
         if self._file.read() != "\n":  # the entry is complete, only its newline is missing
             self._file.write("\n")
+        # A continued search goes on where the last trial was written; nobody knows where that was
+        # in a journal of an older tunefa.
+        past = [seconds for _, (*_, seconds) in entries[1:]]
+        known = max([0.0, *(seconds for seconds in past if seconds is not None)])
+        self._began = None if None in past else time.monotonic() - known
 
     def __enter__(self) -> Journal:
         return self
@@ -114,7 +125,10 @@ class Journal:
 
     def append(self, kernel: str, trial: Trial) -> None:
         """Writes one trial to the disk. Raises TunefaError if it cannot be written."""
-        self._append({"kernel": kernel, **trial.to_dict()})
+        began, timed = self._began, {}
+        if began is not None:
+            timed = {ELAPSED: round(time.monotonic() - began, 3)}
+        self._append({"kernel": kernel, **timed, **trial.to_dict()})
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         try:
@@ -175,6 +189,18 @@ def _line(entry: Mapping[str, Any]) -> str:
 def read(path: Path) -> Iterator[tuple[str, Trial]]:
     """Yields (kernel, trial) for every trial in a journal, which may be compressed (.xz).
 
+    Raises what `read_timed` raises.
+    """
+    for kernel, trial, _ in read_timed(path):
+        yield kernel, trial
+
+
+def read_timed(path: Path) -> Iterator[tuple[str, Trial, float | None]]:
+    """Yields (kernel, trial, seconds since the search began) for every trial in a journal.
+
+    The seconds are None in journals of schemas before 4. Those of a search that was continued do
+    not count the time between its runs.
+
     A crash may leave an incomplete last line, which is ignored. Raises TunefaError, with file and
     line, if the file is missing, is not a journal or a newer tunefa's, or if another line is not
     what a search writes.
@@ -186,7 +212,8 @@ def read(path: Path) -> Iterator[tuple[str, Trial]]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yields (offset of its end, entry) of each complete line: header, then (kernel, trial)."""
+    """Yields (offset of its end, entry) of each complete line: header, then (kernel, trial, seconds
+    since the search began)."""
     lines = _content(path).splitlines(keepends=True)
     end, limits = 0, Limits()
     for number, line in enumerate(lines, start=1):
@@ -228,16 +255,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _trial(entry: Any, limits: Limits, where: str) -> tuple[str, Trial]:
+def _trial(entry: Any, limits: Limits, where: str) -> tuple[str, Trial, float | None]:
     kernel = entry.pop("kernel", None) if isinstance(entry, dict) else None
     if not isinstance(kernel, str):
         raise ValueError("it names no kernel")
+    seconds = entry.pop(ELAPSED, None)
+    if seconds is not None and not (type(seconds) in (int, float) and 0 <= seconds < math.inf):
+        raise ValueError(f"{ELAPSED} must be a number of at least 0, not {seconds!r:.60}")
     if limits.schema == 1 and isinstance(entry.get("config"), dict):
         entry["config"] = schema1.config(kernel, entry["config"])
     trial = trial_data.read(entry)
     if why := limits.why_not(trial):
         raise TunefaError(f"{where}: this trial cannot be true: {why}: remove the line")
-    return kernel, trial
+    return kernel, trial, seconds
 
 
 def _content(path: Path) -> bytes:

@@ -12,9 +12,9 @@ from tunefa.spec.trial import MODES, Trial
 from tunefa.spec.workload import Workload
 from tunefa.store.record import ObjectiveKind
 
-SCHEMA = 3
+SCHEMA = 4
 """The version of journals. Version 1 has other names for parameters: see `schema1`. The lines of
-versions before 3 have no checksum."""
+versions before 3 have no checksum, those of versions before 4 no seconds."""
 CHECKSUM = "checksum"
 """The last key of each line."""
 
