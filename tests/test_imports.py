@@ -17,7 +17,7 @@ ROOT = ("_version", "errors", "assets")
 """Modules at the root that every other may import."""
 ORDER = (
     *("spec", "store", "costmodel", "compile", "measure", "search", "runtime", "experiments"),
-    "cli",
+    *("report", "cli"),
 )
 """The packages: each imports from itself and from those before it."""
 APART = {("runtime", "search")}

@@ -56,6 +56,13 @@ def test_every_dtype_and_head_dimension_has_its_peak_once() -> None:
     assert {"tensor cores, fp16", "tensor cores, bf16", "shared memory", "L2", "HBM"} < {*names}
 
 
+def test_rates_that_cannot_bind_may_be_left_out() -> None:
+    """At D = Dv = 64 the exp2 units of an H200 are as fast as its tensor cores, and twice at 128."""
+    found = roofline_figure.ceilings([LONG, DECODE], H200, binding=True)
+    exp2 = [each.name for each in found if each.name.startswith("exp2")]
+    assert exp2 == ["exp2, D + Dv = 128"]
+
+
 def test_an_npu_has_no_ceiling_of_exp2_or_shared_memory() -> None:
     names = [each.name for each in roofline_figure.ceilings([LONG], Target.named("Ascend910B3"))]
     assert names == ["HBM", "L2", "tensor cores, fp16"]

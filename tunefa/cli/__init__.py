@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "Show what limits the speed of a config, with the arithmetic.",
     "ascend": "Install the compiler for Huawei's NPUs.",
     "bench": "Compare tunefa with other libraries, and answer questions about attention.",
+    "report": "Write one HTML page of winners, searches, failures and experiments.",
     "doctor": "Check this machine's devices, compilers, stores and records.",
 }
 """The help of each command, in the order of the help text. A command is a module of this package

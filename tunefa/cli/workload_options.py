@@ -175,6 +175,8 @@ _SIZE_OPTIONS = {
 }
 
 
+_Options = Mapping[tuple[str, ...], Mapping[str, Any]]
+"""click's settings of options, by their names."""
 SELECTING = (
     *("arch", "device", "models", *_SIZE_OPTIONS, "dtype", "causal", "softcap", "varlen", "texts"),
 )
@@ -220,13 +222,23 @@ def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command that lists records all options, and `--last`. They have no defaults there."""
-    defaults = re.compile(r"  \[default.*|; without --kv-heads, .*(?=\.)")
-    options: dict[tuple[str, ...], dict[str, Any]] = {
-        names: {**settings, "help": defaults.sub("", settings["help"])}
-        for names, settings in {**_CHIP_OPTIONS, **_WORKLOAD_OPTIONS}.items()
-    }
+    options = _without_defaults({**_CHIP_OPTIONS, **_WORKLOAD_OPTIONS})
     options["--last",] = {"is_flag": True, "help": "Only the newest of them."}
     return _with_selection(command, options)
+
+
+def _without_defaults(options: _Options) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Returns options whose help says nothing of defaults."""
+    defaults = re.compile(r"  \[default.*|; without --kv-heads, .*(?=\.)")
+    return {
+        names: {**settings, "help": defaults.sub("", settings["help"])}
+        for names, settings in options.items()
+    }
+
+
+def chip_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command that lists what chips have `--arch` and `--device`, without defaults."""
+    return _with_selection(command, _without_defaults(_CHIP_OPTIONS))
 
 
 def chip_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,9 +255,7 @@ def npu_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_selection(command, options)
 
 
-def _with_selection(
-    command: Callable[..., Any], options: Mapping[tuple[str, ...], Mapping[str, Any]]
-) -> Callable[..., Any]:
+def _with_selection(command: Callable[..., Any], options: _Options) -> Callable[..., Any]:
     """Gives a command options, by their names and click's settings."""
 
     @functools.wraps(command)

@@ -88,6 +88,11 @@ class Document:
             raise TunefaError(f"{where} has wrong fields: {error}") from error
         if made.source not in (MEASURED, MODELLED):
             raise TunefaError(f"{where} has the source {made.source!r}, not measured or modelled")
+        for name in ("experiment", "arch", "device", "date"):
+            if not isinstance(getattr(made, name), str):
+                raise TunefaError(f"{where} has a wrong {name}: {getattr(made, name)!r:.60}")
+        if not isinstance(made.made_with, dict) or not isinstance(made.settings, dict):
+            raise TunefaError(f"{where} has versions or settings without names")
         rows = made.rows
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise TunefaError(f"{where} has rows that are no list of named figures")

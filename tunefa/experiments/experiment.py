@@ -51,7 +51,7 @@ class Experiment:
 
         def drawn(canvas: Any) -> None:
             self.draw(document, canvas)
-            canvas.suptitle(document.origin, fontsize=9)
+            canvas.suptitle(document.origin, fontsize=9, parse_math=False)
 
         return drawn
 

@@ -63,10 +63,10 @@ class Ceiling:
     flops_per_s: float | None = None
 
 
-def ceilings(workloads: Sequence[Workload], target: Target) -> list[Ceiling]:
+def ceilings(workloads: Sequence[Workload], target: Target, binding: bool = False) -> list[Ceiling]:
     """Returns the bandwidths of a target, and the peak rates that these workloads can reach.
 
-    The exp2 units limit FLOP/s because each visible pair takes one exp2 (two with a softcap) and
+    With `binding`, rates of the exp2 units that are above the tensor cores' are left out. The exp2 units limit FLOP/s because each visible pair takes one exp2 (two with a softcap) and
     2 (D + Dv) FLOPs. NPUs have no known rate of exp2 and no shared memory.
     """
     device, arch = target.device, target.arch
@@ -80,13 +80,16 @@ def ceilings(workloads: Sequence[Workload], target: Target) -> list[Ceiling]:
         found.append(Ceiling("shared memory", bytes_per_s=smem))
     rates: dict[str, float] = {}
     for workload in workloads:
-        if (peak := tensor_flops_per_s(workload.dtype, target)) is not None:
+        peak = tensor_flops_per_s(workload.dtype, target)
+        if peak is not None:
             rates[f"tensor cores, {workload.dtype}"] = peak
         if isinstance(arch, GpuArch):
             columns, per_pair = workload.head_dim + workload.head_dim_v, 1 + workload.softcap
             exp2 = arch.exp2_per_clock_per_sm * device.sms * clock
             name = f"exp2, D + Dv = {columns}" + (", softcap" if workload.softcap else "")
-            rates[name] = exp2 * 2 * columns / per_pair
+            rate = exp2 * 2 * columns / per_pair
+            if not binding or peak is None or rate <= _SAME * peak:
+                rates[name] = rate
     return found + [Ceiling(name, flops_per_s=rates[name]) for name in sorted(rates)]
 
 
@@ -99,9 +102,12 @@ def tensor_flops_per_s(dtype: str, target: Target) -> float | None:
     return target.device.tensor_flops_per_s(dtype) if dtype in rates else None
 
 
-def draw(points: Sequence[Point], target: Target, axes: Any) -> None:
-    """Draws the ceilings of a target and the points into empty matplotlib axes."""
-    limits = ceilings([point.workload for point in points], target)
+def draw(points: Sequence[Point], target: Target, axes: Any, binding: bool = False) -> None:
+    """Draws the ceilings of a target and the points into empty matplotlib axes.
+
+    `binding` leaves ceilings out that cannot bind, for plots of many workloads; see `ceilings`.
+    """
+    limits = ceilings([point.workload for point in points], target, binding)
     levels = [limit.flops_per_s / _TERA for limit in limits if limit.flops_per_s]
     sloped = [limit.bytes_per_s / _TERA for limit in limits if limit.bytes_per_s]
     speeds = [point.flops_per_s / _TERA for point in points]
