@@ -22,6 +22,7 @@ DECLARATIONS = {
     "experiments/__init__": "a docstring",
     "measure/__init__": "a docstring",
     "measure/objective": "a protocol and what it returns",
+    "report/__init__": "a docstring",
     "runtime/__init__": "a docstring",
     "runtime/choice": "a dataclass",
     "search/__init__": "a docstring",

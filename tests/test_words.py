@@ -76,6 +76,7 @@ ALLOWED = {
     },
     "draw": {
         "tunefa/experiments/*": "draws a plot",
+        "tunefa/report/*": "draws a plot",
         "tunefa/cli/reports/work.py": "calls what draws a roofline",
         "tests/*": "what hypothesis hands to a strategy",
         "benchmarks/*": "draws a plot, or a workload by chance",

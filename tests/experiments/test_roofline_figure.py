@@ -57,7 +57,7 @@ def test_every_dtype_and_head_dimension_has_its_peak_once() -> None:
 
 
 def test_rates_that_cannot_bind_may_be_left_out() -> None:
-    """At D = Dv = 64 the exp2 units of an H200 are as fast as its tensor cores, and twice at 128."""
+    """At D = Dv = 64 the exp2 units of an H200 are as fast as its tensor cores; at 128, twice."""
     found = roofline_figure.ceilings([LONG, DECODE], H200, binding=True)
     exp2 = [each.name for each in found if each.name.startswith("exp2")]
     assert exp2 == ["exp2, D + Dv = 128"]

@@ -62,7 +62,8 @@ def command(selection: Selection, source: Path | None, as_json: bool, **asked: A
     Measures on the GPU of this machine; with --from it shows an earlier run, without a GPU. The
     exit status is 3 if tunefa itself has no row.
     """
-    from tunefa.cli.reports import comparison
+    from tunefa.cli.reports import experiment as reports
+    from tunefa.experiments import comparison
     from tunefa.experiments.document import Document
 
     if source is not None:
@@ -73,7 +74,7 @@ def command(selection: Selection, source: Path | None, as_json: bool, **asked: A
     if as_json:
         text.emit_json(document.to_data())
     else:
-        comparison.show(document, text.console())
+        reports.show_comparison(document, text.console())
     if not all("tunefa" in row["scores"] for row in document.rows):
         sys.exit(NOTHING_VALID)
 

@@ -66,8 +66,9 @@ class Ceiling:
 def ceilings(workloads: Sequence[Workload], target: Target, binding: bool = False) -> list[Ceiling]:
     """Returns the bandwidths of a target, and the peak rates that these workloads can reach.
 
-    With `binding`, rates of the exp2 units that are above the tensor cores' are left out. The exp2 units limit FLOP/s because each visible pair takes one exp2 (two with a softcap) and
-    2 (D + Dv) FLOPs. NPUs have no known rate of exp2 and no shared memory.
+    The exp2 units limit FLOP/s because each visible pair takes one exp2 (two with a softcap) and
+    2 (D + Dv) FLOPs. With `binding`, rates of the exp2 units that are above that of the tensor
+    cores are left out. NPUs have no known rate of exp2 and no shared memory.
     """
     device, arch = target.device, target.arch
     clock = device.boost_mhz * 1e6

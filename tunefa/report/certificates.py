@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any
 from tunefa.experiments import figure
 from tunefa.experiments.table import NO_VALUE, Table, number
 from tunefa.report.content import Content
-from tunefa.report.part import Part, Plot, Section, plain
+from tunefa.report.part import Part, Plot, Section, plain, plural
 from tunefa.report.winners import by_chip
 from tunefa.store.record import Record
 
@@ -118,7 +118,8 @@ def _blocks(chip: str, records: Sequence[Record]) -> list[Table | Plot]:
         blocks.append(
             Plot(
                 partial(draw, drawn),
-                f"Intervals of the differences in the races of {len(drawn)} workloads on {chip}",
+                f"Intervals of the differences in the races of {plural(len(drawn), 'workload')} on "
+                f"{chip}",
                 "Markers are estimates, and lines are their intervals. Grey bars are noise floors: "
                 "an interval beyond the bar is a difference that the race could tell.",
                 (9.0, 1.3 + 0.24 * len(drawn)),
@@ -161,7 +162,7 @@ def draw(found: Sequence[Certificate], canvas: Any) -> None:
 
 def _finite(data: Any) -> float | None:
     is_number = isinstance(data, int | float) and not isinstance(data, bool)
-    return float(data) if is_number and abs(data) < math.inf else None
+    return float(data) if is_number and abs(data) <= sys.float_info.max else None
 
 
 def _mapping(data: Any) -> Mapping[str, Any]:

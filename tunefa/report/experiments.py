@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
+from tunefa.experiments import comparison
 from tunefa.experiments import experiment as experiments
+from tunefa.experiments.compare import NAME as COMPARE
 from tunefa.experiments.document import Document
-from tunefa.experiments.experiment import Experiment
 from tunefa.report.content import EXPERIMENTS, Content
-from tunefa.report.part import UNREADABLE, Block, Part, Plot, Section, why_unreadable
-
-COMPARE = "compare"
-"""The name of the experiment that compares tunefa with its peers."""
+from tunefa.report.part import UNREADABLE, Block, Part, Plot, Section, plural, why_unreadable
 
 
 def peers(content: Content) -> Section:
@@ -55,8 +54,8 @@ def _parts(documents: Sequence[Document]) -> tuple[list[Part], list[str]]:
     parts, remarks = [], []
     for document in documents:
         try:
-            experiment = experiments.load(document.experiment)
-            parts.append(Part(title_of(document), _blocks(experiment, document)))
+            blocks = _compared(document) if document.experiment == COMPARE else _blocks(document)
+            parts.append(Part(title_of(document), blocks))
         except UNREADABLE as error:
             name = f"The results of {document.experiment} ({document.origin})"
             remarks.append(f"{name} cannot be shown: {why_unreadable(error)}.")
@@ -68,8 +67,9 @@ def title_of(document: Document) -> str:
     return f"{document.experiment}, {document.device} ({document.arch}), {document.source}"
 
 
-def _blocks(experiment: Experiment, document: Document) -> list[Block]:
+def _blocks(document: Document) -> list[Block]:
     """Returns the blocks of a document: how it came about, its plot, its tables and its errors."""
+    experiment = experiments.load(document.experiment)
     plot = Plot(
         experiment.plot(document),
         f"{experiment.question} {document.origin}",
@@ -80,3 +80,18 @@ def _blocks(experiment: Experiment, document: Document) -> list[Block]:
     made = ", ".join(f"{name} {version}" for name, version in document.made_with.items())
     origin = f"Origin: {document.origin}." + (f" Made with {made}." if made else "")
     return [experiment.question, origin, plot, *experiment.tables(document), *errors]
+
+
+def _compared(document: Document) -> list[Block]:
+    """Returns the blocks of a comparison with peers: its plot, its tables, and the whole."""
+    tables = comparison.tables(document)
+    if not tables:
+        return ["This comparison has no workloads."]
+    plot = Plot(
+        partial(comparison.draw, document),
+        f"Speeds of tunefa and its peers in TFLOP/s for {plural(len(tables), 'workload')}; "
+        f"{document.origin}",
+        "The tables below have the figures.",
+        (9.0, 1.6 + 0.3 * len(tables)),
+    )
+    return [f"Origin: {document.origin}.", plot, *tables, *comparison.summary(document)]

@@ -45,7 +45,7 @@ def _plot(search: Search, kernel: KernelTrials) -> Block:
     rows, columns = axes_of(held)
     size = (max(4.0, min(9.0, 1.8 + 0.8 * len(columns))), 1.4 + 0.42 * len(rows))
     return Plot(
-        partial(draw, held, f"{kernel.kernel}, {search.objective}"),
+        partial(draw, held),
         f"Best {search.objective} times of {kernel.kernel} over {held.row_name} and "
         f"{held.column_name}",
         f"{kernel.kernel}: {search.objective} times in us; ✕ where every config failed, and "
@@ -60,7 +60,7 @@ def axes_of(held: HeatMap) -> tuple[list[Any], list[Any]]:
     return rows, sorted({cell.column for cell in held.cells}, key=sort_key)
 
 
-def draw(held: HeatMap, title: str, canvas: Any) -> None:
+def draw(held: HeatMap, canvas: Any) -> None:
     """Draws the times of the cells, on a logarithmic scale of colours."""
     import matplotlib
     from matplotlib.colors import LogNorm
@@ -92,4 +92,3 @@ def draw(held: HeatMap, title: str, canvas: Any) -> None:
     axes.set_yticks([place + 0.5 for place in range(len(rows))], next(names))
     axes.set(xlabel=plain(held.column_name), ylabel=plain(held.row_name))
     axes.grid(False)
-    axes.set_title(title, fontsize=10, parse_math=False)

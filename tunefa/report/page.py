@@ -32,7 +32,7 @@ _LONG = 64
 """Cells with more characters than this are given a wide column."""
 _PIXELS = 96
 """Pixels of an inch in CSS."""
-_MOST, _LEAST = 1.1, 0.62
+_MOST, _LEAST = 1.1, 0.8
 """How large a plot may be shown, and how small before it scrolls: its text must stay readable."""
 
 

@@ -54,6 +54,10 @@ class Section:
     """What was left out, and why."""
 
 
+_LABEL = 60
+"""The most characters of a label in a plot, which does not break lines."""
+
+
 def printable(text: str) -> str:
     """Returns the text with U+FFFD for characters that cannot be shown or that change how others
     are, such as control characters and half characters; a file that anyone wrote may have them."""
@@ -68,8 +72,9 @@ def why_unreadable(error: Exception) -> str:
 
 
 def plain(text: str) -> str:
-    """Returns the text for a label that matplotlib would read as a formula between dollar signs."""
-    return printable(text).replace("$", r"\$")
+    """Returns the text for a label of a plot: short, and no formula, which matplotlib would read
+    between dollar signs."""
+    return printable(shortened(text, _LABEL)).replace("$", r"\$")
 
 
 def shortened(text: str, most: int = 240) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from tunefa.experiments import roofline_figure
 from tunefa.experiments.roofline_figure import Point
 from tunefa.report.content import Content
-from tunefa.report.part import Block, Part, Plot, Section
+from tunefa.report.part import Block, Part, Plot, Section, plural
 from tunefa.report.winners import by_chip, target_of
 from tunefa.spec.target import Target
 from tunefa.store.record import Record
@@ -49,10 +49,10 @@ def _block(chip: str, records: Sequence[Record]) -> Block:
         return f"tunefa does not know {chip}, so it has no ceilings to draw."
     return Plot(
         partial(draw, points(records), target),
-        f"Roofline of {chip} with {len(records)} workloads",
+        f"Roofline of {chip} with {plural(len(records), 'workload')}",
         "Sloped lines are bandwidths. Level lines are rates: of the tensor cores, and of the exp2 "
-        "units for those D + Dv where they are not faster than the tensor cores. The L2 and shared-memory lines bound what a kernel "
-        "reads there, in FLOPs per byte of that level.",
+        "units for those D + Dv where they are not faster than the tensor cores. The L2 and "
+        "shared-memory lines bound what a kernel reads there, in FLOPs per byte of that level.",
         (9.0, 5.0),
     )
 

@@ -28,11 +28,11 @@ def section(content: Content) -> Section:
     return Section(
         name="winners",
         title="Winners",
-        about="The fastest known config of each workload, and its time, which is a median. The share of the roofline is the least "
-        "time that the chip needs, by its peak rates at the boost clock, divided by its time. "
-        "Measured times come from a device; predicted ones from the cost model, and no device ran "
-        "them: an interval in parentheses holds a measurement with a probability of "
-        f"{COVERAGE:.0%}.",
+        about="The fastest known config of each workload, and its median time. The share of the "
+        "roofline is the least time that the chip needs, by its peak rates at the boost clock, "
+        "divided by the median. Measured times come from a device; predicted ones from the cost "
+        "model, and no device ran them: an interval in parentheses holds a measurement with a "
+        f"probability of {COVERAGE:.0%}.",
         parts=parts,
         empty="The store has no records of such a chip: `tunefa search` makes one.",
         remarks=content.remarks.get(STORE, ()),

@@ -25,6 +25,20 @@ def show(document: Document, out: Console) -> None:
         print_table(table, out)
 
 
+def show_comparison(document: Document, out: Console) -> None:
+    """Prints the tables of a comparison with peers, who is absent, and how the workloads went."""
+    from tunefa.experiments import comparison
+
+    out.print(text.heading("compare: tunefa and its peers, on the same tensors"))
+    out.print(document.origin)
+    for table in comparison.tables(document):
+        out.print()
+        print_table(table, out)
+    out.print()
+    for line in comparison.summary(document):
+        out.print(line)
+
+
 def print_table(table: Table, out: Console) -> None:
     """Prints one table with its title and its remarks."""
     out.print(text.heading(table.title))

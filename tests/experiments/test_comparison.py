@@ -1,4 +1,4 @@
-"""tunefa/cli/reports/comparison.py: the arithmetic of the table, and what is said below it."""
+"""tunefa/experiments/comparison.py: the arithmetic of the table, and what is said below it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ import copy
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from tests.support import sample_comparison as sample
-from tunefa.cli.reports import comparison
+from tunefa.cli.reports import experiment as reports
 from tunefa.errors import TunefaError
+from tunefa.experiments import comparison, figure
 from tunefa.experiments.document import Document
 
 
@@ -117,4 +122,23 @@ def test_a_damaged_value_is_shown_or_is_a_users_mistake(path: tuple[Any, ...]) -
         with contextlib.suppress(TunefaError):
             document = Document.from_data(data, "f.json")
             comparison.check(document, "f.json")
-            comparison.show(document, Console(file=io.StringIO()))
+            reports.show_comparison(document, Console(file=io.StringIO()))
+
+
+def test_the_plot_has_every_contestant_where_it_is_timed() -> None:
+    """4e10 FLOPs in 100 us are 400 TFLOP/s, and in 200 us 200."""
+    canvas = Figure()
+    comparison.draw(sample.document(sample.row(tunefa=100.0), sample.row(fa4=200.0)), canvas)
+    (axes,) = canvas.axes
+    drawn = {line.get_label(): np.asarray(line.get_xydata()).tolist() for line in axes.lines}
+    assert drawn.keys() == {"tunefa", "flash-attn-4"}
+    assert drawn["tunefa"] == [[pytest.approx(400.0), 0]]
+    assert drawn["flash-attn-4"] == [[pytest.approx(200.0), 1]]
+
+
+def test_the_plot_takes_any_name_and_no_rows() -> None:
+    odd = sample.row(tunefa=100.0)
+    odd["scores"]["$\\frac{ $<b>"] = odd["scores"]["tunefa"]
+    for rows in ([odd], []):
+        document = replace(sample.document(), rows=rows)
+        assert "<svg" in figure.svg(partial(comparison.draw, document))

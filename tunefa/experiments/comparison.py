@@ -1,17 +1,14 @@
-"""The tables of `tunefa bench compare`: one for each workload, and a sentence about all."""
+"""The tables and the plot of `tunefa bench compare`, and the sentences about all workloads."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from tunefa.cli.reports import text
-from tunefa.cli.reports.experiment import print_table
 from tunefa.errors import TunefaError
+from tunefa.experiments import figure
 from tunefa.experiments.compare import NAME, OURS
 from tunefa.experiments.document import Document, Row
 from tunefa.experiments.table import Table, number
@@ -30,6 +27,10 @@ _NOTES = (
 )
 
 
+_LABEL = 24
+"""The most characters of a name in the plot: tunefa's own names have fewer."""
+
+
 def check(document: Document, where: str) -> None:
     """Raises TunefaError, which begins with `where`, if a document is no comparison."""
     if document.experiment != NAME:
@@ -45,18 +46,6 @@ def check(document: Document, where: str) -> None:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {error}"
         raise TunefaError(f"{where} has missing or wrong fields ({what})") from error
-
-
-def show(document: Document, out: Console) -> None:
-    """Prints all tables, then which peers are absent, and how the workloads went together."""
-    out.print(text.heading(f"{NAME}: tunefa and its peers, on the same tensors"))
-    out.print(document.origin)
-    for table in tables(document):
-        out.print()
-        print_table(table, out)
-    out.print()
-    for line in summary(document):
-        out.print(line)
 
 
 def tables(document: Document) -> list[Table]:
@@ -81,6 +70,33 @@ def summary(document: Document) -> list[str]:
     said += [f"absent: {title(name)}: {why}" for name, why in absent.items()]
     versions = ", ".join(f"{name} {version}" for name, version in document.made_with.items())
     return [*said, _NOTES, *([f"{versions}."] if versions else [])]
+
+
+def draw(document: Document, canvas: Any) -> None:
+    """Draws the speeds in TFLOP/s, a row for each workload, into an empty matplotlib figure."""
+    axes = canvas.add_subplot()
+    contests = [_read(row) for row in document.rows]
+    names = list(dict.fromkeys(name for each in contests for name in each.scores))
+    markers = "oDsv^P*X<>"
+    for place, name in enumerate(sorted(names, key=lambda each: each != OURS)):
+        found = [
+            (each.scores[name].tflops(each.workload), row)
+            for row, each in enumerate(contests)
+            if name in each.scores
+        ]
+        axes.plot(
+            *zip(*found, strict=True),
+            markers[place % len(markers)],
+            color=figure.COLOURS[place % len(figure.COLOURS)],
+            markersize=8 if name == OURS else 5,
+            label=title(name)[:_LABEL].replace("$", r"\$"),
+        )
+    axes.set_yticks(range(len(contests)), [str(each.workload) for each in contests], fontsize=8)
+    axes.set_ylim(len(contests) - 0.5, -0.5)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("TFLOP/s")
+    if names:
+        canvas.legend(loc="outside upper center", ncols=4)
 
 
 def over_the_best_peer(contest: Contest) -> float | None:
@@ -158,7 +174,7 @@ def _remarks(contest: Contest, row: Row) -> list[str]:
     if ratio is not None and peer is not None:
         said.append(f"over the best peer: {ratio:.3f} (tunefa's speed over that of {title(peer)})")
     if (ran := row.get("ran")) is not None:
-        config = text.config_text(ran["config"]) + " " if ran["config"] else ""
+        config = "".join(f"{name}={value} " for name, value in ran["config"].items())
         said.append(f"tunefa ran {ran['kernel']} {config}({ran['why']})")
     if (ceilings := row.get("ceilings")) is not None:
         said.append(
@@ -177,7 +193,12 @@ def _left_out(reasons: Mapping[str, str]) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, why in reasons.items():
         names.setdefault(why, []).append(title(name))
-    return [f"left out: {text.listed(each)}: {why}" for why, each in names.items()]
+    return [f"left out: {_listed(each)}: {why}" for why, each in names.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _state(device: Mapping[str, Any]) -> str | None:
