@@ -11,7 +11,7 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks lint bench \
+.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks lint bench report \
         mutants bench-search venv clean
 
 help: ## this list
@@ -30,6 +30,11 @@ search: $(READY) ## search without a GPU for the default workload; ARGS="--arch 
 OUT ?= experiments
 bench: $(READY) ## all experiments about attention: tables, plots and JSON in OUT=experiments
 	@"$(TUNEFA)" bench all $(if $(filter command line,$(origin ARGS)),$(ARGS)) --out $(OUT)
+
+PAGE ?= report.html
+FOLDER := $(wildcard docs/experiments)
+report: $(READY) ## one HTML page of your store, journals and docs/experiments in PAGE=report.html
+	@"$(TUNEFA)" report --out $(PAGE) $(if $(FOLDER),--experiments $(FOLDER))
 
 # Tests of one file share what they compile, so they stay in one process. Files with slow tests come
 # first (tests/conftest.py). What needs Huawei's compiler is skipped where that cannot come.

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import lzma
 import os
-import re
 import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,27 +43,6 @@ def test_the_file_says_what_it_is() -> None:
     assert len(header.pop("checksum")) == len(trial["checksum"]) == 16
     assert header == {"tunefa_journal": SCHEMA, "seed": 0}
     assert trial["kernel"] == "a_kernel" and trial["config"] == OK.config
-
-
-def test_a_trial_comes_with_the_seconds_since_the_search_began() -> None:
-    with Journal("x", {}) as one:
-        for _ in range(3):
-            time.sleep(0.002)
-            one.append("a_kernel", OK)
-    seconds = [found for *_, found in journal.read_timed(one.path)]
-    assert all(found is not None and found < 60 for found in seconds)
-    assert seconds == sorted(set(seconds), key=lambda found: found or 0.0)
-
-
-@pytest.mark.parametrize("seconds", ["-1", "true", '"1"', "1e999"])
-def test_seconds_are_a_number(seconds: str) -> None:
-    path = bare(OK, OK)
-    first, second, third = lines_of(path)
-    second = re.sub(r'"elapsed_s": [0-9.]+', f'"elapsed_s": {seconds}', second)
-    second = re.sub(r', "checksum": "[^"]*"', "", second)
-    path.write_text(first + second + third)
-    with pytest.raises(TunefaError, match=":2: this line is not a trial: elapsed_s must be"):
-        list(journal.read(path))
 
 
 def test_searches_that_begin_in_the_same_second_have_files_of_their_own() -> None:

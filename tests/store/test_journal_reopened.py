@@ -86,28 +86,3 @@ def test_the_newest_is_first() -> None:
     (journal.folder() / "notes.txt").touch()
     names = [path.name[15:] for path in journal.paths()]
     assert names == [*(path.name[15:] for path in reversed(made)), "-old.jsonl"]
-
-
-def seconds(path: Path) -> list[float | None]:
-    return [found for *_, found in journal.read_timed(path)]
-
-
-def test_the_seconds_go_on_where_the_search_ended() -> None:
-    path = bare(OK)
-    header, trial = path.read_text().splitlines()
-    trial = re.sub(r'"elapsed_s": [0-9.]+', '"elapsed_s": 1000.5', trial)
-    trial = re.sub(r', "checksum": "[^"]*"', "", trial)
-    path.write_text(f"{header}\n{trial}\n")
-    appended(path)
-    first, then = seconds(path)
-    assert first == 1000.5 and then is not None and 1000.5 <= then < 1100
-
-
-def test_a_journal_of_an_older_tunefa_stays_without_seconds() -> None:
-    path = bare(OK)
-    header, trial = path.read_text().splitlines()
-    trial = re.sub(r'"elapsed_s": [0-9.]+, |, "checksum": "[^"]*"', "", trial)
-    path.write_text(f"{header}\n{trial}\n")
-    appended(path)
-    assert seconds(path) == [None, None]
-    assert "elapsed_s" not in path.read_text()

@@ -92,7 +92,7 @@ def draw(document: Document, canvas: Any) -> None:
             label=title(name)[:_LABEL].replace("$", r"\$"),
         )
     axes.set_yticks(range(len(contests)), [str(each.workload) for each in contests], fontsize=8)
-    axes.set_ylim(len(contests) - 0.5, -0.5)
+    axes.set_ylim(max(1, len(contests)) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.set_xlabel("TFLOP/s")
     if names:
