@@ -34,6 +34,9 @@ PROBE = """
 <script>
 addEventListener("load", () => {
   const root = document.documentElement;
+  if (location.hash === "#print")
+    for (const rule of document.styleSheets[0].cssRules)
+      if (rule.media?.mediaText === "print") rule.media.mediaText = "all";
   const inside = (each) => each.closest(".scroll, .plot, .skip");
   const wide = [...document.body.querySelectorAll("*")].filter((each) => !inside(each)
     && each.getBoundingClientRect().right > root.clientWidth + 1);
@@ -60,6 +63,7 @@ addEventListener("load", () => {
     wide: wide.map((each) => [each.tagName, each.className, each.textContent.slice(0, 40)]),
     boxes: boxes.filter((each) => each.scrollWidth > each.clientWidth + 1).length,
     plots,
+    nav: getComputedStyle(document.querySelector("nav")).display,
     colours: [style.color, style.backgroundColor],
     fetched: performance.getEntriesByType("resource").map((each) => each.name),
     title: document.title,
@@ -86,7 +90,7 @@ addEventListener("message", (event) => {{
   document.body.append(found);
 }});
 </script>
-<iframe src="page.html" width="{width}" height="1200"></iframe>
+<iframe src="page.html{anchor}" width="{width}" height="1200"></iframe>
 </body>
 </html>
 """
@@ -110,17 +114,19 @@ def written(folder: Path, content: Content, more: str = "") -> Path:
     return path
 
 
-def framed(folder: Path, width: int) -> Path:
+def framed(folder: Path, width: int, anchor: str = "") -> Path:
     """A document that shows the page in `folder` in so many pixels."""
     path = folder / "frame.html"
-    path.write_text(FRAME.format(width=width), encoding="utf-8")
+    path.write_text(FRAME.format(width=width, anchor=anchor), encoding="utf-8")
     return path
 
 
-def probed(folder: Path, content: Content, width: int, colours: int = LIGHT) -> dict[str, Any]:
-    """What the probe finds in the page, at a width in pixels."""
+def probed(
+    folder: Path, content: Content, width: int, colours: int = LIGHT, anchor: str = ""
+) -> dict[str, Any]:
+    """What the probe finds in the page, at a width in pixels; with #print, as it is printed."""
     written(folder, content, PROBE)
-    said = chromium(folder, colours, "--dump-dom", framed(folder, width).as_uri())
+    said = chromium(folder, colours, "--dump-dom", framed(folder, width, anchor).as_uri())
     found = re.search(r"<pre>(.*)</pre>", said, re.DOTALL)
     assert found is not None, said[:2000]
     text = found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
@@ -184,7 +190,16 @@ def test_the_page_follows_the_colour_scheme(tmp_path: Path, colours: int, width:
     assert float(pixels.std()) > 0.01  # and something is on it
 
 
-def test_it_prints_in_light_colours_without_navigation(tmp_path: Path) -> None:
+def test_the_style_for_print_is_light_and_cuts_nothing(tmp_path: Path) -> None:
+    """On A4 across, less the margins, 1032 pixels are left."""
+    found = probed(tmp_path, sample_report.content(), 1032, DARK, "#print")
+    ink, paper = map(brightness, found["colours"])
+    assert ink < 60 and paper > 240
+    assert found["nav"] == "none"
+    assert found["boxes"] == 0 and found["page"] == [1032, 1032]
+
+
+def test_it_can_be_printed(tmp_path: Path) -> None:
     path, printed = written(tmp_path, sample_report.content()), tmp_path / "page.pdf"
     chromium(tmp_path, DARK, "--no-pdf-header-footer", f"--print-to-pdf={printed}",
              path.as_uri())  # fmt: skip

@@ -16,7 +16,7 @@ from tunefa.spec.workload import Workload
 
 HOSTILE = "<script>document.title='x'</script>\"'><img src=x onerror=alert(1)> $\\frac{$ --> {{7}}"
 """A text that would run in a page, or fail as a formula, if anything took it for one."""
-LONG = "W" * 400
+LONG = "long" * 100
 """A word that is wider than any page."""
 
 

@@ -18,6 +18,9 @@ from tunefa.spec.workload import Workload
 if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
     from tunefa.measure.contest import Settings
 
+_ORIGIN = 100
+"""The most characters of the line above a plot, which does not break lines."""
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -51,7 +54,7 @@ class Experiment:
 
         def drawn(canvas: Any) -> None:
             self.draw(document, canvas)
-            canvas.suptitle(document.origin, fontsize=9, parse_math=False)
+            canvas.suptitle(document.origin[:_ORIGIN], fontsize=9, parse_math=False)
 
         return drawn
 
