@@ -78,7 +78,7 @@ def test_json_needs_no_library(
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--out", "gone/page.html"], 1, "Error: cannot write gone/page.html"),
+        (["--out", "gone/page.html"], 1, "Error: cannot write gone/page.html: the folder"),
         (["--out", "."], 2, "is a directory"),
         (["--experiments", "gone"], 2, "does not exist"),
         (["--from", "gone.json"], 2, "does not exist"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 
 from tunefa.cli.reports import text
 from tunefa.cli.workload_options import Selection, chip_filter_options
+from tunefa.errors import TunefaError
 from tunefa.report import page
 from tunefa.report.content import Content
 from tunefa.report.gather import gather
@@ -55,6 +57,7 @@ def command(
         raise click.UsageError("--from has the experiments of its page: leave out --experiments")
     if not as_json:
         page.require_libraries()
+        _require_folder(path)
 
     def keeps(arch: str, device: str | None) -> bool:
         return selection.selects(_Place(arch, device, Workload.of(seqlen_q=1)))
@@ -66,3 +69,14 @@ def command(
     html = page.render(content)
     results.write_text(path, html)
     click.echo(f"{path} ({text.kib(len(html.encode('utf-8')))} KiB)")
+
+
+def _require_folder(path: Path) -> None:
+    """Raises TunefaError if the folder of a file cannot be written."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise TunefaError(f"cannot write {path}: the folder {folder} does not exist: create it")
+    if not os.access(folder, os.W_OK):
+        raise TunefaError(
+            f"cannot write {path}: the folder {folder} is not writable: choose another --out"
+        )

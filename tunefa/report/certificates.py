@@ -91,7 +91,7 @@ def section(content: Content) -> Section:
         "A certificate says what the race showed, as relative differences of times with their "
         "intervals. The noise floor is the difference that a config shows from itself.",
         parts=[Part(chip, _blocks(chip, records)) for chip, records in by_chip(held)],
-        empty="No record of the store has a certificate: a search that measures makes one.",
+        empty="No record has a certificate: a search that measures makes one.",
     )
 
 

@@ -12,7 +12,7 @@ from tunefa.report.content import JOURNALS, Content
 from tunefa.report.part import Block, Part, Plot, Section, plain
 from tunefa.report.search import KernelTrials, Search, Step
 
-NO_JOURNALS = "There are no journals of searches on such a chip: `tunefa search` writes them."
+NO_JOURNALS = "There are no journals of searches to show: `tunefa search` writes them."
 _PANELS = ("configs tried", "seconds since the search began")
 HEAD = ("kernel", "configs tried", "failed", "first time\nus", "best time\nus", "found as number",
         "found after\ns")  # fmt: skip

@@ -35,7 +35,7 @@ def section(content: Content) -> Section:
         ],
         empty="No config failed in the searches whose journals are here."
         if content.searches
-        else "There are no journals, which would say what failed.",
+        else "There are no journals of searches to show, which would say what failed.",
     )
 
 

@@ -31,7 +31,7 @@ def section(content: Content) -> Section:
             for chip, records in by_chip(content.records)
             for dtype, held in _by_dtype(records).items()
         ],
-        empty="The store has no records of such a chip.",
+        empty="There are no records to show: `tunefa search` makes them.",
     )
 
 

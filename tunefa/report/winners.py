@@ -34,7 +34,7 @@ def section(content: Content) -> Section:
         "model, and no device ran them: an interval in parentheses holds a measurement with a "
         f"probability of {COVERAGE:.0%}.",
         parts=parts,
-        empty="The store has no records of such a chip: `tunefa search` makes one.",
+        empty="There are no records to show: `tunefa search` makes them.",
         remarks=content.remarks.get(STORE, ()),
     )
 
