@@ -92,7 +92,7 @@ def draw(document: Document, canvas: Any) -> None:
                 1 + CLAIMED[name],
                 place - 0.4,
                 place + 0.4,
-                color="black",
+                color=axes.title.get_color(),  # a page has its own colour of text
                 linestyle=":",
                 label=label,
             )

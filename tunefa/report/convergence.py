@@ -22,7 +22,7 @@ def section(content: Content) -> Section:
     """Returns a plot and a table for each search."""
     return Section(
         name="convergence",
-        title="Convergence of the searches",
+        title="Convergence",
         about="The best time so far of each kernel, over the configs that the search has tried. It "
         "is the time of the screening; the race afterwards times the best configs again.",
         parts=[Part(f"{each.workload}", _blocks(each)) for each in content.searches],
