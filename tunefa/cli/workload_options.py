@@ -175,8 +175,7 @@ _SIZE_OPTIONS = {
 }
 
 
-_Options = Mapping[tuple[str, ...], Mapping[str, Any]]
-"""click's settings of options, by their names."""
+_Options = Mapping[tuple[str, ...], Mapping[str, Any]]  # by names
 SELECTING = (
     *("arch", "device", "models", *_SIZE_OPTIONS, "dtype", "causal", "softcap", "varlen", "texts"),
 )
@@ -227,18 +226,14 @@ def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_selection(command, options)
 
 
-def _without_defaults(options: _Options) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Returns options whose help says nothing of defaults."""
-    defaults = re.compile(r"  \[default.*|; without --kv-heads, .*(?=\.)")
-    return {
-        names: {**settings, "help": defaults.sub("", settings["help"])}
-        for names, settings in options.items()
-    }
-
-
 def chip_filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command that lists what chips have `--arch` and `--device`, without defaults."""
     return _with_selection(command, _without_defaults(_CHIP_OPTIONS))
+
+
+def _without_defaults(given: _Options) -> dict[tuple[str, ...], dict[str, Any]]:
+    defaults = re.compile(r"  \[default.*|; without --kv-heads, .*(?=\.)")
+    return {names: {**it, "help": defaults.sub("", it["help"])} for names, it in given.items()}
 
 
 def chip_options(command: Callable[..., Any]) -> Callable[..., Any]:
