@@ -87,7 +87,7 @@ def searched(chip: str, target: Target, head_dim: int) -> dict[str, Any] | None:
         "workload": made["workload"],
         **{name: record[name] for name in kept},
         **{name: explained[name] for name in limits if name in explained},
-        "decision": record["certificate"].get("decision"),
+        "decision": record.get("certificate", {}).get("decision"),
         "compared_with": record["provenance"].get("compared_with", []),
         "roofline": made["roofline"],
     }
