@@ -241,15 +241,6 @@ def chip_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_selection(command, _CHIP_OPTIONS)
 
 
-def npu_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the same two for an NPU, which it must be given."""
-    options: dict[tuple[str, ...], dict[str, Any]] = {
-        ("--arch",): {"metavar": "NAME", "help": "Chip family of the NPU, such as ascend910b3."},
-        ("--device",): {"metavar": "NAME", "help": "Device of the family, such as 910b3."},
-    }
-    return _with_selection(command, options)
-
-
 def _with_selection(command: Callable[..., Any], options: _Options) -> Callable[..., Any]:
     """Gives a command options, by their names and click's settings."""
 
