@@ -12,7 +12,8 @@ from tests.support import planted_faults as planted
 from tests.support.fake_device import Device
 from tests.support.predicted_case import CONFIG, FITS, WORKLOAD, config, ok
 from tunefa.measure import check
-from tunefa.measure.gate import Gate, Probe, kinds_of_finalists
+from tunefa.measure.gate import Gate, Probe
+from tunefa.measure.ops.fwd import kinds_of_finalists
 from tunefa.measure.measured import Measured
 from tunefa.spec.trial import Trial
 from tunefa.spec.workload import Workload

@@ -9,7 +9,8 @@ import torch
 
 from tunefa.measure import check, sdpa
 from tunefa.measure.comparison import TOLERANCE, Comparison
-from tunefa.measure.gate import ROUNDING, Gate, Probe
+from tunefa.measure.gate import Gate, Probe
+from tunefa.measure.ops.fwd import ROUNDING
 from tunefa.spec.workload import Workload
 
 # The error of PyTorch's attention on these is above half of what rounding alone may make.

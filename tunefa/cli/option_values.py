@@ -6,7 +6,8 @@ import click
 
 from tunefa.errors import unknown
 from tunefa.spec import dtype_names
-from tunefa.spec.workload import DTYPES, parse_size
+from tunefa.spec.sizes import parse_size
+from tunefa.spec.workload import DTYPES
 
 
 def size(_ctx: click.Context, option: click.Parameter, value: str | None) -> int | None:

@@ -117,8 +117,7 @@ def _compile(
     """Runs in a worker. Returns (outcome, resources, seconds, reason)."""
     case = Case.from_names(*names)
     workload, language = case.workload, languages.load(case.kernel.language)
-    # In contiguous tensors, the heads of a row are head_dim elements apart.
-    aligned = workload.head_dim % 16 == 0 and workload.head_dim_v % 16 == 0
+    aligned = workload.is_aligned
     with _captured() as log:
         try:
             compiled = language.compile(case, config, aligned)

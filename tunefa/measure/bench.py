@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tunefa.compile.contract import CompileError
-from tunefa.measure import check, launches, race, timing
-from tunefa.measure.gate import Gate, Probe, kinds_of_finalists
+from tunefa.measure import launches, ops, race, timing
+from tunefa.measure.gate import Gate, Probe
 from tunefa.measure.monitor import Monitor
 from tunefa.measure.objective import Raced
 from tunefa.measure.race import Decision, Interval, Race
@@ -52,7 +52,8 @@ class Bench:
         self.case = case
         self._torch_device = case.arch.torch_device
         self._stopwatch = timing.Stopwatch(mode, self._torch_device)
-        self._tensors = check.tensors(case.workload, self._torch_device)
+        self._op = ops.of(case.workload)
+        self._tensors = self._op.tensors(case.workload, self._torch_device)
         self._gate = Gate(self._torch_device)
         self._timed: dict[Hashable, tuple[float, ...]] = {}
         """The samples of the programs that were screened."""
@@ -62,7 +63,7 @@ class Bench:
 
         `best_us` is the best time so far; a config that is much slower gets fewer samples.
         """
-        probe = self._gate.probe(check.ragged(self.case.workload, trial.config))
+        probe = self._gate.probe(self._op.ragged(self.case.workload, trial.config))
         trial = self._checked(trial, probe)
         if trial.outcome != "ok":
             return trial
@@ -76,7 +77,7 @@ class Bench:
         a certificate needs.
         """
         judged = list(trials)
-        for kind in kinds_of_finalists(self.case.workload):
+        for kind in self._op.kinds_of_finalists(self.case.workload):
             probe = self._gate.large_probe(self.case.workload, kind)
             judged = [self._checked(t, probe) if t.outcome == "ok" else t for t in judged]
             del probe  # before the next one is made: the device may not hold both

@@ -107,6 +107,8 @@ class Comparison:
     """The worst row; None if rows were not judged."""
     strayed: bool = False
     """Whether the kernel wrote to memory outside of its outputs."""
+    has_lse: bool = True
+    """Whether there is a logsumexp; `lse_error` is 0 where there is none."""
 
     @property
     def passed(self) -> bool:
@@ -131,10 +133,8 @@ class Comparison:
         if not self.repeatable:
             return f"two launches on the same inputs differ on {self.workload}: a race condition"
         limit = "" if math.isinf(self._limit) else f" (limit {self._limit:.0e})"
-        overall = (
-            f"error {self.error:.2e} over all rows{limit}, logsumexp off by {self.lse_error:.2e}, "
-            f"on {self.workload}"
-        )
+        lse = f", logsumexp off by {self.lse_error:.2e}," if self.has_lse else ""
+        overall = f"error {self.error:.2e} over all rows{limit}{lse} on {self.workload}"
         # Reports cut off what is long, so the row comes first.
         return overall if self._rows_passed else f"{self.row}; {overall}"
 
@@ -192,10 +192,17 @@ class Expected:
         limits = ROW_MARGIN * ACCURACY_MARGIN[workload.accuracy] * limits
         return cls(workload, out, lse, limits.clamp_min(LEAST_NORM), norms.clamp_min(LEAST_NORM))
 
-    def compare(self, out: Tensor, lse: Tensor) -> Comparison:
-        """Compares outputs, of the shapes that a kernel writes. Waits for the device once."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of device memory: the output, and three numbers for each row."""
+        return sum(each.numel() * each.element_size() for each in (self.out, *[self.lse] * 3))
+
+    def compare(self, *outputs: Tensor) -> Comparison:
+        """Compares an output and a logsumexp, of the shapes that a kernel writes. Waits for the
+        device once."""
         import torch
 
+        out, lse = outputs
         off = self._off(out)
         off_lse = (lse.to(self.lse.dtype) - self.lse).abs()
         both_empty = torch.isneginf(lse) & torch.isneginf(self.lse)

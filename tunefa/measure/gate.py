@@ -6,17 +6,15 @@ near it, both launches must write the same bits, and nothing beside the outputs.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tunefa.compile import languages
-from tunefa.compile.contract import LaunchSpec
 from tunefa.compile.workers import Workers
-from tunefa.measure import check
-from tunefa.measure.comparison import ACCURACY_MARGIN, TOLERANCE, Comparison, Expected, sequence_of
+from tunefa.measure import ops
+from tunefa.measure.comparison import Comparison
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
@@ -27,9 +25,6 @@ if TYPE_CHECKING:  # they import PyTorch, which takes seconds
 
     from tunefa.measure.hostile import Kind
 
-ROUNDING = {"bf16": 2e-3, "fp16": 2.5e-4, "fp32": 2e-6}
-"""The least limit over all rows that a kernel is held to: half a unit in the last place of the
-dtype; for fp32 the 2^-22 of a product made of three tf32 products, with some room for sums."""
 INTERPRETER_LIMIT_S = 120.0
 """The time limit of a check in the interpreter. It takes 2 s on two idle cores."""
 INTERPRETER_MEMORY_BYTES = 4 * 2**30
@@ -50,10 +45,10 @@ class Probe:
     tensors: tuple[Any, ...]
     """What a kernel is launched on, as `check.tensors` makes them."""
     memories: tuple[Tensor, ...]
-    """The memory of q, k, v, out and lse, with what surrounds them."""
+    """The memory of inputs and outputs, with what surrounds them."""
     sums: tuple[Tensor, ...]
-    """The checksums of the memory of q, k and v."""
-    expected: Expected
+    """The checksums of the memory of inputs."""
+    expected: ops.Reference
 
     @classmethod
     def of(
@@ -63,22 +58,23 @@ class Probe:
         gate."""
         from tunefa.measure import hostile
 
-        made = list(check.tensors(shape, device, seed=0))
-        hostile.change(shape, tuple(made), kind)
-        whole = [hostile.surrounded(made[i], is_input=i < 3) for i in range(4)]
-        whole.append(hostile.surrounded_lse(made[4]))
-        made[:5] = [inner for inner, _ in whole]
-        memories = tuple(memory for _, memory in whole)
-        inputs = check.inputs(shape, tuple(made), shape.head_dim**-0.5)
-        expected = Expected.of(shape, inputs, dtype or _dtype(shape))
-        sums = tuple(hostile.checksum(memory) for memory in memories[:3])
-        return cls(shape, kind, tuple(made), memories, sums, _in_roles(expected, kind))
+        op = ops.of(shape)
+        tensors, memories = op.inputs(shape, kind, device)
+        expected = op.expected(shape, kind, tensors, dtype or _dtype(shape))
+        sums = tuple(hostile.checksum(memory) for memory in memories[: op.OUTPUTS.start])
+        return cls(shape, kind, tensors, memories, sums, expected)
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        """The tensors that a kernel writes."""
+        written: slice = ops.of(self.shape).OUTPUTS
+        return self.tensors[written]
 
     @property
     def bytes(self) -> int:
         """Bytes of device memory."""
-        kept = (*self.memories, self.expected.out, *[self.expected.lse] * 3)
-        return sum(each.numel() * each.element_size() for each in kept)
+        own = sum(each.numel() * each.element_size() for each in self.memories)
+        return own + self.expected.bytes
 
     def strayed(self) -> bool:
         """Whether something was written beside the outputs, which are filled with NaN again."""
@@ -86,16 +82,16 @@ class Probe:
 
         from tunefa.measure import hostile
 
-        for output in self.tensors[3:5]:
+        for output in self.outputs:
             output.fill_(float("nan"))
-        kept = [each.isnan().all() for each in self.memories[3:]]
+        kept = [each.isnan().all() for each in self.memories[len(self.sums) :]]
         for memory, total in zip(self.memories, self.sums, strict=False):
             kept.append(hostile.checksum(memory) == total)
         return not bool(torch.stack(kept).all())
 
     def judge(self) -> Comparison:
         """Compares the outputs, which are filled with NaN again."""
-        found = self.expected.compare(*self.tensors[3:5])
+        found = self.expected.compare(*self.outputs)
         return replace(found, strayed=self.strayed())
 
 
@@ -106,44 +102,17 @@ def _dtype(shape: Workload) -> torch.dtype:
     return torch.float64 if shape.dtype == "fp32" else torch.float32
 
 
-def _in_roles(expected: Expected, kind: Kind) -> Expected:
-    """Says which rows are judged, which of them are normal, and what is special about the rest."""
-    import torch
-
-    from tunefa.measure import hostile
-
-    shape, lse = expected.workload, expected.lse
-    of_sequence = hostile.roles(shape, kind)
-    numbers = torch.tensor([("normal", "hostile", "NaN").index(each) for each in of_sequence])
-    if shape.varlen:
-        numbers = numbers.repeat_interleave(torch.tensor([rows for rows, _ in shape.lengths]))
-        numbers = numbers.to(lse.device).expand(lse.shape)
-    else:
-        numbers = numbers.to(lse.device)[:, None, None].expand(lse.shape)
-
-    def inputs_of(place: tuple[int, ...]) -> str:
-        if not shape.varlen:
-            return hostile.described(shape, kind, *place)
-        head, row = place
-        sequence, row = sequence_of(shape, row)
-        return hostile.described(shape, kind, sequence, head, row)
-
-    normal = numbers == 0 if "normal" in of_sequence else numbers < 2
-    return replace(expected, judged=numbers < 2, normal=normal, inputs_of=inputs_of)
-
-
 class Gate:
     """The check on the device.
 
-    Over all rows with normal inputs, the error must be within twice that of PyTorch's
-    scaled_dot_product_attention on such inputs, or within TOLERANCE where PyTorch has no such
-    attention. Each row, of hostile inputs too, must be within what rounding explains
-    (`Expected.of`).
+    Over all rows with normal inputs, the error must be within twice that of PyTorch's own operator
+    on such inputs, or within a tolerance where PyTorch has none. Each row, of hostile inputs too,
+    must be within what rounding explains. `tunefa.measure.ops` has the limits of each op.
     """
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._limits: dict[Workload, float] = {}
+        self._limits: dict[tuple[Workload, Kind], float] = {}
         self._probes: dict[Workload, Probe] = {}
 
     def probe(self, shape: Workload) -> Probe:
@@ -161,7 +130,7 @@ class Gate:
 
     def compare(self, launch: Callable[[], None], probe: Probe) -> Comparison:
         """Launches twice on the probe's tensors, and compares the outputs."""
-        outputs = probe.tensors[3:5]
+        outputs = probe.outputs
         for written in outputs:
             written.fill_(float("nan"))
         launch()
@@ -179,33 +148,13 @@ class Gate:
         return found
 
     def limit(self, probe: Probe) -> float:
-        """The largest relative error over all rows that passes; it is measured once a shape.
-
-        PyTorch has no soft-cap and no e4m3: the limit is then the dtype's tolerance. Where all
-        inputs are hostile, PyTorch's error says nothing of them, and rows alone are judged.
-        """
-        shape = probe.shape
-        margin = ACCURACY_MARGIN[shape.accuracy]
-        if probe.kind == "hostile":
-            return math.inf
-        if shape.softcap or shape.dtype == "e4m3":
-            return TOLERANCE[shape.dtype] * margin
-        if shape not in self._limits:
-            from tunefa.measure import sdpa
-
-            # Copies, of which PyTorch may read what lies behind them.
-            q, k, v, out, *rest = (each.contiguous() for each in probe.tensors)
-            sdpa.write(check.inputs(shape, (q, k, v, out, *rest), shape.head_dim**-0.5), out)
-            self._limits[shape] = max(2.0 * probe.expected.error(out), ROUNDING[shape.dtype])
-        return self._limits[shape] * margin
-
-
-def kinds_of_finalists(workload: Workload) -> tuple[Kind, ...]:
-    """The inputs that finalists are checked with on the workload's own shape.
-
-    One launch shows all kinds where there are several sequences.
-    """
-    return ("mixed",) if workload.batch > 1 else ("hostile", "normal")
+        """The largest relative error over all rows that passes; it is measured once a shape and
+        kind of inputs."""
+        shape, kind = probe.shape, probe.kind
+        if (shape, kind) not in self._limits:
+            op = ops.of(shape)
+            self._limits[shape, kind] = op.limit(shape, kind, probe.tensors, probe.expected)
+        return self._limits[shape, kind]
 
 
 def in_interpreter(case: Case, config: Config) -> Comparison:
@@ -215,7 +164,7 @@ def in_interpreter(case: Case, config: Config) -> Comparison:
     and only the rounding of P and out depends on which of the two dtypes a kernel has. Raises what
     `Workers.submit` says: TimeoutError, ProcessLost, TunefaError or TaskRaised.
     """
-    shape = check.ragged(case.workload, config)
+    shape = ops.of(case.workload).ragged(case.workload, config)
     if shape.dtype == "bf16":
         shape = replace(shape, dtype="fp16")
     task = (replace(case, workload=shape).names, dict(config))
@@ -229,7 +178,6 @@ def _interpret(names: tuple[str, str, str], config: Config) -> Comparison:
 
     case = Case.from_names(*names)
     probe = Probe.of(case.workload, "mixed", "cpu", torch.float64)
-    scale = case.workload.head_dim**-0.5
-    spec = LaunchSpec(case, config, scale, check.softcap(case.workload))
+    spec = ops.of(case.workload).launch_spec(case, config)
     languages.load(case.kernel.language).interpret(spec, probe.tensors)
     return probe.judge()

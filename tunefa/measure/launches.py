@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tunefa.compile import languages
-from tunefa.compile.contract import Compiled, Launch, LaunchSpec
-from tunefa.measure import check, timing
+from tunefa.compile.contract import Compiled, Launch
+from tunefa.measure import ops, timing
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial
 
@@ -21,13 +21,13 @@ def compiled_for(case: Case, config: Config, tensors: Sequence[Any]) -> Compiled
 
 
 def prepared(case: Case, config: Config, tensors: Sequence[Any]) -> Launch:
-    """Returns a launch of the config on `tensors`, which `check.tensors` made.
+    """Returns a launch of the config on `tensors`, of the shapes that its op's module says.
 
     Raises CompileError if the config does not compile, or needs more of a resource than the device
     has. A binary that a compile pool made is read from the cache.
     """
     compiled = compiled_for(case, config, tensors)
-    spec = LaunchSpec(case, config, case.workload.head_dim**-0.5, check.softcap(case.workload))
+    spec = ops.of(case.workload).launch_spec(case, config)
     made: Launch = languages.load(case.kernel.language).prepare(spec, compiled, tensors)
     return made
 

@@ -23,12 +23,13 @@ from tunefa.spec.arch import Arch
 from tunefa.spec.default import Default
 from tunefa.spec.expr import Expr
 from tunefa.spec.shared_memory import RegionExprs, SharedMemory
-from tunefa.spec.tiling import NpuTiling, Tiling
+from tunefa.spec.tiling import MatmulTiling, NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 _Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
-_WORKLOAD_NAMES = frozenset(Workload(seqlen_q=1, seqlen_k=1).env())
+_WORKLOAD_NAMES = {op: frozenset(Workload.parse(text).env())
+                   for op, text in (("fwd", "q1"), ("matmul", "matmul_m1"))}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,10 @@ class Space:
     shared_memory_exprs: tuple[RegionExprs, ...]
     """Empty where the compiler lays out shared memory."""
     tiling_exprs: Mapping[str, Expr]
-    """An expression for each field of `Tiling`, or of `NpuTiling`."""
+    """An expression for each field of the tiling, see `tiling.KINDS`."""
     defaults: tuple[Default, ...]
     unaligned: Mapping[str, Any] | str
-    """The parameter values that the kernel needs for tensors that are not aligned; or a sentence,
-    why it cannot read such tensors."""
+    """The parameter values for tensors that are not aligned; or why it cannot read these."""
     path: Path = field(compare=False)
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
@@ -94,10 +94,8 @@ class Space:
         return next((name for name, holds in self.serves.items() if not holds(env)), None)
 
     def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
-        """Returns the name of the first rule that refuses the config; None if it is feasible.
-
-        A config that is not in the space is refused too; then this returns what `misfit` returns.
-        """
+        """Returns the name of the first rule that refuses the config; None if it is feasible. For a
+        config that is not in the space it returns what `misfit` returns."""
         if misfit := self.misfit(config):
             return misfit
         env = self._env(config, workload, arch)
@@ -128,17 +126,19 @@ class Space:
         return {name: env[name] for name in self.resources}
 
     def shared_memory(self, config: Config, workload: Workload, arch: Arch) -> SharedMemory | None:
-        """The layout of shared memory; None where the compiler makes it.
-
-        Raises TunefaError, with file and line, for regions that overlap.
-        """
+        """The layout of shared memory; None where the compiler makes it. Raises TunefaError, with
+        file and line, for regions that overlap."""
         if not (regions := self.shared_memory_exprs):
             return None
         return shared_memory.lay_out(regions, self._env(config, workload, arch))
 
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
-        """Returns the tiling of a config, for a kernel for GPUs."""
+        """Returns the tiling of a config, for a kernel of attention for GPUs."""
         return Tiling(**self._tiling_fields(self._env(config, workload, arch)))
+
+    def matmul_tiling(self, config: Config, workload: Workload, arch: Arch) -> MatmulTiling:
+        """Returns the tiling of a config, for a kernel of matrix products for GPUs."""
+        return MatmulTiling(**self._tiling_fields(self._env(config, workload, arch)))
 
     def npu_tiling(self, config: Config, workload: Workload, arch: Arch) -> NpuTiling:
         """Returns the tiling of a config, for a kernel for NPUs."""
@@ -170,8 +170,7 @@ class Space:
         return dict(self.first_default(workload, arch).config)
 
     def first_default(self, workload: Workload, arch: Arch) -> Default:
-        """Returns the first default that matches and fits. Raises TunefaError if there is none;
-        the message names the rule that refused the last one."""
+        """Returns the first default that matches and fits. Raises TunefaError if none does."""
         env = {**workload.env(), **arch.env()}
         why = "no entry under `defaults` matches"
         for default in self.defaults:
@@ -259,22 +258,22 @@ def load(kernel: str) -> Space:
 def read(path: Path) -> Space:
     """Returns the space in one file. Raises TunefaError, with file and line, if it is not valid."""
     fields = space_file.read(path)
-    parameters = tuple(_parameter(each, fields["vendor"]) for each in fields["parameters"])
+    outer = _outer_names(fields["vendor"], fields["op"])
+    parameters = tuple(_parameter(each, outer) for each in fields["parameters"])
     space = Space(**{**fields, "parameters": parameters})
-    _check_names(space)
+    _check_names(space, outer)
     return space
 
 
-def _parameter(fields: dict[str, Any], vendor: str) -> Parameter:
+def _parameter(fields: dict[str, Any], outer: frozenset[str]) -> Parameter:
     where = fields.pop("where")
-    if fields["name"] in _outer_names(vendor):
+    if fields["name"] in outer:
         raise TunefaError(f"{where}: the name is already one of a workload or an arch")
     return Parameter(**fields)
 
 
-def _check_names(space: Space) -> None:
+def _check_names(space: Space, outer: frozenset[str]) -> None:
     """Raises TunefaError for unknown names in expressions, and defaults outside of the space."""
-    outer = _outer_names(space.vendor)
     for when in (*space.serves.values(), *(default.when for default in space.defaults)):
         _check_known(when, outer)
     known = outer | {p.name for p in space.parameters}
@@ -295,6 +294,6 @@ def _check_known(expression: Expr, names: frozenset[str]) -> None:
         raise TunefaError(f"{expression.where}: {unknown('name', name, names)}")
 
 
-def _outer_names(vendor: str) -> frozenset[str]:
+def _outer_names(vendor: str, op: str) -> frozenset[str]:
     """Returns the names that every expression may read: of workloads, and the vendor's archs."""
-    return _WORKLOAD_NAMES | archs.load(archs.names(vendor)[0]).env().keys()
+    return _WORKLOAD_NAMES[op] | archs.load(archs.names(vendor)[0]).env().keys()

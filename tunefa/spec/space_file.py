@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tunefa.spec.arch_file import VENDORS
 from tunefa.spec.expr import Expr
 from tunefa.spec.shared_memory import RegionExprs
 from tunefa.spec.strict_yaml import REQUIRED, Fields
-from tunefa.spec.tiling import FIELDS
+from tunefa.spec.tiling import fields_of
 
 SCHEMA = 2
 _EXPRESSIONS = ("serves", "define", "resources", "rules")
@@ -43,16 +43,21 @@ def read(path: Path) -> dict[str, Any]:
             f"{fields.at('kernel')}: the kernel is {kernel}, but the file's name is {path.stem}"
         )
     vendor = _vendor(fields)
+    op, op_at = fields.take("op", str), fields.at("op")
+    try:
+        tiled = fields_of(vendor, op)
+    except TunefaError as error:
+        raise TunefaError(f"{op_at}: {error}") from None
     space = {
         "kernel": kernel,
-        "op": fields.take("op", str),
+        "op": op,
         "language": fields.take("language", str),
         "vendor": vendor,
         "priority": fields.take("priority", int, 0),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
         "shared_memory_exprs": _shared_memory(fields.take("shared_memory", dict, {}), path),
-        "tiling_exprs": _tiling(fields, vendor, path),
+        "tiling_exprs": _tiling(fields, tiled, path),
         "defaults": default.read(fields.take("defaults", list), path),
         "path": path,
     }
@@ -162,9 +167,9 @@ def _add_layout(space: dict[str, Any]) -> None:
     space["resources"] = {"smem_bytes": shared_memory.size(regions), **resources}
 
 
-def _tiling(fields: Fields, vendor: str, path: Path) -> dict[str, Expr]:
-    """Returns an expression for each field of `Tiling`, or of `NpuTiling`."""
-    tiling, known = _expressions(fields.take("tiling", dict), path), FIELDS[vendor]
+def _tiling(fields: Fields, known: Sequence[str], path: Path) -> dict[str, Expr]:
+    """Returns an expression for each of the `known` fields of the tiling."""
+    tiling = _expressions(fields.take("tiling", dict), path)
     for name, expression in tiling.items():
         if name not in known:
             raise TunefaError(f"{expression.where}: {unknown('field', name, known)}")

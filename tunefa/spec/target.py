@@ -13,7 +13,7 @@ from tunefa.spec.arch import Arch, Device
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.shared_memory import SharedMemory
 from tunefa.spec.space import Feasible
-from tunefa.spec.tiling import NpuTiling, Tiling
+from tunefa.spec.tiling import MatmulTiling, NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
@@ -72,9 +72,9 @@ class Target:
         if needed > available:
             has = f"{self.device.name} has" if known else "no device has more than"
             raise TunefaError(
-                f"{workload} needs {needed / 2**30:,.1f} GiB for Q, K, V, the output and the "
-                f"logsumexp, and {has} {available / 2**30:,.1f} GiB: take fewer or shorter "
-                "sequences, or name a device with more memory"
+                f"{workload} needs {needed / 2**30:,.1f} GiB for {workload.tensor_names}, and "
+                f"{has} {available / 2**30:,.1f} GiB: take {workload.smaller}, or name a device "
+                "with more memory"
             )
 
     def __str__(self) -> str:
@@ -147,6 +147,10 @@ class Case:
     def tiling(self, config: Config) -> Tiling:
         """Returns the tiling of the config, for the cost model of GPUs."""
         return self.kernel.space.tiling(config, self.workload, self.arch)
+
+    def matmul_tiling(self, config: Config) -> MatmulTiling:
+        """Returns the tiling of the config, for the cost model of matrix products on GPUs."""
+        return self.kernel.space.matmul_tiling(config, self.workload, self.arch)
 
     def tiling_and_estimate(self, config: Config) -> tuple[Tiling, dict[str, float]]:
         """Returns `tiling` and `estimate`, for GPUs, in about half of the time."""

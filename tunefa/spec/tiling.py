@@ -1,4 +1,4 @@
-"""The tiling of a config: all that a cost model knows of it.
+"""The tiling of a config: all that a cost model knows of it. Each op has its own.
 
 Kernels choose the names of their parameters. The `tiling:` section of a search space gives, for
 each field here, an expression that computes it from a config of that kernel.
@@ -10,7 +10,10 @@ their K and V stay in the L2 cache (as in FlashAttention-3's scheduler).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+
+from tunefa.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,32 @@ class Tiling:
 
 
 @dataclass(frozen=True)
+class MatmulTiling:
+    """One config of a matrix product for GPUs, as the cost model of these sees it."""
+
+    block_m: int
+    """Rows of C in a tile."""
+    block_n: int
+    """Columns of C in a tile."""
+    block_k: int
+    """Columns of A, and rows of B, in a step."""
+    warps: int
+    stages: int
+    """Buffers for blocks of A and of B: the block in use, and the blocks loaded ahead."""
+    copied_by_threads: bool
+    """Whether threads copy A and B with 16-byte cp.async; if not, TMA copies them."""
+    max_registers: int
+    """The most registers that a thread can have."""
+    group_m: int
+    """Rows of tiles that run at the same time, so that they share columns of B in the L2 cache."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA."""
+        return 32 * self.warps
+
+
+@dataclass(frozen=True)
 class NpuTiling:
     """One config of a kernel for NPUs, as the latency model of NPUs sees it."""
 
@@ -65,8 +94,22 @@ class NpuTiling:
     l0c_bytes: float
 
 
-FIELDS = {
-    "nvidia": tuple(field.name for field in fields(Tiling)),
-    "huawei": tuple(field.name for field in fields(NpuTiling)),
+KINDS: Mapping[tuple[str, str], type[Tiling] | type[MatmulTiling] | type[NpuTiling]] = {
+    ("nvidia", "fwd"): Tiling,
+    ("nvidia", "matmul"): MatmulTiling,
+    ("huawei", "fwd"): NpuTiling,
 }
-"""By vendor, the fields that the `tiling:` section of a search space must have."""
+"""The tiling of a space's kernel, by (vendor, op)."""
+ORDER = ("l2_section_heads", "group_m")
+"""The fields that only say in which order tiles run."""
+
+
+def fields_of(vendor: str, op: str) -> tuple[str, ...]:
+    """Returns the fields that the `tiling:` section of a search space must have.
+
+    Raises TunefaError for an op that is not known, or that no chip of the vendor has a model for.
+    """
+    ops = [known for of, known in KINDS if of == vendor]
+    if op not in ops:
+        raise unknown(f"op on chips of {vendor}", op, ops)
+    return tuple(field.name for field in fields(KINDS[vendor, op]))

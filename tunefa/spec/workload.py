@@ -1,4 +1,5 @@
-"""The workload: one attention problem, its text form, and the amount of work in it."""
+"""The workload: one attention problem, its text form, and the amount of work in it. Workloads of
+other ops, such as `tunefa.spec.matmul.Matmul`, are read by `Workload.parse` too."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.spec import dtype_names
+from tunefa.spec import dtype_names, matmul
+from tunefa.spec.matmul import Matmul
 from tunefa.spec.rounding import ceil_div
+from tunefa.spec.sizes import bad_size, parse_size
 
 OPS = ("fwd",)
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
@@ -34,21 +37,6 @@ _SIDES = ("window_left", "window_right")
 _MASKS = {"causal": True, "full": False}
 _FLAGS = ("softcap", "varlen")
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
-_SIZE = re.compile(r"([1-9][0-9]{0,14})([kK]?)")
-
-
-def parse_size(text: str, name: str) -> int:
-    """Returns the size that a user wrote as `8192` or `8k`. Raises TunefaError for other texts."""
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise _bad_size(name, text)
-    return int(match[1]) * (1024 if match[2] else 1)
-
-
-def _bad_size(name: str, value: object, least: int = 1) -> TunefaError:
-    return TunefaError(
-        f"{name} is {value!r}: give a whole number from {least}, such as 8192 or 8k (8192)"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +74,11 @@ class Workload:
     varlen: bool = False
     accuracy: str = ACCURACIES[0]
 
+    tf32_products = 3
+    """Products on the tensor cores for each product of fp32: three restore its accuracy."""
+    tensor_names = "Q, K, V, the output and the logsumexp"
+    smaller = "fewer or shorter sequences"
+
     def __post_init__(self) -> None:
         """Raises TunefaError if a field has a value that no kernel can serve."""
         for name, known in (("op", OPS), ("dtype", DTYPES), ("accuracy", ACCURACIES)):
@@ -95,7 +88,7 @@ class Workload:
             value = getattr(self, name)
             optional, least = name in _SIDES and value is None, 0 if name == "window_left" else 1
             if not optional and not (type(value) is int and value >= least):
-                raise _bad_size(name, value, least)
+                raise bad_size(name, value, least)
         if self.heads % self.heads_kv:
             raise TunefaError(
                 f"heads {self.heads} is not a multiple of heads_kv {self.heads_kv}: each KV head "
@@ -109,10 +102,8 @@ class Workload:
                     f"pad it with zeros to {MIN_HEAD_DIM} and keep the scale"
                 )
             if value > MAX_HEAD_DIM:
-                raise TunefaError(
-                    f"{name} {value} is above {MAX_HEAD_DIM}, the largest tunefa's kernels serve: "
-                    f"use {MAX_HEAD_DIM} or less"
-                )
+                limit = f"{MAX_HEAD_DIM}, the largest tunefa's kernels serve"
+                raise TunefaError(f"{name} {value} is above {limit}: use {MAX_HEAD_DIM} or less")
         if self.window_right is not None and self.causal:
             raise TunefaError(
                 f"window_right is {self.window_right} with a causal mask, which hides every key "
@@ -149,7 +140,12 @@ class Workload:
 
         The parts have any order; missing parts default as in `of`. Raises TunefaError, which quotes
         `text`, if a part is unknown, not valid or given twice, or if `q` is missing.
+
+        The text of another op gives that op's own class, which lacks the fields of attention:
+        code for all ops reads what every op has (docs/contributing.md).
         """
+        if Matmul.is_text(text):
+            return cast(Workload, Matmul.parse(text))
         parts: dict[str, Any] = {}
         try:
             for part in text.strip().split("_"):
@@ -187,6 +183,11 @@ class Workload:
         return self.window_left, 0 if self.causal else self.window_right
 
     @property
+    def is_aligned(self) -> bool:
+        """Whether rows of contiguous tensors begin at multiples of 16 elements."""
+        return self.head_dim % 16 == 0 and self.head_dim_v % 16 == 0
+
+    @property
     def lengths(self) -> list[tuple[int, int]]:
         """(query rows, keys) of each sequence.
 
@@ -207,7 +208,6 @@ class Workload:
     @property
     def dense_equivalent(self) -> Workload:
         """The same without packing, with about as many query rows and query-key pairs.
-
         Lengths evenly spread up to L have the mean L / 2 and the mean square L^2 / 3. So have 3 / 4
         as many sequences of length 2 / 3 L, in sum.
         """
@@ -292,7 +292,7 @@ def _parse_part(part: str) -> tuple[str, Any]:
         size = parse_size(match[2], _shown(name))
         return name, size - 1 if name == "window_left" else size
     sizes = (f"{key}<{_shown(name)}>" for key, name in _SIZES.items())
-    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, *_FLAGS, *ACCURACIES])
+    raise unknown("part", part, [*OPS, matmul.OP, *sizes, *DTYPES, *_MASKS, *_FLAGS, *ACCURACIES])
 
 
 def _shown(name: str) -> str:
