@@ -32,7 +32,7 @@ from tunefa.spec.rounding import ceil_div
 
 
 def _constants(workload, config):
-    """Everything the compiler sees as a constant: the layout, the tile, and whether k has a tail."""
+    """Everything the compiler sees as a constant: layout and tile, and whether k has a tail."""
     return {
         "TRANSPOSED_A": workload.layout[0] == "t",
         "TRANSPOSED_B": workload.layout[1] == "t",

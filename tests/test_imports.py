@@ -142,10 +142,12 @@ import sys
 from tunefa.compile import pool
 from tunefa.spec import kernel
 from tunefa.spec.target import Case
+WORKLOADS = {"fwd": ("q100_d64", "q50_d64"), "matmul": ("matmul_m128", "matmul_m64")}
 for name in kernel.names():
     if kernel.load(name).space.vendor == "nvidia":
-        case = Case.from_names(name, "q100_d64", "sm90")
-        print(pool._compile(case.names, dict(case.default()), "q50_d64")[3])
+        own, also = WORKLOADS[kernel.load(name).op]
+        case = Case.from_names(name, own, "sm90")
+        print(pool._compile(case.names, dict(case.default()), also)[3])
 sys.exit("torch" in sys.modules)
 """
 

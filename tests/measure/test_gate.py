@@ -13,8 +13,8 @@ from tests.support.fake_device import Device
 from tests.support.predicted_case import CONFIG, FITS, WORKLOAD, config, ok
 from tunefa.measure import check
 from tunefa.measure.gate import Gate, Probe
-from tunefa.measure.ops.fwd import kinds_of_finalists
 from tunefa.measure.measured import Measured
+from tunefa.measure.ops.fwd import kinds_of_finalists
 from tunefa.spec.trial import Trial
 from tunefa.spec.workload import Workload
 

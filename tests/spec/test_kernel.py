@@ -117,13 +117,16 @@ def test_those_that_serve(own_kernels: OwnKernels) -> None:
 
 def test_none_that_serves_says_why_for_each(own_kernels: OwnKernels) -> None:
     own_kernels.add("serves", "", SPACE)
-    own_kernels.add("serves_not", "", SPACE.replace("op: fwd", "op: bwd"))
+    product = (TREE / "search_spaces" / "matmul_triton.yaml").read_text()
+    own_kernels.add("product", "", product.replace("kernel: matmul_triton", "kernel: product"))
     with pytest.raises(TunefaError) as caught:
         kernels.serving(Workload.parse("q8_w4"), SM90)
     message = str(caught.value)
     assert "no kernel serves fwd_" in message and "_w4 on sm90" in message
     assert "serves: it knows no window" in message
-    assert "serves_not: it computes bwd, not fwd" in message
+    assert "product" not in message, "a kernel of another op is no answer"
+    with pytest.raises(TunefaError, match="product: it computes matmul, not fwd"):
+        kernels.serving(Workload.parse("q8"), SM90, ["product"])
     with pytest.raises(TunefaError, match="unknown kernel 'serve': did you mean serves"):
         kernels.serving(WORKLOAD, SM90, ["serve"])
 

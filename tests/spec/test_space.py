@@ -197,8 +197,10 @@ def test_what_a_kernel_serves(tiny: Space, workload: str, arch: str, reason: str
 
 
 def test_another_op_or_a_dtype_the_arch_lacks_is_not_served(tmp_path: Path) -> None:
-    other = spaces.read(written(tmp_path, TINY.replace("op: fwd", "op: bwd")))
-    assert other.why_not(WORKLOAD, SM90) == "it computes bwd, not fwd"
+    other = spaces.load("matmul_triton")
+    assert other.why_not(WORKLOAD, SM90) == "it computes matmul, not fwd"
+    with pytest.raises(TunefaError, match=r":3: unknown op on chips of nvidia 'fdw': did you mean"):
+        spaces.read(written(tmp_path, TINY.replace("op: fwd", "op: fdw")))
     no_bf16 = {k: v for k, v in SM80.tensor_flops_per_clock_per_sm.items() if k != "bf16"}
     old = type(SM80)(**{**vars(SM80), "name": "sm75", "tensor_flops_per_clock_per_sm": no_bf16})
     space = spaces.read(written(tmp_path, TINY))

@@ -1,14 +1,16 @@
-"""tunefa/spec/tiling.py: the threads of a program, and what a space's `model` must say."""
+"""tunefa/spec/tiling.py: the threads of a program, and what a space's `tiling` must say."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
+from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
-from tunefa.spec.tiling import FIELDS, NpuTiling, Tiling
+from tunefa.spec.tiling import KINDS, MatmulTiling, NpuTiling, Tiling, fields_of
 
 TILING = Tiling(
     block_m=64, block_n=64, columns=64, columns_v=64, warps=8, stages=2, copied_by_threads=False,
@@ -31,19 +33,37 @@ def test_threads_are_those_that_a_kernel_is_launched_with() -> None:
     assert case.tiling(default).threads == variant["threads"]
 
 
-def test_the_fields_of_a_vendor_are_those_of_its_tiling() -> None:
-    assert set(FIELDS) == {"nvidia", "huawei"}
-    for vendor, kind in (("nvidia", Tiling), ("huawei", NpuTiling)):
-        assert list(FIELDS[vendor]) == [field.name for field in fields(kind)]
+def test_the_fields_of_a_vendor_and_an_op_are_those_of_its_tiling() -> None:
+    assert set(KINDS.values()) == {Tiling, MatmulTiling, NpuTiling}
+    for (vendor, op), kind in KINDS.items():
+        assert list(fields_of(vendor, op)) == [field.name for field in fields(kind)]
+
+
+def test_an_op_without_a_model_is_named() -> None:
+    with pytest.raises(TunefaError, match=r"unknown op on chips of huawei 'matmul'.*known: fwd"):
+        fields_of("huawei", "matmul")
+    with pytest.raises(TunefaError, match=r"unknown op on chips of nvidia 'matmal': did you mean"):
+        fields_of("nvidia", "matmal")
+
+
+def test_threads_of_a_matrix_product_are_those_of_its_warps() -> None:
+    case = Case.from_names("matmul_triton", "matmul_m4096", "sm90")
+    assert case.matmul_tiling({**case.default(), "num_warps": 4}).threads == 128
 
 
 @pytest.mark.parametrize("name", kernels.names())
-def test_every_kernel_says_all_of_its_vendors_fields(name: str) -> None:
-    vendor = kernels.load(name).space.vendor
-    arch = {"nvidia": "sm90", "huawei": "ascend910b3"}[vendor]
-    case = Case.from_names(name, "q4096_d128", arch)
+def test_every_kernel_says_all_of_its_fields(name: str) -> None:
+    space = kernels.load(name).space
+    arch = {"nvidia": "sm90", "huawei": "ascend910b3"}[space.vendor]
+    workload = {"fwd": "q4096_d128", "matmul": "matmul_m4096"}[space.op]
+    case = Case.from_names(name, workload, arch)
     if why := case.why_not():
-        case = Case.from_names(name, "q4096_d128_fp16", arch)
+        case = Case.from_names(name, f"{workload}_fp16", arch)
         assert case.why_not() is None, why
-    made = case.tiling(case.default()) if vendor == "nvidia" else case.npu_tiling(case.default())
+    tilings: dict[type, Any] = {
+        Tiling: case.tiling,
+        MatmulTiling: case.matmul_tiling,
+        NpuTiling: case.npu_tiling,
+    }
+    made = tilings[KINDS[space.vendor, space.op]](case.default())
     assert made.block_m > 0 and made.block_n > 0

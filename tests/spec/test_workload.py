@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tunefa.errors import TunefaError
 from tunefa.spec.expr import Expr
-from tunefa.spec.workload import DTYPES, Workload, parse_size
+from tunefa.spec.workload import DTYPES, Workload
 
 
 @st.composite
@@ -211,23 +211,6 @@ def test_expressions_read_its_fields() -> None:
     fields = {field.name for field in dataclasses.fields(Workload)} - {"op"}
     assert env.keys() == fields | {"group", "dtype_bytes"}
     assert Expr("batch * group * dtype_bytes if causal and window_left == None else 0")(env) == 16
-
-
-@pytest.mark.parametrize(("text", "size"), [("8192", 8192), ("8k", 8192), ("8K", 8192), ("1", 1)])
-def test_parse_size(text: str, size: int) -> None:
-    assert parse_size(text, "--seqlen") == size
-
-
-BAD_SIZES = ["0", "-1", "8k1", "", "k", "0k", "08", "1e3", "8.0", "8_192", " 8", "8kk", "8m", "٣"]
-
-
-@pytest.mark.parametrize("text", [*BAD_SIZES, "9" * 5000])
-def test_parse_size_refuses_the_rest(text: str) -> None:
-    with pytest.raises(TunefaError) as caught:
-        parse_size(text, "--seqlen")
-    assert str(caught.value) == (
-        f"--seqlen is {text!r}: give a whole number from 1, such as 8192 or 8k (8192)"
-    )
 
 
 @pytest.mark.parametrize(

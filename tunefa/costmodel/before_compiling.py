@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tunefa.costmodel import gpu as gpu_model
+from tunefa.costmodel import latency
 from tunefa.costmodel.estimate import Estimate, estimates
 from tunefa.costmodel.ranking import rank_us
-from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.space import Space
 from tunefa.spec.target import Case
+from tunefa.spec.tiling import ORDER
 from tunefa.spec.trial import Config, Resources, Trial
 
 FEWER_REGISTERS = 26
@@ -32,7 +32,7 @@ landscapes it was 1.7 times at most."""
 def order_parameters(space: Space) -> tuple[str, ...]:
     """Returns the parameters that only decide in which order tiles run, such as L2_SECTION_MB: the
     host side of a kernel reads them, so they change no binary."""
-    others = {k: v for k, v in space.tiling_exprs.items() if k != "l2_section_heads"}
+    others = {k: v for k, v in space.tiling_exprs.items() if k not in ORDER}
     seen = replace(space, tiling_exprs=others).seen_by_cost_model
     return tuple(name for name in space.seen_by_cost_model if name not in seen)
 
@@ -74,13 +74,13 @@ class _Needs:
 
 
 def _needs(case: Case, config: Config) -> _Needs:
-    tiling, lower = case.tiling_and_estimate(config)
-    smem_bytes, registers = int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
-    expected = gpu_model.expected_resources(gpu(case.arch), tiling, smem_bytes, registers)
-    if tiling.warp_specialised:  # the kernel sets its registers itself
+    model = latency.of(case)
+    expected = model.expected(case, config)
+    if model.sets_registers(case, config):
         return _Needs(expected, expected)
+    registers = int(case.estimate(config).get("registers", 0))
     fewest = Resources(
-        smem_bytes,
+        expected.smem_bytes,
         max(registers, (expected.registers or 0) - FEWER_REGISTERS),
         max(0, (expected.spill_bytes or 0) - 4 * FEWER_REGISTERS),
     )

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunefa.costmodel import learned
+from tunefa.costmodel import latency, learned
 from tunefa.costmodel import npu as npu_model
 from tunefa.costmodel.features import features
 from tunefa.costmodel.learned import HeldOut, LearnedModel
 from tunefa.costmodel.ranking import MODEL_ERROR, TIME_SD
 from tunefa.spec import kernel as kernels
+from tunefa.spec import space as spaces
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Resources
@@ -96,12 +97,13 @@ def learned_parameters(case: Case) -> frozenset[str]:
     return frozenset(parameter.name for parameter in case.kernel.space.parameters)
 
 
-def compared_with(arch: str) -> tuple[Compared, ...]:
-    """Returns the comparisons of predicted times with devices of the arch, a kernel each.
+def compared_with(arch: str, op: str = "fwd") -> tuple[Compared, ...]:
+    """Returns the comparisons of an op's predicted times with devices of the arch, a kernel each.
 
     It is empty where predictions were never compared: these rest on published figures only.
     """
-    models = [learned.load(name, arch) for name in kernels.names()]
+    of_op = (name for name in kernels.names() if spaces.load(name).op == op)
+    models = [learned.load(name, arch) for name in of_op]
     return tuple(
         Compared(model.kernel, tuple(model.provenance.get("devices", ())), model.figures)
         for model in models
@@ -109,9 +111,9 @@ def compared_with(arch: str) -> tuple[Compared, ...]:
     )
 
 
-def devices_compared(arch: str) -> list[str]:
+def devices_compared(arch: str, op: str = "fwd") -> list[str]:
     """Returns the names of the devices of `compared_with`, each once."""
-    return list(dict.fromkeys(name for each in compared_with(arch) for name in each.devices))
+    return list(dict.fromkeys(name for each in compared_with(arch, op) for name in each.devices))
 
 
 def _estimates(
@@ -121,7 +123,20 @@ def _estimates(
         tilings = map(case.npu_tiling, configs)
         times = [npu_model.time_us(case.workload, case.device, tiling) for tiling in tilings]
         return [Estimate(us, 0.0, 0.0) for us in times]
+    if case.workload.op != "fwd":  # nothing is learned of other ops
+        return _by_latency_model(case, configs, resources)
     return by_model(learned.load(case.kernel.name, case.arch.name), case, configs, resources)
+
+
+def _by_latency_model(
+    case: Case, configs: Sequence[Config], resources: Sequence[Resources | None]
+) -> list[Estimate]:
+    """Returns the times of the op's latency model alone, with the stated error of attention's."""
+    model, error = latency.of(case), math.log1p(MODEL_ERROR)
+    pairs = zip(configs, resources, strict=True)
+    needed = [(config, known or model.expected(case, config)) for config, known in pairs]
+    times = (model.predict(case, *each).time_us for each in needed)
+    return [Estimate(us, TIME_SD, error) for us in times]
 
 
 def _mixed(trust: float, of_learned: float, of_analytic: float) -> float:

@@ -41,13 +41,13 @@ def roofline(workload: Workload, target: Target) -> Roofline:
     """Returns the bounds of a workload on a target, at its boost clock."""
     arch, device = target.arch, target.device
     rates = device.tensor_flops_per_clock_per_sm
-    exact = workload.dtype == "fp32"  # three tf32 products
-    rate = rates["tf32"] / 3 if exact and "tf32" in rates else rates.get(workload.dtype)
+    by_tf32 = workload.dtype == "fp32" and "tf32" in rates
+    rate = rates["tf32"] / workload.tf32_products if by_tf32 else rates.get(workload.dtype)
     per_us = device.sms * device.boost_mhz
     bounds = {HBM: workload.io_bytes / device.hbm_bytes_per_s * 1e6}
     if rate is not None:
         bounds[TENSOR] = workload.flops / (rate * per_us)
-    if isinstance(arch, GpuArch):
+    if isinstance(arch, GpuArch) and workload.exp2_count:
         count = workload.exp2_count * (1 + workload.softcap)
         bounds[EXP2] = count / (arch.exp2_per_clock_per_sm * per_us)
     return Roofline(bounds)

@@ -48,7 +48,8 @@ class Probe:
     """The memory of inputs and outputs, with what surrounds them."""
     sums: tuple[Tensor, ...]
     """The checksums of the memory of inputs."""
-    expected: ops.Reference
+    expected: Any
+    """What the reference wrote, a `tunefa.measure.ops.Reference`."""
 
     @classmethod
     def of(
@@ -74,7 +75,7 @@ class Probe:
     def bytes(self) -> int:
         """Bytes of device memory."""
         own = sum(each.numel() * each.element_size() for each in self.memories)
-        return own + self.expected.bytes
+        return own + int(self.expected.bytes)
 
     def strayed(self) -> bool:
         """Whether something was written beside the outputs, which are filled with NaN again."""
@@ -91,7 +92,7 @@ class Probe:
 
     def judge(self) -> Comparison:
         """Compares the outputs, which are filled with NaN again."""
-        found = self.expected.compare(*self.outputs)
+        found: Comparison = self.expected.compare(*self.outputs)
         return replace(found, strayed=self.strayed())
 
 

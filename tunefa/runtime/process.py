@@ -115,7 +115,7 @@ class Runtime:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
                 if self._kernels is None:
-                    self._kernels = tuple(kernels.usable())
+                    self._kernels = tuple(each for each in kernels.usable() if each.op == "fwd")
                 device = call.q.device
                 if device not in self._devices:
                     self._devices[device] = (Chip.of(device), Compiler())

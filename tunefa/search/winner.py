@@ -75,7 +75,10 @@ class Winner:
         compared with."""
         made, sd = version.provenance(self.objective, arch.name), self.trial.predicted_sd
         if sd:
-            made |= {"predicted_sd": sd, "compared_with": devices_compared(arch.name)}
+            made |= {
+                "predicted_sd": sd,
+                "compared_with": devices_compared(arch.name, self.kernel.op),
+            }
         return made
 
     def _check(self, device_name: str | None) -> str:

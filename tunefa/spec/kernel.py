@@ -211,8 +211,10 @@ def serving(workload: Workload, arch: Arch, only: Sequence[str] = ()) -> list[Ke
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
     serving = [kernel for kernel in kernels if reasons[kernel.name] is None]
     if not serving:
-        # The message leaves out kernels for other vendors' chips, unless there are no others.
-        near = [kernel.name for kernel in kernels if kernel.space.vendor == arch.vendor]
-        why = "; ".join(f"{name}: {reasons[name]}" for name in near or reasons)
+        # The message leaves out kernels of other ops and for other vendors' chips, unless there are
+        # no others.
+        same = [kernel for kernel in kernels if kernel.op == workload.op] or kernels
+        near = [kernel.name for kernel in same if kernel.space.vendor == arch.vendor]
+        why = "; ".join(f"{name}: {reasons[name]}" for name in near or [each.name for each in same])
         raise TunefaError(f"no kernel serves {workload} on {arch.name} ({why})")
     return serving

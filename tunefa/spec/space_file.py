@@ -43,11 +43,8 @@ def read(path: Path) -> dict[str, Any]:
             f"{fields.at('kernel')}: the kernel is {kernel}, but the file's name is {path.stem}"
         )
     vendor = _vendor(fields)
-    op, op_at = fields.take("op", str), fields.at("op")
-    try:
-        tiled = fields_of(vendor, op)
-    except TunefaError as error:
-        raise TunefaError(f"{op_at}: {error}") from None
+    op = fields.take("op", str)
+    tiled = _tiled(vendor, op, fields.at("op"))
     space = {
         "kernel": kernel,
         "op": op,
@@ -68,6 +65,14 @@ def read(path: Path) -> dict[str, Any]:
     _add_layout(space)
     fields.done()
     return space
+
+
+def _tiled(vendor: str, op: str, where: str) -> Sequence[str]:
+    """Returns the fields of the tiling for an op. Raises TunefaError for an unknown op."""
+    try:
+        return fields_of(vendor, op)
+    except TunefaError as error:
+        raise TunefaError(f"{where}: {error}") from None
 
 
 def _vendor(fields: Fields) -> str:

@@ -292,7 +292,7 @@ def _parse_part(part: str) -> tuple[str, Any]:
         size = parse_size(match[2], _shown(name))
         return name, size - 1 if name == "window_left" else size
     sizes = (f"{key}<{_shown(name)}>" for key, name in _SIZES.items())
-    raise unknown("part", part, [*OPS, matmul.OP, *sizes, *DTYPES, *_MASKS, *_FLAGS, *ACCURACIES])
+    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, *_FLAGS, *ACCURACIES, matmul.OP])
 
 
 def _shown(name: str) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tunefa.errors import TunefaError
+from tunefa.spec import matmul
 from tunefa.spec.arch import Arch
 from tunefa.spec.target import Target
 from tunefa.spec.trial import Config
@@ -151,8 +152,13 @@ def distance(a: Workload, b: Workload) -> float:
     depends on ratios of lengths, not on differences. Both sequence lengths have the weight 1: they
     set the number of tiles, and the length of each tile's loop. The window has the weight 1 as
     well: it limits the length of the loop. batch x heads has the weight 1/2: it only changes the
-    number of CTAs. So has the group: it only changes how often K and V are read again.
+    number of CTAs. So has the group: it only changes how often K and V are read again. Workloads of
+    two ops are infinitely far apart.
     """
+    if a.op != b.op:
+        return math.inf
+    if a.op == matmul.OP:
+        return matmul.own(a).octaves_from(matmul.own(b))
     return math.hypot(
         0.5 * math.log2((a.batch * a.heads) / (b.batch * b.heads)),
         math.log2(a.seqlen_q / b.seqlen_q),
@@ -252,6 +258,8 @@ def _family(workload: Workload) -> tuple[object, ...]:
 
     bf16 and fp16 are one family: only the names of instructions differ.
     """
+    if workload.op == matmul.OP:
+        return matmul.own(workload).family
     return (
         workload.op,
         "16 bits" if workload.dtype in ("bf16", "fp16") else workload.dtype,

@@ -157,8 +157,13 @@ def _smem_cycles(tiling: Tiling, size: int, wgmma: bool, per_clock: str) -> tupl
     return f"{formula}) / bytes per clock", f"{numbers}) / {per_clock}"
 
 
-def time_lines(found: Prediction, megahertz: float) -> dict[str, tuple[float, str]]:
-    """The parts of the time in us, with their origins. The longest of the first three counts."""
+def time_lines(
+    found: Prediction, megahertz: float, through_l2: str
+) -> dict[str, tuple[float, str]]:
+    """The parts of the time in us, with their origins. The longest of the first three counts.
+
+    `through_l2` says what the L2 cache delivers.
+    """
     cycles = found.compute_us * megahertz / found.steps if found.steps else 0.0
     return {
         "compute": (
@@ -166,7 +171,7 @@ def time_lines(found: Prediction, megahertz: float) -> dict[str, tuple[float, st
             f"{found.steps:,.1f} steps of one SM x {cycles:,.1f} cycles / "
             f"{megahertz:,.0f} MHz; the cycles are those of the pipes, overlapped, and of waiting",
         ),
-        "L2": (found.l2_us, "K and V, as often as CTAs read them"),
+        "L2": (found.l2_us, through_l2),
         "HBM": (found.hbm_us, "inputs and outputs once, and what the L2 cache cannot hold"),
         "launch": (gpu_model.LAUNCH_US, "added to the longest of these"),
     }

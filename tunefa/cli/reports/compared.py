@@ -16,9 +16,9 @@ _NPU = (
 )
 
 
-def to_data(arch: Arch) -> list[dict[str, Any]]:
-    """Plain data for `--json`: the comparisons with devices of the arch, a kernel each. Errors are
-    relative, on workloads that the model was not learned from."""
+def to_data(arch: Arch, op: str = "fwd") -> list[dict[str, Any]]:
+    """Plain data for `--json`: the comparisons of an op with devices of the arch, a kernel each.
+    Errors are relative, on workloads that the model was not learned from."""
     from tunefa.costmodel.estimate import compared_with  # it brings numpy
 
     return [
@@ -29,22 +29,26 @@ def to_data(arch: Arch) -> list[dict[str, Any]]:
             "error": math.expm1(each.figures.sd),
             "comparison_error": math.expm1(each.figures.comparison_sd),
         }
-        for each in compared_with(arch.name)
+        for each in compared_with(arch.name, op)
     ]
 
 
-def sentence(arch: Arch) -> str:
-    """Returns on which devices of the arch the model's times were compared with measurements, and
-    how well they agreed; or that they never were, and what that means for the intervals."""
+def sentence(arch: Arch, op: str = "fwd") -> str:
+    """Returns on which devices of the arch the model's times of an op were compared with
+    measurements, and how well they agreed; or that they never were, and what that means for the
+    intervals."""
     if isinstance(arch, NpuArch):
         return _NPU
-    found = to_data(arch)
+    found = to_data(arch, op)
     devices = dict.fromkeys(name for each in found for name in each["devices"])
     said = prediction.compared(arch.name, list(devices))
     figures = [
         f"{each['error']:.0%} for {each['kernel']} ({text.plural(each['workloads'], 'workload')})"
         for each in found
     ]
+    if op != "fwd":
+        of_attention = f"error of the model of attention on {_ARCH_WITH_DATA}"
+        return f"{said} The intervals of {op} assume the {of_attention}."
     if not figures and arch.name == _ARCH_WITH_DATA:  # nothing that was learned is installed
         return said
     if not figures:

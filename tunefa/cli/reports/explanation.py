@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
 
-from tunefa.cli.reports import arithmetic, compared, text
+from tunefa.cli.reports import arithmetic, compared, step, text
 from tunefa.cli.reports.against_known import AgainstKnown
 from tunefa.cli.reports.explained import Explained, common
-from tunefa.costmodel import gpu as gpu_model
+from tunefa.cli.reports.step import Step
+from tunefa.costmodel import latency
 from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.estimate import Estimate, estimate
 from tunefa.costmodel.gpu import Prediction
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
-from tunefa.spec.tiling import Tiling
 from tunefa.spec.trial import Resources, Trial
 from tunefa.store.prediction import Interval
 
@@ -34,7 +34,7 @@ _LOWER_BOUNDS = "lower bounds, not compiled: the compiler will need more"
 _LIMITED_BY = {
     "tensor": "limited by the tensor cores",
     "exp2": "limited by the exponentials (special-function units)",
-    "issue": "limited by instruction issue (scale, maximum, sum and masks of the softmax)",
+    "issue": "limited by instruction issue ({issued})",
     "smem": "limited by shared-memory bandwidth",
     "spills": "limited by spilled registers: a smaller tile or more warps would spill fewer",
     "latency": "limited by waiting: too few independent warps or stages to hide latencies",
@@ -48,7 +48,9 @@ _LIMITED_BY = {
 class Explanation(Explained):
     """One config on one GPU; without a compiler, `resources` are lower bounds."""
 
-    tiling: Tiling
+    threads: int
+    """The threads of one CTA."""
+    step: Step
     prediction: Prediction
     """The cost model's time in each pipe."""
     estimate: Estimate
@@ -68,11 +70,6 @@ class Explanation(Explained):
         return Interval.around(self.time_us, self.against.expected.sd)
 
     @property
-    def threads(self) -> int:
-        """The threads of one CTA."""
-        return self.tiling.threads
-
-    @property
     def occupancy_lines(self) -> dict[str, str]:
         """The arithmetic of each limit on the CTAs of an SM."""
         return arithmetic.occupancy_lines(
@@ -82,11 +79,7 @@ class Explanation(Explained):
     @property
     def cycle_lines(self) -> dict[str, tuple[str, str]]:
         """The formula and the numbers of each pipe."""
-        rates = self.case.device.tensor_flops_per_clock_per_sm
-        chip = replace(gpu(self.case.arch), tensor_flops_per_clock_per_sm=rates)
-        return arithmetic.cycle_lines(
-            self.case.workload, chip, self.tiling, self.resources, self.prediction
-        )
+        return self.step.lines
 
     def to_data(self) -> dict[str, Any]:
         """Plain data for `--json`."""
@@ -111,7 +104,7 @@ class Explanation(Explained):
             "arithmetic_us": found.time_us,
             "model_us": self.estimate.time_us,
             "best_known": self.against.to_data(),
-            "compared_with": compared.to_data(self.case.arch),
+            "compared_with": compared.to_data(self.case.arch, self.case.workload.op),
             "steps": found.steps,
             "compute_us": found.compute_us,
             "l2_us": found.l2_us,
@@ -133,12 +126,14 @@ def explain(
     resources = trial.resources if trial is not None else None
     bounds = case.estimate(config)
     used = resources or Resources(int(bounds["smem_bytes"]), int(bounds["registers"]))
-    tiling = case.tiling(config)
+    model = latency.of(case)
+    prediction = model.predict(case, config, used)
     return Explanation(
         **common(case, config, trial),
         resources=used,
-        tiling=tiling,
-        prediction=gpu_model.predict(case.workload, gpu(case.arch), case.device, tiling, used),
+        threads=model.threads(case, config),
+        step=step.of(case, config, used, prediction),
+        prediction=prediction,
         estimate=estimate(case, config, resources),
         against=AgainstKnown.of(anchor, case, config, resources),
     )
@@ -192,10 +187,7 @@ def _show_cycles(explanation: Explanation, out: Console) -> None:
         formula, numbers = lines[pipe]
         rows.add_row(f"  {pipe}", text.number(cycles, 1), f"{formula}\n= {numbers}")
     out.print()
-    queries, keys = explanation.tiling.block_m, explanation.tiling.block_n
-    out.print(
-        text.heading(f"One step, M = {queries} queries by N = {keys} keys, takes in each pipe")
-    )
+    out.print(text.heading(f"One step, {explanation.step.size}, takes in each pipe"))
     out.print(rows)
 
 
@@ -225,11 +217,13 @@ def _show_time(explanation: Explanation, out: Console) -> None:
     out.print(f"{explanation.against.sentence[0].upper()}{explanation.against.sentence[1:]}.")
     if corrections := _corrections(explanation):
         out.print(f"The arithmetic below gives {found.time_us:,.1f} us; {corrections}.")
-    out.print(_LIMITED_BY.get(found.limiter, f"limited by {found.limiter}"))
+    limited = _LIMITED_BY.get(found.limiter, f"limited by {found.limiter}")
+    out.print(limited.format(issued=explanation.step.issued))
     rows = text.table("  part", "us", "from", right=("us",))
-    parts = arithmetic.time_lines(found, explanation.case.device.boost_mhz)
+    megahertz, through_l2 = explanation.case.device.boost_mhz, explanation.step.through_l2
+    parts = arithmetic.time_lines(found, megahertz, through_l2)
     for part, (part_us, origin) in parts.items():
         rows.add_row(f"  {part}", text.number(part_us, 1), text.broken(origin, out.width - 19))
     out.print(rows)
     out.print()
-    out.print(compared.sentence(explanation.case.arch))
+    out.print(compared.sentence(explanation.case.arch, explanation.case.workload.op))

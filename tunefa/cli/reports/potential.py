@@ -63,6 +63,8 @@ def _speedup(record: Record, default: Row, best: Row | None) -> str:
 def _decode(result: Result, record: Record | None) -> dict[str, Any] | None:
     """The bound of a decode-like workload on a GPU; None for others, and without a record."""
     request = result.request
+    if request.workload.op != "fwd":
+        return None
     workload, device = request.workload.dense_equivalent, request.target.device
     if workload.seqlen_q > roofline.DECODE_ROWS or record is None or record.resources is None:
         return None

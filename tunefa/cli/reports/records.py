@@ -63,15 +63,15 @@ def show(records: Sequence[Record], out: Console) -> list[Record]:
                 _show_stacked(record, notes[id(record)], out)
         if ordered[0].device is None:
             out.print()
-            out.print(_compared(ordered[0].arch))
+            out.print(_compared(ordered[0]))
     return [record for record in records if notes[id(record)]]
 
 
-def _compared(arch: str) -> str:
-    """The sentence about the model's predictions for an arch, which an old record may name."""
+def _compared(record: Record) -> str:
+    """The sentence about the model's predictions for a record's arch, which may be an old one."""
     with contextlib.suppress(TunefaError):
-        return compared.sentence(archs.load(arch))
-    return prediction.compared(arch, ())
+        return compared.sentence(archs.load(record.arch), record.workload.op)
+    return prediction.compared(record.arch, ())
 
 
 def _figures(record: Record) -> dict[str, str]:

@@ -42,7 +42,7 @@ def to_data(result: Result, out_path: Path | None) -> dict[str, Any]:
         "record": result.record.to_dict() if result.record else None,
         "top": [row.to_data() for row in trial_rows.rows(result)],
         **potential.to_data(result),
-        "compared_with": compared.to_data(request.target.arch),
+        "compared_with": compared.to_data(request.target.arch, request.workload.op),
         "trials": len(result.finished),
         "programs": _programs(result) or None,
         "failures": dict(_failures(result)),
@@ -87,7 +87,7 @@ def show(result: Result, out_path: Path | None, out: Console) -> None:
     _show_record(result, out_path, out)
     if request.objective in ("predicted", "modelled", "estimated"):
         out.print()
-        out.print(compared.sentence(arch))
+        out.print(compared.sentence(arch, result.request.workload.op))
 
 
 def _best_of(result: Result, kernel: str) -> str:

@@ -14,10 +14,11 @@ from functools import cached_property
 from typing import Any
 
 from tunefa.cli.reports import text
-from tunefa.costmodel import gpu as gpu_model
+from tunefa.costmodel import latency
 from tunefa.costmodel.before_compiling import order_parameters
 from tunefa.costmodel.decision import SURE
 from tunefa.costmodel.estimate import estimate
+from tunefa.costmodel.gpu import Prediction
 from tunefa.costmodel.ranking import rank_us
 from tunefa.search import candidates
 from tunefa.search.request import FinishedTrial, Request, Result
@@ -73,14 +74,12 @@ class Row:
         return None if trial.samples_us else Interval.around(trial.median_us, trial.predicted_sd)
 
     @cached_property
-    def prediction(self) -> gpu_model.Prediction | None:
+    def prediction(self) -> Prediction | None:
         """The cost model's prediction for the first; None for an NPU and without resources."""
         arch, trial = self.request.target.arch, self.first.trial
         if not isinstance(arch, GpuArch) or trial.resources is None:
             return None
-        tiling = self.case.tiling(trial.config)
-        device = self.request.target.device
-        return gpu_model.predict(self.request.workload, arch, device, tiling, trial.resources)
+        return latency.of(self.case).predict(self.case, trial.config, trial.resources)
 
     @property
     def case(self) -> Case:

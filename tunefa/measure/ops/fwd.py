@@ -26,7 +26,15 @@ ROUNDING = {"bf16": 2e-3, "fp16": 2.5e-4, "fp32": 2e-6}
 """The least limit over all rows that a kernel is held to: half a unit in the last place of the
 dtype; for fp32 the 2^-22 of a product made of three tf32 products, with some room for sums."""
 
-tensors, ragged = check.tensors, check.ragged
+
+def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[Any, ...]:
+    """Returns (q, k, v, out, lse, ...), see `check.tensors`."""
+    return check.tensors(workload, device, seed)
+
+
+def ragged(workload: Workload, config: Config) -> Workload:
+    """Returns a small workload of the same kind, see `check.ragged`."""
+    return check.ragged(workload, config)
 
 
 def launch_spec(case: Case, config: Config) -> LaunchSpec:
@@ -56,9 +64,7 @@ def inputs(
     return tuple(made), tuple(memory for _, memory in whole)
 
 
-def expected(
-    workload: Workload, kind: Kind, made: tuple[Any, ...], dtype: torch.dtype
-) -> Expected:
+def expected(workload: Workload, kind: Kind, made: tuple[Any, ...], dtype: torch.dtype) -> Expected:
     """Returns the reference, with the rows that are judged, which of them are normal, and what is
     special about the rest."""
     import torch

@@ -22,9 +22,9 @@ if TYPE_CHECKING:  # they import PyTorch, which takes seconds
 OUTPUTS = slice(2, 3)
 """C; A and B are before it."""
 OUT_ROUNDING = {"bf16": 2**-9, "fp16": 2**-12, "fp32": 2**-10}
-"""The largest relative error of an element of C that has terms of one sign: half a unit in the last
-place of the dtype. For fp32 it is that of the inputs, which tf32 cuts to 10 bits, by up to 2^-10 and
-2^-11 on average: two of them have 2^-10, and it does not cancel."""
+"""The largest relative error of an element of C whose terms have one sign: half a unit in the last
+place of the dtype. For fp32 it is that of the inputs, which tf32 cuts to 10 bits: 2^-11 on average
+for each of two factors, which do not cancel."""
 TERM_ROUNDING = {"bf16": 2**-16, "fp16": 2**-16, "fp32": 2**-10}
 """The relative error of each term of a sum, independent of the others. 16-bit inputs have exact
 products in fp32, and it stands for the rounding of the sums; fp32 inputs are cut to tf32."""
@@ -229,7 +229,7 @@ def expected(
 def limit(
     workload: Workload, kind: Kind, made: tuple[Any, ...], expected: ExpectedProduct
 ) -> float:
-    """Returns twice the error of `torch.mm` on these inputs, for 16 bits; for fp32 the tolerance."""
+    """Returns twice the error of `torch.mm` on these inputs; for fp32 the tolerance."""
     import torch
 
     dtype = own(workload).dtype

@@ -31,7 +31,8 @@ KERNEL_OPTIONS = {{
 
 def holds(record: Record) -> bool:
     """Returns whether the record is of a Triton kernel, and its config has all of these options."""
-    return is_of_gpu(record) and all(option in record.config for option in _OPTIONS)
+    has_all = all(option in record.config for option in _OPTIONS)
+    return record.workload.op == "fwd" and is_of_gpu(record) and has_all
 
 
 def dump(records: Sequence[Record]) -> str:
@@ -49,6 +50,7 @@ def dump(records: Sequence[Record]) -> str:
         if record not in held:
             missing = [option for option in _OPTIONS if option not in record.config]
             reason = f"it has no {', '.join(missing)}" if missing else "it is not a Triton kernel's"
+            reason = reason if record.workload.op == "fwd" else "it is not of attention"
             lines.append(f"    # left out, {reason}: {workload}: {record.summary}\n")
         elif workload in written:
             lines.append(f"    # left out, not the best for {workload}: {record.summary}\n")

@@ -1,0 +1,75 @@
+"""The latency models of GPUs by op: each op has its own tiling and its own model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tunefa.costmodel import gpu as attention
+from tunefa.costmodel import matmul
+from tunefa.costmodel.gpu import Prediction
+from tunefa.spec.arch_catalog import gpu
+from tunefa.spec.matmul import own
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config, Resources
+
+
+@dataclass(frozen=True)
+class Model:
+    """The latency model of one op."""
+
+    predict: Callable[[Case, Config, Resources], Prediction]
+    """Returns the time of one launch with these resources, see `gpu.predict`."""
+    expected: Callable[[Case, Config], Resources]
+    """Returns what the compiler will probably report."""
+    threads: Callable[[Case, Config], int]
+    """Returns the threads of one CTA."""
+    sets_registers: Callable[[Case, Config], bool]
+    """Returns whether the kernel sets its registers itself, so that they are known before."""
+
+
+def _predict_attention(case: Case, config: Config, resources: Resources) -> Prediction:
+    tiling = case.tiling(config)
+    return attention.predict(case.workload, gpu(case.arch), case.device, tiling, resources)
+
+
+def _expected_of_attention(case: Case, config: Config) -> Resources:
+    tiling, lower = case.tiling_and_estimate(config)
+    return attention.expected_resources(gpu(case.arch), tiling, *_bounds(lower))
+
+
+def _predict_matmul(case: Case, config: Config, resources: Resources) -> Prediction:
+    tiling, asked = case.matmul_tiling(config), own(case.workload)
+    return matmul.predict(asked, gpu(case.arch), case.device, tiling, resources)
+
+
+def _expected_of_matmul(case: Case, config: Config) -> Resources:
+    tiling, lower = case.matmul_tiling(config), case.estimate(config)
+    asked = own(case.workload)
+    return matmul.expected_resources(asked, gpu(case.arch), tiling, *_bounds(lower))
+
+
+def _bounds(lower: Mapping[str, float]) -> tuple[int, int]:
+    """The lower bounds of shared memory and registers."""
+    return int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
+
+
+MODELS: Mapping[str, Model] = {
+    "fwd": Model(
+        _predict_attention,
+        _expected_of_attention,
+        lambda case, config: case.tiling(config).threads,
+        lambda case, config: case.tiling(config).warp_specialised,
+    ),
+    "matmul": Model(
+        _predict_matmul,
+        _expected_of_matmul,
+        lambda case, config: case.matmul_tiling(config).threads,
+        lambda case, config: False,
+    ),
+}
+
+
+def of(case: Case) -> Model:
+    """Returns the model of the case's op."""
+    return MODELS[case.workload.op]
