@@ -122,7 +122,7 @@ def _chosen(
     if not any(map(holds, records)):
         raise TunefaError(
             f"{format_name} can write none of {text.plural(len(records), 'record')} that match, as "
-            f"{records[0].kernel} has other parameters: write yaml, json or python"
+            f"it does not hold the parameters of {records[0].kernel}: write yaml, json or python"
         )
     return records
 

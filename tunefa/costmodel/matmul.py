@@ -10,9 +10,10 @@ and rows of B. The cycles of one step in each pipe of an SM:
     spills   bytes that the compiler spilled to local memory, which is in the same L1 cache
 
 Copies and products of one CTA overlap, so that a stream takes the longer of tensor and smem, then
-the issue slots, and the latency of a step. CTAs and warpgroups are streams of their own, and they
-overlap as in `tunefa.costmodel.gpu`, by the balanced-job bound. A tile also waits for its first
-block and writes C. The L2 cache delivers each block of A and B to each tile; the HBM delivers what
+the issue slots, and the latency of a step. A warp uses the tensor cores of its own part of the SM,
+of which there are four. CTAs and warpgroups are streams of their own, and they overlap as in
+`tunefa.costmodel.gpu`, by the balanced-job bound. A tile also waits for its first block and writes
+C. The L2 cache delivers each block of A and B to each tile; the HBM delivers what
 the tiles that run at the same time read, if A and B are too large for the cache.
 
 No device has been compared with it yet. Its constants are those of the model of attention, where
@@ -76,16 +77,18 @@ def predict(
     count = tiles(workload, tiling)
     of_sm = ceil_div(count, device.sms)
     at_once = min(fits.blocks_per_sm, of_sm)
-    cycles, limiter = _sm_cycles(pipes, tiling, at_once)
+    parts = arch.register_partitions_per_sm
+    alone = pipes["tensor"] * parts / min(parts, tiling.warps)
+    cycles, limiter = _sm_cycles(pipes, alone, tiling, at_once)
     stored = tiling.block_m * tiling.block_n * DTYPES[workload.dtype] / STORE_BYTES_PER_CLOCK
     # Other CTAs of the SM compute while one begins or ends.
     fill = (LOAD_LATENCY + stored) / cycles / at_once
     steps = of_sm * (ceil_div(workload.k, tiling.block_k) + fill)
     compute_us = steps * cycles / device.boost_mhz
     l2_us, hbm_us = _memory_us(workload, device, tiling, fits.blocks_per_sm)
-    parts = {limiter: compute_us, "L2": l2_us, "HBM": hbm_us}
-    binding = max(parts, key=lambda part: parts[part])
-    time_us = parts[binding] + LAUNCH_US
+    times = {limiter: compute_us, "L2": l2_us, "HBM": hbm_us}
+    binding = max(times, key=lambda part: times[part])
+    time_us = times[binding] + LAUNCH_US
     return Prediction(time_us, binding, fits, pipes, steps, compute_us, l2_us, hbm_us)
 
 
@@ -149,15 +152,23 @@ def step_cycles(
     }
 
 
-def _sm_cycles(pipes: Mapping[str, float], tiling: MatmulTiling, blocks: int) -> tuple[float, str]:
-    """Returns (cycles per step of one CTA, what limits them), for `blocks` CTAs on an SM."""
+def _sm_cycles(
+    pipes: Mapping[str, float], products: float, tiling: MatmulTiling, blocks: int
+) -> tuple[float, str]:
+    """Returns (cycles per step of one CTA, what limits them), for `blocks` CTAs on an SM.
+
+    `products` are the cycles of the products in a CTA that is alone, whose warps may be too few to
+    use all tensor cores.
+    """
     streams = blocks * (1.0 + (max(1.0, tiling.warps / 4) - 1.0) * STREAM_COUPLING)
     busiest = max(pipes, key=lambda pipe: pipes[pipe])
-    serial = max(pipes["tensor"], pipes["smem"]) + pipes["issue"] + pipes["spills"]
+    serial = max(products, pipes["smem"]) + pipes["issue"] + pipes["spills"]
     latency = STEP_LATENCY + max(0.0, LOAD_LATENCY - (tiling.stages - 1) * serial)
     alone = blocks * serial / streams + latency
     others = (streams - 1.0) * blocks * pipes[busiest] / streams
-    limiter = busiest if max(others, blocks * pipes[busiest] / streams) > latency else "latency"
+    busy = blocks * pipes[busiest] / streams
+    waits = latency + max(0.0, products - pipes["tensor"])
+    limiter = busiest if max(others, busy) > waits else "latency"
     return (alone + others) / blocks, limiter
 
 
