@@ -21,6 +21,7 @@ from tests.support.tree import TREE
 from tunefa import assets
 from tunefa.compile import languages
 from tunefa.compile import pool as compile_pool
+from tunefa.costmodel import latency
 from tunefa.costmodel.occupancy import occupancy
 from tunefa.errors import TunefaError
 from tunefa.spec import arch_catalog as archs
@@ -80,7 +81,17 @@ WORKLOADS = [
         ("bf16", "fp16", "fp32", "e4m3"),
         ("causal", "full"),
     )
-]
+] + [
+    Workload.parse(f"matmul_m{m}_n{n}_k{k}_{dtype}_{layout}")
+    for (m, n, k), dtype, layout in itertools.product(
+        (
+            (1, 1, 1), (1, 4096, 4096), (4096, 1, 4096), (4096, 4096, 1), (17, 100, 33),
+            (1024, 1024, 1024), (8192, 8192, 8192), (16, 2048, 65536), (2048, 32, 128),
+        ),
+        ("bf16", "fp16", "fp32"),
+        ("nn", "nt", "tn", "tt"),
+    )
+]  # fmt: skip
 
 
 @every
@@ -162,6 +173,8 @@ class Compiled:
 VARIED = ("d128_bf16_causal", "d64_bf16_full", "d80_bf16_causal", "d256_bf16_full",
           "d64_fp32_causal")  # fmt: skip
 DEFAULTS = (*VARIED, "d80_fp32_full", "d128_fp32_causal", "d256_fp32_causal")
+PRODUCTS = ("matmul_m4096_bf16", "matmul_m4096_fp32_nt", "matmul_m16_n4096_k4096_bf16_nt",
+            "matmul_m1000_fp16", "matmul_m512_bf16_tn")  # fmt: skip
 
 
 def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
@@ -171,6 +184,12 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
     arch has that of the first sizes.
     """
     chance, defaults, others = random.Random(0), dict[Any, tuple[Case, dict[str, Any]]](), []
+    if kernel.op == "matmul":
+        named = itertools.product(PRODUCTS, ("sm80", "sm90", "sm120"))
+        products = [Case(kernel, Workload.parse(w), Target.named(arch)) for w, arch in named]
+        several = [(each, chance.sample(each.feasible().configs, 2)) for each in products]
+        others = [(each, config) for each, configs in several for config in configs]
+        return [*((each, each.default()) for each in products), *others]
     for target in map(Target.named, ("sm80", "sm89", "sm90", "sm120")):
         for sizes in VARIED if target.arch.name == "sm120" else DEFAULTS:
             case = Case(kernel, Workload.parse(f"h32_kv8_q4096_{sizes}"), target)
@@ -246,7 +265,7 @@ def test_defaults_fit_a_block_and_an_sm(
             assert made is not None and made.registers is not None and made.smem_bytes is not None
             arch = archs.gpu(each.case.arch)
             assert made.smem_bytes <= arch.smem_per_block_bytes, each
-            threads = each.case.tiling(each.config).threads
+            threads = latency.of(each.case).threads(each.case, each.config)
             fits = occupancy(arch, made.registers, made.smem_bytes, threads)
             assert fits.blocks_per_sm >= 1, each
 

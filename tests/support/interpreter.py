@@ -37,6 +37,13 @@ WORKLOADS = [
     "h1_q300_k5_d16_fp32_full",
     "h1_q10_k10_d256_bf16_causal",
     "b4_h5_q18_k20_d16_fp16_causal",
+    # Matrix products: each layout, sizes that no tile divides, several groups of rows of tiles.
+    "matmul_m1_n1_k1_bf16",
+    "matmul_m300_n50_k70_fp16",
+    "matmul_m33_n300_k129_fp32_nt",
+    "matmul_m272_n272_k272_fp16_tn",
+    "matmul_m65_n31_k40_bf16_tt",
+    "matmul_m528_n288_k144_fp16_tt",
 ]
 ARCH = "sm90"
 
@@ -109,23 +116,23 @@ def main() -> None:
     import torch
 
     from tunefa.compile import languages
-    from tunefa.compile.contract import LaunchSpec
-    from tunefa.measure import check
+    from tunefa.measure import ops
     from tunefa.measure.comparison import TOLERANCE
 
     assert os.environ["TRITON_INTERPRET"] == "1"
     _let_it_multiply_bf16()
     for case, config in cases():
-        made = check.tensors(case.workload, "cpu", seed=0)
-        spec = LaunchSpec(case, config, case.workload.head_dim**-0.5)
-        languages.load(case.kernel.language).interpret(spec, made)
-        verdict = check.compare(case.workload, made, spec.scale, torch.float64)
+        op = ops.of(case.workload)
+        made = op.tensors(case.workload, "cpu", seed=0)
+        languages.load(case.kernel.language).interpret(op.launch_spec(case, config), made)
+        verdict = op.expected(case.workload, "normal", made, torch.float64).compare(
+            *made[op.OUTPUTS]
+        )
         passed = verdict.passed
         if case.workload.dtype == "bf16" and verdict.row is not None:
             # The interpreter cuts bits off where the hardware rounds: twice the error in a row.
-            passed = (
-                verdict.error <= TOLERANCE["bf16"] and verdict.row.error <= 2 * verdict.row.limit
-            )
+            within = verdict.row.error <= 2 * verdict.row.limit
+            passed = verdict.error <= TOLERANCE["bf16"] and within
         found = {"passed": passed, "reason": verdict.reason}
         print(json.dumps({"kernel": case.kernel.name, "config": config, **found}), flush=True)
 
