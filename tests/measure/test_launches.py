@@ -5,10 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.support.fake_device import Device
+from tests.support.fixed_store import Fixed
 from tests.support.predicted_case import CASE, CONFIG
+from tests.support.sample_records import measured
 from tunefa.measure import check, launches
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Resources, Trial
+from tunefa.spec.workload import Workload
 
 
 def trial(code: str | None) -> Trial:
@@ -36,3 +43,19 @@ def test_a_launch_starts_on_its_tensors(device: Device) -> None:
     launch = launches.launch(CASE, CONFIG, tensors)
     launch()
     assert device.launched == [CONFIG] and device.prepared == [32**-0.5]
+
+
+def test_the_best_stored_config_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(launches, "launch", lambda *given: launched.append(given))
+    target, workload = Target.named("h200"), Workload.parse("matmul_m4096")
+    kernel = kernels.load("matmul_triton")
+    default = kernel.default(workload, target.arch)
+    tuned = {**default, "GROUP_M": 4}
+    record = measured("matmul_m4096", kernel=kernel.name, config=tuned, median_us=500.0)
+    choice, _ = launches.best(Fixed([record]), workload, target, ("a", "b", "c"))
+    assert (choice.how, launched[0][1:]) == ("exact", (tuned, ("a", "b", "c")))
+    choice, _ = launches.best(Fixed([]), workload, target, ("a", "b", "c"))
+    assert (choice.how, launched[1][1]) == ("default", default)
+    case: Case = launched[1][0]
+    assert (case.kernel.name, case.workload, case.target) == (kernel.name, workload, target)

@@ -122,6 +122,12 @@ def _measurable(selection: Selection, kernel: str | None) -> list[Selection]:
     """The workloads. Raises TunefaError where nothing can be measured."""
     if kernel is not None and kernel not in kernels.names():
         raise unknown("kernel", kernel, kernels.names())
+    for part in selection.each():
+        if part.workload.op != "fwd":
+            raise TunefaError(
+                f"{part.workload} is no attention, which is what is compared here: "
+                f"`tunefa bench {part.workload.op} -w {part.workload}` compares it with cuBLAS"
+            )
     if not targets.seen():
         raise TunefaError(
             "this machine has no GPU, and a comparison measures: run it on a machine with one and "

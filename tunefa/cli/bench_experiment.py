@@ -38,6 +38,10 @@ _OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--rounds",): {
         "metavar": "N", "type": click.IntRange(3), "default": 21, "show_default": True,
         "help": "Interleaved rounds of each measurement."},
+    ("--budget",): {
+        "metavar": "B", "default": "60s", "show_default": True, "help": (
+            "Time (60s, 2m) or trials (200) for the search of each point that is tuned before it "
+            "is measured, as those of matmul are; none where the store has a record.")},
     ("--json", "as_json"): {"is_flag": True, "help": "Print one JSON document."},
 }  # fmt: skip
 
@@ -108,14 +112,20 @@ class _Asked:
         self.source: Path | None = options["source"]
         self.mode, self.rounds = options["mode"], options["rounds"]
         self.as_json: bool = options["as_json"]
+        self.budget: str = options["budget"]
 
     def kept(self, names: Sequence[str]) -> list[str]:
-        """Returns which of these experiments are to be shown: all, or those in a folder.
+        """Returns which of these experiments are to be shown: those of the workloads' ops, or those
+        in a folder.
 
         Raises TunefaError if the folder holds none.
         """
+        from tunefa.experiments import experiment as experiments
+
         if self.source is None:
-            return list(names)
+            each = {name: experiments.load(name) for name in names}
+            asked = {name: self._workloads(found) for name, found in each.items()}
+            return [name for name in names if any(w.op == each[name].op for w in asked[name])]
         there = [name for name in names if (self.source / f"{name}.json").is_file()]
         if not there:
             raise TunefaError(
@@ -167,10 +177,26 @@ class _Asked:
 
         selection = self.selection
         settings = self._settings() if selection.present else None
+        workloads = self._workloads(experiment)
+        if settings is not None:
+            self._tune(experiment, workloads, settings)
         with Points(experiment.name) as points:
-            return runs.run(
-                experiment, self._workloads(experiment), selection.target, settings, points
-            )
+            return runs.run(experiment, workloads, selection.target, settings, points)
+
+    def _tune(
+        self, experiment: Experiment, workloads: Sequence[Workload], settings: Settings
+    ) -> None:
+        """Searches for the configs of points that the experiment tunes before it measures."""
+        from tunefa.search.budget import Budget
+
+        tune, asked = experiment.tune, [each for each in workloads if each.op == experiment.op]
+        if tune is None:
+            return
+        Budget.parse(self.budget)  # a mistake ends the command before the first search
+        with Points(f"{experiment.name}, tuning") as points:
+            for place, workload in enumerate(asked):
+                points(workload, place, len(asked))
+                tune(workload, self.selection.target, settings.mode, Budget.parse(self.budget))
 
     def _settings(self) -> Settings:
         from tunefa.measure.contest import Settings

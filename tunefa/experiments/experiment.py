@@ -17,6 +17,8 @@ from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
     from tunefa.measure.contest import Settings
+    from tunefa.search.budget import Budget
+    from tunefa.spec.trial import Mode
 
 _ORIGIN = 100
 """The most characters of the line above a plot, which does not break lines."""
@@ -47,6 +49,10 @@ class Experiment:
     """Draws the results into an empty matplotlib figure."""
     claims: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The figures that write-ups state for these points, as plain data."""
+    op: str = "fwd"
+    """The op of its points."""
+    tune: Callable[[Workload, Target, Mode, Budget], None] | None = None
+    """Searches for the config of one point before it is measured; None where nothing is tuned."""
 
     def plot(self, document: Document) -> Callable[[Any], None]:
         """Returns what draws the results into an empty matplotlib figure, under a line that says

@@ -55,6 +55,11 @@ def _rows(
     experiment: Experiment, workload: Workload, target: Target, settings: Settings | None
 ) -> list[Row]:
     try:
+        if workload.op != experiment.op:
+            raise TunefaError(
+                f"the experiment takes workloads of the op {experiment.op}, and {workload} is of "
+                f"the op {workload.op}: name another with -w"
+            )
         target.check_memory(workload)
         if settings is None:
             return experiment.modelled(workload, target)

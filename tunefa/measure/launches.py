@@ -8,8 +8,13 @@ from typing import Any
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, Launch
 from tunefa.measure import ops, timing
-from tunefa.spec.target import Case
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config, Trial
+from tunefa.spec.workload import Workload
+from tunefa.store import lookup
+from tunefa.store.lookup import Choice
+from tunefa.store.results import Store
 
 
 def compiled_for(case: Case, config: Config, tensors: Sequence[Any]) -> Compiled:
@@ -40,6 +45,17 @@ def bound(launch: Launch, tensors: Sequence[Any]) -> timing.BoundLaunch:
 def launch(case: Case, config: Config, tensors: Sequence[Any]) -> timing.BoundLaunch:
     """Returns a function that launches the config on `tensors`. Raises what `prepared` raises."""
     return bound(prepared(case, config, tensors), tensors)
+
+
+def best(
+    known: Store, workload: Workload, target: Target, tensors: Sequence[Any]
+) -> tuple[Choice, timing.BoundLaunch]:
+    """Returns the config that the store has for a workload, else the default, and its launch on
+    `tensors`. Raises TunefaError if no kernel serves the workload, and what `prepared` raises."""
+    serving = kernels.serving(workload, target.arch)
+    choice = lookup.lookup(known, workload, target, serving)
+    case = Case(kernels.load(choice.kernel), workload, target)
+    return choice, launch(case, choice.config, tensors)
 
 
 def what_runs(trial: Trial, launch: Launch) -> Hashable:

@@ -16,6 +16,7 @@ from tunefa.cli.reports import text
 from tunefa.experiments import modelled, roofline_figure
 from tunefa.experiments.roofline_figure import Point
 from tunefa.spec.arch import GpuArch
+from tunefa.spec.matmul import OP, Matmul, own
 from tunefa.spec.target import Target
 from tunefa.spec.workload import DTYPES, Workload
 from tunefa.store.record import Record
@@ -30,12 +31,12 @@ def to_data(workload: Workload, target: Target) -> dict[str, Any]:
     """Plain data for `--json`; `bytes` move to or from HBM if each tensor moves once."""
     found: dict[str, Any] = {
         "flops": workload.flops,
-        "visible_pairs": workload.exp2_count,
+        **({"visible_pairs": workload.exp2_count} if workload.op == "fwd" else {}),
         "bytes": workload.io_bytes,
         "flops_per_byte": workload.flops / workload.io_bytes,
         "ridge_flops_per_byte": _ridge(workload, target),
     }
-    if not workload.varlen:
+    if _has_standard(workload):
         moved = sum(each.bytes for each in modelled.operators(workload))
         found["standard_attention"] = {
             "bytes": moved,
@@ -57,7 +58,7 @@ def lines(workload: Workload, target: Target) -> dict[str, str]:
     found = {"FLOPs": _flops(workload), "bytes": _bytes(workload)}
     found["intensity"] = f"{_amount(workload.flops, 'FLOP')} / {_size(workload.io_bytes)}"
     found["intensity"] += f" = {intensity:,.0f} FLOP per byte{_bound(workload, target, intensity)}"
-    if not workload.varlen:
+    if _has_standard(workload):
         moved = sum(each.bytes for each in modelled.operators(workload))
         found["standard"] = (
             f"attention in PyTorch's operators writes and reads the scores: {_size(moved)}, "
@@ -68,7 +69,16 @@ def lines(workload: Workload, target: Target) -> dict[str, str]:
     return found
 
 
+def _has_standard(workload: Workload) -> bool:
+    """Whether it is attention that PyTorch's operators compute as a chain of kernels."""
+    return workload.op == "fwd" and not workload.varlen
+
+
 def _flops(workload: Workload) -> str:
+    if workload.op == OP:
+        asked = own(workload)
+        numbers = f"2 x {asked.m:,} x {asked.n:,} x {asked.k:,}"
+        return f"2 m n k = {numbers} = {_amount(workload.flops, 'FLOP')}"
     heads = f"{workload.batch} x {workload.heads}"
     whole = workload.batch * workload.heads * workload.seqlen_q * workload.seqlen_k
     pairs = f"{heads} heads x {workload.pairs:,} pairs"
@@ -83,18 +93,28 @@ def _flops(workload: Workload) -> str:
 
 
 def _bytes(workload: Workload) -> str:
+    tensors = _product_bytes(own(workload)) if workload.op == OP else _attention_bytes(workload)
+    assert sum(tensors.values()) == workload.io_bytes
+    parts = " + ".join(f"{name} {_size(each)}" for name, each in tensors.items())
+    return f"{parts} = {_size(workload.io_bytes)}, each tensor once"
+
+
+def _product_bytes(asked: Matmul) -> dict[str, int]:
+    size = DTYPES[asked.dtype]
+    elements = {"A": asked.m * asked.k, "B": asked.k * asked.n, "C": asked.m * asked.n}
+    return {name: count * size for name, count in elements.items()}
+
+
+def _attention_bytes(workload: Workload) -> dict[str, int]:
     size = DTYPES[workload.dtype]
     rows, keys = (sum(each) for each in zip(*workload.lengths, strict=True))
-    tensors = {
+    return {
         "Q": rows * workload.heads * workload.head_dim * size,
         "K": keys * workload.heads_kv * workload.head_dim * size,
         "V": keys * workload.heads_kv * workload.head_dim_v * size,
         "O": rows * workload.heads * workload.head_dim_v * max(size, 2),
         "lse": rows * workload.heads * 4,
     }
-    assert sum(tensors.values()) == workload.io_bytes
-    parts = " + ".join(f"{name} {_size(each)}" for name, each in tensors.items())
-    return f"{parts} = {_size(workload.io_bytes)}, each tensor once"
 
 
 def _ridge(workload: Workload, target: Target) -> float | None:
@@ -129,7 +149,7 @@ def points(
 ) -> list[Point]:
     """The points of a roofline: standard attention, the predicted config, the measured record."""
     found = []
-    if not workload.varlen and isinstance(target.arch, GpuArch):
+    if _has_standard(workload) and isinstance(target.arch, GpuArch):
         time_us = modelled.operators_us(workload, target)
         moved = sum(each.bytes for each in modelled.operators(workload))
         standard = Point.of(workload, time_us, "PyTorch's operators", roofline_figure.STANDARD)
