@@ -43,6 +43,8 @@ WORKLOADS = (
     "b4_h8_kv2_q1024_d128_bf16_causal_w256",
     "b4_h8_kv2_q1024_d64_bf16_causal_softcap_varlen",
     "b1_h8_kv2_q1024_d64_fp32_causal",
+    "matmul_m4096_bf16",
+    "matmul_m1000_n3000_k500_fp32_nt",
 )
 RANDOM_CONFIGS = 4
 """How many random configs are compiled for each workload, beside the default."""

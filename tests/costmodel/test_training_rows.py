@@ -82,6 +82,13 @@ def test_a_kernel_that_is_gone_and_a_config_that_no_rule_allows_any_more() -> No
     assert found.left_out == {"there is no kernel gone any more": 1, refused: 2}
 
 
+def test_trials_of_another_op_are_counted() -> None:
+    path = written("20260131T120000", trial(A, 9.0), kernel="matmul_triton", workload="matmul_m64")
+    found = training_rows.read([path])
+    why = "only times of attention are learned from, and these are of matmul"
+    assert found.rows == () and found.left_out == {why: 1}
+
+
 def test_of_several_trials_a_graph_counts_before_a_newer_eager_one() -> None:
     def made(day: int, mode: str, *trials: Trial) -> Path:
         date = {**MADE, "date": f"2026-01-{day:02}T12:00:00+00:00"}

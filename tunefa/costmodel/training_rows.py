@@ -144,6 +144,8 @@ def _why_not(held: Landscape, kernel: str) -> str | None:
         return "not measured on a GPU"
     if kernel not in kernels.names():
         return f"there is no kernel {kernel} any more"
+    if held.workload.op != "fwd":
+        return f"only times of attention are learned from, and these are of {held.workload.op}"
     hashed = str(held.provenance[kernel].get("source_hash"))
     if same_code(kernel, hashed) != kernels.load(kernel).source_hash:
         return f"the source of {kernel} has changed since"

@@ -81,10 +81,10 @@ def ceilings(workloads: Sequence[Workload], target: Target, binding: bool = Fals
         found.append(Ceiling("shared memory", bytes_per_s=smem))
     rates: dict[str, float] = {}
     for workload in workloads:
-        peak = tensor_flops_per_s(workload.dtype, target)
+        peak = tensor_flops_per_s(workload.dtype, target, workload.tf32_products)
         if peak is not None:
             rates[f"tensor cores, {workload.dtype}"] = peak
-        if isinstance(arch, GpuArch):
+        if isinstance(arch, GpuArch) and workload.exp2_count:
             columns, per_pair = workload.head_dim + workload.head_dim_v, 1 + workload.softcap
             exp2 = arch.exp2_per_clock_per_sm * device.sms * clock
             name = f"exp2, D + Dv = {columns}" + (", softcap" if workload.softcap else "")
@@ -94,12 +94,12 @@ def ceilings(workloads: Sequence[Workload], target: Target, binding: bool = Fals
     return found + [Ceiling(name, flops_per_s=rates[name]) for name in sorted(rates)]
 
 
-def tensor_flops_per_s(dtype: str, target: Target) -> float | None:
-    """Returns the peak of the tensor cores; None if they lack the dtype. fp32 is three products in
-    tf32."""
+def tensor_flops_per_s(dtype: str, target: Target, tf32_products: int = 3) -> float | None:
+    """Returns the peak of the tensor cores; None if they lack the dtype. A product of fp32 is so
+    many in tf32."""
     rates = target.device.tensor_flops_per_clock_per_sm
     if dtype == "fp32" and "tf32" in rates:
-        return target.device.tensor_flops_per_s("tf32") / 3
+        return target.device.tensor_flops_per_s("tf32") / tf32_products
     return target.device.tensor_flops_per_s(dtype) if dtype in rates else None
 
 

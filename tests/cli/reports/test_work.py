@@ -30,6 +30,19 @@ def test_flops_by_hand(workload: str, flops: int) -> None:
     assert work.to_data(Workload.parse(workload), H200)["flops"] == flops
 
 
+def test_a_product_of_matrices_by_hand() -> None:
+    product = Workload.parse("matmul_m8192_n4096_k2048_fp32")
+    found = work.to_data(product, H200)
+    assert found["flops"] == 2 * 8192 * 4096 * 2048 and found["bytes"] == 224 * 2**20
+    assert found["ridge_flops_per_byte"] == pytest.approx(989.4e12 / 2 / 4.8e12, rel=0.01)
+    assert not {"visible_pairs", "standard_attention"} & found.keys()
+    lines = work.lines(product, H200)
+    assert lines["FLOPs"] == "2 m n k = 2 x 8,192 x 4,096 x 2,048 = 137.4 GFLOP"
+    assert lines["bytes"].startswith("A 64 MiB + B 32 MiB + C 128 MiB = 224 MiB")
+    points = work.points(product, H200, 500.0, None)
+    assert [point.label for point in points] == ["this config"]
+
+
 def test_bytes_intensity_and_ridge_by_hand() -> None:
     found = work.to_data(CAUSAL, H200)
     q = 32 * 8192 * 128 * 2

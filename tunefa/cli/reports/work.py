@@ -119,7 +119,7 @@ def _attention_bytes(workload: Workload) -> dict[str, int]:
 
 def _ridge(workload: Workload, target: Target) -> float | None:
     """The FLOPs for each byte from which the tensor cores are the limit, not HBM."""
-    peak = roofline_figure.tensor_flops_per_s(workload.dtype, target)
+    peak = roofline_figure.tensor_flops_per_s(workload.dtype, target, workload.tf32_products)
     return None if peak is None else peak / target.device.hbm_bytes_per_s
 
 
