@@ -58,17 +58,17 @@ def _tile_of_program(m, n, group_m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 @triton.jit
 def _block(
     pointer, stride, first, SIZE: tl.constexpr, BLOCK_K: tl.constexpr,
-    TRANSPOSED: tl.constexpr, K_FIRST: tl.constexpr,
+    TRANSPOSED: tl.constexpr, K_IS_ROW: tl.constexpr,
 ):  # fmt: skip
     """Returns pointers to the first block of A or B along k: (SIZE, BLOCK_K), or (BLOCK_K, SIZE)
-    with K_FIRST. `stride` is that between stored rows."""
+    with K_IS_ROW. `stride` is that between stored rows."""
     sizes = first + tl.arange(0, SIZE).to(tl.int64)
     along_k = tl.arange(0, BLOCK_K).to(tl.int64)
-    if TRANSPOSED == K_FIRST:  # a stored row goes along k
+    if TRANSPOSED == K_IS_ROW:  # a stored row goes along k
         sizes *= stride
     else:
         along_k *= stride
-    if K_FIRST:
+    if K_IS_ROW:
         return pointer + (along_k[:, None] + sizes[None, :])
     else:
         return pointer + (sizes[:, None] + along_k[None, :])

@@ -24,6 +24,8 @@ WORKLOADS = [
     "b2_h4_kv2_q70_k90_d64_e4m3_full",
     "b2_h4_kv2_q70_k90_d128_bf16_causal_varlen",
     "h4_kv1_q3_k200_d64_bf16_causal_w50_softcap",
+    "matmul_m256_n512_k128_bf16_nt",
+    "matmul_m100_n70_k33_fp32_tn",
 ]
 HOST_SIDES = """
 import json, sys
@@ -35,9 +37,9 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 import torch
-from tunefa.compile.contract import LaunchSpec, variants
+from tunefa.compile.contract import variants
 from tunefa.compile import languages
-from tunefa.measure import check
+from tunefa.measure import ops
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
@@ -57,8 +59,8 @@ for name in kernels.names():
         if case.why_not() is not None:
             continue
         for config in [case.default(), *case.feasible().configs[::1000]]:
-            tensors = check.tensors(case.workload, "cpu", seed=0)
-            spec = LaunchSpec(case, config, 0.5, check.softcap(case.workload))
+            tensors = ops.of(case.workload).tensors(case.workload, "cpu", seed=0)
+            spec = ops.of(case.workload).launch_spec(case, config)
             made = variants(case, config, kernel.module.is_aligned(tensors))
             launches = [spec.arguments]
             if len(made) > 1:

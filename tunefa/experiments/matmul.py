@@ -121,9 +121,9 @@ def _timed(calls: Calls, settings: Settings) -> Row:
     with Monitor() as watch:
         for round_ in range(settings.rounds):
             first = round_ % len(CONTESTANTS)
-            order = CONTESTANTS[first:] + CONTESTANTS[:first]
-            each_us = stopwatch.times_us([prepared[name] for name in order])
-            for name, both_us in zip(order, each_us, strict=True):
+            rotated = CONTESTANTS[first:] + CONTESTANTS[:first]
+            each_us = stopwatch.times_us([prepared[name] for name in rotated])
+            for name, both_us in zip(rotated, each_us, strict=True):
                 samples[name].append(latency_us(settings.mode, *both_us))
             watch.read()
     medians = {f"{name}_us": median(each) for name, each in samples.items()}
