@@ -48,7 +48,6 @@ def test_a_search_ends_with_a_checked_record_that_the_other_commands_read() -> N
         (("bench", "compare", "-w", "matmul_m64"), "is no attention, which is what is compared"),
         (("bench", "scaling", "--arch", "sm90", "-w", "matmul_m64"), "workloads of the op fwd"),
         (("bench", "matmul", "--arch", "sm90", "-w", "q64"), "workloads of the op matmul"),
-        (("bench", "tiles", "-w", "matmul_m64"), "No such option"),
         (("search", "-w", "matmul_m1000k", "--arch", "sm90"), "GiB for A, B and C, and NVIDIA"),
     ],
 )

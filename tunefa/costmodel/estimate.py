@@ -19,7 +19,6 @@ from tunefa.costmodel.features import features
 from tunefa.costmodel.learned import HeldOut, LearnedModel
 from tunefa.costmodel.ranking import MODEL_ERROR, TIME_SD
 from tunefa.spec import kernel as kernels
-from tunefa.spec import space as spaces
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Resources
@@ -102,8 +101,9 @@ def compared_with(arch: str, op: str = "fwd") -> tuple[Compared, ...]:
 
     It is empty where predictions were never compared: these rest on published figures only.
     """
-    of_op = (name for name in kernels.names() if spaces.load(name).op == op)
-    models = [learned.load(name, arch) for name in of_op]
+    if op != "fwd":  # nothing is learned of other ops
+        return ()
+    models = [learned.load(name, arch) for name in kernels.names()]
     return tuple(
         Compared(model.kernel, tuple(model.provenance.get("devices", ())), model.figures)
         for model in models
