@@ -20,6 +20,7 @@ from typing import Any
 
 from tunefa.errors import unknown
 from tunefa.experiments.table import Table
+from tunefa.spec import arch_catalog as archs
 from tunefa.spec.arch import GpuArch, NpuArch
 from tunefa.spec.target import Target
 from tunefa.store import results
@@ -33,6 +34,8 @@ HEAD_DIMS = (64, 128, 256)
 EXAMPLE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 2}
 """The tile whose occupancy is explained, with 4 and with 8 warps."""
 BUDGET = "40s"
+_REPORTED = ("ub", "l1", "l0c")
+"""The memories of an NPU's core whose use the compiler reports."""
 _FEATURES = {
     "tma": "TMA",
     "wgmma": "WGMMA",
@@ -123,7 +126,7 @@ def page(found: dict[str, Any]) -> str:
         parts.append(f"## {chip['device']} ({chip['arch']})\n")
         parts.append(_features(chip["features"]))
         parts.append(_table(chip["rows"]))
-        parts += [_remark(chip["rows"])]
+        parts += [_remark(chip["arch"], chip["rows"])]
     parts += _example(found)
     return "\n".join(part for part in parts if part)
 
@@ -180,7 +183,7 @@ def _fullest(row: dict[str, Any]) -> str:
     shares = {
         name: memory["needed_bytes"] / memory["available_bytes"]
         for name, memory in row.get("memories", {}).items()
-        if memory["needed_bytes"] is not None
+        if memory["needed_bytes"] is not None and name in _REPORTED
     }
     if not shares:
         return ""
@@ -194,9 +197,14 @@ def _basis(row: dict[str, Any]) -> str:
     return str(row["objective"])
 
 
-def _remark(rows: Sequence[dict[str, Any]]) -> str:
+def _remark(arch: str, rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return ""
+    if isinstance(archs.load(arch), NpuArch):
+        return (
+            "\nThe memories are those that Huawei's compiler plans. The times come from a latency "
+            "model fitted to public measurements of a 910B3; nothing ran on an NPU.\n"
+        )
     devices = list(dict.fromkeys(name for row in rows for name in row["compared_with"]))
     if devices:
         return f"\nThe model was compared with measurements on {' and '.join(devices)}.\n"

@@ -220,8 +220,7 @@ def _remarks(document: Document) -> list[str]:
     said = [
         f"A write-up states {low:.2f}x to {high:.2f}x over cuBLAS for its tuned Triton kernel on "
         "an RTX 4090. That chip has mma.sync alone, for Triton and for cuBLAS. Hopper has WGMMA "
-        "and TMA too, and cuBLAS has persistent, warp-specialised kernels for them; this kernel is "
-        "neither.",
+        "and TMA too; this kernel uses them, but is neither persistent nor warp-specialised.",
     ]
     if document.is_measured:
         unsearched = [
