@@ -32,8 +32,8 @@ bench: $(READY) ## all experiments about attention: tables, plots and JSON in OU
 	@"$(TUNEFA)" bench all $(if $(filter command line,$(origin ARGS)),$(ARGS)) --out $(OUT)
 
 PAGE ?= report.html
-FOLDER := $(wildcard docs/experiments)
-report: $(READY) ## one HTML page of your store, journals and docs/experiments in PAGE=report.html
+FOLDER = $(firstword $(wildcard $(OUT) docs/experiments))
+report: $(READY) ## one HTML page of your store, journals and OUT (or docs/experiments) in PAGE=report.html
 	@"$(TUNEFA)" report --out $(PAGE) $(if $(FOLDER),--experiments $(FOLDER))
 
 # Tests of one file share what they compile, so they stay in one process. Files with slow tests come
