@@ -153,8 +153,9 @@ def _remarks(document: Document, full: Row, causal: Row) -> list[str]:
     ]
     if (own := _cost(full, causal, "tunefa")) is not None:
         said.append(
-            f"A write-up claims that the mask costs its kernel 7.5 %, and PyTorch 16.2 %: such a "
-            f"kernel skips no blocks. Here the mask changes tunefa's time by {own:+.1%}."
+            f"A write-up claims that the mask costs its kernel 7.5 %, and PyTorch 16.2 %: time is "
+            f"only lost where no blocks are skipped, or too few of them to outweigh a launch. Here "
+            f"the mask changes tunefa's time by {own:+.1%}."
         )
     if not document.is_measured:
         said.append("Modelled: SDPA is taken to run FlashAttention-2.")
