@@ -108,7 +108,7 @@ def test_expected_resources_are_near_the_compilers() -> None:
 
 
 def test_predictions_do_not_change_unnoticed() -> None:
-    """Where they change, `tunefa.costmodel.gpu.VERSION` needs a new number, see `version`."""
+    """`tunefa.costmodel.gpu.VERSION` needs a new number where they change, see `version`."""
     found = [
         predict().time_us,
         predict(Matmul(m=1024, n=2048, k=2048, dtype="fp32")).time_us,

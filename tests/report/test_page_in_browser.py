@@ -124,7 +124,7 @@ def framed(folder: Path, width: int, anchor: str = "") -> Path:
 def probed(
     folder: Path, content: Content, width: int, colours: int = LIGHT, anchor: str = ""
 ) -> dict[str, Any]:
-    """What the probe finds in the page, at a width in pixels; with #print, as it is printed."""
+    """Returns what the probe finds in the page, at a width in pixels; with #print, as it prints."""
     written(folder, content, PROBE)
     said = chromium(folder, colours, "--dump-dom", framed(folder, width, anchor).as_uri())
     found = re.search(r"<pre>(.*)</pre>", said, re.DOTALL)

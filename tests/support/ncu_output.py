@@ -1,4 +1,4 @@
-"""What Nsight Compute prints with --csv --page raw --print-units base, composed line by line.
+"""The output of Nsight Compute with --csv --page raw --print-units base, composed line by line.
 
 This is no recording: it follows Nsight Compute's documentation of these options. Where a machine
 has a GPU and counters, `python -m tests.support.ncu_output tests/fixtures/ncu/NAME.csv` records

@@ -53,7 +53,7 @@ class Document:
 
     def to_data(self) -> dict[str, Any]:
         """Returns plain data for JSON; infinities and NaN become None."""
-        data: dict[str, Any] = _finite({"schema": SCHEMA, **asdict(self)})
+        data: dict[str, Any] = finite({"schema": SCHEMA, **asdict(self)})
         return data
 
     def save(self, path: Path) -> None:
@@ -99,11 +99,12 @@ class Document:
         return made
 
 
-def _finite(data: Any) -> Any:
+def finite(data: Any) -> Any:
+    """Returns plain data in which infinities and NaN, which JSON lacks, are None."""
     if isinstance(data, float) and not math.isfinite(data):
         return None
     if isinstance(data, Mapping):
-        return {str(key): _finite(value) for key, value in data.items()}
+        return {str(key): finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
+        return [finite(value) for value in data]
     return data

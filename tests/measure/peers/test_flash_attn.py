@@ -10,7 +10,7 @@ from tunefa.measure.peers import flash_attn
 from tunefa.spec.workload import Workload
 
 FA3_FWD = {"FLASHATTENTION_DISABLE_LOCAL": True, "FLASHATTENTION_DISABLE_FP16": True}
-"""What the wheel fa3-fwd 0.0.3 leaves out, by its fa3_fwd_config."""
+"""The parts that the wheel fa3-fwd 0.0.3 leaves out, by its fa3_fwd_config."""
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tunefa.spec.trial import Config, Resources
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of a config computes, and the cycles that it takes."""
+    """One step of a config: its formulas, and the cycles that it takes."""
 
     size: str
     """The size of the step, such as `M = 128 queries by N = 64 keys`."""

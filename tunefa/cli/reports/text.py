@@ -17,6 +17,7 @@ from rich.text import Text
 
 from tunefa.cli import invocation
 from tunefa.cli.cleaned import cleaned
+from tunefa.experiments.document import finite
 from tunefa.spec.trial import Config
 from tunefa.store.prediction import COVERAGE, Interval
 from tunefa.store.record import Record
@@ -65,17 +66,7 @@ class _Cleaned:
 
 def emit_json(data: Any) -> None:
     """Prints a command's JSON document on standard output; infinities and NaN become null."""
-    click.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    if isinstance(data, Mapping):
-        return {str(key): _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return data
+    click.echo(json.dumps(finite(data), indent=2, allow_nan=False))
 
 
 def config_text(config: Config, separator: str = " ") -> str:
