@@ -122,11 +122,11 @@ def _measurable(selection: Selection, kernel: str | None) -> list[Selection]:
     """The workloads. Raises TunefaError where nothing can be measured."""
     if kernel is not None and kernel not in kernels.names():
         raise unknown("kernel", kernel, kernels.names())
-    for part in selection.each():
-        if part.workload.op != "fwd":
+    for workload in selection.workloads:
+        if workload.op != "fwd":
             raise TunefaError(
-                f"{part.workload} is no attention, which is what is compared here: "
-                f"`tunefa bench {part.workload.op} -w {part.workload}` compares it with cuBLAS"
+                f"{workload} is no attention, which is what is compared here: "
+                f"`tunefa bench {workload.op} -w {workload}` compares it with cuBLAS"
             )
     if not targets.seen():
         raise TunefaError(
