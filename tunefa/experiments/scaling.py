@@ -84,6 +84,7 @@ def draw(document: Document, canvas: Any) -> None:
         axes.axhspan(*CLAIMED, color=figure.THEORY, alpha=0.15, label="claimed for an NPU")
         axes.axhline(1.0, color=figure.THEORY, linewidth=0.8)
         lengths = [Workload.parse(row["workload"]).seqlen_q for row in rows]
+        axes.set_xlim(min(lengths) / 1.2, max(lengths) * 1.2)  # also where no time is known
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.minorticks_off()
