@@ -170,5 +170,4 @@ EXPERIMENT = Experiment(
     modelled=modelled_rows,
     tables=tables,
     draw=draw,
-    claims={"cost_of_mask": CLAIMED},
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tunefa.experiments
@@ -47,8 +47,6 @@ class Experiment:
     """The results as tables, with the remarks that explain them."""
     draw: Callable[[Document, Any], None]
     """Draws the results into an empty matplotlib figure."""
-    claims: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """The figures that write-ups state for these points, as plain data."""
     op: str = "fwd"
     """The op of its points."""
     tune: Callable[[Workload, Target, Mode, Budget], None] | None = None

@@ -247,7 +247,6 @@ EXPERIMENT = Experiment(
     modelled=modelled_rows,
     tables=tables,
     draw=draw,
-    claims={"speed-up over cuBLAS on an RTX 4090": list(CLAIMED)},
     op=OP,
     tune=tune,
 )

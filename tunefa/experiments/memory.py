@@ -217,5 +217,4 @@ EXPERIMENT = Experiment(
     modelled=modelled_rows,
     tables=tables,
     draw=draw,
-    claims={"peak_mib": {name: list(each.values()) for name, each in CLAIMED_MB.items()}},
 )

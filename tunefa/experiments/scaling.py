@@ -149,5 +149,4 @@ EXPERIMENT = Experiment(
     modelled=modelled_rows,
     tables=tables,
     draw=draw,
-    claims={"over_operators": list(CLAIMED)},
 )

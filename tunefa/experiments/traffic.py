@@ -226,5 +226,4 @@ EXPERIMENT = Experiment(
     modelled=modelled_rows,
     tables=tables,
     draw=draw,
-    claims={"saved": CLAIMED},
 )

@@ -275,5 +275,4 @@ EXPERIMENT = Experiment(
     modelled=modelled_row,
     tables=tables,
     draw=draw,
-    claims={"tflop": CLAIMED_TFLOP},
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 from tunefa.errors import TunefaError, unknown
 from tunefa.spec import dtype_names
-from tunefa.spec.sizes import bad_size, parse_size
+from tunefa.spec.sizes import bad_size, parse_size, parts_of
 
 OP = "matmul"
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -72,13 +72,8 @@ class Matmul:
         The parts have any order. Without n or k, these are as m. Raises TunefaError, which quotes
         `text`, if a part is unknown, not valid or given twice, or if `m` is missing.
         """
-        parts: dict[str, Any] = {}
         try:
-            for part in text.strip().split("_"):
-                name, value = _parse_part(part)
-                if name in parts:
-                    raise TunefaError(f"{part!r} gives {name} a second time: leave one out")
-                parts[name] = value
+            parts = parts_of(text, _parse_part)
             parts.pop("op", None)
             if "m" not in parts:
                 raise TunefaError("m is missing: give the number of rows of A and C, such as m4096")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 from tunefa.errors import TunefaError
 
@@ -22,3 +24,18 @@ def bad_size(name: str, value: object, least: int = 1) -> TunefaError:
     return TunefaError(
         f"{name} is {value!r}: give a whole number from {least}, such as 8192 or 8k (8192)"
     )
+
+
+def parts_of(text: str, parse_part: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the fields that the parts of a workload's text set, in their order.
+
+    `parse_part` returns the field and the value of one part. Raises its errors, and TunefaError if
+    two parts set one field.
+    """
+    found: dict[str, Any] = {}
+    for part in text.strip().split("_"):
+        name, value = parse_part(part)
+        if name in found:
+            raise TunefaError(f"{part!r} gives {name} a second time: leave one out")
+        found[name] = value
+    return found

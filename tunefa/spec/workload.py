@@ -13,7 +13,7 @@ from tunefa.errors import TunefaError, unknown
 from tunefa.spec import dtype_names, matmul
 from tunefa.spec.matmul import Matmul
 from tunefa.spec.rounding import ceil_div
-from tunefa.spec.sizes import bad_size, parse_size
+from tunefa.spec.sizes import bad_size, parse_size, parts_of
 
 OPS = ("fwd",)
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
@@ -146,13 +146,8 @@ class Workload:
         """
         if Matmul.is_text(text):
             return cast(Workload, Matmul.parse(text))
-        parts: dict[str, Any] = {}
         try:
-            for part in text.strip().split("_"):
-                name, value = _parse_part(part)
-                if name in parts:
-                    raise TunefaError(f"{part!r} gives {name} a second time: leave one out")
-                parts[name] = value
+            parts = parts_of(text, _parse_part)
             return cls.of(**parts)
         except TunefaError as error:
             raise TunefaError(f"workload {text!r}: {error}") from None
