@@ -14,7 +14,7 @@ from tests.support.gpu_kernels import judge, judge_random_configs, seen_target, 
 from tests.support.packed_gpu_calls import Call, cumulated, is_kernels, random_lengths
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
-from tunefa.measure import check, reference
+from tunefa.measure import check, gradients, reference
 from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.comparison import TOLERANCE
 from tunefa.measure.gate import Gate
@@ -204,7 +204,7 @@ def test_gradients(causal: bool, window: Window, softcap: float | None) -> None:
     made = torch.autograd.grad(out, leaves, grad)
     call.k, call.v = (x.detach().double() for x in leaves[1:])
     inputs = call.inputs(call.q.detach().double())
-    right = reference.gradients(inputs, *reference.attention(inputs), grad.double())
+    right = gradients.gradients(inputs, *reference.attention(inputs), grad.double())
     for mine, theirs in zip(made, right, strict=True):
         assert mine.isfinite().all()
         assert float((mine.double() - theirs).norm() / theirs.norm()) <= 2 * TOLERANCE["bf16"]

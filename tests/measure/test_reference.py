@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
-from tunefa.measure.reference import attention, gradients
+from tunefa.measure.gradients import gradients
+from tunefa.measure.reference import attention
 
 SCALE = 0.3
 SHAPES = [  # heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v

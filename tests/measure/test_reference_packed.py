@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.support.packed_sequences import starts
-from tunefa.measure import reference
+from tunefa.measure import gradients, reference
 from tunefa.measure.attention_inputs import AttentionInputs
 
 SEQLENS_Q, SEQLENS_K = (5, 0, 7, 3, 8), (7, 3, 0, 3, 20)
@@ -60,6 +60,6 @@ def test_gradients_are_autograd_s(mask: Any) -> None:
     grad, grad_lse = torch.randn_like(out), torch.randn_like(lse)
     leaves, seen = (made.q, made.k, made.v), lse.isfinite()
     right = torch.autograd.grad((out, lse[seen]), leaves, (grad, grad_lse[seen]))
-    found = reference.gradients(made, out.detach(), lse.detach(), grad, grad_lse)
+    found = gradients.gradients(made, out.detach(), lse.detach(), grad, grad_lse)
     for mine, theirs in zip(found, right, strict=True):
         torch.testing.assert_close(mine, theirs)

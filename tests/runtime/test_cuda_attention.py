@@ -10,7 +10,7 @@ from torch import Tensor
 
 import tunefa
 from tests.support.op_calls import FORWARD, NOTHING_ELSE, close, inputs, sdpa
-from tunefa.measure import reference
+from tunefa.measure import gradients, reference
 from tunefa.runtime import cuda_attention
 from tunefa.runtime.call import Call, Options, Tensors, Window
 
@@ -137,7 +137,7 @@ def test_flash_gradients_leave_rows_without_a_key_outside(
         assert rest[:6] == (None, None, 7, 7, 0.0, True)
         assert (window_size_left, window_size_right) == sides
         inner = Call.of(Tensors(q, k, v), options, scale)
-        made = reference.gradients(inner, out.transpose(1, 2), lse, grad_out.transpose(1, 2))
+        made = gradients.gradients(inner, out.transpose(1, 2), lse, grad_out.transpose(1, 2))
         return tuple(x.transpose(1, 2) for x in made)
 
     class Packet:

@@ -41,6 +41,8 @@ class Compiled:
     """The time for compiling, in s; nearly 0 if the binary was in the language's cache."""
     preprocess: Any = None
     """The binary of the kernel that each call launches first; None if there is none."""
+    postprocess: Any = None
+    """The binary of the kernel that each call launches last; None if there is none."""
 
     @functools.cached_property
     def resources(self) -> Resources:
@@ -97,14 +99,35 @@ class LaunchSpec:
         """Returns (grid, arguments) of the preprocess kernel, which runs first in each call."""
         return self.case.kernel.module.preprocess_arguments(tensors, self)
 
+    def postprocess_arguments(self, tensors: Sequence[Tensor]) -> Any:
+        """Returns (grid, arguments) of the postprocess kernel, which runs last in each call."""
+        return self.case.kernel.module.postprocess_arguments(tensors, self)
+
     def scratch(self, tensors: Sequence[Tensor]) -> Any:
-        """Returns shapes and dtypes of the memory that the two kernels share in a call."""
+        """Returns shapes and dtypes of the memory that the kernels of a call share."""
         return self.case.kernel.module.scratch(tensors, self)
 
 
 def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
-    """Returns what is compiled for a config: the kernel's `variant`, then any `preprocess`."""
+    """Returns what is compiled for a config: the kernel's `variant`, then its `preprocess`, then
+    its `postprocess`, as far as it has them for this config.
+
+    A kernel has a `postprocess` only where it has a `preprocess`, so that places tell them apart.
+    """
     module, workload = case.kernel.module, case.workload
-    first = module.preprocess(workload, config) if hasattr(module, "preprocess") else None
-    made = [module.variant(workload, config, aligned), first]
-    return [each for each in made if each is not None]
+    made = [module.variant(workload, config, aligned)]
+    for step in ("preprocess", "postprocess"):
+        found = getattr(module, step)(workload, config) if hasattr(module, step) else None
+        if found is None:
+            break
+        made.append(found)
+    return made
+
+
+def unordered(case: Case, config: Config) -> tuple[str, ...]:
+    """Returns the outputs that a config adds up in no fixed order, so that equal inputs may give
+    different last bits; most kernels have none."""
+    module = case.kernel.module
+    if not hasattr(module, "unordered"):
+        return ()
+    return tuple(module.unordered(case.workload, config))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tunefa.compile.contract import CompileError
+from tunefa.compile.contract import CompileError, unordered
 from tunefa.measure import launches, ops, race, timing
 from tunefa.measure.gate import Gate, Probe
 from tunefa.measure.monitor import Monitor
@@ -205,7 +205,8 @@ class Bench:
                 compiled = launches.compiled_for(self.case, trial.config, self._tensors)
                 trial = replace(trial, resources=compiled.resources, compile_s=compiled.seconds)
             there = replace(self.case, workload=probe.shape)
-            compared = self._gate.compare(launches.launch(there, trial.config, made), probe)
+            launch = launches.launch(there, trial.config, made)
+            compared = self._gate.compare(launch, probe, unordered(there, trial.config))
         except CompileError as error:
             return replace(trial, outcome="compile_failed", reason=str(error))
         if compared.repeatable and compared.passed:

@@ -69,8 +69,8 @@ LEAST_NORM = 1e-30
 class Row:
     """The row that is furthest beyond its limit, or nearest to it."""
 
-    of: Literal["output", "logsumexp"]
-    """The output that is furthest off."""
+    of: str
+    """The output that is furthest off: `output`, `logsumexp`, or a gradient, such as `dQ`."""
     place: str
     """`row 17 of head 3 in batch 1`."""
     error: float
@@ -267,9 +267,9 @@ class Expected:
         return f"row {row} of head {head} in sequence {sequence}"
 
 
-def sequence_of(workload: Workload, row: int) -> tuple[int, int]:
-    """The packed sequence of a row, and the row's number in it."""
-    ends = [*accumulate(rows for rows, _ in workload.lengths)]
+def sequence_of(workload: Workload, row: int, of_keys: bool = False) -> tuple[int, int]:
+    """The packed sequence of a query row, or of a key, and its number there."""
+    ends = [*accumulate(lengths[of_keys] for lengths in workload.lengths)]
     sequence = bisect_right(ends, row)
     return sequence, row - (ends[sequence - 1] if sequence else 0)
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tunefa.measure.attention_inputs import AttentionInputs, batch_of_one
+from tunefa.measure.attention_inputs import AttentionInputs
 
 _BLOCK_ELEMENTS = {"cpu": 2**22}
 """Scores that are in memory at once, by device: 16 MiB in fp32, which stay in the caches. On two
@@ -29,31 +29,11 @@ _MOST_BLOCK_ELEMENTS = 2**25
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Consecutive query rows of all heads, and the keys that any of them sees."""
 
     rows: slice
     keys: slice
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """Outputs of attention, and their gradients, of the outputs' shapes."""
-
-    out: Tensor
-    lse: Tensor
-    grad_out: Tensor
-    grad_lse: Tensor | None
-    """None stands for zeros."""
-
-    def of_rows(self, rows: slice) -> Gradients:
-        """Returns those of one packed sequence, as a dense batch of one."""
-        return Gradients(
-            batch_of_one(self.out[rows]),
-            self.lse[None, :, rows],
-            batch_of_one(self.grad_out[rows]),
-            None if self.grad_lse is None else self.grad_lse[None, :, rows],
-        )
 
 
 def attention(inputs: AttentionInputs, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
@@ -99,24 +79,6 @@ def _attention(
     return out, lse, spread
 
 
-def gradients(
-    inputs: AttentionInputs,
-    out: Tensor,
-    lse: Tensor,
-    grad_out: Tensor,
-    grad_lse: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns (dq, dk, dv) in `inputs.dtype`, with the shapes of q, k and v.
-
-    `out` and `lse` are what `attention` returned, `grad_out` and `grad_lse` their gradients. Raises
-    TunefaError as `attention` does.
-    """
-    given = Gradients(out, lse, grad_out, grad_lse)
-    if inputs.cu_seqlens is None:
-        return _dense_gradients(inputs, given)
-    return of_sequences(inputs, given, _dense_gradients)
-
-
 def _dense_attention(
     inputs: AttentionInputs, dtype: torch.dtype | None, with_spread: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,19 +89,19 @@ def _dense_attention(
     outs = [q.new_zeros((batch, heads, unseen, head_dim_v), dtype=made)]
     lses = [q.new_full((batch, heads, unseen), float("-inf"), dtype=made)]
     spreads = [q.new_zeros((batch, heads, unseen), dtype=made)]
-    with _without_autocast(q.device):
+    with without_autocast(q.device):
         k, v = inputs.k.to(made), inputs.v.to(made)
         v_norms = v.norm(dim=-1, keepdim=True) if with_spread else None
-        for block in _blocks(inputs):
-            rows = _grouped(q[:, :, block.rows].to(made), group) * scale
-            scores = _scores(inputs, block, rows, k)
+        for block in blocks(inputs):
+            rows = grouped(q[:, :, block.rows].to(made), group) * scale
+            scores = scores_of(inputs, block, rows, k)
             lse = scores.logsumexp(-1, keepdim=True)
             p = (scores - lse).exp()
-            outs.append(_ungrouped(p @ v[:, :, block.keys] * out_scale, group))
-            lses.append(_ungrouped(lse, group).squeeze(-1))
+            outs.append(ungrouped(p @ v[:, :, block.keys] * out_scale, group))
+            lses.append(ungrouped(lse, group).squeeze(-1))
             if v_norms is not None:
                 squares = p.square_() @ v_norms[:, :, block.keys].square() * out_scale**2
-                spreads.append(_ungrouped(squares, group).squeeze(-1).sqrt())
+                spreads.append(ungrouped(squares, group).squeeze(-1).sqrt())
     out = torch.cat(outs, dim=2)
     lse = torch.cat(lses, dim=2)
     spread = torch.cat(spreads, dim=2) if with_spread else torch.zeros_like(lse)
@@ -155,55 +117,7 @@ def _scales(inputs: AttentionInputs, made: torch.dtype) -> tuple[float | Tensor,
     return inputs.scale * q * k, v
 
 
-def of_sequences(
-    inputs: AttentionInputs,
-    given: Gradients,
-    dense: Callable[[AttentionInputs, Gradients], tuple[Tensor, Tensor, Tensor]],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns (dq, dk, dv) of packed sequences, from `dense`, which computes those of one.
-
-    Raises TunefaError as `attention` does.
-    """
-    dq, dk, dv = (torch.zeros_like(x, dtype=inputs.dtype) for x in (inputs.q, inputs.k, inputs.v))
-    for rows, keys, one in inputs.sequences():
-        found = dense(one, given.of_rows(rows))
-        for grad, part, place in zip((dq, dk, dv), found, (rows, keys, keys), strict=True):
-            grad[place] = part[0].transpose(0, 1)
-    return dq, dk, dv
-
-
-def _dense_gradients(inputs: AttentionInputs, given: Gradients) -> tuple[Tensor, Tensor, Tensor]:
-    """Backpropagates through dense attention, a block of rows at a time.
-
-    With P = exp(scale * q @ k^T - lse): dv = P^T @ grad_out and dS = P * (grad_out @ v^T - delta),
-    where delta = rowsum(grad_out * out) - grad_lse (FlashAttention-2, arXiv:2307.08691, algorithm
-    2; as d lse / dS = P, a gradient of lse only shifts delta). A soft-cap scales dS by its slope.
-    """
-    out, lse, grad_out, grad_lse = given.out, given.lse, given.grad_out, given.grad_lse
-    made, group, scale = inputs.dtype, inputs.group, inputs.scale
-    dq, dk, dv = (torch.zeros_like(x, dtype=made) for x in (inputs.q, inputs.k, inputs.v))
-    with _without_autocast(inputs.q.device):
-        k, v = inputs.k.to(made), inputs.v.to(made)
-        for block in _blocks(inputs):
-            rows, keys = block.rows, block.keys
-            grad = _grouped(grad_out[:, :, rows].to(made), group)
-            delta = grad.mul(_grouped(out[:, :, rows].to(made), group)).sum(-1, keepdim=True)
-            if grad_lse is not None:
-                delta -= _grouped(grad_lse[:, :, rows, None].to(made), group)
-            q = _grouped(inputs.q[:, :, rows].to(made) * scale, group)
-            s = _scores(inputs, block, q, k)
-            slope = _softcap_slope(inputs, s)
-            p = s.sub_(_grouped(lse[:, :, rows, None].to(made), group)).exp_()
-            dv[:, :, keys] += p.transpose(2, 3) @ grad
-            ds = (grad @ v[:, :, keys].transpose(2, 3)).sub_(delta).mul_(p)
-            if slope is not None:
-                ds.mul_(slope)
-            dq[:, :, rows] = _ungrouped(ds @ k[:, :, keys], group) * scale
-            dk[:, :, keys] += ds.transpose(2, 3) @ q
-    return dq, dk, dv
-
-
-def _blocks(inputs: AttentionInputs) -> Iterator[_Block]:
+def blocks(inputs: AttentionInputs) -> Iterator[Block]:
     """Yields the rows that see a key, in blocks whose scores stay within the device's limit."""
     batch, heads, seqlen_q, _ = inputs.q.shape
     seqlen_k, (left, right) = inputs.k.shape[2], inputs.band
@@ -217,10 +131,10 @@ def _blocks(inputs: AttentionInputs) -> Iterator[_Block]:
         stop = min(start + step, seqlen_q)
         first = 0 if left is None else max(0, start + diagonal - left)
         end = seqlen_k if right is None else min(seqlen_k, stop + diagonal + right)
-        yield _Block(slice(start, stop), slice(first, end))
+        yield Block(slice(start, stop), slice(first, end))
 
 
-def _scores(inputs: AttentionInputs, block: _Block, rows: Tensor, keys: Tensor) -> Tensor:
+def scores_of(inputs: AttentionInputs, block: Block, rows: Tensor, keys: Tensor) -> Tensor:
     """The masked scores, (batch, heads_kv, group * rows, keys); `rows` are grouped and scaled."""
     scores = rows @ keys[:, :, block.keys].transpose(2, 3)
     if inputs.softcap is not None:
@@ -237,27 +151,19 @@ def _scores(inputs: AttentionInputs, block: _Block, rows: Tensor, keys: Tensor) 
     return scores
 
 
-def _softcap_slope(inputs: AttentionInputs, scores: Tensor) -> Tensor | None:
-    """d/ds c * tanh(s / c) = 1 - tanh(s / c)^2, from masked scores; None without a soft-cap."""
-    if inputs.softcap is None:
-        return None
-    # Masked scores are -inf. Their gradient is 0, so any finite factor will do.
-    return 1.0 - (scores / inputs.softcap).clamp_min_(-1.0).square_()
-
-
-def _grouped(x: Tensor, group: int) -> Tensor:
+def grouped(x: Tensor, group: int) -> Tensor:
     """Stacks query heads: (batch, heads, rows, dim) to (batch, heads_kv, group * rows, dim)."""
     batch, heads, rows, dim = x.shape
     return x.reshape(batch, heads // group, group * rows, dim)
 
 
-def _ungrouped(x: Tensor, group: int) -> Tensor:
-    """Undoes `_grouped`: (batch, heads_kv, group * rows, dim) to (batch, heads, rows, dim)."""
+def ungrouped(x: Tensor, group: int) -> Tensor:
+    """Undoes `grouped`: (batch, heads_kv, group * rows, dim) to (batch, heads, rows, dim)."""
     batch, heads_kv, rows, dim = x.shape
     return x.reshape(batch, heads_kv * group, rows // group, dim)
 
 
-def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
+def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Turns autocast off, which would round the matrix products to a dtype of its own."""
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)

@@ -2,7 +2,8 @@
 
 The fused kernels inside PyTorch compute what they can: FlashAttention-2 on CUDA, its counterpart on
 the CPU, and whatever scaled_dot_product_attention has for a CUDA device. The rest (soft-caps,
-gradients of lse, other devices) is computed by the formula in `tunefa.measure.reference`.
+gradients of lse, other devices) is computed by the formulas in `tunefa.measure.reference` and
+`tunefa.measure.gradients`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad
 
 from tunefa.errors import TunefaError
+from tunefa.measure import gradients as in_blocks
 from tunefa.measure import reference, sdpa
 from tunefa.measure.attention_inputs import E4M3, AttentionInputs
-from tunefa.measure.reference import Gradients
+from tunefa.measure.gradients import Gradients
 from tunefa.runtime import cpu_attention, cuda_attention
 from tunefa.runtime.call import Call
 
@@ -67,7 +69,7 @@ def gradients(
     given = Gradients(out, lse, grad_out, grad_lse)
     if call.cu_seqlens is None:
         return _dense_gradients(call, given)
-    return reference.of_sequences(call, given, _dense_gradients)
+    return in_blocks.of_sequences(call, given, _dense_gradients)
 
 
 def _dense(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
@@ -79,7 +81,7 @@ def _dense(inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
 def _dense_gradients(inputs: AttentionInputs, given: Gradients) -> tuple[Tensor, Tensor, Tensor]:
     if given.grad_lse is None and cpu_attention.serves(inputs):
         return cpu_attention.gradients(inputs, given.out, given.lse, given.grad_out)
-    return reference.gradients(inputs, given.out, given.lse, given.grad_out, given.grad_lse)
+    return in_blocks.gradients(inputs, given.out, given.lse, given.grad_out, given.grad_lse)
 
 
 def _is_fused(inputs: AttentionInputs) -> bool:

@@ -28,8 +28,8 @@ from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 _Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
-_WORKLOAD_NAMES = {op: frozenset(Workload.parse(text).env())
-                   for op, text in (("fwd", "q1"), ("matmul", "matmul_m1"))}  # fmt: skip
+_EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "matmul": "matmul_m1"}
+_WORKLOAD_NAMES = {op: frozenset(Workload.parse(text).env()) for op, text in _EXAMPLES.items()}
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ class NpuTiling:
 
 KINDS: Mapping[tuple[str, str], type[Tiling] | type[MatmulTiling] | type[NpuTiling]] = {
     ("nvidia", "fwd"): Tiling,
+    ("nvidia", "bwd"): Tiling,
     ("nvidia", "matmul"): MatmulTiling,
     ("huawei", "fwd"): NpuTiling,
 }

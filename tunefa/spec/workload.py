@@ -15,7 +15,8 @@ from tunefa.spec.matmul import Matmul
 from tunefa.spec.rounding import ceil_div
 from tunefa.spec.sizes import bad_size, parse_size, parts_of
 
-OPS = ("fwd",)
+OPS = ("fwd", "bwd")
+"""Attention, and its gradients."""
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
 """Bytes of one element of q, k and v. The output has the same dtype, except bf16 for e4m3."""
 ACCURACIES = ("standard", "fast")
@@ -35,13 +36,14 @@ _SIZES = {
 }
 _SIDES = ("window_left", "window_right")
 _MASKS = {"causal": True, "full": False}
-_FLAGS = ("softcap", "varlen")
+_FLAGS = ("softcap", "varlen", "deterministic")
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One attention forward problem. `Workload.of` makes one from some of its fields.
+    """One attention problem, forward (op `fwd`) or backward (`bwd`). `Workload.of` makes one from
+    some of its fields.
 
     Shapes: q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim), v
     is (batch, heads_kv, seqlen_k, head_dim_v).
@@ -72,11 +74,11 @@ class Workload:
     window_right: int | None = None
     softcap: bool = False
     varlen: bool = False
+    deterministic: bool = False
     accuracy: str = ACCURACIES[0]
 
     tf32_products = 3
     """Products on the tensor cores for each product of fp32: three restore its accuracy."""
-    tensor_names = "Q, K, V, the output and the logsumexp"
     smaller = "fewer or shorter sequences"
 
     def __post_init__(self) -> None:
@@ -108,6 +110,12 @@ class Workload:
             raise TunefaError(
                 f"window_right is {self.window_right} with a causal mask, which hides every key "
                 f"beyond the diagonal: make it full, or leave out window_right"
+            )
+        if self.op == "bwd" and self.dtype == "e4m3":
+            raise TunefaError("attention in e4m3 has no gradient: train in bf16 or fp16")
+        if self.deterministic and self.op != "bwd":
+            raise TunefaError(
+                "deterministic goes with the op bwd: forward kernels always give equal bits"
             )
         # A window hides no key if it reaches the last key from query 0, or key 0 from the last.
         for name, enough in zip(_SIDES, (self.seqlen_k - 1, self.seqlen_q - 1), strict=True):
@@ -248,19 +256,34 @@ class Workload:
         return (1 if self.varlen else self.batch) * self.heads * self.pairs
 
     @property
+    def tensor_names(self) -> str:
+        """The tensors that a launch reads and writes, for messages."""
+        if self.op == "bwd":
+            return "Q, K, V, the output, the logsumexp and their gradients"
+        return "Q, K, V, the output and the logsumexp"
+
+    @property
     def flops(self) -> int:
-        """Floating-point operations of the two matrix products, for attended pairs only."""
-        return 2 * self.exp2_count * (self.head_dim + self.head_dim_v)
+        """Floating-point operations of the matrix products, for attended pairs only.
+
+        The forward pass has two products: Q K^T over head_dim, P V over head_dim_v. The backward
+        pass has five: Q K^T again, dQ and dK over head_dim, dP and dV over head_dim_v. So it has
+        2.5 times as many where the two head dimensions are equal.
+        """
+        of_dim, of_dim_v = (3, 2) if self.op == "bwd" else (1, 1)
+        return 2 * self.exp2_count * (of_dim * self.head_dim + of_dim_v * self.head_dim_v)
 
     @property
     def io_bytes(self) -> int:
-        """Bytes of q, k, v, the output and the fp32 logsumexp together."""
+        """Bytes of q, k, v, the output and the fp32 logsumexp together; for the op `bwd` with those
+        of their gradients, but for that of the logsumexp."""
         rows, keys = self.batch * self.seqlen_q, self.batch * self.seqlen_k
         if self.varlen:
             rows, keys = (sum(each) for each in zip(*self.lengths, strict=True))
         rows, rows_kv, size = self.heads * rows, self.heads_kv * keys, DTYPES[self.dtype]
         inputs = (rows * self.head_dim + rows_kv * (self.head_dim + self.head_dim_v)) * size
-        return inputs + rows * self.head_dim_v * max(size, 2) + 4 * rows
+        both = inputs + rows * self.head_dim_v * max(size, 2)
+        return both * (2 if self.op == "bwd" else 1) + 4 * rows
 
     def env(self) -> dict[str, Any]:
         """Returns what expressions may read: each field but `op`, and `group` and `dtype_bytes`."""

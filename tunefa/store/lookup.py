@@ -270,4 +270,5 @@ def _family(workload: Workload) -> tuple[object, ...]:
         workload.window_right is None,
         workload.softcap,
         workload.varlen,
+        workload.deterministic,
     )

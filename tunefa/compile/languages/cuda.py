@@ -86,24 +86,24 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     if why := why_no_compiler(case.arch):
         raise TunefaError(why)
     start = time.perf_counter()
-    variant, *first = (
+    variant, *others = (
         _built(case.kernel, each, case.arch) for each in variants(case, config, aligned)
     )
     seconds = time.perf_counter() - start
-    return Compiled(variant, functools.partial(_resources, variant, *first), seconds, *first)
+    return Compiled(variant, functools.partial(_resources, variant, *others), seconds, *others)
 
 
-def _resources(variant: Binary, *first: Binary) -> Resources:
-    """Returns the resources of a variant; its code is also that of what runs `first`."""
-    images = [each.cubin.image for each in (variant, *first)]
-    launched = ((each.function, each.threads, each.smem_bytes) for each in (variant, *first))
+def _resources(variant: Binary, *others: Binary) -> Resources:
+    """Returns the resources of a variant; its code is also that of what runs before and after."""
+    images = [each.cubin.image for each in (variant, *others)]
+    launched = ((each.function, each.threads, each.smem_bytes) for each in (variant, *others))
     return replace(variant.resources, code=machine_code.code(images, *launched))
 
 
 def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
     """Returns what is compiled for a config: the kernel, with its layout of shared memory if its
-    space has one, and what runs first, if anything does."""
-    made, *first = contract.variants(case, config, aligned)
+    space has one, and what runs before and after it, if anything does."""
+    made, *others = contract.variants(case, config, aligned)
     layout = case.shared_memory(config)
     if layout is not None:
         if taken := sorted(made["defines"].keys() & layout.macros):
@@ -113,11 +113,11 @@ def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
             )
         defines = {**made["defines"], **layout.macros}
         made = {**made, "defines": defines, "smem_bytes": layout.bytes}
-    return [made, *first]
+    return [made, *others]
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
-    """Returns all inputs of the compiler, for the `variant` and for any `preprocess`."""
+    """Returns all inputs of the compiler, for each of `contract.variants`."""
     made = variants(case, config, aligned)
     return case.kernel.name, *((each["function"], *each["defines"].items()) for each in made)
 

@@ -19,9 +19,13 @@ If another kernel must run first in each call, the file also defines
 
 * `preprocess(workload, config) -> dict | None`: the variant of that kernel, in Triton; None if this
   config needs none;
-* `scratch(tensors, spec)`: shapes and dtypes of memory that the two kernels share in a call; it
-  follows the call's own tensors in `tensors`;
+* `scratch(tensors, spec)`: shapes and dtypes of memory that the kernels of a call share; it follows
+  the call's own tensors in `tensors`;
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
+
+If yet another kernel must run last, it also defines `postprocess` and `postprocess_arguments`,
+which are like those of the preprocess kernel. A kernel whose outputs are sums in no fixed order
+defines `unordered(workload, config)`, which returns their names, such as ("dq",).
 
 Only `function` imports Triton, when it is called: a binary can be launched without a compiler.
 
@@ -82,7 +86,7 @@ def why_no_compiler(arch: Arch) -> str | None:
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
-    """Returns all inputs of the compiler, for the `variant` and for any `preprocess`."""
+    """Returns all inputs of the compiler, for each of `contract.variants`."""
     return case.kernel.name, *map(_seen, variants(case, config, aligned))
 
 
@@ -95,12 +99,12 @@ def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compil
     """Does what `compile` does, for the language whose sources have the type `source_type`."""
     if why := why_no_compiler(case.arch):
         raise TunefaError(why)
-    variant, *before = variants(case, config, aligned)
+    variant, *others = variants(case, config, aligned)
     arch, start = gpu(case.arch), time.perf_counter()
     binary = _binary(source_type, variant, arch)
-    first = [_binary(installed().compiler.ASTSource, each, arch) for each in before]
-    resources = partial(_resources, binary, *first)
-    return Compiled(binary, resources, time.perf_counter() - start, *first)
+    beside = [_binary(installed().compiler.ASTSource, each, arch) for each in others]
+    resources = partial(_resources, binary, *beside)
+    return Compiled(binary, resources, time.perf_counter() - start, *beside)
 
 
 def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
@@ -193,18 +197,30 @@ def for_triton(argument: Any) -> Any:
 
 
 def interpret(spec: LaunchSpec, tensors: Any) -> None:
-    """Runs the kernel in Triton's interpreter, on CPU tensors.
+    """Runs the launches of a call in Triton's interpreter, on CPU tensors.
 
     The process must have TRITON_INTERPRET=1 when it imports the kernel. Raises RuntimeError if the
     kernel fails.
     """
-    case = spec.case
-    variant = case.kernel.module.variant(case.workload, spec.config)
-    grid, arguments = spec.arguments(tensors)
+    main, *others = variants(spec.case, spec.config, spec.case.kernel.module.is_aligned(tensors))
+    steps = [(main, spec.arguments)]
+    if others:
+        tensors = [*tensors, *_new_scratch(spec, tensors)]
+        steps.insert(0, (others[0], spec.preprocess_arguments))
+    if len(others) > 1:
+        steps.append((others[1], spec.postprocess_arguments))
     try:
-        _function(variant)[grid](*map(for_triton, arguments))
+        for variant, host_side in steps:
+            grid, arguments = host_side(tensors)
+            _function(variant)[grid](*map(for_triton, arguments))
     except installed().runtime.errors.InterpreterError as error:
         raise RuntimeError(f"the interpreter says {error}") from error
+
+
+def _new_scratch(spec: LaunchSpec, tensors: Any) -> Any:
+    from tunefa.compile.launch.prepared import new_scratch
+
+    return new_scratch(spec.scratch(tensors), tensors[0])
 
 
 def why_no_interpreter() -> str | None:
@@ -271,7 +287,7 @@ def _tool(name: str, *arguments: str) -> str:
         ) from error
 
 
-def _resources(binary: Any, *first: Any) -> Resources:
+def _resources(binary: Any, *beside: Any) -> Resources:
     """Returns the resources: shared memory from Triton, the others from cuobjdump."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
@@ -283,7 +299,7 @@ def _resources(binary: Any, *first: Any) -> Resources:
         if stack_bytes:  # disassembling is slow, and without a stack nothing is spilled
             sass = _tool("cuobjdump", "--dump-sass", file.name)
             spill_bytes = sum(int(width or 32) // 8 for width in _SPILL_STORE.findall(sass))
-    code = machine_code.of_triton(binary, *first)
+    code = machine_code.of_triton(binary, *beside)
     return Resources(binary.metadata.shared, registers, spill_bytes, stack_bytes, code=code)
 
 

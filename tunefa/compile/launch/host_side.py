@@ -1,4 +1,5 @@
-"""Prepares the launch of a config, with any preprocess kernel, for all languages on GPUs."""
+"""Prepares the launches of a config, with any preprocess and postprocess kernels, for all languages
+on GPUs."""
 
 from __future__ import annotations
 
@@ -37,14 +38,21 @@ def prepared(
         if compiled.preprocess is None:
             return start(compiled.binary, spec.arguments, tensors)
         scratch = spec.scratch(tensors)
-        both = [*tensors, *new_scratch(scratch, tensors[0])]
+        all_tensors = [*tensors, *new_scratch(scratch, tensors[0])]
+        in_order = [
+            (compiled.preprocess, spec.preprocess_arguments),
+            (compiled.binary, spec.arguments),
+            (compiled.postprocess, spec.postprocess_arguments),
+        ]
         steps = [
-            start(compiled.preprocess, spec.preprocess_arguments, both),
-            start(compiled.binary, spec.arguments, both),
+            start(binary, host_side, all_tensors)
+            for binary, host_side in in_order
+            if binary is not None
         ]
         if not all(isinstance(step, PreparedLaunch) for step in steps):
             raise CompileError(
-                "its launch needs its language's launcher, which cannot follow a preprocess kernel"
+                "its launch needs its language's launcher, which starts only a kernel that has no "
+                "preprocess kernel"
             )
         return Steps(steps, scratch)
 

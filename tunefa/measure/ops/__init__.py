@@ -2,7 +2,8 @@
 
 An op is a module in this folder, found by its file name, which is `Workload.op`. It has
 
-* `OUTPUTS`: the slice of its tensors that a kernel writes; those before it are read;
+* `OUTPUTS`: the slice of its tensors that a kernel writes; those before it are read; `NAMES`, their
+  names;
 * `tensors(workload, device, seed=None)`: fresh normal inputs, and outputs full of NaN, of the
   shapes that a kernel's `arguments` takes;
 * `ragged(workload, config)`: a small workload of the same kind, whose sizes no tile divides;
@@ -42,8 +43,9 @@ class Reference(Protocol):
     def compare(self, *outputs: Tensor) -> Comparison:
         """Compares a kernel's outputs with it."""
 
-    def error(self, out: Tensor) -> float:
-        """Returns the relative error of an output over all rows with normal inputs."""
+    def agree(self, name: str, first: Tensor, second: Tensor) -> bool:
+        """Returns whether two launches wrote the same sums into the output of that name, but for
+        the order of their terms."""
 
 
 def names() -> list[str]:

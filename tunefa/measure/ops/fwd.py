@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # they import PyTorch, which takes seconds
 
 OUTPUTS = slice(3, 5)
 """The output and the logsumexp; q, k and v are before them."""
+NAMES = ("out", "lse")
 ROUNDING = {"bf16": 2e-3, "fp16": 2.5e-4, "fp32": 2e-6}
 """The least limit over all rows that a kernel is held to: half a unit in the last place of the
 dtype; for fp32 the 2^-22 of a product made of three tf32 products, with some room for sums."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # they import PyTorch, which takes seconds
 
 OUTPUTS = slice(2, 3)
 """C; A and B are before it."""
+NAMES = ("c",)
 OUT_ROUNDING = {"bf16": 2**-9, "fp16": 2**-12, "fp32": 2**-10}
 """The largest relative error of an element of C whose terms have one sign: half a unit in the last
 place of the dtype. For fp32 it is that of the inputs, which tf32 cuts to 10 bits: 2^-11 on average
