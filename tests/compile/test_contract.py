@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunefa.compile.contract import Compiled, CompileError, LaunchSpec, variants
+from tunefa.compile.contract import Compiled, CompileError, LaunchSpec, unordered, variants
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import Workload
@@ -55,7 +55,7 @@ def test_a_config_that_does_not_compile_says_how_and_what_it_asks_for() -> None:
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-def test_what_is_compiled_is_the_kernel_and_what_runs_first(aligned: bool) -> None:
+def test_what_is_compiled_is_the_kernel_and_what_runs_before_and_after(aligned: bool) -> None:
     def variant(workload: Any, config: Any, aligned: bool) -> Any:
         return {"function": "main", "aligned": aligned}
 
@@ -64,5 +64,21 @@ def test_what_is_compiled_is_the_kernel_and_what_runs_first(aligned: bool) -> No
     first = {"function": "first"}
     both = case(variant=variant, preprocess=lambda workload, config: first)
     assert variants(both, {}, aligned) == [main, first]
+    last = {"function": "last"}
+    three = case(
+        variant=variant,
+        preprocess=lambda workload, config: first,
+        postprocess=lambda workload, config: last,
+    )
+    assert variants(three, {}, aligned) == [main, first, last]
     neither = case(variant=variant, preprocess=lambda workload, config: None)
     assert variants(neither, {}, aligned) == [main]
+
+
+def test_the_outputs_without_an_order_are_what_the_kernel_says() -> None:
+    def dq_if_split(workload: Any, config: Any) -> Any:
+        return ["dq"] if config["SPLIT"] else []
+
+    assert unordered(case(), {}) == ()
+    sums = case(unordered=dq_if_split)
+    assert unordered(sums, {"SPLIT": 1}) == ("dq",) and unordered(sums, {"SPLIT": 0}) == ()

@@ -115,7 +115,7 @@ def test_a_window_costs_what_its_keys_do(
     whole, some = (
         [
             8 * (block.rows.stop - block.rows.start) * (block.keys.stop - block.keys.start)
-            for block in reference._blocks(
+            for block in reference.blocks(
                 AttentionInputs(q, k, v, window_right is None, SCALE, *each)
             )
         ]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from tunefa.measure import gradients, reference
+from tunefa.measure import gradients as in_blocks
+from tunefa.measure import reference
 from tunefa.runtime import cuda_attention
 from tunefa.runtime.call import Call
 
@@ -23,7 +24,7 @@ def flash_calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
 
     def gradients(call: Call, out: Tensor, lse: Tensor, grad: Tensor) -> Any:
         taken.append(call)
-        return gradients.gradients(call, out, lse, grad)
+        return in_blocks.gradients(call, out, lse, grad)
 
     monkeypatch.setattr(cuda_attention, "flash_serves", lambda q, v, scale: True)
     monkeypatch.setattr(cuda_attention, "attention", attention)

@@ -1,4 +1,4 @@
-"""tunefa/compile/launch/host_side.py: one launch or two, and what each is given."""
+"""tunefa/compile/launch/host_side.py: one launch or several, and what each is given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HostSide:
         self.sms.append(spec.sms)
         return (1, 1, 1), list(tensors)
 
-    preprocess_arguments = arguments
+    preprocess_arguments = postprocess_arguments = arguments
 
     def scratch(self, tensors: Any, spec: LaunchSpec) -> Any:
         return [((4, 2), torch.int32)]
@@ -46,7 +46,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> HostSide:
     return HostSide()
 
 
-def prepared(module: HostSide, preprocess: Any = None, plain: bool = True) -> tuple[Any, list[Any]]:
+def prepared(module: HostSide, *others: Any, plain: bool = True) -> tuple[Any, list[Any]]:
     """The launch of a binary, and (binary, tensors) of each that was started."""
     started: list[Any] = []
 
@@ -59,7 +59,7 @@ def prepared(module: HostSide, preprocess: Any = None, plain: bool = True) -> tu
 
     kernel: Any = SimpleNamespace(name="k", module=module)
     case = Case(kernel, Workload.parse("q16_d64"), Target.named("h200"))
-    compiled = Compiled("main", Resources, 0.0, preprocess)
+    compiled = Compiled("main", Resources, 0.0, *others)
     one = torch.zeros(2, 3)
     tensors = [one, one, torch.zeros(1)]
     return host_side.prepared(LaunchSpec(case, {}, 0.5), compiled, tensors, start), started
@@ -80,6 +80,13 @@ def test_what_runs_first_shares_scratch_memory_with_the_kernel(module: HostSide)
     (_, before), (_, after) = started
     assert before[-1] is after[-1] and before[-1].shape == (4, 2)
     assert before[-1].dtype == torch.int32 and len(before) == 4
+
+
+def test_what_runs_last_shares_scratch_memory_too(module: HostSide) -> None:
+    _, started = prepared(module, "first", "last")
+    assert [binary for binary, _ in started] == ["first", "main", "last"]
+    (_, before), _, (_, after) = started
+    assert before[-1] is after[-1]
 
 
 def test_steps_are_for_launches_that_the_driver_makes(module: HostSide) -> None:
