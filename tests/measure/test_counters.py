@@ -1,19 +1,20 @@
 """tunefa/measure/counters.py: ncu's tables, its failures, and the processes that it runs.
 
-The tables are composed after Nsight Compute's documentation (tests/support/ncu_output.py); those in
-tests/fixtures/ncu/, if there are any, are recordings. The program that stands for ncu is a script
-that prints such a table; it is not ncu.
+The tables are composed like those of Nsight Compute (tests/support/ncu_output.py); those in
+tests/fixtures/ncu/ are recordings. The program that stands for ncu is a script that prints such a
+table; it is not ncu.
 """
 
 from __future__ import annotations
 
+import csv
 import stat
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.ncu_output import AFTER, BEFORE, METRICS, SOFTMAX, launch, table
+from tests.support.ncu_output import AFTER, BEFORE, COLUMNS, METRICS, SOFTMAX, launch, table
 from tests.support.tree import TREE
 from tunefa.errors import TunefaError
 from tunefa.measure import counters
@@ -77,7 +78,7 @@ def test_failures_are_one_sentence(text: str, said: str) -> None:
 
 def test_output_that_is_cut_off_is_refused() -> None:
     text = table([launch("a", "1", "2", "3", "4")])
-    with pytest.raises(TunefaError, match="launch 0 has 14 of 16 columns"):
+    with pytest.raises(TunefaError, match="launch 0 has 15 of 17 columns"):
         counters.parse(text.rstrip().removesuffix(',"3","4"'))
 
 
@@ -202,14 +203,30 @@ def test_reports_are_imported_as_tables(tmp_path: Path, monkeypatch: pytest.Monk
 RECORDED = sorted((TREE / "tests" / "fixtures" / "ncu").glob("*.csv"))
 
 
-@pytest.mark.skipif(
-    not RECORDED, reason="nothing was recorded yet, see tests/support/ncu_output.py"
-)
-def test_what_ncu_really_printed() -> None:
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_what_ncu_really_printed(path: Path) -> None:
+    launches = counters.parse(path.read_text(encoding="utf-8"))
+    assert len(launches) >= 3, "products and softmax"
+    for each in launches:
+        known = [each.values[name] for name in (READ, WRITE, HITS)]
+        assert all(value is not None and value >= 0 for value in known), each
+        assert 100 < (each.values[TIME] or 0) < 1e9, "nanoseconds"
+
+
+def test_an_h200s_counters() -> None:
+    """The operators of b1 h4 s512 d64: Q K^T, scale, mask, softmax and P V."""
+    (path,) = (path for path in RECORDED if path.stem == "h200")
+    report = Report(counters.parse(path.read_text(encoding="utf-8")))
+    assert [each.values[TIME] for each in report.launches] == [4480, 3200, 5920, 6976, 4768]
+    assert "masked_fill" in report.launches[2].kernel
+    assert "softmax_warp_forward" in report.launches[3].kernel
+    assert report.total(READ) == 542976 + 2103040 + 1943296 + 2113280 + 2375168
+    assert report.total(WRITE) == 0, "2 MB of scores stay in the L2"
+
+
+def test_composed_tables_have_the_columns_of_recordings() -> None:
     for path in RECORDED:
-        launches = counters.parse(path.read_text(encoding="utf-8"))
-        assert len(launches) >= 3, "products and softmax"
-        for each in launches:
-            known = [each.values[name] for name in (READ, WRITE, HITS)]
-            assert all(value is not None and value >= 0 for value in known), each
-            assert 100 < (each.values[TIME] or 0) < 1e9, "nanoseconds"
+        lines = path.read_text(encoding="utf-8").splitlines()
+        head, units = csv.reader([line for line in lines if not line.startswith("==")][:2])
+        assert tuple(head[: len(COLUMNS)]) == COLUMNS
+        assert {name: units[head.index(name)] for name in METRICS} == METRICS

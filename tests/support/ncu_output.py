@@ -1,8 +1,9 @@
 """The output of Nsight Compute with --csv --page raw --print-units base, composed line by line.
 
-This is no recording: it follows Nsight Compute's documentation of these options. Where a machine
-has a GPU and counters, `python -m tests.support.ncu_output tests/fixtures/ncu/NAME.csv` records
-what ncu really prints, and tests/measure/test_counters.py then reads it.
+It has the columns and units of tests/fixtures/ncu/h200.csv, which ncu printed on an H200, without
+the hundreds of columns that describe the device and the launch. `python -m
+tests.support.ncu_output tests/fixtures/ncu/NAME.csv` records another chip;
+tests/measure/test_counters.py reads all recordings.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 COLUMNS = (
     *("ID", "Process ID", "Process Name", "Host Name"),
     "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
+    "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
     *("Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"),
 )
 METRICS = {
@@ -26,6 +28,8 @@ METRICS = {
 }
 SOFTMAX = 'void softmax<float, 4>(float *, const char *, "x")'
 BEFORE = (
+    "==WARNING== Note: Running with unmodified GPU clocks. If not controlled otherwise, profiling "
+    "results may be inconsistent.\n"
     '==PROF== Connected to process 4711 (/usr/bin/python3.12)\n==PROF== Profiling "attention"\n'
 )
 AFTER = "==PROF== Disconnected from process 4711\n"
@@ -33,9 +37,9 @@ AFTER = "==PROF== Disconnected from process 4711\n"
 
 def launch(kernel: str, *values: str, number: int = 0) -> list[str]:
     """The cells of one launch."""
-    where = '"<default domain>:tunefa:none:none:none:none:none"'
+    where = '4711  "<default domain>:tunefa:operators:none:none:none:none:none:none" '
     return [
-        *(str(number), "4711", "python3.12", "127.0.0.1", where, kernel),
+        *(str(number), "4711", "python3.12", "127.0.0.1", where, "", kernel),
         *("1", "7", "(128, 1, 1)", "(32, 64, 1)", "0", "9.0"),
         *values,
     ]

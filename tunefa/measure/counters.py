@@ -1,8 +1,10 @@
 """Hardware counters of a GPU, read by Nsight Compute (`ncu`), which runs a command and prints CSV.
 
 `ncu --csv --page raw` prints a line with the columns' names, a line with their units, and a line
-for each launch; lines that begin with `==` are its log. Source: Nsight Compute's documentation,
-"Nsight Compute CLI", options --csv, --page and --print-units.
+for each launch; lines that begin with `==` are its log. Beside the counters that were asked for,
+hundreds of columns describe the device and the launch. Copies are no kernels and have no line.
+Sources: Nsight Compute's documentation, "Nsight Compute CLI", options --csv, --page and
+--print-units; a recording on an H200, tests/fixtures/ncu/h200.csv.
 
 ncu runs a kernel several times, once for each group of counters, and by default empties all caches
 before each. The clocks are left as they are.
