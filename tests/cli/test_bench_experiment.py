@@ -88,3 +88,24 @@ def test_without_matplotlib_all_experiments_are_run(
     done = bench("all", *MODELLED, "--out", tmp_path)
     assert done.exit_code == 1 and "pip install 'matplotlib>=3.8'" in done.stderr
     assert {path.name for path in tmp_path.iterdir()} >= {"causal.json", "scaling.json"}
+    assert done.stderr.count("matplotlib") == 1, "one sentence for all"
+    assert "What does a causal mask cost" in done.stdout
+
+
+def test_an_experiment_that_fails_costs_no_other(tmp_path: Path) -> None:
+    for name in ("causal", "memory", "scaling"):
+        bench(name, *MODELLED, "--out", tmp_path)
+    (tmp_path / "causal.json").write_text("{")
+    (tmp_path / "memory.png").unlink()
+    done = bench("all", "--from", tmp_path, "--out", tmp_path, "--json")
+    assert done.exit_code == 1 and "causal.json is no JSON document" in done.stderr
+    found = json.loads(done.stdout)["experiments"]
+    assert [each["experiment"] for each in found] == ["memory", "scaling"]
+    assert (tmp_path / "memory.png").exists()
+
+
+def test_experiments_that_search_run_last(tmp_path: Path) -> None:
+    for name, point in (("matmul", "matmul_m512_n512_k512_fp16"), ("memory", MODELLED[-1])):
+        bench(name, *MODELLED[:2], "-w", point, "--out", tmp_path)
+    found = json.loads(bench("all", "--from", tmp_path, "--json").stdout)["experiments"]
+    assert [each["experiment"] for each in found] == ["memory", "matmul"]

@@ -41,7 +41,7 @@ _OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--budget",): {
         "metavar": "B", "default": "60s", "show_default": True, "help": (
             "Time (60s, 2m) or trials (200) for the search of each point that is tuned before it "
-            "is measured, as those of matmul are; none where the store has a record.")},
+            "is measured on a GPU, as the four of matmul are; none where the store has a record.")},
     ("--json", "as_json"): {"is_flag": True, "help": "Print one JSON document."},
 }  # fmt: skip
 
@@ -72,18 +72,38 @@ def command_of(name: str, question: str) -> click.Command:
         asked = _Asked(selection, **options)
         chosen = asked.kept(experiments.names()) if name == ALL else [name]
         parts = [experiments.load(each) for each in chosen]
-        documents = [asked.document(each) for each in parts]
-        for part, document in zip(parts, documents, strict=True):
-            asked.plot(part, document)  # a plot that fails costs no other experiment
-        if asked.as_json:
+        # A search takes longer than all measurements, which are kept if it is interrupted.
+        parts.sort(key=lambda part: part.tune is not None)
+        documents, failures = _answered(asked, parts)
+        if asked.as_json and documents:
             data = [document.to_data() for document in documents]
             text.emit_json({"experiments": data} if name == ALL else data[0])
-            return
-        for document in documents:
-            reports.show(document, text.console())
+        if failures:
+            raise TunefaError("; ".join(failures))
 
     run.__doc__ = _help(name, question)
     return click.command(name)(run)
+
+
+def _answered(
+    asked: _Asked, parts: Sequence[Experiment]
+) -> tuple[Sequence[Document], Sequence[str]]:
+    """Returns the results of the experiments, in their order, and why others failed.
+
+    Tables and plots are made as soon as an experiment ends. One that fails costs no other.
+    """
+    documents: list[Document] = []
+    failures: list[str] = []
+    for part in parts:
+        try:
+            document = asked.document(part)
+            documents.append(document)
+            if not asked.as_json:
+                reports.show(document, text.console())
+            asked.plot(part, document)
+        except TunefaError as error:
+            failures.append(str(error))
+    return documents, list(dict.fromkeys(failures))
 
 
 def _options(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,10 +114,11 @@ def _options(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _help(name: str, question: str) -> str:
     which = "Each experiment has its own points" if name == ALL else "It has points of its own"
+    last = " Those that search before they measure, such as matmul, run last." * (name == ALL)
     return f"""{question}
 
     Measures on the GPU of this machine. Without one, or with another chip in --arch, the figures
-    come from a model and say so. {which}, which -w replaces.
+    come from a model and say so. {which}, which -w replaces.{last}
 
     Needs no GPU.
     """
