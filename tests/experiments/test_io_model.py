@@ -24,25 +24,27 @@ ROWS = 4 * 32 * 2048 * 64 * 2
 """The bytes of Q, of K, of V or of the output."""
 
 
-def test_operators_write_three_matrices_and_read_three() -> None:
+def test_operators_write_five_matrices_and_read_five() -> None:
     found = io_model.standard(CAUSAL, H200.device)
     mask = 2048 * 2048
-    assert found.written_bytes == 3 * SCORES + ROWS  # Q K^T, mask, softmax; output
-    assert found.read_bytes == 3 * SCORES + 3 * ROWS + mask
+    # Q K^T, scale, copy, mask, softmax; and the output. On an H200 ncu read 4,267 MB and wrote
+    # 4,228 MB without the copy, which is no kernel: four matrices each.
+    assert found.written_bytes == 5 * SCORES + ROWS
+    assert found.read_bytes == 5 * SCORES + 3 * ROWS + mask
     assert found.l2_bytes == found.hbm_bytes
 
 
-def test_without_a_mask_there_is_one_operator_less() -> None:
+def test_without_a_mask_there_are_two_operators_less() -> None:
     found = io_model.standard(replace(CAUSAL, causal=False), H200.device)
-    assert found.hbm_bytes == 4 * SCORES + 4 * ROWS
+    assert found.hbm_bytes == 6 * SCORES + 4 * ROWS
 
 
 def test_small_scores_stay_in_the_l2() -> None:
     small = Workload.parse("b1_h1_q1024_d64_fp16_full")
     found = io_model.standard(small, H200.device)
     row, scores = 1024 * 64 * 2, 1024 * 1024 * 2
-    assert (found.read_bytes, found.written_bytes) == (3 * row, 2 * scores + row)
-    assert found.l2_bytes == 4 * scores + 4 * row
+    assert (found.read_bytes, found.written_bytes) == (3 * row, 3 * scores + row)
+    assert found.l2_bytes == 6 * scores + 4 * row
 
 
 def test_packed_sequences_have_no_operators() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,13 +37,27 @@ def test_speeds_and_ratios_by_hand() -> None:
     assert table.rows[0] == ["1024", "10.0", "20.0", "12.0", "214.7", "179.0", "2.00×", "1.20×"]
     assert table.rows[1][0] == "2048" and table.rows[1][-2:] == ["1.25×", "0.75×"]
     assert "1.07x to 1.17x over cuBLAS" in table.remarks[0]
-    assert not any("Not searched" in said for said in table.remarks)
+    assert "Here it is 0.75× to 1.20×." in table.remarks
+    assert not any("Without a record" in said for said in table.remarks)
+
+
+def test_products_with_fewer_tiles_than_sms_are_named() -> None:
+    config = {"BLOCK_M": 128, "BLOCK_N": 128}
+    small, large = ({**row(size, 10.0, 20.0, 12.0), "config": config} for size in (1024, 2048))
+    (table,) = matmul.EXPERIMENT.tables(document([small, large]))
+    said = [remark for remark in table.remarks if "SMs" in remark]
+    assert said == [
+        "1024: 64 tiles of 128 x 128 for 132 SMs; the kernel does not divide k between CTAs."
+    ]
 
 
 def test_a_point_without_a_search_is_named() -> None:
     rows = [{**row(1024, 10.0, 20.0, 12.0), "choice": "default: no result applies"}]
     (table,) = matmul.EXPERIMENT.tables(document(rows))
-    assert table.remarks[1] == "Not searched for themselves: matmul_m1024_n1024_k1024_fp16."
+    assert table.remarks[-1] == (
+        "Without a record of their own, so that they ran what the runtime chose: "
+        "matmul_m1024_n1024_k1024_fp16."
+    )
 
 
 def test_sizes_that_differ_are_all_named() -> None:
@@ -71,13 +86,21 @@ def test_a_plot_has_a_line_for_each_contestant() -> None:
 
 def test_only_what_the_store_lacks_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(search, "search", lambda request, known: asked.append(request))
-    matmul.tune(POINT, H200, "graph", Budget(trials=5))
+    wrong = [SimpleNamespace(trial=SimpleNamespace(outcome="wrong"))] * 3
+    nothing = SimpleNamespace(record=None, finished=wrong)
+
+    def searched(request: Any, known: Any) -> Any:
+        asked.append(request)
+        return nothing
+
+    monkeypatch.setattr(search, "search", searched)
+    said = matmul.tune(POINT, H200, "graph", Budget(trials=5))
+    assert said == f"the search for {POINT} found no right config (3 wrong)"
     (request,) = asked
     assert request.measured and request.mode == "graph" and request.workload == POINT
     assert [kernel.name for kernel in request.kernels] == ["matmul_triton"]
     config = request.kernels[0].default(POINT, H200.arch)
     made = record(str(POINT), kernel="matmul_triton", config=config, median_us=10.0)
     store.default_store().add(made)
-    matmul.tune(POINT, H200, "graph", Budget(trials=5))
+    assert matmul.tune(POINT, H200, "graph", Budget(trials=5)) is None
     assert len(asked) == 1, "the record of this workload serves"

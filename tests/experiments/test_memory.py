@@ -16,8 +16,9 @@ H200 = Target.named("h200")
 def test_the_sizes_by_hand(length: int) -> None:
     (row,) = modelled_rows(Workload.parse(f"b1_h1_q{length}_d64_fp16_full"), H200)
     assert row["scores_bytes"] == 2 * length * length
-    assert row["operators_bytes"] == 4 * length * length, "scores and probabilities in fp16"
-    assert row["tunefa_bytes"] == length * 64 * 2 + length * 4, "the output and lse"
+    output = 64 * 2 * length
+    assert row["operators_bytes"] == 4 * length * length + output, "two matrices in fp16"
+    assert row["tunefa_bytes"] == output and row["sdpa_bytes"] == output + length * 4, "lse"
     assert row["inputs_bytes"] + row["output_bytes"] == length * 64 * 2 * 4
 
 

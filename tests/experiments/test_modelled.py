@@ -22,6 +22,7 @@ def test_the_bytes_of_the_operators_by_hand() -> None:
     found = {each.name: each for each in modelled.operators(LONG)}
     assert found["Q K^T"].bytes == inputs + scores and found["P V"].bytes == inputs + scores
     assert found["softmax"].bytes == 2 * scores
+    assert found["scale"].bytes == found["copy for the mask"].bytes == 2 * scores
     assert found["mask"].bytes == 2 * scores + 4096 * 4096
     products = found["Q K^T"].flops + found["P V"].flops
     assert products == 4 * 4 * 32 * 4096 * 4096 * 64, "all pairs, whatever the mask"
@@ -30,7 +31,7 @@ def test_the_bytes_of_the_operators_by_hand() -> None:
 def test_their_time_is_that_of_the_memory_where_scores_are_long() -> None:
     moved = sum(each.bytes for each in modelled.operators(LONG))
     least_us = moved / H200.device.hbm_bytes_per_s * 1e6
-    launches = 4 * gpu.LAUNCH_US
+    launches = 6 * gpu.LAUNCH_US
     assert modelled.operators_us(LONG, H200) == pytest.approx(least_us + launches, rel=1e-9)
 
 
@@ -38,7 +39,7 @@ def test_scores_that_the_l2_holds_need_not_come_from_hbm() -> None:
     short = Workload.parse("b1_h8_q1024_d64_fp16_full")  # 16 MiB of scores
     moved = sum(each.bytes for each in modelled.operators(short))
     hbm_us = moved / H200.device.hbm_bytes_per_s * 1e6
-    assert modelled.operators_us(short, H200) - 3 * gpu.LAUNCH_US < hbm_us
+    assert modelled.operators_us(short, H200) - 4 * gpu.LAUNCH_US < hbm_us
 
 
 def test_packed_sequences_have_no_matrix_of_scores() -> None:

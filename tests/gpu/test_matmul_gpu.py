@@ -27,6 +27,7 @@ TEXTS = [
     "matmul_m1024_fp32",
     "matmul_m1024_fp32_tt",
     "matmul_m1000_n77_k300_bf16",
+    "matmul_m512_n512_k8192_fp16",
     "matmul_m333_n1000_k129_fp16_tn",
     "matmul_m1_n4096_k4096_bf16_nt",
 ]

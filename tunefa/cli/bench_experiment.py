@@ -217,7 +217,10 @@ class _Asked:
         with Points(f"{experiment.name}, tuning") as points:
             for place, workload in enumerate(asked):
                 points(workload, place, len(asked))
-                tune(workload, self.selection.target, settings.mode, Budget.parse(self.budget))
+                budget = Budget.parse(self.budget)
+                why_not = tune(workload, self.selection.target, settings.mode, budget)
+                if why_not is not None:
+                    click.echo(f"{experiment.name}: {why_not}", err=True)
 
     def _settings(self) -> Settings:
         from tunefa.measure.contest import Settings

@@ -144,6 +144,11 @@ def _signed(value: float | None) -> str:
     return f"+{text}" if value is not None and value > 0 else text
 
 
+def _moved(row: Row) -> int:
+    """The bytes that attention in PyTorch's operators reads and writes."""
+    return sum(each.bytes for each in modelled.operators(Workload.parse(row["workload"])))
+
+
 def _remarks(document: Document, full: Row, causal: Row) -> list[str]:
     workload = Workload.parse(causal["workload"])
     said = [
@@ -155,7 +160,17 @@ def _remarks(document: Document, full: Row, causal: Row) -> list[str]:
         said.append(
             f"A write-up claims that the mask costs its kernel 7.5 %, and PyTorch 16.2 %: time is "
             f"only lost where no blocks are skipped, or too few of them to outweigh a launch. Here "
-            f"the mask changes tunefa's time by {own:+.1%}."
+            f"the mask changes tunefa's time by {_signed(own)}. It saves less than the hidden "
+            f"pairs, as blocks on the diagonal are computed whole, and tiles of unequal length "
+            f"leave SMs without work at the end."
+        )
+    before, after = full.get("operators_us"), causal.get("operators_us")
+    if before and after:
+        moved = _moved(causal) - _moved(full)
+        said.append(
+            f"PyTorch's operators compute all pairs. Their mask is masked_fill, which copies the "
+            f"scores and rewrites the copy: {moved / 1e9:.1f} GB more to move, in "
+            f"{number(after - before)} us more."
         )
     if not document.is_measured:
         said.append("Modelled: SDPA is taken to run FlashAttention-2.")

@@ -49,8 +49,9 @@ class Experiment:
     """Draws the results into an empty matplotlib figure."""
     op: str = "fwd"
     """The op of its points."""
-    tune: Callable[[Workload, Target, Mode, Budget], None] | None = None
-    """Searches for the config of one point before it is measured; None where nothing is tuned."""
+    tune: Callable[[Workload, Target, Mode, Budget], str | None] | None = None
+    """Searches for the config of one point before it is measured, and returns why it found none, or
+    None; None where nothing is tuned."""
 
     def plot(self, document: Document) -> Callable[[Any], None]:
         """Returns what draws the results into an empty matplotlib figure, under a line that says

@@ -7,6 +7,7 @@ is what the search gives; the rest of the gap is what the kernel's design costs 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from tunefa.experiments.experiment import Experiment
 from tunefa.experiments.table import Table, number, times
 from tunefa.spec import kernel as kernels
 from tunefa.spec.matmul import OP, Matmul, own
+from tunefa.spec.rounding import ceil_div
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 from tunefa.store import lookup
@@ -45,9 +47,9 @@ Calls = dict[str, Callable[[], None]]
 """The call of each contestant."""
 
 
-def tune(workload: Workload, target: Target, mode: Mode, budget: Budget) -> None:
+def tune(workload: Workload, target: Target, mode: Mode, budget: Budget) -> str | None:
     """Searches for the config of a workload on this machine's GPU, unless the store has a record of
-    it, and stores the winner."""
+    it, and stores the winner. Returns why there is none, in a sentence; None if there is one."""
     import optuna
 
     from tunefa.search import run as search
@@ -56,9 +58,14 @@ def tune(workload: Workload, target: Target, mode: Mode, budget: Budget) -> None
     home = store.default_store()
     serving = tuple(kernels.serving(workload, target.arch))
     if lookup.lookup(home, workload, target, serving).how == "exact":
-        return
+        return None
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would print each trial
-    search.search(Request(workload, target, True, serving, budget, mode=mode), home)
+    found = search.search(Request(workload, target, True, serving, budget, mode=mode), home)
+    if found.record is not None:
+        return None
+    outcomes = Counter(each.trial.outcome for each in found.finished)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
+    return f"the search for {workload} found no right config ({counts or 'no trials'})"
 
 
 def measured(workload: Workload, settings: Settings) -> list[Row]:
@@ -215,6 +222,25 @@ def _ratio(slower_us: float | None, faster_us: float | None) -> float | None:
     return slower_us / faster_us if slower_us and faster_us else None
 
 
+def _reached(document: Document) -> list[str]:
+    """Sentences about the measured speed-ups, and about products with fewer tiles than SMs."""
+    said, sms = list[str](), Target.named(document.device).device.sms
+    ratios = [_ratio(row.get("cublas_us"), row.get("tunefa_us")) for row in _rows(document)]
+    if known := [ratio for ratio in ratios if ratio is not None]:
+        said.append(f"Here it is {times(min(known))} to {times(max(known))}.")
+    for row in _rows(document):
+        asked, config = own(Workload.parse(row["workload"])), row.get("config")
+        if not config:
+            continue
+        tiles = ceil_div(asked.m, config["BLOCK_M"]) * ceil_div(asked.n, config["BLOCK_N"])
+        if tiles < sms:
+            said.append(
+                f"{_size(asked)}: {tiles} tiles of {config['BLOCK_M']} x {config['BLOCK_N']} for "
+                f"{sms} SMs; the kernel does not divide k between CTAs."
+            )
+    return said
+
+
 def _remarks(document: Document) -> list[str]:
     low, high = CLAIMED
     said = [
@@ -223,13 +249,17 @@ def _remarks(document: Document) -> list[str]:
         "and TMA too; this kernel uses them, but is neither persistent nor warp-specialised.",
     ]
     if document.is_measured:
+        said += _reached(document)
         unsearched = [
             row["workload"]
             for row in _rows(document)
             if not str(row.get("choice", "")).startswith("exact")
         ]
         if unsearched:
-            said.append(f"Not searched for themselves: {', '.join(unsearched)}.")
+            said.append(
+                f"Without a record of their own, so that they ran what the runtime chose: "
+                f"{', '.join(unsearched)}."
+            )
     else:
         said.append(
             "Modelled: the tuned config is the fastest by the latency model, which was never "

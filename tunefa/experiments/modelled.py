@@ -60,7 +60,7 @@ def ours(workload: Workload, target: Target) -> Ours:
 
 @dataclass(frozen=True)
 class Operator:
-    """One kernel of attention in PyTorch's operators: its FLOPs, and the bytes that it moves."""
+    """One kernel or copy of attention in PyTorch's operators: its FLOPs, and the bytes it moves."""
 
     name: str
     flops: int
@@ -70,11 +70,12 @@ class Operator:
 
 
 def operators(workload: Workload) -> list[Operator]:
-    """Returns the kernels of attention in PyTorch's operators, in their order.
+    """Returns the kernels and copies of attention in PyTorch's operators, in their order, as
+    tunefa/measure/peers/pytorch.py calls them.
 
-    Scores are kept in the dtype of q. A mask is a matrix of booleans, made beforehand. K and V are
-    read once for each query head. Raises TunefaError for packed sequences, which have no matrix of
-    scores.
+    Scores are kept in the dtype of q. A mask is a matrix of booleans, made beforehand; masked_fill
+    copies the scores and then fills the copy. K and V are read once for each query head. Raises
+    TunefaError for packed sequences, which have no matrix of scores.
     """
     if workload.varlen:
         raise TunefaError(f"{workload} is packed: PyTorch's operators would need a padded batch")
@@ -83,25 +84,28 @@ def operators(workload: Workload) -> list[Operator]:
     rows = workload.batch * workload.heads * workload.seqlen_q
     keys = workload.batch * workload.heads * workload.seqlen_k
     scores = pairs * size
-    made = [
-        Operator(
-            "Q K^T",
-            2 * pairs * workload.head_dim,
-            (rows + keys) * workload.head_dim * size + scores,
-            0,
-        ),
-        Operator("softmax", 0, 2 * scores, scores),
-        Operator(
-            "P V",
-            2 * pairs * workload.head_dim_v,
-            scores + (rows + keys) * workload.head_dim_v * size,
-            scores,
-        ),
-    ]
+    inputs, outputs = ((rows + keys) * columns * size for columns in _columns(workload))
+    passes = [Operator(name, 0, 2 * scores, scores) for name in _passes(workload)]
     if workload.band != (None, None):
         mask = workload.seqlen_q * workload.seqlen_k
-        made.insert(1, Operator("mask", 0, 2 * scores + mask, scores))
-    return made
+        passes.append(Operator("copy for the mask", 0, 2 * scores, scores))
+        passes.append(Operator("mask", 0, 2 * scores + mask, scores))
+    return [
+        Operator("Q K^T", 2 * pairs * workload.head_dim, inputs + scores, 0),
+        *passes,
+        Operator("softmax", 0, 2 * scores, scores),
+        Operator("P V", 2 * pairs * workload.head_dim_v, scores + outputs, scores),
+    ]
+
+
+def _columns(workload: Workload) -> tuple[int, int]:
+    return workload.head_dim, workload.head_dim_v
+
+
+def _passes(workload: Workload) -> list[str]:
+    """The operators that rewrite all scores before a mask."""
+    capped = ["divide by the cap", "tanh", "multiply by the cap"] if workload.softcap else []
+    return ["scale", *capped]
 
 
 def operators_us(workload: Workload, target: Target) -> float:

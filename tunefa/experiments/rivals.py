@@ -57,6 +57,19 @@ def left_out(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def defaults(rows: Sequence[Row]) -> list[str]:
+    """Returns a sentence about the workloads for which tunefa ran a default config; none if there
+    are none."""
+    ran = [
+        row["workload"]
+        for row in rows
+        if str((row.get("ran") or {}).get("why", "")).startswith("default")
+    ]
+    if not ran:
+        return []
+    return [f"tunefa ran a kernel's default config for {', '.join(ran)}, as nothing was tuned."]
+
+
 def failed(rows: Sequence[Row]) -> list[str]:
     """Returns the points that failed, and why, as sentences."""
     return [f"{row['workload']} failed: {row['error']}." for row in rows if "error" in row]

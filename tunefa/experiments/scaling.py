@@ -114,6 +114,24 @@ def _tflops(row: Row) -> float | None:
     return Workload.parse(row["workload"]).flops / own / 1e6 if own else None
 
 
+def _operators_rate(document: Document) -> list[str]:
+    """A sentence about the rate at which the operators move the scores of the longest point."""
+    found = [
+        (sum(each.bytes for each in modelled.operators(workload)), row["operators_us"])
+        for row in document.rows
+        if row.get("operators_us") and not (workload := Workload.parse(row["workload"])).varlen
+    ]
+    if not found:
+        return []
+    moved, us = max(found)
+    hbm = Target.named(document.device).device.hbm_bytes_per_s / 1e12
+    return [
+        f"The longest scores take the operators {moved / 1e9:.0f} GB of reads and writes, in "
+        f"{us / 1e3:.1f} ms: {moved / us / 1e6:.1f} TB/s, of the memory's {hbm:.1f}. A faster mask "
+        f"and softmax, which take most of that time, would lower the ratio."
+    ]
+
+
 def _remarks(document: Document) -> list[str]:
     said = []
     causal = [each for row in document.rows if (each := Workload.parse(row["workload"])).causal]
@@ -130,7 +148,10 @@ def _remarks(document: Document) -> list[str]:
             f"8,192; here it is {min(reached):.1f}× to {max(reached):.1f}×. The ratio depends on "
             f"how fast the chip's memory is beside its matrix units, so it differs between chips."
         )
-    if not document.is_measured:
+    if document.is_measured:
+        said += _operators_rate(document)
+        said += rivals.defaults(document.rows)
+    else:
         said.append(
             "Modelled: SDPA is taken to run FlashAttention-2, its default on NVIDIA GPUs; the "
             "operators move their scores through L2 or HBM at the full rate."

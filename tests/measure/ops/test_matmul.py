@@ -45,6 +45,17 @@ def test_the_rounded_product_passes(text: str) -> None:
     assert made.tensors[2].isnan().all(), "outputs are NaN again"
 
 
+@pytest.mark.parametrize("k", [2048, 4096, 20000])
+def test_fp16_does_not_overflow_however_long_the_sums(k: int) -> None:
+    """A search of k = 4,096 on an H200 called every config wrong, as the right product was Inf."""
+    made = probe(f"matmul_m20_n80_k{k}_fp16")
+    right = product(made)
+    assert right.abs().max() < torch.finfo(torch.float16).max
+    assert right.abs().max() > 1000, "columns of outliers are still there"
+    made.tensors[2].copy_(right)
+    assert made.judge().passed
+
+
 @pytest.mark.parametrize("letter", ["nn", "tt"])
 def test_tensors_have_the_layout(letter: str) -> None:
     a, b, c = op.tensors(Workload.parse(f"matmul_m4_n6_k8_{letter}"), "cpu", seed=1)
