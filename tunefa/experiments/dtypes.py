@@ -75,13 +75,16 @@ def draw(document: Document, canvas: Any) -> None:
         axes.bar_label(bars, [f"{rate:.0f}" if rate == rate else "" for rate in rates])
     axes.grid(axis="x", visible=False)
     axes.set_xticks(range(len(rows)), dtypes)
+    axes.set_xlim(-0.5, len(rows) - 0.5)  # also where the last bar is missing
     axes.set(ylabel="TFLOP/s", title=_title(document))
     axes.legend(loc="upper left")
     if errors:
         axes = canvas.add_subplot(1, 2, 2)
         for name, colour in zip(("tunefa", "sdpa"), figure.COLOURS, strict=False):
             found = [row.get(f"{name}_error") or float("nan") for row in rows]
-            axes.plot(dtypes, found, "o", color=colour, label=rivals.TITLES[name])
+            # SDPA's may lie on tunefa's.
+            marker = {"fillstyle": "none", "markersize": 11} if name == "sdpa" else {}
+            axes.plot(dtypes, found, "o", color=colour, label=rivals.TITLES[name], **marker)
         axes.set_yscale("log")
         axes.set(title="relative error against fp64")
         axes.legend()

@@ -188,9 +188,11 @@ def draw(document: Document, canvas: Any) -> None:
     for name, colour in zip(names, figure.COLOURS, strict=False):
         flops = (Workload.parse(row["workload"]).flops for row in rows)
         rates = [_tflops(f, row.get(f"{name}_us")) for f, row in zip(flops, rows, strict=True)]
-        style = "--" if name == "roofline" else "o-"
+        style = {"roofline": "--", "default": "s:"}.get(name, "o-")  # lines may coincide
         colour = figure.THEORY if name == "roofline" else colour
-        axes.plot(range(len(rows)), rates, style, color=colour, label=TITLES[name])
+        size = 9 if name == "default" else 5
+        axes.plot(range(len(rows)), rates, style, color=colour, label=TITLES[name],
+                  markersize=size, zorder=1 if name == "default" else 2)  # fmt: skip
     axes.set_xticks(range(len(rows)), labels)
     axes.set(xlabel="m, n, k", ylabel="TFLOP/s", ylim=(0, None))
     axes.set(title=f"Matrix products, {_dtypes(document)}")
