@@ -1,14 +1,9 @@
-"""Profiles of single calls: PyTorch's on the CPU is a real one; the others are read from files.
-
-The file of Proton is composed: proton.start needs a GPU. Its form is that which Triton's own viewer
-(triton/profiler/viewer.py, 3.7) reads.
-"""
+"""Profiles of single calls: PyTorch's on the CPU is a real one; ncu's are composed."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -40,41 +35,6 @@ def test_pytorchs_profiler_on_the_cpu(tmp_path: Path) -> None:
     (table,) = made.tables
     assert "there is no GPU" in table.title and len(table.rows) == min(30, len(made.rows))
     assert json.loads(json.dumps(made.to_data()))["tool"] == "torch"
-
-
-def _frame(name: str, children: list[Any], **metrics: Any) -> dict[str, Any]:
-    return {"frame": {"name": name, "type": "function"}, "metrics": metrics, "children": children}
-
-
-def test_the_scopes_of_a_hatchet_file(tmp_path: Path) -> None:
-    kernel = {"count": 2, "time (ns)": 4500, "device_type": "CUDA"}
-    tree = [
-        _frame("ROOT", [
-            _frame("tunefa", [_frame("attention", [], **kernel)]),
-            _frame("tunefa:operators", [_frame("inner", [_frame("softmax", [], **kernel)]),
-                                        _frame("metadata", [])]),
-        ]),
-        {"CUDA": {"0": {"arch": "90", "num_sms": 132}}},
-    ]  # fmt: skip
-    path = tmp_path / "x.hatchet"
-    path.write_text(json.dumps(tree))
-    assert profiles.scopes(path) == [
-        {"contestant": "tunefa", "kernel": "attention", "count": 2, "time_us": 4.5},
-        {"contestant": "operators", "kernel": "softmax", "count": 2, "time_us": 4.5},
-    ]
-
-
-@pytest.mark.parametrize("text", ["", "[1, 2]", '[{"frame": {}}]', '{"a": 1}'])
-def test_another_file_is_no_profile(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "x.hatchet"
-    path.write_text(text)
-    if text == '{"a": 1}':
-        assert profiles.scopes(path) == []
-        return
-    with pytest.raises(TunefaError, match="is no profile of Proton"):
-        profiles.scopes(path)
-    with pytest.raises(TunefaError, match="Proton has written no"):
-        profiles.scopes(tmp_path / "y.hatchet")
 
 
 def test_ten_figures_are_totals_and_means() -> None:

@@ -44,6 +44,7 @@ def test_the_table_and_what_is_said() -> None:
     assert "tunefa moves 95.0 % less; a write-up claims 95 %" in said
     assert "ncu empties the caches" in said and "Each tile of 128 queries" in said
     assert "The operators move all scores" in said
+    assert "copy of the scores, which is none: it moves 2,147 MB more" in said
 
 
 def test_a_changed_number_changes_table_and_plot(tmp_path: Path) -> None:

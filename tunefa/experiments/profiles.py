@@ -7,7 +7,6 @@ explain, and are no benchmark.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.experiments import profiled
+from tunefa.experiments import profile_files, profiled
 from tunefa.experiments.document import Row
 from tunefa.experiments.table import Table, number
 from tunefa.experiments.titles import title
@@ -100,7 +99,7 @@ def _torch(workload: Workload, contestants: Sequence[str], folder: Path, seed: i
     device = "cuda" if torch.cuda.is_available() else "cpu"
     calls = {name: profiled.call_of(workload, name, device, seed) for name in contestants}
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
-    with torch_profile(activities=activities) as run:
+    with torch_profile(activities=activities, acc_events=True) as run:  # else it warns
         for name, call in calls.items():
             with record_function(profiled.range_name(name)):
                 call()
@@ -108,25 +107,23 @@ def _torch(workload: Workload, contestants: Sequence[str], folder: Path, seed: i
                     torch.cuda.synchronize()
     path = folder / f"torch-{workload}.json"
     _written(path, lambda: run.export_chrome_trace(str(path)))
-    rows = [row for name in contestants for row in _events(run.events(), name, device)]
+    if device == "cuda":
+        rows = profile_files.ranges(path, contestants)
+    else:
+        rows = [row for name in contestants for row in _operators(run.events(), name)]
     where = "kernels on the GPU" if device == "cuda" else "operators on the CPU: there is no GPU"
     table = _kernels(f"{title(workload)}: {where}", rows)
     said = "Open the trace in Perfetto, https://ui.perfetto.dev."
     return Profile("torch", str(workload), [path], said, rows, [table])
 
 
-def _events(events: Any, contestant: str, device: str) -> list[Row]:
-    """The kernels in a contestant's range, or on the CPU its operators, with their own times."""
+def _operators(events: Any, contestant: str) -> list[Row]:
+    """The operators in a contestant's range on the CPU, with their own times."""
     name = profiled.range_name(contestant)
     found, counts = Counter[str](), Counter[str]()
     for each in (event for event in events if event.name == name and event.cpu_parent is None):
         for event in _within(each):
-            if device == "cuda":
-                for kernel in event.kernels:
-                    if kernel.name != name:  # the range itself is shown on the GPU, too
-                        found[kernel.name] += kernel.duration
-                        counts[kernel.name] += 1
-            elif event is not each:
+            if event is not each:
                 found[event.name] += event.self_cpu_time_total
                 counts[event.name] += 1
     return [
@@ -161,38 +158,10 @@ def _proton(workload: Workload, contestants: Sequence[str], folder: Path, seed: 
             torch.cuda.synchronize()
     proton.finalize()
     path = stem.with_name(f"{stem.name}.hatchet")
-    rows = scopes(path)
+    rows = profile_files.scopes(path)
     said = f"Look at it with proton-viewer -m time/us {path} (pip install llnl-hatchet pandas)."
     table = _kernels(f"{title(workload)}: kernels in Proton's scopes", rows)
     return Profile("proton", str(workload), [path], said, rows, [table])
-
-
-def scopes(path: Path) -> list[Row]:
-    """Returns the kernels in each scope of a hatchet file, as Proton writes it: a tree of frames,
-    whose leaves have `count` and `time (ns)`. Raises TunefaError for another file."""
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-        ranges = [scope for root in tree if "frame" in root for scope in root["children"]]
-        return [
-            {
-                "contestant": scope["frame"]["name"].removeprefix(f"{profiled.OURS}:"),
-                "kernel": leaf["frame"]["name"],
-                "count": int(leaf["metrics"].get("count", 1)),
-                "time_us": float(leaf["metrics"]["time (ns)"]) / 1e3,
-            }
-            for scope in ranges
-            for leaf in _leaves(scope)
-            if "time (ns)" in leaf["metrics"]
-        ]
-    except OSError as error:
-        raise TunefaError(f"Proton has written no {path}: {error.strerror}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TunefaError(f"{path} is no profile of Proton: {error!r}") from error
-
-
-def _leaves(node: Any) -> list[Any]:
-    children = node["children"]
-    return [leaf for child in children for leaf in _leaves(child)] if children else [node]
 
 
 def _ncu(workload: Workload, contestants: Sequence[str], folder: Path, seed: int) -> Profile:
@@ -204,7 +173,7 @@ def _ncu(workload: Workload, contestants: Sequence[str], folder: Path, seed: int
         counters.record(command, path, list(FIGURES))
         files.append(path)
         rows.append(figures(name, counters.imported(path)))
-    said = f"Open it with ncu-ui {files[-1]}."
+    said = f"Open a report with ncu-ui, such as ncu-ui {files[0]}."
     return Profile("ncu", str(workload), files, said, rows, [_figures(title(workload), rows)])
 
 
@@ -228,14 +197,15 @@ def _figures(name: str, rows: Sequence[Row]) -> Table:
             cells.append(number(None if value is None else value * _SCALES.get(unit, 1.0), 1))
         lines.append([f"{words}, {unit}" if unit else words, *cells, says])
     head = ("figure", *contestants, "what it says")
-    return Table(f"{name}: Nsight Compute", head, lines, words=frozenset({"figure", head[-1]}))
+    said = ["ncu counts kernels, and neither copies nor fills."]
+    return Table(f"{name}: Nsight Compute", head, lines, said, frozenset({"figure", head[-1]}))
 
 
 def _kernels(name: str, rows: Sequence[Row]) -> Table:
     lines = [
         [
             str(row["contestant"]),
-            _shortened(str(row["kernel"])),
+            _shortened(profile_files.short_name(str(row["kernel"]))),
             number(row["count"]),
             number(row["time_us"], 1),
         ]

@@ -195,18 +195,7 @@ def _remarks(text: str, rows: list[Row]) -> list[str]:
         f"memory of one SM, {number(rows[0].get('fast_elements'))} elements."
     )
     if any(row.get("source") == NCU for row in rows):
-        said.append(
-            "ncu empties the caches before each kernel, so that what one operator has left in the "
-            "L2 for the next is read from HBM again. Bytes that are still in the L2 when a kernel "
-            "ends are not written yet, and do not count."
-        )
-        if workload.band != (None, None):
-            copied = 2 * workload.batch * workload.heads * workload.seqlen_q * workload.seqlen_k
-            copied *= DTYPES[workload.dtype]
-            said.append(
-                "ncu counts kernels. The operators' masked_fill begins with a copy of the scores, "
-                f"which is none: it moves {_megabytes(copied)} MB more, which the model counts."
-            )
+        said += _about_ncu(workload)
     own = next((row for row in rows if row["contestant"] == "tunefa"), {})
     if "block_m" in own:
         said.append(
@@ -222,6 +211,23 @@ def _remarks(text: str, rows: list[Row]) -> list[str]:
     for row in rows:
         if why := row.get("why_model"):
             said.append(f"{row['contestant']} is modelled: {why}.")
+    return said
+
+
+def _about_ncu(workload: Workload) -> list[str]:
+    """Sentences about the bytes that ncu counts."""
+    said = [
+        "ncu empties the caches before each kernel, so that what one operator has left in the L2 "
+        "for the next is read from HBM again. Bytes that are still in the L2 when a kernel ends "
+        "are not written yet, and do not count."
+    ]
+    if workload.band != (None, None):
+        pairs = workload.batch * workload.heads * workload.seqlen_q * workload.seqlen_k
+        said.append(
+            "ncu counts kernels. The operators' masked_fill begins with a copy of the scores, "
+            f"which is none: it moves {_megabytes(2 * pairs * DTYPES[workload.dtype])} MB more, "
+            "which the model counts."
+        )
     return said
 
 
