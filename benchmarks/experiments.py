@@ -6,10 +6,11 @@ python -m benchmarks.experiments      # the page, from what is there
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+from tunefa.experiments import compare, comparison, figure
 from tunefa.experiments import experiment as experiments
-from tunefa.experiments import figure
 from tunefa.experiments.document import Document
 from tunefa.store import results
 
@@ -31,6 +32,9 @@ def page(documents: dict[str, Document]) -> str:
     """The page, in Markdown, from documents by the names of their experiments."""
     parts = [_INTRODUCTION]
     for name, document in documents.items():
+        if name == compare.NAME:
+            parts += _compared(document)
+            continue
         experiment = experiments.load(name)
         parts.append(f"## {name}: {experiment.question}\n")
         parts.append(f"`tunefa bench {name}`, {document.origin}.\n")
@@ -43,14 +47,29 @@ def page(documents: dict[str, Document]) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def _compared(document: Document) -> list[str]:
+    """The section of `tunefa bench compare`."""
+    parts = [
+        "## compare: tunefa and its peers, on the same tensors\n",
+        f"`tunefa bench compare`, {document.origin}.\n",
+        f"![The speeds of tunefa and its peers]({FOLDER.name}/{compare.NAME}.png)\n",
+    ]
+    for table in comparison.tables(document):
+        parts += [f"**{table.title}**\n", table.markdown()]
+    return [*parts, *(f"{line}\n" for line in comparison.summary(document))]
+
+
 def main() -> None:
     """Reads the results, and writes their plots and the page."""
     documents = {}
-    for name in experiments.names():
+    for name in sorted([compare.NAME, *experiments.names()]):
         path = FOLDER / f"{name}.json"
         if path.exists():
-            documents[name] = Document.load(path)
-            plot = experiments.load(name).plot(documents[name])
+            document = documents[name] = Document.load(path)
+            if name == compare.NAME:
+                plot = partial(comparison.draw, document)
+            else:
+                plot = experiments.load(name).plot(document)
             figure.save_png(plot, path.with_suffix(".png"))
     results.write_text(PAGE, page(documents))
 

@@ -52,8 +52,8 @@ def test_pytorchs_peers_compute_what_tunefa_does(text: str) -> None:
 
 
 def test_flex_attention_is_autotuned_checked_and_captured() -> None:
-    """One shape only, as Inductor compiles dozens of configs: 30 to 40 s on an H200's host. Without
-    autotuning, test_peers_gpu.py judges what it computes for every mask."""
+    """One shape only, as Inductor compiles several configs and times them. Without autotuning,
+    test_peers_gpu.py judges what it computes for every mask."""
     found = held(Workload.parse("b1_h4_kv2_q256_d64_causal"), "flex", "operators")
     assert found.scores.keys() == {"tunefa", "flex", "operators"}, found.left_out
     assert found.scores["flex"].captured

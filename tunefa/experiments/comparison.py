@@ -27,6 +27,7 @@ _NOTES = (
 )
 
 
+_LEAST_S = 0.5
 _LABEL = 24
 """The most characters of a name in the plot: tunefa's own names have fewer."""
 
@@ -181,7 +182,7 @@ def _remarks(contest: Contest, row: Row) -> list[str]:
             f"ceilings of this run: matmul {number(ceilings['matmul_tflops'], 1)} TFLOP/s "
             f"({ceilings.get('dtype')}), copy {number(ceilings['copy_gb_per_s'])} GB/s"
         )
-    if state := _state(contest.device):
+    if state := _state(contest):
         said.append(state)
     if any(contest.mode == "graph" and not score.captured for score in contest.scores.values()):
         said.append("* not captured in a CUDA graph: the longer of the device's and host's times")
@@ -201,10 +202,17 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _state(device: Mapping[str, Any]) -> str | None:
-    """The clocks and the power meanwhile, and what disturbed them; None where nothing was read."""
+def _state(contest: Contest) -> str | None:
+    """The clocks and the power meanwhile, and what disturbed them; None where nothing was read.
+
+    NVML's power is the mean of the last second (NVML API reference, nvmlDeviceGetPowerUsage), so
+    its highest reading is said, and none where the calls took less than half a second.
+    """
+    device = contest.device
     if not device.get("watched"):
         return None
-    mhz, watts = ("–".join(map(str, dict.fromkeys(device[key]))) for key in ("sm_mhz", "power_w"))
+    took_s = sum(sum(score.samples_us) for score in contest.scores.values()) / 1e6
+    mhz = "–".join(map(str, dict.fromkeys(device["sm_mhz"])))
+    watts = f", up to {device['power_w'][1]} W" if took_s >= _LEAST_S else ""
     disturbed = f"; disturbed: {device['disturbance']}" if device.get("disturbance") else ""
-    return f"device meanwhile: {mhz} MHz, {watts} W{disturbed}"
+    return f"device meanwhile: {mhz} MHz{watts}{disturbed}"

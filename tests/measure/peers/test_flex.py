@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tunefa.measure import check, peers
 from tunefa.measure.peer import Unserved
+from tunefa.measure.peers import flex
 from tunefa.measure.verdict import Truth
 from tunefa.spec.workload import Workload
 
@@ -29,6 +31,12 @@ def test_flex_computes_the_workload(text: str) -> None:
     tensors = check.tensors(workload, "cpu", seed=0)[:3]
     out = peers.load("flex").make(workload, tensors)()
     assert Truth.of(workload, tensors).verdict(out).why_wrong is None
+
+
+def test_inductor_knows_the_options() -> None:
+    options = flex.autotuned()
+    assert options["max_autotune"] is True and options["autotune_num_choices_displayed"] == 0
+    torch.compile(lambda x: x + 1, options=options)  # raises for unknown ones
 
 
 @pytest.mark.parametrize("text", ["q64_varlen", "q64_e4m3"])

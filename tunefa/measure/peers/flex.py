@@ -23,12 +23,23 @@ def flex(workload: Workload, tensors: Tensors) -> Call:
     if q.is_cuda:
         # Dynamo compiles a function for at most eight shapes, and then runs it uncompiled.
         torch.compiler.reset()
-        mode = "max-autotune-no-cudagraphs"
-        computed = torch.compile(flex_attention, dynamic=False, mode=mode)
+        computed = torch.compile(flex_attention, dynamic=False, options=autotuned())
     seen, lengths = visible(workload), (workload.seqlen_q, workload.seqlen_k)
     mask = seen and create_block_mask(seen, None, None, *lengths, device=q.device)
     modified, grouped = capped(workload), workload.group > 1
     return lambda: computed(q, k, v, modified, mask, enable_gqa=grouped)
+
+
+def autotuned() -> dict[str, Any]:
+    """Returns Inductor's options of the mode max-autotune-no-cudagraphs, without the table of all
+    tried configs, which it prints for each workload otherwise."""
+    import torch._inductor as inductor
+
+    modes: Any = inductor.list_mode_options()
+    known: Any = inductor.list_options()  # releases differ
+    quiet = {"autotune_num_choices_displayed": 0, "max_autotune_report_choices_stats": False}
+    kept = {name: value for name, value in quiet.items() if name in known}
+    return {**modes["max-autotune-no-cudagraphs"], **kept}
 
 
 def visible(workload: Workload) -> Callable[..., Any] | None:
