@@ -3,14 +3,14 @@
     python -m benchmarks.predicted predict --device h200 --out predicted.jsonl
     python -m benchmarks.predicted predict --device h100 --learned-without h100 --models FOLDER ...
     python -m benchmarks.predicted measure predicted.jsonl --seconds 300 --out measured.jsonl
-    python -m benchmarks.predicted table measured.jsonl [FILE ...]
+    python -m benchmarks.predicted table [FILE ...]
 
 `predict` needs no GPU. For each workload it runs a predicted search with all kernels, as a user
 does, and adds each kernel's default and the runtime's choice. Records of the very workload are left
 out. `measure` needs the GPU that was predicted for. For each workload it runs a measured search
 that knows the shipped records only. Then the search's winner and all that was predicted race: on
 the same tensors, in interleaved rounds, with a cold L2 cache. `table` writes what was measured into
-docs/model.md.
+docs/model.md; without a file, what is kept in benchmarks/predicted/measured/.
 
 Each workload is written when it is done. If a run is interrupted, start it again: it continues.
 """
@@ -39,6 +39,8 @@ from tunefa.spec.workload import Workload
 if TYPE_CHECKING:  # numpy comes with it, which must not be imported before `main` sets its threads
     from benchmarks.predicted.measure import Session
 
+KEPT = Path(__file__).resolve().parent / "measured"
+"""The measurements of which docs/model.md has tables, compressed with xz."""
 WARM_UP_S = 60.0
 """The time limit to start all processes and to compile all that was predicted."""
 
@@ -74,7 +76,9 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     _shared(step, Budget(trials=100), max(1, (os.cpu_count() or 1) - 2))
     step.set_defaults(run=measure)
     step = steps.add_parser("table", help="write the tables into docs/model.md")
-    step.add_argument("files", nargs="+", type=Path, help="what `measure` has written")
+    step.add_argument(
+        "files", nargs="*", type=Path, help="what `measure` has written; default: what is kept"
+    )
     step.set_defaults(run=table)
     return parser.parse_args(arguments)
 
@@ -156,7 +160,8 @@ def table(made: argparse.Namespace) -> None:
     """Writes the tables into docs/model.md, and prints them."""
     from benchmarks.predicted.table import write
 
-    print(write([row for file in made.files for row in rows.measurements(file)]), end="")
+    files = made.files or sorted(KEPT.glob("*.jsonl.xz"))
+    print(write([row for file in files for row in rows.measurements(file)]), end="")
 
 
 def _written(

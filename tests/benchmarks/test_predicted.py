@@ -241,6 +241,16 @@ def test_the_table(tmp_path: Path) -> None:
     assert "b1 h8/2 s2048 d64 causal: predicted left out (wrong: because)." in both
 
 
+def test_the_page_has_the_tables_of_what_is_kept(tmp_path: Path) -> None:
+    kept = [row for file in sorted(steps.KEPT.glob("*.xz")) for row in rows.measurements(file)]
+    copy = tmp_path / "model.md"
+    copy.write_text(table.PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    table.write(kept, copy)
+    assert copy.read_text(encoding="utf-8") == table.PAGE.read_text(encoding="utf-8"), (
+        "run python -m benchmarks.predicted table"
+    )
+
+
 def test_the_page_has_the_marks() -> None:
     page = table.PAGE.read_text(encoding="utf-8")
     assert page.index("<!-- predicted -->") < page.index("<!-- end of predicted -->")
