@@ -21,7 +21,9 @@ MOST_HBM = 1 / 3
 In landscapes of causal workloads, L2 sections of 32 MiB instead of 8 lost 0 to 3 % beside what
 they gained in balance where the share was at most 0.3 (20 landscapes of an H200 and an H100), and 5
 to 9 % where it was 0.6 (4). b8 h32 s512 d96 has 0.4 on an H200 and 0.6 on an H100: it was 1.5 % and
-11.9 % slower with 32 MiB than with 8."""
+11.9 % slower with 32 MiB than with 8. With the default on an H100, 32 MiB took 91 % of the time of
+8 at b1 h32 s2048 d192 (share 0.31), 100 % at b4 h16 s1024 d192 (0.53) and 108 % at b8 h32 s512 d96
+(0.61)."""
 
 
 def specialized(case: Case, config: Config) -> dict[str, Any]:
