@@ -1,13 +1,16 @@
 """Writes docs/experiments.md from the results in docs/experiments/, and their plots.
 
 make bench OUT=docs/experiments       # runs all experiments; modelled where there is no GPU
+tunefa bench compare -w ... --out docs/experiments/compare.json       # on a GPU
 python -m benchmarks.experiments      # the page, from what is there
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tunefa.experiments import compare, comparison, figure
 from tunefa.experiments import experiment as experiments
@@ -66,6 +69,7 @@ def main() -> None:
         path = FOLDER / f"{name}.json"
         if path.exists():
             document = documents[name] = Document.load(path)
+            plot: Callable[[Any], None]
             if name == compare.NAME:
                 plot = partial(comparison.draw, document)
             else:
