@@ -31,7 +31,7 @@ DECLARATIONS = {
     "store/__init__": "a docstring",
 }
 """Modules without behaviour of their own, and what they are instead."""
-APART = ("attacks", "benchmarks", "contracts", "fixtures", "gpu", "kernels", "support")
+APART = ("attacks", "benchmarks", "contracts", "examples", "fixtures", "gpu", "kernels", "support")
 """Folders of tests/ that mirror nothing in tunefa/."""
 OF_THE_TREE = {
     "docs",

@@ -16,7 +16,7 @@ from tests.support.gpu_kernels import seen_target
 from tests.support.gpu_tensors import inputs
 from tunefa.compile.contract import Compiled, LaunchSpec
 from tunefa.compile.languages import triton as language
-from tunefa.compile.launch import triton_abi
+from tunefa.compile.launch import triton_abi, triton_launch
 from tunefa.compile.launch.prepared import MAX_MAPS, PreparedLaunch
 from tunefa.measure import check, reference
 from tunefa.measure.attention_inputs import AttentionInputs
@@ -70,7 +70,7 @@ def test_gives_what_triton_s_launcher_gives(use_tma: int, dtype: str) -> None:
                 prepared(*others)
             else:
                 grid, arguments = spec.arguments(others)
-                binary.binary[grid](*map(language.for_triton, arguments))
+                binary.binary[grid](*map(triton_launch.for_triton, arguments))
             results.append([output.clone() for output in others[3:]])
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
         assert not results[0][0].isnan().any()
@@ -82,7 +82,7 @@ def test_what_needs_triton_s_launcher_goes_through_it(monkeypatch: pytest.Monkey
     language.prepare(spec, binary, made)(*right)
     monkeypatch.setattr(triton_abi, "parameters", lambda *arguments: None)
     other = language.prepare(spec, binary, made)
-    assert isinstance(other, language.TritonLaunch)
+    assert isinstance(other, triton_launch.TritonLaunch)
     q, k, v, out, lse = made
     q, k, v, out = (x.transpose(1, 2) for x in (q, k, v, out))  # other views of the same
     other(q, k, v, out, lse)

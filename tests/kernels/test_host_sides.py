@@ -158,17 +158,3 @@ def test_a_descriptor_s_type_gets_the_widest_swizzle() -> None:
     assert made.startswith("tensordesc<bf16[1, 1, 64, 64],NVMMASharedLayout(swizzle_byte_width=128")
     assert "swizzle_byte_width=32" in gluon._with_layout("tensordesc<fp8e4nv[1, 64, 32]>")
     assert gluon._with_layout(made) == made and gluon._with_layout("*bf16") == "*bf16"
-
-
-def test_triton_s_own_launcher_gets_its_own_descriptors() -> None:
-    import torch
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    triton, tensor = languages.load("triton"), torch.zeros(2, 4, 64, 64)
-    made = triton.for_triton({"map": tensor, "box": (1, 1, 16, 64)})
-    assert isinstance(made, TensorDescriptor) and made.base is tensor
-    assert (made.shape, made.strides) == ([2, 4, 64, 64], [16384, 4096, 64, 1])
-    assert made.block_shape == [1, 1, 16, 64]
-    view = {"map": tensor, "box": (16, 64), "shape": (512, 64), "strides": (64, 1)}
-    assert triton.for_triton(view).shape == [512, 64]
-    assert triton.for_triton(tensor) is tensor and triton.for_triton(3) == 3

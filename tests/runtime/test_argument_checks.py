@@ -23,7 +23,7 @@ from tunefa.runtime.argument_checks import (
     check_tensor,
     check_window_side,
 )
-from tunefa.spec.workload import MAX_HEAD_DIM
+from tunefa.spec.workload_parts import MAX_HEAD_DIM
 
 Q = torch.zeros(2, 8, 5, 64)
 KV = torch.zeros(2, 2, 7, 64)

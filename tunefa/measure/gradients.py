@@ -47,9 +47,9 @@ class Rounding:
     """The errors of a kernel's intermediate results, which are independent of each other."""
 
     relative: float
-    """That of an element of P or dS as an operand of a matrix product."""
+    """The error of an element of P or dS as an operand of a matrix product."""
     of_products: float
-    """That of an element of grad_out @ v^T, relative to the norms of its row and its column."""
+    """The error of an element of grad_out @ v^T, relative to the norms of its row and column."""
     least: float
     """The least absolute error of an element of P or dS: half of the smallest subnormal number."""
 

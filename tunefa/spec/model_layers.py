@@ -15,7 +15,8 @@ from typing import Any
 
 from tunefa.errors import TunefaError
 from tunefa.spec.model_keys import ModelKeys, shown
-from tunefa.spec.workload import MAX_HEAD_DIM, Workload
+from tunefa.spec.workload import Workload
+from tunefa.spec.workload_parts import MAX_HEAD_DIM
 
 _OF_MODELS = ("heads", "heads_kv", "head_dim", "head_dim_v", "window_left", "softcap")
 """The fields of `Workload` that a model determines; `--full` is for its shape without the mask."""

@@ -4,40 +4,24 @@ other ops, such as `tunefa.spec.matmul.Matmul`, are read by `Workload.parse` too
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.spec import dtype_names, matmul
 from tunefa.spec.matmul import Matmul
 from tunefa.spec.rounding import ceil_div
-from tunefa.spec.sizes import bad_size, parse_size, parts_of
-
-OPS = ("fwd", "bwd")
-"""Attention, and its gradients."""
-DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
-"""Bytes of one element of q, k and v. The output has the same dtype, except bf16 for e4m3."""
-ACCURACIES = ("standard", "fast")
-"""From the most exact on. `standard`: what rounding explains; `fast`: errors 8 times as large."""
-
-MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
-_SIZES = {
-    "b": "batch",
-    "h": "heads",
-    "kv": "heads_kv",
-    "q": "seqlen_q",
-    "k": "seqlen_k",
-    "d": "head_dim",
-    "dv": "head_dim_v",
-    "w": "window_left",
-    "a": "window_right",
-}
-_SIDES = ("window_left", "window_right")
-_MASKS = {"causal": True, "full": False}
-_FLAGS = ("softcap", "varlen", "deterministic")
-_PART = re.compile(r"([a-z]+)(-?[0-9].*)")
+from tunefa.spec.sizes import bad_size, parts_of
+from tunefa.spec.workload_parts import ACCURACIES as ACCURACIES
+from tunefa.spec.workload_parts import DTYPES as DTYPES
+from tunefa.spec.workload_parts import (
+    FLAGS,
+    MAX_HEAD_DIM,
+    MIN_HEAD_DIM,
+    OPS,
+    SIDES,
+    SIZES,
+    parse_part,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +70,9 @@ class Workload:
         for name, known in (("op", OPS), ("dtype", DTYPES), ("accuracy", ACCURACIES)):
             if getattr(self, name) not in known:
                 raise unknown(name, str(getattr(self, name)), known)
-        for name in _SIZES.values():
+        for name in SIZES.values():
             value = getattr(self, name)
-            optional, least = name in _SIDES and value is None, 0 if name == "window_left" else 1
+            optional, least = name in SIDES and value is None, 0 if name == "window_left" else 1
             if not optional and not (type(value) is int and value >= least):
                 raise bad_size(name, value, least)
         if self.heads % self.heads_kv:
@@ -118,7 +102,7 @@ class Workload:
                 "deterministic goes with the op bwd: forward kernels always give equal bits"
             )
         # A window hides no key if it reaches the last key from query 0, or key 0 from the last.
-        for name, enough in zip(_SIDES, (self.seqlen_k - 1, self.seqlen_q - 1), strict=True):
+        for name, enough in zip(SIDES, (self.seqlen_k - 1, self.seqlen_q - 1), strict=True):
             value = getattr(self, name)
             if value is not None and value >= enough:
                 object.__setattr__(self, name, None)  # the dataclass is frozen
@@ -155,7 +139,7 @@ class Workload:
         if Matmul.is_text(text):
             return cast(Workload, Matmul.parse(text))
         try:
-            parts = parts_of(text, _parse_part)
+            parts = parts_of(text, parse_part)
             return cls.of(**parts)
         except TunefaError as error:
             raise TunefaError(f"workload {text!r}: {error}") from None
@@ -163,7 +147,7 @@ class Workload:
     def __str__(self) -> str:
         """Returns the canonical text, such as `fwd_b4_h32_kv8_q4096_k4096_d128_bf16_causal`."""
         parts = [self.op]
-        parts += [f"{key}{getattr(self, _SIZES[key])}" for key in ("b", "h", "kv", "q", "k", "d")]
+        parts += [f"{key}{getattr(self, SIZES[key])}" for key in ("b", "h", "kv", "q", "k", "d")]
         if self.head_dim_v != self.head_dim:
             parts.append(f"dv{self.head_dim_v}")
         parts += [self.dtype, "causal" if self.causal else "full"]
@@ -171,7 +155,7 @@ class Workload:
             parts.append(f"w{self.window_left + 1}")
         if self.window_right is not None:
             parts.append(f"a{self.window_right}")
-        parts += [flag for flag in _FLAGS if getattr(self, flag)]
+        parts += [flag for flag in FLAGS if getattr(self, flag)]
         parts += [self.accuracy] if self.accuracy != ACCURACIES[0] else []
         return "_".join(parts)
 
@@ -290,29 +274,3 @@ class Workload:
         env = dict(self.__dict__)
         del env["op"]
         return env | {"group": self.group, "dtype_bytes": DTYPES[self.dtype]}
-
-
-def _parse_part(part: str) -> tuple[str, Any]:
-    """Returns the field that one part of a workload's text sets, and its value."""
-    if part in OPS:
-        return "op", part
-    if (dtype := dtype_names.canonical(part)) in DTYPES:
-        return "dtype", dtype
-    if part in _MASKS:
-        return "causal", _MASKS[part]
-    if part in _FLAGS:
-        return part, True
-    if part in ACCURACIES:
-        return "accuracy", part
-    match = _PART.fullmatch(part)
-    if match and match[1] in _SIZES:
-        name = _SIZES[match[1]]
-        size = parse_size(match[2], _shown(name))
-        return name, size - 1 if name == "window_left" else size
-    sizes = (f"{key}<{_shown(name)}>" for key, name in _SIZES.items())
-    raise unknown("part", part, [*OPS, *sizes, *DTYPES, *_MASKS, *_FLAGS, *ACCURACIES, matmul.OP])
-
-
-def _shown(name: str) -> str:
-    """Returns the name of a size in messages. In text, a window includes the diagonal."""
-    return "window" if name == "window_left" else name

@@ -23,9 +23,9 @@ If another kernel must run first in each call, the file also defines
   the call's own tensors in `tensors`;
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
 
-If yet another kernel must run last, it also defines `postprocess` and `postprocess_arguments`,
-which are like those of the preprocess kernel. A kernel whose outputs are sums in no fixed order
-defines `unordered(workload, config)`, which returns their names, such as ("dq",).
+If another one must run last, it also defines `postprocess` and `postprocess_arguments`, which are
+like those of the preprocess kernel. Where outputs are sums in no fixed order, `unordered(workload,
+config)` returns their names, such as ("dq",).
 
 Only `function` imports Triton, when it is called: a binary can be launched without a compiler.
 
@@ -150,7 +150,7 @@ def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> 
 
 def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
     """Prepares a launch of one binary with the arguments that its host side makes."""
-    from tunefa.compile.launch import driver, triton_abi
+    from tunefa.compile.launch import driver, triton_abi, triton_launch
     from tunefa.compile.launch.prepared import PreparedLaunch
 
     grid, arguments = host_side(tensors)
@@ -162,38 +162,9 @@ def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
     made = triton_abi.parameters(binary, arguments, tensors)
     if entry is None or made is None:
         views = [(tensor.shape, tensor.stride()) for tensor in tensors]
-        return TritonLaunch(binary, host_side, views)
+        return triton_launch.TritonLaunch(binary, host_side, views)
     parameters, tables = made
     return PreparedLaunch(driver.load(), entry, len(tensors), parameters, tables)
-
-
-class TritonLaunch:
-    """A launch by Triton's own launcher, for kernels that `PreparedLaunch` cannot launch.
-
-    It takes 40 to 100 us of host time.
-    """
-
-    device_bytes = 0
-
-    def __init__(self, binary: Any, host_side: Any, views: Sequence[Any]) -> None:
-        self._binary, self._host_side, self._views = binary, host_side, views
-
-    def __call__(self, *tensors: Tensor) -> None:
-        """Starts the kernel; see `tunefa.compile.contract.Launch`."""
-        each = zip(tensors, self._views, strict=True)
-        grid, arguments = self._host_side([tensor.as_strided(*view) for tensor, view in each])
-        self._binary[grid](*map(for_triton, arguments))
-
-
-def for_triton(argument: Any) -> Any:
-    """Converts an argument for Triton's launcher and interpreter."""
-    if not isinstance(argument, dict):
-        return argument
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    tensor, box = argument["map"], argument["box"]
-    shape, strides = argument.get("shape", tensor.shape), argument.get("strides", tensor.stride())
-    return TensorDescriptor(tensor, list(shape), list(strides), list(box))
 
 
 def interpret(spec: LaunchSpec, tensors: Any) -> None:
@@ -202,25 +173,14 @@ def interpret(spec: LaunchSpec, tensors: Any) -> None:
     The process must have TRITON_INTERPRET=1 when it imports the kernel. Raises RuntimeError if the
     kernel fails.
     """
-    main, *others = variants(spec.case, spec.config, spec.case.kernel.module.is_aligned(tensors))
-    steps = [(main, spec.arguments)]
-    if others:
-        tensors = [*tensors, *_new_scratch(spec, tensors)]
-        steps.insert(0, (others[0], spec.preprocess_arguments))
-    if len(others) > 1:
-        steps.append((others[1], spec.postprocess_arguments))
+    from tunefa.compile.launch.interpreted import steps
+    from tunefa.compile.launch.triton_launch import for_triton
+
     try:
-        for variant, host_side in steps:
-            grid, arguments = host_side(tensors)
+        for variant, grid, arguments in steps(spec, tensors):
             _function(variant)[grid](*map(for_triton, arguments))
     except installed().runtime.errors.InterpreterError as error:
         raise RuntimeError(f"the interpreter says {error}") from error
-
-
-def _new_scratch(spec: LaunchSpec, tensors: Any) -> Any:
-    from tunefa.compile.launch.prepared import new_scratch
-
-    return new_scratch(spec.scratch(tensors), tensors[0])
 
 
 def why_no_interpreter() -> str | None:
