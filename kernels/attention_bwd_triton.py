@@ -56,8 +56,8 @@ _PADDING = 128
 of query rows divide."""
 _ROWS = 32
 """Rows that a program of the preprocess kernel reads at once."""
-_NO_WINDOW = 2**30
-"""More keys than there are."""
+_MOST_ROWS = 2**30
+"""More query rows or keys than there are."""
 _PLACED = ("q", "k", "v", "do", "dq", "dk", "dv")
 """The tensors whose strides the kernel takes."""
 
@@ -249,13 +249,13 @@ def arguments(tensors, spec):
     blocks = [q, k, v, dout]
     if config["USE_TMA"]:
         sizes = _blocks(workload, config)
-        blocks = [{"map": each, "box": (1, 1, *size)} for each, size in zip(blocks, sizes, strict=True)]
+        blocks = [_map(*each, workload) for each in zip(blocks, sizes, strict=True)]
     heads, heads_kv = _heads(workload)
     query_tiles = _tiles(tensors, workload, 0, config["BLOCK_M2"])
     key_tiles = _tiles(tensors, workload, 1, config["BLOCK_N1"])
     strides = [step for tensor in (q, k, v, dout, dq, dk, dv) for step in _strides(tensor, workload)]
     bounds, cu_seqlens = _bounds(tensors, workload)
-    window = [_NO_WINDOW if side is None else side for side in workload.band]
+    window = [_MOST_ROWS if side is None else side for side in workload.band]
     factors = [scale * LOG2_E, 0.0]
     if workload.softcap:
         factors = [spec.softcap * LOG2_E, 2 * LOG2_E * scale / spec.softcap]
@@ -265,6 +265,17 @@ def arguments(tensors, spec):
         workload.seqlen_q, workload.seqlen_k, bounds, delta.stride(0), *window, scale, *factors,
         *_constants(workload, config).values(),
     ]  # fmt: skip
+
+
+def _map(tensor, size, workload):
+    """A tensor as TMA copies it, by so many (rows, columns): dense or packed, (batch, heads, rows,
+    columns). Only blocks within a packed sequence are copied, so the number of rows may change."""
+    made = {"map": tensor, "box": (1, 1, *size)}
+    if workload.varlen:
+        _, heads, columns = tensor.shape
+        row, head, _ = tensor.stride()
+        made |= {"shape": (1, heads, _MOST_ROWS, columns), "strides": (_MOST_ROWS, head, row, 1)}
+    return made
 
 
 def _starts_at_16_bytes(tensor):

@@ -33,7 +33,8 @@ def attention_bwd(
     `num_heads` is batch * heads (packed: heads), `num_heads_kv` likewise; `query_tiles` and
     `key_tiles` are tiles of one head (packed: the most that all sequences together can have).
     CAUSAL: a query sees `window_right` keys after its diagonal; WINDOWED: `window_left` before it.
-    `q_blocks` and the like are TMA descriptors with USE_TMA, else unused.
+    `q_blocks` and the like are TMA descriptors with USE_TMA, else unused; those of packed tensors
+    have one batch.
     """
     q, k = (q_ptr, q_batch, q_head, q_row), (k_ptr, k_batch, k_head, k_row)
     v, do = (v_ptr, v_batch, v_head, v_row), (do_ptr, do_batch, do_head, do_row)
@@ -101,13 +102,15 @@ def _key_tile(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Writes dK and dV of one tile of keys, summed over the query heads of its group."""
+    # TMA fills rows beyond a dense tensor with zeros. Rows behind a packed sequence are the next's.
+    ZERO_FILLS: tl.constexpr = USE_TMA and not VARLEN
     q_begin, k_begin, stats_begin, seqlen_q, seqlen_k = sequence
     first = tile * BLOCK_N
     begin, clear, blurred, end = _visible_queries(
-        first, seqlen_q, seqlen_k, window, CAUSAL, WINDOWED, USE_TMA, BLOCK_M, BLOCK_N)  # fmt: skip
-    k_tile = _load_rows(_head(k, batch, head_kv, k_begin), k[3], first, seqlen_k, 0, 0,
+        first, seqlen_q, seqlen_k, window, CAUSAL, WINDOWED, ZERO_FILLS, BLOCK_M, BLOCK_N)  # fmt: skip
+    k_tile = _load_rows(_blocks(k, k, batch, head_kv, k_begin, False, VARLEN), first, seqlen_k,
                         HEAD_DIM, PAD_D, BLOCK_N, False, True)  # fmt: skip
-    v_tile = _load_rows(_head(v, batch, head_kv, k_begin), v[3], first, seqlen_k, 0, 0,
+    v_tile = _load_rows(_blocks(v, v, batch, head_kv, k_begin, False, VARLEN), first, seqlen_k,
                         HEAD_DIM_V, PAD_DV, BLOCK_N, False, True)  # fmt: skip
     # The first and the last query that see each key.
     keys = first + tl.arange(0, BLOCK_N) - (seqlen_k - seqlen_q)
@@ -117,27 +120,27 @@ def _key_tile(
     for member in range(GROUP):
         head = head_kv * GROUP + member
         lse_ptr, delta_ptr = _stats(stats, batch, head, heads, stats_begin, VARLEN)
-        q_source, do_source = q_blocks, do_blocks
-        if not USE_TMA:
-            q_source = _head(q, batch, head, q_begin)
-            do_source = _head(do, batch, head, q_begin)
+        q_head = _blocks(q, q_blocks, batch, head, q_begin, ZERO_FILLS, VARLEN)
+        do_head = _blocks(do, do_blocks, batch, head, q_begin, ZERO_FILLS, VARLEN)
         if CAUSAL or WINDOWED:
             dk_acc, dv_acc = _query_blocks(
-                dk_acc, dv_acc, k_tile, v_tile, q_source, q[3], do_source, do[3], lse_ptr,
-                delta_ptr, batch, head, begin, tl.minimum(clear, end), seqlen_q, sight, scales,
-                HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_M, True, CAUSAL, WINDOWED, SOFTCAP,
-                USE_TMA, PRECISION)  # fmt: skip
+                dk_acc, dv_acc, k_tile, v_tile, q_head, do_head, lse_ptr, delta_ptr,
+                begin, tl.minimum(clear, end), seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V,
+                PAD_D, PAD_DV, BLOCK_M, True, CAUSAL, WINDOWED, SOFTCAP, ZERO_FILLS,
+                PRECISION)  # fmt: skip
+        q_inner = _blocks(q, q_blocks, batch, head, q_begin, USE_TMA, VARLEN)
+        do_inner = _blocks(do, do_blocks, batch, head, q_begin, USE_TMA, VARLEN)
         dk_acc, dv_acc = _query_blocks(
-            dk_acc, dv_acc, k_tile, v_tile, q_source, q[3], do_source, do[3], lse_ptr,
-            delta_ptr, batch, head, clear, blurred, seqlen_q, sight, scales,
-            HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_M, False, CAUSAL, WINDOWED, SOFTCAP,
-            USE_TMA, PRECISION)  # fmt: skip
-        if WINDOWED or not USE_TMA:
+            dk_acc, dv_acc, k_tile, v_tile, q_inner, do_inner, lse_ptr, delta_ptr,
+            clear, blurred, seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V,
+            PAD_D, PAD_DV, BLOCK_M, False, CAUSAL, WINDOWED, SOFTCAP, USE_TMA,
+            PRECISION)  # fmt: skip
+        if WINDOWED or not ZERO_FILLS:
             dk_acc, dv_acc = _query_blocks(
-                dk_acc, dv_acc, k_tile, v_tile, q_source, q[3], do_source, do[3], lse_ptr,
-                delta_ptr, batch, head, tl.maximum(clear, blurred), end, seqlen_q, sight, scales,
-                HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_M, True, CAUSAL, WINDOWED, SOFTCAP,
-                USE_TMA, PRECISION)  # fmt: skip
+                dk_acc, dv_acc, k_tile, v_tile, q_head, do_head, lse_ptr, delta_ptr,
+                tl.maximum(clear, blurred), end, seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V,
+                PAD_D, PAD_DV, BLOCK_M, True, CAUSAL, WINDOWED, SOFTCAP, ZERO_FILLS,
+                PRECISION)  # fmt: skip
     _store_rows(_head(dk, batch, head_kv, k_begin), dk[3], first, seqlen_k, dk_acc * scales[0],
                 HEAD_DIM, PAD_D, BLOCK_N)  # fmt: skip
     _store_rows(_head(dv, batch, head_kv, k_begin), dv[3], first, seqlen_k, dv_acc,
@@ -147,16 +150,16 @@ def _key_tile(
 @triton.jit
 def _visible_queries(
     first, seqlen_q, seqlen_k, window,
-    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, USE_TMA: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, ZERO_FILLS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Returns (begin, clear, blurred, end): only queries [begin, end) see keys of the tile that
     begins at key `first`, and queries [clear, blurred) see all of them. `clear` may be above
-    `blurred`. TMA fills rows after the last query with zeros, which need no mask."""
+    `blurred`. Where rows after the last query are loaded as zeros, they need no mask."""
     last = tl.minimum(first + BLOCK_N, seqlen_k) - 1
     offset = seqlen_k - seqlen_q
     begin, clear, end = 0, 0, seqlen_q
-    blurred = seqlen_q if USE_TMA else seqlen_q // BLOCK_M * BLOCK_M
+    blurred = seqlen_q if ZERO_FILLS else seqlen_q // BLOCK_M * BLOCK_M
     if CAUSAL:
         begin = tl.maximum(first - offset - window[1], 0) // BLOCK_M * BLOCK_M
         clear = tl.cdiv(tl.maximum(last - offset - window[1], 0), BLOCK_M) * BLOCK_M
@@ -169,8 +172,7 @@ def _visible_queries(
 
 @triton.jit
 def _query_blocks(
-    dk, dv, k, v, q_source, q_row, do_source, do_row, lse_ptr, delta_ptr, batch, head,
-    begin, end, seqlen_q, sight, scales,
+    dk, dv, k, v, q_source, do_source, lse_ptr, delta_ptr, begin, end, seqlen_q, sight, scales,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     SOFTCAP: tl.constexpr, USE_TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -180,8 +182,7 @@ def _query_blocks(
     for start in tl.range(begin, end, BLOCK_M):
         start = tl.multiple_of(start, BLOCK_M)
         queries = start + tl.arange(0, BLOCK_M)
-        q = _load_rows(q_source, q_row, start, seqlen_q, batch, head,
-                       HEAD_DIM, PAD_D, BLOCK_M, USE_TMA, MASK)  # fmt: skip
+        q = _load_rows(q_source, start, seqlen_q, HEAD_DIM, PAD_D, BLOCK_M, USE_TMA, MASK)
         lse = tl.load(lse_ptr + queries)
         s = tl.dot(k, q.T, input_precision=PRECISION)
         p, slope = _probabilities(s, lse[None, :], scales, SOFTCAP)
@@ -189,8 +190,7 @@ def _query_blocks(
             p = tl.where(queries[None, :] >= sight[0][:, None], p, 0.0)
         if MASK and WINDOWED:
             p = tl.where(queries[None, :] <= sight[1][:, None], p, 0.0)
-        do = _load_rows(do_source, do_row, start, seqlen_q, batch, head,
-                        HEAD_DIM_V, PAD_DV, BLOCK_M, USE_TMA, MASK)  # fmt: skip
+        do = _load_rows(do_source, start, seqlen_q, HEAD_DIM_V, PAD_DV, BLOCK_M, USE_TMA, MASK)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
         delta = tl.load(delta_ptr + queries)
         dp = tl.dot(v, do.T, input_precision=PRECISION)
@@ -211,13 +211,15 @@ def _query_tile(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Writes dQ of one tile of query rows."""
+    ZERO_FILLS: tl.constexpr = USE_TMA and not VARLEN
+    head_kv = head // GROUP
     q_begin, k_begin, stats_begin, seqlen_q, seqlen_k = sequence
     first = tile * BLOCK_M
     begin, clear, blurred, end = _visible_keys(
         first, seqlen_q, seqlen_k, window, CAUSAL, WINDOWED, BLOCK_M, BLOCK_N)  # fmt: skip
-    q_tile = _load_rows(_head(q, batch, head, q_begin), q[3], first, seqlen_q, 0, 0,
+    q_tile = _load_rows(_blocks(q, q, batch, head, q_begin, False, VARLEN), first, seqlen_q,
                         HEAD_DIM, PAD_D, BLOCK_M, False, True)  # fmt: skip
-    do_tile = _load_rows(_head(do, batch, head, q_begin), do[3], first, seqlen_q, 0, 0,
+    do_tile = _load_rows(_blocks(do, do, batch, head, q_begin, False, VARLEN), first, seqlen_q,
                          HEAD_DIM_V, PAD_DV, BLOCK_M, False, True)  # fmt: skip
     lse_ptr, delta_ptr = _stats(stats, batch, head, heads, stats_begin, VARLEN)
     queries = first + tl.arange(0, BLOCK_M)
@@ -229,24 +231,24 @@ def _query_tile(
     if CAUSAL:
         last_key = tl.minimum(last_key, diagonal + window[1])
     sight = (diagonal - window[0], last_key)
-    k_source, v_source = k_blocks, v_blocks
-    if not USE_TMA:
-        k_source = _head(k, batch, head // GROUP, k_begin)
-        v_source = _head(v, batch, head // GROUP, k_begin)
+    k_head = _blocks(k, k_blocks, batch, head_kv, k_begin, ZERO_FILLS, VARLEN)
+    v_head = _blocks(v, v_blocks, batch, head_kv, k_begin, ZERO_FILLS, VARLEN)
+    k_inner = _blocks(k, k_blocks, batch, head_kv, k_begin, USE_TMA, VARLEN)
+    v_inner = _blocks(v, v_blocks, batch, head_kv, k_begin, USE_TMA, VARLEN)
     acc = tl.zeros([BLOCK_M, PAD_D], tl.float32)
     if WINDOWED:
         acc = _key_blocks(
-            acc, q_tile, do_tile, k_source, k[3], v_source, v[3], lse, delta, batch, head // GROUP,
-            begin, tl.minimum(clear, end), seqlen_k, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D,
-            PAD_DV, BLOCK_N, True, WINDOWED, SOFTCAP, USE_TMA, PRECISION)  # fmt: skip
+            acc, q_tile, do_tile, k_head, v_head, lse, delta, begin, tl.minimum(clear, end),
+            seqlen_k, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_N, True,
+            WINDOWED, SOFTCAP, ZERO_FILLS, PRECISION)  # fmt: skip
     acc = _key_blocks(
-        acc, q_tile, do_tile, k_source, k[3], v_source, v[3], lse, delta, batch, head // GROUP,
-        clear, blurred, seqlen_k, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D,
-        PAD_DV, BLOCK_N, False, WINDOWED, SOFTCAP, USE_TMA, PRECISION)  # fmt: skip
+        acc, q_tile, do_tile, k_inner, v_inner, lse, delta, clear, blurred,
+        seqlen_k, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_N, False,
+        WINDOWED, SOFTCAP, USE_TMA, PRECISION)  # fmt: skip
     acc = _key_blocks(
-        acc, q_tile, do_tile, k_source, k[3], v_source, v[3], lse, delta, batch, head // GROUP,
-        tl.maximum(clear, blurred), end, seqlen_k, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D,
-        PAD_DV, BLOCK_N, True, WINDOWED, SOFTCAP, USE_TMA, PRECISION)  # fmt: skip
+        acc, q_tile, do_tile, k_head, v_head, lse, delta, tl.maximum(clear, blurred), end,
+        seqlen_k, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_N, True,
+        WINDOWED, SOFTCAP, ZERO_FILLS, PRECISION)  # fmt: skip
     _store_rows(_head(dq, batch, head, q_begin), dq[3], first, seqlen_q, acc * scales[0],
                 HEAD_DIM, PAD_D, BLOCK_M)  # fmt: skip
 
@@ -274,8 +276,7 @@ def _visible_keys(
 
 @triton.jit
 def _key_blocks(
-    dq, q, do, k_source, k_row, v_source, v_row, lse, delta, batch, head_kv,
-    begin, end, seqlen_k, sight, scales,
+    dq, q, do, k_source, v_source, lse, delta, begin, end, seqlen_k, sight, scales,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     BLOCK_N: tl.constexpr, MASK: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
     USE_TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -283,8 +284,7 @@ def _key_blocks(
     """Adds to dQ what the keys [begin, end) contribute."""
     for start in tl.range(begin, end, BLOCK_N):
         start = tl.multiple_of(start, BLOCK_N)
-        k = _load_rows(k_source, k_row, start, seqlen_k, batch, head_kv,
-                       HEAD_DIM, PAD_D, BLOCK_N, USE_TMA, MASK)  # fmt: skip
+        k = _load_rows(k_source, start, seqlen_k, HEAD_DIM, PAD_D, BLOCK_N, USE_TMA, MASK)
         s = tl.dot(q, k.T, input_precision=PRECISION)
         p, slope = _probabilities(s, lse[:, None], scales, SOFTCAP)
         if MASK:
@@ -292,8 +292,7 @@ def _key_blocks(
             p = tl.where(keys[None, :] <= sight[1][:, None], p, 0.0)
             if WINDOWED:
                 p = tl.where(keys[None, :] >= sight[0][:, None], p, 0.0)
-        v = _load_rows(v_source, v_row, start, seqlen_k, batch, head_kv,
-                       HEAD_DIM_V, PAD_DV, BLOCK_N, USE_TMA, MASK)  # fmt: skip
+        v = _load_rows(v_source, start, seqlen_k, HEAD_DIM_V, PAD_DV, BLOCK_N, USE_TMA, MASK)
         dp = tl.dot(do, v.T, input_precision=PRECISION)
         ds = p * (dp - delta[:, None]) * slope
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
@@ -337,20 +336,31 @@ def _stats(stats, batch, head, heads, begin, VARLEN: tl.constexpr):
 
 
 @triton.jit
+def _blocks(
+    place, descriptor, batch, head, begin, USE_TMA: tl.constexpr, VARLEN: tl.constexpr
+):  # fmt: skip
+    """Returns what `_load_rows` loads one head of a sequence from, whose first row is `begin`."""
+    if USE_TMA:
+        source = (descriptor, 0 if VARLEN else batch, head, begin)
+    else:
+        source = (_head(place, batch, head, begin), place[3])
+    return source
+
+
+@triton.jit
 def _load_rows(
-    source, row_stride, start, seqlen, batch, head,
-    WIDTH: tl.constexpr, PAD: tl.constexpr, ROWS: tl.constexpr,
+    source, start, seqlen, WIDTH: tl.constexpr, PAD: tl.constexpr, ROWS: tl.constexpr,
     USE_TMA: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """Loads rows [start, start + ROWS) of one head: (ROWS, PAD), zero beyond WIDTH and beyond
-    seqlen. `source` is a TMA descriptor with USE_TMA, else a pointer to the head."""
+    """Loads rows [start, start + ROWS) of one head: (ROWS, PAD), zero beyond WIDTH and, with MASK,
+    beyond seqlen. `source` is what `_blocks` returns."""
     if USE_TMA:
-        block = source.load([batch, head, start, 0]).reshape([ROWS, PAD])  # zero-fills both edges
+        block = source[0].load([source[1], source[2], source[3] + start, 0]).reshape([ROWS, PAD])
     else:
         rows = tl.arange(0, ROWS)
         cols = tl.arange(0, PAD)
-        source += start.to(tl.int64) * row_stride
-        where = source + rows[:, None] * row_stride + cols[None, :]
+        first = source[0] + start.to(tl.int64) * source[1]
+        where = first + rows[:, None] * source[1] + cols[None, :]
         if MASK and PAD != WIDTH:
             real = (start + rows < seqlen)[:, None] & (cols < WIDTH)[None, :]
             block = tl.load(where, mask=real, other=0.0)
