@@ -119,7 +119,8 @@ def variant(workload, config, aligned=True):
         types = [f"tensordesc<{kind}[1, 1, {rows}, {columns}]>" for rows, columns in blocks]
     strides = [f"{name}_{axis}" for name in _PLACED for axis in ("batch", "head", "row")]
     sizes = ("heads", "num_heads", "num_heads_kv", "query_tiles", "key_tiles", "section_heads",
-             "seqlen_q", "seqlen_k", "bounds", "padded_rows", "window_left", "window_right")  # fmt: skip
+             "seqlen_q", "seqlen_k", "bounds", "padded_rows", "reach_left",
+             "reach_right")  # fmt: skip
     signature = {
         **{f"{name}_ptr": f"*{kind}" for name in _PLACED[:4]},
         **{f"{name}_blocks": type for name, type in zip(_PLACED[:4], types, strict=True)},
@@ -237,10 +238,10 @@ def arguments(tensors, spec):
     """The grid and the kernel's arguments, in the order of its signature.
 
     `tensors` = (q, k, v, out, lse, dout, dlse, dq, dk, dv, lse_log2, delta): q, dq (batch, heads,
-    seqlen_q, head_dim), out, dout (..., head_dim_v), k, dk (batch, heads_kv, seqlen_k, head_dim), v,
-    dv (..., head_dim_v), any strides with contiguous rows; lse and dlse (batch, heads, seqlen_q),
-    fp32. Packed: (rows, heads, head_dim | head_dim_v), lse and dlse (heads, rows), and behind dv
-    cu_seqlens_q and cu_seqlens_k, (batch + 1,), int32. The last two are what `scratch` asks for.
+    seqlen_q, head_dim), out, dout (..., head_dim_v), k, dk (batch, heads_kv, seqlen_k, head_dim),
+    v, dv (..., head_dim_v), any strides with contiguous rows; lse and dlse (batch, heads,
+    seqlen_q), fp32. Packed: (rows, heads, head_dim | head_dim_v), lse and dlse (heads, rows), and
+    behind dv cu_seqlens_q and cu_seqlens_k, (batch + 1,), int32. The last two are of `scratch`.
     `scale` multiplies q @ k^T and is positive, as is `softcap`, the bound of the scores where
     `workload.softcap`. A block of rows must be within 2^31 elements.
     """
@@ -253,16 +254,17 @@ def arguments(tensors, spec):
     heads, heads_kv = _heads(workload)
     query_tiles = _tiles(tensors, workload, 0, config["BLOCK_M2"])
     key_tiles = _tiles(tensors, workload, 1, config["BLOCK_N1"])
-    strides = [step for tensor in (q, k, v, dout, dq, dk, dv) for step in _strides(tensor, workload)]
+    placed = (q, k, v, dout, dq, dk, dv)
+    strides = [step for tensor in placed for step in _strides(tensor, workload)]
     bounds, cu_seqlens = _bounds(tensors, workload)
-    window = [_MOST_ROWS if side is None else side for side in workload.band]
+    reach = [_MOST_ROWS if side is None else side for side in workload.band]
     factors = [scale * LOG2_E, 0.0]
     if workload.softcap:
         factors = [spec.softcap * LOG2_E, 2 * LOG2_E * scale / spec.softcap]
     return (query_tiles * heads + key_tiles * heads_kv, 1, 1), [
         q, k, v, dout, *blocks, dq, dk, dv, lse_log2, delta, *cu_seqlens, *strides,
         workload.heads, heads, heads_kv, query_tiles, key_tiles, config["L2_SECTION_HEADS"],
-        workload.seqlen_q, workload.seqlen_k, bounds, delta.stride(0), *window, scale, *factors,
+        workload.seqlen_q, workload.seqlen_k, bounds, delta.stride(0), *reach, scale, *factors,
         *_constants(workload, config).values(),
     ]  # fmt: skip
 

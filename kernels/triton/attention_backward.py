@@ -8,7 +8,6 @@ stride of batches, of heads, of rows).
 
 import triton
 import triton.language as tl
-
 from tunefa.kernels.triton.packed_sequences import bounds_of_sequence, tile_of_sequence
 
 # -------------------------------------------------------------------------------------- the kernel
@@ -22,7 +21,7 @@ def attention_bwd(
     do_batch, do_head, do_row, dq_batch, dq_head, dq_row, dk_batch, dk_head, dk_row,
     dv_batch, dv_head, dv_row,
     heads, num_heads, num_heads_kv, query_tiles, key_tiles, section_heads, seqlen_q, seqlen_k,
-    bounds, padded_rows, window_left, window_right, scale, scale_log2, tanh_scale,
+    bounds, padded_rows, reach_left, reach_right, scale, scale_log2, tanh_scale,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
     VARLEN: tl.constexpr, PADDING: tl.constexpr, USE_TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -32,13 +31,13 @@ def attention_bwd(
 
     `num_heads` is batch * heads (packed: heads), `num_heads_kv` likewise; `query_tiles` and
     `key_tiles` are tiles of one head (packed: the most that all sequences together can have).
-    CAUSAL: a query sees `window_right` keys after its diagonal; WINDOWED: `window_left` before it.
+    CAUSAL: a query sees `reach_right` keys after its diagonal; WINDOWED: `reach_left` before it.
     `q_blocks` and the like are TMA descriptors with USE_TMA, else unused; those of packed tensors
     have one batch.
     """
     q, k = (q_ptr, q_batch, q_head, q_row), (k_ptr, k_batch, k_head, k_row)
     v, do = (v_ptr, v_batch, v_head, v_row), (do_ptr, do_batch, do_head, do_row)
-    scales, window = (scale, scale_log2, tanh_scale), (window_left, window_right)
+    scales, reach = (scale, scale_log2, tanh_scale), (reach_left, reach_right)
     stats = (lse_ptr, delta_ptr, padded_rows)
     program = tl.program_id(0)
     if program < key_tiles * num_heads_kv:
@@ -51,7 +50,7 @@ def attention_bwd(
         dk, dv = (dk_ptr, dk_batch, dk_head, dk_row), (dv_ptr, dv_batch, dv_head, dv_row)
         _key_tile(
             tile, batch, head_kv, heads, sequence, q, k, v, do, q_blocks, do_blocks, dk, dv,
-            stats, window, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, GROUP, CAUSAL, WINDOWED,
+            stats, reach, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, GROUP, CAUSAL, WINDOWED,
             SOFTCAP, VARLEN, USE_TMA, PRECISION, BLOCK_M1, BLOCK_N1)  # fmt: skip
     else:
         program -= key_tiles * num_heads_kv
@@ -65,7 +64,7 @@ def attention_bwd(
             sequence = _sequence(cu_seqlens_q_ptr, cu_seqlens_k_ptr, batch, bounds, PADDING)
         _query_tile(
             tile, batch, head, heads, sequence, q, k, v, do, k_blocks, v_blocks,
-            (dq_ptr, dq_batch, dq_head, dq_row), stats, window, scales, HEAD_DIM, HEAD_DIM_V,
+            (dq_ptr, dq_batch, dq_head, dq_row), stats, reach, scales, HEAD_DIM, HEAD_DIM_V,
             PAD_D, PAD_DV, GROUP, CAUSAL, WINDOWED, SOFTCAP, VARLEN, USE_TMA, PRECISION,
             BLOCK_M2, BLOCK_N2)  # fmt: skip
 
@@ -89,13 +88,13 @@ def _sequence(cu_seqlens_q_ptr, cu_seqlens_k_ptr, batch, bounds, PADDING: tl.con
     return q_begin, k_begin, q_begin + batch * PADDING, seqlen_q, seqlen_k
 
 
-# ----------------------------------------------------------------------- dK and dV of a tile of keys
+# ---------------------------------------------------------------------- dK and dV of a tile of keys
 
 
 @triton.jit
 def _key_tile(
     tile, batch, head_kv, heads, sequence, q, k, v, do, q_blocks, do_blocks, dk, dv,
-    stats, window, scales,
+    stats, reach, scales,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
     VARLEN: tl.constexpr, USE_TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -107,40 +106,37 @@ def _key_tile(
     q_begin, k_begin, stats_begin, seqlen_q, seqlen_k = sequence
     first = tile * BLOCK_N
     begin, clear, blurred, end = _visible_queries(
-        first, seqlen_q, seqlen_k, window, CAUSAL, WINDOWED, ZERO_FILLS, BLOCK_M, BLOCK_N)  # fmt: skip
-    k_tile = _load_rows(_blocks(k, k, batch, head_kv, k_begin, False, VARLEN), first, seqlen_k,
-                        HEAD_DIM, PAD_D, BLOCK_N, False, True)  # fmt: skip
-    v_tile = _load_rows(_blocks(v, v, batch, head_kv, k_begin, False, VARLEN), first, seqlen_k,
-                        HEAD_DIM_V, PAD_DV, BLOCK_N, False, True)  # fmt: skip
+        first, seqlen_q, seqlen_k, reach, CAUSAL, WINDOWED, ZERO_FILLS,
+        BLOCK_M, BLOCK_N)  # fmt: skip
+    k_all = _blocks(k, k, batch, head_kv, k_begin, False, VARLEN)
+    v_all = _blocks(v, v, batch, head_kv, k_begin, False, VARLEN)
+    kv = (_load_rows(k_all, first, seqlen_k, HEAD_DIM, PAD_D, BLOCK_N, False, True),
+          _load_rows(v_all, first, seqlen_k, HEAD_DIM_V, PAD_DV, BLOCK_N, False, True))  # fmt: skip
     # The first and the last query that see each key.
     keys = first + tl.arange(0, BLOCK_N) - (seqlen_k - seqlen_q)
-    sight = (keys - window[1], keys + window[0])
-    dk_acc = tl.zeros([BLOCK_N, PAD_D], tl.float32)
-    dv_acc = tl.zeros([BLOCK_N, PAD_DV], tl.float32)
+    sight = (keys - reach[1], keys + reach[0])
+    dk_acc, dv_acc = tl.zeros([BLOCK_N, PAD_D], tl.float32), tl.zeros([BLOCK_N, PAD_DV], tl.float32)
     for member in range(GROUP):
         head = head_kv * GROUP + member
-        lse_ptr, delta_ptr = _stats(stats, batch, head, heads, stats_begin, VARLEN)
+        rows = _stats(stats, batch, head, heads, stats_begin, VARLEN)
         q_head = _blocks(q, q_blocks, batch, head, q_begin, ZERO_FILLS, VARLEN)
         do_head = _blocks(do, do_blocks, batch, head, q_begin, ZERO_FILLS, VARLEN)
         if CAUSAL or WINDOWED:
             dk_acc, dv_acc = _query_blocks(
-                dk_acc, dv_acc, k_tile, v_tile, q_head, do_head, lse_ptr, delta_ptr,
-                begin, tl.minimum(clear, end), seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V,
-                PAD_D, PAD_DV, BLOCK_M, True, CAUSAL, WINDOWED, SOFTCAP, ZERO_FILLS,
-                PRECISION)  # fmt: skip
+                dk_acc, dv_acc, kv, q_head, do_head, rows, begin, tl.minimum(clear, end),
+                seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_M, True, CAUSAL,
+                WINDOWED, SOFTCAP, ZERO_FILLS, PRECISION)  # fmt: skip
         q_inner = _blocks(q, q_blocks, batch, head, q_begin, USE_TMA, VARLEN)
         do_inner = _blocks(do, do_blocks, batch, head, q_begin, USE_TMA, VARLEN)
         dk_acc, dv_acc = _query_blocks(
-            dk_acc, dv_acc, k_tile, v_tile, q_inner, do_inner, lse_ptr, delta_ptr,
-            clear, blurred, seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V,
-            PAD_D, PAD_DV, BLOCK_M, False, CAUSAL, WINDOWED, SOFTCAP, USE_TMA,
-            PRECISION)  # fmt: skip
+            dk_acc, dv_acc, kv, q_inner, do_inner, rows, clear, blurred,
+            seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_M, False, CAUSAL,
+            WINDOWED, SOFTCAP, USE_TMA, PRECISION)  # fmt: skip
         if WINDOWED or not ZERO_FILLS:
             dk_acc, dv_acc = _query_blocks(
-                dk_acc, dv_acc, k_tile, v_tile, q_head, do_head, lse_ptr, delta_ptr,
-                tl.maximum(clear, blurred), end, seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V,
-                PAD_D, PAD_DV, BLOCK_M, True, CAUSAL, WINDOWED, SOFTCAP, ZERO_FILLS,
-                PRECISION)  # fmt: skip
+                dk_acc, dv_acc, kv, q_head, do_head, rows, tl.maximum(clear, blurred), end,
+                seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_M, True, CAUSAL,
+                WINDOWED, SOFTCAP, ZERO_FILLS, PRECISION)  # fmt: skip
     _store_rows(_head(dk, batch, head_kv, k_begin), dk[3], first, seqlen_k, dk_acc * scales[0],
                 HEAD_DIM, PAD_D, BLOCK_N)  # fmt: skip
     _store_rows(_head(dv, batch, head_kv, k_begin), dv[3], first, seqlen_k, dv_acc,
@@ -149,7 +145,7 @@ def _key_tile(
 
 @triton.jit
 def _visible_queries(
-    first, seqlen_q, seqlen_k, window,
+    first, seqlen_q, seqlen_k, reach,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, ZERO_FILLS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -161,18 +157,18 @@ def _visible_queries(
     begin, clear, end = 0, 0, seqlen_q
     blurred = seqlen_q if ZERO_FILLS else seqlen_q // BLOCK_M * BLOCK_M
     if CAUSAL:
-        begin = tl.maximum(first - offset - window[1], 0) // BLOCK_M * BLOCK_M
-        clear = tl.cdiv(tl.maximum(last - offset - window[1], 0), BLOCK_M) * BLOCK_M
+        begin = tl.maximum(first - offset - reach[1], 0) // BLOCK_M * BLOCK_M
+        clear = tl.cdiv(tl.maximum(last - offset - reach[1], 0), BLOCK_M) * BLOCK_M
     if WINDOWED:
-        end = tl.minimum(last - offset + window[0] + 1, seqlen_q)
-        left_clear = tl.maximum(first - offset + window[0] + 1, 0) // BLOCK_M * BLOCK_M
+        end = tl.minimum(last - offset + reach[0] + 1, seqlen_q)
+        left_clear = tl.maximum(first - offset + reach[0] + 1, 0) // BLOCK_M * BLOCK_M
         blurred = tl.minimum(blurred, left_clear)
     return begin, clear, blurred, end
 
 
 @triton.jit
 def _query_blocks(
-    dk, dv, k, v, q_source, do_source, lse_ptr, delta_ptr, begin, end, seqlen_q, sight, scales,
+    dk, dv, kv, q_source, do_source, stats, begin, end, seqlen_q, sight, scales,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     BLOCK_M: tl.constexpr, MASK: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr,
     SOFTCAP: tl.constexpr, USE_TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -183,8 +179,8 @@ def _query_blocks(
         start = tl.multiple_of(start, BLOCK_M)
         queries = start + tl.arange(0, BLOCK_M)
         q = _load_rows(q_source, start, seqlen_q, HEAD_DIM, PAD_D, BLOCK_M, USE_TMA, MASK)
-        lse = tl.load(lse_ptr + queries)
-        s = tl.dot(k, q.T, input_precision=PRECISION)
+        lse = tl.load(stats[0] + queries)
+        s = tl.dot(kv[0], q.T, input_precision=PRECISION)
         p, slope = _probabilities(s, lse[None, :], scales, SOFTCAP)
         if MASK and CAUSAL:
             p = tl.where(queries[None, :] >= sight[0][:, None], p, 0.0)
@@ -192,8 +188,8 @@ def _query_blocks(
             p = tl.where(queries[None, :] <= sight[1][:, None], p, 0.0)
         do = _load_rows(do_source, start, seqlen_q, HEAD_DIM_V, PAD_DV, BLOCK_M, USE_TMA, MASK)
         dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
-        delta = tl.load(delta_ptr + queries)
-        dp = tl.dot(v, do.T, input_precision=PRECISION)
+        delta = tl.load(stats[1] + queries)
+        dp = tl.dot(kv[1], do.T, input_precision=PRECISION)
         ds = p * (dp - delta[None, :]) * slope
         dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
@@ -204,7 +200,7 @@ def _query_blocks(
 
 @triton.jit
 def _query_tile(
-    tile, batch, head, heads, sequence, q, k, v, do, k_blocks, v_blocks, dq, stats, window, scales,
+    tile, batch, head, heads, sequence, q, k, v, do, k_blocks, v_blocks, dq, stats, reach, scales,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
     VARLEN: tl.constexpr, USE_TMA: tl.constexpr, PRECISION: tl.constexpr,
@@ -216,11 +212,11 @@ def _query_tile(
     q_begin, k_begin, stats_begin, seqlen_q, seqlen_k = sequence
     first = tile * BLOCK_M
     begin, clear, blurred, end = _visible_keys(
-        first, seqlen_q, seqlen_k, window, CAUSAL, WINDOWED, BLOCK_M, BLOCK_N)  # fmt: skip
-    q_tile = _load_rows(_blocks(q, q, batch, head, q_begin, False, VARLEN), first, seqlen_q,
-                        HEAD_DIM, PAD_D, BLOCK_M, False, True)  # fmt: skip
-    do_tile = _load_rows(_blocks(do, do, batch, head, q_begin, False, VARLEN), first, seqlen_q,
-                         HEAD_DIM_V, PAD_DV, BLOCK_M, False, True)  # fmt: skip
+        first, seqlen_q, seqlen_k, reach, CAUSAL, WINDOWED, BLOCK_M, BLOCK_N)  # fmt: skip
+    q_source = _blocks(q, q, batch, head, q_begin, False, VARLEN)
+    do_source = _blocks(do, do, batch, head, q_begin, False, VARLEN)
+    q_tile = _load_rows(q_source, first, seqlen_q, HEAD_DIM, PAD_D, BLOCK_M, False, True)
+    do_tile = _load_rows(do_source, first, seqlen_q, HEAD_DIM_V, PAD_DV, BLOCK_M, False, True)
     lse_ptr, delta_ptr = _stats(stats, batch, head, heads, stats_begin, VARLEN)
     queries = first + tl.arange(0, BLOCK_M)
     lse = tl.load(lse_ptr + queries, mask=queries < seqlen_q, other=float("inf"))
@@ -229,8 +225,8 @@ def _query_tile(
     # The first and the last key that each query sees.
     last_key = tl.zeros([BLOCK_M], tl.int32) + seqlen_k - 1
     if CAUSAL:
-        last_key = tl.minimum(last_key, diagonal + window[1])
-    sight = (diagonal - window[0], last_key)
+        last_key = tl.minimum(last_key, diagonal + reach[1])
+    sight = (diagonal - reach[0], last_key)
     k_head = _blocks(k, k_blocks, batch, head_kv, k_begin, ZERO_FILLS, VARLEN)
     v_head = _blocks(v, v_blocks, batch, head_kv, k_begin, ZERO_FILLS, VARLEN)
     k_inner = _blocks(k, k_blocks, batch, head_kv, k_begin, USE_TMA, VARLEN)
@@ -255,7 +251,7 @@ def _query_tile(
 
 @triton.jit
 def _visible_keys(
-    first, seqlen_q, seqlen_k, window,
+    first, seqlen_q, seqlen_k, reach,
     CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Returns (begin, clear, blurred, end): rows of the tile that begins at query `first` see only
@@ -265,12 +261,12 @@ def _visible_keys(
     begin, clear, end = 0, 0, seqlen_k
     blurred = seqlen_k // BLOCK_N * BLOCK_N
     if CAUSAL:
-        end = tl.minimum(last + offset + window[1] + 1, seqlen_k)
-        right_clear = tl.maximum(first + offset + window[1] + 1, 0) // BLOCK_N * BLOCK_N
+        end = tl.minimum(last + offset + reach[1] + 1, seqlen_k)
+        right_clear = tl.maximum(first + offset + reach[1] + 1, 0) // BLOCK_N * BLOCK_N
         blurred = tl.minimum(blurred, right_clear)
     if WINDOWED:
-        begin = tl.maximum(first + offset - window[0], 0) // BLOCK_N * BLOCK_N
-        clear = tl.cdiv(tl.maximum(last + offset - window[0], 0), BLOCK_N) * BLOCK_N
+        begin = tl.maximum(first + offset - reach[0], 0) // BLOCK_N * BLOCK_N
+        clear = tl.cdiv(tl.maximum(last + offset - reach[0], 0), BLOCK_N) * BLOCK_N
     return begin, clear, blurred, end
 
 

@@ -1,10 +1,9 @@
-"""What the gradients of attention need of each query row; ../attention_bwd_triton.py launches it."""
+"""The preprocess kernel of ../attention_bwd_triton.py: lse and delta of each query row."""
 
 import math
 
 import triton
 import triton.language as tl
-
 from tunefa.kernels.triton.packed_sequences import bounds_of_sequence, tile_of_sequence
 
 LOG2_E = tl.constexpr(math.log2(math.e))

@@ -82,6 +82,15 @@ WORKLOADS = [
         ("causal", "full"),
     )
 ] + [
+    Workload.parse(f"bwd_{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{mask}")
+    for heads, (seqlen_q, seqlen_k), head_dim, dtype, mask in itertools.product(
+        ("h32_kv8", "h1"),
+        ((1, 1), (1, 16384), (17, 100), (100, 17), (1024, 1024), (4096, 15360)),
+        (16, 40, 64, 80, 128, 192, 256),
+        ("bf16", "fp16", "fp32"),
+        ("causal", "full", "causal_varlen"),
+    )
+] + [
     Workload.parse(f"matmul_m{m}_n{n}_k{k}_{dtype}_{layout}")
     for (m, n, k), dtype, layout in itertools.product(
         (
@@ -192,7 +201,7 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
         return [*((each, each.default()) for each in products), *others]
     for target in map(Target.named, ("sm80", "sm89", "sm90", "sm120")):
         for sizes in VARIED if target.arch.name == "sm120" else DEFAULTS:
-            case = Case(kernel, Workload.parse(f"h32_kv8_q4096_{sizes}"), target)
+            case = Case(kernel, Workload.parse(f"{kernel.op}_h32_kv8_q4096_{sizes}"), target)
             if case.why_not() is None:
                 default = case.default()
                 only = target.arch.name if sizes == DEFAULTS[0] else ""

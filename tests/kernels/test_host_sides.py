@@ -24,6 +24,8 @@ WORKLOADS = [
     "b2_h4_kv2_q70_k90_d64_e4m3_full",
     "b2_h4_kv2_q70_k90_d128_bf16_causal_varlen",
     "h4_kv1_q3_k200_d64_bf16_causal_w50_softcap",
+    "bwd_b2_h4_kv2_q70_k90_d64_bf16_causal",
+    "bwd_b2_h4_kv2_q70_k90_d80_fp16_full_w50_varlen",
     "matmul_m256_n512_k128_bf16_nt",
     "matmul_m100_n70_k33_fp32_tn",
 ]
