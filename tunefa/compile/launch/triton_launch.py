@@ -31,9 +31,6 @@ def for_triton(argument: Any) -> Any:
     if isinstance(argument, tuple):  # the length of an axis
         tensor, axis = argument
         return tensor.shape[axis]
-    if isinstance(argument, tuple):  # the length of an axis
-        tensor, axis = argument
-        return tensor.shape[axis]
     if not isinstance(argument, dict):
         return argument
     from triton.tools.tensor_descriptor import TensorDescriptor
