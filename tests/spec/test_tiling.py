@@ -55,7 +55,8 @@ def test_threads_of_a_matrix_product_are_those_of_its_warps() -> None:
 def test_every_kernel_says_all_of_its_fields(name: str) -> None:
     space = kernels.load(name).space
     arch = {"nvidia": "sm90", "huawei": "ascend910b3"}[space.vendor]
-    workload = {"fwd": "q4096_d128", "matmul": "matmul_m4096"}[space.op]
+    examples = {"fwd": "q4096_d128", "bwd": "bwd_q4096_d128", "matmul": "matmul_m4096"}
+    workload = examples[space.op]
     case = Case.from_names(name, workload, arch)
     if why := case.why_not():
         case = Case.from_names(name, f"{workload}_fp16", arch)
