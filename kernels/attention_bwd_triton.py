@@ -221,7 +221,7 @@ def preprocess_arguments(tensors, spec):
     """The grid and the arguments of the preprocess kernel, for the tensors of `arguments`."""
     _, _, _, out, lse, dout, dlse, *_, lse_log2, delta = tensors
     workload = spec.workload
-    tiles, heads = _tiles(tensors, workload, 0, _PADDING), _heads(workload)[0]
+    tiles, heads = _query_tiles(tensors, workload, _PADDING), _heads(workload)[0]
     strides = [step for tensor in (out, dout) for step in _strides(tensor, workload)]
     # The axes of lse are (batch, heads, rows), packed (heads, rows).
     strides += [step for tensor in (lse, dlse) for step in (0, *tensor.stride())[-3:]]
@@ -252,8 +252,8 @@ def arguments(tensors, spec):
         sizes = _blocks(workload, config)
         blocks = [_map(*each, workload) for each in zip(blocks, sizes, strict=True)]
     heads, heads_kv = _heads(workload)
-    query_tiles = _tiles(tensors, workload, 0, config["BLOCK_M2"])
-    key_tiles = _tiles(tensors, workload, 1, config["BLOCK_N1"])
+    query_tiles = _query_tiles(tensors, workload, config["BLOCK_M2"])
+    key_tiles = _key_tiles(tensors, workload, config["BLOCK_N1"])
     placed = (q, k, v, dout, dq, dk, dv)
     strides = [step for tensor in placed for step in _strides(tensor, workload)]
     bounds, cu_seqlens = _bounds(tensors, workload)
@@ -304,12 +304,19 @@ def _sequences(tensors):
     return next_pow2(max(1, tensors[10].shape[0] - 1))
 
 
-def _tiles(tensors, workload, index, block):
-    """Tiles of `block` rows of one head of q (index 0) or k (1); packed: the most there can be, as
-    each sequence may have one that is not full."""
+def _query_tiles(tensors, workload, block):
+    """Tiles of `block` query rows of one head; packed: the most there can be, as each sequence may
+    have one that is not full."""
     if workload.varlen:
-        return next_pow2(tensors[index].shape[0]) // block + _sequences(tensors)
-    return ceil_div(tensors[index].shape[2], block)
+        return next_pow2(tensors[0].shape[0]) // block + _sequences(tensors)
+    return ceil_div(workload.seqlen_q, block)
+
+
+def _key_tiles(tensors, workload, block):
+    """Tiles of `block` keys of one head; packed: the most there can be, however many keys a later
+    call with as many query rows has."""
+    sequences = _sequences(tensors) if workload.varlen else 1
+    return sequences * ceil_div(workload.seqlen_k, block)
 
 
 def _bounds(tensors, workload):

@@ -111,11 +111,11 @@ def test_one_launch_has_the_tiles_of_keys_and_of_queries() -> None:
 
 def test_packed_calls_have_room_for_as_many_rows_as_the_next_power_of_two() -> None:
     both, scratch, before, main = launches("bwd_b3_h4_kv2_q50_k70_d16_causal_varlen")
-    rows, keys = both[0].shape[0], both[1].shape[0]
-    assert (rows, keys) == (17 + 34 + 50, 24 + 47 + 70)
+    assert both[0].shape[0] == 17 + 34 + 50
     assert scratch[0][0] == (4, 128 + 4 * 128)
     assert before[0] == (4 * (1 + 4), 1, 1)
-    assert main[0] == (2 * (256 // 32 + 4) + 4 * (128 // 32 + 4), 1, 1)
+    # The longest of up to 4 sequences has 3 tiles of keys.
+    assert main[0] == (2 * (3 * 4) + 4 * (128 // 32 + 4), 1, 1)
     assert (both[10], 0) in [each for each in main[1] if isinstance(each, tuple)]
 
 
