@@ -5,7 +5,7 @@ import math
 from tunefa.spec.rounding import ceil_div, round_up
 
 LOG2_E = math.log2(math.e)
-_REGISTERS = {2: (240, 24, 168), 3: (160, 32, 128)}
+_REGISTERS = {1: (232, 24, 128), 2: (240, 24, 168)}
 """By WARPGROUPS: registers per thread of a consumer, of the producer, and of all threads at the
 launch, before setmaxnreg moves registers from the producer to the consumers: 65,536 in all."""
 _SPLIT_COLUMNS, _TAKE_TURNS = 0, 1

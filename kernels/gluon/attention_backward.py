@@ -38,15 +38,12 @@ def attention_bwd(
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
     # Warpgroup 0 runs the first of a list; numbers are the warps and registers of the others.
-    if WARPGROUPS == 2:
+    if WARPGROUPS == 1:
+        gl.warp_specialize([(consumer, (work, 0)), (producer, (loads,))], [1], [P])
+    else:
         gl.warp_specialize([
             (consumer, (work, 0)), (consumer, (work, 1)), (producer, (loads,)),
         ], [4, 1], [R, P])  # fmt: skip
-    else:
-        gl.warp_specialize([
-            (consumer, (work, 0)), (consumer, (work, 1)), (consumer, (work, 2)),
-            (producer, (loads,)),
-        ], [4, 4, 1], [R, R, P])  # fmt: skip
 
 
 @gluon.jit
