@@ -36,9 +36,7 @@ def consumer(work, WG: gl.constexpr):
     )
     for peeled in gl.static_range(1, b.PEELED):
         place = (tile, 0, peeled, number, before)
-        sums, number, before = _unit(
-            b, shared, dq_desc, operands, sums, place, False, True, WG
-        )
+        sums, number, before = _unit(b, shared, dq_desc, operands, sums, place, False, True, WG)
     first = b.PEELED
     for member in range(0, b.group()):
         if b.MASK_LOOP:
