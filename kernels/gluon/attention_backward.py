@@ -18,8 +18,9 @@ def attention_bwd(
     WARPGROUPS: gl.constexpr, BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr,
     DS_STAGES: gl.constexpr, DQ_STAGES: gl.constexpr, DQ_SPLIT: gl.constexpr,
     KV_IN_REGISTERS: gl.constexpr, PREFETCH_S: gl.constexpr, DEFER_ROW_LOADS: gl.constexpr,
-    STAGGER: gl.constexpr, COLUMNS: gl.constexpr, UNIT: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
-    PEELED: gl.constexpr, MASK_LOOP: gl.constexpr, GROUPED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    STAGGER: gl.constexpr, COLUMNS: gl.constexpr, UNIT: gl.constexpr, CAUSAL: gl.constexpr,
+    MASKED: gl.constexpr, PEELED: gl.constexpr, MASK_LOOP: gl.constexpr, GROUPED: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Computes dK and dV of one block of keys, and adds what it gives to dQ."""
     b = Backward(
