@@ -109,21 +109,20 @@ class Backward:
             masked = gl.where(key + BLOCK_N > self.seqlen_k, end, 0)
         units = end - begin
         shift = 0
-        if self.STAGGER:
-            shift = (block * self.STAGGER) % gl.maximum(units - masked, 1)
+        if self.STAGGER:  # only full masks have it
+            shift = (block * self.STAGGER) % units
         return Tile(batch, head_kv, key, begin * UNIT, units, masked, shift)
 
     @gluon.jit
     def row(self, tile, unit):
         """Returns the first query row of a tile's unit.
 
-        The masked units come first. The others are rotated where STAGGER, so that the CTAs of one
-        head do not add to the same rows of dQ at the same time.
+        With STAGGER they are rotated, so that the CTAs of one head do not add to the same rows of
+        dQ at the same time.
         """
         if self.STAGGER:
-            moved = unit + tile.shift
-            moved = gl.where(moved >= tile.units, moved - (tile.units - tile.masked), moved)
-            unit = gl.where(unit >= tile.masked, moved, unit)
+            unit += tile.shift
+            unit = gl.where(unit >= tile.units, unit - tile.units, unit)
         return tile.row + unit * self.UNIT
 
     @gluon.jit
