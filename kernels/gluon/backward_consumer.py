@@ -37,8 +37,10 @@ def consumer(work, WG: gl.constexpr):
     for peeled in gl.static_range(1, b.PEELED):
         place = (tile, 0, peeled, number, before)
         sums, number, before = _unit(b, shared, dq_desc, operands, sums, place, False, True, WG)
-    first = b.PEELED
     for member in range(0, b.group()):
+        # A constexpr that is assigned in a loop is not carried to the next iteration, so this is
+        # computed from `member`: the first member's first units are done.
+        first = gl.where(member == 0, b.PEELED, 0)
         if b.MASK_LOOP:
             for unit in range(first, tile.masked):
                 place = (tile, member, unit, number, before)
@@ -51,7 +53,6 @@ def consumer(work, WG: gl.constexpr):
             sums, number, before = _unit(
                 b, shared, dq_desc, operands, sums, place, False, False, WG
             )
-        first = 0
     if b.DQ_SPLIT != TAKE_TURNS or WG == b.WARPGROUPS - 1:
         add_last_dq(b, shared, dq_desc, number - 1, before, WG)
     dk, dv, _ = sums

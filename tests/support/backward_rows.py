@@ -54,11 +54,19 @@ def rows(tensors: tuple[Any, ...], spec: LaunchSpec) -> dict[str, float]:
 def gradients(tensors: tuple[Any, ...], spec: LaunchSpec) -> dict[str, float]:
     """Runs the postprocess kernel on an accumulator in the order of registers; returns the error of
     dq."""
-    case, dq, dq_sum = spec.case, tensors[7], tensors[-1]
-    constants = case.kernel.module.postprocess(case.workload, spec.config)["constants"]
+    dq, dq_sum = tensors[7], tensors[-1]
+    dq_sum.copy_(torch.randn(dq_sum.shape))
+    _run(spec, "postprocess", tensors)
+    expected = in_rows(spec, tensors) * spec.scale
+    return {"dq": float((dq.float() - expected).abs().max() / expected.abs().max())}
+
+
+def in_rows(spec: LaunchSpec, tensors: tuple[Any, ...]) -> Tensor:
+    """dQ's accumulator, in which 64 rows lie in the order of registers, in the shape of dq."""
+    dq, dq_sum = tensors[7], tensors[-1]
+    constants = spec.case.kernel.module.postprocess(spec.workload, spec.config)["constants"]
     columns, width = constants["COLUMNS"], constants["WIDTH"]
     rows = dq_sum.numel() // columns // (dq.shape[0] * dq.shape[1])
-    want = torch.randn(*dq.shape[:2], rows, columns)
     row, column = torch.arange(rows)[:, None], torch.arange(columns)
     part, within, register = column // width, row % 64, column % width
     # PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": the accumulator.
@@ -66,12 +74,8 @@ def gradients(tensors: tuple[Any, ...], spec: LaunchSpec) -> dict[str, float]:
     element = within % 16 // 8 * 2 + register % 2
     block = (register // 8 * 4 + within // 16) * 128 + lane * 4 + element
     place = row // 64 * (64 * columns) + part * (64 * width) + block
-    flat = dq_sum.view(*dq.shape[:2], -1)
-    flat.zero_()
-    flat[..., place.flatten()] = want.flatten(2)
-    _run(spec, "postprocess", tensors)
-    expected = want[:, :, : dq.shape[2], : dq.shape[3]] * spec.scale
-    return {"dq": float((dq.float() - expected).abs().max() / expected.abs().max())}
+    whole = dq_sum.view(*dq.shape[:2], -1)[..., place.flatten()]
+    return whole.view(*dq.shape[:2], rows, columns)[:, :, : dq.shape[2], : dq.shape[3]]
 
 
 def _run(spec: LaunchSpec, step: str, tensors: tuple[Any, ...]) -> None:

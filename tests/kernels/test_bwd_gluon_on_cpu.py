@@ -1,0 +1,76 @@
+"""The Hopper backward in Gluon, run by threads on the CPU: its numbers, barriers and buffers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import backward_rows, gluon_on_cpu
+from tunefa.compile.contract import LaunchSpec
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+
+KERNEL = kernels.load("attention_bwd_gluon_sm90")
+ROWS_M128 = {"BLOCK_M": 128, "DQ_SPLIT": 2, "KV_IN_REGISTERS": 0, "PREFETCH_S": 0,
+             "Q_STAGES": 2, "DS_STAGES": 2, "DQ_STAGES": 1}  # fmt: skip
+ALONE = {"WARPGROUPS": 1, "DQ_SPLIT": 1}
+CASES: list[tuple[str, dict[str, int]]] = [
+    ("h1_q128_k128_d128_full", {}),
+    ("h2_q384_k384_d128_causal", {}),
+    ("h2_q300_k130_d64_causal", {}),
+    ("b2_h2_q130_k300_d64_full", {"STAGGER": 2}),
+    ("h4_kv2_q200_k333_d128_causal", {"PREFETCH_S": 2, "DEFER_ROW_LOADS": 2}),
+    ("h4_kv1_q333_k200_d64_causal", {"DS_STAGES": 2}),
+    ("h3_q100_k17_d80_causal", {"DS_STAGES": 2, "DQ_STAGES": 2}),
+    ("h4_kv2_q260_k260_d64_full", {"DQ_SPLIT": 0, "PREFETCH_S": 0, "Q_STAGES": 2}),
+    ("h4_kv2_q260_k200_d64_causal", ROWS_M128),
+    ("h2_q260_k140_d32_full", ROWS_M128 | {"STAGGER": 1}),
+    ("h4_kv2_q260_k200_d64_causal", ALONE),
+    ("h2_q200_k200_d64_full", ALONE | {"DS_STAGES": 2, "PREFETCH_S": 2, "DQ_STAGES": 1}),
+]
+
+
+@pytest.mark.parametrize(("text", "changes"), CASES)
+def test_gradients_are_right(text: str, changes: dict[str, int]) -> None:
+    case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
+    config = {**case.default(), **changes}
+    assert case.refusal(config) is None, config
+    spec = LaunchSpec(case, config, 0.125)
+    tensors, expected = attended(spec)
+    grid, arguments = spec.arguments(tensors)
+    variant = KERNEL.module.variant(case.workload, config)
+    gluon_on_cpu.launch(variant, grid, arguments, seed=0)
+    dq = backward_rows.in_rows(spec, tensors) * spec.scale
+    for found, wanted in zip((dq, *tensors[8:10]), expected, strict=True):
+        assert not found.isnan().any()
+        assert (found.double() - wanted).norm() <= 2e-3 * wanted.norm() + 1e-9
+
+
+def attended(spec: LaunchSpec) -> tuple[tuple[Any, ...], tuple[torch.Tensor, ...]]:
+    """A call's tensors, with scratch memory as `prepare_rows` leaves it, and the gradients."""
+    tensors, w = backward_rows.tensors_of(spec), spec.workload
+    q, k, v, out, lse, dout, dlse, *_, lse_log2, delta, dq_sum = tensors
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
+    s = spec.scale * leaves[0] @ keys.transpose(-1, -2)
+    if w.causal:
+        seen = torch.ones(s.shape[-2:], dtype=torch.bool).tril(w.seqlen_k - w.seqlen_q)
+        s = s.masked_fill(~seen, -math.inf)
+    sums = torch.logsumexp(s, -1)
+    sees = sums.detach() != -math.inf
+    p = torch.exp(s - sums.masked_fill(~sees, 0.0)[..., None])
+    made = p @ values
+    loss = (made * dout.double()).sum() + (sums * dlse)[sees].sum()
+    expected = torch.autograd.grad(loss, leaves)
+    out.copy_(made.detach())
+    lse.copy_(sums.detach())
+    lse_log2.fill_(math.inf), delta.zero_(), dq_sum.zero_()
+    rows = lse_log2.view(*lse.shape[:2], -1), delta.view(*lse.shape[:2], -1)
+    rows[0][..., : w.seqlen_q] = (lse * math.log2(math.e)).masked_fill(~sees, math.inf)
+    exact = (out.double() * dout.double()).sum(-1) - dlse
+    rows[1][..., : w.seqlen_q] = exact.masked_fill(~sees, 0.0)
+    return tensors, expected
