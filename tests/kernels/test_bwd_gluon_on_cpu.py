@@ -36,24 +36,39 @@ CASES: list[tuple[str, dict[str, int]]] = [
 
 @pytest.mark.parametrize(("text", "changes"), CASES)
 def test_gradients_are_right(text: str, changes: dict[str, int]) -> None:
-    case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
-    config = {**case.default(), **changes}
-    assert case.refusal(config) is None, config
-    spec = LaunchSpec(case, config, 0.125)
-    tensors, expected = attended(spec)
-    grid, arguments = spec.arguments(tensors)
-    variant = KERNEL.module.variant(case.workload, config)
-    gluon_on_cpu.launch(variant, grid, arguments, seed=0)
-    dq = backward_rows.in_rows(spec, tensors) * spec.scale
-    for found, wanted in zip((dq, *tensors[8:10]), expected, strict=True):
+    for found, wanted in gradients(text, changes):
         assert not found.isnan().any()
         assert (found.double() - wanted).norm() <= 2e-3 * wanted.norm() + 1e-9
 
 
-def attended(spec: LaunchSpec) -> tuple[tuple[Any, ...], tuple[torch.Tensor, ...]]:
+def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low() -> None:
+    """Zeros stand for them, and exp(0 - lse) is infinite if all other scores are below -1,000."""
+    for found, _ in gradients("h1_q70_k140_d64_full", {}, low=True):
+        assert found.isfinite().all()
+
+
+def gradients(
+    text: str, changes: dict[str, int], low: bool = False
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """dq, dk and dv of the kernel, each with what it should be."""
+    case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
+    config = {**case.default(), **changes}
+    assert case.refusal(config) is None, config
+    spec = LaunchSpec(case, config, 0.125)
+    tensors, expected = attended(spec, low)
+    grid, arguments = spec.arguments(tensors)
+    variant = KERNEL.module.variant(case.workload, config)
+    gluon_on_cpu.launch(variant, grid, arguments, seed=0)
+    dq = backward_rows.in_rows(spec, tensors) * spec.scale
+    return list(zip((dq, *tensors[8:10]), expected, strict=True))
+
+
+def attended(spec: LaunchSpec, low: bool) -> tuple[tuple[Any, ...], tuple[torch.Tensor, ...]]:
     """A call's tensors, with scratch memory as `prepare_rows` leaves it, and the gradients."""
     tensors, w = backward_rows.tensors_of(spec), spec.workload
     q, k, v, out, lse, dout, dlse, *_, lse_log2, delta, dq_sum = tensors
+    if low:
+        q.fill_(16.0), k.fill_(-16.0)
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
     keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
     s = spec.scale * leaves[0] @ keys.transpose(-1, -2)

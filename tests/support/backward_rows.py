@@ -74,7 +74,7 @@ def in_rows(spec: LaunchSpec, tensors: tuple[Any, ...]) -> Tensor:
     element = within % 16 // 8 * 2 + register % 2
     block = (register // 8 * 4 + within // 16) * 128 + lane * 4 + element
     place = row // 64 * (64 * columns) + part * (64 * width) + block
-    whole = dq_sum.view(*dq.shape[:2], -1)[..., place.flatten()]
+    whole: Tensor = dq_sum.view(*dq.shape[:2], -1)[..., place.flatten()]
     return whole.view(*dq.shape[:2], rows, columns)[:, :, : dq.shape[2], : dq.shape[3]]
 
 

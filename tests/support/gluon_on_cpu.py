@@ -133,8 +133,8 @@ class Cta(threading.local):
 class Device:
     """The functions of Gluon that a kernel calls, for one CTA at a time."""
 
-    def __init__(self, seed: int) -> None:
-        self.seed, self.cta, self.ctas = seed, 0, 1
+    def __init__(self) -> None:
+        self.cta, self.ctas = 0, 1
         self.in_flight = Cta()
         self._modules: dict[str, dict[str, Any]] = {}
 
@@ -158,7 +158,7 @@ class Device:
             "gl": gl,
             "mbarrier": SimpleNamespace(
                 wait=lambda barrier, parity, pred=True: barrier.wait(parity) if pred else None,
-                arrive=lambda barrier, count: (self.pause(), barrier.update(count, 0)),
+                arrive=self.arrive,
                 expect=lambda barrier, count: barrier.update(1, count),
             ),
             "tma": SimpleNamespace(store_wait=self.store_wait),
@@ -179,10 +179,10 @@ class Device:
     def memory(self, shape: list[int], dtype: torch.dtype) -> Shared:
         return Shared(torch.full(shape, math.nan, dtype=dtype))
 
-    def pause(self) -> None:
-        """Lets partitions overtake one another."""
-        if random.random() < 0.2:
+    def arrive(self, barrier: Barrier, count: int) -> None:
+        if random.random() < 0.2:  # lets partitions overtake one another
             time.sleep(random.random() * 1e-3)
+        barrier.update(count, 0)
 
     def start_product(
         self, a: Any, b: Any, sums: Any, use_acc: bool = True, is_async: bool = False
@@ -273,7 +273,7 @@ class Device:
 def launch(variant: dict[str, Any], grid: tuple[int, ...], arguments: list[Any], seed: int) -> None:
     """Runs all CTAs of a grid, one after the other."""
     random.seed(seed)
-    device, function = Device(seed), variant["function"]().fn
+    device, function = Device(), variant["function"]().fn
     kernel = device.of_module(function.__module__)[function.__name__]
     (device.ctas, _, _) = grid
     made = [Descriptor(each["map"], each["box"]) if isinstance(each, dict) else each
