@@ -139,7 +139,7 @@ class Backward:
         keys = gl.arange(0, p.shape[0], gl.SliceLayout(1, layout))
         if self.CAUSAL:  # keys beyond seqlen_k are beyond the diagonal of every row
             rows = gl.arange(0, p.shape[1], gl.SliceLayout(0, layout))
-            seen = keys[:, None] <= (rows + (row + self.diagonal() - key))[None, :]
+            seen = (keys - (row + self.diagonal() - key))[:, None] <= rows[None, :]
         else:
             seen = (keys < self.seqlen_k - key)[:, None]
         return gl.where(seen, p, 0.0)
