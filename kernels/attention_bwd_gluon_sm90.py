@@ -179,7 +179,8 @@ def device_function():
 def variant(workload, config, aligned=True):
     """What the compiler needs for one config, with no device present: a plain dict.
 
-    The compiled kernel depends on no batch, head count or length. TMA reads `aligned` tensors only.
+    The compiled kernel depends on no batch, head count or length, but on whether there are groups
+    and whether blocks divide the lengths. TMA reads `aligned` tensors only.
     """
     constants = _constants(workload, config)
     boxes = _boxes(workload, config).items()

@@ -20,8 +20,9 @@ class Backward:
 
     `rows` are the rows of a query head in the scratch tensors, a multiple of UNIT. A unit is
     UNIT // BLOCK_M query blocks; all loops over query blocks go from unit to unit.
-    MASKED: some tile has keys that some of its rows do not see. GROUPED: a KV head has several
-    query heads.
+    MASKED: some tile has keys that some of its rows do not see. PEELED: units of a tile that come
+    before its loops, and are masked if any is. MASK_LOOP: others may need a mask too. GROUPED: a KV
+    head has several query heads.
     """
 
     heads: gl.tensor
