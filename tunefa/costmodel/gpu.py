@@ -34,7 +34,7 @@ from dataclasses import dataclass, field, replace
 from tunefa.costmodel.occupancy import Occupancy, occupancy
 from tunefa.spec.arch import Device, GpuArch
 from tunefa.spec.rounding import ceil_div
-from tunefa.spec.tiling import Tiling
+from tunefa.spec.tiling import BackwardTiling, Tiling
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import DTYPES, Workload
 
@@ -85,6 +85,8 @@ class Prediction:
     compute_us: float
     l2_us: float
     hbm_us: float
+    beside_us: float = 0.0
+    """Time of the launches of the call before and after the main one, theirs included."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def predict(
     if fits.blocks_per_sm == 0:
         infinite = float("inf")
         return Prediction(infinite, "occupancy", fits, pipes, 0.0, infinite, 0.0, 0.0)
-    cycles, limiter = _sm_cycles(pipes, tiling, fits.blocks_per_sm)
+    cycles, limiter = sm_cycles(pipes, tiling, fits.blocks_per_sm)
     steps = _steps_of_busiest_sm(_filled(cut, tiling, cycles), device, fits.blocks_per_sm)
     megahertz = device.boost_mhz
     compute_us = steps * cycles / megahertz
@@ -233,7 +235,9 @@ def _step_cycles(
     }
 
 
-def _sm_cycles(pipes: Mapping[str, float], tiling: Tiling, blocks: int) -> tuple[float, str]:
+def sm_cycles(
+    pipes: Mapping[str, float], tiling: Tiling | BackwardTiling, blocks: int
+) -> tuple[float, str]:
     """Returns (cycles per step of one CTA, what limits them), for `blocks` CTAs on an SM."""
     warpgroups = max(1.0, tiling.warps / 4)
     coupling = 1.0 if tiling.warp_specialised else STREAM_COUPLING

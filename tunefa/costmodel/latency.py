@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tunefa.costmodel import backward, matmul
 from tunefa.costmodel import gpu as attention
-from tunefa.costmodel import matmul
 from tunefa.costmodel.gpu import Prediction
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.matmul import own
@@ -38,6 +38,16 @@ def _expected_of_attention(case: Case, config: Config) -> Resources:
     return attention.expected_resources(gpu(case.arch), tiling, *_bounds(lower))
 
 
+def _predict_backward(case: Case, config: Config, resources: Resources) -> Prediction:
+    tiling = case.backward_tiling(config)
+    return backward.predict(case.workload, gpu(case.arch), case.device, tiling, resources)
+
+
+def _expected_of_backward(case: Case, config: Config) -> Resources:
+    tiling, lower = case.backward_tiling(config), case.estimate(config)
+    return backward.expected_resources(gpu(case.arch), tiling, *_bounds(lower))
+
+
 def _predict_matmul(case: Case, config: Config, resources: Resources) -> Prediction:
     tiling, asked = case.matmul_tiling(config), own(case.workload)
     return matmul.predict(asked, gpu(case.arch), case.device, tiling, resources)
@@ -60,6 +70,12 @@ MODELS: Mapping[str, Model] = {
         _expected_of_attention,
         lambda case, config: case.tiling(config).threads,
         lambda case, config: case.tiling(config).warp_specialised,
+    ),
+    "bwd": Model(
+        _predict_backward,
+        _expected_of_backward,
+        lambda case, config: case.backward_tiling(config).threads,
+        lambda case, config: case.backward_tiling(config).warp_specialised,
     ),
     "matmul": Model(
         _predict_matmul,

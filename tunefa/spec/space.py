@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tunefa import assets
 from tunefa.errors import TunefaError, unknown
@@ -23,10 +23,11 @@ from tunefa.spec.arch import Arch
 from tunefa.spec.default import Default
 from tunefa.spec.expr import Expr
 from tunefa.spec.shared_memory import RegionExprs, SharedMemory
-from tunefa.spec.tiling import MatmulTiling, NpuTiling, Tiling
+from tunefa.spec.tiling import BackwardTiling, MatmulTiling, NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
+_T = TypeVar("_T", BackwardTiling, MatmulTiling)
 _Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
 _EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "matmul": "matmul_m1"}
 _WORKLOAD_NAMES = {op: frozenset(Workload.parse(text).env()) for op, text in _EXAMPLES.items()}
@@ -136,9 +137,9 @@ class Space:
         """Returns the tiling of a config, for a kernel of attention for GPUs."""
         return Tiling(**self._tiling_fields(self._env(config, workload, arch)))
 
-    def matmul_tiling(self, config: Config, workload: Workload, arch: Arch) -> MatmulTiling:
-        """Returns the tiling of a config, for a kernel of matrix products for GPUs."""
-        return MatmulTiling(**self._tiling_fields(self._env(config, workload, arch)))
+    def tiling_as(self, kind: type[_T], config: Config, workload: Workload, arch: Arch) -> _T:
+        """Returns the tiling of a config as `kind`, that of the space's op (`tiling.KINDS`)."""
+        return kind(**self._tiling_fields(self._env(config, workload, arch)))
 
     def npu_tiling(self, config: Config, workload: Workload, arch: Arch) -> NpuTiling:
         """Returns the tiling of a config, for a kernel for NPUs."""

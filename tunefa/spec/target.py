@@ -13,7 +13,7 @@ from tunefa.spec.arch import Arch, Device
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.shared_memory import SharedMemory
 from tunefa.spec.space import Feasible
-from tunefa.spec.tiling import MatmulTiling, NpuTiling, Tiling
+from tunefa.spec.tiling import BackwardTiling, MatmulTiling, NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
@@ -148,9 +148,13 @@ class Case:
         """Returns the tiling of the config, for the cost model of GPUs."""
         return self.kernel.space.tiling(config, self.workload, self.arch)
 
+    def backward_tiling(self, config: Config) -> BackwardTiling:
+        """Returns the tiling of the config, for the cost model of attention's gradients."""
+        return self.kernel.space.tiling_as(BackwardTiling, config, self.workload, self.arch)
+
     def matmul_tiling(self, config: Config) -> MatmulTiling:
         """Returns the tiling of the config, for the cost model of matrix products on GPUs."""
-        return self.kernel.space.matmul_tiling(config, self.workload, self.arch)
+        return self.kernel.space.tiling_as(MatmulTiling, config, self.workload, self.arch)
 
     def tiling_and_estimate(self, config: Config) -> tuple[Tiling, dict[str, float]]:
         """Returns `tiling` and `estimate`, for GPUs, in about half of the time."""

@@ -53,6 +53,56 @@ class Tiling:
 
 
 @dataclass(frozen=True)
+class BackwardTiling:
+    """One config of a kernel of attention's gradients for GPUs, as the cost model of these sees it.
+
+    A tile of keys computes dK and dV of `block_n` keys of one KV head; its steps are the blocks of
+    query rows of all heads of the group. dQ is added up in memory by these tiles, or computed by
+    tiles of queries of its own, which repeat two of the products.
+    """
+
+    block_m: int
+    """Query rows in a step of a tile of keys."""
+    block_n: int
+    """Keys in a tile of keys."""
+    dq_block_m: int
+    """Query rows in a tile of queries; 0 where the tiles of keys add to dQ in memory."""
+    dq_block_n: int
+    """Keys in a step of a tile of queries; 0 where there is none."""
+    columns: int
+    """head_dim, with the padding that the kernel adds."""
+    columns_v: int
+    """head_dim_v, with the padding that the kernel adds."""
+    warps: int
+    """Warps that compute; a producer is not counted."""
+    stages: int
+    """Buffers for the blocks of a step: those in use, and those loaded ahead."""
+    copied_by_threads: bool
+    """Whether threads copy blocks with 16-byte cp.async; if not, TMA copies them."""
+    max_registers: int
+    """The most registers that a computing thread can have."""
+    l2_section_heads: int
+    """Heads of one L2 section."""
+    kv_in_registers: bool
+    """Whether K and V of a tile of keys stay in registers, as operands of products."""
+    dq_parts: int
+    """Warpgroups that share the columns of one block of dQ, so that each reads dS; 1 where a block
+    of dQ is computed by one, or by tiles of queries."""
+    warp_specialised: bool
+    """Whether a producer copies, and consumer warpgroups do not wait for one another."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA; a producer takes a whole warpgroup."""
+        return 32 * (self.warps + (4 if self.warp_specialised else 0))
+
+    @property
+    def adds_dq(self) -> bool:
+        """Whether the tiles of keys add to dQ in memory, in fp32."""
+        return self.dq_block_m == 0
+
+
+@dataclass(frozen=True)
 class MatmulTiling:
     """One config of a matrix product for GPUs, as the cost model of these sees it."""
 
@@ -94,9 +144,10 @@ class NpuTiling:
     l0c_bytes: float
 
 
-KINDS: Mapping[tuple[str, str], type[Tiling] | type[MatmulTiling] | type[NpuTiling]] = {
+AnyTiling = Tiling | BackwardTiling | MatmulTiling | NpuTiling
+KINDS: Mapping[tuple[str, str], type[AnyTiling]] = {
     ("nvidia", "fwd"): Tiling,
-    ("nvidia", "bwd"): Tiling,
+    ("nvidia", "bwd"): BackwardTiling,
     ("nvidia", "matmul"): MatmulTiling,
     ("huawei", "fwd"): NpuTiling,
 }
