@@ -9,6 +9,7 @@ import click
 from tunefa.cli.workload_options import Selection
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
 
 
 def served(selection: Selection, names: Sequence[str]) -> list[Selection]:
@@ -24,7 +25,7 @@ def served(selection: Selection, names: Sequence[str]) -> list[Selection]:
     arch = selection.target.arch
     for part in parts:
         try:
-            kernels.serving(part.workload, arch, names)
+            kernels.serving(part.workload, arch, of_its_op(names, part.workload))
         except TunefaError as error:
             if part.layers is None or len(parts) == 1:
                 raise
@@ -36,6 +37,16 @@ def served(selection: Selection, names: Sequence[str]) -> list[Selection]:
     for line in refused:
         click.echo(line, err=True)
     return served
+
+
+def of_its_op(names: Sequence[str], workload: Workload) -> tuple[str, ...]:
+    """Returns the kernels among `names` that compute a workload's op, as kernels of several ops may
+    be named; all of them if none does, so that an error names them.
+
+    Raises TunefaError for an unknown kernel.
+    """
+    own = tuple(name for name in names if kernels.load(name).op == workload.op)
+    return own or tuple(names)
 
 
 def announce(parts: Sequence[Selection], place: int) -> None:

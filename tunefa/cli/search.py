@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tunefa.cli import each_workload, files, search_requests
+from tunefa.cli import each_workload, files, search_requests, training_step
 from tunefa.cli.exit_codes import INTERRUPTED, NOTHING_VALID
 from tunefa.cli.reports import next_steps, text
+from tunefa.cli.training_step import Step
 from tunefa.cli.workers_option import workers_option
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.search import strategies
@@ -35,6 +36,10 @@ NPU_BUDGET = "150s"
 
 @click.command()
 @workload_options
+@click.option("--forward-backward", "is_step", is_flag=True, help=(
+    "Search both passes of a training step, one after the other, within one budget, and say the "
+    "sum of their times. Their kernels are independent, so the best sum is the best of each; each "
+    "has a record of its own."))  # fmt: skip
 @click.option("--budget", metavar="B", help=(
     "Time for the whole search (60s, 2m), or number of trials (200). The default config of each "
     f"kernel is always tried: a search with less than {FLOOR_S:.0f}s may take {FLOOR_S:.0f}s.  "
@@ -81,6 +86,7 @@ def command(
     resume: str | None,
     replay: Path | None,
     as_json: bool,
+    is_step: bool,
     **how: Any,
 ) -> None:
     """Find the fastest config for a workload and keep it as a record.
@@ -93,6 +99,7 @@ def command(
 
     Several workloads (-w or --model repeated, a model with several kinds of layers) are searched
     one after the other. Each has a record of its own, and --budget is for each of them.
+    --backward searches the gradients, --forward-backward both passes of a training step.
 
     Needs no GPU, but only measures with one. A time budget counts from the start until the record
     is stored. Ctrl-C ends the search and keeps the best config so far; --resume continues it, also
@@ -102,6 +109,8 @@ def command(
     # matrices are small, and threads that wait keep the cores busy. On two cores, a proposal takes
     # 44 ms with one thread and 171 ms with two.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if is_step:
+        selection = _both_passes(selection, resume, replay)
     if resume and replay is None:
         selection = search_requests.completed(selection, Path(resume), how)
     how["budget"] = _budget(selection, how["budget"], how["estimate"], replay is not None)
@@ -123,30 +132,39 @@ def command(
             )
         parts = [selection]
         requests = [search_requests.replaying(replay, selection, **how)]
-    _search_each(parts, requests, resume, out, as_json)
+    if resume is not None:
+        named = Path(resume) if resume else None
+        requests = [search_requests.continuing(each, named) for each in requests]
+    _search_each(parts, requests, is_step, out, as_json)
+
+
+def _both_passes(selection: Selection, resume: str | None, replay: Path | None) -> Selection:
+    """The selection with both passes of its training steps."""
+    if resume is not None or replay is not None:
+        option = "--replay" if resume is None else "--resume"
+        raise click.UsageError(
+            f"{option} is for one search, and --forward-backward makes two: leave out one of them"
+        )
+    return training_step.selection_of_both(selection)
 
 
 def _search_each(
     parts: Sequence[Selection],
     requests: Sequence[Request],
-    resume: str | None,
+    is_step: bool,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Searches the workloads one after the other, and reports each. Ends with the exit status."""
     results: list[Result] = []
-    if len(requests) > 1:
-        each = requests[0].budget
-        trials = text.plural(each.trials or 0, "trial")
-        share = trials if each.seconds is None else f"{each.seconds:g} s"
-        click.echo(f"{len(requests)} workloads, one after the other, {share} for each", err=True)
+    _announce_budget(requests, is_step)
     for place, request in enumerate(requests):
         if request.replay is None:
             each_workload.announce(parts, place)
-        if resume is not None:
-            request = search_requests.continuing(request, Path(resume) if resume else None)
         if place:  # the budget is for each: the first one's counts from the start of the command
             request = replace(request, budget=replace(request.budget, start=time.monotonic()))
+        if is_step:
+            request = training_step.of_step(request, requests, results)
         results.append(_run(request))
         records = [result.record for result in results if result.record is not None]
         if out is not None and records:
@@ -156,9 +174,12 @@ def _search_each(
             _report(results[-1], out)
         if results[-1].interrupted:
             break
+    steps = training_step.steps(results) if is_step else []
     if as_json:
-        _emit(results, out, several=len(requests) > 1)
+        _emit(results, steps, out, several=len(requests) > 1)
     else:
+        for step in steps:
+            click.echo(f"\n{step}")
         text.print_command(text.console(), *next_steps.after_search(results, parts[0], out))
     if results[-1].interrupted:
         for left in requests[len(results) :]:
@@ -166,6 +187,17 @@ def _search_each(
         sys.exit(INTERRUPTED)
     if any(result.record is None for result in results):
         sys.exit(NOTHING_VALID)
+
+
+def _announce_budget(requests: Sequence[Request], is_step: bool) -> None:
+    """Says on standard error how long each of several searches may take."""
+    if len(requests) == 1:
+        return
+    each, count = requests[0].budget, len(requests)
+    trials = text.plural(each.trials or 0, "trial")
+    share = trials if each.seconds is None else f"{each.seconds:g} s"
+    whom = "for both passes of a training step" if is_step else "for each"
+    click.echo(f"{count} workloads, one after the other, {share} {whom}", err=True)
 
 
 def _budget(selection: Selection, given: str | None, estimate: bool, replayed: bool) -> Budget:
@@ -192,12 +224,16 @@ def _run(request: Request) -> Result:
         return search.search(request, known, reporter)
 
 
-def _emit(results: Sequence[Result], out: Path | None, several: bool) -> None:
-    """Prints one JSON document: that of the search, or `workloads` with those of several."""
+def _emit(
+    results: Sequence[Result], steps: Sequence[Step], out: Path | None, several: bool
+) -> None:
+    """Prints one JSON document: that of the search, or `workloads` with those of several, and the
+    `training_steps` of --forward-backward."""
     from tunefa.cli.reports import search as reports
 
     documents = [reports.to_data(result, out) for result in results]
-    text.emit_json({"workloads": documents} if several else documents[0])
+    of_steps = {"training_steps": [step.to_data() for step in steps]} if steps else {}
+    text.emit_json({"workloads": documents, **of_steps} if several else documents[0])
 
 
 def _report(result: Result, out: Path | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tunefa.cli import replay, targets
+from tunefa.cli import each_workload, replay, targets
 from tunefa.cli.cleaned import cleaned
 from tunefa.cli.workload_options import Selection
 from tunefa.compile import languages
@@ -43,7 +43,8 @@ def of_each(
     requests = []
     notes: dict[str, None] = {}
     for part in parts:
-        request, left_out = _compilable(_request(part, names=names, mode=mode, **how), names)
+        own = each_workload.of_its_op(names, part.workload)
+        request, left_out = _compilable(_request(part, names=own, mode=mode, **how), own)
         requests.append(request)
         notes.update(dict.fromkeys(left_out))
     for line in notes:

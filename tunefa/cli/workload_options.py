@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import click
 
 from tunefa.cli import completion, model_options, option_values, targets
+from tunefa.cli.field_options import SIZE_OPTIONS, flag, words
 from tunefa.cli.targets import ChosenTarget
 from tunefa.spec.model_layers import Model
 from tunefa.spec.target import Target
@@ -139,11 +140,11 @@ class Selection:
         if "seqlen_q" in fields:
             fields.setdefault("seqlen_k", fields["seqlen_q"])
         for name, value in fields.items():
-            if getattr(placed.workload, name) != value:
-                return _words(name if name in self.fields else "seqlen_q", value)
+            if getattr(placed.workload, name, None) != value:  # an op may lack the field
+                return words(name if name in self.fields else "seqlen_q", value)
         if not self._chip_matches(placed):
             chip = {"--arch": self.arch, "--device": self.device}
-            return " ".join(f"{flag} {value}" for flag, value in chip.items() if value is not None)
+            return " ".join(f"{name} {value}" for name, value in chip.items() if value is not None)
         return None
 
     def _chip_matches(self, record: Selectable) -> bool:
@@ -156,28 +157,10 @@ class Selection:
         return not is_named or record.device is None or targets.same(record.device, target.device)
 
 
-_SIZE_OPTIONS = {
-    "batch": ("--batch", "Number of sequences.  [default: 1]"),
-    "heads": ("--heads", "Query heads; without --kv-heads, also the KV heads.  [default: 32]"),
-    "heads_kv": ("--kv-heads", "Key and value heads.  [default: 8]"),
-    "seqlen_q": ("--seqlen", "Query rows, such as 8192 or 8k; without --seqlen-k, also the keys."),
-    "seqlen_k": ("--seqlen-k", "Keys.  [default: as many as query rows]"),
-    "head_dim": ("--head-dim", "Elements of one head, 16 to 256.  [default: 128]"),
-    "window_left": (
-        "--window",
-        "Sliding window: keys up to the diagonal that a query sees, with the one on it.  "
-        "[default: all]",
-    ),
-    "window_right": (
-        "--window-right",
-        "Keys beyond the diagonal that a query sees; the mask is not causal then.",
-    ),
-}
-
-
 _Options = Mapping[tuple[str, ...], Mapping[str, Any]]  # by names
 SELECTING = (
-    *("arch", "device", "models", *_SIZE_OPTIONS, "dtype", "causal", "softcap", "varlen", "texts"),
+    *("arch", "device", "models", "backward", *SIZE_OPTIONS, "dtype", "causal"),
+    *("softcap", "varlen", "deterministic", "texts"),
 )
 """The parameters of a selection, by click's names."""
 
@@ -194,9 +177,11 @@ _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
             "The attention layers of a language model: a name such as gemma2-9b, or the path of a "
             "Hugging Face config.json. Each kind of its layers (sliding window, global) is a "
             "workload; a kind that tunefa cannot express is named and left out.")},
+    ("--backward",): {"is_flag": True, "default": None, "help": (
+        "The gradients of attention, the op bwd, instead of the forward pass.")},
     **{
-        (flag, name): {"callback": option_values.size, "metavar": "N", "help": text}
-        for name, (flag, text) in _SIZE_OPTIONS.items()
+        (option, name): {"callback": option_values.size, "metavar": "N", "help": text}
+        for name, (option, text) in SIZE_OPTIONS.items()
     },
     ("--dtype",): {
         "metavar": "NAME", "callback": option_values.dtype, "shell_complete": completion.dtypes,
@@ -208,6 +193,8 @@ _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
         "Soft-cap: scores are bounded by a tanh, as in Gemma 2.")},
     ("--varlen",): {"is_flag": True, "default": None, "help": (
         "Packed sequences of different lengths; --seqlen is the longest.")},
+    ("--deterministic",): {"is_flag": True, "default": None, "help": (
+        "Gradients that are equal to the last bit in every run; with --backward.")},
     ("-w", "--workload", "texts"): {"metavar": "WORKLOAD", "multiple": True, "help": (
         "The whole workload as one word, such as b4_h32_kv8_q4096_d128_bf16_causal; may be "
         "repeated.")},
@@ -264,28 +251,14 @@ def _select(given: dict[str, Any]) -> Selection:
     names, texts = given.pop("models") or (), given.pop("texts") or ()
     arch, device = given.pop("arch"), given.pop("device")
     fields = {name: value for name, value in given.items() if value is not None}
+    if fields.pop("backward", False):
+        fields["op"] = "bwd"
     if texts and (fields or names):
-        extra = ", ".join([*(["--model"] if names else []), *map(_flag, fields)])
+        extra = ", ".join([*(["--model"] if names else []), *map(flag, fields)])
         raise click.UsageError(f"-w names the whole workload: leave out {extra}, or -w")
     for text in texts:
         Workload.parse(text)
     if arch is not None or device is not None:
         targets.named(arch, device)
-    models = tuple(model_options.loaded(name, fields, _flag) for name in names)
+    models = tuple(model_options.loaded(name, fields, flag) for name in names)
     return Selection(texts, fields, models, arch, device)
-
-
-def _flag(name: str) -> str:
-    """The name of the option for a field."""
-    flags = {"dtype": "--dtype", "causal": "--causal/--full"}
-    flags |= {"softcap": "--softcap", "varlen": "--varlen"}
-    return flags.get(name) or _SIZE_OPTIONS[name][0]
-
-
-def _words(name: str, value: Any) -> str:
-    """The option and value that a user writes for a field."""
-    if name == "causal":
-        return "--causal" if value else "--full"
-    if name in ("softcap", "varlen"):
-        return f"--{name}"
-    return f"{_flag(name)} {value + 1 if name == 'window_left' else value}"

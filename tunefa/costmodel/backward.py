@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tunefa.costmodel.backward_step import FP32_BYTES, key_cycles, query_cycles, uses_wgmma
+from tunefa.costmodel import backward_step
+from tunefa.costmodel.backward_step import FP32_BYTES, cycles, slots_per_score, uses_wgmma
 from tunefa.costmodel.gpu import (
     LAUNCH_US,
     LOAD_LATENCY,
@@ -70,8 +71,8 @@ def predict(
     if fits.blocks_per_sm == 0:
         infinite = float("inf")
         return Prediction(infinite, "occupancy", fits, pipes, 0.0, infinite, 0.0, 0.0)
-    cycles, limiter = _busiest_sm(kinds, tiling, device, fits.blocks_per_sm)
-    compute_us = cycles / device.boost_mhz
+    busy, limiter = _busiest_sm(kinds, tiling, device, fits.blocks_per_sm)
+    compute_us = busy / device.boost_mhz
     l2_us, hbm_us = _memory_us(workload, device, tiling, kinds)
     parts = {limiter: compute_us, "L2": l2_us, "HBM": hbm_us}
     binding = max(parts, key=lambda part: parts[part])
@@ -114,13 +115,15 @@ def _kinds(
     workload: Workload, arch: GpuArch, tiling: BackwardTiling, resources: Resources
 ) -> list[_Kind]:
     """Returns the tiles of keys, and those of queries if there are any."""
-    cut = cut_of_keys(workload, tiling)
-    scores = tiling.block_m * tiling.block_n
-    found = [_Kind(cut, key_cycles(workload, arch, tiling, resources, cut), scores)]
+    made = [(cut_of_keys(workload, tiling), backward_step.of_keys(workload, arch, tiling))]
     if not tiling.adds_dq:
-        cut = cut_of_queries(workload, tiling)
-        pipes = query_cycles(workload, arch, tiling, resources, cut)
-        found.append(_Kind(cut, pipes, tiling.dq_block_m * tiling.dq_block_n))
+        work = backward_step.of_queries(workload, arch, tiling)
+        made.append((cut_of_queries(workload, tiling), work))
+    found = []
+    for cut, work in made:
+        softmax = slots_per_score(workload, cut), 1 + workload.softcap
+        pipes = cycles(work, arch, tiling, resources.spill_bytes or 0, softmax)
+        found.append(_Kind(cut, pipes, work.scores))
     return found
 
 
@@ -172,15 +175,15 @@ def _busiest_sm(
     """
     even, longest, tail, limiters = 0.0, 0.0, 0.0, dict[str, float]()
     for kind in kinds:
-        cycles, limiter = sm_cycles(kind.pipes, tiling, blocks)
-        fill = 2 * LOAD_LATENCY / cycles / blocks
+        of_step, limiter = sm_cycles(kind.pipes, tiling, blocks)
+        fill = 2 * LOAD_LATENCY / of_step / blocks
         if tiling.warp_specialised:  # a pipeline of two stages: n steps take the time of n + 1
             fill += 1.0
-        tile = (kind.cut.steps_per_tile + fill) * cycles
+        tile = (kind.cut.steps_per_tile + fill) * of_step
         of_kind = kind.cut.tiles / device.sms * tile
         even += of_kind
         limiters[limiter] = limiters.get(limiter, 0.0) + of_kind
-        longest = max(longest, (kind.cut.longest_tile + fill) * cycles)
+        longest = max(longest, (kind.cut.longest_tile + fill) * of_step)
         tail = tile
     count = sum(kind.cut.tiles for kind in kinds)
     limiter = max(limiters, key=lambda name: limiters[name])

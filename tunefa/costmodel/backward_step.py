@@ -19,7 +19,7 @@ products in all. The cycles of a step of a tile of keys:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tunefa.costmodel.gpu import (
     ISSUE_LANES,
@@ -31,7 +31,6 @@ from tunefa.costmodel.gpu import (
 )
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.tiling import BackwardTiling
-from tunefa.spec.trial import Resources
 from tunefa.spec.workload import DTYPES, Workload
 
 SLOTS_PER_SCORE = 7.5
@@ -59,68 +58,84 @@ def _rate(workload: Workload, arch: GpuArch, wgmma: bool) -> float:
     return rate * MMA_SYNC_RATE_ON_HOPPER if slower else rate
 
 
-def key_cycles(
-    workload: Workload, arch: GpuArch, tiling: BackwardTiling, resources: Resources, cut: Cut
-) -> dict[str, float]:
-    """Returns the cycles of each pipe in a step of a tile of keys (see the module's table)."""
+@dataclass(frozen=True)
+class Work:
+    """The work of one step of one CTA."""
+
+    scores: int
+    products: tuple[int, int]
+    """How many products there are over head_dim, and over head_dim_v."""
+    tensor: float
+    """Cycles of the products on the tensor cores."""
+    loaded: int
+    """Bytes of the blocks that are loaded."""
+    smem: float
+    """Bytes that are written to shared memory, and read from it."""
+    stored: float
+    """Pieces of 16 bytes of dS and dQ that threads write to shared memory."""
+
+
+def of_keys(workload: Workload, arch: GpuArch, tiling: BackwardTiling) -> Work:
+    """Returns the work in a step of a tile of keys (see the module's table)."""
     m, n, size = tiling.block_m, tiling.block_n, DTYPES[workload.dtype]
-    columns, both = tiling.columns, tiling.columns + tiling.columns_v
+    both = tiling.columns + tiling.columns_v
     wgmma = uses_wgmma(arch, tiling)
     # WGMMA reads the right operand once per 64 rows of the left one, mma.sync once per warp.
     readers = n / 64 if wgmma else tiling.warps
     loaded = m * both * size
     smem = loaded * (1 + 2 * readers) + (0 if tiling.kv_in_registers else n * both * size)
-    products, stored = 2.0 * both, 0.0
+    products, stored = (2, 2), 0.0
     if tiling.adds_dq:
-        products += columns
-        ds_bytes, dq_bytes = m * n * size, m * columns * FP32_BYTES
+        ds_bytes, dq_bytes = m * n * size, m * tiling.columns * FP32_BYTES
         readers_of_k = m / 64 if wgmma else tiling.warps
-        smem += ds_bytes * (1 + tiling.dq_parts) + n * columns * size * readers_of_k + 2 * dq_bytes
-        stored = (ds_bytes + dq_bytes) / 16
-    return _cycles(
-        (workload, arch, tiling, resources, cut),
-        {"scores": m * n, "products": 2.0 * m * n * products / _rate(workload, arch, wgmma),
-         "loaded": loaded, "smem": smem, "stored": stored},
-    )  # fmt: skip
+        smem += ds_bytes * (1 + tiling.dq_parts) + n * tiling.columns * size * readers_of_k
+        smem += 2 * dq_bytes
+        products, stored = (3, 2), (ds_bytes + dq_bytes) / 16
+    tensor = _tensor(m * n, products, tiling, _rate(workload, arch, wgmma))
+    return Work(m * n, products, tensor, loaded, smem, stored)
 
 
-def query_cycles(
-    workload: Workload, arch: GpuArch, tiling: BackwardTiling, resources: Resources, cut: Cut
-) -> dict[str, float]:
-    """Returns the cycles of each pipe in a step of a tile of queries: S, dP and dQ."""
+def of_queries(workload: Workload, arch: GpuArch, tiling: BackwardTiling) -> Work:
+    """Returns the work in a step of a tile of queries: S, dP and dQ."""
     m, n, size = tiling.dq_block_m, tiling.dq_block_n, DTYPES[workload.dtype]
-    columns, both = tiling.columns, tiling.columns + tiling.columns_v
+    both = tiling.columns + tiling.columns_v
     wgmma = _wgmma(arch, tiling, m)
     readers = m / 64 if wgmma else tiling.warps
     loaded = n * both * size
-    smem = loaded * (1 + readers) + n * columns * size * readers + m * both * size
-    return _cycles(
-        (workload, arch, tiling, resources, cut),
-        {"scores": m * n,
-         "products": 2.0 * m * n * (both + columns) / _rate(workload, arch, wgmma),
-         "loaded": loaded, "smem": smem, "stored": 0.0},
-    )  # fmt: skip
+    smem = loaded * (1 + readers) + n * tiling.columns * size * readers + m * both * size
+    tensor = _tensor(m * n, (2, 1), tiling, _rate(workload, arch, wgmma))
+    return Work(m * n, (2, 1), tensor, loaded, smem, 0.0)
 
 
-def _cycles(
-    of: tuple[Workload, GpuArch, BackwardTiling, Resources, Cut], step: Mapping[str, float]
+def _tensor(scores: int, products: tuple[int, int], tiling: BackwardTiling, rate: float) -> float:
+    """Cycles of products over head_dim and over head_dim_v."""
+    columns = products[0] * tiling.columns + products[1] * tiling.columns_v
+    return 2.0 * scores * columns / rate
+
+
+def slots_per_score(workload: Workload, cut: Cut) -> float:
+    """Returns the issue slots of a score, averaged over steps with and without a mask."""
+    masked = cut.masked_steps_per_tile / max(cut.steps_per_tile, 1e-9)
+    softcap = SOFTCAP_SLOTS_PER_SCORE if workload.softcap else 0.0
+    return SLOTS_PER_SCORE + MASK_SLOTS_PER_SCORE * masked + softcap
+
+
+def cycles(
+    work: Work, arch: GpuArch, tiling: BackwardTiling, spill_bytes: int, softmax: tuple[float, int]
 ) -> dict[str, float]:
-    """Returns the cycles of a step, from its `scores`, cycles of `products`, bytes `loaded` and of
-    `smem` traffic, and 16-byte pieces `stored`."""
-    workload, arch, tiling, resources, cut = of
-    slots = SLOTS_PER_SCORE + MASK_SLOTS_PER_SCORE * (
-        cut.masked_steps_per_tile / max(cut.steps_per_tile, 1e-9)
-    )
-    if workload.softcap:
-        slots += SOFTCAP_SLOTS_PER_SCORE
-    slots = slots * step["scores"] + step["stored"]
+    """Returns the cycles of a step in each pipe.
+
+    `softmax` are the issue slots and the special functions (MUFU) of a score.
+    """
+    slots, special = softmax
+    issued = slots * work.scores + work.stored
     if tiling.copied_by_threads:
-        slots += SLOTS_PER_COPY * step["loaded"] / 16
-    spilled = SPILL_TRIPS * (resources.spill_bytes or 0) * 32 * tiling.warps
+        issued += SLOTS_PER_COPY * work.loaded / 16
+    spilled = SPILL_TRIPS * spill_bytes * 32 * tiling.warps
     return {
-        "tensor": step["products"],
-        "exp2": (1 + workload.softcap) * step["scores"] / arch.exp2_per_clock_per_sm,
-        "issue": slots / ISSUE_LANES,
-        "smem": step["smem"] / arch.smem_bytes_per_clock_per_sm,
+        "tensor": work.tensor,
+        "exp2": special * work.scores / arch.exp2_per_clock_per_sm,
+        "issue": issued / ISSUE_LANES,
+        "smem": work.smem / arch.smem_bytes_per_clock_per_sm,
         "spills": spilled / arch.smem_bytes_per_clock_per_sm,
     }

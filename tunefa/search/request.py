@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tunefa.compile.workers import Workers
 from tunefa.costmodel.ranking import rank_us
@@ -46,6 +47,8 @@ class Request:
     """A recorded landscape that answers instead of a device; nothing is stored then."""
     estimate: bool = False
     """Whether formulas answer instead of an NPU's compiler."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What the record's provenance says of the search, beside its trials and its strategy."""
 
     def case(self, kernel: Kernel) -> Case:
         """The case of one of the kernels, on the workload and the target."""

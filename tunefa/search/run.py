@@ -262,7 +262,7 @@ def _record(state: SearchState, feasible: Mapping[str, Feasible]) -> Record | No
     best = kernel_race.best(state, found)
     if best is None or math.isinf(best.median_us):
         return None
-    notes = {"trials": len(state.finished), "strategy": request.strategy}
+    notes = {**request.notes, "trials": len(state.finished), "strategy": request.strategy}
     if request.objective == "modelled":
         said = {"ok", "compile_failed"}  # a compiler that crashed said nothing about the config
         tried = {key for key, each in state.finished.items() if each.trial.outcome in said}

@@ -165,6 +165,7 @@ def time_lines(
     `through_l2` says what the L2 cache delivers.
     """
     cycles = found.compute_us * megahertz / found.steps if found.steps else 0.0
+    beside = {"beside": (found.beside_us, "the launches before and after it, which are added")}
     return {
         "compute": (
             found.compute_us,
@@ -174,4 +175,5 @@ def time_lines(
         "L2": (found.l2_us, through_l2),
         "HBM": (found.hbm_us, "inputs and outputs once, and what the L2 cache cannot hold"),
         "launch": (gpu_model.LAUNCH_US, "added to the longest of these"),
+        **(beside if found.beside_us else {}),
     }

@@ -109,6 +109,7 @@ class Explanation(Explained):
             "compute_us": found.compute_us,
             "l2_us": found.l2_us,
             "hbm_us": found.hbm_us,
+            "beside_us": found.beside_us,
         }
 
 

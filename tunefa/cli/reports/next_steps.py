@@ -48,7 +48,7 @@ def after_search(results: Sequence[Result], selection: Selection, out: Path | No
 
 def _continued(result: Result, selection: Selection) -> NextStep:
     """The command that continues an interrupted search."""
-    rest = given(lambda name: name not in {*SELECTING, "resume"})
+    rest = given(lambda name: name not in {*SELECTING, "resume", "is_step"})
     words = [*selection.chip_words, "-w", str(result.request.workload), *rest, "--resume"]
     if click.get_current_context().params["resume"]:  # the journal knows workload and chip
         words = [*rest, "--resume", str(result.journal)]

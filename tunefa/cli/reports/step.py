@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tunefa.cli.reports import arithmetic, matmul_arithmetic
+from tunefa.cli.reports import arithmetic, backward_arithmetic, matmul_arithmetic
 from tunefa.costmodel.gpu import Prediction
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.matmul import OP, own
@@ -38,6 +38,17 @@ def of(case: Case, config: Config, resources: Resources, found: Prediction) -> S
             matmul_arithmetic.cycle_lines(own(case.workload), chip, product, resources),
             "A and B, as often as CTAs read them",
             "copies by threads",
+        )
+    if case.workload.op == "bwd":
+        tiled = case.backward_tiling(config)
+        workload = case.workload.dense_equivalent
+        return Step(
+            backward_arithmetic.size(tiled),
+            backward_arithmetic.cycle_lines(workload, chip, tiled, resources, found),
+            "Q and dO, as often as CTAs read them, and the dQ that is added up"
+            if tiled.adds_dq
+            else "Q, dO, K and V, as often as CTAs read them",
+            "scale, exponentials, dS and masks",
         )
     tiling = case.tiling(config)
     return Step(

@@ -31,7 +31,7 @@ def to_data(workload: Workload, target: Target) -> dict[str, Any]:
     """Plain data for `--json`; `bytes` move to or from HBM if each tensor moves once."""
     found: dict[str, Any] = {
         "flops": workload.flops,
-        **({"visible_pairs": workload.exp2_count} if workload.op == "fwd" else {}),
+        **({} if workload.op == OP else {"visible_pairs": workload.exp2_count}),
         "bytes": workload.io_bytes,
         "flops_per_byte": workload.flops / workload.io_bytes,
         "ridge_flops_per_byte": _ridge(workload, target),
@@ -84,8 +84,12 @@ def _flops(workload: Workload) -> str:
     pairs = f"{heads} heads x {workload.pairs:,} pairs"
     if workload.varlen:
         pairs = f"{workload.heads} heads x {workload.pairs:,} pairs of all sequences"
-    numbers = f"2 x ({workload.head_dim} + {workload.head_dim_v}) x {pairs}"
-    said = f"2 (D + Dv) x visible pairs = {numbers} = {_amount(workload.flops, 'FLOP')}"
+    formula, numbers = "2 (D + Dv)", f"2 x ({workload.head_dim} + {workload.head_dim_v})"
+    if workload.op == "bwd":
+        formula = "2 (3 D + 2 Dv)"
+        numbers = f"2 x (3 x {workload.head_dim} + 2 x {workload.head_dim_v})"
+    said = f"{formula} x visible pairs = {numbers} x {pairs}"
+    said += f" = {_amount(workload.flops, 'FLOP')}"
     if not workload.varlen and workload.exp2_count != whole:
         part = workload.exp2_count / whole
         said += f"; the mask leaves {part:.1%} of {workload.seqlen_q:,} x {workload.seqlen_k:,}"
@@ -108,13 +112,16 @@ def _product_bytes(asked: Matmul) -> dict[str, int]:
 def _attention_bytes(workload: Workload) -> dict[str, int]:
     size = DTYPES[workload.dtype]
     rows, keys = (sum(each) for each in zip(*workload.lengths, strict=True))
-    return {
+    tensors = {
         "Q": rows * workload.heads * workload.head_dim * size,
         "K": keys * workload.heads_kv * workload.head_dim * size,
         "V": keys * workload.heads_kv * workload.head_dim_v * size,
         "O": rows * workload.heads * workload.head_dim_v * max(size, 2),
-        "lse": rows * workload.heads * 4,
     }
+    lse = {"lse": rows * workload.heads * 4}
+    if workload.op == "bwd":
+        return {**tensors, **lse, **{f"d{name}": each for name, each in tensors.items()}}
+    return {**tensors, **lse}
 
 
 def _ridge(workload: Workload, target: Target) -> float | None:
