@@ -17,7 +17,7 @@ from tunefa.cli.reports.bar import OnStderr
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError, unknown
 from tunefa.spec import kernel as kernels
-from tunefa.spec.workload import Workload
+from tunefa.spec.workload import OPS, Workload
 
 if TYPE_CHECKING:  # they import PyTorch, which takes seconds
     from tunefa.experiments.document import Document
@@ -58,6 +58,10 @@ def command(selection: Selection, source: Path | None, as_json: bool, **asked: A
     All run on the same tensors, in one process, in interleaved rounds with a cold L2, after their
     outputs were compared with fp64. Ceilings are measured in the same run: PyTorch's largest matrix
     product and copy. A peer that is absent, wrong, or fails is named with the reason.
+
+    With --backward the gradients are compared: those of the libraries by autograd, of which only
+    the backward pass is timed, and those of the best backward kernel of tunefa's own that is known,
+    with its launches before and after the main one.
 
     Measures on the GPU of this machine; with --from it shows an earlier run, without a GPU. The
     exit status is 3 if tunefa itself has no row.
@@ -123,7 +127,7 @@ def _measurable(selection: Selection, kernel: str | None) -> list[Selection]:
     if kernel is not None and kernel not in kernels.names():
         raise unknown("kernel", kernel, kernels.names())
     for workload in selection.workloads:
-        if workload.op != "fwd":
+        if workload.op not in OPS:
             raise TunefaError(
                 f"{workload} is no attention, which is what is compared here: "
                 f"`tunefa bench {workload.op} -w {workload}` compares it with cuBLAS"

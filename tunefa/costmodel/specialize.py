@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefa.costmodel import gpu as gpu_model
+from tunefa.costmodel import latency
 from tunefa.costmodel.gpu import Prediction
-from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 
@@ -45,8 +44,6 @@ def specialized(case: Case, config: Config) -> dict[str, Any]:
 
 
 def _predicted(case: Case, config: Config) -> Prediction:
-    """The time by the cost model of GPUs, before compiling."""
-    arch, (tiling, lower) = gpu(case.arch), case.tiling_and_estimate(config)
-    smem_bytes, registers = int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
-    needs = gpu_model.expected_resources(arch, tiling, smem_bytes, registers)
-    return gpu_model.predict(case.workload, arch, case.device, tiling, needs)
+    """The time by the op's latency model, before compiling."""
+    model = latency.of(case)
+    return model.predict(case, config, model.expected(case, config))

@@ -23,6 +23,7 @@ from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.experiments import ours
 from tunefa.experiments.document import Row
 from tunefa.measure import peers
+from tunefa.measure.peer import Call, Peer, Tensors
 from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
@@ -46,7 +47,20 @@ def contestants(names: Sequence[str], kernel: str | None) -> Mapping[str, Maker]
     Raises TunefaError for unknown names.
     """
     own = ours.maker() if kernel is None else ours.default_of(kernel)
-    return {name: own if name == OURS else peers.load(name).make for name in names}
+    return {name: own if name == OURS else _of_peer(peers.load(name)) for name in names}
+
+
+def _of_peer(peer: Peer) -> Maker:
+    """Returns what makes a peer's call, of either pass."""
+
+    def make(workload: Workload, tensors: Tensors) -> Call:
+        if workload.op != "bwd":
+            return peer.make(workload, tensors)
+        from tunefa.measure import backward_contest
+
+        return backward_contest.call_of(peer, workload, tensors)
+
+    return make
 
 
 def present(names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -211,9 +225,11 @@ def _hold(
 
 def _ran(workload: Workload, kernel: str | None) -> dict[str, Any] | None:
     """The kernel and the config of tunefa's last call, and why it was chosen."""
-    if kernel is None:
-        return ours.ran()
     import torch
 
+    if kernel is None and workload.op == "bwd":
+        return ours.backward_ran(workload, torch.device("cuda"))
+    if kernel is None:
+        return ours.ran()
     config = ours.case_of(kernel, workload, torch.device("cuda")).default()
     return {"kernel": kernel, "config": config, "why": "the default, as a kernel was named"}

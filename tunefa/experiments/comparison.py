@@ -22,8 +22,9 @@ _HEAD = ("contestant", "median\nus", "spread", "TFLOP/s", "GB/s", "of\nmatmul", 
          "error", "worst\nrow")  # fmt: skip
 _NOTES = (
     "spread: the quartiles' distance over the median. FLOPs count visible (query, key) pairs only. "
-    "GB/s count q, k, v, the output and the logsumexp once. error: against fp64, relative to the "
-    "norm of all rows compared; worst row: the same of one row."
+    "GB/s count q, k, v, the output and the logsumexp once; of a backward pass, their gradients "
+    "too. error: against fp64, relative to the norm of all rows compared; worst row: the same of "
+    "one row."
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tunefa.errors import TunefaError
 from tunefa.measure.peer import Call, Tensors, Unserved
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
@@ -11,14 +12,80 @@ from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
     from tunefa.measure.contest import Maker
+    from tunefa.store.lookup import Choice
+
+_LIBRARY = "library"
+"""The language of kernels that call an installed library."""
 
 
 def maker() -> Maker:
     """Returns what makes a user's call: the config is the one that the runtime chooses.
 
-    `ran` says afterwards which one it was, and why.
+    `ran` says afterwards which one it was, and why. Of the op `bwd` it makes the launches of the
+    best kernel of tunefa's own, see `backward_choice`.
     """
-    return _users_call
+    return lambda workload, tensors: (
+        _backward_call(workload, tensors)
+        if workload.op == "bwd"
+        else _users_call(workload, tensors)
+    )
+
+
+def _call(workload: Workload, tensors: Tensors) -> Call:
+    if workload.op == "bwd":
+        return _backward_call(workload, tensors)
+    return _users_call(workload, tensors)
+
+
+def _backward_call(workload: Workload, tensors: Tensors, kernel: str | None = None) -> Call:
+    """The launches of a backward pass: of the best kernel of ours, or of a kernel's default."""
+    import torch
+
+    from tunefa.measure import launches, ops
+
+    device = tensors[0].device
+    if kernel is None:
+        choice = backward_choice(workload, device)
+        case, config = case_of(choice.kernel, workload, device), choice.config
+    else:
+        case = case_of(kernel, workload, device)
+        config = case.default()
+    launch, outputs = launches.launch(case, config, tensors), tensors[ops.of(workload).OUTPUTS]
+
+    def call() -> Any:
+        launch()
+        return outputs
+
+    torch.cuda.synchronize()
+    return call
+
+
+def backward_choice(workload: Workload, device: Any) -> Choice:
+    """Returns the kernel and config that is chosen for a backward pass among tunefa's own kernels:
+    those of installed libraries are peers here. Raises Unserved where none serves it."""
+    from tunefa.compile.serving import Installed, UsableStore
+    from tunefa.runtime import choose
+    from tunefa.runtime.chip import Chip
+    from tunefa.store import results
+
+    chip = Chip.of(device)
+    if chip.target is None:
+        raise Unserved(chip.why_not)
+    try:
+        serving = kernels.serving(workload, chip.target.arch)
+    except TunefaError as error:
+        raise Unserved(str(error)) from error
+    own = [kernel for kernel in serving if kernel.language != _LIBRARY]
+    if not own:
+        raise Unserved("no kernel of tunefa's own serves it")
+    known = UsableStore(results.default_store(), Installed(own))
+    return choose.choose(known, workload, chip.target, own)
+
+
+def backward_ran(workload: Workload, device: Any) -> dict[str, Any]:
+    """Returns what `maker` ran for a backward pass, as `ran` does."""
+    choice = backward_choice(workload, device)
+    return {"kernel": choice.kernel, "config": choice.config, "why": choice.why}
 
 
 def _users_call(workload: Workload, tensors: Tensors) -> Call:
@@ -54,6 +121,9 @@ def default_of(kernel: str) -> Maker:
 
     def make(workload: Workload, tensors: Tensors) -> Call:
         import torch
+
+        if workload.op == "bwd":
+            return _backward_call(workload, tensors, kernel)
 
         from tunefa.measure import launches
 

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import torch
 
 from tunefa.errors import TunefaError
-from tunefa.measure import check
+from tunefa.measure import check, ops
+from tunefa.measure.backward_contest import TrueGradients
 from tunefa.measure.contestant import Contestant, checked
 from tunefa.measure.monitor import Monitor
 from tunefa.measure.peer import Make, Tensors
@@ -180,12 +181,9 @@ class _Contest:
         self._workload, self._settings, self._progress = workload, settings, progress
         self._on_cuda = settings.device == "cuda"
         self._stopwatch = Stopwatch(settings.mode) if self._on_cuda else HostStopwatch()
-        made = check.tensors(workload, settings.device, settings.seed)
-        self._tensors: Tensors = (*made[:3], *made[5:])
-        if workload.dtype == "e4m3" and not workload.varlen:  # which has no descales
-            for descale in self._tensors[3:]:
-                descale.fill_(descale.flatten()[0])  # some peers have one for a whole tensor
-        self._truth = Truth.of(workload, self._tensors)
+        self._tensors = _tensors(workload, settings)
+        is_backward = workload.op == "bwd"
+        self._truth = (TrueGradients if is_backward else Truth).of(workload, self._tensors)
 
     def run(self, contestants: Mapping[str, Maker]) -> Contest:
         found: dict[str, Contestant] = {}
@@ -247,6 +245,19 @@ class _Contest:
                 mode: Mode = "graph" if entry.captured else "eager"
                 entry.samples_us.append(latency_us(mode, *each))
             read()
+
+
+def _tensors(workload: Workload, settings: Settings) -> Tensors:
+    """The tensors of a contest: those of the op `bwd`, or the inputs of the forward pass."""
+    if workload.op == "bwd":
+        made: Tensors = ops.of(workload).tensors(workload, settings.device, settings.seed)
+        return made
+    made = check.tensors(workload, settings.device, settings.seed)
+    inputs: Tensors = (*made[:3], *made[5:])
+    if workload.dtype == "e4m3" and not workload.varlen:  # which has no descales
+        for descale in inputs[3:]:
+            descale.fill_(descale.flatten()[0])  # some peers have one for a whole tensor
+    return inputs
 
 
 def _reason(error: BaseException) -> str:

@@ -7,10 +7,13 @@ from typing import Any
 
 import torch
 
+from tunefa.measure.backward_contest import TrueGradients
 from tunefa.measure.peer import Call
 from tunefa.measure.score import Score
 from tunefa.measure.timing import HostStopwatch, Stopwatch
 from tunefa.measure.verdict import Truth, Verdict
+
+AnyTruth = Truth | TrueGradients
 
 
 @dataclass
@@ -31,7 +34,7 @@ class Contestant:
         return Score(samples, self.verdict.error, self.verdict.worst_row, self.captured)
 
 
-def checked(call: Call, truth: Truth, stopwatch: Stopwatch | HostStopwatch) -> Contestant | str:
+def checked(call: Call, truth: AnyTruth, stopwatch: Stopwatch | HostStopwatch) -> Contestant | str:
     """Returns the contestant, or the reason why its output is wrong. Raises what the call raises.
 
     In mode graph its call is captured if that is possible.
@@ -50,7 +53,7 @@ def checked(call: Call, truth: Truth, stopwatch: Stopwatch | HostStopwatch) -> C
     return Contestant(call, stopwatch.prepared(call), False, verdict)
 
 
-def _captured(call: Call, truth: Truth, stopwatch: Stopwatch) -> Call | None:
+def _captured(call: Call, truth: AnyTruth, stopwatch: Stopwatch) -> Call | None:
     """Returns the replay of a graph of the call; None if the call cannot be captured, or if the
     replay does not write the output, as the graph of a call with a stream of its own."""
     outputs: list[Any] = []
@@ -62,7 +65,8 @@ def _captured(call: Call, truth: Truth, stopwatch: Stopwatch) -> Call | None:
         # A capture that fails leaves its own stream behind as the current one.
         with torch.cuda.stream(torch.cuda.current_stream()):
             replay = stopwatch.prepared(kept)
-            outputs[0].fill_(float("nan"))
+            for each in outputs[0] if isinstance(outputs[0], tuple) else outputs:
+                each.fill_(float("nan"))
             replay()
             return replay if truth.verdict(outputs[0]).why_wrong is None else None
     except Exception:  # the call waits for the device, for example

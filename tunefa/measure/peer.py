@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any
+from typing import Any, Literal
 
 from tunefa.spec.workload import Workload
 
@@ -42,6 +42,9 @@ class Peer:
     """The module that it imports, such as `flash_attn.cute`."""
     package: str = "torch"
     """The package that has the module, as pip knows it."""
+    backward: Literal["ordered", "unordered"] | None = None
+    """How its backward pass adds: `ordered` where it can be deterministic, that is equal to the
+    last bit in every run. None where it has no backward pass, or none that is called here."""
 
     def why_absent(self) -> str | None:
         """Says that the library is not installed, and how it would be; None if it is.

@@ -37,6 +37,7 @@ def _called(module: str, unlimited: Any, workload: Workload, tensors: Tensors, *
         "causal": workload.causal,
         "window_size": (left, right),
         "softcap": softcap(workload) or 0.0,
+        **({"deterministic": True} if workload.deterministic else {}),
         **more,
     }
     if workload.varlen:
@@ -111,7 +112,7 @@ def _fa3_module() -> str:
 
 
 PEERS = (
-    Peer("flash_attn2", "flash-attn 2", fa2, _FA2, "flash-attn"),
+    Peer("flash_attn2", "flash-attn 2", fa2, _FA2, "flash-attn", "ordered"),
     Peer("fa3", "FlashAttention-3", fa3, _fa3_module(), "fa3-fwd"),
-    Peer("fa4", "flash-attn-4", fa4, "flash_attn.cute", "flash-attn-4"),
+    Peer("fa4", "flash-attn-4", fa4, "flash_attn.cute", "flash-attn-4", "ordered"),
 )

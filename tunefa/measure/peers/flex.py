@@ -72,4 +72,6 @@ def capped(workload: Workload) -> Callable[..., Any] | None:
     return modified
 
 
-PEERS = (Peer("flex", "FlexAttention", flex, "torch.nn.attention.flex_attention"),)
+PEERS = (
+    Peer("flex", "FlexAttention", flex, "torch.nn.attention.flex_attention", backward="ordered"),
+)

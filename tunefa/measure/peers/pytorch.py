@@ -174,15 +174,22 @@ def operators(workload: Workload, tensors: Tensors) -> Call:
 
 
 PEERS = (
-    Peer("sdpa", "SDPA", _sdpa(None), "torch"),
-    Peer("cudnn", "SDPA cuDNN", _sdpa("CUDNN_ATTENTION", "CuDNN attention"), "torch"),
-    Peer("fa2", "FA2 in PyTorch", flash, "torch"),
+    Peer("sdpa", "SDPA", _sdpa(None), "torch", backward="unordered"),
+    Peer(
+        "cudnn",
+        "SDPA cuDNN",
+        _sdpa("CUDNN_ATTENTION", "CuDNN attention"),
+        "torch",
+        backward="unordered",
+    ),
+    Peer("fa2", "FA2 in PyTorch", flash, "torch", backward="ordered"),
     Peer(
         "efficient",
         "SDPA efficient",
         _sdpa("EFFICIENT_ATTENTION", "Memory efficient"),
         "torch",
+        backward="unordered",
     ),
-    Peer("math", "SDPA math", _sdpa("MATH"), "torch"),
-    Peer("operators", "PyTorch ops", operators, "torch"),
+    Peer("math", "SDPA math", _sdpa("MATH"), "torch", backward="ordered"),
+    Peer("operators", "PyTorch ops", operators, "torch", backward="ordered"),
 )
