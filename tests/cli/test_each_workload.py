@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.conftest import Run
+from tunefa.cli.each_workload import of_its_op
+from tunefa.errors import TunefaError
+from tunefa.spec.workload import Workload
 
 WINDOW = "fwd_b1_h16_kv8_q8192_k8192_d256_bf16_causal_w4096_softcap"
 GLOBAL = "fwd_b1_h16_kv8_q8192_k8192_d256_bf16_causal_softcap"
@@ -60,3 +65,12 @@ def test_layers_that_no_kernel_serves_are_named(run: Run) -> None:
     assert error.count("left out, no kernel serves") == 2
     error = run("space", "--arch", "sm80", "-w", "q64", "-w", "q64_w32", code=1).stderr
     assert "Error: no kernel serves fwd_b1_h32_kv8_q64_k64" in error
+
+
+def test_kernels_of_several_ops_serve_their_own() -> None:
+    names, both = ("attention_fwd_triton", "matmul_triton"), ("q64", "matmul_m64")
+    found = [of_its_op(names, Workload.parse(text)) for text in both]
+    assert found == [("attention_fwd_triton",), ("matmul_triton",)]
+    assert of_its_op(names[:1], Workload.parse("matmul_m64")) == names[:1]
+    with pytest.raises(TunefaError, match="unknown kernel 'attention'"):
+        of_its_op(["attention"], Workload.parse("q64"))

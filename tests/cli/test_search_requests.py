@@ -53,7 +53,7 @@ def test_what_is_given_beside_a_journal_must_agree(run: Run, made: Path) -> None
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('"workload": "fwd', '"workload": "bwd', "does not say what was searched"),
+        ('"workload": "fwd', '"workload": "bad', "does not say what was searched"),
         ('"arch": "sm90"', '"arch": 90', "'arch' must be text, not 90"),
         ('"seed": 7', '"seed": "7"', "its mode or its seed is not valid"),
         ("{", "", "this line is not the first line of a journal"),

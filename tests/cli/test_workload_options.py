@@ -51,6 +51,15 @@ def asked(run: Run, *arguments: str) -> str:
         ),
         ("--seqlen 8k --softcap", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_softcap"),
         ("--seqlen 8k --varlen", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_varlen"),
+        ("--seqlen 8k --backward", "bwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal"),
+        (
+            "--seqlen 8k --backward --deterministic --full",
+            "bwd_b1_h32_kv8_q8192_k8192_d128_bf16_full_deterministic",
+        ),
+        (
+            "--model llama3-8b --seqlen 4k --backward",
+            "bwd_b1_h32_kv8_q4096_k4096_d128_bf16_causal",
+        ),
         ("--seqlen 64 --dtype bfloat16", "fwd_b1_h32_kv8_q64_k64_d128_bf16_causal"),
         ("--seqlen 64 --dtype float16", "fwd_b1_h32_kv8_q64_k64_d128_fp16_causal"),
         ("--seqlen 64 --dtype fp8", "fwd_b1_h32_kv8_q64_k64_d128_e4m3_causal"),

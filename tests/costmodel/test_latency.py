@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefa.costmodel import gpu, latency, matmul
+from tunefa.costmodel import backward, gpu, latency, matmul
 from tunefa.costmodel.estimate import compared_with, estimate
 from tunefa.spec.arch_catalog import gpu as gpu_arch
 from tunefa.spec.matmul import own
@@ -12,24 +12,28 @@ from tunefa.spec.target import Case
 from tunefa.spec.trial import Resources
 
 ATTENTION = Case.from_names("attention_fwd_triton", "q4096_d128", "sm90")
+GRADIENTS = Case.from_names("attention_bwd_triton", "bwd_q4096_d128", "sm90")
 PRODUCT = Case.from_names("matmul_triton", "matmul_m4096", "sm90")
 NEEDED = Resources(98304, 168, 0, 0)
 
 
-def test_attention_and_products_have_their_own_models() -> None:
-    for case in (ATTENTION, PRODUCT):
+def test_each_op_has_its_own_model() -> None:
+    for case in (ATTENTION, GRADIENTS, PRODUCT):
         config, arch = case.default(), gpu_arch(case.arch)
         found = latency.of(case).predict(case, config, NEEDED)
         if case is ATTENTION:
             tiling = case.tiling(config)
             right = gpu.predict(case.workload, arch, case.device, tiling, NEEDED)
+        elif case is GRADIENTS:
+            tiled = case.backward_tiling(config)
+            right = backward.predict(case.workload, arch, case.device, tiled, NEEDED)
         else:
             product = case.matmul_tiling(config)
             right = matmul.predict(own(case.workload), arch, case.device, product, NEEDED)
         assert found == right
 
 
-@pytest.mark.parametrize("case", [ATTENTION, PRODUCT], ids=lambda case: case.kernel.op)
+@pytest.mark.parametrize("case", [ATTENTION, GRADIENTS, PRODUCT], ids=lambda case: case.kernel.op)
 def test_expected_resources_are_not_below_the_bounds(case: Case) -> None:
     model, config = latency.of(case), case.default()
     lower, expected = case.estimate(config), model.expected(case, config)
@@ -39,9 +43,10 @@ def test_expected_resources_are_not_below_the_bounds(case: Case) -> None:
     assert not model.sets_registers(case, config)
 
 
-def test_a_product_is_estimated_by_its_model_with_the_stated_error() -> None:
-    config = PRODUCT.default()
-    made = estimate(PRODUCT, config, NEEDED)
-    right = latency.of(PRODUCT).predict(PRODUCT, config, NEEDED)
+@pytest.mark.parametrize("case", [GRADIENTS, PRODUCT], ids=lambda case: case.kernel.op)
+def test_other_ops_are_estimated_by_their_models_with_the_stated_error(case: Case) -> None:
+    config = case.default()
+    made = estimate(case, config, NEEDED)
+    right = latency.of(case).predict(case, config, NEEDED)
     assert made.time_us == right.time_us and made.sd > 0
-    assert compared_with("sm90", "matmul") == () != compared_with("sm90")
+    assert compared_with("sm90", case.kernel.op) == () != compared_with("sm90")

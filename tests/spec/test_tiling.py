@@ -10,7 +10,14 @@ import pytest
 from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
-from tunefa.spec.tiling import KINDS, MatmulTiling, NpuTiling, Tiling, fields_of
+from tunefa.spec.tiling import (
+    KINDS,
+    BackwardTiling,
+    MatmulTiling,
+    NpuTiling,
+    Tiling,
+    fields_of,
+)
 
 TILING = Tiling(
     block_m=64, block_n=64, columns=64, columns_v=64, warps=8, stages=2, copied_by_threads=False,
@@ -34,7 +41,7 @@ def test_threads_are_those_that_a_kernel_is_launched_with() -> None:
 
 
 def test_the_fields_of_a_vendor_and_an_op_are_those_of_its_tiling() -> None:
-    assert set(KINDS.values()) == {Tiling, MatmulTiling, NpuTiling}
+    assert set(KINDS.values()) == {Tiling, BackwardTiling, MatmulTiling, NpuTiling}
     for (vendor, op), kind in KINDS.items():
         assert list(fields_of(vendor, op)) == [field.name for field in fields(kind)]
 
@@ -44,6 +51,14 @@ def test_an_op_without_a_model_is_named() -> None:
         fields_of("huawei", "matmul")
     with pytest.raises(TunefaError, match=r"unknown op on chips of nvidia 'matmal': did you mean"):
         fields_of("nvidia", "matmal")
+
+
+def test_tiles_of_keys_add_to_dq_unless_it_has_tiles_of_its_own() -> None:
+    case = Case.from_names("attention_bwd_triton", "bwd_q4096_d128", "sm90")
+    tiling = case.backward_tiling(case.default())
+    assert not tiling.adds_dq and replace(tiling, dq_block_m=0, dq_block_n=0).adds_dq
+    assert tiling.threads == 32 * case.default()["num_warps"]
+    assert replace(tiling, warp_specialised=True).threads == tiling.threads + 128
 
 
 def test_threads_of_a_matrix_product_are_those_of_its_warps() -> None:
@@ -63,6 +78,7 @@ def test_every_kernel_says_all_of_its_fields(name: str) -> None:
         assert case.why_not() is None, why
     tilings: dict[type, Any] = {
         Tiling: case.tiling,
+        BackwardTiling: case.backward_tiling,
         MatmulTiling: case.matmul_tiling,
         NpuTiling: case.npu_tiling,
     }
