@@ -85,7 +85,7 @@ def test_a_kernel_that_is_gone_and_a_config_that_no_rule_allows_any_more() -> No
 def test_trials_of_another_op_are_counted() -> None:
     path = written("20260131T120000", trial(A, 9.0), kernel="matmul_triton", workload="matmul_m64")
     found = training_rows.read([path])
-    why = "only times of attention are learned from, and these are of matmul"
+    why = "only times of attention's forward pass are learned from, and these are of matmul"
     assert found.rows == () and found.left_out == {why: 1}
 
 

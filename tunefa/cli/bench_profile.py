@@ -48,6 +48,9 @@ def command(selection: Selection, tool: str, peers: str, folder: Path, as_json: 
             f"{selection.target} is not in this machine, and a profile needs the chip itself: "
             "leave out --arch and --device"
         )
+    for workload in selection.workloads:
+        if workload.op != "fwd":
+            raise TunefaError(f"{workload} is of the op {workload.op}: forward passes are profiled")
     names = list(dict.fromkeys(name.strip() for name in peers.split(",") if name.strip()))
     profiles = profiled(tool, selection.workloads, names, folder)
     if as_json:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tunefa.costmodel import backward_step
-from tunefa.costmodel.backward_step import FP32_BYTES, cycles, slots_per_score, uses_wgmma
+from tunefa.costmodel.backward_step import FP32_BYTES, cycles, slots_per_score
 from tunefa.costmodel.gpu import (
     LAUNCH_US,
     LOAD_LATENCY,
@@ -90,15 +90,15 @@ def expected_resources(
     """Returns what the compiler will probably report, from the lower bounds of a search space.
 
     `registers` is the number that a thread's scores and accumulators need; for a warp-specialised
-    kernel, the number at launch, which the kernel sets itself.
+    kernel, the number at launch, which the kernel sets itself. The others were fitted to what
+    Triton 3.7 reported for 192 configs of its kernel on sm80, sm90 and sm120: half of the errors
+    are below 32 registers, their standard deviation is 54.
     """
     if tiling.warp_specialised:
         return Resources(smem_bytes, registers, 0)
-    wanted = (15 if uses_wgmma(arch, tiling) else 65) + 1.3 * registers
-    if tiling.copied_by_threads:
-        wanted += 28
-    spilled = max(0.0, wanted - SPARED_REGISTERS - tiling.max_registers)
-    return Resources(smem_bytes, int(min(wanted, tiling.max_registers)), int(4 * spilled))
+    wanted = 120 + registers + (45 if tiling.copied_by_threads else 0)
+    spilled = max(0, wanted - SPARED_REGISTERS - tiling.max_registers)
+    return Resources(smem_bytes, min(wanted, tiling.max_registers), 4 * spilled)
 
 
 def step_cycles(kinds: list[_Kind]) -> dict[str, float]:

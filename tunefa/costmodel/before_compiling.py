@@ -18,15 +18,9 @@ from tunefa.spec.target import Case
 from tunefa.spec.tiling import ORDER
 from tunefa.spec.trial import Config, Resources, Trial
 
-FEWER_REGISTERS = 26
-"""How many registers per thread fewer than expected a compiler may use: two standard deviations of
-`gpu.expected_resources` (docs/model.md). On the eight landscapes of the Triton kernel on an H200,
-2 % of the configs that are expected to take less than twice the least time rank more than 0.5 %
-below the least time that follows from it, once they are compiled, and 19 % below the expected one.
-The learned model is no monotonic function of registers: so its least time is no bound."""
 _FASTER = 2.0
-"""No config is expected to become so many times faster by what its compiler says. On those
-landscapes it was 1.7 times at most."""
+"""No config is expected to become so many times faster by what its compiler says. On the eight
+landscapes of the Triton kernel on an H200 it was 1.7 times at most."""
 
 
 def order_parameters(space: Space) -> tuple[str, ...]:
@@ -81,7 +75,7 @@ def _needs(case: Case, config: Config) -> _Needs:
     registers = int(case.estimate(config).get("registers", 0))
     fewest = Resources(
         expected.smem_bytes,
-        max(registers, (expected.registers or 0) - FEWER_REGISTERS),
-        max(0, (expected.spill_bytes or 0) - 4 * FEWER_REGISTERS),
+        max(registers, (expected.registers or 0) - model.fewer_registers),
+        max(0, (expected.spill_bytes or 0) - 4 * model.fewer_registers),
     )
     return _Needs(expected, fewest)

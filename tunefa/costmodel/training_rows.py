@@ -145,7 +145,8 @@ def _why_not(held: Landscape, kernel: str) -> str | None:
     if kernel not in kernels.names():
         return f"there is no kernel {kernel} any more"
     if held.workload.op != "fwd":
-        return f"only times of attention are learned from, and these are of {held.workload.op}"
+        op = held.workload.op
+        return f"only times of attention's forward pass are learned from, and these are of {op}"
     hashed = str(held.provenance[kernel].get("source_hash"))
     if same_code(kernel, hashed) != kernels.load(kernel).source_hash:
         return f"the source of {kernel} has changed since"

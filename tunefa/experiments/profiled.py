@@ -44,6 +44,8 @@ def call_of(
 
     if device == "cuda" and not torch.cuda.is_available():
         raise TunefaError("PyTorch sees no GPU here: run this on a machine that has one")
+    if workload.op != "fwd":
+        raise TunefaError(f"only forward passes are profiled, and {workload} is of {workload.op}")
     make = ours.maker() if contestant == OURS else peers.load(contestant).make
     made = check.tensors(workload, device, seed)
     try:

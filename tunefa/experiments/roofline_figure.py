@@ -88,7 +88,8 @@ def ceilings(workloads: Sequence[Workload], target: Target, binding: bool = Fals
             columns, per_pair = workload.head_dim + workload.head_dim_v, 1 + workload.softcap
             exp2 = arch.exp2_per_clock_per_sm * device.sms * clock
             name = f"exp2, D + Dv = {columns}" + (", softcap" if workload.softcap else "")
-            rate = exp2 * 2 * columns / per_pair
+            name += ", backward" if workload.op == "bwd" else ""
+            rate = exp2 * workload.flops / workload.exp2_count / per_pair
             if not binding or peak is None or rate <= _SAME * peak:
                 rates[name] = rate
     return found + [Ceiling(name, flops_per_s=rates[name]) for name in sorted(rates)]

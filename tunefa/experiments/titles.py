@@ -19,7 +19,8 @@ def title(workload: Workload, separator: str = ", ") -> str:
     mask = "causal" if workload.causal else "full"
     if workload.window_left is not None or workload.window_right is not None:
         mask += ", window"
-    flags = [name for name in ("softcap", "varlen") if getattr(workload, name)]
+    flags = [name for name in ("softcap", "varlen", "deterministic") if getattr(workload, name)]
+    flags += ["backward"] if workload.op == "bwd" else []
     lengths = f"{workload.seqlen_q:,} x {workload.seqlen_k:,}"
     parts = ", ".join([lengths, dims, workload.dtype, mask, *flags])
     return f"batch {workload.batch}, {heads}{separator}{parts}"

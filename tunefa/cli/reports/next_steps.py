@@ -87,6 +87,8 @@ def first_search() -> NextStep:
     asked = given(SELECTING.__contains__)
     if not {"-w", "--seqlen"}.intersection(asked):
         asked += ["--seqlen", "8192"]
+    if "--deterministic" in asked and "--backward" not in asked:
+        asked.append("--backward")
     if not {"--arch", "--device"}.intersection(asked) and not targets.seen():
         asked = ["--arch", targets.DEFAULT_ARCH, *asked]
     return "Next: search, for example", text.command("tunefa", "search", *asked)

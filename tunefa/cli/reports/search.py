@@ -156,10 +156,19 @@ def _record_facts(result: Result, record: Record) -> dict[str, str]:
         "resources": ", ".join(f"{k} {v:,}" for k, v in resources.items() if v is not None)
         or text.NO_VALUE,
         "check": str(record.provenance.get("check", text.NO_VALUE)),
+        **_step_facts(record),
         **_untried_facts(record),
         **({"certified": f"no: {record.not_certified}"} if record.not_certified else {}),
         **_certificate_facts(certificate),
     }
+
+
+def _step_facts(record: Record) -> dict[str, str]:
+    """For a record of --forward-backward: the other pass of the training step."""
+    step = record.provenance.get("training_step")
+    if not isinstance(step, dict):
+        return {}
+    return {"step": f"with {step.get('backward') or step.get('forward')}"}
 
 
 def _untried_facts(record: Record) -> dict[str, str]:

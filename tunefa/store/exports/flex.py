@@ -50,7 +50,8 @@ def dump(records: Sequence[Record]) -> str:
         if record not in held:
             missing = [option for option in _OPTIONS if option not in record.config]
             reason = f"it has no {', '.join(missing)}" if missing else "it is not a Triton kernel's"
-            reason = reason if record.workload.op == "fwd" else "it is not of attention"
+            if record.workload.op != "fwd":
+                reason = f"it is of the op {record.workload.op}"
             lines.append(f"    # left out, {reason}: {workload}: {record.summary}\n")
         elif workload in written:
             lines.append(f"    # left out, not the best for {workload}: {record.summary}\n")
