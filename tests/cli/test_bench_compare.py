@@ -51,7 +51,15 @@ def test_a_run_in_which_tunefa_failed_has_a_status_of_its_own(tmp_path: Path) ->
 
 
 @without_gpu
-@pytest.mark.parametrize("words", [["compare", "-w", "q512"], ["-w", "q512"], ["--seqlen", "512"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compare", "-w", "q512"],
+        ["-w", "q512"],
+        ["--seqlen", "512"],
+        ["--seqlen", "512", "--backward"],
+    ],
+)
 def test_without_a_gpu_it_says_what_to_do(words: list[str]) -> None:
     done = bench(*words)
     assert done.exit_code == 1
@@ -69,6 +77,8 @@ def test_without_a_gpu_it_says_what_to_do(words: list[str]) -> None:
         (["-w", "q512", "--rounds", "0"], 2, "0 is not in the range x>=1"),
         (["-w", "q512", "--mode", "fast"], 2, "'fast' is not one of 'eager', 'graph'"),
         (["--from", "nowhere.json"], 2, "does not exist"),
+        (["-w", "matmul_m64"], 1, "is no attention, which is what is compared here"),
+        (["-w", "bwd_q512_e4m3"], 1, "attention in e4m3 has no gradient"),
     ],
 )
 def test_mistakes_are_said(words: list[str], status: int, says: str) -> None:

@@ -56,3 +56,8 @@ def test_what_is_refused(
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     assert said in run("bench", "profile", *words, code=code).stderr
+
+
+def test_only_forward_passes_are_profiled(run: Run) -> None:
+    said = run("bench", "profile", "-w", "bwd_q64_d64", code=1).stderr
+    assert "is of the op bwd: forward passes are profiled" in said

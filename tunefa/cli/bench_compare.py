@@ -17,7 +17,8 @@ from tunefa.cli.reports.bar import OnStderr
 from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError, unknown
 from tunefa.spec import kernel as kernels
-from tunefa.spec.workload import OPS, Workload
+from tunefa.spec.workload import Workload
+from tunefa.spec.workload_parts import OPS
 
 if TYPE_CHECKING:  # they import PyTorch, which takes seconds
     from tunefa.experiments.document import Document

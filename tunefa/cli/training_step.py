@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tunefa.cli.workload_options import Selection
-from tunefa.spec.workload import OPS, Workload
+from tunefa.spec.workload import Workload
+from tunefa.spec.workload_parts import OPS
 
 if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
     from tunefa.search.budget import Budget
