@@ -142,8 +142,8 @@ import sys
 from tunefa.compile import pool
 from tunefa.spec import kernel
 from tunefa.spec.target import Case
-WORKLOADS = {"fwd": ("q100_d64", "q50_d64"), "bwd": ("bwd_q100_d64", "bwd_q50_d64"),
-             "matmul": ("matmul_m128", "matmul_m64")}
+WORKLOADS = {"fwd": ("q100_d64", "q50_d64"), "matmul": ("matmul_m128", "matmul_m64")}
+WORKLOADS["bwd"] = ("bwd_q100_d64", "bwd_q50_d64")
 for name in kernel.names():
     if kernel.load(name).space.vendor == "nvidia":
         own, also = WORKLOADS[kernel.load(name).op]
