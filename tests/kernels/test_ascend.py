@@ -19,6 +19,7 @@ from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
+from tunefa.spec.tiling import NpuTiling
 from tunefa.spec.workload import Workload
 
 B3 = archs.npu(archs.load("ascend910b3"))
@@ -86,7 +87,7 @@ def test_bounds_never_exceed_what_the_compiler_takes_and_some_are_exact(
     configs = space.feasible(workload, B3).configs
     for config in random.Random(str(workload)).sample(configs, 4):
         bounds = space.estimate(config, workload, B3)
-        tiling = space.npu_tiling(config, workload, B3)
+        tiling = space.tiling_as(NpuTiling, config, workload, B3)
         found = language.compiler_report(kernel, kernel.module.variant(workload, config), B3)
         assert found.status in ("fits", "overflow"), found
         for name, memory in found.memories.items():

@@ -27,7 +27,7 @@ from tunefa.spec.tiling import BackwardTiling, MatmulTiling, NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
-_T = TypeVar("_T", BackwardTiling, MatmulTiling)
+_T = TypeVar("_T", BackwardTiling, MatmulTiling, NpuTiling)
 _Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
 _EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "matmul": "matmul_m1"}
 _WORKLOAD_NAMES = {op: frozenset(Workload.parse(text).env()) for op, text in _EXAMPLES.items()}
@@ -140,10 +140,6 @@ class Space:
     def tiling_as(self, kind: type[_T], config: Config, workload: Workload, arch: Arch) -> _T:
         """Returns the tiling of a config as `kind`, that of the space's op (`tiling.KINDS`)."""
         return kind(**self._tiling_fields(self._env(config, workload, arch)))
-
-    def npu_tiling(self, config: Config, workload: Workload, arch: Arch) -> NpuTiling:
-        """Returns the tiling of a config, for a kernel for NPUs."""
-        return NpuTiling(**self._tiling_fields(self._env(config, workload, arch)))
 
     def tiling_and_estimate(
         self, config: Config, workload: Workload, arch: Arch

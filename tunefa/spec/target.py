@@ -162,4 +162,4 @@ class Case:
 
     def npu_tiling(self, config: Config) -> NpuTiling:
         """Returns the tiling of the config, for the latency model of NPUs."""
-        return self.kernel.space.npu_tiling(config, self.workload, self.arch)
+        return self.kernel.space.tiling_as(NpuTiling, config, self.workload, self.arch)
