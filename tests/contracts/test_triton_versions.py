@@ -21,9 +21,11 @@ from tunefa.spec.workload import Workload
 for name in kernel.names():
     made = kernel.load(name)
     if made.language == "gluon":
-        for text in ("q8192_d128_causal", "q500_k700_d80_full", "q8192_d128_e4m3_full",
-                     "b4_q900_d64_varlen"):  # fmt: skip
-            case = Case(made, Workload.parse(text), Target.named("sm90"))
+        texts = ["q8192_d128_causal", "q500_k700_d80_full", "q8192_h32_kv8_d64_full"]
+        if made.op == "fwd":
+            texts += ["q8192_d128_e4m3_full", "b4_q900_d64_varlen"]
+        for text in texts:
+            case = Case(made, Workload.parse(f"{made.op}_{text}"), Target.named("sm90"))
             resources = languages.load("gluon").compile(case, case.default()).resources
             assert resources.smem_bytes <= case.arch.smem_per_block_bytes, resources
             print(triton.__version__, name, text, resources)

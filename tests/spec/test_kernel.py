@@ -141,13 +141,16 @@ def test_listing_and_loading_import_no_compiler() -> None:
 
 
 def test_the_sources_of_a_gluon_kernel_are_all_that_it_runs() -> None:
-    made = kernels.load("attention_fwd_gluon_sm90")
-    folder = made.source.parent
-    first = ("pack_tiles", "transpose_v")  # each runs before some kernels
-    assert set(made.sources) == {
-        made.source, *folder.glob("gluon/**/*.py"), *folder.glob("hopper/*.py"),
-        *(folder / "triton" / f"{name}.py" for name in first),
+    forward, backward = (kernels.load(f"attention_{op}_gluon_sm90") for op in ("fwd", "bwd"))
+    folder = forward.source.parent
+    both = set(forward.sources) | set(backward.sources)
+    before = ("pack_tiles", "transpose_v", "backward_rows")  # each runs before some kernels
+    assert both == {
+        forward.source, backward.source, *folder.glob("gluon/**/*.py"), *folder.glob("hopper/*.py"),
+        *(folder / "triton" / f"{name}.py" for name in before),
     }  # fmt: skip
+    assert not [path for path in forward.sources if "backward" in path.name]
+    assert folder / "gluon" / "backward_step.py" in backward.sources
 
 
 @pytest.mark.parametrize("language", ["triton", "ascend"])
