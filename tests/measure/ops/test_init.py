@@ -15,7 +15,6 @@ from tunefa.spec.workload import Workload
 EXAMPLES = {
     "bwd": ("attention_bwd_triton", "bwd_b2_h2_q64_d32_bf16"),
     "fwd": ("attention_fwd_triton", "b2_h2_q64_d32_bf16"),
-    "bwd": ("attention_bwd_triton", "bwd_b2_h2_q64_d32_bf16"),
     "matmul": ("matmul_triton", "matmul_m256_bf16"),
 }
 
