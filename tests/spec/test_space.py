@@ -134,6 +134,7 @@ def test_enumeration_is_brute_force_in_any_space(
         language="triton",
         vendor="nvidia",
         priority=0,
+        priority_on={},
         parameters=tuple(
             Parameter(name, tuple(each), "") for name, each in zip("ABC", values, strict=True)
         ),

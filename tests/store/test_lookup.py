@@ -30,6 +30,9 @@ class Kernel:
     refused_block_m: frozenset[int] = field(default=frozenset())
     priority: int = 0
 
+    def priority_on(self, arch: Arch) -> int:
+        return self.priority
+
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         return "head_dim" if workload.head_dim > self.max_head_dim else None
 

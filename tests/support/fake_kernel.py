@@ -44,7 +44,8 @@ class FakeKernel:
 
     name: str = "attention_fwd_triton"
     language: str = "fake"
-    priority: int = 0
+    op: str = "fwd"
+    is_library: bool = False
     source_hash: str = "0123abcd"
     """The source hash of `tests.support.sample_records`."""
     default_config: dict[str, Any] = field(default_factory=lambda: dict(DEFAULT))
@@ -52,6 +53,9 @@ class FakeKernel:
     unaligned: Any = field(default_factory=lambda: {"USE_TMA": 0})
     module: Any = field(default_factory=lambda: SimpleNamespace(is_aligned=is_aligned))
     space: Any = field(default_factory=lambda: FakeSpace())
+
+    def priority_on(self, arch: Arch) -> int:
+        return 0
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         return None

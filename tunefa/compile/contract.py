@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Outcome, Resources
 from tunefa.spec.workload import Workload
@@ -53,7 +54,9 @@ class Compiled:
 class Launch(Protocol):
     """A kernel that is ready to start on tensors of one layout. Threads may share it.
 
-    It may have a property `key`, which is equal for launches of one program that do the same.
+    It may have a property `key`, which is equal for launches of one program that do the same; and,
+    where a library allocates its own outputs, a method `results`, which returns them and copies
+    nothing.
     """
 
     @property
@@ -122,6 +125,13 @@ def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
             break
         made.append(found)
     return made
+
+
+def unread(kernel: Kernel) -> tuple[str, ...]:
+    """Returns the names of inputs that a kernel does not read, and takes for zeros: "dlse" for a
+    library without a gradient of the logsumexp. It serves no call in which they are something
+    else. Most kernels read all."""
+    return tuple(getattr(kernel.module, "UNREAD", ()))
 
 
 def unordered(case: Case, config: Config) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ def of(kernel: Kernel) -> dict[str, Any]:
     """Returns the versions of all that influences a compiled kernel, its source hash, the date."""
     return {
         "tunefa": __version__,
-        **languages.load(kernel.language).versions(),
+        **_versions(kernel),
         "torch": _installed("torch"),
         "driver": _driver(),
         "source_hash": kernel.source_hash,
@@ -36,7 +36,8 @@ def quick(kernel: Kernel) -> dict[str, Any]:
     """
     language = languages.load(kernel.language)
     try:
-        versions = getattr(language, "quick_versions", language.versions)()
+        quick = getattr(language, "quick_versions", None)
+        versions = _versions(kernel) if quick is None else quick()
     except TunefaError:  # there is no compiler
         versions = {"compiler": None}
     return {**versions, "driver": _driver(), "source_hash": kernel.source_hash}
@@ -101,6 +102,14 @@ def drifts(records: Iterable[Record]) -> list[list[str]]:
         [found] if isinstance(found := now(record.kernel), str) else drift(record, found)
         for record in records
     ]
+
+
+def _versions(kernel: Kernel) -> dict[str, str | None]:
+    """The versions of a kernel's toolchain, or of the library that it calls."""
+    language = languages.load(kernel.language)
+    found: dict[str, str | None]
+    found = language.versions_of(kernel) if kernel.is_library else language.versions()
+    return found
 
 
 def _installed(package: str) -> str | None:

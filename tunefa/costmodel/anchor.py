@@ -82,8 +82,9 @@ class Anchor:
 
     @cached_property
     def cases(self) -> dict[str, Case]:
-        """The cases of the kernels that serve the workload, by name."""
-        cases = (Case(kernel, self.workload, self.target) for kernel in self.kernels)
+        """The cases of the kernels that serve the workload, by name, without libraries."""
+        ours = (kernel for kernel in self.kernels if not kernel.is_library)
+        cases = (Case(kernel, self.workload, self.target) for kernel in ours)
         return {case.kernel.name: case for case in cases if case.why_not() is None}
 
     @cached_property
@@ -134,7 +135,7 @@ class Anchor:
     def _defaults(self) -> dict[str, Default]:
         """The default of each kernel that has one, in the order of the kernels' priority."""
         found = {}
-        for case in sorted(self.cases.values(), key=lambda case: case.kernel.priority):
+        for case in sorted(self.cases.values(), key=lambda case: case.kernel.priority_on(case.arch)):
             with contextlib.suppress(TunefaError):  # the kernel has no default for this workload
                 default = case.kernel.first_default(case.workload, case.arch)
                 found[case.kernel.name] = default

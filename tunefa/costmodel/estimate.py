@@ -37,6 +37,10 @@ class Estimate:
     errors that both have in common cancel."""
 
 
+NO_ESTIMATE = Estimate(0.0, 0.0, 0.0)
+"""That of a kernel which calls a library: its time is not known before it is measured."""
+
+
 @dataclass(frozen=True)
 class Compared:
     """Measurements with which the predicted times of one kernel were compared."""
@@ -119,6 +123,8 @@ def devices_compared(arch: str, op: str = "fwd") -> list[str]:
 def _estimates(
     case: Case, configs: Sequence[Config], resources: Sequence[Resources | None]
 ) -> list[Estimate]:
+    if case.kernel.is_library:
+        return [NO_ESTIMATE] * len(configs)
     if isinstance(case.arch, NpuArch):
         tilings = map(case.npu_tiling, configs)
         times = [npu_model.time_us(case.workload, case.device, tiling) for tiling in tilings]

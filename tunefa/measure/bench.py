@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tunefa.compile.contract import CompileError, unordered
+from tunefa.compile.contract import CompileError, unordered, unread
 from tunefa.measure import launches, ops, race, timing
 from tunefa.measure.gate import Gate, Probe
 from tunefa.measure.monitor import Monitor
@@ -63,7 +63,8 @@ class Bench:
 
         `best_us` is the best time so far; a config that is much slower gets fewer samples.
         """
-        probe = self._gate.probe(self._op.ragged(self.case.workload, trial.config))
+        shape = launches.shape_to_check(self.case, trial.config)
+        probe = self._gate.probe(shape, unread(self.case.kernel))
         trial = self._checked(trial, probe)
         if trial.outcome != "ok":
             return trial
@@ -78,7 +79,7 @@ class Bench:
         """
         judged = list(trials)
         for kind in self._op.kinds_of_finalists(self.case.workload):
-            probe = self._gate.large_probe(self.case.workload, kind)
+            probe = self._gate.large_probe(self.case.workload, kind, unread(self.case.kernel))
             judged = [self._checked(t, probe) if t.outcome == "ok" else t for t in judged]
             del probe  # before the next one is made: the device may not hold both
         right = [trial for trial in judged if trial.outcome == "ok"]
@@ -166,7 +167,7 @@ class Bench:
         runs = launches.what_runs(trial, made)
         samples_us = self._timed.get(runs, ())
         if not samples_us:
-            launch = self._stopwatch.prepared(launches.bound(made, self._tensors))
+            launch = self._stopwatch.prepared(launches.timed(made, self._tensors))
             samples_us = self._sampled(launch, best_us)
         if runs is not None:
             self._timed[runs] = samples_us
@@ -195,7 +196,8 @@ class Bench:
 
     def _prepared(self, config: Config) -> timing.BoundLaunch:
         """Prepares the config's launch on the workload's own shape for timing."""
-        return self._stopwatch.prepared(launches.launch(self.case, config, self._tensors))
+        made = launches.prepared(self.case, config, self._tensors)
+        return self._stopwatch.prepared(launches.timed(made, self._tensors))
 
     def _checked(self, trial: Trial, probe: Probe) -> Trial:
         """Returns the trial with its error, or with the reason why it is not right."""

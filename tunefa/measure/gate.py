@@ -53,14 +53,20 @@ class Probe:
 
     @classmethod
     def of(
-        cls, shape: Workload, kind: Kind, device: str, dtype: torch.dtype | None = None
+        cls,
+        shape: Workload,
+        kind: Kind,
+        device: str,
+        dtype: torch.dtype | None = None,
+        unread: Sequence[str] = (),
     ) -> Probe:
         """Makes inputs of that kind, and computes the reference in `dtype`, by default that of the
-        gate."""
+        gate. The inputs named in `unread` are zeros."""
         from tunefa.measure import hostile
 
         op = ops.of(shape)
         tensors, memories = op.inputs(shape, kind, device)
+        tensors = _with_zeros(tensors, [op.INPUTS.index(name) for name in unread])
         expected = op.expected(shape, kind, tensors, dtype or _dtype(shape))
         sums = tuple(hostile.checksum(memory) for memory in memories[: op.OUTPUTS.start])
         return cls(shape, kind, tensors, memories, sums, expected)
@@ -96,6 +102,14 @@ class Probe:
         return replace(found, strayed=self.strayed())
 
 
+def _with_zeros(tensors: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ...]:
+    """The tensors with zeros, which have strides of 0, in these places."""
+    made = list(tensors)
+    for place in places:
+        made[place] = made[place].new_zeros(()).expand(made[place].shape)
+    return tuple(made)
+
+
 def _dtype(shape: Workload) -> torch.dtype:
     """The dtype of the gate's reference."""
     import torch
@@ -114,20 +128,22 @@ class Gate:
     def __init__(self, device: str) -> None:
         self._device = device
         self._limits: dict[tuple[Workload, Kind], float] = {}
-        self._probes: dict[Workload, Probe] = {}
+        self._probes: dict[tuple[Workload, tuple[str, ...]], Probe] = {}
 
-    def probe(self, shape: Workload) -> Probe:
-        """Inputs of a small shape, normal and hostile ones in one launch; they are kept."""
-        if shape not in self._probes:
+    def probe(self, shape: Workload, unread: tuple[str, ...] = ()) -> Probe:
+        """Inputs of a small shape, normal and hostile ones in one launch; they are kept. Those
+        named in `unread` are zeros."""
+        key = shape, unread
+        if key not in self._probes:
             while self._probes and sum(x.bytes for x in self._probes.values()) > CACHED_BYTES:
                 del self._probes[next(iter(self._probes))]
-            self._probes[shape] = Probe.of(shape, "mixed", self._device)
-        return self._probes[shape]
+            self._probes[key] = Probe.of(shape, "mixed", self._device, unread=unread)
+        return self._probes[key]
 
-    def large_probe(self, shape: Workload, kind: Kind) -> Probe:
+    def large_probe(self, shape: Workload, kind: Kind, unread: tuple[str, ...] = ()) -> Probe:
         """Inputs of a workload's own shape, which are not kept; nor are those of small shapes."""
         self._probes.clear()
-        return Probe.of(shape, kind, self._device)
+        return Probe.of(shape, kind, self._device, unread=unread)
 
     def compare(
         self, launch: Callable[[], None], probe: Probe, unordered: Sequence[str] = ()
@@ -152,7 +168,7 @@ class Gate:
         )
         found = replace(probe.judge(), limit=self.limit(probe), repeatable=same)
         if found.strayed:  # what lies there now is not what the reference saw
-            self._probes.pop(probe.shape, None)
+            self._probes.clear()
         return found
 
     def limit(self, probe: Probe) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tunefa.compile import languages
@@ -15,6 +16,15 @@ from tunefa.spec.workload import Workload
 from tunefa.store import lookup
 from tunefa.store.lookup import Choice
 from tunefa.store.results import Store
+
+
+def shape_to_check(case: Case, config: Config) -> Workload:
+    """Returns the small shape that a config is checked on, see the op's `ragged`. For a kernel that
+    serves only masks with as many keys as queries, it has as many."""
+    shape: Workload = ops.of(case.workload).ragged(case.workload, config)
+    if case.kernel.is_library and case.kernel.why_not(shape, case.arch) is not None:
+        return replace(shape, seqlen_k=shape.seqlen_q)
+    return shape
 
 
 def compiled_for(case: Case, config: Config, tensors: Sequence[Any]) -> Compiled:
@@ -40,6 +50,13 @@ def prepared(case: Case, config: Config, tensors: Sequence[Any]) -> Launch:
 def bound(launch: Launch, tensors: Sequence[Any]) -> timing.BoundLaunch:
     """Returns a function that starts the launch on `tensors`."""
     return lambda: launch(*tensors)
+
+
+def timed(launch: Launch, tensors: Sequence[Any]) -> timing.BoundLaunch:
+    """Returns a function that starts the launch as a program does: the results of a library are not
+    copied."""
+    results = getattr(launch, "results", None)
+    return bound(launch if results is None else results, tensors)
 
 
 def launch(case: Case, config: Config, tensors: Sequence[Any]) -> timing.BoundLaunch:

@@ -112,7 +112,7 @@ class Predicted:
 
     def judge(self, trial: Trial) -> Trial:
         """Returns a compiled trial with its time; it is `refused` where its CTA fits no SM."""
-        if trial.outcome != "ok" or trial.resources is None:
+        if trial.outcome != "ok" or trial.resources is None or self.case.kernel.is_library:
             return trial
         time_us, sd = self._predicted(trial.config, trial.resources)
         if math.isinf(time_us):

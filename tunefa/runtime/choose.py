@@ -47,6 +47,8 @@ def choose(
     found = lookup.lookup(store, workload, target, kernels, ranked)
     if found.how == "exact" or not target.is_known_product:
         return found
+    if next(each for each in kernels if each.name == found.kernel).is_library:
+        return found  # no model says what it takes
     if found.record is not None and as_if_exact(found.record, workload, target):
         return found
     anchor = Anchor.of(ranked, workload, target, kernels)

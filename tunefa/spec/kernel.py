@@ -17,7 +17,7 @@ from typing import Any
 
 from tunefa import assets
 from tunefa.errors import TunefaError, unknown
-from tunefa.spec import shared_memory
+from tunefa.spec import shared_memory, space_file
 from tunefa.spec import space as spaces
 from tunefa.spec.arch import Arch
 from tunefa.spec.default import Default
@@ -59,9 +59,13 @@ class Kernel:
         return self.space.language
 
     @property
-    def priority(self) -> int:
-        """The rank that decides when no record applies: the kernel with the lowest number runs."""
-        return self.space.priority
+    def is_library(self) -> bool:
+        """Whether it calls an installed library. It has no binary and no prediction then."""
+        return self.language == space_file.LIBRARY
+
+    def priority_on(self, arch: Arch) -> int:
+        """The rank on an arch where no record applies: the kernel with the lowest number runs."""
+        return self.space.priority_on.get(arch.name, self.space.priority)
 
     @property
     def unaligned(self) -> Mapping[str, Any] | str:
@@ -198,14 +202,20 @@ def usable() -> list[Kernel]:
     return found
 
 
-def serving(workload: Workload, arch: Arch, only: Sequence[str] = ()) -> list[Kernel]:
-    """Returns the kernels that serve the workload on the arch, sorted by `priority`.
+def serving(
+    workload: Workload, arch: Arch, only: Sequence[str] = (), libraries: bool = False
+) -> list[Kernel]:
+    """Returns the kernels that serve the workload on the arch, sorted by their priority there.
 
     If `only` names kernels, they alone are considered, in that order. Else kernels that are not
-    `usable` are left out. Raises TunefaError if no kernel serves the workload, with the reason for
-    each kernel, and if a kernel that is named cannot be read or imported.
+    `usable` are left out, and those that call an installed library unless `libraries`. Raises
+    TunefaError if no kernel serves the workload, with the reason for each kernel, and if a kernel
+    that is named cannot be read or imported.
     """
-    kernels = [load(name) for name in only] or sorted(usable(), key=lambda each: each.priority)
+    kernels = [load(name) for name in only]
+    if not only:
+        kernels = [each for each in usable() if libraries or not each.is_library]
+        kernels.sort(key=lambda each: each.priority_on(arch))
     for kernel in kernels if only else ():
         kernel.check()
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}

@@ -68,6 +68,7 @@ class Space:
     vendor: str
     """The vendor of the chips that the kernel runs on."""
     priority: int
+    priority_on: Mapping[str, int]  # on single archs, by name
     """Decides when no record applies: of the kernels that serve a workload, the lowest runs."""
     parameters: tuple[Parameter, ...]
     serves: Mapping[str, Expr]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
+from tunefa.spec import arch_catalog as archs
 from tunefa.spec import default, shared_memory, strict_yaml
 from tunefa.spec.arch_file import VENDORS
 from tunefa.spec.expr import Expr
@@ -16,6 +17,9 @@ from tunefa.spec.strict_yaml import REQUIRED, Fields
 from tunefa.spec.tiling import fields_of
 
 SCHEMA = 2
+LIBRARY = "library"
+"""The language of kernels that call an installed library. Nothing predicts their time, so they have
+no tiling; and they may have no parameters, as the library chooses by itself."""
 _EXPRESSIONS = ("serves", "define", "resources", "rules")
 _NUMBER_OR_TEXT = (str, bool, int, float)
 _REGION = re.compile(r"[a-z][a-z0-9_]*")
@@ -51,15 +55,18 @@ def read(path: Path) -> dict[str, Any]:
         "language": fields.take("language", str),
         "vendor": vendor,
         "priority": fields.take("priority", int, 0),
+        "priority_on": _priority_on(fields),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
         "shared_memory_exprs": _shared_memory(fields.take("shared_memory", dict, {}), path),
-        "tiling_exprs": _tiling(fields, tiled, path),
+        "tiling_exprs": {},
         "defaults": default.read(fields.take("defaults", list), path),
         "path": path,
     }
+    if space["language"] != LIBRARY:
+        space["tiling_exprs"] = _tiling(fields, tiled, path)
     values = {each["name"]: each["values"] for each in space["parameters"]}
-    if not values:
+    if not values and space["language"] != LIBRARY:
         raise TunefaError(f"{fields.at('parameters')}: a space needs at least one parameter")
     space["unaligned"] = _unaligned(fields, values, path)
     _add_layout(space)
@@ -73,6 +80,20 @@ def _tiled(vendor: str, op: str, where: str) -> Sequence[str]:
         return fields_of(vendor, op)
     except TunefaError as error:
         raise TunefaError(f"{where}: {error}") from None
+
+
+def _priority_on(fields: Fields) -> dict[str, int]:
+    """Returns the priorities on single archs, by the arch's name."""
+    data = dict(fields.take("priority_on", dict, {}))
+    for name, priority in data.items():
+        if name not in archs.names():
+            raise TunefaError(f"{fields.at('priority_on')}: {unknown('arch', name, archs.names())}")
+        if type(priority) is not int:
+            raise TunefaError(
+                f"{fields.at('priority_on')}: the priority on {name} is {priority!r}: give a whole "
+                f"number"
+            )
+    return data
 
 
 def _vendor(fields: Fields) -> str:

@@ -53,9 +53,8 @@ class KernelLike(Protocol):
     def name(self) -> str:
         """The name of its file, without the suffix."""
 
-    @property
-    def priority(self) -> int:
-        """The rank that decides when no record applies: the kernel with the lowest number runs."""
+    def priority_on(self, arch: Arch) -> int:
+        """The rank on an arch where no record applies: the kernel with the lowest number runs."""
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         """Returns why it does not serve the workload on the arch; None if it does."""
@@ -141,7 +140,7 @@ def lookup(
         remark = store.remark(record) if how in ("exact", "nearest") else ""
         config = dict(record.config)
         return Choice(record.kernel, config, how, record, octaves, remark=remark)
-    first = min(serving.values(), key=lambda kernel: kernel.priority)
+    first = min(serving.values(), key=lambda kernel: kernel.priority_on(arch))
     return Choice(first.name, first.default(workload, arch), "default", None)
 
 

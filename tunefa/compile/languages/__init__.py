@@ -13,7 +13,10 @@ A language is a module in this folder, found by its file name, with these functi
   versions; None if it runs;
 * `why_no_compiler(arch) -> str | None`: why it cannot compile for an arch, and what to do about
   it; None if it can, or if only `compile` finds out;
-* `versions() -> dict[str, str | None]`: the versions of its toolchain, for provenance;
+* `versions() -> dict[str, str | None]`: the versions of its toolchain, for provenance; or, where
+  they differ from kernel to kernel, `versions_of(kernel)`;
+* `why_not_installed(kernel) -> str | None`: why what a kernel needs is not installed; missing if
+  the compiler is all that its kernels need;
 * `quick_versions() -> dict[str, str | None]`: those of them that tell toolchains apart, without
   importing a compiler; None for what is not installed; missing if `versions` is as quick;
 * `trial_key(case, config) -> Hashable`: equal for configs that must have equal trials, before they
@@ -51,14 +54,24 @@ def load(name: str) -> ModuleType:
 
 
 def without_compiler(kernels: Sequence[Kernel], arch: Arch) -> dict[str, str]:
-    """Returns the kernels that the installed compilers cannot compile for `arch`, with reasons."""
+    """Returns the kernels that what is installed cannot compile for `arch`, with reasons."""
     asked = {name: load(name) for name in {kernel.language for kernel in kernels}}
     reasons = {
         name: language.why_no_compiler(arch)
         for name, language in asked.items()
         if hasattr(language, "why_no_compiler")
     }
-    return {k.name: why for k in kernels if (why := reasons.get(k.language)) is not None}
+    found = {k.name: why for k in kernels if (why := reasons.get(k.language)) is not None}
+    for kernel in kernels:
+        why_not = getattr(asked[kernel.language], "why_not_installed", None)
+        if why_not is not None and (why := why_not(kernel)) is not None:
+            found[kernel.name] = why
+    return found
+
+
+def without_binary(kernels: Sequence[Kernel]) -> dict[str, str]:
+    """Returns the kernels that call a library, with the reason why they need a device."""
+    return {k.name: load(k.language).why_no_binary(k) for k in kernels if k.is_library}
 
 
 def has_interpreter(name: str) -> bool:
