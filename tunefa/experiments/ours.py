@@ -90,8 +90,9 @@ def backward_ran(workload: Workload, device: Any) -> dict[str, Any]:
 
 def _users_call(workload: Workload, tensors: Tensors) -> Call:
     from tunefa.measure.check import softcap
-    from tunefa.runtime import api
+    from tunefa.runtime import api, process
 
+    process.current().leave_out_libraries()
     functions: Any = api  # its overloads take no dictionaries
     mask: dict[str, Any] = {"causal": workload.causal, "softcap": softcap(workload)}
     if workload.window_left is not None or workload.window_right is not None:

@@ -67,6 +67,8 @@ class Options(NamedTuple):
     """How many keys beyond the diagonal a query sees; None for all, and for a causal mask."""
     layout: str = "bshd"
     softcap: float | None = None
+    deterministic: bool = False
+    """Whether the gradients of equal calls are equal to the last bit; the output always is."""
     max_seqlen_q: int = 0
     """The length of the longest packed sequence of queries, or more; 0 for dense tensors."""
     max_seqlen_k: int = 0
@@ -79,16 +81,16 @@ class Options(NamedTuple):
         window: Window,
         layout: str = "bshd",
         softcap: float | None = None,
-        max_seqlens: tuple[int, int] = (0, 0),
+        more: tuple[bool, int, int] = (False, 0, 0),
     ) -> Options:
         """Makes options from a window as the public functions take it.
 
-        `max_seqlens` are max_seqlen_q and max_seqlen_k. Raises TunefaError for a window that has
-        none of the forms of `Window`.
+        `more` are deterministic, max_seqlen_q and max_seqlen_k. Raises TunefaError for a window
+        that has none of the forms of `Window`.
         """
-        more = layout, softcap, *max_seqlens
+        rest = layout, softcap, *more
         if window is None:
-            return cls(causal, None, None, *more)
+            return cls(causal, None, None, *rest)
         if type(window) is int:
             if not 1 <= window <= MOST_KEYS:
                 raise _bad_window(window)
@@ -97,7 +99,7 @@ class Options(NamedTuple):
                     f"window is {window} and causal is False: a number counts the keys up to the "
                     f"diagonal, so give causal=True, or a pair (left, right)"
                 )
-            return cls(causal, window - 1, None, *more)
+            return cls(causal, window - 1, None, *rest)
         if type(window) is not tuple or len(window) != 2:
             raise _bad_window(window)
         for side in window:
@@ -105,8 +107,8 @@ class Options(NamedTuple):
                 raise _bad_window(window)
         left, right = window
         if causal or right == 0:
-            return cls(causal or True, left, None, *more)
-        return cls(causal, left, right, *more)
+            return cls(causal or True, left, None, *rest)
+        return cls(causal, left, right, *rest)
 
     def check(self) -> None:
         """Raises TunefaError for the first option that does not fit."""
@@ -116,6 +118,8 @@ class Options(NamedTuple):
         check_max_seqlen("max_seqlen_k", self.max_seqlen_k)
         if not isinstance(self.causal, bool):
             raise TunefaError(f"causal is {self.causal!r}: give True or False")
+        if not isinstance(self.deterministic, bool):
+            raise TunefaError(f"deterministic is {self.deterministic!r}: give True or False")
         check_window_side("window_left", self.window_left, 0)
         check_window_side("window_right", self.window_right, 1)
         if self.causal and self.window_right is not None:

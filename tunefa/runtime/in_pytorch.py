@@ -64,7 +64,9 @@ def gradients(
     `out` and `lse` are what the call returned, `grad_out` and `grad_lse` their gradients; dense
     ones have heads first. Raises TunefaError as `attention` does.
     """
-    if grad_lse is None and cuda_attention.serves(call):
+    # FlashAttention-2 adds up dq in no fixed order, unless PyTorch's own flag asks for one.
+    in_order = not call.options.deterministic or torch.are_deterministic_algorithms_enabled()
+    if grad_lse is None and in_order and cuda_attention.serves(call):
         return cuda_attention.gradients(call, out, lse, grad_out)
     given = Gradients(out, lse, grad_out, grad_lse)
     if call.cu_seqlens is None:

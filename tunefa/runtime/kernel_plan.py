@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.spec.rounding import next_pow2
 from tunefa.spec.workload import Workload
 
+Returned = TypeVar("Returned")
 MAX_SCALES = 4
 """How many scales beside the default a plan keeps launches for."""
 
@@ -51,6 +53,13 @@ class Launches:
         else:
             with torch.cuda.device(self.device):
                 launch(*tensors)
+
+    def on_device(self, work: Callable[[], Returned]) -> Returned:
+        """Returns `work()`, called while the launches' device is the current one."""
+        if torch._C._cuda_getDevice() == self.device:
+            return work()
+        with torch.cuda.device(self.device):
+            return work()
 
     def for_scale(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> Launch:
         """The launch for a scale; `tensors` returns the tensors to prepare it with."""

@@ -2,8 +2,8 @@
 
 It serves dense and packed sequences; tensors that a call does not have are None.
 
-The backward pass is an op of its own, so that AOTAutograd never traces into it. tunefa has no
-backward kernel yet: gradients are computed in PyTorch, see `tunefa.runtime.in_pytorch`.
+The backward pass is an op of its own, so that AOTAutograd never traces into it. What computes it is
+chosen like what computes the forward pass, when it runs: see `tunefa.runtime.backward`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from tunefa.errors import TunefaError
 from tunefa.measure.attention_inputs import E4M3
-from tunefa.runtime import in_pytorch
+from tunefa.measure.gradients import Gradients
 from tunefa.runtime import process as runtime
-from tunefa.runtime.call import Call, Options, Tensors, heads_first
+from tunefa.runtime.call import Call, Options, Tensors
 
 _TENSORS = (
     "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
@@ -26,7 +26,7 @@ _TENSORS = (
 )
 _OPTIONS = (
     "bool causal, int? window_left, int? window_right, str layout, float? softcap, "
-    "SymInt max_seqlen_q, SymInt max_seqlen_k, float? scale"
+    "bool deterministic, SymInt max_seqlen_q, SymInt max_seqlen_k, float? scale"
 )
 _COUNT = _TENSORS.count(",") + 1
 """The number of arguments that are tensors."""
@@ -76,14 +76,8 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns (dq, dk, dv), with the dtypes and strides of `torch.empty_like` of q, k and v."""
     tensors, options, scale = split(arguments)
-    call = Call.of(tensors, options, scale)
-    grad_out, out = (heads_first(x, options.layout) for x in (grad_out, out))
-    grads = in_pytorch.gradients(call, out, lse, grad_out, grad_lse)
-    dq, dk, dv = (
-        _like(heads_first(grad, options.layout), tensor)
-        for grad, tensor in zip(grads, tensors[:3], strict=True)
-    )
-    return dq, dk, dv
+    given = Gradients(out, lse, grad_out, grad_lse)
+    return runtime.current().gradients(tensors, options, scale, given)
 
 
 def _backward_fake(
@@ -138,14 +132,6 @@ def autograd(
         *ctx.options,
     )
     return *grads, *rest
-
-
-def _like(grad: Tensor, tensor: Tensor) -> Tensor:
-    """Returns `grad` with dtype and strides of `torch.empty_like(tensor)`, as the fake op has."""
-    made = torch.empty_like(tensor)
-    if (grad.dtype, grad.stride()) == (made.dtype, made.stride()):
-        return grad
-    return made.copy_(grad)
 
 
 def _register(

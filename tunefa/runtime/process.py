@@ -17,7 +17,10 @@ from pathlib import Path
 import torch
 
 from tunefa.compile.serving import Installed, UsableStore
+from tunefa.measure.gradients import Gradients, Three
+from tunefa.runtime import backward, planning
 from tunefa.runtime import plan as plans
+from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.chip import Chip
@@ -25,6 +28,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.lock_file import FreezeState
 from tunefa.runtime.plan import Plan
+from tunefa.runtime.planning import Job, P
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.store import results as store
@@ -54,19 +58,27 @@ class Runtime:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._plans = BoundedCache[Plan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
+        self._backward_plans = BoundedCache[BackwardPlan](
+            MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
+        )
         self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self._records: _Records | None = None
         self._kernels: tuple[Kernel, ...] | None = None
         self._installed: Installed | None = None
         self._freeze = FreezeState()
+        self._takes_libraries = True
         self._last = threading.local()
+        self._last_backward: Chosen | None = None
 
     @property
     def last(self) -> Chosen | None:
         """The choice that ran this thread's last call; None before the first call."""
-        chosen: Chosen | None = getattr(self._last, "chosen", None)
-        # A copy, because the plan goes on using its config.
-        return chosen and replace(chosen, config=dict(chosen.config))
+        return _copied(getattr(self._last, "chosen", None))
+
+    @property
+    def last_backward(self) -> Chosen | None:
+        """The choice that computed the last gradients in any thread: autograd has its own."""
+        return _copied(self._last_backward)
 
     def ready(
         self, tensors: Tensors, options: Options, scale: float | None
@@ -84,6 +96,41 @@ class Runtime:
                 plan = plans.plan_without_kernel(call, self._freeze.file)
         self._last.chosen = plan.chosen
         return plan, scale
+
+    def gradients(
+        self, tensors: Tensors, options: Options, scale: float | None, given: Gradients
+    ) -> Three:
+        """Returns (dq, dk, dv) of a call, with the dtypes and strides of `torch.empty_like` of q, k
+        and v. `given` is in the call's layout."""
+        if torch.are_deterministic_algorithms_enabled():
+            options = options._replace(deterministic=True)
+        given = backward.as_kernels_take_it(given)
+        if tensors.q.is_cuda and is_usual(scale):
+            plan = self.backward_plan(tensors, options, given)
+        else:
+            call = Call.of(tensors, options, scale)
+            scale = call.scale
+            if tensors.q.is_cuda and scale > 0:
+                plan = self.backward_plan(tensors, options, given)
+            else:  # kernels serve no such call, of any shape
+                why = plans.why_no_kernel(call)
+                plan = planning.pytorch_plan(Backward(call, given), why)
+        self._last_backward = plan.chosen
+        return plan.gradients(tensors, given, scale)
+
+    def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
+        """The plan for the gradients of calls of this key with a positive scale; it is made if
+        there is none yet. `given` is as `backward.as_kernels_take_it` returns it."""
+        key = backward.key(tensors, options, given)
+        plan = self._backward_plans.get(key)
+        if plan is None:
+            call = Call.of(tensors, options, None)
+            with self._lock:
+                plan = self._backward_plans.get(key)  # made by a thread that held the lock before
+                if plan is None:
+                    plan = self._made(Backward(call, given))
+                    self._backward_plans.add(key, plan)
+        return plan
 
     def plan(self, tensors: Tensors, options: Options) -> Plan:
         """The plan for calls of this key with a positive scale; it is made if there is none yet.
@@ -109,26 +156,44 @@ class Runtime:
                 stored = self._stored()
                 stored.loaded = [*store.read(path), *stored.loaded]
             self._plans.clear()
+            self._backward_plans.clear()
 
     def _add(self, key: Hashable, call: Call) -> Plan:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                if self._kernels is None:
-                    self._kernels = tuple(each for each in kernels.usable() if each.op == "fwd")
-                device = call.q.device
-                if device not in self._devices:
-                    self._devices[device] = (Chip.of(device), Compiler())
-                chip, compiler = self._devices[device]
-                lock = self._freeze.file
-                self._installed = self._installed or Installed(self._kernels)
-                if lock is None:
-                    known = UsableStore(self._stored(), self._installed)
-                    plan = plans.best_plan(call, chip, known, self._kernels, compiler)
-                else:
-                    plan = plans.frozen_plan(call, chip, lock, self._installed, compiler)
+                plan = self._made(plans.Forward(call))
                 self._plans.add(key, plan)
             return plan
+
+    def _made(self, job: Job[P]) -> P:
+        """The new plan of a job."""
+        if self._kernels is None:
+            self._kernels = tuple(kernels.usable())
+        device = job.call.q.device
+        if device not in self._devices:
+            self._devices[device] = (Chip.of(device), Compiler())
+        chip, compiler = self._devices[device]
+        lock = self._freeze.file
+        self._installed = self._installed or Installed(self._kernels)
+        if lock is None:
+            known = UsableStore(self._stored(), self._installed)
+            serving = [k for k in self._kernels if k.op == job.op and self._may_run(k)]
+            return planning.best_plan(job, chip, known, serving, compiler)
+        if job.op == "bwd" and all(record.workload.op != "bwd" for record in lock.records):
+            return planning.pytorch_plan(job, f"{lock.path} has no record of gradients")
+        return planning.frozen_plan(job, chip, lock, self._installed, compiler)
+
+    def _may_run(self, kernel: Kernel) -> bool:
+        return self._takes_libraries or not kernel.is_library
+
+    def leave_out_libraries(self) -> None:
+        """From now on runs no kernel that calls a library. So a comparison with libraries is one of
+        tunefa's own kernels."""
+        with self._lock:
+            self._takes_libraries = False
+            self._plans.clear()
+            self._backward_plans.clear()
 
     def _stored(self) -> _Records:
         if self._records is None:
@@ -144,13 +209,18 @@ def current() -> Runtime:
     return _RUNTIME
 
 
-def last_choice() -> Chosen | None:
+def last_choice(*, backward: bool = False) -> Chosen | None:
     """Returns what ran this thread's last call of `flash_attention` or `flash_attention_varlen`,
-    and why.
+    and why; with `backward`, what computed the last gradients, in any thread.
 
     It is None before the first call. The replay of a CUDA graph is not a call.
     """
-    return _RUNTIME.last
+    return _RUNTIME.last_backward if backward else _RUNTIME.last
+
+
+def _copied(chosen: Chosen | None) -> Chosen | None:
+    """A copy, because the plan goes on using its config."""
+    return chosen and replace(chosen, config=dict(chosen.config))
 
 
 def load(path: str | PathLike[str], *, frozen: bool = False) -> None:
