@@ -134,6 +134,7 @@ def measured(device: Device) -> Iterator[Measured]:
     kernel: Any = SimpleNamespace(
         name="fake",
         language="fake",
+        is_library=False,
         module=SimpleNamespace(is_aligned=is_aligned),
         space=KERNEL.space,
     )

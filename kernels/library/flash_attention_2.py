@@ -35,25 +35,35 @@ def is_aligned(tensors):
 def forward(tensors, spec):
     """Returns (out, lse) of the tensors of a forward launch."""
     import torch
+    from torch.nn.functional import pad
 
     q, k, v, _, _, *starts = tensors
+    empty = _rows_without_key(spec.workload)
+    q, k, v = (readable(sequences_first(x)) for x in (_from(empty, q), k, v))
     no_dropout, no_debug_mask = 0.0, False
-    q, k, v = (readable(sequences_first(x)) for x in (q, k, v))
     out, lse, *_ = torch.ops.aten._flash_attention_forward.default(
         *(q, k, v, *_sizes(starts, spec), no_dropout, spec.workload.causal, no_debug_mask),
         scale=spec.scale,
         **_window(spec.workload),
     )
-    # The lse of a row that sees no key is inf.
-    return sequences_first(out), lse.masked_fill(lse.isposinf(), float("-inf")) if starts else lse
+    out = sequences_first(out)
+    if starts:  # the lse of a row that sees no key is inf
+        return out, lse.masked_fill(lse.isposinf(), float("-inf"))
+    if empty:
+        return pad(out, (0, 0, empty, 0)), pad(lse, (empty, 0), value=float("-inf"))
+    return out, lse
 
 
 def backward(tensors, spec):
     """Returns (dq, dk, dv) of the tensors of a backward launch."""
     import torch
+    from torch.nn.functional import pad
 
     q, k, v, out, lse, dout, _, _, _, _, *starts = tensors
+    empty = _rows_without_key(spec.workload)
+    q, out, dout = (_from(empty, x) for x in (q, out, dout))
     q, k, v, out, dout = (readable(sequences_first(x)) for x in (q, k, v, out, dout))
+    lse = lse[..., empty:] if empty else lse
     if starts:  # with an lse of inf, the probabilities of a row that sees no key are 0
         lse = lse.masked_fill(lse.isneginf(), float("inf"))
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=q.device)
@@ -65,14 +75,28 @@ def backward(tensors, spec):
             **_window(spec.workload),
         )
     if not starts:
-        return tuple(sequences_first(grad) for grad in grads)
+        dq, dk, dv = (sequences_first(grad) for grad in grads)
+        return (pad(dq, (0, 0, empty, 0)) if empty else dq), dk, dv
     starts_q, starts_k = starts
     return tuple(map(_within, grads, (starts_q, starts_k, starts_k)))
 
 
+def _rows_without_key(workload):
+    """The first rows of dense queries that see no key. The operators do not take them."""
+    right = 0 if workload.causal else workload.window_right
+    if workload.varlen or right is None:
+        return 0
+    return max(0, workload.seqlen_q - workload.seqlen_k - right)
+
+
+def _from(row, x):
+    """Dense rows of heads from that row on."""
+    return x[:, :, row:] if row else x
+
+
 def _sizes(starts, spec):
     """The operators' cu_seqlens, None where dense, and the lengths of the longest sequences."""
-    longest = spec.workload.seqlen_q, spec.workload.seqlen_k
+    longest = spec.workload.seqlen_q - _rows_without_key(spec.workload), spec.workload.seqlen_k
     return *(starts or (None, None)), *longest
 
 

@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -34,6 +34,8 @@ from tunefa.spec.workload import Workload
 
 KERNELS = [kernels.load(name) for name in kernels.names()]
 every = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+WITH_BINARY = [kernel for kernel in KERNELS if not kernel.is_library]
+every_binary = pytest.mark.parametrize("kernel", WITH_BINARY, ids=lambda kernel: kernel.name)
 INTERPRETED = [kernels.load(name) for name in interpreter.names()]
 
 
@@ -68,7 +70,8 @@ def test_a_kernel_knows_nothing_of_searching(kernel: Kernel) -> None:
 @every
 def test_its_language_is_there(kernel: Kernel) -> None:
     assert kernel.language in languages.names()
-    for needed in ("arguments", "is_aligned"):
+    own = ("run", "version") if kernel.is_library else ("arguments",)
+    for needed in (*own, "is_aligned"):
         assert callable(getattr(kernel.module, needed))
 
 
@@ -81,6 +84,11 @@ WORKLOADS = [
         ("bf16", "fp16", "fp32", "e4m3"),
         ("causal", "full"),
     )
+]
+WORKLOADS += [
+    replace(workload, op="bwd")
+    for workload in WORKLOADS
+    if workload.dtype != "e4m3"
 ] + [
     Workload.parse(f"bwd_{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{mask}")
     for heads, (seqlen_q, seqlen_k), head_dim, dtype, mask in itertools.product(
@@ -223,7 +231,7 @@ def compiled() -> dict[str, list[Compiled]]:
     context = multiprocessing.get_context("spawn")
     found: dict[str, list[Compiled]] = {}
     with ProcessPoolExecutor(2, context) as pool:
-        for kernel in KERNELS:
+        for kernel in WITH_BINARY:
             sample = _sample(kernel)
             # The arguments of compile_pool._compile, one list for each.
             arguments = [(case.names, config) for case, config in sample]
@@ -236,14 +244,14 @@ def compiled() -> dict[str, list[Compiled]]:
 
 
 @pytest.mark.slow
-@every
+@every_binary
 def test_what_the_rules_leave_compiles(kernel: Kernel, compiled: dict[str, list[Compiled]]) -> None:
     failed = [each for each in compiled[kernel.name] if each.resources is None]
     assert not failed, f"{len(failed)}: {failed[0].reason}: {failed[0]}"
 
 
 @pytest.mark.slow
-@every
+@every_binary
 def test_resource_formulas_are_lower_bounds_and_tight(
     kernel: Kernel, compiled: dict[str, list[Compiled]]
 ) -> None:
@@ -263,7 +271,7 @@ def test_resource_formulas_are_lower_bounds_and_tight(
 
 
 @pytest.mark.slow
-@every
+@every_binary
 def test_defaults_fit_a_block_and_an_sm(
     kernel: Kernel, compiled: dict[str, list[Compiled]]
 ) -> None:

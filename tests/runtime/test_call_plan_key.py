@@ -13,7 +13,7 @@ from torch import Tensor
 from tunefa.runtime.call import Options, Tensors, plan_key
 
 DENSE = Options.of(True, None)
-PACKED = Options.of(True, None, "thd", None, (16, 16))
+PACKED = Options.of(True, None, "thd", None, (16, 16, False))
 
 
 def dense(**changes: Any) -> Tensors:

@@ -20,7 +20,7 @@ from tests.support.planned_calls import (
 from tunefa.compile import languages
 from tunefa.compile.contract import CompileError, LaunchSpec
 from tunefa.errors import TunefaError
-from tunefa.runtime import plan
+from tunefa.runtime import plan, planning
 from tunefa.runtime.call import Call
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
@@ -119,7 +119,8 @@ def test_what_the_device_has_too_little_for_gives_way_to_the_default(
 def options(found: dict[str, Any], kernel: FakeKernel, aligned: bool = True) -> list[Chosen]:
     choice = Choice("attention_fwd_triton", found, "exact", record(found))
     fake: Any = kernel
-    return list(plan.configs_to_try(choice, Case(fake, WORKLOAD, Target.named("h200")), aligned))
+    case = Case(fake, WORKLOAD, Target.named("h200"))
+    return list(planning.configs_to_try(choice, case, aligned))
 
 
 def test_options_are_what_was_found_then_the_default() -> None:

@@ -66,7 +66,8 @@ def _request(
         raise unknown("strategy", strategy, strategies.names())
     target = selection.target
     target.check_memory(workload)
-    serving = tuple(kernels.serving(workload, target.arch, names))
+    # Libraries compete where configs are timed; `_compilable` names those that are left out.
+    serving = tuple(kernels.serving(workload, target.arch, names, libraries=not names))
     from tunefa.search.request import Request
 
     return Request(
@@ -88,7 +89,9 @@ def _compilable(request: Request, named: Sequence[str]) -> tuple[Request, list[s
     """
     if request.estimate:
         return request, []
-    lacking = languages.without_compiler(request.kernels, request.target.arch)
+    lacking = {} if request.measured else languages.without_binary(request.kernels)
+    asked = [kernel for kernel in request.kernels if kernel.name not in lacking]
+    lacking |= languages.without_compiler(asked, request.target.arch)
     left = tuple(kernel for kernel in request.kernels if kernel.name not in lacking)
     for name, why in lacking.items():
         if name in named or not left:

@@ -38,7 +38,7 @@ class Estimate:
 
 
 NO_ESTIMATE = Estimate(0.0, 0.0, 0.0)
-"""That of a kernel which calls a library: its time is not known before it is measured."""
+"""The estimate for a kernel that calls a library: its time is not known before it is measured."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def flash_attention(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    deterministic: bool = ...,
     layout: Layout = ...,
     q_descale: Tensor | None = ...,
     k_descale: Tensor | None = ...,
@@ -50,6 +51,7 @@ def flash_attention(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    deterministic: bool = ...,
     layout: Layout = ...,
     q_descale: Tensor | None = ...,
     k_descale: Tensor | None = ...,
@@ -68,6 +70,7 @@ def flash_attention(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    deterministic: bool = ...,
     layout: Layout = ...,
     q_descale: Tensor | None = ...,
     k_descale: Tensor | None = ...,
@@ -84,6 +87,7 @@ def flash_attention(
     window: Window = None,
     softcap: float | None = None,
     scale: float | None = None,
+    deterministic: bool = False,
     layout: Layout = "bshd",
     return_lse: bool = False,
     q_descale: Tensor | None = None,
@@ -115,20 +119,21 @@ def flash_attention(
 
     scale: head_dim ** -0.5 if None.
 
-    return_lse: also return lse = log(sum(exp(s))) over the scores s of a row, as (out, lse). lse is
+    deterministic: the gradients of equal calls are equal to the last bit. Otherwise dq may not be.
+
+    return_lse: also return lse, the logsumexp of the scores of each row, as (out, lse). It is
     (batch, heads, seqlen_q), in fp32, or in fp64 for fp64 inputs.
 
     It works with autograd, torch.compile, torch.func's grad and vmap, autocast, and CUDA graph
-    capture, even on a shape's first call. It has no forward-mode and no second derivatives.
-    Where no kernel serves the call (CPU tensors, fp64, another chip), PyTorch computes it;
-    `last_choice()` says what ran and why. Raises TunefaError for arguments that do not fit.
+    capture, even on a shape's first call. It has no forward-mode and no second derivatives. Where
+    no kernel serves the call, PyTorch computes it. Raises TunefaError for wrong arguments.
     """
     if unknown:
         raise _unknown_parameter(flash_attention, unknown)
     descales: Descales = ()
     if q_descale is not None or k_descale is not None or v_descale is not None:
         descales = (q_descale, k_descale, v_descale)
-    options = Options.of(causal, window, layout, softcap)
+    options = Options.of(causal, window, layout, softcap, (0, 0, deterministic))
     return _attention(Tensors(q, k, v, None, descales), options, scale, return_lse)
 
 
@@ -147,6 +152,7 @@ def flash_attention_varlen(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    deterministic: bool = ...,
 ) -> Tensor: ...
 
 
@@ -165,6 +171,7 @@ def flash_attention_varlen(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    deterministic: bool = ...,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -183,6 +190,7 @@ def flash_attention_varlen(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    deterministic: bool = ...,
 ) -> Tensor | tuple[Tensor, Tensor]: ...
 
 
@@ -199,6 +207,7 @@ def flash_attention_varlen(
     window: Window = None,
     softcap: float | None = None,
     scale: float | None = None,
+    deterministic: bool = False,
     return_lse: bool = False,
     **unknown: object,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -212,9 +221,8 @@ def flash_attention_varlen(
     or more; the config is chosen by them.
 
     `out` is (rows, heads, head_dim_v) and lse is (heads, rows). Rows of q that belong to no
-    sequence are not computed: their part of `out` and lse is uninitialised. causal, window,
-    softcap, scale, return_lse and gradients are those of `flash_attention`, for each sequence by
-    itself.
+    sequence are not computed: their part of `out` and lse is uninitialised. All other arguments and
+    the gradients are those of `flash_attention`, for each sequence by itself.
 
     Kernels serve packed sequences on sm90, and the call does not wait for the device. Elsewhere
     PyTorch computes it and waits. A CUDA graph may capture a call that a kernel serves; when it is
@@ -227,7 +235,8 @@ def flash_attention_varlen(
     if unknown:
         raise _unknown_parameter(flash_attention_varlen, unknown)
     tensors = Tensors(q, k, v, (cu_seqlens_q, cu_seqlens_k))
-    options = Options.of(causal, window, PACKED, softcap, (max_seqlen_q, max_seqlen_k))
+    longest = max_seqlen_q, max_seqlen_k
+    options = Options.of(causal, window, PACKED, softcap, (*longest, deterministic))
     return _attention(tensors, options, scale, return_lse)
 
 

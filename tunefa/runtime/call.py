@@ -67,12 +67,12 @@ class Options(NamedTuple):
     """How many keys beyond the diagonal a query sees; None for all, and for a causal mask."""
     layout: str = "bshd"
     softcap: float | None = None
-    deterministic: bool = False
-    """Whether the gradients of equal calls are equal to the last bit; the output always is."""
     max_seqlen_q: int = 0
     """The length of the longest packed sequence of queries, or more; 0 for dense tensors."""
     max_seqlen_k: int = 0
     """The same for keys."""
+    deterministic: bool = False
+    """Whether the gradients of equal calls are equal to the last bit; the output always is."""
 
     @classmethod
     def of(
@@ -81,11 +81,11 @@ class Options(NamedTuple):
         window: Window,
         layout: str = "bshd",
         softcap: float | None = None,
-        more: tuple[bool, int, int] = (False, 0, 0),
+        more: tuple[int, int, bool] = (0, 0, False),
     ) -> Options:
         """Makes options from a window as the public functions take it.
 
-        `more` are deterministic, max_seqlen_q and max_seqlen_k. Raises TunefaError for a window
+        `more` are max_seqlen_q, max_seqlen_k and deterministic. Raises TunefaError for a window
         that has none of the forms of `Window`.
         """
         rest = layout, softcap, *more
@@ -258,7 +258,7 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
             tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales),
         )
     starts_q, starts_k = cu_seqlens
-    *decided, max_seqlen_q, max_seqlen_k = options
+    *decided, max_seqlen_q, max_seqlen_k, deterministic = options
     return (
         *((x.shape[1:], x.stride(), x.dtype, x.get_device()) for x in (q, k, v)),
         *((x.dim(), x.stride(), x.dtype, x.get_device()) for x in (starts_q, starts_k)),
@@ -269,6 +269,7 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
         starts_q.shape == starts_k.shape,
         (_power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k)),
         *decided,
+        deterministic,
     )
 
 

@@ -26,7 +26,7 @@ _TENSORS = (
 )
 _OPTIONS = (
     "bool causal, int? window_left, int? window_right, str layout, float? softcap, "
-    "bool deterministic, SymInt max_seqlen_q, SymInt max_seqlen_k, float? scale"
+    "SymInt max_seqlen_q, SymInt max_seqlen_k, bool deterministic, float? scale"
 )
 _COUNT = _TENSORS.count(",") + 1
 """The number of arguments that are tensors."""

@@ -34,9 +34,8 @@ def read(path: Path) -> dict[str, Any]:
     fields = Fields(strict_yaml.load_file(path), str(path))
     version = fields.take("schema", int)
     if version != SCHEMA:
-        advice = ": upgrade tunefa"
-        if version < SCHEMA:
-            advice = ": write 'priority' for 'order' and 'tiling' for 'model'"
+        renamed = ": write 'priority' for 'order' and 'tiling' for 'model'"
+        advice = renamed if version < SCHEMA else ": upgrade tunefa"
         raise TunefaError(
             f"{fields.at('schema')}: schema {version} is not {SCHEMA}, which is the one this "
             f"tunefa reads{advice}"
@@ -47,8 +46,7 @@ def read(path: Path) -> dict[str, Any]:
             f"{fields.at('kernel')}: the kernel is {kernel}, but the file's name is {path.stem}"
         )
     vendor = _vendor(fields)
-    op = fields.take("op", str)
-    tiled = _tiled(vendor, op, fields.at("op"))
+    tiled = _tiled(vendor, op := fields.take("op", str), fields.at("op"))
     space = {
         "kernel": kernel,
         "op": op,
@@ -65,9 +63,9 @@ def read(path: Path) -> dict[str, Any]:
     }
     if space["language"] != LIBRARY:
         space["tiling_exprs"] = _tiling(fields, tiled, path)
+        if not space["parameters"]:
+            raise TunefaError(f"{fields.at('parameters')}: a space needs at least one parameter")
     values = {each["name"]: each["values"] for each in space["parameters"]}
-    if not values and space["language"] != LIBRARY:
-        raise TunefaError(f"{fields.at('parameters')}: a space needs at least one parameter")
     space["unaligned"] = _unaligned(fields, values, path)
     _add_layout(space)
     fields.done()

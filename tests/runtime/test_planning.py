@@ -1,4 +1,4 @@
-"""tunefa/runtime/plan.py: which configs are tried for a call, and for which tensors."""
+"""tunefa/runtime/planning.py: which configs are tried for a call, and for which tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from tests.support.fake_kernel import DEFAULT, FakeKernel, on_cpu
 from tests.support.planned_calls import TMA, WORKLOAD, call, plan_of, record
-from tunefa.runtime import plan
+from tunefa.runtime import planning
 from tunefa.spec.target import Case, Target
 from tunefa.store.lookup import Choice
 
@@ -17,7 +17,7 @@ from tunefa.store.lookup import Choice
 def test_a_default_that_was_found_is_tried_once() -> None:
     kernel: Any = FakeKernel()
     choice = Choice(kernel.name, dict(DEFAULT), "default", None)
-    (only,) = plan.configs_to_try(choice, Case(kernel, WORKLOAD, Target.named("h200")), True)
+    (only,) = planning.configs_to_try(choice, Case(kernel, WORKLOAD, Target.named("h200")), True)
     assert (only.config, only.how, only.why) == (DEFAULT, "default", choice.why)
 
 
