@@ -1,0 +1,128 @@
+"""The kernels that call libraries: that PyTorch's operators take their arguments, and the shapes of
+what they return, on tensors without data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tunefa.compile.contract import LaunchSpec
+from tunefa.compile.languages.library import OUTPUTS
+from tunefa.measure import check
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+
+LIBRARIES = [each for each in map(kernels.load, kernels.names()) if each.is_library]
+every = pytest.mark.parametrize("kernel", LIBRARIES, ids=lambda kernel: str(kernel.name))
+WORKLOADS = [
+    "b2_h4_kv2_q70_k90_d64_bf16_full",
+    "b2_h4_kv2_q90_k90_d128_fp16_causal",
+    "b2_h4_kv2_q90_k70_d128_bf16_causal",
+    "b2_h4_q90_d128_bf16_causal_w20",
+    "b2_h4_kv1_q70_k90_d80_bf16_causal_varlen",
+]
+
+
+def tensors(workload: Workload) -> tuple[Any, ...]:
+    """The tensors of a launch, without data; those of packed sequences have 90 rows and keys."""
+    w, dtype = workload, {"bf16": torch.bfloat16, "fp16": torch.float16}[workload.dtype]
+
+    def made(rows: int, heads: int, head_dim: int) -> Any:
+        if w.varlen:
+            return torch.empty(90, heads, head_dim, dtype=dtype, device="meta")
+        shape = w.batch, rows, heads, head_dim
+        return torch.empty(shape, dtype=dtype, device="meta").transpose(1, 2)
+
+    q, out = (made(w.seqlen_q, w.heads, w.head_dim) for _ in range(2))
+    k, v = (made(w.seqlen_k, w.heads_kv, w.head_dim) for _ in range(2))
+    shape = (w.heads, 90) if w.varlen else (w.batch, w.heads, w.seqlen_q)
+    lse = torch.empty(shape, device="meta")
+    starts = [torch.empty(w.batch + 1, dtype=torch.int32, device="meta") for _ in range(2)]
+    more = starts if w.varlen else []
+    if w.op == "fwd":
+        return q, k, v, out, lse, *more
+    return q, k, v, out, lse, torch.empty_like(out), lse, q, k, v, *more
+
+
+@every
+def test_operators_take_their_arguments(kernel: Kernel) -> None:
+    served = 0
+    for text in WORKLOADS:
+        workload = Workload.parse(f"{kernel.op}_{text}")
+        case = Case(kernel, workload, Target.named("sm90"))
+        if case.why_not() is not None:
+            continue
+        served += 1
+        given = tensors(workload)
+        spec = LaunchSpec(case, {}, 0.1, check.softcap(workload))
+        results = kernel.module.run(given, spec)
+        wanted = given[OUTPUTS[kernel.op]]
+        if workload.varlen and kernel.op == "fwd":
+            results, wanted = results[:1], wanted[:1]  # what has no data has another lse there
+        assert [x.shape for x in results] == [x.shape for x in wanted], workload
+        assert [x.dtype for x in results] == [x.dtype for x in wanted], workload
+    assert served >= 2
+
+
+def test_a_deterministic_call_leaves_pytorch_s_flags_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel, seen = kernels.load("attention_bwd_fa2"), []
+    shared = __import__("sys").modules[kernel.module.run.__module__]
+    window = shared._window
+
+    def noted(workload: Workload) -> Any:
+        seen.append(torch.are_deterministic_algorithms_enabled())
+        return window(workload)
+
+    monkeypatch.setattr(shared, "_window", noted)
+    for text in ("bwd_b2_h4_q90_d64", "bwd_b2_h4_q90_d64_deterministic"):
+        workload = Workload.parse(text)
+        spec = LaunchSpec(Case(kernel, workload, Target.named("sm90")), {}, 0.1)
+        kernel.module.run(tensors(workload), spec)
+        assert not torch.are_deterministic_algorithms_enabled()
+        assert torch.utils.deterministic.fill_uninitialized_memory
+    assert seen == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("workload", "arch", "says"),
+    [
+        ("bwd_q64_k90", "sm90", "aligned to the top left"),
+        ("bwd_q64_deterministic", "sm90", "not deterministic"),
+        ("bwd_q64_d256", "sm89", "up to 128, and up to 256 on sm90"),
+        ("bwd_q64_d256", "sm90", None),
+        ("bwd_q64_fp32", "sm90", "bf16 and fp16 only"),
+        ("bwd_q64_w8", "sm90", "sliding windows"),
+    ],
+)
+def test_cudnn_says_what_it_does_not_serve(workload: str, arch: str, says: str | None) -> None:
+    why = kernels.load("attention_bwd_cudnn").why_not(Workload.parse(workload), archs.load(arch))
+    assert why is None if says is None else says in str(why)
+
+
+def test_on_hopper_cudnn_comes_before_flash_attention_2_and_elsewhere_behind() -> None:
+    cudnn, flash = (kernels.load(f"attention_bwd_{name}") for name in ("cudnn", "fa2"))
+    for arch, first in (("sm90", cudnn), ("sm100", cudnn), ("sm80", flash), ("sm89", flash)):
+        own = archs.load(arch)
+        assert (cudnn.priority_on(own) < flash.priority_on(own)) is (first is cudnn), arch
+
+
+def test_what_libraries_read_is_copied_only_where_it_must_be() -> None:
+    from importlib import import_module
+
+    assert LIBRARIES[0].module
+    readable = import_module("tunefa.kernels.library.tensors").readable
+    x = torch.randn(2, 4, 6, 16, dtype=torch.bfloat16)
+    for kept in (x, x.transpose(1, 2), x[:, :2], x[:, :, :1].expand(2, 4, 1, 16)):
+        assert readable(kept) is kept
+    odd = torch.randn(2 * 4 * 6 * 16 + 1, dtype=torch.bfloat16)[1:].view(2, 4, 6, 16)
+    narrow = torch.randn(2, 4, 6, 20, dtype=torch.bfloat16)[..., :16]
+    for copied in (odd, narrow, x.mT, x[:, :1].expand(2, 4, 6, 16)):
+        made = readable(copied)
+        assert made is not copied and torch.equal(made, copied) and made.stride(-1) == 1
