@@ -86,7 +86,8 @@ def test_a_deterministic_call_leaves_pytorch_s_flags_as_they_were(
         spec = LaunchSpec(Case(kernel, workload, Target.named("sm90")), {}, 0.1)
         kernel.module.run(tensors(workload), spec)
         assert not torch.are_deterministic_algorithms_enabled()
-        assert torch.utils.deterministic.fill_uninitialized_memory
+        memory: Any = torch.utils.deterministic
+        assert memory.fill_uninitialized_memory
     assert seen == [False, True]
 
 

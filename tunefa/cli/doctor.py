@@ -98,7 +98,7 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
             kernel = kernels.load(name)
             kernel.check()
             if kernel.space.vendor == "nvidia":  # the compiler for NPUs is reported by itself
-                used.setdefault(kernel.language, kernel)
+                used.setdefault(kernel.name if kernel.is_library else kernel.language, kernel)
         except TunefaError as error:
             problems[str(error)] = None
     compilers: dict[str, str | None] = {"ptxas": None, "nvrtc": None}
@@ -108,6 +108,8 @@ def _versions() -> tuple[dict[str, str | None], list[str]]:
             made = provenance.of(kernel)
         except TunefaError as error:
             problems[str(error)] = None
+            continue
+        if made["compiler"] is None:  # a library that is not installed
             continue
         name, _, version = str(made["compiler"]).partition(" ")
         compilers[name], driver = version, made["driver"]
