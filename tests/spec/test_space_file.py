@@ -32,6 +32,16 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "no schema": (*without("schema: 2"), r": key 'schema' is missing"),
     "no parameters": ("parameters:", "params:", r": key 'parameters' is missing"),
     "unknown key": ("op: fwd", "op: fwd\nlanguages: 3", r":4: unknown key 'languages'.*language"),
+    "priority on no arch": (
+        "op: fwd",
+        "op: fwd\npriority_on: {sm91: 1}",
+        r":4: unknown arch 'sm91'.*sm90",
+    ),
+    "priority that is no number": (
+        "op: fwd",
+        "op: fwd\npriority_on: {sm90: true}",
+        r":4: the priority on sm90 is True: give a whole number",
+    ),
     "duplicate key": ("op: fwd", "op: fwd\nop: fwd", r":4: key 'op' is already on line 3"),
     "duplicate rule": (
         "  one stage is for short blocks:",

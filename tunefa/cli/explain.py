@@ -88,6 +88,8 @@ def _explained(
     workload, target = selection.workload, selection.target
     target.check_memory(workload)
     serving = kernels.serving(workload, target.arch, [name] if name else ())
+    for name, why in languages.without_binary(serving).items():
+        raise TunefaError(f"there is no config of {name} to explain: {why}; name another kernel")
     cases = [Case(kernel, workload, target) for kernel in serving]
     case, config, origin = _choose(cases, chosen)
     trial = None if no_compile else _compile(case, config)

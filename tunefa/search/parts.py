@@ -53,8 +53,11 @@ def anchor(request: Request, store: Store) -> Anchor | None:
 
 
 def ordered(state: SearchState, feasible: Mapping[str, Feasible], store: Store) -> list[Part]:
-    """Returns the parts of the kernels: that of the best known config first, then by predicted
-    time."""
+    """Returns the parts of the kernels: libraries first, then that of the best known config, then
+    by predicted time.
+
+    A library has few configs, often one, so it leaves nearly all of the budget to the others.
+    """
     request, anchor = state.request, state.anchor
     cases = [request.case(k) for k in request.kernels if feasible[k.name].configs]
     before_race = kernel_race.share_before(request, len(cases))
@@ -62,8 +65,13 @@ def ordered(state: SearchState, feasible: Mapping[str, Feasible], store: Store) 
     if anchor is not None and anchor.recommended is not None:
         best = anchor.recommended.kernel
         cases.sort(key=lambda case: case.kernel.name != best)
+    libraries = [case for case in cases if case.kernel.is_library]
+    ours = [case for case in cases if not case.kernel.is_library]
+    shares = request.budget.shares(len(ours) or len(libraries), before_race)
+    if ours:
+        shares = [shares[0]] * len(libraries) + shares
     parts = []
-    for case, share in zip(cases, request.budget.shares(len(cases), before_race), strict=True):
+    for case, share in zip([*libraries, *ours], shares, strict=True):
         name, own = case.kernel.name, feasible[case.kernel.name]
         first = _first(request, case, own, anchor)
         known = [*candidates.known_configs(request, case, store), *first]

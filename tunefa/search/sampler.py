@@ -35,7 +35,7 @@ class Candidates:
         parameters = problem.parameters
         self.configs = list(problem.configs)
         places = [[p.values.index(config[p.name]) for p in parameters] for config in self.configs]
-        self.places: NDArray[np.int64] = np.array(places, int).reshape(-1, len(parameters))
+        self.places: NDArray[np.int64] = np.array(places, int).reshape(len(places), len(parameters))
         """(configs, parameters), each in 0 .. values - 1."""
         self.sizes = np.array([len(p.values) for p in parameters])
         self.distributions = {p.name: CategoricalDistribution(p.values) for p in parameters}

@@ -71,6 +71,8 @@ def _decode(result: Result, record: Record | None) -> dict[str, Any] | None:
     if not isinstance(request.target.arch, GpuArch):
         return None
     kernel = next(each for each in request.kernels if each.name == record.kernel)
+    if kernel.is_library:
+        return None
     tiling = request.case(kernel).tiling(record.config)
     made = gpu_model.predict(
         request.workload, request.target.arch, device, tiling, record.resources

@@ -75,9 +75,10 @@ class Row:
 
     @cached_property
     def prediction(self) -> Prediction | None:
-        """The cost model's prediction for the first; None for an NPU and without resources."""
+        """The cost model's prediction for the first; None for an NPU, a library and without
+        resources."""
         arch, trial = self.request.target.arch, self.first.trial
-        if not isinstance(arch, GpuArch) or trial.resources is None:
+        if not isinstance(arch, GpuArch) or trial.resources is None or self.case.kernel.is_library:
             return None
         return latency.of(self.case).predict(self.case, trial.config, trial.resources)
 
