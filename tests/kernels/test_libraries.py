@@ -3,6 +3,9 @@ what they return, on tensors without data."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +21,8 @@ from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
 LIBRARIES = [each for each in map(kernels.load, kernels.names()) if each.is_library]
-every = pytest.mark.parametrize("kernel", LIBRARIES, ids=lambda kernel: str(kernel.name))
+OF_PYTORCH = [each for each in LIBRARIES if "PyTorch" in each.module.LIBRARY]
+every = pytest.mark.parametrize("kernel", OF_PYTORCH, ids=lambda kernel: str(kernel.name))
 WORKLOADS = [
     "b2_h4_kv2_q70_k90_d64_bf16_full",
     "b2_h4_kv2_q90_k90_d128_fp16_causal",
@@ -73,7 +77,7 @@ def test_a_deterministic_call_leaves_pytorch_s_flags_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel, seen = kernels.load("attention_bwd_fa2"), []
-    shared = __import__("sys").modules[kernel.module.run.__module__]
+    shared = sys.modules[kernel.module.run.__module__]
     window = shared._window
 
     def noted(workload: Workload) -> Any:
@@ -114,11 +118,33 @@ def test_on_hopper_cudnn_comes_before_flash_attention_2_and_elsewhere_behind() -
         assert (cudnn.priority_on(own) < flash.priority_on(own)) is (first is cudnn), arch
 
 
-def test_what_libraries_read_is_copied_only_where_it_must_be() -> None:
-    from importlib import import_module
+def test_flash_attn_4_is_called_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, called = kernels.load("attention_bwd_fa4"), []
+    if importlib.util.find_spec("flash_attn") is None:
+        assert kernel.module.version() is None
+    workload = Workload.parse("bwd_b2_h4_kv2_q64_d64")
+    given = tensors(workload)
 
+    def backward(*x: Any, softmax_scale: float, causal: bool) -> tuple[Any, ...]:
+        called.append((softmax_scale, causal, [each.shape for each in x]))
+        return *(each.clone() for each in x[:3]), "something else"
+
+    package, cute = ModuleType("flash_attn"), ModuleType("flash_attn.cute")
+    interface: Any = ModuleType("flash_attn.cute.interface")
+    interface._flash_attn_bwd = backward
+    cute.interface = interface  # type: ignore[attr-defined]
+    for module in (package, cute, interface):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    spec = LaunchSpec(Case(kernel, workload, Target.named("sm90")), {}, 0.1)
+    results = kernel.module.run(given, spec)
+    assert [each.shape for each in results] == [each.shape for each in given[:3]]
+    rows = (2, 64, 4, 64)
+    assert called == [(0.1, True, [rows, (2, 64, 2, 64), (2, 64, 2, 64), rows, rows, (2, 4, 64)])]
+
+
+def test_what_libraries_read_is_copied_only_where_it_must_be() -> None:
     assert LIBRARIES[0].module
-    readable = import_module("tunefa.kernels.library.tensors").readable
+    readable = importlib.import_module("tunefa.kernels.library.tensors").readable
     x = torch.randn(2, 4, 6, 16, dtype=torch.bfloat16)
     for kept in (x, x.transpose(1, 2), x[:, :2], x[:, :, :1].expand(2, 4, 1, 16)):
         assert readable(kept) is kept

@@ -54,14 +54,14 @@ def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
 def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> LibraryLaunch:
     """Prepares a launch on tensors like these, by calling the library once.
 
-    Raises CompileError where the library refuses them. The call is apart from the caller's stream
-    and graph capture.
+    Raises CompileError where the library refuses them. The call is made in the caller's thread,
+    for which cuDNN then has its plan; but while a graph is captured, apart from the capture.
     """
     import torch
 
     launch = LibraryLaunch(spec)
     try:
-        if tensors[0].is_cuda:
+        if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
             from tunefa.compile.launch.prepared import apart
 
             apart(tensors[0].get_device(), lambda: launch.results(*tensors))
@@ -69,7 +69,7 @@ def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> 
             launch.results(*tensors)
     except torch.OutOfMemoryError:  # another call may find the memory
         raise
-    except (RuntimeError, ValueError, AssertionError, NotImplementedError) as error:
+    except Exception as error:  # a library may raise anything
         said = str(error).partition("\n")[0]
         library = spec.case.kernel.module.LIBRARY
         raise CompileError(f"{library} refuses {spec.workload}: {said}") from error
