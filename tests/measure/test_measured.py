@@ -74,6 +74,7 @@ def test_strides_that_are_no_multiples_of_16_use_the_other_variant(device: Devic
     kernel: Any = SimpleNamespace(
         name="fake",
         language="fake",
+        is_library=False,
         module=SimpleNamespace(is_aligned=is_aligned),
         space=KERNEL.space,
     )

@@ -95,6 +95,10 @@ class Backward:
 
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors of a launch, with new gradients, with heads first."""
+        return self._tensors
+
+    @functools.cached_property  # they are as large as the call's
+    def _tensors(self) -> tuple[Tensor, ...]:
         call, layout = self.call, self.call.options.layout
         inputs = with_contiguous_rows(*(heads_first(x, layout) for x in (call.q, call.k, call.v)))
         made = launched(inputs, self.given, [torch.empty_like(x) for x in inputs])
