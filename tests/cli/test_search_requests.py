@@ -68,3 +68,13 @@ def test_a_journal_that_does_not_say_it(
     made.write_text("".join([json.dumps(header).replace(old, new, 1) + "\n", *rest]))
     assert says in run("search", "--resume", str(made), code=1).stderr
     assert "gone.jsonl cannot be read" in run("search", "--resume", "gone.jsonl", code=1).stderr
+
+
+def test_libraries_have_no_part_without_a_device(run: Run, fake: type[Fake]) -> None:
+    words = ("search", "--arch", "h200", "--seqlen", "2048", "--budget", "3")
+    says = "it calls the cuDNN inside PyTorch, whose time only a device tells"
+    assert f"attention_fwd_cudnn is left out: {says}" in run(*words).stderr
+    error = run(*words, "--kernel", "attention_fwd_cudnn", code=1).stderr
+    assert says in " ".join(error.split())
+    explained = ("explain", *words[1:5], "--kernel", "attention_fwd_cudnn")
+    assert "there is no config of attention_fwd_cudnn" in run(*explained, code=1).stderr
