@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -84,11 +84,6 @@ WORKLOADS = [
         ("bf16", "fp16", "fp32", "e4m3"),
         ("causal", "full"),
     )
-]
-WORKLOADS += [
-    replace(workload, op="bwd")
-    for workload in WORKLOADS
-    if workload.dtype != "e4m3"
 ] + [
     Workload.parse(f"bwd_{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{mask}")
     for heads, (seqlen_q, seqlen_k), head_dim, dtype, mask in itertools.product(
