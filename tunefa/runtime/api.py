@@ -112,7 +112,7 @@ def flash_attention(
 
     window: a number n with causal=True, or a pair (left, right). With a number, a query sees the
     last n of its causal keys. With a pair, i - left <= j - (seqlen_k - seqlen_q) <= i + right, and
-    None means no limit; causal=True makes right 0. Kernels serve windows on sm90 only.
+    None means no limit; causal=True makes right 0. Own kernels serve windows on sm90 only.
 
     softcap: the scores s become softcap * tanh(s / softcap). Kernels use the hardware's tanh, with
     a relative error of up to 2^-11, and serve soft-caps on sm90 only.
