@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tunefa.costmodel import latency
 from tunefa.costmodel.anchor import Anchor, as_if_exact
 from tunefa.costmodel.decision import Expected, decide
 from tunefa.costmodel.specialize import specialized
@@ -48,8 +47,7 @@ def choose(
     found = lookup.lookup(store, workload, target, kernels, ranked)
     if found.how == "exact" or not target.is_known_product:
         return found
-    chosen = next(each for each in kernels if each.name == found.kernel)
-    if chosen.is_library or workload.op not in latency.MODELS:
+    if next(each for each in kernels if each.name == found.kernel).is_library:
         return found  # no model says what it takes
     if found.record is not None and as_if_exact(found.record, workload, target):
         return found
