@@ -74,4 +74,4 @@ def test_a_record_of_a_product_reads_back() -> None:
 
 def test_options_of_flex_attention_hold_attention_alone() -> None:
     assert flex.holds(ATTENTION) and not flex.holds(RECORDS[1])
-    assert "left out, it is not of attention: matmul_m4096" in flex.dump(RECORDS)
+    assert "left out, it is of the op matmul: matmul_m4096" in flex.dump(RECORDS)
