@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import tunefa
 from tests.support.op_calls import FORWARD, NOTHING_ELSE, close, inputs, sdpa
@@ -113,6 +114,19 @@ def test_low_precision_gradients_keep_their_dtype() -> None:
     q, k, v = (x.detach().bfloat16().requires_grad_() for x in inputs(SHAPES[1]))
     grads = torch.autograd.grad(tunefa.flash_attention(q, k, v, causal=True).sum(), (q, k, v))
     assert {grad.dtype for grad in grads} == {torch.bfloat16}
+
+
+def test_activation_checkpointing_gives_the_same_gradients() -> None:
+    """It lets a backward pass read the saved tensors only once."""
+    leaves = [torch.randn(2, 33, 4, 32).requires_grad_() for _ in range(3)]
+
+    def loss(*x: Tensor) -> Tensor:
+        return cast(Tensor, tunefa.flash_attention(*x, causal=True)).square().sum()
+
+    right = torch.autograd.grad(loss(*leaves), leaves)
+    again: Any = checkpoint(loss, *leaves, use_reentrant=False)
+    for mine, theirs in zip(torch.autograd.grad(again, leaves), right, strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_only_what_needs_a_gradient_goes_through_the_dispatcher() -> None:

@@ -120,7 +120,8 @@ def autograd(
     rest = (None,) * (_COUNT - 3 + len(ctx.options))
     if grad_out is None and grad_lse is None:
         return None, None, None, *rest
-    out, _, q, *_ = ctx.saved_tensors
+    saved = ctx.saved_tensors  # activation checkpointing allows this only once
+    out, _, q, *_ = saved
     if q.dtype == E4M3:
         raise TunefaError(
             f"attention of {E4M3} has no gradient: train in bf16, or run it under torch.no_grad()"
@@ -128,7 +129,7 @@ def autograd(
     grads = backward(
         torch.zeros_like(out) if grad_out is None else grad_out,
         grad_lse,
-        *ctx.saved_tensors,
+        *saved,
         *ctx.options,
     )
     return *grads, *rest
