@@ -177,7 +177,7 @@ def device_function():
 
 
 def variant(workload, config, aligned=True):
-    """What the compiler needs for one config, with no device present: a plain dict.
+    """Returns what the compiler needs for one config, with no device: a plain dict.
 
     The compiled kernel depends on no batch, head count or length, but on whether there are groups
     and whether blocks divide the lengths. TMA reads `aligned` tensors only.

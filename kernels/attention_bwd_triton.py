@@ -107,7 +107,7 @@ def device_function():
 
 
 def variant(workload, config, aligned=True):
-    """What the Triton compiler needs for one config, with no device present: a plain dict.
+    """Returns what the Triton compiler needs for one config, with no device: a plain dict.
 
     `aligned`: whether all pointers and strides are multiples of 16, as in contiguous tensors of a
     head_dim that is one. The compiled kernel depends on no batch, head count or length.

@@ -1,4 +1,4 @@
-"""What a launch of the attention backward knows: its sizes, its tiles, and what its warps share."""
+"""The sizes and tiles of a launch of the attention backward, and what its warps share."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

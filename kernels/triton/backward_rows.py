@@ -1,4 +1,4 @@
-"""What runs before and after the attention backward on Hopper: sums of rows, and dQ's dtype."""
+"""The kernels before and after the attention backward on Hopper: row sums, and dQ's dtype."""
 
 import triton
 from triton import language as tl

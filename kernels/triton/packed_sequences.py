@@ -1,4 +1,4 @@
-"""Where packed sequences begin, for kernels whose tiles are counted over all sequences."""
+"""The beginnings of packed sequences, for kernels that count tiles over all sequences."""
 
 import triton
 import triton.language as tl
