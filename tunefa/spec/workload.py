@@ -99,7 +99,7 @@ class Workload:
             raise TunefaError("attention in e4m3 has no gradient: train in bf16 or fp16")
         if self.deterministic and self.op != "bwd":
             raise TunefaError(
-                "deterministic goes with the op bwd: forward kernels always give equal bits"
+                "deterministic goes with the op bwd (--backward): forward kernels always are"
             )
         # A window hides no key if it reaches the last key from query 0, or key 0 from the last.
         for name, enough in zip(SIDES, (self.seqlen_k - 1, self.seqlen_q - 1), strict=True):
