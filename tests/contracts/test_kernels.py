@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import ast
 import itertools
-import json
 import multiprocessing
-import os
 import random
-import subprocess
-import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.support import interpreter
-from tests.support.tree import TREE
+from tests.support import interpreter, processes
 from tunefa import assets
 from tunefa.compile import languages
 from tunefa.compile import pool as compile_pool
@@ -134,17 +129,7 @@ def interpreted() -> list[dict[str, Any]]:
     for kernel in INTERPRETED:
         if reason := languages.load(kernel.language).why_no_interpreter():
             pytest.skip(reason)
-    command = [sys.executable, "-m", "tests.support.interpreter"]
-    done = subprocess.run(
-        command,
-        cwd=TREE,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return processes.interpreted("interpreter")
 
 
 @pytest.mark.slow

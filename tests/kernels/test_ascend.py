@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
 
 import pytest
 
 from tests.support.ascend_compiler import THERE, choose, needs_compiler, versions_there
 from tests.support.ascend_interpreted import KERNEL
-from tests.support.tree import TREE
+from tests.support.processes import interpreted
 from tunefa.compile import languages
 from tunefa.compile.ascend import toolchain
 from tunefa.spec import arch_catalog as archs
@@ -42,16 +38,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 def test_numbers_are_right() -> None:
     if reason := languages.load("triton").why_no_interpreter():
         pytest.skip(reason)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.ascend_interpreted"],
-        cwd=TREE,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    cases = [json.loads(line) for line in done.stdout.splitlines()]
+    cases = interpreted("ascend_interpreted")
     wrong = [case for case in cases if not case["passed"]]
     assert len(cases) > 20 and not wrong, f"{len(wrong)} of {len(cases)}, first {wrong[:1]}"
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 from tests.support import backward_rows
-from tests.support.tree import TREE
+from tests.support.processes import interpreted
 from tunefa.compile import languages
 
 
@@ -19,16 +14,7 @@ def test_rows_and_gradients_are_right() -> None:
     """Heads behind rows, padded head dimensions, a row that sees no key, dlse and none."""
     if reason := languages.load("triton").why_no_interpreter():
         pytest.skip(reason)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.backward_rows"],
-        cwd=TREE,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    errors = [json.loads(line) for line in done.stdout.splitlines()]
+    errors = interpreted("backward_rows")
     assert len(errors) == len(backward_rows.CASES)
     for each in errors:
         assert each["lse of no row"] == each["delta of no row"] == each["accumulator"] == 0

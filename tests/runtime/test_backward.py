@@ -78,7 +78,7 @@ def inputs(layout: str = "bshd", dtype: torch.dtype = torch.float32, heads: int 
 
 
 def given_for(tensors: Tensors, options: Options, dlse: bool = False) -> Gradients:
-    """What the forward pass wrote, and normal gradients of it."""
+    """The results of the forward pass, and normal gradients of them."""
     out, lse = reference.attention(Call.of(tensors, options, None))
     out = heads_first(out, options.layout).to(tensors.q.dtype).contiguous()
     return Gradients(out, lse, torch.randn_like(out), torch.randn_like(lse) if dlse else None)

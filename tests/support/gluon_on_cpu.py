@@ -123,7 +123,7 @@ class Product:
 
 
 class Cta(threading.local):
-    """What a partition has in flight."""
+    """The copies and products that a partition has in flight."""
 
     def __init__(self) -> None:
         self.products: list[Product] = []
@@ -139,7 +139,7 @@ class Device:
         self._modules: dict[str, dict[str, Any]] = {}
 
     def names(self) -> dict[str, Any]:
-        """What stands for names of Gluon and of kernels/gluon that touch the hardware."""
+        """Stand-ins for the names of Gluon and of kernels/gluon that touch the hardware."""
         gl = SimpleNamespace(
             constexpr=object, tensor=object, float32=torch.float32,
             static_range=range, exp2=torch.exp2,

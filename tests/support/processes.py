@@ -1,13 +1,17 @@
-"""Processes that a test starts: what they see, and which are left, however deep.
+"""Processes that a test starts: what they see, what they say, and which are left, however deep.
 
-These are found by a mark in their environment.
+Those that are left are found by a mark in their environment.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.support.tree import TREE
 
@@ -16,6 +20,23 @@ def environment(home: Path, *folders: Path) -> dict[str, str]:
     """The environment of a process that imports from these folders and this tree."""
     path = os.pathsep.join(map(str, [*folders, TREE]))
     return {**os.environ, "TUNEFA_HOME": str(home), "PYTHONPATH": path}
+
+
+def interpreted(module: str) -> list[dict[str, Any]]:
+    """The lines of JSON that a module of tests/support prints in Triton's interpreter.
+
+    It has a process of its own, as the interpreter is chosen when Triton is imported.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.support.{module}"],
+        cwd=TREE,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def alive(mark: str) -> list[str]:

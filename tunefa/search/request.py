@@ -48,7 +48,7 @@ class Request:
     estimate: bool = False
     """Whether formulas answer instead of an NPU's compiler."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What the record's provenance says of the search, beside its trials and its strategy."""
+    """Notes on the search for the record's provenance, beside its trials and its strategy."""
 
     def case(self, kernel: Kernel) -> Case:
         """The case of one of the kernels, on the workload and the target."""

@@ -1,4 +1,4 @@
-"""What an interpreter runs for a call: the kernel, and what runs before and after it."""
+"""The launches that an interpreter runs for a call: the kernel, and those around it."""
 
 from __future__ import annotations
 

@@ -39,10 +39,16 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     out. dlse is zero, with the shape of lse and strides of 0. The gradients are full of NaN and
     have the shapes and strides of q, k and v.
     """
+    made = _without_outputs(workload, device, seed)
+    attend(workload, (*made[:5], *made[OUTPUTS.stop :]))
+    return made
+
+
+def _without_outputs(workload: Workload, device: str, seed: int | None) -> tuple[Any, ...]:
+    """Returns what `tensors` returns, where the output and the logsumexp are full of NaN."""
     import torch
 
     q, k, v, out, lse, *more = check.tensors(_forward(workload), device, seed)
-    attend(workload, (q, k, v, out, lse, *more))
     generator = torch.Generator(device)
     generator.manual_seed(generator.seed() if seed is None else seed + 1)
     dout = _empty_like(out)
@@ -105,7 +111,7 @@ def inputs(
     """
     from tunefa.measure import hostile
 
-    forward, made = _forward(workload), list(tensors(workload, device, seed=0))
+    forward, made = _forward(workload), list(_without_outputs(workload, device, seed=0))
     hostile.change(forward, tuple(made), kind)
     attend(workload, (*made[:5], *made[OUTPUTS.stop :]))
     dlse = made[5].float().mean(dim=-1)
