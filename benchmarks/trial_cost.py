@@ -22,7 +22,7 @@ from dataclasses import replace
 import torch
 
 from tunefa.compile.pool import CompilePool
-from tunefa.measure import check
+from tunefa.measure import launches
 from tunefa.measure.bench import Bench
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -48,7 +48,7 @@ def compiled(case: Case, count: int) -> list[Trial]:
     configs = list(case.feasible().configs)
     random.Random(str(case.workload)).shuffle(configs)
     made: list[Trial] = []
-    with CompilePool(case, also=check.ragged) as pool:
+    with CompilePool(case, also=launches.shape_to_check) as pool:
         while configs and len(made) < count:
             at_once, configs = configs[: count - len(made)], configs[count - len(made) :]
             trials = [each.trial() for each in [pool.submit(config) for config in at_once]]

@@ -33,6 +33,7 @@ from tunefa.measure.measured import Measured
 from tunefa.runtime import process as runtime
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.process import Runtime
+from tunefa.search import opening, proposer
 from tunefa.search import run as search
 from tunefa.spec.target import Case
 from tunefa.store import results as store
@@ -93,7 +94,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None) -> type
         pass
 
     monkeypatch.setattr(search, "Predicted", OwnFake)
-    monkeypatch.setattr(search, "_known_us", lambda state, part: math.inf)
+    monkeypatch.setattr(proposer, "_known_us", lambda state, part: math.inf)
+    monkeypatch.setattr(opening, "warm_up", lambda *_: None)
     return OwnFake
 
 

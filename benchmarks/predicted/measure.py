@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.predicted.rows import Key, Measurement, Prediction, Racer
 from tunefa.compile.pool import CompilePool, Pending
-from tunefa.measure import check, measured
+from tunefa.measure import launches, measured
 from tunefa.measure.measured import LostProcess, Measured
 from tunefa.measure.race import Interval, Race
 from tunefa.search import run as search
@@ -64,7 +64,8 @@ class Session:
                 case = self.case(answer.kernel, workload)
                 if not pending:
                     self.objective(case)  # it starts the process that times
-                pool = CompilePool(case, also=check.ragged, processes=self.processes.compilers)
+                also, processes = launches.shape_to_check, self.processes.compilers
+                pool = CompilePool(case, also=also, processes=processes)
                 pending.append(pool.submit(answer.config))
         _, late = futures.wait([each.future for each in pending], limit_s)
         for future in late:

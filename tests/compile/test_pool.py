@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 import uuid
@@ -26,7 +27,7 @@ from tests.support.processes import alive, none_left
 from tunefa.compile import languages, workers
 from tunefa.compile import pool as compile_pool
 from tunefa.compile.contract import Compiled
-from tunefa.compile.pool import CompilePool
+from tunefa.compile.pool import FINISH_S, CompilePool
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.measure import check
@@ -61,13 +62,42 @@ def family(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_shared_compilers_finish_what_they_have_begun_and_nothing_else(faulty: Case) -> None:
     made: list[Future[Any]] = [Future() for _ in range(3)]
     left: Any = iter(made)
-    shared: Any = SimpleNamespace(count=1, submit=lambda *_: next(left), stop=pytest.fail)
+    shared: Any = SimpleNamespace(
+        count=1, lasting=True, submit=lambda *_: next(left), stop=pytest.fail, renew=pytest.fail
+    )
     pool = CompilePool(faulty, processes=shared)
     pending = [pool.submit({"FAULT": "none"}) for _ in made]
     made[0].set_running_or_notify_cancel()
     threading.Timer(0.05, made[0].set_result, [("ok", None, 0.0, "")]).start()
     pool.abandon(pending)
     assert made[0].done() and [each.cancelled() for each in made] == [False, True, True]
+
+
+def test_the_compilers_of_one_search_stop_at_once(faulty: Case) -> None:
+    """Starting others takes less time than what they have begun."""
+    with Workers(1, lasting=False) as shared:
+        pool = CompilePool(faulty, processes=shared)
+        begun, waiting = (pool.submit({"FAULT": "hang"}) for _ in range(2))
+        while not begun.future.running():
+            time.sleep(0.01)
+        before = time.monotonic()
+        pool.abandon([begun, waiting])
+        assert time.monotonic() - before < FINISH_S
+        assert begun.was_stopped and waiting.was_stopped
+        again = pool.submit({"FAULT": "none"})
+        assert again.trial().outcome == "ok" and not again.was_stopped
+
+
+def test_compilers_are_imported_before_they_are_needed() -> None:
+    with Workers(2) as processes:
+        for language in ("gluon", "cuda"):
+            compile_pool.warm_up(processes, language)
+        names = [processes.submit(_imported, (), 60.0).result() for _ in range(8)]
+    assert all("triton.experimental.gluon._runtime" in each for each in names)
+
+
+def _imported() -> list[str]:
+    return list(sys.modules)
 
 
 def compiled(case: Case, *faults: str, workers: int = 1) -> list[Trial]:
@@ -250,10 +280,11 @@ def test_what_the_gate_runs_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(languages, "load", lambda name: Language)
     sizes = "fwd_b1_h2_kv2_q{}_k512_d64_bf16_causal"
     square, other = sizes.format(512), sizes.format(9)
-    checked = str(check.ragged(Workload.parse(square), {}))
-    compile_pool._compile(("attention_fwd_triton", square, "sm90"), {}, checked)
-    assert compiled == [square, checked] and square != checked
-    compile_pool._compile(("attention_fwd_triton", other, "sm90"), {}, checked)
+    checked = check.ragged(Workload.parse(square), {})
+    also = lambda case, config: checked  # noqa: E731
+    compile_pool._compile(("attention_fwd_triton", square, "sm90"), {}, also)
+    assert compiled == [square, str(checked)] and square != str(checked)
+    compile_pool._compile(("attention_fwd_triton", other, "sm90"), {}, also)
     assert len(compiled) == 3, "one binary serves both"
     compile_pool._compile(("attention_fwd_triton", square, "sm90"), {})
     assert len(compiled) == 4, "without a gate there is nothing else to run"

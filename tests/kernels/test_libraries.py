@@ -21,6 +21,7 @@ from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
 LIBRARIES = [each for each in map(kernels.load, kernels.names()) if each.is_library]
+LONG = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 OF_PYTORCH = [each for each in LIBRARIES if "PyTorch" in each.module.LIBRARY]
 every = pytest.mark.parametrize("kernel", OF_PYTORCH, ids=lambda kernel: str(kernel.name))
 WORKLOADS = [
@@ -29,12 +30,14 @@ WORKLOADS = [
     "b2_h4_kv2_q90_k70_d128_bf16_causal",
     "b2_h4_q90_d128_bf16_causal_w20",
     "b2_h4_kv1_q70_k90_d80_bf16_causal_varlen",
+    "b2_h4_q90_d64_bf16_causal",
+    "b2_h4_q70_k90_d80_fp32_full",
 ]
 
 
 def tensors(workload: Workload) -> tuple[Any, ...]:
     """The tensors of a launch, without data; those of packed sequences have 90 rows and keys."""
-    w, dtype = workload, {"bf16": torch.bfloat16, "fp16": torch.float16}[workload.dtype]
+    w, dtype = workload, getattr(torch, LONG[workload.dtype])
 
     def made(rows: int, heads: int, head_dim: int) -> Any:
         if w.varlen:
@@ -111,11 +114,63 @@ def test_cudnn_says_what_it_does_not_serve(workload: str, arch: str, says: str |
     assert why is None if says is None else says in str(why)
 
 
+@pytest.mark.parametrize("op", ["fwd", "bwd"])
+@pytest.mark.parametrize(
+    ("workload", "says"),
+    [
+        ("h4_q64_k90", "aligned to the top left"),
+        ("h4_q64_k90_full", None),
+        ("h4_kv2_q64", "as many KV heads"),
+        ("h4_q64_w8", "sliding windows"),
+        ("h4_q64_varlen", "packed sequences"),
+        ("h4_q64_d256_fp32", None),
+        ("h4_q64_d36_fp32", None),
+        ("h4_q64_d36", "multiples of 16 bytes"),
+    ],
+)
+def test_memory_efficient_attention_says_what_it_does_not_serve(
+    op: str, workload: str, says: str | None
+) -> None:
+    kernel, asked = kernels.load(f"attention_{op}_efficient"), Workload.parse(f"{op}_{workload}")
+    why = kernel.why_not(asked, archs.load("sm80"))
+    assert why is None if says is None else says in str(why)
+
+
+def test_memory_efficient_attention_comes_last() -> None:
+    """It is there for what no other kernel serves, and to compete on a device."""
+    for arch in map(archs.load, ("sm80", "sm89", "sm90", "sm120")):
+        for op in ("fwd", "bwd"):
+            own = [each for each in map(kernels.load, kernels.names()) if each.op == op]
+            last = max(own, key=lambda each: each.priority_on(arch))
+            assert last.name == f"attention_{op}_efficient"
+
+
 def test_on_hopper_cudnn_comes_before_flash_attention_2_and_elsewhere_behind() -> None:
     cudnn, flash = (kernels.load(f"attention_bwd_{name}") for name in ("cudnn", "fa2"))
     for arch, first in (("sm90", cudnn), ("sm100", cudnn), ("sm80", flash), ("sm89", flash)):
         own = archs.load(arch)
         assert (cudnn.priority_on(own) < flash.priority_on(own)) is (first is cudnn), arch
+
+
+def test_memory_efficient_attention_gets_whole_rows_of_the_logsumexp(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel, seen = kernels.load("attention_bwd_efficient"), list[torch.Tensor]()
+    workload = Workload.parse("bwd_b2_h4_q90_d64")
+    given = list(tensors(workload))
+    given[4] = torch.arange(2 * 4 * 90, dtype=torch.float32).view(2, 4, 90)
+
+    def backward(*x: Any, scale: float) -> Any:
+        seen.append(x[6])
+        return *x[1:4], None
+
+    packet = torch.ops.aten._scaled_dot_product_efficient_attention_backward
+    monkeypatch.setattr(packet, "default", backward)
+    spec = LaunchSpec(Case(kernel, workload, Target.named("sm90")), {}, 0.1)
+    assert len(kernel.module.run(given, spec)) == 3
+    [lse] = seen
+    assert lse.shape == (2, 4, 96) and lse.is_contiguous()
+    assert torch.equal(lse[..., :90], given[4]) and lse[..., 90:].isposinf().all()
 
 
 def test_flash_attn_4_is_called_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

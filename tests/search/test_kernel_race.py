@@ -96,6 +96,6 @@ def test_the_final_has_its_share_of_the_seconds(racing: type[Racing]) -> None:
         asked = request(KERNEL, measured=measured, budget=budget)
         return kernel_race.share_before(asked, kernels)
 
-    assert share(80.0, 2) == pytest.approx(0.9)
+    assert share(80.0, 2) == pytest.approx(0.9375)
     assert share(10.0, 2) == pytest.approx(0.8)
     assert share(80.0, 1) == share(None, 2) == share(80.0, 2, measured=False) == 1.0

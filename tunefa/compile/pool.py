@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
-from concurrent.futures import Future, TimeoutError
+from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, replace
 
 from tunefa.compile import languages
@@ -39,6 +39,13 @@ class Pending:
     config: Config
     future: Future[tuple[Outcome, Resources | None, float, str]]
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether its compiler was stopped, so that there will be no trial."""
+        if not self.future.done():
+            return False
+        return self.future.cancelled() or isinstance(self.future.exception(), CancelledError)
+
     def trial(self) -> Trial:
         """Waits for the compiler, and returns a trial: `ok` with resources, or the failure.
 
@@ -55,9 +62,23 @@ class Pending:
         return Trial(self.config, outcome, reason, resources, compile_s=seconds)
 
 
-def compilers(count: int) -> Workers:
-    """Returns processes for compilers, which several pools may share."""
-    return Workers(count, MEMORY_BYTES)
+def compilers(count: int, lasting: bool = True) -> Workers:
+    """Returns processes for compilers, which several pools may share; `lasting` ones several
+    searches."""
+    return Workers(count, MEMORY_BYTES, lasting)
+
+
+def warm_up(processes: Workers, language: str) -> None:
+    """Starts all of these processes, and lets them import the compilers of a language, which takes
+    seconds."""
+    for _ in range(processes.count):
+        processes.submit(_import, (language,), COMPILE_LIMIT_S)
+
+
+def _import(language: str) -> None:
+    loaded = languages.load(language)
+    with contextlib.suppress(Exception):  # what is missing is said where it is needed
+        getattr(loaded, "warm_up", lambda: None)()
 
 
 class CompilePool:
@@ -67,13 +88,14 @@ class CompilePool:
         self,
         case: Case,
         workers: int | None = None,
-        also: Callable[[Workload, Config], Workload] | None = None,
+        also: Callable[[Case, Config], Workload] | None = None,
         processes: Workers | None = None,
     ):
         """Starts `workers` processes, by default one for each CPU, or uses `processes`.
 
-        `also(workload, config)` returns a second workload that the config will run on. If it needs
-        another binary, that is compiled as well, so that the bench finds it in the cache.
+        `also(case, config)`, a function of a module, returns a second workload that the config will
+        run on; a compiler's process asks it. If it needs another binary, that is compiled as well,
+        so that the bench finds it in the cache.
         `processes` are not stopped at the end, and may be shared.
         """
         self._case, self._also = case, also
@@ -95,34 +117,37 @@ class CompilePool:
     def abandon(self, pending: Iterable[Pending]) -> None:
         """Leaves the cores idle: what was submitted and is not compiled yet is not needed.
 
-        Its own workers end at once. Shared ones finish the configs that they have begun, for
-        FINISH_S at most.
+        Its own workers end at once, as do those of one search, where it takes less time to start
+        new ones. Workers of several searches finish the configs that they have begun, for FINISH_S
+        at most.
         """
         if not self._shared:
             self.stop()
         begun = [each.future for each in pending if not each.future.cancel()]
+        if self._shared and not self._processes.lasting and not all(f.done() for f in begun):
+            self._processes.renew()
         futures.wait(begun, FINISH_S)
 
     def submit(self, config: Config) -> Pending:
         """Starts compiling a config; `Pending.trial` waits for the result."""
-        also = None if self._also is None else str(self._also(self._case.workload, config))
-        task = (self._case.names, dict(config), also)
+        task = (self._case.names, dict(config), self._also)
         future = self._processes.submit(_compile, task, COMPILE_LIMIT_S)
         return Pending(config, future)
 
 
 def _compile(
-    names: tuple[str, str, str], config: Config, also: str | None = None
+    names: tuple[str, str, str],
+    config: Config,
+    also: Callable[[Case, Config], Workload] | None = None,
 ) -> tuple[Outcome, Resources | None, float, str]:
     """Runs in a worker. Returns (outcome, resources, seconds, reason)."""
     case = Case.from_names(*names)
-    workload, language = case.workload, languages.load(case.kernel.language)
-    aligned = workload.is_aligned
+    language, aligned = languages.load(case.kernel.language), case.workload.is_aligned
     with _captured() as log:
         try:
             compiled = language.compile(case, config, aligned)
             if also is not None:
-                other = replace(case, workload=Workload.parse(also))
+                other = replace(case, workload=also(case, config))
                 keys = {language.binary_key(each, config, aligned) for each in (case, other)}
                 if len(keys) > 1:
                     language.compile(other, config, aligned)

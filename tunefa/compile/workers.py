@@ -50,10 +50,11 @@ class TaskRaised(Exception):
 class Workers:
     """A pool of up to `count` processes, which are started when needed."""
 
-    def __init__(self, count: int, memory_bytes: int | None = None) -> None:
+    def __init__(self, count: int, memory_bytes: int | None = None, lasting: bool = True) -> None:
         """`memory_bytes` is the resident memory that a worker may hold, together with the processes
-        that it starts; None stands for no limit."""
-        self.count = count
+        that it starts; None stands for no limit. Workers that are not `lasting` may be renewed to
+        stop what they do."""
+        self.count, self.lasting = count, lasting
         self._memory_bytes = memory_bytes
         self._crew = _Crew()
 

@@ -104,7 +104,7 @@ class Bench:
 
         `rivals` are (kernel, trial).
         """
-        benches = [self._with_kernel(name) for name, _ in rivals]
+        benches = [self.with_kernel(name) for name, _ in rivals]
         trials = [own, *(trial for _, trial in rivals), own]
         pairs = zip([self, *benches, self], trials, strict=True)
         launches = [bench._prepared(trial.config) for bench, trial in pairs]
@@ -126,7 +126,7 @@ class Bench:
             }
         return KernelRaceResult(names[decision.winner], certificate, run)
 
-    def _with_kernel(self, kernel: str) -> Bench:
+    def with_kernel(self, kernel: str) -> Bench:
         """The bench of another kernel, on the same tensors."""
         made = copy.copy(self)
         made.case = replace(self.case, kernel=kernels.load(kernel))

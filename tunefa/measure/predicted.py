@@ -20,7 +20,7 @@ from tunefa.costmodel.before_compiling import order_parameters
 from tunefa.costmodel.estimate import estimate
 from tunefa.costmodel.ranking import rank_us
 from tunefa.errors import TunefaError
-from tunefa.measure import gate, ops
+from tunefa.measure import gate, launches
 from tunefa.measure.objective import Raced
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.arch_catalog import gpu
@@ -54,7 +54,7 @@ class Predicted:
         self.anchor = anchor
         if self.kind == "predicted" and not languages.has_interpreter(case.kernel.language):
             self.reserve_s = 0.0
-        self._gate_runs = ops.of(case.workload).ragged if self.kind == "measured" else None
+        self._gate_runs = launches.shape_to_check if self.kind == "measured" else None
         self._pool = CompilePool(case, workers, self._gate_runs, compilers)
         self._pending: deque[Pending] = deque()
         self._prepared: dict[tuple[object, ...], Pending] = {}
@@ -77,7 +77,9 @@ class Predicted:
     def submit(self, config: Config) -> None:
         """Starts compiling, unless the config was prepared."""
         prepared = self._prepared.pop(identity(config), None)
-        self._pending.append(prepared or self._timed(self._pool.submit(config)))
+        if prepared is None or prepared.was_stopped:
+            prepared = self._timed(self._pool.submit(config))
+        self._pending.append(prepared)
 
     def _timed(self, started: Pending) -> Pending:
         """Lets the first config that is started say how slow the machine is."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefa.costmodel import anchored
 from tunefa.costmodel.anchor import Anchor
+from tunefa.costmodel.estimate import estimates, expected_us
+from tunefa.costmodel.ranking import rank_us
 from tunefa.search import candidates, kernel_race, resume
+from tunefa.search.loop import BEHIND
 from tunefa.search.request import Request
 from tunefa.search.state import SearchState
+from tunefa.search.strategy import Strategy
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial, identity
@@ -19,6 +24,10 @@ from tunefa.store.results import Store
 MOST_FIRST = 3
 """How many known configs of a kernel a search without a device compiles before others: each takes
 seconds, and all but the best known one rarely win."""
+
+
+RACE_ALONE_S = 1.0
+"""Seconds to race the default of a kernel that is not searched: on an H200 0.4 to 1.3 s."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,23 @@ class Part:
     """The kernel's trials in the search that this one continues."""
     share: float
     """The fraction of the whole budget that is used when this kernel is done, 0 to 1."""
+    opened: Trial | None = None
+    """The trial of its default in the opening of the search, or in the earlier search."""
+    strategy: Strategy | None = None
+    """Its strategy, if it was asked in the opening."""
+    behind: bool = False
+    """Whether its default is so slow that the model expects none of its configs to win."""
+
+    @property
+    def tried(self) -> list[Trial]:
+        """The trials that are known when its search begins."""
+        known = any(trial is self.opened for trial in self.earlier)
+        return self.earlier if self.opened is None or known else [*self.earlier, self.opened]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is only one config, as for a library."""
+        return len(self.feasible.configs) <= 1
 
     @property
     def name(self) -> str:
@@ -78,8 +104,55 @@ def ordered(state: SearchState, feasible: Mapping[str, Feasible], store: Store) 
         earlier = resume.trials(request.resume, name, own)
         if anchor is not None:
             earlier = [anchored.judged(anchor, name, trial) for trial in earlier]
-        parts.append(Part(case, own, known, first, earlier, share))
+        opened = next((trial for trial in earlier if trial.config in first[:1]), None)
+        parts.append(Part(case, own, known, first, earlier, share, opened))
     return parts
+
+
+def by_lead(state: SearchState, parts: Sequence[Part]) -> list[Part]:
+    """Returns the parts in the order of what the opening says, with their shares of the budget.
+
+    The kernel whose default is the fastest comes first, and has most of the budget. Then come those
+    that may still beat it: their default's time, times how much faster the model expects their best
+    config to be, is at most BEHIND more. The others have no share, but what is left over, and time
+    for a race.
+    """
+    leader_us = min(map(_default_us, parts), default=math.inf)
+    hoped = {part.name: _hoped_us(part, leader_us) for part in parts}
+    made = [
+        replace(part, behind=hoped[part.name] > (1.0 + BEHIND) * leader_us)
+        for part in sorted(parts, key=lambda part: hoped[part.name])
+    ]
+    made.sort(key=lambda part: (_default_us(part) > leader_us, part.behind, part.is_single))
+    sharing = [part for part in made if not part.behind and not part.is_single]
+    request = state.request
+    before_race = kernel_race.share_before(request, len(parts))
+    if request.budget.seconds is not None and request.objective == "measured":
+        before_race -= min(0.1, RACE_ALONE_S * (len(made) - len(sharing)) / request.budget.seconds)
+    ends = request.budget.shares(max(1, len(sharing)), before_race)
+    shares = {part.name: end for part, end in zip(sharing, ends, strict=False)}
+    return [replace(part, share=shares.get(part.name, 1.0)) for part in made]
+
+
+def _default_us(part: Part) -> float:
+    """The time of the default in the opening; infinite where it has none."""
+    right = part.opened is not None and part.opened.outcome == "ok"
+    return rank_us(part.opened) if part.opened is not None and right else math.inf
+
+
+def _hoped_us(part: Part, leader_us: float) -> float:
+    """The time that the best config of a kernel may have, from its default's time and the model.
+
+    Where the default is not right, nothing is known: it may be as fast as the leader.
+    """
+    default_us = _default_us(part)
+    if math.isinf(default_us) or default_us <= (1.0 + BEHIND) * leader_us or part.is_single:
+        return leader_us if math.isinf(default_us) else default_us
+    expected = estimates(part.case, part.feasible.configs)
+    best_us = min((each.time_us for each in expected if each.time_us > 0), default=0.0)
+    own_us = expected_us(part.case, part.first[0])
+    known = 0.0 < best_us < own_us < math.inf
+    return default_us * (best_us / own_us if known else 1.0)
 
 
 def _first(request: Request, case: Case, feasible: Feasible, anchor: Anchor | None) -> list[Config]:

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
-from tunefa.compile.pool import compilers
 from tunefa.compile.workers import Workers
 from tunefa.costmodel import anchored
 from tunefa.costmodel.ranking import rank_us
@@ -20,12 +17,10 @@ from tunefa.measure import measured, replayed
 from tunefa.measure.npu import Estimated, Modelled
 from tunefa.measure.objective import Objective
 from tunefa.measure.predicted import Predicted
-from tunefa.search import candidates, kernel_race, loop, parts, resume, strategies, study
-from tunefa.search.default_first import DefaultFirst
+from tunefa.search import candidates, kernel_race, loop, opening, parts, proposer, resume, study
 from tunefa.search.parts import Part
 from tunefa.search.request import Processes, Progress, Request, Result
 from tunefa.search.state import SearchState
-from tunefa.search.strategy import Strategy
 from tunefa.search.winner import Winner
 from tunefa.spec.space import Feasible
 from tunefa.spec.target import Case
@@ -42,9 +37,10 @@ def search(
 ) -> Result:
     """Searches until the budget is used, every config is tried, or nothing gets better.
 
-    The kernels are searched one after the other, in the order of their predicted times, each from
-    its default on. The defaults of all are compiled at once at the start. A kernel that is far
-    slower than those before it is given up early.
+    The kernels are searched one after the other, each from its default on. The defaults of all are
+    compiled at once at the start. Where configs are timed, they are also timed first, and the
+    kernel whose default is the fastest comes first; elsewhere the order is that of their predicted
+    times. A kernel that is far slower than those before it is given up early.
 
     A budget of seconds includes the race and the record's storing. Compilers that are at work when
     it ends are stopped. It is exceeded only to try the defaults: up to `budget.FLOOR_S`, and longer
@@ -86,30 +82,13 @@ def _search_kernels(state: SearchState, feasible: Mapping[str, Feasible], store:
         try:
             state.anchor = parts.anchor(request, store)
             ordered = parts.ordered(state, feasible, store)
-            for part, objective in zip(ordered, _prepared(state, ordered, stack), strict=True):
+            for part, objective in opening.entered(state, ordered, stack, _objective):
                 _search_kernel(state, part, objective)
             if not state.interrupted and state.anchor is None:
                 best = kernel_race.winner(request, state.winners, state.process)
                 state.winners = [] if best is None else [best]
         except KeyboardInterrupt:  # a second Ctrl-C, while the best was checked after the first one
             state.interrupted = True
-
-
-def _prepared(
-    state: SearchState, ordered: Sequence[Part], stack: contextlib.ExitStack
-) -> list[Objective]:
-    """The objectives of all kernels, whose defaults are being compiled; `stack` ends them."""
-    request, untried = state.request, []
-    objectives = []
-    for part in ordered:
-        objectives.append(stack.enter_context(_objective(state, part.case)))
-        if part.first and all(t.config != part.first[0] for t in part.earlier):
-            untried.append((objectives[-1], part.first[0]))
-    count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
-    shared = state.compilers or stack.enter_context(compilers(count))
-    for objective, default in untried:
-        objective.prepare(default, shared)
-    return objectives
 
 
 def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None:
@@ -119,9 +98,9 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     state.count_earlier(part.name, part.earlier)
     if state.interrupted:
         return
-    strategy = _strategy(state, part, trials_left)
-    stopping = _stopping_rule(state, part.earlier)
-    started, least = len(state.finished), 0 if part.earlier else 1
+    strategy = part.strategy or proposer.strategy(state, part, trials_left)
+    stopping = proposer.stopping_rule(state, part)
+    started, least = len(state.finished), 0 if part.tried else 1
     share = loop.Share(request.budget, part.share, started, objective.reserve_s, least)
     state.stage = "search"
     if request.budget.seconds is not None:  # some time is used before the first trial
@@ -132,7 +111,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
             strategy.tell(trial)
     except KeyboardInterrupt:
         state.interrupted = True
-    if stopping.lost:
+    if stopping.lost or (part.behind and stopping.behind):
         state.left_early[part.name] = stopping.slower_by
     tried = {identity(trial.config) for trial in state.trials_of(part.name)}
     left = sum(identity(config) not in tried for config in part.feasible.configs)
@@ -153,42 +132,6 @@ def _may_win(state: SearchState, kernel: str, stopping: loop.StoppingRule) -> bo
         return stopping.best_us < stopping.to_beat_us
     found = [(each.kernel, each.trial) for each in state.finished.values()]
     return anchored.ranked(state.anchor, found)[0][0] == kernel
-
-
-def _strategy(state: SearchState, part: Part, trials_left: int | None) -> Strategy:
-    """The strategy, which begins with the default, and knows the trials of the search that this one
-    continues."""
-    request = state.request
-    saved = study.Saved(state.storage, f"{state.journal.path.stem}-{part.name}")
-    problem = candidates.search_problem(request, part.case, part.feasible, part.known, trials_left)
-    if state.anchor is not None:  # its trials have the kernel's level too
-        problem = candidates.at_level(problem, state.anchor.levels[part.name].factor)
-    problem = replace(problem, to_beat_us=min(_to_beat_us(state), _known_us(state, part)))
-    strategy: Strategy = strategies.create(request.strategy, problem, saved)
-    if part.first:
-        strategy = DefaultFirst(strategy, part.first)
-    return resume.Continued(strategy, part.earlier)
-
-
-def _known_us(state: SearchState, part: Part) -> float:
-    """The expected time below which a config replaces the best known one; infinite without one."""
-    configs = part.feasible.configs
-    if state.anchor is None or not configs:
-        return math.inf
-    return anchored.to_beat_us(state.anchor, part.name, configs[0])
-
-
-def _to_beat_us(state: SearchState) -> float:
-    """The best time of the kernels that were searched before."""
-    return min((won.rank_us for won in state.winners), default=math.inf)
-
-
-def _stopping_rule(state: SearchState, earlier: Sequence[Trial]) -> loop.StoppingRule:
-    """The rule that says when to stop the search of a kernel."""
-    request = state.request
-    to_beat_us = _to_beat_us(state)
-    fair, patience = strategies.fair_trials(request.strategy), loop.patience(request.objective)
-    return loop.StoppingRule(to_beat_us, fair, patience).resumed(earlier)
 
 
 def _race(

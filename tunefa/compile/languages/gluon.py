@@ -7,6 +7,7 @@ no interpreter.
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any
 
@@ -28,9 +29,16 @@ __all__ = [
     "prepare",
     "quick_versions",
     "versions",
+    "warm_up",
     "why_no_compiler",
     "why_no_interpreter",
 ]
+
+
+def warm_up() -> None:
+    """Does what that of Triton does, and imports Gluon."""
+    triton.warm_up()
+    importlib.import_module("triton.experimental.gluon._runtime")
 
 
 _DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")

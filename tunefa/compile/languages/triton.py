@@ -35,6 +35,7 @@ that was timed is the one that runs, and a call neither hashes its arguments nor
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -72,6 +73,13 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     Triton is not installed or does not compile, see `why_no_compiler`.
     """
     return build(installed().compiler.ASTSource, case, config, aligned)
+
+
+def warm_up() -> None:
+    """Imports the compiler, and lets Triton hash its own files, which the key of each binary
+    holds."""
+    cache = importlib.import_module(f"{installed().__name__}.runtime.cache")
+    getattr(cache, "triton_key", lambda: "")()  # where later versions have it, the first config
 
 
 def why_no_compiler(arch: Arch) -> str | None:

@@ -1,0 +1,115 @@
+"""The opening of a search that times configs: the default of every kernel, before more of any.
+
+It takes seconds, and says which kernel leads. The leader is searched first and has most of the
+budget. Meanwhile compilers are idle, so they begin with what will be tried of the kernel that is
+expected to lead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tunefa.compile.pool import compilers, warm_up
+from tunefa.compile.workers import Workers
+from tunefa.measure.objective import Objective
+from tunefa.search import parts, proposer
+from tunefa.search.parts import Part
+from tunefa.search.state import SearchState
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Trial
+
+Entrant = tuple[Part, Objective]
+"""The part of a kernel, and what evaluates its configs."""
+
+
+def entered(
+    state: SearchState,
+    ordered: Sequence[Part],
+    stack: contextlib.ExitStack,
+    objective: Callable[[SearchState, Case], Objective],
+) -> list[Entrant]:
+    """The parts with their objectives, which compile the defaults; `stack` ends them. Where configs
+    are timed they are in the order of the opening's times, else in their own."""
+    request = state.request
+    if request.objective == "measured" and state.compilers is None:
+        state.compilers = stack.enter_context(_compilers(request.workers, ordered))
+    entrants = [(part, stack.enter_context(objective(state, part.case))) for part in ordered]
+    untried = [(part, each) for part, each in entrants if part.first and part.opened is None]
+    count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
+    shared = state.compilers or stack.enter_context(compilers(count))
+    for part, each in untried:
+        each.prepare(part.first[0], shared)
+    if request.objective not in ("measured", "replayed"):
+        return entrants
+    idle = shared.count - len(untried)
+    if request.objective == "measured" and request.budget.seconds is not None and idle > 0:
+        entrants = _ahead(state, entrants, shared, idle)
+    return _by_lead(state, [(_opened(state, *each), each[1]) for each in entrants])
+
+
+def _compilers(workers: int | None, ordered: Sequence[Part]) -> Workers:
+    """Processes that compile for all kernels. They import the compiler of the first kernel that
+    needs one."""
+    made = compilers(workers or os.cpu_count() or 1, lasting=False)
+    for part in ordered:
+        if not part.case.kernel.is_library:
+            warm_up(made, part.case.kernel.language)
+            break
+    return made
+
+
+def _ahead(
+    state: SearchState, entrants: Sequence[Entrant], shared: Workers, idle: int
+) -> list[Entrant]:
+    """Lets idle compilers begin with the configs of the kernel that is expected to lead."""
+    made = list(entrants)
+    for place, (part, objective) in enumerate(made):
+        if part.case.kernel.is_library or not part.first or part.opened is not None:
+            continue
+        strategy = proposer.strategy(state, part, None)
+        strategy.ask()  # the default, which the opening tries
+        asked = (strategy.ask() for _ in range(idle))
+        configs = [config for config in asked if config is not None]
+        for config in configs:
+            objective.prepare(config, shared)
+        made[place] = replace(part, strategy=proposer.Ahead(strategy, configs)), objective
+        break
+    return made
+
+
+def _opened(state: SearchState, part: Part, objective: Objective) -> Part:
+    """The part with the trial of its default; without it if there is no default, or no time.
+
+    A default that is not ready in time is waited for only while no kernel has a right config.
+    """
+    if state.interrupted or not part.first or part.opened is not None:
+        return part
+    if state.request.budget.seconds is not None:  # some time is used before the first trial
+        state.report_progress(part.name)
+    objective.submit(part.first[0])
+    wait_s = math.inf
+    if state.best is not None:
+        wait_s = max(0.0, state.request.budget.patience(1.0) - time.monotonic())
+    try:
+        trial: Trial | None = objective.next(wait_s)
+        if trial is None:
+            return part
+        if part.strategy is not None:
+            part.strategy.tell(trial)
+        part = replace(part, opened=trial)
+        state.keep(part.name, trial)
+    except KeyboardInterrupt:
+        state.interrupted = True
+    return part
+
+
+def _by_lead(state: SearchState, entrants: Sequence[Entrant]) -> list[Entrant]:
+    """The entrants in the order of `parts.by_lead`."""
+    objectives = {part.name: objective for part, objective in entrants}
+    led = parts.by_lead(state, [part for part, _ in entrants])
+    return [(part, objectives[part.name]) for part in led]
