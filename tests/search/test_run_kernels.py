@@ -15,10 +15,11 @@ import pytest
 from tests.support.clock import Clock
 from tests.support.fake_objective import SM90, WORKLOAD, Fake, Seen, request, user_store
 from tests.support.own_kernels import OwnKernels
+from tunefa.costmodel.estimate import Estimate
 from tunefa.measure import measured
 from tunefa.measure.bench import KernelRaceResult
 from tunefa.measure.objective import Raced
-from tunefa.search import candidates
+from tunefa.search import candidates, parts
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.search.request import Request, Result
@@ -212,11 +213,11 @@ def test_a_kernel_that_is_behind_races_for_the_final_only(
 ) -> None:
     """With its best and its default, both checked on the real shape."""
     kernels = [own_kernels.add_attention(name) for name in ("raced_a", "raced_b", "raced_c")]
-    slower = dict(zip((kernel.name for kernel in kernels), (1.0, 1.5, 1.1), strict=True))
+    us = {"raced_a": (101.0, 85.0), "raced_b": (114.0, 110.0), "raced_c": (105.0, 90.0)}
     default = kernels[0].default(WORKLOAD, SM90)
 
     def judge(self: Fake, config: Config) -> float:
-        return slower[self.kernel.name] * (100.0 + (config == default))
+        return us[self.kernel.name][config != default]
 
     monkeypatch.setattr(Measuring, "judge", judge)
     result = searched(request(*kernels, measured=True, budget=Budget(trials=120)))
@@ -229,7 +230,7 @@ def test_a_kernel_that_is_behind_races_for_the_final_only(
     assert certificate["kernels"] == {"slower_by": {"raced_b": 0.5, "raced_c": 0.5}}
 
 
-def test_a_kernel_that_had_no_time_for_a_look_is_behind_all_the_same(
+def test_a_kernel_whose_default_is_far_behind_is_not_searched(
     own_kernels: OwnKernels, raced: dict[str, list[Config]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = [own_kernels.add_attention(name) for name in ("brief_a", "brief_b")]
@@ -237,5 +238,24 @@ def test_a_kernel_that_had_no_time_for_a_look_is_behind_all_the_same(
         Measuring, "judge", lambda self, config: 100.0 if self.kernel is kernels[0] else 150.0
     )
     result = searched(request(*kernels, measured=True, budget=Budget(trials=20)))
-    assert counts(result) == {"brief_a": 10, "brief_b": 10} and result.left_early == {}
+    assert counts(result) == {"brief_a": 19, "brief_b": 1}
+    assert result.left_early == {"brief_b": pytest.approx(0.5)}
     assert (len(raced["brief_a"]), len(raced["brief_b"])) == (8, 1)
+
+
+def test_the_model_may_expect_that_one_which_is_far_behind_catches_up(
+    own_kernels: OwnKernels, raced: dict[str, list[Config]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = [own_kernels.add_attention(name) for name in ("near_a", "near_b")]
+    monkeypatch.setattr(
+        Measuring, "judge", lambda self, config: 100.0 if self.kernel is kernels[0] else 150.0
+    )
+    default = kernels[0].default(WORKLOAD, SM90)
+
+    def estimates(case: Case, configs: Any) -> list[Estimate]:
+        return [Estimate(30.0 if config == default else 20.0, 0.1, 0.1) for config in configs]
+
+    monkeypatch.setattr(parts, "estimates", estimates)
+    monkeypatch.setattr(parts, "expected_us", lambda case, config: 30.0)
+    result = searched(request(*kernels, measured=True, budget=Budget(trials=60)))
+    assert counts(result) == {"near_a": 33, "near_b": 16}
