@@ -59,3 +59,44 @@ def test_the_best_stored_config_is_launched(monkeypatch: pytest.MonkeyPatch) -> 
     assert (choice.how, launched[1][1]) == ("default", default)
     case: Case = launched[1][0]
     assert (case.kernel.name, case.workload, case.target) == (kernel.name, workload, target)
+
+
+@pytest.mark.parametrize(
+    ("text", "ragged", "checked"),
+    [
+        # A diagonal that crosses whole blocks has a binary of its own: the offset is 256.
+        ("bwd_b4_h16_q4096_d128", (97, 141), (97, 353)),
+        ("bwd_b4_h16_q4096_d128_full", (97, 141), (97, 256)),
+        ("bwd_b4_h16_q4096_k4000_d128_full", (97, 141), (97, 141)),
+        ("bwd_b4_h16_kv4_q4096_d128", (97, 141), (97, 141)),
+    ],
+)
+def test_gradients_are_checked_with_the_binary_that_is_timed(
+    text: str, ragged: tuple[int, int], checked: tuple[int, int]
+) -> None:
+    """One compilation serves both, and the check says something of what runs."""
+    case = Case(
+        kernels.load("attention_bwd_gluon_sm90"), Workload.parse(text), Target.named("h200")
+    )
+    config = case.default()
+    plain, shape = launches.ragged_shape(case, config), launches.shape_to_check(case, config)
+    assert (plain.seqlen_q, plain.seqlen_k) == ragged
+    assert (shape.seqlen_q, shape.seqlen_k) == checked
+    assert launches.has_its_binary(case, config, shape)
+    assert launches.has_its_binary(case, config, plain) is (ragged == checked)
+
+
+def test_any_feasible_config_is_checked_with_its_binary() -> None:
+    for name in ("attention_bwd_gluon_sm90", "attention_bwd_triton"):
+        for text in ("bwd_b4_h16_q4096_d64", "bwd_b4_h16_q4096_d64_full"):
+            case = Case(kernels.load(name), Workload.parse(text), Target.named("h200"))
+            for config in case.feasible().configs[::97]:
+                shape = launches.shape_to_check(case, config)
+                assert launches.has_its_binary(case, config, shape), (name, text, config)
+
+
+def test_the_forward_pass_is_checked_on_the_ragged_shape() -> None:
+    workload = Workload.parse("b4_h16_q4096_d128")
+    case = Case(kernels.load("attention_fwd_gluon_sm90"), workload, Target.named("h200"))
+    config = case.default()
+    assert launches.shape_to_check(case, config) == launches.ragged_shape(case, config)

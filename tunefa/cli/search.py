@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
 
 DEFAULT_BUDGET = "75s"
 """Enough time for two kernels to compile and race."""
+PREDICTED_BUDGET = "50s"
+"""For a GPU that is not here: an answer in less than a minute on two cores, as nothing races."""
 NPU_BUDGET = "150s"
 """For an NPU, whose compiler takes ten times as long for a tile that does not fit."""
 
@@ -43,7 +45,8 @@ NPU_BUDGET = "150s"
 @click.option("--budget", metavar="B", help=(
     "Time for the whole search (60s, 2m), or number of trials (200). The default config of each "
     f"kernel is always tried: a search with less than {FLOOR_S:.0f}s may take {FLOOR_S:.0f}s.  "
-    f"[default: {DEFAULT_BUDGET}, for an NPU {NPU_BUDGET}]"))  # fmt: skip
+    f"[default: {DEFAULT_BUDGET}; for a GPU that is not here {PREDICTED_BUDGET}; for an NPU "
+    f"{NPU_BUDGET}]"))  # fmt: skip
 @click.option("--mode", type=click.Choice(MODES), help=(
     "How calls are made when they are timed. eager: PyTorch's ordinary calls, which cost the "
     "longer of device and host time. graph: replayed in a CUDA graph, which costs the device "
@@ -202,7 +205,8 @@ def _announce_budget(requests: Sequence[Request], is_step: bool) -> None:
 
 def _budget(selection: Selection, given: str | None, estimate: bool, replayed: bool) -> Budget:
     """The budget, whose seconds count from now. Raises UsageError for --estimate without an NPU."""
-    budget = Budget.parse(given or DEFAULT_BUDGET)
+    measured = replayed or selection.present
+    budget = Budget.parse(given or (DEFAULT_BUDGET if measured else PREDICTED_BUDGET))
     npu = not replayed and isinstance(selection.target.arch, NpuArch)
     if estimate and not npu:
         raise click.UsageError("--estimate is for Huawei's NPUs: name one with --arch")

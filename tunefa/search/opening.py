@@ -20,6 +20,7 @@ from tunefa.measure.objective import Objective
 from tunefa.search import parts, proposer
 from tunefa.search.parts import Part
 from tunefa.search.state import SearchState
+from tunefa.spec.arch import GpuArch
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Trial
 
@@ -36,7 +37,8 @@ def entered(
     """The parts with their objectives, which compile the defaults; `stack` ends them. Where configs
     are timed they are in the order of the opening's times, else in their own."""
     request = state.request
-    if request.objective == "measured" and state.compilers is None:
+    on_gpu = request.objective == "measured" and isinstance(request.target.arch, GpuArch)
+    if on_gpu and state.compilers is None:
         state.compilers = stack.enter_context(_compilers(request.workers, ordered))
     entrants = [(part, stack.enter_context(objective(state, part.case))) for part in ordered]
     untried = [(part, each) for part, each in entrants if part.first and part.opened is None]
@@ -47,7 +49,7 @@ def entered(
     if request.objective not in ("measured", "replayed"):
         return entrants
     idle = shared.count - len(untried)
-    if request.objective == "measured" and request.budget.seconds is not None and idle > 0:
+    if on_gpu and request.budget.seconds is not None and idle > 0:
         entrants = _ahead(state, entrants, shared, idle)
     return _by_lead(state, [(_opened(state, *each), each[1]) for each in entrants])
 
