@@ -140,15 +140,14 @@ def test_starting_loads_nothing_heavy(arguments: list[str]) -> None:
 COMPILING = """
 import sys
 from tunefa.compile import pool
+from tunefa.measure import launches
 from tunefa.spec import kernel
 from tunefa.spec.target import Case
-WORKLOADS = {"fwd": ("q100_d64", "q50_d64"), "matmul": ("matmul_m128", "matmul_m64")}
-WORKLOADS["bwd"] = ("bwd_q100_d64", "bwd_q50_d64")
+WORKLOADS = {"fwd": "q100_d64", "matmul": "matmul_m128", "bwd": "bwd_q100_d64"}
 for name in kernel.names():
     if kernel.load(name).space.vendor == "nvidia" and not kernel.load(name).is_library:
-        own, also = WORKLOADS[kernel.load(name).op]
-        case = Case.from_names(name, own, "sm90")
-        print(pool._compile(case.names, dict(case.default()), also)[3])
+        case = Case.from_names(name, WORKLOADS[kernel.load(name).op], "sm90")
+        print(pool._compile(case.names, dict(case.default()), launches.shape_to_check)[3])
 sys.exit("torch" in sys.modules)
 """
 

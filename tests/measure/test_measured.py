@@ -32,7 +32,6 @@ from tunefa.measure.measured import (
     gpu_objective,
 )
 from tunefa.measure.objective import Raced
-from tunefa.spec import kernel as kernels
 from tunefa.spec.trial import Config, Mode, Trial
 
 
@@ -244,22 +243,6 @@ def test_launches_are_timed_in_the_mode_that_was_asked_for(
         _bench(made._task)
         _bench(made._task)
     assert modes == [mode] and len(_benches) == 1
-
-
-def test_the_kernels_of_a_search_share_their_tensors(device: Device) -> None:
-    """It takes a second to make them, and what the check compares with."""
-    _benches.clear()
-    own, other = kernels.load("attention_fwd_triton"), kernels.load("attention_fwd_cuda_sm80")
-    tasks: list[Any] = [
-        (replace(CASE, kernel=kernel, workload=workload).names, "eager")
-        for workload in (CASE.workload, replace(CASE.workload, batch=3))
-        for kernel in (own, other)
-    ]
-    made = [_bench(task) for task in tasks]
-    assert [each.case.kernel.name for each in made] == 2 * [own.name, other.name]
-    for first, second in (made[:2], made[2:]):
-        assert second._gate is first._gate and second._tensors is first._tensors
-    assert made[0]._gate is not made[2]._gate and len(_benches) == 2
 
 
 class NeverReady(InProcess):

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.fake_device import Device
 from tests.support.predicted_case import CASE, CONFIG, FITS
 from tunefa.compile.workers import ProcessLost, Workers
 from tunefa.measure import measured
-from tunefa.measure.measured import LostProcess, Measured
+from tunefa.measure.measured import LostProcess, Measured, _bench, _benches
 from tunefa.measure.objective import Raced
+from tunefa.spec import kernel as kernels
 from tunefa.spec.trial import Trial
 
 COMPILED = Trial(CONFIG, "ok", resources=FITS)
@@ -149,3 +151,19 @@ def test_the_best_so_far_is_what_the_bench_is_told(
         for _ in range(4):
             objective.judge(COMPILED)
     assert to_beat == [float("inf"), 9.0, 5.0, 5.0]
+
+
+def test_the_kernels_of_a_search_share_their_tensors(device: Device) -> None:
+    """It takes a second to make them, and what the check compares with."""
+    _benches.clear()
+    own, other = kernels.load("attention_fwd_triton"), kernels.load("attention_fwd_cuda_sm80")
+    tasks: list[Any] = [
+        (replace(CASE, kernel=kernel, workload=workload).names, "eager")
+        for workload in (CASE.workload, replace(CASE.workload, batch=3))
+        for kernel in (own, other)
+    ]
+    made = [_bench(task) for task in tasks]
+    assert [each.case.kernel.name for each in made] == 2 * [own.name, other.name]
+    for first, second in (made[:2], made[2:]):
+        assert second._gate is first._gate and second._tensors is first._tensors
+    assert made[0]._gate is not made[2]._gate and len(_benches) == 2

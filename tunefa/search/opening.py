@@ -50,7 +50,7 @@ def entered(
         return entrants
     idle = shared.count - len(untried)
     if on_gpu and request.budget.seconds is not None and idle > 0:
-        entrants = _ahead(state, entrants, shared, idle)
+        entrants = _early(state, entrants, shared, idle)
     return _by_lead(state, [(_opened(state, *each), each[1]) for each in entrants])
 
 
@@ -65,7 +65,7 @@ def _compilers(workers: int | None, ordered: Sequence[Part]) -> Workers:
     return made
 
 
-def _ahead(
+def _early(
     state: SearchState, entrants: Sequence[Entrant], shared: Workers, idle: int
 ) -> list[Entrant]:
     """Lets idle compilers begin with the configs of the kernel that is expected to lead."""
@@ -79,7 +79,7 @@ def _ahead(
         configs = [config for config in asked if config is not None]
         for config in configs:
             objective.prepare(config, shared)
-        made[place] = replace(part, strategy=proposer.Ahead(strategy, configs)), objective
+        made[place] = replace(part, strategy=proposer.AskedEarly(strategy, configs)), objective
         break
     return made
 

@@ -58,7 +58,7 @@ def _known_us(state: SearchState, part: Part) -> float:
     return anchored.to_beat_us(state.anchor, part.name, configs[0])
 
 
-class Ahead:
+class AskedEarly:
     """A strategy that was asked before its turn, so that its first configs compile meanwhile."""
 
     def __init__(self, asked: Strategy, configs: Sequence[Config]) -> None:

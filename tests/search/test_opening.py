@@ -1,4 +1,4 @@
-"""What a search on a device does with its time: the kernel that leads gets most of it.
+"""tunefa/search/opening.py: the kernel whose default leads gets most of the time of a search.
 
 Kernels, spaces and the cost model are real; times are those of an H200, on a clock that is driven.
 """
