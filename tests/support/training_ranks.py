@@ -26,7 +26,7 @@ import tunefa
 WORLD = 2
 HEADS, HEADS_KV, HEAD_DIM, VOCABULARY = 4, 2, 64, 96
 BATCH, SEQLEN, STEPS = 4, 160, 3
-LIMITS = {"cpu": 1e-4, "cuda": 2e-2}
+LIMITS = {"cpu": 1e-4, "cuda": 3e-2}
 """Limits of relative errors: sums in another order in fp32, and rounding to bf16."""
 Wrap = Callable[[nn.Module, str], nn.Module]
 
