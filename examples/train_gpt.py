@@ -203,7 +203,7 @@ def attention_share(options: argparse.Namespace) -> float:
     weights = options.layers * 12 * options.width**2 + options.width * options.vocabulary
     seen = options.seqlen * (options.seqlen + 1) / 2
     attention = 3.5 * 4 * options.layers * options.width * seen
-    return attention / (attention + 3 * 2 * weights * options.seqlen)
+    return float(attention / (attention + 3 * 2 * weights * options.seqlen))
 
 
 def plot(runs: dict[str, dict[str, Any]], path: Path) -> None:
@@ -251,7 +251,8 @@ def main() -> None:
     print(f"attention has {share:.0%} of the FLOPs of a step", flush=True)
     trained = train(options, device)
     runs = {run.name: run.found(options.batch * options.seqlen) for run in trained}
-    chosen = [tunefa.last_choice(backward=backward) for backward in (False, True)]
+    choices = [tunefa.last_choice(backward=backward) for backward in (False, True)]
+    chosen = [choice.why for choice in choices if choice is not None]
     options.out.mkdir(parents=True, exist_ok=True)
     settings = {name: value for name, value in vars(options).items() if name != "out"}
     found = {
@@ -259,7 +260,7 @@ def main() -> None:
         "torch": torch.__version__,
         "settings": settings,
         "attention_share": share,
-        "chosen": [None if choice is None else choice.why for choice in chosen],
+        "chosen": chosen,
         "runs": runs,
     }
     (options.out / "train_gpt.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -270,7 +271,7 @@ def main() -> None:
             f"{run['step_ms']:.2f} ms a step, {run['tokens_per_s']:,.0f} tokens/s{memory}"
         )
     faster = runs["pytorch"]["step_ms"] / runs["tunefa"]["step_ms"] - 1
-    print(f"tunefa against PyTorch: {faster:+.1%} tokens/s", *found["chosen"], sep="\n")
+    print(f"tunefa against PyTorch: {faster:+.1%} tokens/s", *chosen, sep="\n")
     try:
         plot(runs, options.out / "train_gpt.png")
     except ImportError:
