@@ -25,6 +25,7 @@ from torch.distributed.tensor import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import tunefa
+from tunefa.runtime import sharding
 
 RANKS = 8
 BATCH, SEQLEN, HEAD_DIM = 8, 16, 8
@@ -138,3 +139,11 @@ def test_packed_sequences_are_sharded_by_heads() -> None:
     assert out.placements == (Shard(1),) and lse.placements == (Shard(0),)
     assert all(each.placements == (Shard(1),) for each in grads if isinstance(each, DTensor))
     assert out.to_local().shape == (12, 2, 8) and lse.to_local().shape == (2, 12)
+
+
+def test_plain_tensors_need_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator
+    monkeypatch.delattr(propagator, "op_strategy_funcs")
+    sharding.register.__wrapped__()
+    q = torch.randn(1, 8, 2, 4, requires_grad=True)
+    assert tunefa.flash_attention(q, q, q).requires_grad

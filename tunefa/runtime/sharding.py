@@ -36,15 +36,21 @@ class _Way(NamedTuple):
 
 @functools.cache
 def register() -> None:
-    """Registers the rules of both ops, once in a process."""
+    """Registers the rules of both ops, once in a process.
+
+    PyTorch's function takes the rules of one dimension of a mesh, and combines them. All dimensions
+    together decide whether groups stay whole, and that it does not ask: so a filter is put around
+    what it registers. Where PyTorch keeps that elsewhere, DTensor has no rules for attention, and
+    says so when it is given one; plain tensors need none.
+    """
+    strategies = getattr(DTensor._op_dispatcher.sharding_propagator, "op_strategy_funcs", None)
+    if strategies is None:
+        return
     ops = torch.ops.tunefa
     rules: list[tuple[Any, Callable[..., Any], int]] = [
         (ops.flash_attention.default, _forward, 0),
         (ops.flash_attention_backward.default, _backward, OUTPUTS_COUNT),
     ]
-    # The public function asks for the rules of one dimension of a mesh, and combines them. All
-    # dimensions together decide whether groups stay whole.
-    strategies = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
     for op, rule, before in rules:
         register_sharding(op)(rule)
         strategies[op] = functools.partial(_whole_groups, strategies[op], before)
