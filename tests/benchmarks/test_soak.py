@@ -1,4 +1,4 @@
-"""benchmarks/soak.py: what is called, what is found wrong, and what counts as growth."""
+"""benchmarks/soak.py and random_calls.py: calls, what is found wrong, and what is growth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 import tunefa
 from benchmarks import soak
-from benchmarks.soak import RandomCall, Reading
+from benchmarks.random_calls import RandomCall, TrainingStep
+from benchmarks.soak import Reading
 
 DRAWN = [RandomCall.draw(random.Random(seed)) for seed in range(200)]
 SMALL = RandomCall(2, 4, 2, 9, 14, 64, "bf16", True, False, 1, 64)
@@ -61,18 +62,68 @@ def test_right_outputs_pass_and_wrong_ones_are_said(
     assert wrong is not None and wrong.startswith("error 1.0e-01") and str(case) in wrong
 
 
+STEPS = [TrainingStep.draw(random.Random(seed)) for seed in range(60)]
+
+
+def test_steps_of_training_are_drawn_like_calls() -> None:
+    assert TrainingStep.draw(random.Random(3)) == STEPS[3]
+    assert {step.kind for step in STEPS} == {"plain", "packed"}
+    assert {(step.dtype, step.causal, step.offset) for step in STEPS} == {("bf16", True, 0)}
+    assert len({(step.seqlen_q, step.seqlen_k) for step in STEPS}) > 40
+
+
+@pytest.mark.parametrize("kind", ["plain", "packed"])
+@pytest.mark.parametrize("bhsd", [True, False])
+def test_right_gradients_pass_and_wrong_ones_are_said(
+    kind: str, bhsd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = TrainingStep(2, 4, 2, 90, 140, 64, "bf16", True, bhsd, 0, 64, kind)
+    assert step.run("cpu", compared=True) is None
+    grad = torch.autograd.grad
+
+    def off(*arguments: Any) -> Any:
+        dq, dk, dv = grad(*arguments)
+        return dq, 1.5 * dk, dv
+
+    monkeypatch.setattr(torch.autograd, "grad", off)
+    assert step.run("cpu", compared=False) is None
+    wrong = step.run("cpu", compared=True)
+    assert wrong is not None and wrong.startswith("error ") and str(step) in wrong
+
+
 def readings(*host: float) -> list[Reading]:
-    return [Reading(mb, 2 * mb) for mb in host]
+    return [Reading(mb, 2 * mb, round(mb)) for mb in host]
 
 
 def test_growth_while_it_warms_up_is_none() -> None:
-    assert soak.growth(readings(1, 50, 100, 100, 90, 100, 100, 95, 100)) == Reading(0, 0)
+    assert soak.growth(readings(1, 50, 100, 100, 90, 100, 100, 95, 100)) == Reading(0, 0, 0)
 
 
 def test_growth_afterwards_is_found() -> None:
-    assert soak.growth(readings(1, 50, 100, 100, 110, 120, 130, 140, 150)) == Reading(30, 60)
+    assert soak.growth(readings(1, 50, 100, 100, 110, 120, 130, 140, 150)) == Reading(30, 60, 30)
 
 
 def test_too_few_rounds_say_nothing() -> None:
     with pytest.raises(ValueError, match="give more minutes"):
         soak.growth(readings(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("grown", "leaked"),
+    [
+        (Reading(64, 64, 200), False),
+        (Reading(65, 0, 0), True),
+        (Reading(0, 65, 0), True),
+        (Reading(0, 0, 201), True),
+    ],
+)
+def test_any_growth_beyond_its_limit_is_a_leak(grown: Reading, leaked: bool) -> None:
+    assert grown.leaked(64.0) is leaked
+
+
+def test_a_report_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    steady = readings(1, 50, 100, 100, 90, 100, 100, 95, 100)
+    assert not soak.report(steady, [], 64.0)
+    assert soak.report(steady, ["error 1"], 64.0)
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "FAILED" and "error 1" in said and "passed" in said

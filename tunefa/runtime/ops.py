@@ -8,54 +8,48 @@ chosen like what computes the forward pass, when it runs: see `tunefa.runtime.ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from tunefa.errors import TunefaError
 from tunefa.measure.attention_inputs import E4M3
 from tunefa.measure.gradients import Gradients
 from tunefa.runtime import process as runtime
 from tunefa.runtime.call import Call, Options, Tensors
+from tunefa.runtime.op_arguments import COUNT, OPTIONS, OUTPUTS, TENSORS, flat, split
 
-_TENSORS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
-    "Tensor? q_descale, Tensor? k_descale, Tensor? v_descale"
-)
-_OPTIONS = (
-    "bool causal, int? window_left, int? window_right, str layout, float? softcap, "
-    "SymInt max_seqlen_q, SymInt max_seqlen_k, bool deterministic, float? scale"
-)
-_COUNT = _TENSORS.count(",") + 1
-"""The number of arguments that are tensors."""
-_FORWARD = f"({_TENSORS}, {_OPTIONS})"
-_BACKWARD = f"(Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse, {_TENSORS}, {_OPTIONS})"
+_FORWARD = f"({TENSORS}, {OPTIONS})"
+_BACKWARD = f"({OUTPUTS}, {TENSORS}, {OPTIONS})"
 
 
 def flash_attention(
     tensors: Tensors, options: Options, scale: float | None
 ) -> tuple[Tensor, Tensor]:
     """Calls the op with the arguments of `Runtime.ready`; returns (out, lse)."""
+    if not is_compiling():
+        tell_pytorch()
     out, lse = torch.ops.tunefa.flash_attention.default(*flat(tensors, options, scale))
     return out, lse
 
 
-def flat(tensors: Tensors, options: Options, scale: float | None) -> tuple[Any, ...]:
-    """Returns the arguments of `Runtime.ready` as the op takes them."""
-    q, k, v, cu_seqlens, descales = tensors
-    more = *(cu_seqlens or (None, None)), *(descales or (None, None, None))
-    return q, k, v, *more, *options, scale
+def tell_pytorch() -> None:
+    """Gives the ops' formulas to PyTorch's FLOP counter, and their sharding rules to its DTensor.
 
+    It imports neither of them: what the process has not imported has nothing to be told.
+    """
+    if "torch.utils.flop_counter" in sys.modules:
+        from tunefa.runtime import flop_formulas
 
-def split(arguments: Sequence[Any]) -> tuple[Tensors, Options, float | None]:
-    """Turns the op's arguments into those of `Runtime.ready`."""
-    q, k, v, starts_q, starts_k, *descales = arguments[:_COUNT]
-    given = tuple(descales) if any(each is not None for each in descales) else ()
-    cu_seqlens = None if starts_q is None else (starts_q, starts_k)
-    *options, scale = arguments[_COUNT:]
-    return Tensors(q, k, v, cu_seqlens, given), Options(*options), scale
+        flop_formulas.teach_active_counters()
+    if "torch.distributed.tensor" in sys.modules:
+        from tunefa.runtime import sharding
+
+        sharding.register()
 
 
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
@@ -89,8 +83,8 @@ def _backward_fake(
 
 def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     """Keeps in `ctx` what `autograd` needs."""
-    ctx.options = inputs[_COUNT:]
-    ctx.save_for_backward(*output, *inputs[:_COUNT])
+    ctx.options = inputs[COUNT:]
+    ctx.save_for_backward(*output, *inputs[:COUNT])
     ctx.set_materialize_grads(False)  # a gradient of lse needs another formula
 
 
@@ -117,7 +111,7 @@ def autograd(
     backward: Callable[..., Any] = _call_backward,
 ) -> tuple[Any, ...]:
     """Returns the gradients of the op's arguments; `backward` calls the op for those of q, k, v."""
-    rest = (None,) * (_COUNT - 3 + len(ctx.options))
+    rest = (None,) * (COUNT - 3 + len(ctx.options))
     if grad_out is None and grad_lse is None:
         return None, None, None, *rest
     saved = ctx.saved_tensors  # activation checkpointing allows this only once
@@ -155,3 +149,4 @@ _register(
     f"{_BACKWARD} -> (Tensor, Tensor, Tensor)",
     *(_backward, _backward_fake),
 ).register_autograd(_no_second_derivative)
+tell_pytorch()  # a compiled call does not, and may be the first

@@ -16,9 +16,7 @@ from torch.autograd import forward_ad
 from tunefa.errors import TunefaError
 from tunefa.runtime import ops
 from tunefa.runtime.call import PACKED, Options, Tensors
-
-_OF_OUTPUTS = 4
-"""The tensors that the gradients take before those of the call: grad_out, grad_lse, out, lse."""
+from tunefa.runtime.op_arguments import OUTPUTS_COUNT, flat, split
 
 
 def active() -> bool:
@@ -36,7 +34,7 @@ def attention(tensors: Tensors, options: Options, scale: float | None) -> tuple[
     Raises TunefaError for forward-mode derivatives, also second derivatives, and for vmap of packed
     sequences.
     """
-    out, lse = _Attention.apply(*ops.flat(tensors, options, scale))  # type: ignore[no-untyped-call]
+    out, lse = _Attention.apply(*flat(tensors, options, scale))  # type: ignore[no-untyped-call]
     return out, lse
 
 
@@ -83,7 +81,7 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *arguments: Any) -> Any:
-        folded = _folded(info.batch_size, in_dims, arguments, _OF_OUTPUTS)
+        folded = _folded(info.batch_size, in_dims, arguments, OUTPUTS_COUNT)
         return _unfolded(info.batch_size, _Gradients.apply(*folded))  # type: ignore[no-untyped-call]
 
     @staticmethod
@@ -98,7 +96,7 @@ def _folded(
 
     `before` tensors come before the arguments of the call.
     """
-    _, options, _ = ops.split(arguments[before:])
+    _, options, _ = split(arguments[before:])
     if options.layout == PACKED:
         raise TunefaError(
             "torch.vmap does not map flash_attention_varlen: call it once for each, or append the "

@@ -1,0 +1,121 @@
+"""tunefa/runtime/flop_formulas.py: PyTorch's counter counts attention as it does its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import tunefa
+from tests.support.op_calls import inputs
+from tests.support.tree import TREE
+
+FORWARD = torch.ops.tunefa.flash_attention
+BACKWARD = torch.ops.tunefa.flash_attention_backward
+HALVES = {FORWARD: 2, BACKWARD: 5}
+"""Matmuls of each op; one takes two FLOPs for each score and element of head_dim."""
+
+
+def counted(run: Any) -> dict[Any, int]:
+    with FlopCounterMode(display=False) as counter:
+        run()
+    made: dict[Any, int] = counter.get_flop_counts()["Global"]
+    return made
+
+
+def step(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> None:
+    attention: Any = tunefa.flash_attention
+    torch.autograd.backward(attention(q, k, v, **given).sum())
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("heads_kv", [4, 2, 1])
+def test_every_score_counts_for_each_query_head(layout: str, heads_kv: int) -> None:
+    x = inputs((4, heads_kv, 7, 12, 8, 8), layout)
+    scores = 2 * 4 * 7 * 12  # the batch is 2
+    made = counted(lambda: step(*x, causal=True, layout=layout))
+    assert made == {op: halves * 2 * scores * 8 for op, halves in HALVES.items()}
+    assert made[BACKWARD] / made[FORWARD] == 2.5
+
+
+def test_counts_are_those_of_pytorch_s_attention() -> None:
+    """The backends for CUDA have formulas in PyTorch, and meta tensors choose them."""
+    x = [torch.randn(2, 64, 4, 32, device="meta", requires_grad=True) for _ in range(3)]
+    mine = counted(lambda: step(*x, causal=True))
+
+    def theirs() -> None:
+        heads_first = [each.transpose(1, 2) for each in x]
+        op = torch.ops.aten._scaled_dot_product_flash_attention.default
+        torch.autograd.backward(op(*heads_first, is_causal=True)[0].sum())
+
+    assert sorted(mine.values()) == sorted(counted(theirs).values())
+    assert len(mine) == 2
+
+
+def test_head_dim_v_counts_where_v_is_used() -> None:
+    x = inputs((4, 2, 7, 12, 8, 16))
+    scores = 2 * 4 * 7 * 12
+    made = counted(lambda: step(*x))
+    assert made == {FORWARD: 2 * scores * (8 + 16), BACKWARD: 2 * scores * (3 * 8 + 2 * 16)}
+
+
+def packed_step(x: list[Tensor], starts: Tensor) -> None:
+    out = tunefa.flash_attention_varlen(x[0], x[1], x[2], starts, starts, 9, 9)
+    torch.autograd.backward(out.sum())
+
+
+def test_packed_sequences_count_by_their_lengths() -> None:
+    x = [torch.randn(14, 4, 8, requires_grad=True) for _ in range(3)]
+    starts = torch.tensor([0, 5, 5, 14], dtype=torch.int32)
+    scores = 4 * (5 * 5 + 9 * 9)
+    made = counted(lambda: packed_step(x, starts))
+    assert made == {op: halves * 2 * scores * 8 for op, halves in HALVES.items()}
+
+
+def test_unknown_lengths_count_as_the_longest() -> None:
+    with FakeTensorMode():
+        x = [torch.randn(14, 4, 8, requires_grad=True) for _ in range(3)]
+        starts = torch.zeros(4, dtype=torch.int32)
+        made = counted(lambda: packed_step(x, starts))
+    assert made == {op: halves * 2 * 4 * 3 * 9 * 9 * 8 for op, halves in HALVES.items()}
+
+
+def test_masks_change_no_count() -> None:
+    x = inputs((4, 2, 7, 12, 8, 8))
+    plain = counted(lambda: step(*x))
+    assert plain == counted(lambda: step(*x, causal=True, window=3))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "counter = FlopCounterMode(display=False); import tunefa",
+        "import tunefa; tunefa.flash_attention(q, q, q); counter = FlopCounterMode(display=False)",
+        "import tunefa; tunefa.flash_attention(leaf, leaf, leaf); "
+        "counter = FlopCounterMode(display=False)",
+    ],
+    ids=["before the first call", "after inference", "after training"],
+)
+def test_a_counter_counts_whenever_it_was_made(made: str) -> None:
+    program = f"""
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+q = torch.randn(1, 8, 2, 4)
+leaf = q.clone().requires_grad_()
+{made}
+with counter:
+    tunefa.flash_attention(leaf, leaf, leaf).sum().backward()
+print(counter.get_total_flops())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, timeout=120, check=False, cwd=TREE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == (2 + 5) * 2 * 2 * 8 * 8 * 4
