@@ -147,7 +147,8 @@ class Device:
             arange=lambda start, end, layout: registers(torch.arange(start, end)),
             where=lambda which, a, b: (a if which else b) if isinstance(which, bool)
             else torch.where(which, a, b),
-            maximum=max, minimum=min, convert_layout=lambda x, layout: x,
+            maximum=max, minimum=min,
+            convert_layout=lambda x, layout, assert_trivial=False: x,
             SliceLayout=lambda *_: None,
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
             program_id=lambda axis: self.cta, num_programs=lambda axis: self.ctas,
@@ -174,6 +175,7 @@ class Device:
             ),
             "wgmma_layout": lambda *_: None,
             "operand_layout": lambda *_: None,
+            "contiguous_layout": lambda: None,
         }
 
     def memory(self, shape: list[int], dtype: torch.dtype) -> Shared:
