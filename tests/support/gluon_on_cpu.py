@@ -170,7 +170,8 @@ class Device:
             arange=lambda start, end, layout: registers(torch.arange(start, end)),
             where=lambda which, a, b: (a if which else b) if isinstance(which, bool)
             else torch.where(which, a, b),
-            maximum=max, minimum=min, convert_layout=lambda x, layout: x,
+            maximum=max, minimum=min,
+            convert_layout=lambda x, layout, assert_trivial=False: x,
             load=lambda pointers, mask, other: pointers.load(mask, other),
             store=lambda pointers, value, mask: pointers.store(value, mask),
             sum=torch.sum,
@@ -200,7 +201,11 @@ class Device:
             ),
             "wgmma_layout": lambda *_: None,
             "operand_layout": lambda *_: None,
+<<<<<<< HEAD
             "row_layout": lambda *_: None,
+=======
+            "contiguous_layout": lambda: None,
+>>>>>>> two-pass-dkv
         }
 
     def memory(self, shape: list[int], dtype: torch.dtype) -> Shared:
