@@ -28,9 +28,8 @@ def consumer(work, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     row = tile.row + 64 * WG
     blocks = b.end(row, 64)
     number = tile.blocks - blocks
-    if b.CAUSAL:
-        if b.WARPGROUPS > 1:
-            _skip(b, shared, number)
+    if b.WARPGROUPS > 1:
+        _skip(b, shared, number)
     of_rows = _row_sums(b, shared, sums, tile, row, WG, HEAD_DIM)
     s = gl.zeros([64, b.BLOCK_N], gl.float32, wgmma_layout(b.BLOCK_N))
     mbarrier.wait(shared.q_full.index(WG), 0)

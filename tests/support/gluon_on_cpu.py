@@ -201,11 +201,8 @@ class Device:
             ),
             "wgmma_layout": lambda *_: None,
             "operand_layout": lambda *_: None,
-<<<<<<< HEAD
             "row_layout": lambda *_: None,
-=======
             "contiguous_layout": lambda: None,
->>>>>>> two-pass-dkv
         }
 
     def memory(self, shape: list[int], dtype: torch.dtype) -> Shared:
