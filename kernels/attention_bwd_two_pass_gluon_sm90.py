@@ -33,8 +33,8 @@ dV += P^T dO and dK += dS^T Q. The dQ pass sums up delta while K and V are on th
 it, with lse in powers of two, for the dKV pass.
 
 head_dim is padded to 64, 128 or 256 columns by TMA, which reads zeros beyond a tensor and writes
-nothing there. The same holds for rows beyond seqlen_q and keys beyond seqlen_k; lse = inf makes P of
-such rows 0, and those keys are masked. Causal means bottom-right aligned (FlashAttention >= 2.1):
+nothing there. The same holds for rows beyond seqlen_q and keys beyond seqlen_k; lse = inf makes P
+of such rows 0, and those keys are masked. Causal means bottom-right aligned (FlashAttention >= 2.1):
 query i sees keys j <= i + seqlen_k - seqlen_q. In both passes the longest tiles start first.
 
 This file is the host side, with gluon/host/query_gradients.py and gluon/host/key_gradients.py. The
