@@ -17,7 +17,7 @@ from tunefa.spec.workload import Workload
 _ = kernels.load("attention_bwd_gluon_sm90").module  # makes the device code importable
 HOST: Any = importlib.import_module("tunefa.kernels.gluon.host.key_gradients")
 PLAIN = {"WARPGROUPS1": 2, "BLOCK_M1": 64, "Q_STAGES1": 2, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 1,
-         "DEFER_ROW_LOADS1": 1, "L2_SECTION_HEADS": 2}  # fmt: skip
+         "DEFER_ROW_LOADS1": 1, "P_BYTES1": 4, "PERSISTENT1": 0, "L2_SECTION_HEADS": 2}  # fmt: skip
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h1_q128_k128_d128_full", {}),
     ("h2_q384_k384_d128_causal", {"PREFETCH_S1": 0}),
@@ -29,8 +29,12 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h4_kv2_q260_k260_d64_full", {"BLOCK_M1": 128, "PREFETCH_S1": 0}),
     ("h4_kv2_q260_k200_d64_causal", {"BLOCK_M1": 128, "WARPGROUPS1": 3}),
     ("h2_q500_k500_d40_causal", {"WARPGROUPS1": 3, "Q_STAGES1": 4, "L2_SECTION_HEADS": 1}),
+    ("b2_h5_q200_k300_d64_causal", {"PERSISTENT1": 1, "L2_SECTION_HEADS": 16}),
+    ("h6_kv3_q200_k700_d128_full", {"PERSISTENT1": 1, "PREFETCH_S1": 0}),
+    ("h3_q700_k600_d64_causal", {"PERSISTENT1": 1, "KV_IN_REGISTERS1": 1, "WARPGROUPS1": 1}),
+    ("h2_q200_k200_d128_causal", {"PERSISTENT1": 1}),
     ("h1_q128_k128_d256_full", {}),
-    ("h2_q300_k300_d256_causal", {}),
+    ("h2_q300_k300_d256_causal", {"P_BYTES1": 2}),
     ("b2_h4_kv2_q70_k200_d192_causal", {}),
     ("h4_kv1_q200_k70_d160_causal", {"Q_STAGES1": 3}),
     ("h2_q33_k17_d256_full", {}),
@@ -62,7 +66,7 @@ def gradients(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """dk and dv of the pass, each with what it should be."""
     workload, config = Workload.parse(f"bwd_{text}_fp16"), {**PLAIN, **changes}
-    spec = SimpleNamespace(workload=workload, config=config, scale=0.125)
+    spec = SimpleNamespace(workload=workload, config=config, scale=0.125, sms=3)
     tensors, expected = attended(workload, spec.scale, low, dout)
     grid, arguments = HOST.arguments(tensors, spec)
     gluon_on_cpu.launch(HOST.variant(workload, config), grid, arguments, seed=0)
