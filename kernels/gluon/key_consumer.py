@@ -21,7 +21,7 @@ def consumer(work, WG: gl.constexpr):
             tile = b.tile(number)
             _tile(b, shared, outputs, tile, done, steps, WG)
             steps += b.group() * tile.blocks
-            done += 1
+            done += 1  # noqa: SIM113 - Gluon has no enumerate
     else:
         _tile(b, shared, outputs, b.tile(gl.program_id(0)), 0, 0, WG)
 

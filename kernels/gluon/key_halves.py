@@ -149,8 +149,8 @@ def _taken_over(b, shared, number):
 @gluon.jit
 def _in_register_order(p, P_BYTES: gl.constexpr):
     """Returns a WGMMA accumulator (64, N) as (N / 4, 256): groups of 8 columns, or of 16 with
-    P_BYTES 2, then warps, then lanes, then the elements of a lane. A thread stores or loads 16 bytes
-    at once, without bank conflicts."""
+    P_BYTES 2, then warps, then lanes, then the elements of a lane. A thread stores or loads 16
+    bytes at once, without bank conflicts."""
     N: gl.constexpr = p.shape[1]
     PAIRS: gl.constexpr = 4 // P_BYTES
     split = p.reshape([4, 2, 8, N // (8 * PAIRS), PAIRS, 4, 2])

@@ -20,7 +20,7 @@ def producer(loads):
             tile = b.tile(number)
             _load_tile(loads, tile, done, steps)
             steps += b.group() * tile.blocks
-            done += 1
+            done += 1  # noqa: SIM113 - Gluon has no enumerate
     else:
         _load_tile(loads, b.tile(gl.program_id(0)), 0, 0)
 

@@ -143,9 +143,9 @@ class KeyTile:
 class KeyBuffers:
     """The buffers and barriers in shared memory.
 
-    K and V stay for the whole tile, in pieces of 64 keys. A persistent CTA has two stages of them, so
-    that those of the next tile arrive early; `kv_empty` completes when dK and dV of the tile, which
-    leave through the same memory, were read by TMA. Q with lse, and dO with delta, go through
+    K and V stay for the whole tile, in pieces of 64 keys. A persistent CTA has two stages of them,
+    so that those of the next tile arrive early; `kv_empty` completes when TMA has read dK and dV of
+    the tile, which leave through the same memory. Q with lse, and dO with delta, go through
     Q_STAGES stages: `q_full` and `do_full` complete when TMA has copied them, `empty` of both when
     every consumer warpgroup has finished the step. Where two warpgroups share the work on the same
     keys, `p` takes the probabilities from one to the other: `p_full` and `p_empty` say so. Without
