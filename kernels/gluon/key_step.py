@@ -105,7 +105,7 @@ def start_sum(b, left, block, acc):
 
 @gluon.jit
 def start_write(desc, tile, key, value, buffer):
-    """Starts the TMA store of dK or dV of 64 keys from `key` on; it leaves out keys beyond seqlen_k.
+    """Starts the TMA store of dK or dV of 64 keys, which leaves out keys beyond seqlen_k.
 
     It goes through the buffer of K or of V that no other warpgroup reads.
     """
