@@ -107,6 +107,29 @@ class Descriptor:
         return part, tile
 
 
+class Pointer:
+    """A pointer to the first element of a tensor, or one to each of several elements."""
+
+    def __init__(self, memory: Tensor, places: Any) -> None:
+        self.memory, self.places = memory, places
+
+    def __add__(self, steps: Any) -> Pointer:
+        return Pointer(self.memory, self.places + steps)
+
+    def load(self, mask: Tensor, other: float) -> Any:
+        made = torch.full(mask.shape, other, dtype=self.memory.dtype)
+        made[mask] = self.memory[self.places[mask].as_subclass(Tensor)]
+        return registers(made)
+
+    def store(self, value: Tensor, mask: Tensor) -> None:
+        self.memory[self.places[mask].as_subclass(Tensor)] = value[mask].as_subclass(Tensor)
+
+
+def pointer(tensor: Tensor) -> Pointer:
+    size = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return Pointer(torch.as_strided(tensor, (size,), (1,), 0), tensor.storage_offset())
+
+
 class Product:
     """A matrix product in flight."""
 
@@ -149,7 +172,10 @@ class Device:
             else torch.where(which, a, b),
             maximum=max, minimum=min,
             convert_layout=lambda x, layout, assert_trivial=False: x,
-            SliceLayout=lambda *_: None,
+            load=lambda pointers, mask, other: pointers.load(mask, other),
+            store=lambda pointers, value, mask: pointers.store(value, mask),
+            sum=torch.sum,
+            SliceLayout=lambda *_: None, BlockedLayout=lambda *_: None,
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
             program_id=lambda axis: self.cta, num_programs=lambda axis: self.ctas,
             allocate_shared_memory=lambda dtype, shape, layout: self.memory(shape, dtype),
@@ -175,6 +201,7 @@ class Device:
             ),
             "wgmma_layout": lambda *_: None,
             "operand_layout": lambda *_: None,
+            "row_layout": lambda *_: None,
             "contiguous_layout": lambda: None,
         }
 
@@ -278,8 +305,14 @@ def launch(variant: dict[str, Any], grid: tuple[int, ...], arguments: list[Any],
     device, function = Device(), variant["function"]().fn
     kernel = device.of_module(function.__module__)[function.__name__]
     (device.ctas, _, _) = grid
-    made = [Descriptor(each["map"], each["box"]) if isinstance(each, dict) else each
-            for each in arguments]  # fmt: skip
+    made = [_passed(each) for each in arguments]
     for cta in range(device.ctas):
         device.cta = cta
         kernel(*made)
+
+
+def _passed(argument: Any) -> Any:
+    """A launch's argument as the kernel gets it."""
+    if isinstance(argument, dict):
+        return Descriptor(argument["map"], argument["box"])
+    return pointer(argument) if isinstance(argument, Tensor) else argument
