@@ -17,18 +17,20 @@ from tunefa.kernels.gluon.pipeline import new_barriers, new_tiles
 @gluon.jit
 def key_gradients(
     q_desc, k_desc, v_desc, do_desc, dk_desc, dv_desc, lse_desc, delta_desc,
-    heads, heads_kv, seqlen_q, seqlen_k, rows, section_heads, scale_log2, scale,
+    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads, scale_log2, scale,
     WARPGROUPS: gl.constexpr, BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr,
     KV_IN_REGISTERS: gl.constexpr, PREFETCH_S: gl.constexpr, DEFER_ROW_LOADS: gl.constexpr,
+    P_BYTES: gl.constexpr, PERSISTENT: gl.constexpr,
     COLUMNS: gl.constexpr, PIECES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
     GROUPED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Computes dK and dV of one block of keys."""
+    """Computes dK and dV of one block of keys, or of several one after the other."""
     b = KeyPass(
         heads=heads, heads_kv=heads_kv, seqlen_q=seqlen_q, seqlen_k=seqlen_k, rows=rows,
-        section_heads=section_heads, scale_log2=scale_log2, scale=scale,
+        tiles=tiles, section_heads=section_heads, scale_log2=scale_log2, scale=scale,
         COLUMNS=COLUMNS, PIECES=PIECES, BLOCK_M=BLOCK_M, Q_STAGES=Q_STAGES,
         KV_IN_REGISTERS=KV_IN_REGISTERS, PREFETCH_S=PREFETCH_S, DEFER_ROW_LOADS=DEFER_ROW_LOADS,
+        P_BYTES=P_BYTES, PERSISTENT=PERSISTENT, KV_STAGES=2 if PERSISTENT else 1,
         CAUSAL=CAUSAL, MASKED=MASKED, GROUPED=GROUPED,
     )  # fmt: skip
     inputs = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
@@ -61,19 +63,21 @@ def _shared_memory(b, inputs, WARPGROUPS: gl.constexpr):
     empty = new_barriers(b.Q_STAGES, WARPGROUPS)
     p, p_full, p_empty = empty, empty, empty
     if b.PIECES < WARPGROUPS:
+        DTYPE: gl.constexpr = gl.float16 if b.P_BYTES == 2 else gl.float32
         ROWS: gl.constexpr = p_shape(b.BLOCK_M)
-        p = gl.allocate_shared_memory(gl.float32, [P_STAGES, ROWS[0], ROWS[1]], contiguous_layout())
+        p = gl.allocate_shared_memory(DTYPE, [P_STAGES, ROWS[0], ROWS[1]], contiguous_layout())
         p_full, p_empty = new_barriers(P_STAGES, 1), new_barriers(P_STAGES, 1)
     return KeyBuffers(
         q=new_tiles(q_desc, b.Q_STAGES),
-        k=new_tiles(k_desc, b.PIECES),
-        v=new_tiles(v_desc, b.PIECES),
+        k=new_tiles(k_desc, b.KV_STAGES * b.PIECES),
+        v=new_tiles(v_desc, b.KV_STAGES * b.PIECES),
         do=new_tiles(do_desc, b.Q_STAGES),
         lse=new_tiles(lse_desc, b.Q_STAGES),
         delta=new_tiles(delta_desc, b.Q_STAGES),
         p=p,
-        k_full=new_barriers(1, 1),
-        v_full=new_barriers(1, 1),
+        k_full=new_barriers(b.KV_STAGES, 1),
+        v_full=new_barriers(b.KV_STAGES, 1),
+        kv_empty=new_barriers(b.KV_STAGES, WARPGROUPS),
         q_full=new_barriers(b.Q_STAGES, 1),
         do_full=new_barriers(b.Q_STAGES, 1),
         empty=empty,

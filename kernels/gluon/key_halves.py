@@ -1,12 +1,14 @@
 """The two consumer warpgroups of the dKV pass with 256 columns, which work on the same 64 keys.
 
 The registers of one warpgroup hold one accumulator of 64 x 256. So warpgroup 0 computes dV and
-warpgroup 1 dK, two products in a step each, and P^T goes from one to the other in fp32:
+warpgroup 1 dK, two products in a step each, and P^T goes from one to the other, in fp32 or, with
+P_BYTES 2, in fp16: its error of 2^-12 is less than that of rounding dS^T to 16 bits.
 
     warpgroup 0                               warpgroup 1
     -----------                               -----------
     S^T = K Q^T, P^T = exp2(S^T - lse)        dP^T = V dO^T
-    dV += P^T dO                 -- P^T -->   dS^T = P^T * (dP^T - delta), dK += dS^T Q
+                                 -- P^T -->   dS^T = P^T * (dP^T - delta)
+    dV += P^T dO                              dK += dS^T Q
 
 Each starts its first product of the next step together with the second one of this step.
 """
@@ -42,7 +44,7 @@ def values_consumer(work):
     """Computes P^T for both warpgroups, and dV. `work` is that of `key_consumer.consumer`."""
     b, shared, outputs = work
     _, dv_desc = outputs
-    tile = b.tile()
+    tile = b.tile(gl.program_id(0))
     mbarrier.wait(shared.k_full.index(0), 0)
     dv = gl.zeros([64, b.COLUMNS], gl.float32, wgmma_layout(b.COLUMNS))
     s = warpgroup_mma_wait(0, [start_s(b, shared, as_matrix(shared.k.index(0)), 0, True)])
@@ -59,7 +61,7 @@ def values_consumer(work):
             sums = _values_step(b, shared, sums, place, False)
     dv, _ = sums
     # Warpgroup 1 may still read V. K is read by this warpgroup alone.
-    start_write(dv_desc, tile, 0, dv, shared.k.index(0))
+    start_write(dv_desc, tile, tile.key, dv, shared.k.index(0))
     tma.store_wait(0)
 
 
@@ -70,11 +72,11 @@ def _values_step(b, shared, sums, place, MASK: gl.constexpr):
     number, count, row, key = place
     stage = number % b.Q_STAGES
     p = probabilities(b, s, row_values(b, shared.lse, stage), row, key, MASK)
+    _hand_over(b, shared, p, number)  # before dV, as the other warpgroup waits for it
     mbarrier.wait(shared.do_full.index(stage), (number // b.Q_STAGES) & 1)
     dv_started = start_sum(b, p, shared.do_block(stage), dv)
     k = as_matrix(shared.k.index(0))
     s_started = start_s(b, shared, k, number + 1, number + 1 < count)
-    _hand_over(shared, p, number)
     dv = warpgroup_mma_wait(1, [dv_started])
     mbarrier.arrive(shared.empty.index(stage), count=1)
     s = warpgroup_mma_wait(0, [s_started])
@@ -82,11 +84,12 @@ def _values_step(b, shared, sums, place, MASK: gl.constexpr):
 
 
 @gluon.jit
-def _hand_over(shared, p, number):
+def _hand_over(b, shared, p, number):
     """Stores P^T of a step for the other warpgroup."""
     stage, uses = number % P_STAGES, number // P_STAGES
     mbarrier.wait(shared.p_empty.index(stage), (uses & 1) ^ 1)
-    shared.p.index(stage).store(_in_register_order(p))
+    buffer = shared.p.index(stage)
+    buffer.store(_in_register_order(p.to(buffer.dtype), b.P_BYTES))
     mbarrier.arrive(shared.p_full.index(stage), count=1)
 
 
@@ -98,14 +101,14 @@ def keys_consumer(work):
     """Computes dS^T and dK. `work` is that of `key_consumer.consumer`."""
     b, shared, outputs = work
     dk_desc, _ = outputs
-    tile = b.tile()
+    tile = b.tile(gl.program_id(0))
     mbarrier.wait(shared.v_full.index(0), 0)
     dk = gl.zeros([64, b.COLUMNS], gl.float32, wgmma_layout(b.COLUMNS))
     dp = warpgroup_mma_wait(0, [start_dp(b, shared, as_matrix(shared.v.index(0)), 0, True)])
     count = b.group() * tile.blocks
     for number in range(0, count):
         dk, dp = _keys_step(b, shared, dk, dp, number, count)
-    start_write(dk_desc, tile, 0, dk * b.scale, shared.v.index(0))
+    start_write(dk_desc, tile, tile.key, dk * b.scale, shared.v.index(0))
     tma.store_wait(0)
 
 
@@ -130,20 +133,25 @@ def _keys_step(b, shared, dk, dp, number, count):
 def _taken_over(b, shared, number):
     """Returns P^T of a step from the other warpgroup, when it is there."""
     stage, uses = number % P_STAGES, number // P_STAGES
-    layout: gl.constexpr = wgmma_layout(b.BLOCK_M)
-    like = _in_register_order(gl.zeros([64, b.BLOCK_M], gl.float32, layout))
+    N: gl.constexpr = b.BLOCK_M
+    PAIRS: gl.constexpr = 4 // b.P_BYTES
+    buffer = shared.p.index(stage)
+    layout: gl.constexpr = wgmma_layout(N)
+    like = _in_register_order(gl.zeros([64, N], buffer.dtype, layout), b.P_BYTES)
     mbarrier.wait(shared.p_full.index(stage), uses & 1)
-    stored = shared.p.index(stage).load(like.type.layout)
+    stored = buffer.load(like.type.layout)
     mbarrier.arrive(shared.p_empty.index(stage), count=1)
-    split = stored.reshape([b.BLOCK_M // 8, 4, 8, 4, 2, 2]).permute((1, 4, 2, 0, 3, 5))
-    return gl.convert_layout(split.reshape([64, b.BLOCK_M]), layout, assert_trivial=True)
+    split = stored.reshape([N // (8 * PAIRS), 4, 8, 4, PAIRS, 2, 2])
+    p = split.permute((1, 5, 2, 0, 4, 3, 6)).reshape([64, N])
+    return gl.convert_layout(p, layout, assert_trivial=True).to(gl.float32)
 
 
 @gluon.jit
-def _in_register_order(p):
-    """Returns a WGMMA accumulator (64, N) as (N / 4, 256): groups of eight columns, warps, lanes
-    and four elements of a lane. A thread stores or loads 16 bytes at once, without bank
-    conflicts."""
+def _in_register_order(p, P_BYTES: gl.constexpr):
+    """Returns a WGMMA accumulator (64, N) as (N / 4, 256): groups of 8 columns, or of 16 with
+    P_BYTES 2, then warps, then lanes, then the elements of a lane. A thread stores or loads 16
+    bytes at once, without bank conflicts."""
     N: gl.constexpr = p.shape[1]
-    split = p.reshape([4, 2, 8, N // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
-    return split.reshape([N // 4, 256])
+    PAIRS: gl.constexpr = 4 // P_BYTES
+    split = p.reshape([4, 2, 8, N // (8 * PAIRS), PAIRS, 4, 2])
+    return split.permute((3, 0, 2, 5, 4, 1, 6)).reshape([N // 4, 256])

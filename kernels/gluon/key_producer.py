@@ -8,32 +8,52 @@ from tunefa.kernels.gluon.api import copy_in
 
 @gluon.jit
 def producer(loads):
-    """Loads K, then Q of the first step, then V, then all else: in the order of their use.
+    """Loads all tiles of this CTA.
 
     `loads` is (launch, shared memory, descriptors of q, k, v, dO, lse and delta).
     """
-    b, shared, descs = loads
-    _, k_desc, v_desc, _, _, _ = descs
-    tile = b.tile()
-    _load_keys(b, tile, k_desc, shared.k, shared.k_full)
-    step = 0
-    for member in range(0, b.group()):
-        for block in range(0, tile.blocks):
-            row = tile.row + block * b.BLOCK_M
-            _load_queries(b, shared, descs, tile, member, row, step)
-            if step == 0:
-                _load_keys(b, tile, v_desc, shared.v, shared.v_full)
-            _load_gradients(b, shared, descs, tile, member, row, step)
-            step += 1
+    b, _, _ = loads
+    if b.PERSISTENT:
+        steps = 0
+        done = 0
+        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+            tile = b.tile(number)
+            _load_tile(loads, tile, done, steps)
+            steps += b.group() * tile.blocks
+            done += 1  # noqa: SIM113 - Gluon has no enumerate
+    else:
+        _load_tile(loads, b.tile(gl.program_id(0)), 0, 0)
 
 
 @gluon.jit
-def _load_keys(b, tile, desc, buffer, full):
+def _load_tile(loads, tile, done, steps):
+    """Loads K, then Q of the first step, then V, then all else: in the order of their use.
+
+    `done` tiles and `steps` steps came before the tile.
+    """
+    b, shared, descs = loads
+    _, k_desc, v_desc, _, _, _ = descs
+    stage = done % b.KV_STAGES
+    if b.PERSISTENT:
+        mbarrier.wait(shared.kv_empty.index(stage), ((done // b.KV_STAGES) & 1) ^ 1)
+    _load_keys(b, tile, k_desc, shared.k, shared.k_full, stage)
+    for member in range(0, b.group()):
+        for block in range(0, tile.blocks):
+            row = tile.row + block * b.BLOCK_M
+            step = member * tile.blocks + block
+            _load_queries(b, shared, descs, tile, member, row, steps + step)
+            if step == 0:
+                _load_keys(b, tile, v_desc, shared.v, shared.v_full, stage)
+            _load_gradients(b, shared, descs, tile, member, row, steps + step)
+
+
+@gluon.jit
+def _load_keys(b, tile, desc, buffer, full, stage):
     """Starts the copy of the tile's rows of K or of V, zeros beyond seqlen_k."""
-    mbarrier.expect(full.index(0), b.PIECES * desc.block_type.nbytes)
+    mbarrier.expect(full.index(stage), b.PIECES * desc.block_type.nbytes)
     for piece in gl.static_range(b.PIECES):
         coordinates = (tile.batch, tile.head_kv, tile.key + 64 * piece, 0)
-        copy_in(desc, coordinates, full.index(0), buffer.index(piece))
+        copy_in(desc, coordinates, full.index(stage), buffer.index(stage * b.PIECES + piece))
 
 
 @gluon.jit

@@ -17,12 +17,12 @@ def step(b, shared, operands, sums, place, MASK: gl.constexpr):
     """Adds a block of query rows to dK and dV. Returns dK, dV and the next step's S^T.
 
     `operands` are K and V of the warpgroup's keys. `sums` are dK, dV and, with PREFETCH_S, this
-    step's S^T. `place` is (number of this step, number of steps, first row of the block, first key
-    of the warpgroup).
+    step's S^T. `place` is (number of this step, number at which the tile ends, first row of the
+    block, first key of the warpgroup).
     """
     k, v = operands
     dk, dv, s = sums
-    number, count, row, key = place
+    number, end, row, key = place
     stage = number % b.Q_STAGES
     if b.PREFETCH_S == 0:
         s_started = start_s(b, shared, k, number, True)
@@ -36,7 +36,7 @@ def step(b, shared, operands, sums, place, MASK: gl.constexpr):
     p = probabilities(b, s, lse, row, key, MASK)
     dv_started = start_sum(b, p, shared.do_block(stage), dv)
     if b.PREFETCH_S == 2:
-        s_started = start_s(b, shared, k, number + 1, number + 1 < count)
+        s_started = start_s(b, shared, k, number + 1, number + 1 < end)
     if b.DEFER_ROW_LOADS == 0:
         delta = row_values(b, shared.delta, stage)
     dp = warpgroup_mma_wait(2 if b.PREFETCH_S == 2 else 1, [dp_started])
@@ -45,7 +45,7 @@ def step(b, shared, operands, sums, place, MASK: gl.constexpr):
     ds = p * (dp - delta[None, :])
     dk_started = start_sum(b, ds, shared.q_block(stage), dk)
     if b.PREFETCH_S == 1:
-        s_started = start_s(b, shared, k, number + 1, number + 1 < count)
+        s_started = start_s(b, shared, k, number + 1, number + 1 < end)
     dv = warpgroup_mma_wait(2 if b.PREFETCH_S else 1, [dv_started])
     if b.PREFETCH_S == 2:
         s = warpgroup_mma_wait(1, [s_started])
@@ -104,11 +104,11 @@ def start_sum(b, left, block, acc):
 
 
 @gluon.jit
-def start_write(desc, tile, piece, value, buffer):
-    """Starts the TMA store of dK or dV of 64 keys, which leaves out the rows beyond seqlen_k.
+def start_write(desc, tile, key, value, buffer):
+    """Starts the TMA store of dK or dV of 64 keys, which leaves out keys beyond seqlen_k.
 
     It goes through the buffer of K or of V that no other warpgroup reads.
     """
     as_matrix(buffer).store(value.to(desc.dtype))
     fence_async_shared()
-    copy_out(desc, (tile.batch, tile.head_kv, tile.key + 64 * piece, 0), buffer)
+    copy_out(desc, (tile.batch, tile.head_kv, key, 0), buffer)

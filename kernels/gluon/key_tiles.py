@@ -12,7 +12,8 @@ class KeyPass:
     compiled.
 
     `rows` are the rows of a query head in the tensors of lse and delta, a multiple of BLOCK_M.
-    A tile has PIECES times 64 keys. MASKED: some tile has keys that some of its rows do not see.
+    A tile has PIECES times 64 keys. PERSISTENT: a CTA works on several of the `tiles` one after the
+    other. MASKED: some tile has keys that some of its rows do not see.
     GROUPED: a KV head has several query heads.
     """
 
@@ -21,6 +22,7 @@ class KeyPass:
     seqlen_q: gl.tensor
     seqlen_k: gl.tensor
     rows: gl.tensor
+    tiles: gl.tensor
     section_heads: gl.tensor
     scale_log2: gl.tensor
     scale: gl.tensor
@@ -31,6 +33,9 @@ class KeyPass:
     KV_IN_REGISTERS: gl.constexpr
     PREFETCH_S: gl.constexpr
     DEFER_ROW_LOADS: gl.constexpr
+    P_BYTES: gl.constexpr
+    PERSISTENT: gl.constexpr
+    KV_STAGES: gl.constexpr
     CAUSAL: gl.constexpr
     MASKED: gl.constexpr
     GROUPED: gl.constexpr
@@ -56,19 +61,19 @@ class KeyPass:
         return self.seqlen_k - self.seqlen_q
 
     @gluon.jit
-    def tile(self):
-        """Returns the tile of this CTA.
+    def tile(self, number):
+        """Returns a tile by its number.
 
-        CTAs start in the order of their numbers. Sections of `section_heads` KV heads come one
+        Tiles start in the order of their numbers. Sections of `section_heads` KV heads come one
         after the other, so that the L2 cache holds what they share. Under a causal mask a section
         begins with the first keys of all its heads, which most rows see: the shortest tiles come
         last, and all SMs end at about the same time.
         """
         BLOCK_N: gl.constexpr = 64 * self.PIECES
         blocks = (self.seqlen_k + BLOCK_N - 1) // BLOCK_N
-        all_heads = gl.num_programs(0) // blocks
-        section = gl.program_id(0) // (blocks * self.section_heads)
-        within = gl.program_id(0) - section * blocks * self.section_heads
+        all_heads = self.tiles // blocks
+        section = number // (blocks * self.section_heads)
+        within = number - section * blocks * self.section_heads
         first = section * self.section_heads
         if self.CAUSAL:
             heads = gl.minimum(all_heads - first, self.section_heads)
@@ -115,7 +120,7 @@ class KeyPass:
 
 @aggregate
 class KeyTile:
-    """A block of 64 * PIECES keys of one KV head from `key` on: the work of one CTA.
+    """A block of 64 * PIECES keys of one KV head from `key` on.
 
     It goes through `blocks` blocks of query rows from `row` on, of each query head of the group.
     The first `masked` ones have rows that do not see all keys.
@@ -138,7 +143,9 @@ class KeyTile:
 class KeyBuffers:
     """The buffers and barriers in shared memory.
 
-    K and V stay for the whole tile, in pieces of 64 keys. Q with lse, and dO with delta, go through
+    K and V stay for the whole tile, in pieces of 64 keys. A persistent CTA has two stages of them,
+    so that those of the next tile arrive early; `kv_empty` completes when TMA has read dK and dV of
+    the tile, which leave through the same memory. Q with lse, and dO with delta, go through
     Q_STAGES stages: `q_full` and `do_full` complete when TMA has copied them, `empty` of both when
     every consumer warpgroup has finished the step. Where two warpgroups share the work on the same
     keys, `p` takes the probabilities from one to the other: `p_full` and `p_empty` say so. Without
@@ -156,6 +163,7 @@ class KeyBuffers:
     v_full: gl.shared_memory_descriptor
     q_full: gl.shared_memory_descriptor
     do_full: gl.shared_memory_descriptor
+    kv_empty: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
     p_full: gl.shared_memory_descriptor
     p_empty: gl.shared_memory_descriptor

@@ -48,5 +48,5 @@ def side_by_side(left, right):
 
 @gluon.constexpr_function
 def contiguous_layout():
-    """Shared memory of blocks of fp32 without a swizzle."""
-    return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    """Shared memory of a matrix, row by row, without a swizzle."""
+    return gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[1, 0])

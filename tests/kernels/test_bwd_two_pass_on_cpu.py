@@ -19,6 +19,8 @@ from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_bwd_two_pass_gluon_sm90")
 ALONE = {"WARPGROUPS1": 1, "WARPGROUPS2": 1}
+PERSISTENT = {"PERSISTENT1": 1, "Q_STAGES1": 2}
+THREE = {"WARPGROUPS1": 3, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 0}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h1_q128_k128_d128_full", {}),
     ("h2_q384_k384_d128_causal", {"PREFETCH_S2": 0}),
@@ -26,12 +28,24 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h2_q130_k300_d64_full", {}),
     ("h4_kv2_q200_k333_d128_causal", {"BLOCK_N2": 64, "PREFETCH_S2": 2, "V_STAGES2": 1}),
     ("h4_kv1_q333_k200_d64_causal", {"L2_SECTION_HEADS": 2}),
-    ("h3_q100_k17_d80_causal", {"BLOCK_N2": 64, "WARPGROUPS1": 1, "WARPGROUPS2": 1}),
+    ("h3_q100_k17_d80_causal", ALONE | {"BLOCK_N2": 64, "PREFETCH_S1": 0}),
     ("b2_h4_kv2_q260_k260_d64_causal", ALONE | {"L2_SECTION_HEADS": 1}),
     ("h2_q190_k500_d40_full", {"V_STAGES2": 1, "K_STAGES2": 2}),
     ("h2_q300_k300_d256_causal", {"PREFETCH_S2": 0}),
     ("h4_kv1_q200_k70_d160_causal", {}),
     ("h2_q33_k17_d256_full", {}),
+    ("h2_q384_k384_d128_causal", {"PREFETCH_S1": 0, "Q_STAGES1": 2}),
+    ("h2_q300_k130_d64_causal", {"PREFETCH_S1": 2}),
+    ("h4_kv2_q200_k333_d128_causal", {"PREFETCH_S1": 0, "DEFER_ROW_LOADS1": 2}),
+    ("h4_kv1_q333_k200_d64_causal", {"KV_IN_REGISTERS1": 0, "PREFETCH_S1": 2}),
+    ("b2_h2_q130_k300_d64_full", THREE | {"DEFER_ROW_LOADS1": 0}),
+    ("h2_q500_k500_d40_causal", THREE | {"PERSISTENT1": 1, "L2_SECTION_HEADS": 1}),
+    ("h4_kv2_q260_k260_d64_full", {"BLOCK_M1": 128, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 0}),
+    ("b2_h5_q200_k300_d64_causal", PERSISTENT | {"L2_SECTION_HEADS": 16}),
+    ("h6_kv3_q200_k700_d128_full", PERSISTENT | {"PREFETCH_S1": 0}),
+    ("h2_q200_k200_d128_causal", PERSISTENT),
+    ("h2_q300_k300_d256_causal", {"P_BYTES1": 2}),
+    ("b2_h4_kv2_q70_k200_d192_causal", {}),
 ]
 
 
@@ -61,9 +75,10 @@ def check(text: str, changes: dict[str, int]) -> None:
         assert difference.norm() <= 2e-3 * finite.norm() + 1e-4
 
 
-def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low() -> None:
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low(head_dim: int) -> None:
     """Zeros stand for them, and exp(0 - lse) is infinite if all other scores are below -1,000."""
-    for found, _ in found_and_wanted("h1_q70_k140_d64_full", {}, low=True)[:3]:
+    for found, _ in found_and_wanted(f"h1_q70_k140_d{head_dim}_full", {}, low=True)[:3]:
         assert found.isfinite().all()
 
 
@@ -74,7 +89,7 @@ def found_and_wanted(
     case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
     config = {**case.default(), **changes}
     assert case.refusal(config) is None, config
-    spec = LaunchSpec(case, config, 0.125)
+    spec = LaunchSpec(case, config, 0.125, seen_sms=3)
     tensors, expected = attended(spec, low)
     rows = _rows(tensors)
     module: Any = KERNEL.module

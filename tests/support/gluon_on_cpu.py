@@ -164,7 +164,7 @@ class Device:
     def names(self) -> dict[str, Any]:
         """Stand-ins for the names of Gluon and of kernels/gluon that touch the hardware."""
         gl = SimpleNamespace(
-            constexpr=object, tensor=object, float32=torch.float32,
+            constexpr=object, tensor=object, float32=torch.float32, float16=torch.float16,
             static_range=range, exp2=torch.exp2,
             zeros=lambda shape, dtype, layout: registers(torch.zeros(shape, dtype=dtype)),
             arange=lambda start, end, layout: registers(torch.arange(start, end)),

@@ -12,7 +12,7 @@ _REGISTERS = {1: (232, 24, 128), 2: (240, 24, 168), 3: (160, 32, 128)}
 launch, before setmaxnreg moves registers from the producer to the consumers: 65,536 in all, for one
 warpgroup in two CTAs."""
 _PARAMETERS = ("WARPGROUPS", "BLOCK_M", "Q_STAGES", "KV_IN_REGISTERS", "PREFETCH_S",
-               "DEFER_ROW_LOADS")  # fmt: skip
+               "DEFER_ROW_LOADS", "P_BYTES", "PERSISTENT")  # fmt: skip
 """Parameters of this pass, whose names end in 1 in a config."""
 
 
@@ -32,7 +32,7 @@ def variant(workload, config, aligned=True):
     constants = _constants(workload, config)
     boxes = _boxes(workload, config).items()
     signature = {name: f"tensordesc<{dtype}{list(box)}>" for name, (dtype, box) in boxes}
-    sizes = ("heads", "heads_kv", "seqlen_q", "seqlen_k", "rows", "section_heads")
+    sizes = ("heads", "heads_kv", "seqlen_q", "seqlen_k", "rows", "tiles", "section_heads")
     signature |= dict.fromkeys(sizes, "i32") | {"scale_log2": "fp32", "scale": "fp32"}
     return {
         "function": device_function,
@@ -55,9 +55,10 @@ def arguments(tensors, spec):
     mapped = (q, k, v, dout, dk, dv, lse_log2, delta)
     boxes = _boxes(w, config).values()
     maps = [{"map": t, "box": box} for t, (_, box) in zip(mapped, boxes, strict=True)]
-    sizes = [w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, rows(w)]
+    tiles = w.batch * w.heads_kv * ceil_div(w.seqlen_k, 64 * _pieces(w, config))
+    sizes = [w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, rows(w), tiles]
     sizes += [config["L2_SECTION_HEADS"], scale * LOG2_E, scale]
-    ctas = w.batch * w.heads_kv * ceil_div(w.seqlen_k, 64 * _pieces(w, config))
+    ctas = min(tiles, spec.sms) if config["PERSISTENT1"] else tiles
     return (ctas, 1, 1), [*maps, *sizes, *_constants(w, config).values()]
 
 
