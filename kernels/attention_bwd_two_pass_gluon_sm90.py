@@ -57,9 +57,11 @@ What each parameter trades; names end in 1 for the dKV pass, and in 2 for the dQ
                                 registers
     P_BYTES1                    256 columns: P between the warpgroups of the dKV pass in 4: fp32, 2:
                                 fp16, for less traffic of shared memory
-    PERSISTENT1                 1: a CTA of the dKV pass works on several blocks of keys, and loads
-                                K and V of the next one early, against shared memory and against a
-                                fixed distribution of the blocks
+    PERSISTENT1, PERSISTENT2    1: a CTA works on several tiles, and loads early for the next one,
+                                against a fixed distribution of the tiles; PERSISTENT1 takes
+                                shared memory for a second K and V
+    Q_STAGES2                   2: Q and dO of the next tile are loaded early too, against shared
+                                memory
     L2_SECTION_HEADS            causal: KV heads whose CTAs run together, so that what they share
                                 stays in the L2 cache
 """

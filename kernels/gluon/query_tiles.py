@@ -11,8 +11,9 @@ class QueryPass:
     """The parameters of one launch: sizes, known when it runs, and the tile, known when it is
     compiled.
 
-    `rows` are the rows of a query head in the scratch tensors. MASKED: some tile has keys that some
-    of its rows do not see. MASK_LOOP: a warpgroup may have more than one block of such keys.
+    `rows` are the rows of a query head in the scratch tensors, `tiles` are those of all CTAs.
+    MASKED: some tile has keys that some of its rows do not see. MASK_LOOP: a warpgroup may have
+    more than one block of such keys.
     """
 
     heads: gl.tensor
@@ -20,15 +21,18 @@ class QueryPass:
     seqlen_q: gl.tensor
     seqlen_k: gl.tensor
     rows: gl.tensor
+    tiles: gl.tensor
     section_heads: gl.tensor
     scale_log2: gl.tensor
     scale: gl.tensor
     COLUMNS: gl.constexpr
     WARPGROUPS: gl.constexpr
     BLOCK_N: gl.constexpr
+    Q_STAGES: gl.constexpr
     K_STAGES: gl.constexpr
     V_STAGES: gl.constexpr
     PREFETCH_S: gl.constexpr
+    PERSISTENT: gl.constexpr
     CAUSAL: gl.constexpr
     MASKED: gl.constexpr
     MASK_LOOP: gl.constexpr
@@ -46,10 +50,10 @@ class QueryPass:
         return self.seqlen_k - self.seqlen_q
 
     @gluon.jit
-    def tile(self):
-        """Returns the tile of this CTA.
+    def tile(self, number):
+        """Returns a tile by its number.
 
-        CTAs start in the order of their numbers. Sections of `section_heads` KV heads come one
+        Tiles start in the order of their numbers. Sections of `section_heads` KV heads come one
         after the other, so that the L2 cache holds their K and V. Under a causal mask a section
         begins with the last rows of all its heads, which see most keys: the shortest tiles come
         last, and all SMs end at about the same time.
@@ -57,17 +61,17 @@ class QueryPass:
         ROWS: gl.constexpr = 64 * self.WARPGROUPS
         group = self.heads // self.heads_kv
         blocks = (self.rows + ROWS - 1) // ROWS
-        all_heads = gl.num_programs(0) // blocks
+        all_heads = self.tiles // blocks
         section_heads = self.section_heads * group
-        section = gl.program_id(0) // (blocks * section_heads)
-        within = gl.program_id(0) - section * blocks * section_heads
+        section = number // (blocks * section_heads)
+        within = number - section * blocks * section_heads
         first = section * section_heads
         if self.CAUSAL:
             heads = gl.minimum(all_heads - first, section_heads)
-            number, block = first + within % heads, blocks - 1 - within // heads
+            of_all, block = first + within % heads, blocks - 1 - within // heads
         else:
-            number, block = first + within // blocks, within % blocks
-        batch, head = number // self.heads, number % self.heads
+            of_all, block = first + within // blocks, within % blocks
+        batch, head = of_all // self.heads, of_all % self.heads
         row = block * ROWS
         return QueryTile(batch, head, head // group, row, self.end(row, ROWS))
 
@@ -106,7 +110,7 @@ class QueryPass:
 
 @aggregate
 class QueryTile:
-    """The 64 * WARPGROUPS query rows of one head from `row` on: the work of one CTA.
+    """The 64 * WARPGROUPS query rows of one head from `row` on.
 
     It goes through the first `blocks` key blocks, the last one first.
     """
@@ -127,9 +131,10 @@ class QueryTile:
 class QueryShared:
     """The buffers and barriers in shared memory.
 
-    Q and dO stay for the whole tile, one piece of 64 rows per warpgroup with its own barrier. K and
-    V go through stages of their own: `k_full` completes when TMA has copied a block, `k_empty` when
-    every warpgroup has finished with it.
+    Q and dO stay for the whole tile, one piece of 64 rows per warpgroup with its own barriers:
+    `q_empty` completes when the warpgroup has finished with both. K and V go through stages of
+    their own: `k_full` completes when TMA has copied a block, `k_empty` when every warpgroup has
+    finished with it.
     """
 
     q: gl.shared_memory_descriptor
@@ -138,6 +143,7 @@ class QueryShared:
     v: gl.shared_memory_descriptor
     q_full: gl.shared_memory_descriptor
     do_full: gl.shared_memory_descriptor
+    q_empty: gl.shared_memory_descriptor
     k_full: gl.shared_memory_descriptor
     v_full: gl.shared_memory_descriptor
     k_empty: gl.shared_memory_descriptor
@@ -150,14 +156,14 @@ class QueryShared:
             setattr(self, name, value)
 
     @gluon.jit
-    def q_rows(self, WG: gl.constexpr):
+    def q_rows(self, piece):
         """Returns Q of a warpgroup, (64, COLUMNS)."""
-        return as_matrix(self.q.index(WG))
+        return as_matrix(self.q.index(piece))
 
     @gluon.jit
-    def do_rows(self, WG: gl.constexpr):
+    def do_rows(self, piece):
         """Returns dO of a warpgroup, (64, COLUMNS)."""
-        return as_matrix(self.do.index(WG))
+        return as_matrix(self.do.index(piece))
 
     @gluon.jit
     def k_block(self, stage):

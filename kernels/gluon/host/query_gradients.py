@@ -11,11 +11,11 @@ that computes dK and dV divide."""
 _REGISTERS = {1: (232, 24, 128), 2: (240, 24, 168), 3: (160, 24, 128)}
 """By warpgroups: registers per thread of a consumer, of the producer, and of all threads at the
 launch, before setmaxnreg moves registers from the producer to the consumers."""
-_CONFIG = {"WARPGROUPS": "WARPGROUPS2", "BLOCK_N": "BLOCK_N2", "K_STAGES": "K_STAGES2",
-           "V_STAGES": "V_STAGES2", "PREFETCH_S": "PREFETCH_S2"}  # fmt: skip
-"""The parameters of a config that are constants of the kernel, by their names there."""
+_PARAMETERS = ("WARPGROUPS", "BLOCK_N", "Q_STAGES", "K_STAGES", "V_STAGES", "PREFETCH_S",
+               "PERSISTENT")  # fmt: skip
+"""Parameters of this pass, whose names end in 2 in a config."""
 _STRIDES = [f"{name}_{axis}" for name in ("out", "dlse") for axis in ("batch", "head", "row")]
-_SIZES = ("heads", "heads_kv", "seqlen_q", "seqlen_k", "rows", "section_heads")
+_SIZES = ("heads", "heads_kv", "seqlen_q", "seqlen_k", "rows", "tiles", "section_heads")
 
 
 def rows(workload):
@@ -40,7 +40,7 @@ def _constants(workload, config):
     block, offset = config["BLOCK_N2"], workload.seqlen_k - workload.seqlen_q
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS2"]]
     return {
-        **{name: config[parameter] for name, parameter in _CONFIG.items()},
+        **{name: config[f"{name}2"] for name in _PARAMETERS},
         "HEAD_DIM": workload.head_dim,
         "COLUMNS": columns(workload),
         "CAUSAL": workload.causal,
@@ -88,8 +88,10 @@ def arguments(tensors, spec):
     boxes = _boxes(w, config).values()
     maps = [{"map": t, "box": box} for t, box in zip((q, k, v, dout, dq), boxes, strict=True)]
     strides = [*(step // 8 for step in out.stride()[:3]), *dlse.stride()]
-    sizes = [w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, rows(w), config["L2_SECTION_HEADS"]]
-    ctas = w.batch * w.heads * ceil_div(rows(w), 64 * config["WARPGROUPS2"])
+    tiles = w.batch * w.heads * ceil_div(rows(w), 64 * config["WARPGROUPS2"])
+    sizes = [w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, rows(w), tiles]
+    sizes += [config["L2_SECTION_HEADS"]]
+    ctas = min(tiles, spec.sms) if config["PERSISTENT2"] else tiles
     return (ctas, 1, 1), [
         *maps, out, lse, dlse, lse_log2, delta, *strides, *sizes, scale * LOG2_E, scale,
         *_constants(w, config).values(),
