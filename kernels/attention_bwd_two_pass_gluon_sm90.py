@@ -55,10 +55,10 @@ What each parameter trades; names end in 1 for the dKV pass, and in 2 for the dQ
     DEFER_ROW_LOADS1            lse and delta are loaded 0: before the products that they wait for;
                                 1: delta after its product; 2: both after theirs, for fewer live
                                 registers
-    P_BYTES1                    256 columns: P between the two warpgroups of the dKV pass in 4: fp32,
-                                2: fp16, for less traffic of shared memory
-    PERSISTENT1                 1: a CTA of the dKV pass works on several blocks of keys, and loads K
-                                and V of the next one early, against shared memory and against a
+    P_BYTES1                    256 columns: P goes from one warpgroup of the dKV pass to the other
+                                in 4: fp32; 2: fp16, for less traffic of shared memory
+    PERSISTENT1                 1: a CTA of the dKV pass works on several blocks of keys, and loads
+                                K and V of the next one early, against shared memory and against a
                                 fixed distribution of the blocks
     L2_SECTION_HEADS            causal: KV heads whose CTAs run together, so that what they share
                                 stays in the L2 cache

@@ -1,4 +1,4 @@
-"""The pass of attention_bwd_two_pass_gluon_sm90.py that computes dQ, lse in powers of two and delta.
+"""The entry of the pass that computes dQ in attention_bwd_two_pass_gluon_sm90.py.
 
 The producer is in query_producer.py, the consumers are in query_consumer.py.
 """

@@ -1,4 +1,4 @@
-"""The producer warp of the pass that computes dQ: it copies Q, dO, K and V to shared memory by TMA."""
+"""The producer warp of the pass that computes dQ: it copies Q, dO, K and V by TMA."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
