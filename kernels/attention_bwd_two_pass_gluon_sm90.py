@@ -33,9 +33,9 @@ dV += P^T dO and dK += dS^T Q. The dQ pass sums up delta while K and V are on th
 it, with lse in powers of two, for the dKV pass.
 
 head_dim is padded to 64, 128 or 256 columns by TMA, which reads zeros beyond a tensor and writes
-nothing there. The same holds for rows beyond seqlen_q and keys beyond seqlen_k; lse = inf makes P of
-such rows 0, and those keys are masked. Causal means bottom-right aligned (FlashAttention >= 2.1):
-query i sees keys j <= i + seqlen_k - seqlen_q. In both passes the longest tiles start first.
+nothing there. The same holds for rows beyond seqlen_q and keys beyond seqlen_k; lse = inf makes P
+of such rows 0, and those keys are masked. Causal means bottom-right aligned (FlashAttention >=
+2.1): query i sees keys j <= i + seqlen_k - seqlen_q. In both passes the longest tiles start first.
 
 This file is the host side, with gluon/host/query_gradients.py and gluon/host/key_gradients.py. The
 device code is gluon/query_gradients.py and gluon/key_gradients.py.
@@ -55,8 +55,8 @@ What each parameter trades; names end in 1 for the dKV pass, and in 2 for the dQ
     DEFER_ROW_LOADS1            lse and delta are loaded 0: before the products that they wait for;
                                 1: delta after its product; 2: both after theirs, for fewer live
                                 registers
-    P_BYTES1                    256 columns: P goes from one warpgroup of the dKV pass to the other
-                                in 4: fp32; 2: fp16, for less traffic of shared memory
+    P_BYTES1                    256 columns: P between the warpgroups of the dKV pass in 4: fp32, 2:
+                                fp16, for less traffic of shared memory
     PERSISTENT1                 1: a CTA of the dKV pass works on several blocks of keys, and loads
                                 K and V of the next one early, against shared memory and against a
                                 fixed distribution of the blocks

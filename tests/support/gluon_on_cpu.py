@@ -165,16 +165,14 @@ class Device:
         """Stand-ins for the names of Gluon and of kernels/gluon that touch the hardware."""
         gl = SimpleNamespace(
             constexpr=object, tensor=object, float32=torch.float32, float16=torch.float16,
-            static_range=range, exp2=torch.exp2,
+            static_range=range, exp2=torch.exp2, sum=torch.sum, maximum=max, minimum=min,
             zeros=lambda shape, dtype, layout: registers(torch.zeros(shape, dtype=dtype)),
             arange=lambda start, end, layout: registers(torch.arange(start, end)),
             where=lambda which, a, b: (a if which else b) if isinstance(which, bool)
             else torch.where(which, a, b),
-            maximum=max, minimum=min,
             convert_layout=lambda x, layout, assert_trivial=False: x,
             load=lambda pointers, mask, other: pointers.load(mask, other),
             store=lambda pointers, value, mask: pointers.store(value, mask),
-            sum=torch.sum,
             SliceLayout=lambda *_: None, BlockedLayout=lambda *_: None,
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
             program_id=lambda axis: self.cta, num_programs=lambda axis: self.ctas,
