@@ -41,7 +41,7 @@ def some_config(case: Case, chance: random.Random) -> dict[str, Any]:
         ("d128_full", {"L2_SECTION_HEADS": 4}, "needs a causal mask"),
         ("d128_full", {"PERSISTENT1": 1}, "the dKV pass must not exceed"),
         ("d256_full", {"V_STAGES2": 2}, "the dQ pass must not exceed"),
-        ("d256_full", {"PERSISTENT1": 1}, "PERSISTENT1 needs several warpgroups"),
+        ("d256_full", {"PERSISTENT1": 1}, "PERSISTENT1 needs head dimensions"),
         ("d64_full", {"P_BYTES1": 2}, "P_BYTES1 2 needs 256 columns"),
         ("d64_causal", {"BLOCK_M1": 128}, "BLOCK_M1 128 needs a full mask"),
         ("d64_full", {"BLOCK_M1": 128}, "BLOCK_M1 128 needs PREFETCH_S1 and"),
