@@ -7,7 +7,7 @@ dV of 64 keys (key_consumer.py); with 256, one computes dK and the other dV (key
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from tunefa.kernels.gluon.key_consumer import consumer
-from tunefa.kernels.gluon.key_halves import P_STAGES, keys_consumer, p_shape, values_consumer
+from tunefa.kernels.gluon.key_halves import keys_consumer, p_shape, values_consumer
 from tunefa.kernels.gluon.key_producer import producer
 from tunefa.kernels.gluon.key_tiles import KeyBuffers, KeyPass
 from tunefa.kernels.gluon.layouts import contiguous_layout
@@ -61,12 +61,12 @@ def _shared_memory(b, inputs, WARPGROUPS: gl.constexpr):
     """Allocates the buffers and barriers."""
     q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc = inputs
     empty = new_barriers(b.Q_STAGES, WARPGROUPS)
-    p, p_full, p_empty = empty, empty, empty
+    p, p_full = empty, empty
     if b.PIECES < WARPGROUPS:
         DTYPE: gl.constexpr = gl.float16 if b.P_BYTES == 2 else gl.float32
         ROWS: gl.constexpr = p_shape(b.BLOCK_M)
-        p = gl.allocate_shared_memory(DTYPE, [P_STAGES, ROWS[0], ROWS[1]], contiguous_layout())
-        p_full, p_empty = new_barriers(P_STAGES, 1), new_barriers(P_STAGES, 1)
+        p = gl.allocate_shared_memory(DTYPE, [b.Q_STAGES, ROWS[0], ROWS[1]], contiguous_layout())
+        p_full = new_barriers(b.Q_STAGES, 1)
     return KeyBuffers(
         q=new_tiles(q_desc, b.Q_STAGES),
         k=new_tiles(k_desc, b.KV_STAGES * b.PIECES),
@@ -82,5 +82,4 @@ def _shared_memory(b, inputs, WARPGROUPS: gl.constexpr):
         do_full=new_barriers(b.Q_STAGES, 1),
         empty=empty,
         p_full=p_full,
-        p_empty=p_empty,
     )

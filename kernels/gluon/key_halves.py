@@ -26,9 +26,6 @@ from tunefa.kernels.gluon.key_step import (
 )
 from tunefa.kernels.gluon.layouts import as_matrix, wgmma_layout
 
-P_STAGES = gl.constexpr(2)
-"""Buffers of P^T in shared memory."""
-
 
 @gluon.constexpr_function
 def p_shape(block_m):
@@ -85,9 +82,12 @@ def _values_step(b, shared, sums, place, MASK: gl.constexpr):
 
 @gluon.jit
 def _hand_over(b, shared, p, number):
-    """Stores P^T of a step for the other warpgroup."""
-    stage, uses = number % P_STAGES, number // P_STAGES
-    mbarrier.wait(shared.p_empty.index(stage), (uses & 1) ^ 1)
+    """Stores P^T of a step for the other warpgroup.
+
+    There is a buffer for each stage of Q. So nothing waits for an empty one: Q of this step went
+    into its stage when the other warpgroup had finished the step that was there before.
+    """
+    stage = number % b.Q_STAGES
     buffer = shared.p.index(stage)
     buffer.store(_in_register_order(p.to(buffer.dtype), b.P_BYTES))
     mbarrier.arrive(shared.p_full.index(stage), count=1)
@@ -132,15 +132,14 @@ def _keys_step(b, shared, dk, dp, number, count):
 @gluon.jit
 def _taken_over(b, shared, number):
     """Returns P^T of a step from the other warpgroup, when it is there."""
-    stage, uses = number % P_STAGES, number // P_STAGES
+    stage = number % b.Q_STAGES
     N: gl.constexpr = b.BLOCK_M
     PAIRS: gl.constexpr = 4 // b.P_BYTES
     buffer = shared.p.index(stage)
     layout: gl.constexpr = wgmma_layout(N)
     like = _in_register_order(gl.zeros([64, N], buffer.dtype, layout), b.P_BYTES)
-    mbarrier.wait(shared.p_full.index(stage), uses & 1)
+    mbarrier.wait(shared.p_full.index(stage), (number // b.Q_STAGES) & 1)
     stored = buffer.load(like.type.layout)
-    mbarrier.arrive(shared.p_empty.index(stage), count=1)
     split = stored.reshape([N // (8 * PAIRS), 4, 8, 4, PAIRS, 2, 2])
     p = split.permute((1, 5, 2, 0, 4, 3, 6)).reshape([64, N])
     return gl.convert_layout(p, layout, assert_trivial=True).to(gl.float32)

@@ -148,8 +148,8 @@ class KeyBuffers:
     the tile, which leave through the same memory. Q with lse, and dO with delta, go through
     Q_STAGES stages: `q_full` and `do_full` complete when TMA has copied them, `empty` of both when
     every consumer warpgroup has finished the step. Where two warpgroups share the work on the same
-    keys, `p` takes the probabilities from one to the other: `p_full` and `p_empty` say so. Without
-    them the three are those of `empty`, and nobody uses them.
+    keys, `p` takes the probabilities from one to the other, and `p_full` completes when they are
+    there. Otherwise both are `empty`, and nobody uses them.
     """
 
     k: gl.shared_memory_descriptor
@@ -166,7 +166,6 @@ class KeyBuffers:
     kv_empty: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
     p_full: gl.shared_memory_descriptor
-    p_empty: gl.shared_memory_descriptor
 
     @gluon.constexpr_function
     def __init__(self, **fields):

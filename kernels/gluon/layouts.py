@@ -49,4 +49,4 @@ def side_by_side(left, right):
 @gluon.constexpr_function
 def contiguous_layout():
     """Shared memory of a matrix, row by row, without a swizzle."""
-    return gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[1, 0])
+    return gl.SwizzledSharedLayout(1, 1, 1, [1, 0])

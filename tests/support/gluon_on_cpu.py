@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.support.gluon_pointers import pointer
+
 TIMEOUT_S = 10.0
 
 
@@ -107,29 +109,6 @@ class Descriptor:
         return part, tile
 
 
-class Pointer:
-    """A pointer to the first element of a tensor, or one to each of several elements."""
-
-    def __init__(self, memory: Tensor, places: Any) -> None:
-        self.memory, self.places = memory, places
-
-    def __add__(self, steps: Any) -> Pointer:
-        return Pointer(self.memory, self.places + steps)
-
-    def load(self, mask: Tensor, other: float) -> Any:
-        made = torch.full(mask.shape, other, dtype=self.memory.dtype)
-        made[mask] = self.memory[self.places[mask].as_subclass(Tensor)]
-        return registers(made)
-
-    def store(self, value: Tensor, mask: Tensor) -> None:
-        self.memory[self.places[mask].as_subclass(Tensor)] = value[mask].as_subclass(Tensor)
-
-
-def pointer(tensor: Tensor) -> Pointer:
-    size = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return Pointer(torch.as_strided(tensor, (size,), (1,), 0), tensor.storage_offset())
-
-
 class Product:
     """A matrix product in flight."""
 
@@ -165,16 +144,14 @@ class Device:
         """Stand-ins for the names of Gluon and of kernels/gluon that touch the hardware."""
         gl = SimpleNamespace(
             constexpr=object, tensor=object, float32=torch.float32, float16=torch.float16,
-            static_range=range, exp2=torch.exp2,
+            static_range=range, exp2=torch.exp2, sum=torch.sum, maximum=max, minimum=min,
             zeros=lambda shape, dtype, layout: registers(torch.zeros(shape, dtype=dtype)),
             arange=lambda start, end, layout: registers(torch.arange(start, end)),
             where=lambda which, a, b: (a if which else b) if isinstance(which, bool)
             else torch.where(which, a, b),
-            maximum=max, minimum=min,
             convert_layout=lambda x, layout, assert_trivial=False: x,
-            load=lambda pointers, mask, other: pointers.load(mask, other),
+            load=lambda pointers, mask, other: registers(pointers.load(mask, other)),
             store=lambda pointers, value, mask: pointers.store(value, mask),
-            sum=torch.sum,
             SliceLayout=lambda *_: None, BlockedLayout=lambda *_: None,
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
             program_id=lambda axis: self.cta, num_programs=lambda axis: self.ctas,
