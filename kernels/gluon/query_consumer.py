@@ -74,8 +74,17 @@ def _tile(work, tile, done, blocks, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     for i in range(number, end):
         state = _step(b, shared, operands, of_rows, state, end, i, row, False)
     _, dq = state
-    # It leaves through the memory of Q, which only this warpgroup has read.
-    q.store((dq * b.scale).to(dq_desc.dtype))
+    _write(b, shared, dq_desc, dq * b.scale, tile, row, piece)
+
+
+@gluon.jit
+def _write(b, shared, dq_desc, dq, tile, row, piece):
+    """Sends dQ to memory by TMA, which leaves out the rows beyond seqlen_q.
+
+    It leaves through the memory of Q, which no other warpgroup reads. With one stage of Q that is
+    released here, with two during the next tile, when dQ has left.
+    """
+    shared.q_rows(piece).store(dq.to(dq_desc.dtype))
     fence_async_shared()
     copy_out(dq_desc, (tile.batch, tile.head, row, 0), shared.q.index(piece))
     if b.PERSISTENT and b.Q_STAGES == 1:
