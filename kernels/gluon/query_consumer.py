@@ -13,6 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from tunefa.kernels.gluon.api import copy_out
 from tunefa.kernels.gluon.layouts import operand_layout, row_layout, wgmma_layout
+from tunefa.kernels.gluon.persistent import tile_count, tile_number
 
 LOG2_E = gl.constexpr(math.log2(math.e))
 
@@ -26,12 +27,10 @@ def consumer(work, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     b, _, _, _ = work
     if b.PERSISTENT:
         blocks = 0
-        done = 0
-        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
-            tile = b.tile(number)
+        for done in range(0, tile_count(b.tiles)):
+            tile = b.tile(tile_number(done))
             _tile(work, tile, done, blocks, WG, HEAD_DIM)
             blocks += tile.blocks
-            done += 1  # noqa: SIM113 - Gluon has no enumerate
     else:
         _tile(work, b.tile(gl.program_id(0)), 0, 0, WG, HEAD_DIM)
     tma.store_wait(0)
@@ -105,10 +104,16 @@ def _skip(b, shared, begin, end):
 
 
 @gluon.constexpr_function
-def _loaded_layout():
-    """Registers of 64 rows, 16 bytes of 4 rows in each thread: each warp has the 16 rows of its
-    part of an accumulator."""
-    return gl.BlockedLayout([4, 8], [4, 8], [4, 1], [1, 0])
+def _loaded_layout(columns):
+    """Registers of 64 rows, 16 bytes next to each other in each thread. A thread has the rows of
+    its part of a WGMMA accumulator, so that sums of rows need not move."""
+    registers = [[0, 1], [0, 2], [0, 4], [8, 0]]
+    column = 32
+    while column < columns:
+        registers.append([0, column])
+        column *= 2
+    lanes = [[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [64, columns])
 
 
 @gluon.jit
@@ -117,7 +122,7 @@ def _load_rows(b, sums, tile, row, HEAD_DIM: gl.constexpr):
     out, dlse, lse_ptr, _, _ = sums
     out_ptr, out_batch, out_head, out_row = out
     dlse_ptr, dlse_batch, dlse_head, dlse_row = dlse
-    layout: gl.constexpr = _loaded_layout()
+    layout: gl.constexpr = _loaded_layout(b.COLUMNS)
     each = row + gl.arange(0, 64, gl.SliceLayout(1, layout))
     columns = gl.arange(0, b.COLUMNS, gl.SliceLayout(0, layout))
     at = 8 * (tile.batch * out_batch + tile.head * out_head + each * out_row)
@@ -141,8 +146,9 @@ def _row_sums(b, sums, tile, row, loaded, do):
     """
     _, _, _, lse_log2_ptr, delta_ptr = sums
     out, lse, dlse = loaded
-    products = out.to(gl.float32) * do.load(_loaded_layout()).to(gl.float32)
-    delta = gl.convert_layout(gl.sum(products, 1), row_layout(b.BLOCK_N)) - dlse
+    do = do.load(_loaded_layout(b.COLUMNS)).to(gl.float32)
+    delta = gl.sum(out.to(gl.float32) * do, 1)
+    delta = gl.convert_layout(delta, row_layout(b.BLOCK_N), assert_trivial=True) - dlse
     sees = lse != -float("inf")  # NaN stays NaN
     lse_log2 = gl.where(sees, lse * LOG2_E, float("inf"))
     delta = gl.where(sees, delta, 0.0)

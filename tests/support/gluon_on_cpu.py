@@ -152,7 +152,7 @@ class Device:
             convert_layout=lambda x, layout, assert_trivial=False: x,
             load=lambda pointers, mask, other: registers(pointers.load(mask, other)),
             store=lambda pointers, value, mask: pointers.store(value, mask),
-            SliceLayout=lambda *_: None, BlockedLayout=lambda *_: None,
+            SliceLayout=lambda *_: None, DistributedLinearLayout=lambda *_: None,
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
             program_id=lambda axis: self.cta, num_programs=lambda axis: self.ctas,
             allocate_shared_memory=lambda dtype, shape, layout: self.memory(shape, dtype),
