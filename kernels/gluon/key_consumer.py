@@ -5,7 +5,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
 from tunefa.kernels.gluon.key_step import start_s, start_write, step
 from tunefa.kernels.gluon.layouts import as_matrix, operand_layout, wgmma_layout
-from tunefa.kernels.gluon.persistent import tile_count, tile_number
 
 
 @gluon.jit
@@ -17,10 +16,12 @@ def consumer(work, WG: gl.constexpr):
     b, shared, outputs = work
     if b.PERSISTENT:
         steps = 0
-        for done in range(0, tile_count(b.tiles)):
-            tile = b.tile(tile_number(done))
+        done = 0
+        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+            tile = b.tile(number)
             _tile(b, shared, outputs, tile, done, steps, WG)
             steps += b.group() * tile.blocks
+            done += 1  # noqa: SIM113 - Gluon has no enumerate
     else:
         _tile(b, shared, outputs, b.tile(gl.program_id(0)), 0, 0, WG)
 

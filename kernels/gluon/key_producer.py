@@ -4,7 +4,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from tunefa.kernels.gluon.api import copy_in
-from tunefa.kernels.gluon.persistent import tile_count, tile_number
 
 
 @gluon.jit
@@ -16,10 +15,12 @@ def producer(loads):
     b, _, _ = loads
     if b.PERSISTENT:
         steps = 0
-        for done in range(0, tile_count(b.tiles)):
-            tile = b.tile(tile_number(done))
+        done = 0
+        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+            tile = b.tile(number)
             _load_tile(loads, tile, done, steps)
             steps += b.group() * tile.blocks
+            done += 1  # noqa: SIM113 - Gluon has no enumerate
     else:
         _load_tile(loads, b.tile(gl.program_id(0)), 0, 0)
 

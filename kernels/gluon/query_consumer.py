@@ -13,7 +13,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from tunefa.kernels.gluon.api import copy_out
 from tunefa.kernels.gluon.layouts import operand_layout, row_layout, wgmma_layout
-from tunefa.kernels.gluon.persistent import tile_count, tile_number
 
 LOG2_E = gl.constexpr(math.log2(math.e))
 
@@ -27,10 +26,12 @@ def consumer(work, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     b, _, _, _ = work
     if b.PERSISTENT:
         blocks = 0
-        for done in range(0, tile_count(b.tiles)):
-            tile = b.tile(tile_number(done))
+        done = 0
+        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+            tile = b.tile(number)
             _tile(work, tile, done, blocks, WG, HEAD_DIM)
             blocks += tile.blocks
+            done += 1  # noqa: SIM113 - Gluon has no enumerate
     else:
         _tile(work, b.tile(gl.program_id(0)), 0, 0, WG, HEAD_DIM)
     tma.store_wait(0)
