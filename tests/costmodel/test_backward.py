@@ -95,6 +95,8 @@ def test_launches_beside_the_main_one_move_their_bytes() -> None:
     assert found["after"] == pytest.approx(LAUNCH_US + rows * 128 * 6 / 4.8e6)
     assert predict().beside_us == sum(found.values())
     assert list(model.beside(FULL, H200, APART)) == ["before"]
+    first = replace(APART, warp_specialised=True)  # a launch of its own, which sums up the rows
+    assert model.beside(FULL, H200, first) == {"before": LAUNCH_US}
 
 
 def test_dq_that_is_added_in_memory_takes_bandwidth() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support import attended as attention
 from tests.support import backward_rows, gluon_on_cpu
 from tunefa.compile.contract import LaunchSpec
 from tunefa.spec import kernel as kernels
@@ -65,27 +66,12 @@ def gradients(
 
 def attended(spec: LaunchSpec, low: bool) -> tuple[tuple[Any, ...], tuple[torch.Tensor, ...]]:
     """A call's tensors, with scratch memory as `prepare_rows` leaves it, and the gradients."""
-    tensors, w = backward_rows.tensors_of(spec), spec.workload
-    q, k, v, out, lse, dout, dlse, *_, lse_log2, delta, dq_sum = tensors
-    if low:
-        q.fill_(16.0), k.fill_(-16.0)
-    leaves = [x.double().requires_grad_() for x in (q, k, v)]
-    keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
-    s = spec.scale * leaves[0] @ keys.transpose(-1, -2)
-    if w.causal:
-        seen = torch.ones(s.shape[-2:], dtype=torch.bool).tril(w.seqlen_k - w.seqlen_q)
-        s = s.masked_fill(~seen, -math.inf)
-    sums = torch.logsumexp(s, -1)
-    sees = sums.detach() != -math.inf
-    p = torch.exp(s - sums.masked_fill(~sees, 0.0)[..., None])
-    made = p @ values
-    loss = (made * dout.double()).sum() + (sums * dlse)[sees].sum()
-    expected = torch.autograd.grad(loss, leaves)
-    out.copy_(made.detach())
-    lse.copy_(sums.detach())
+    tensors, expected = attention.attended(spec, low)
+    _, _, _, out, lse, dout, dlse, *_, lse_log2, delta, dq_sum = tensors
+    sees, seqlen_q = lse != -math.inf, spec.workload.seqlen_q
     lse_log2.fill_(math.inf), delta.zero_(), dq_sum.zero_()
     rows = lse_log2.view(*lse.shape[:2], -1), delta.view(*lse.shape[:2], -1)
-    rows[0][..., : w.seqlen_q] = (lse * math.log2(math.e)).masked_fill(~sees, math.inf)
+    rows[0][..., :seqlen_q] = (lse * math.log2(math.e)).masked_fill(~sees, math.inf)
     exact = (out.double() * dout.double()).sum(-1) - dlse
-    rows[1][..., : w.seqlen_q] = exact.masked_fill(~sees, 0.0)
+    rows[1][..., :seqlen_q] = exact.masked_fill(~sees, 0.0)
     return tensors, expected

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.support.gluon_pointers import pointer
+
 TIMEOUT_S = 10.0
 
 
@@ -141,14 +143,16 @@ class Device:
     def names(self) -> dict[str, Any]:
         """Stand-ins for the names of Gluon and of kernels/gluon that touch the hardware."""
         gl = SimpleNamespace(
-            constexpr=object, tensor=object, float32=torch.float32,
-            static_range=range, exp2=torch.exp2,
+            constexpr=object, tensor=object, float32=torch.float32, float16=torch.float16,
+            static_range=range, exp2=torch.exp2, sum=torch.sum, maximum=max, minimum=min,
             zeros=lambda shape, dtype, layout: registers(torch.zeros(shape, dtype=dtype)),
             arange=lambda start, end, layout: registers(torch.arange(start, end)),
             where=lambda which, a, b: (a if which else b) if isinstance(which, bool)
             else torch.where(which, a, b),
-            maximum=max, minimum=min, convert_layout=lambda x, layout: x,
-            SliceLayout=lambda *_: None,
+            convert_layout=lambda x, layout, assert_trivial=False: x,
+            load=lambda pointers, mask, other: registers(pointers.load(mask, other)),
+            store=lambda pointers, value, mask: pointers.store(value, mask),
+            SliceLayout=lambda *_: None, DistributedLinearLayout=lambda *_: None,
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
             program_id=lambda axis: self.cta, num_programs=lambda axis: self.ctas,
             allocate_shared_memory=lambda dtype, shape, layout: self.memory(shape, dtype),
@@ -174,6 +178,8 @@ class Device:
             ),
             "wgmma_layout": lambda *_: None,
             "operand_layout": lambda *_: None,
+            "row_layout": lambda *_: None,
+            "contiguous_layout": lambda: None,
         }
 
     def memory(self, shape: list[int], dtype: torch.dtype) -> Shared:
@@ -276,8 +282,14 @@ def launch(variant: dict[str, Any], grid: tuple[int, ...], arguments: list[Any],
     device, function = Device(), variant["function"]().fn
     kernel = device.of_module(function.__module__)[function.__name__]
     (device.ctas, _, _) = grid
-    made = [Descriptor(each["map"], each["box"]) if isinstance(each, dict) else each
-            for each in arguments]  # fmt: skip
+    made = [_passed(each) for each in arguments]
     for cta in range(device.ctas):
         device.cta = cta
         kernel(*made)
+
+
+def _passed(argument: Any) -> Any:
+    """A launch's argument as the kernel gets it."""
+    if isinstance(argument, dict):
+        return Descriptor(argument["map"], argument["box"])
+    return pointer(argument) if isinstance(argument, Tensor) else argument

@@ -9,7 +9,8 @@ warp-specialised kernel the exponentials of a step hide behind its product dP, a
 
 dQ that is added up in memory is read and written in fp32 in the L2 cache at each step. A launch
 before the main one computes delta = rowsum(dO * O), and sets that dQ to zero; a launch after it
-converts it. Both move their bytes at the bandwidth of the memory.
+converts it. Both move their bytes at the bandwidth of the memory. Where tiles of queries are a
+launch of their own, they compute delta; their time is part of the main launch's.
 
 docs/model.md compares it with measured times. None of its constants was fitted to them.
 """
@@ -216,7 +217,9 @@ def _memory_us(
     streamed = rows * (row + added)
     for kind in kinds[1:]:
         streamed += kind.cut.tiles * kind.cut.steps_per_tile * tiling.dq_block_n * row
-    moved: float = workload.io_bytes - _output_bytes(workload)
+    moved: float = workload.io_bytes
+    if not tiling.in_two_passes:  # a launch before reads the output
+        moved -= _output_bytes(workload)
     if tiling.adds_dq:
         moved += 2 * _fp32_dq_bytes(workload) - _dq_bytes(workload)
     moved += l2_misses(workload, device, tiling) * streamed
@@ -227,6 +230,8 @@ def _memory_us(
 def beside(workload: Workload, device: Device, tiling: BackwardTiling) -> dict[str, float]:
     """Returns the us of the launches beside the main one, `before` and maybe `after` it: the bytes
     that they move, at the bandwidth of the memory, and LAUNCH_US each."""
+    if tiling.in_two_passes:  # the first one's tiles are among those of the main launch
+        return {"before": LAUNCH_US}
     rows = workload.batch * workload.heads * workload.seqlen_q
     moved: dict[str, float] = {"before": 2 * _output_bytes(workload) + 3 * FP32_BYTES * rows}
     if tiling.adds_dq:

@@ -101,6 +101,12 @@ class BackwardTiling:
         """Whether the tiles of keys add to dQ in memory, in fp32."""
         return self.dq_block_m == 0
 
+    @property
+    def in_two_passes(self) -> bool:
+        """Whether the tiles of queries are a launch of their own, which comes first and sums up
+        rowsum(dO * O) by itself."""
+        return self.warp_specialised and not self.adds_dq
+
 
 @dataclass(frozen=True)
 class MatmulTiling:

@@ -16,7 +16,10 @@ from tunefa.spec.trial import Resources
 @pytest.mark.parametrize(
     "text", ["bwd_q4096_d128", "bwd_q4096_d64_full", "bwd_q1024_d64_fp32", "bwd_q1024_softcap"]
 )
-@pytest.mark.parametrize("kernel", ["attention_bwd_triton", "attention_bwd_gluon_sm90"])
+@pytest.mark.parametrize(
+    "kernel",
+    ["attention_bwd_triton", "attention_bwd_gluon_sm90", "attention_bwd_two_pass_gluon_sm90"],
+)
 def test_the_formulas_give_the_cycles(kernel: str, arch: str, text: str) -> None:
     case = Case.from_names(kernel, text, arch)
     if why := case.why_not():

@@ -17,8 +17,8 @@ A kernel file in this language defines
 
 If another kernel must run first in each call, the file also defines
 
-* `preprocess(workload, config) -> dict | None`: the variant of that kernel, in Triton; None if this
-  config needs none;
+* `preprocess(workload, config) -> dict | None`: the variant of that kernel, in Triton or, beside a
+  kernel in Gluon, in Gluon; None if this config needs none;
 * `scratch(tensors, spec)`: shapes and dtypes of memory that the kernels of a call share; it follows
   the call's own tensors in `tensors`;
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
@@ -110,7 +110,7 @@ def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compil
     variant, *others = variants(case, config, aligned)
     arch, start = gpu(case.arch), time.perf_counter()
     binary = _binary(source_type, variant, arch)
-    beside = [_binary(installed().compiler.ASTSource, each, arch) for each in others]
+    beside = [_binary(source_type, each, arch) for each in others]
     resources = partial(_resources, binary, *beside)
     return Compiled(binary, resources, time.perf_counter() - start, *beside)
 
@@ -119,6 +119,8 @@ def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
     """Compiles a `variant`. Raises CompileError if it does not compile."""
     triton = installed()
     function = _function(variant)
+    if not function.is_gluon():  # kernels in Gluon may have others in Triton beside them
+        source_type = triton.compiler.ASTSource
     places = {name: (index,) for index, name in enumerate(function.arg_names)}
     source = source_type(
         fn=function,
