@@ -1,0 +1,285 @@
+// A consumer warpgroup of the attention backward: 64 keys of a tile.
+//
+// Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
+#pragma once
+
+// The address of a unit of 16 bytes of a row, in a chunk.
+DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
+    return chunk + row * ROW_BYTES + ((unit ^ row % 8) << 4);
+}
+
+// The matrix descriptor of rows of a chunk, or of chunks that are `leading_bytes` apart. The compiler
+// is to compute it where it is used: those of all products do not fit the registers.
+DEVICE u64 rows_descriptor(u32 address, u32 leading_bytes = 0) {
+    return matrix_descriptor<ROW_BYTES>(opaque(address), leading_bytes, 8 * ROW_BYTES);
+}
+// What a descriptor's address is increased by.
+DEVICE constexpr u64 further(u32 bytes) { return bytes >> 4; }
+
+// One thread's part of a consumer warpgroup. Accumulators lie in registers as WGMMA leaves them (see
+// wgmma.cuh): S^T, dP^T, dK and dV have keys as rows, dQ^T has columns of dQ.
+struct Consumer {
+    const Sizes& sizes;
+    const Tile& tile;
+    u32 shared;
+    int warpgroup, lane, warp;
+
+    float dk[COLUMNS / 2], dv[COLUMNS / 2];
+    float s[BLOCK_M / 2];  // S^T, then P^T
+    u32 ds16[BLOCK_M / 4];
+    int step = 0;
+
+    DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
+    DEVICE void arrive(u32 barrier) const {
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(barrier);
+    }
+    DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
+    DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % Q_STAGES * DO_BYTES; }
+
+    // d = keys @ rows^T: the warpgroup's 64 keys of K or V, and a block of Q or dO.
+    DEVICE void start_transposed(float (&d)[BLOCK_M / 2], u32 keys, u32 rows) const {
+        const u64 a = rows_descriptor(shared + keys + warpgroup * 64 * ROW_BYTES);
+        const u64 b = rows_descriptor(shared + rows);
+        wgmma_fence_operand(d);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < COLUMNS / 16; k++)
+            Wgmma<BLOCK_M>::template ss<0>(d, a + further(k / 4 * KEYS_CHUNK + k % 4 * 32),
+                                           b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
+        wgmma_commit();
+    }
+
+    // d += a @ rows: a (64 keys, BLOCK_M) from registers, and a block of dO or Q.
+    DEVICE void start_sum(float (&d)[COLUMNS / 2], u32 (&a)[BLOCK_M / 4], u32 rows) const {
+        const u64 b = rows_descriptor(shared + rows, Q_CHUNK);
+        wgmma_fence_operand(d);
+        wgmma_fence_operand(a);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BLOCK_M / 16; k++)
+            Wgmma<COLUMNS>::template rs<1>(d, a + 4 * k, b + further(k * 16 * ROW_BYTES));
+        wgmma_commit();
+    }
+
+    // dQ^T of a step: 64 columns of K, and dS of all keys.
+    DEVICE void start_dq(float (&dq)[DQ_ROWS / 2], int of_step) const {
+        const int column_chunk = CHUNKS == 1 ? 0 : warpgroup;
+        const int first_row = CHUNKS == 1 ? warpgroup * DQ_ROWS : 0;
+        const u64 a = rows_descriptor(shared + K_OFFSET + column_chunk * KEYS_CHUNK);
+        const u64 b = rows_descriptor(shared + DS_OFFSET + (of_step & 1) * DS_BYTES +
+                                      first_row * ROW_BYTES);
+        wgmma_fence_operand(dq);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++)
+            WgmmaTransposed<DQ_ROWS>::ss(dq, a + further(k * 16 * ROW_BYTES),
+                                         b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
+        wgmma_commit();
+    }
+
+    // Numbers of this thread's columns of S^T: of rows 8 i + 2 (lane % 4) and the next.
+    DEVICE float2 row_pair(u32 numbers, int i) const {
+        return ld_shared_v2_f32(shared + numbers + 4 * (8 * i + 2 * (lane % 4)));
+    }
+    DEVICE u32 lse_of(int of_step) const {
+        return ROWS_OFFSET + of_step % Q_STAGES * 2 * ROWS_BYTES;
+    }
+
+    // S^T becomes P^T = exp2(S^T * scale - lse).
+    DEVICE void probabilities() {
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 8; i++) {
+            const float2 lse = row_pair(lse_of(step), i);
+            s[4 * i] = exp2_approx(fmaf(s[4 * i], sizes.scale_log2, -lse.x));
+            s[4 * i + 1] = exp2_approx(fmaf(s[4 * i + 1], sizes.scale_log2, -lse.y));
+            s[4 * i + 2] = exp2_approx(fmaf(s[4 * i + 2], sizes.scale_log2, -lse.x));
+            s[4 * i + 3] = exp2_approx(fmaf(s[4 * i + 3], sizes.scale_log2, -lse.y));
+        }
+    }
+
+    // Makes P^T 0 where a row does not see a key.
+    DEVICE void mask(int row) {
+        const int first = tile.key + 64 * warpgroup;
+        const bool crosses = CAUSAL && row + sizes.diagonal() < first + 63;
+        if (!crosses && !(RAGGED && first + 64 > sizes.seqlen_k)) return;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int key = first + 16 * warp + lane / 4 + 8 * half;
+            // Rows from here on see the key, counted from this lane's first one.
+            int seen = CAUSAL ? key - sizes.diagonal() - row - 2 * (lane % 4) : 0;
+            if (key >= sizes.seqlen_k) seen = BLOCK_M;
+#pragma unroll
+            for (int i = 0; i < BLOCK_M / 8; i++) {
+                if (8 * i < seen) s[4 * i + 2 * half] = 0.0f;
+                if (8 * i + 1 < seen) s[4 * i + 2 * half + 1] = 0.0f;
+            }
+        }
+    }
+
+    DEVICE void convert_p(u32 (&p16)[BLOCK_M / 4]) const {
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 4; i++)
+            p16[i] = cvt_16bit_x2<IS_BF16>(s[2 * i], s[2 * i + 1]);
+    }
+
+    // dS^T = P^T * (dP^T - delta), in the dtype. DEFER_DV: converts P^T, too, which frees registers.
+    DEVICE void score_gradients(const float (&dp)[BLOCK_M / 2], u32 (&p16)[BLOCK_M / 4]) {
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 8; i++) {
+            const float2 delta = row_pair(lse_of(step) + ROWS_BYTES, i);
+            const float* p = s + 4 * i;
+            const float* x = dp + 4 * i;
+            ds16[2 * i] =
+                cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - delta.x), p[1] * (x[1] - delta.y));
+            ds16[2 * i + 1] =
+                cvt_16bit_x2<IS_BF16>(p[2] * (x[2] - delta.x), p[3] * (x[3] - delta.y));
+            if (DEFER_DV) {
+                p16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0], p[1]);
+                p16[2 * i + 1] = cvt_16bit_x2<IS_BF16>(p[2], p[3]);
+            }
+        }
+    }
+
+    // Stores dS, (BLOCK_M, 64 keys), for the dQ of all warpgroups.
+    DEVICE void store_ds() const {
+        const int stage = step % DS_STAGES;
+        mbarrier_wait(barriers().ds_empty(stage), (step / DS_STAGES & 1) ^ 1);
+        const u32 to = swizzled_address(
+            shared + DS_OFFSET + stage * DS_BYTES + warpgroup * Q_CHUNK,
+            lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 16; i++)
+            stmatrix_x4_trans(to + i * 16 * ROW_BYTES, ds16[4 * i], ds16[4 * i + 1],
+                              ds16[4 * i + 2], ds16[4 * i + 3]);
+        fence_proxy_async();
+        arrive(barriers().ds_full(stage));
+    }
+
+    // Hands dQ^T of a step to the dQ writer.
+    DEVICE void store_dq(const float (&dq)[DQ_ROWS / 2], int of_step) const {
+        mbarrier_wait(barriers().dq_empty(warpgroup), (of_step & 1) ^ 1);
+        const u32 to = shared + DQ_OFFSET + warpgroup * DQ_BYTES + 16 * (32 * warp + lane);
+#pragma unroll
+        for (int i = 0; i < DQ_ROWS / 8; i++) st_shared_v4(to + i * 2048, dq + 4 * i);
+        fence_proxy_async();
+        arrive(barriers().dq_full(warpgroup));
+    }
+
+    // Starts S^T of a step when its Q has arrived. A step that does not exist is not waited for: its
+    // S^T is that of an old block, and is not used. So the compiler sees no branch between a product
+    // and its end.
+    DEVICE void start_s(int of_step, bool exists) {
+        if (exists) mbarrier_wait(barriers().q_full(of_step % Q_STAGES), of_step / Q_STAGES & 1);
+        start_transposed(s, K_OFFSET, q_stage(of_step));
+    }
+
+    // One block of query rows. With PREFETCH_S, S^T is ready. No product is in flight at the end: the
+    // compiler serializes products that pass the end of a loop (C7514). For the same reason the first
+    // step multiplies a dQ, too, of which nothing is used.
+    DEVICE void one_step(int row, bool is_last) {
+        const int stage = step % Q_STAGES, before = step - 1, ds_stage = before & 1;
+        float dp[BLOCK_M / 2], dq[DQ_ROWS / 2];
+        u32 p16[BLOCK_M / 4];
+        if (!PREFETCH_S) start_s(step, true);
+        mbarrier_wait(barriers().do_full(stage), step / Q_STAGES & 1);
+        start_transposed(dp, V_OFFSET, do_stage(step));
+        if (!PREFETCH_S) wgmma_wait<1>();
+        wgmma_fence_operand(s);
+        probabilities();
+        if (CAUSAL || RAGGED) mask(row);
+        if (!DEFER_DV) {
+            convert_p(p16);
+            start_sum(dv, p16, do_stage(step));
+        }
+        wgmma_wait<!DEFER_DV>();
+        wgmma_fence_operand(dp);
+        score_gradients(dp, p16);
+        if (DEFER_DV) start_sum(dv, p16, do_stage(step));
+        store_ds();
+        if (step > 0) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
+        if (DEFER_DV) wgmma_wait<0>();
+        start_dq(dq, before);
+        start_sum(dk, ds16, q_stage(step));
+        wgmma_wait<1>();
+        wgmma_fence_operand(p16);
+        wgmma_fence_operand(dq);
+        arrive(barriers().do_empty(stage));
+        if (step > 0) {
+            arrive(barriers().ds_empty(ds_stage));
+            store_dq(dq, before);
+        }
+        if (PREFETCH_S) start_s(step + 1, !is_last);
+        wgmma_wait<PREFETCH_S>();
+        wgmma_fence_operand(ds16);
+        arrive(barriers().q_empty(stage));
+        if (PREFETCH_S) {
+            wgmma_wait<0>();
+            wgmma_fence_operand(s);
+        }
+        step++;
+    }
+
+    // dQ of the last step.
+    DEVICE void finish_dq() {
+        float dq[DQ_ROWS / 2];
+        const int before = step - 1;
+        mbarrier_wait(barriers().ds_full(before % DS_STAGES), before / DS_STAGES & 1);
+        start_dq(dq, before);
+        wgmma_wait<0>();
+        wgmma_fence_operand(dq);
+        store_dq(dq, before);
+    }
+
+    // Writes a gradient of the keys, times `factor`, to a buffer, and starts its copy to memory.
+    template <int CHUNK_BYTES>
+    DEVICE void write_out(const float (&x)[COLUMNS / 2], float factor, u32 to,
+                          const TensorMap* map) const {
+        const int row = 16 * warp + lane % 16;
+#pragma unroll
+        for (int column = 0; column < COLUMNS; column += 16) {
+            const float* y = x + column / 2;
+            stmatrix_x4(swizzled_address(to + column / 64 * CHUNK_BYTES, row,
+                                         column % 64 / 8 + lane / 16),
+                        cvt_16bit_x2<IS_BF16>(y[0] * factor, y[1] * factor),
+                        cvt_16bit_x2<IS_BF16>(y[2] * factor, y[3] * factor),
+                        cvt_16bit_x2<IS_BF16>(y[4] * factor, y[5] * factor),
+                        cvt_16bit_x2<IS_BF16>(y[6] * factor, y[7] * factor));
+        }
+        fence_proxy_async();
+        named_barrier_sync(1 + warpgroup, 128);
+        if (warp + lane == 0) {
+            for (int i = 0; i < CHUNKS; i++)
+                tma_store(map, to + i * CHUNK_BYTES, 64 * i, tile.key + 64 * warpgroup,
+                          tile.head_kv, tile.batch);
+            tma_store_commit();
+        }
+    }
+
+    DEVICE void run(const TensorMap* dk_map, const TensorMap* dv_map) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; i++) dk[i] = dv[i] = 0.0f;
+        const int steps = (sizes.blocks - tile.first_block) * sizes.group();
+        mbarrier_wait(barriers().k(), 0);
+        if (PREFETCH_S) {
+            start_s(0, true);
+            wgmma_wait<0>();
+            wgmma_fence_operand(s);
+        }
+        mbarrier_wait(barriers().v(), 0);
+        int block = tile.first_block;
+        for (int i = 1; i <= steps; i++) {
+            one_step(block * BLOCK_M, i == steps);
+            if (++block == sizes.blocks) block = tile.first_block;
+        }
+        wgmma_fence_operand(dk);
+        wgmma_fence_operand(dv);
+        // This warpgroup's V is not read any more. Its dK goes where its last dQ was.
+        write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
+        finish_dq();
+        mbarrier_wait(barriers().dq_empty(warpgroup), (steps & 1) ^ 1);
+        write_out<64 * ROW_BYTES>(dk, sizes.scale, shared + DQ_OFFSET + warpgroup * DQ_BYTES,
+                                  dk_map);
+        if (warp + lane == 0) tma_store_wait();
+    }
+};
