@@ -48,6 +48,9 @@
 #ifndef DEFER_DV
 #define DEFER_DV 1
 #endif
+#ifndef STAGGER
+#define STAGGER 0
+#endif
 #ifndef CAUSAL
 #define CAUSAL 0
 #endif
@@ -115,6 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const int warpgroup = warp / 4;
     const Tile tile = tile_of_cta(sizes);
+    launch_dependents();
     if (threadIdx.x == 0) {
         Barriers{shared + BARRIERS_OFFSET}.init();
         fence_mbarrier_init();

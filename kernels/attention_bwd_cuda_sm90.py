@@ -7,6 +7,9 @@ The .cu describes the algorithm. What each parameter trades:
     PREFETCH_S            1: S^T of the next step is started before dK of this one is finished
     DEFER_DV              1: dV is started after dS, and finished before dQ, which frees registers;
                           0: dV runs while dS is computed
+    STAGGER               full masks: each CTA of a head begins this many blocks of rows later than
+                          the one before, so that they do not add to the same rows of dQ at the same
+                          time; 0: all begin with the first
     L2_SECTION_HEADS      causal: KV heads whose CTAs run together, so that what they share stays in
                           the L2 cache
 """
@@ -63,10 +66,16 @@ def variant(workload, config, aligned=True):
         "Q_STAGES": config["Q_STAGES"],
         "PREFETCH_S": config["PREFETCH_S"],
         "DEFER_DV": config["DEFER_DV"],
+        "STAGGER": config["STAGGER"],
         "CAUSAL": int(workload.causal),
         "RAGGED": int(workload.seqlen_k % _KEYS != 0),
     }
-    return {"function": "attention_bwd", "defines": defines, "threads": 3 * 128}
+    return {
+        "function": "attention_bwd",
+        "defines": defines,
+        "threads": 3 * 128,
+        "overlaps_kernel_before": True,
+    }
 
 
 def _of_rows(function, workload, config):
@@ -87,7 +96,7 @@ def preprocess(workload, config):
 
 def postprocess(workload, config):
     """The variant that writes dQ."""
-    return _of_rows("write_dq", workload, config)
+    return {**_of_rows("write_dq", workload, config), "overlaps_kernel_before": True}
 
 
 def unordered(workload, config):

@@ -267,10 +267,10 @@ struct Consumer {
             wgmma_fence_operand(s);
         }
         mbarrier_wait(barriers().v(), 0);
-        int block = tile.first_block;
+        int block = tile.begin;
         for (int i = 1; i <= steps; i++) {
             one_step(block * BLOCK_M, i == steps);
-            if (++block == sizes.blocks) block = tile.first_block;
+            block = tile.next(sizes, block);
         }
         wgmma_fence_operand(dk);
         wgmma_fence_operand(dv);

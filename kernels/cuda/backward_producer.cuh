@@ -29,6 +29,7 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
         const u32 parity = (step / Q_STAGES & 1) ^ 1;
         const u32 rows = shared + ROWS_OFFSET + stage * 2 * ROWS_BYTES;
         const long long first = block_number(sizes, tile, head, block) * BLOCK_M;
+        if (step == 0) wait_for_kernel_before();  // it writes lse and delta
         mbarrier_wait(barriers.q_empty(stage), parity);
         mbarrier_arrive_expect_tx(barriers.q_full(stage), Q_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + Q_OFFSET + stage * Q_BYTES, maps.q, barriers.q_full(stage),
@@ -54,6 +55,7 @@ DEVICE void write_dq_blocks(float* dq_sum, const Sizes& sizes, const Tile& tile,
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
     u32 parity = 0;
+    wait_for_kernel_before();  // it writes zeros
     for_steps(sizes, tile, [&](int head, int block) {
         const long long number = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
         mbarrier_wait(barriers.dq_full(warpgroup), parity);

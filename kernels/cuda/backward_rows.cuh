@@ -53,6 +53,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     const int head_number = blockIdx.x / blocks, first = blockIdx.x % blocks * BLOCK_M;
     const int batch = head_number / heads, head = head_number % heads;
     const int lane = threadIdx.x % LANES;
+    launch_dependents();
     float4* zeros = (float4*)(dq_sum + (long long)blockIdx.x * BLOCK_M * COLUMNS);
     for (int i = threadIdx.x; i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
         zeros[i] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -91,6 +92,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     const int row = (CHUNKS == 1 ? DQ_ROWS * warpgroup : 0) + 2 * (thread % 4);
     const float4* from =
         (const float4*)(dq_sum + ((long long)blockIdx.x * WARPGROUPS + warpgroup) * DQ_FLOATS);
+    wait_for_kernel_before();
 #pragma unroll
     for (int i = 0; i < DQ_ROWS / 8; i++) {
         const float4 x = from[i * 128 + thread];

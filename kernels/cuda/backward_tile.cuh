@@ -73,14 +73,20 @@ struct Barriers {
 static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= Barriers::COUNT, "each barrier has a slot");
 
 // 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
-// from `first_block` on, of each query head of the group.
+// from `first_block` on, of each query head of the group, beginning with `begin`.
 struct Tile {
-    int batch, head_kv, key, first_block;
+    int batch, head_kv, key, first_block, begin;
+
+    DEVICE int next(const Sizes& sizes, int block) const {
+        return block + 1 == sizes.blocks ? first_block : block + 1;
+    }
 };
 
 // CTAs start in the order of their numbers. Sections of heads come one after the other, so that the
 // L2 cache holds what they share. Under a causal mask a section begins with the first keys of all its
-// heads, which most rows see: the shortest tiles come last.
+// heads, which most rows see: the shortest tiles come last. With STAGGER (of full masks) each CTA of
+// a head begins so many blocks later than the one before, so that they do not add to the same rows
+// of dQ at the same time.
 DEVICE Tile tile_of_cta(const Sizes& sizes) {
     const int tiles = (sizes.seqlen_k + KEYS - 1) / KEYS, all_heads = gridDim.x / tiles;
     const int section = blockIdx.x / (tiles * sizes.section_heads);
@@ -90,15 +96,18 @@ DEVICE Tile tile_of_cta(const Sizes& sizes) {
     const int head = first + (CAUSAL ? within % heads : within / tiles);
     const int key = (CAUSAL ? within / heads : within % tiles) * KEYS;
     const int seen = CAUSAL ? max(key - sizes.diagonal(), 0) / BLOCK_M : 0;
-    return {head / sizes.heads_kv, head % sizes.heads_kv, key, seen};
+    const int begin = STAGGER ? key / KEYS * STAGGER % sizes.blocks : seen;
+    return {head / sizes.heads_kv, head % sizes.heads_kv, key, seen, begin};
 }
 
 // Calls work(query head, block) for each step of a tile.
 template <class WORK>
 DEVICE void for_steps(const Sizes& sizes, const Tile& tile, WORK work) {
     const int first_head = tile.head_kv * sizes.group();
+    const int blocks = sizes.blocks - tile.first_block;
     for (int head = first_head; head < first_head + sizes.group(); head++)
-        for (int block = tile.first_block; block < sizes.blocks; block++) work(head, block);
+        for (int i = 0, block = tile.begin; i < blocks; i++, block = tile.next(sizes, block))
+            work(head, block);
 }
 
 // The number of a block of query rows among those of all heads.

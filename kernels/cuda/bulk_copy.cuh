@@ -1,4 +1,4 @@
-// Copies of contiguous bytes between global and shared memory by TMA without a tensor map, and
+// What the attention backward needs beyond ptx.cuh. Copies of contiguous bytes between global and shared memory by TMA without a tensor map, and
 // their additions to global memory (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk"). Addresses and
 // sizes are multiples of 16 bytes.
 #pragma once
@@ -36,3 +36,10 @@ DEVICE float2 ld_shared_v2_f32(u32 from) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
     return x;
 }
+
+// Programmatic dependent launch (CUDA C++ Programming Guide): the next kernel of the stream may start
+// when all CTAs have executed it, and what it does before it waits overlaps with this one.
+DEVICE void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// Waits until the kernel before has ended, and its writes are visible.
+DEVICE void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

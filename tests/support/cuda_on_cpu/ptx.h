@@ -129,6 +129,8 @@ void cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group(const void *map, 
 void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 to, const void *from,
                                                                     u32 bytes, u32 barrier);
 void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void *to, u32 from, u32 bytes);
+inline void griddepcontrol_launch_dependents() {}  // kernels run one after the other
+inline void griddepcontrol_wait() {}
 void cp_async_bulk_commit_group();
 void cp_async_bulk_wait_group_read(int pending);
 void fence_proxy_async_shared_cta();
