@@ -29,7 +29,8 @@
 // is in fp32 in global memory and shared by all CTAs of a head, and has the order of the registers:
 // of each block and each warpgroup, four numbers of a thread, then the threads, then groups of eight
 // rows. TMA adds in an order that differs from launch to launch, so that dQ is not bitwise
-// reproducible. `prepare_rows` runs before, `write_dq` after (cuda/backward_rows.cuh).
+// reproducible. With ZERO_DQ 0 the first CTA that comes to a part of the accumulator stores, so that
+// it need not be zeroed. `prepare_rows` runs before, `write_dq` after (cuda/backward_rows.cuh).
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -47,6 +48,9 @@
 #endif
 #ifndef DEFER_DV
 #define DEFER_DV 1
+#endif
+#ifndef ZERO_DQ
+#define ZERO_DQ 1
 #endif
 #ifndef STAGGER
 #define STAGGER 0
@@ -92,6 +96,11 @@ struct Sizes {
     DEVICE int diagonal() const { return seqlen_k - seqlen_q; }
 };
 
+// How many CTAs have come to a part of dQ, and whether the first one has stored its own.
+struct Arrivals {
+    u32 count, is_stored;
+};
+
 #if PREPARE_ROWS || WRITE_DQ
 #include "cuda/backward_rows.cuh"
 #else
@@ -107,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map,
                   const __grid_constant__ TensorMap dk_map,
                   const __grid_constant__ TensorMap dv_map, const float* lse, const float* delta,
-                  float* dq_sum, int heads, int heads_kv, int seqlen_q, int seqlen_k, int blocks,
+                  float* dq_sum, Arrivals* arrivals, int heads, int heads_kv, int seqlen_q, int seqlen_k, int blocks,
                   int section_heads, float scale_log2, float scale) {
     // The kernel has no static shared memory, so the alignment holds.
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -131,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (role == 0)
             produce({&q_map, &k_map, &v_map, &do_map}, lse, delta, sizes, tile, shared);
         else if (role <= WARPGROUPS)
-            write_dq_blocks(dq_sum, sizes, tile, shared, role - 1);
+            write_dq_blocks(dq_sum, arrivals, sizes, tile, shared, role - 1);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         Consumer{sizes, tile, shared, warpgroup, int(threadIdx.x % 32), warp % 4}.run(&dk_map,

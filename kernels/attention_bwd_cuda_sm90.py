@@ -7,6 +7,8 @@ The .cu describes the algorithm. What each parameter trades:
     PREFETCH_S            1: S^T of the next step is started before dK of this one is finished
     DEFER_DV              1: dV is started after dS, and finished before dQ, which frees registers;
                           0: dV runs while dS is computed
+    ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes to
+                          a block of rows stores it, and the others wait for this
     STAGGER               full masks: each CTA of a head begins this many blocks of rows later than
                           the one before, so that they do not add to the same rows of dQ at the same
                           time; 0: all begin with the first
@@ -22,6 +24,7 @@ from tunefa.spec.rounding import ceil_div, round_up
 LOG2_E = math.log2(math.e)
 _KEYS = 128
 """Keys of a CTA, 64 of each consumer warpgroup."""
+_WARPGROUPS = 2
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _BY_TMA = (0, 1, 2, 3, 5, 7, 8, 9)
@@ -52,6 +55,7 @@ def _defines(workload, config):
     return {
         "HEAD_DIM": workload.head_dim,
         "BLOCK_M": config["BLOCK_M"],
+        "ZERO_DQ": config["ZERO_DQ"],
         "DTYPE_FP16": int(workload.dtype == "fp16"),
     }
 
@@ -105,12 +109,15 @@ def unordered(workload, config):
 
 
 def scratch(tensors, spec):
-    """The memory of (lse in powers of two, delta, dQ's accumulator), of whole blocks of rows."""
+    """The memory of (lse in powers of two, delta, dQ's accumulator, the counts of its parts), of
+    whole blocks of rows."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     w = spec.workload
-    rows = w.batch * w.heads * _blocks(w, spec.config) * spec.config["BLOCK_M"]
-    return ((rows,), torch.float32), ((rows,), torch.float32), ((rows, _columns(w)), torch.float32)
+    blocks = w.batch * w.heads * _blocks(w, spec.config)
+    rows = blocks * spec.config["BLOCK_M"]
+    numbers, sums = ((rows,), torch.float32), ((rows, _columns(w)), torch.float32)
+    return numbers, numbers, sums, ((blocks, _WARPGROUPS, 2), torch.int32)
 
 
 def _row_grid(spec):
@@ -140,9 +147,10 @@ def preprocess_arguments(tensors, spec):
 
 def postprocess_arguments(tensors, spec):
     """The grid and the arguments of `write_dq`."""
-    w, dq, dq_sum = spec.workload, tensors[7], tensors[12]
+    w, dq, (dq_sum, arrivals) = spec.workload, tensors[7], tensors[12:]
     sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(w, spec.config)))
-    return _row_grid(spec), [dq_sum, dq, ctypes.c_float(spec.scale), *sizes, _strides(dq)]
+    numbers = [ctypes.c_float(spec.scale), *sizes, _strides(dq)]
+    return _row_grid(spec), [dq_sum, arrivals, dq, *numbers]
 
 
 def arguments(tensors, spec):
@@ -153,7 +161,7 @@ def arguments(tensors, spec):
     aligned, rows contiguous; lse and dlse (batch, heads, seqlen_q), fp32, lse contiguous. `scale`
     multiplies q @ k^T and is positive.
     """
-    q, k, v, _, _, dout, _, _, dk, dv, lse_log2, delta, dq_sum = tensors
+    q, k, v, _, _, dout, _, _, dk, dv, *made = tensors
     w, config, scale = spec.workload, spec.config, spec.scale
     rows = config["BLOCK_M"]
     maps = [_map(q, rows), _map(k, _KEYS), _map(v, _KEYS), _map(dout, rows), _map(dk), _map(dv)]
@@ -161,7 +169,7 @@ def arguments(tensors, spec):
     numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"]))]
     numbers += map(ctypes.c_float, (scale * LOG2_E, scale))
     ctas = w.batch * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
-    return (ctas, 1, 1), [*maps, lse_log2, delta, dq_sum, *numbers]
+    return (ctas, 1, 1), [*maps, *made, *numbers]
 
 
 def _map(tensor, rows=64):

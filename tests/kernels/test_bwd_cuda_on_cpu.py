@@ -13,7 +13,6 @@ from torch import Tensor
 from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import Mode, OnCpu
 from tunefa.compile.launch.driver import DriverError
-from tunefa.measure import check
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
@@ -22,12 +21,23 @@ KERNEL = kernels.load("attention_bwd_cuda_sm90")
 SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
-SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "PREFETCH_S": 0, "DEFER_DV": 0, "STAGGER": 0, "L2_SECTION_HEADS": 1}
+SMALL = {
+    "BLOCK_M": 64,
+    "Q_STAGES": 2,
+    "PREFETCH_S": 0,
+    "DEFER_DV": 0,
+    "ZERO_DQ": 1,
+    "STAGGER": 0,
+    "L2_SECTION_HEADS": 1,
+}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k200_d128_bf16_causal", {"L2_SECTION_HEADS": 2}),
-    ("h1_q330_k140_d128_fp16_full", {"BLOCK_M": 80, "DEFER_DV": 1, "STAGGER": 2}),
+    ("h1_q330_k140_d128_fp16_full", {"BLOCK_M": 80, "DEFER_DV": 1, "STAGGER": 2, "ZERO_DQ": 0}),
     ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3, "PREFETCH_S": 1}),
-    ("h4_kv1_q300_k100_d40_bf16_causal", {"BLOCK_M": 128, "DEFER_DV": 1, "PREFETCH_S": 1}),
+    (
+        "h4_kv1_q300_k100_d40_bf16_causal",
+        {"BLOCK_M": 128, "DEFER_DV": 1, "PREFETCH_S": 1, "ZERO_DQ": 0},
+    ),
     ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "Q_STAGES": 1}),
     ("h2_kv1_q90_k17_d104_bf16_causal", {"BLOCK_M": 80, "DEFER_DV": 1}),
 ]
@@ -67,6 +77,8 @@ def inputs(workload: Workload) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
 
 
 def ran(run: OnCpu, workload: Workload, tensors: tuple[Any, ...], mode: Mode) -> list[Tensor]:
+    for each in tensors[7:10]:
+        each.fill_(float("nan"))
     run(tensors, workload, mode)
     return [each.clone() for each in tensors[7:10]]
 
