@@ -14,23 +14,27 @@
 //     S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q      64 keys of the warpgroup
 //     dQ^T = K^T dS^T      64 columns of dQ, or with 64 columns the rows of a half   all 128 keys
 //
-//     producer (one thread)           consumer warpgroup, for each step
-//     Q, lse: wait empty, copy --->   S^T of this step was started at the end of the last one
-//     dO, delta: wait empty, copy ->  start dP^T
-//                                     P^T = exp2(S^T - lse); start dV
-//                                     dS^T = P^T * (dP^T - delta), to registers and shared memory
-//                                     start dQ^T of the step before, and dK
-//                   <--- dO empty --  dQ^T is finished: to shared memory
-//     dQ writer of the warpgroup  <-- dQ full
-//     adds it by TMA    -- dQ empty ->  start S^T of the next step
-//                   <--- Q empty ---  dK is finished
+//     producer (one thread)            consumer warpgroup, for each step
+//     Q, lse, dO, delta: wait           start S^T and dP^T
+//       until empty, copy        --->   P^T = exp2(S^T - lse)
+//                                       dS^T = P^T * (dP^T - delta), to registers and shared memory
+//                                       start dV, dQ^T of the step before, and dK
+//                      <--- dO empty -- dV and dQ^T are finished: dQ^T to shared memory
+//     dQ writer (one thread)  <-- dQ full
+//       adds it by TMA    -- dQ empty ->
+//                      <--- Q empty --  dK is finished
+//
+// PING_PONG lets the two consumer warpgroups take turns at the tensor cores. A turn has the three
+// products of a step, and the two of the next step's scores:
+//
+//     warpgroup 0   | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP |  exp2, dS
+//     warpgroup 1   |  exp2, dS      | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP
 //
 // dQ lags by one step: the other warpgroup has long stored its part of dS by then. Its accumulator
 // is in fp32 in global memory and shared by all CTAs of a head, and has the order of the registers:
 // of each block and each warpgroup, four numbers of a thread, then the threads, then groups of eight
 // rows. TMA adds in an order that differs from launch to launch, so that dQ is not bitwise
-// reproducible. With ZERO_DQ 0 the first CTA that comes to a part of the accumulator stores, so that
-// it need not be zeroed. `prepare_rows` runs before, `write_dq` after (cuda/backward_rows.cuh).
+// reproducible. `prepare_rows` runs before, `write_dq` after (cuda/backward_rows.cuh).
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -43,14 +47,8 @@
 #ifndef Q_STAGES
 #define Q_STAGES 2
 #endif
-#ifndef PREFETCH_S
-#define PREFETCH_S 1
-#endif
-#ifndef DEFER_DV
-#define DEFER_DV 1
-#endif
-#ifndef ZERO_DQ
-#define ZERO_DQ 1
+#ifndef PING_PONG
+#define PING_PONG 1
 #endif
 #ifndef STAGGER
 #define STAGGER 0
@@ -79,6 +77,8 @@ constexpr bool IS_BF16 = !DTYPE_FP16;
 constexpr int DQ_ROWS = CHUNKS == 1 ? BLOCK_M / WARPGROUPS : BLOCK_M;
 constexpr int DQ_FLOATS = 64 * DQ_ROWS;  // of a block and a warpgroup
 constexpr int THREADS = 128 * (WARPGROUPS + 1);
+// Numbers of named barriers: 1 and 2 for the ends of warpgroups, then their turns.
+constexpr int FIRST_TURN = 1 + WARPGROUPS;
 // 128 threads times (24 + 2 * 240) are 64,512 registers, 168 of each thread at the launch.
 constexpr int CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24;
 
@@ -96,11 +96,6 @@ struct Sizes {
     DEVICE int diagonal() const { return seqlen_k - seqlen_q; }
 };
 
-// How many CTAs have come to a part of dQ, and whether the first one has stored its own.
-struct Arrivals {
-    u32 count, is_stored;
-};
-
 #if PREPARE_ROWS || WRITE_DQ
 #include "cuda/backward_rows.cuh"
 #else
@@ -116,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map,
                   const __grid_constant__ TensorMap dk_map,
                   const __grid_constant__ TensorMap dv_map, const float* lse, const float* delta,
-                  float* dq_sum, Arrivals* arrivals, int heads, int heads_kv, int seqlen_q, int seqlen_k, int blocks,
+                  float* dq_sum, int heads, int heads_kv, int seqlen_q, int seqlen_k, int blocks,
                   int section_heads, float scale_log2, float scale) {
     // The kernel has no static shared memory, so the alignment holds.
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -140,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (role == 0)
             produce({&q_map, &k_map, &v_map, &do_map}, lse, delta, sizes, tile, shared);
         else if (role <= WARPGROUPS)
-            write_dq_blocks(dq_sum, arrivals, sizes, tile, shared, role - 1);
+            add_dq_blocks(dq_sum, sizes, tile, shared, role - 1);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         Consumer{sizes, tile, shared, warpgroup, int(threadIdx.x % 32), warp % 4}.run(&dk_map,

@@ -4,11 +4,7 @@ The .cu describes the algorithm. What each parameter trades:
     BLOCK_M               fewer, longer steps against registers and shared memory; any multiple of
                           16, of 32 with head dimensions up to 64
     Q_STAGES              blocks of Q and of dO in flight against shared memory
-    PREFETCH_S            1: S^T of the next step is started before dK of this one is finished
-    DEFER_DV              1: dV is started after dS, and finished before dQ, which frees registers;
-                          0: dV runs while dS is computed
-    ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes to
-                          a block of rows stores it, and the others wait for this
+    PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
     STAGGER               full masks: each CTA of a head begins this many blocks of rows later than
                           the one before, so that they do not add to the same rows of dQ at the same
                           time; 0: all begin with the first
@@ -24,7 +20,6 @@ from tunefa.spec.rounding import ceil_div, round_up
 LOG2_E = math.log2(math.e)
 _KEYS = 128
 """Keys of a CTA, 64 of each consumer warpgroup."""
-_WARPGROUPS = 2
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _BY_TMA = (0, 1, 2, 3, 5, 7, 8, 9)
@@ -55,7 +50,6 @@ def _defines(workload, config):
     return {
         "HEAD_DIM": workload.head_dim,
         "BLOCK_M": config["BLOCK_M"],
-        "ZERO_DQ": config["ZERO_DQ"],
         "DTYPE_FP16": int(workload.dtype == "fp16"),
     }
 
@@ -68,8 +62,7 @@ def variant(workload, config, aligned=True):
     """
     defines = _defines(workload, config) | {
         "Q_STAGES": config["Q_STAGES"],
-        "PREFETCH_S": config["PREFETCH_S"],
-        "DEFER_DV": config["DEFER_DV"],
+        "PING_PONG": config["PING_PONG"],
         "STAGGER": config["STAGGER"],
         "CAUSAL": int(workload.causal),
         "RAGGED": int(workload.seqlen_k % _KEYS != 0),
@@ -109,15 +102,13 @@ def unordered(workload, config):
 
 
 def scratch(tensors, spec):
-    """The memory of (lse in powers of two, delta, dQ's accumulator, the counts of its parts), of
-    whole blocks of rows."""
+    """The memory of (lse in powers of two, delta, dQ's accumulator), of whole blocks of rows."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     w = spec.workload
-    blocks = w.batch * w.heads * _blocks(w, spec.config)
-    rows = blocks * spec.config["BLOCK_M"]
-    numbers, sums = ((rows,), torch.float32), ((rows, _columns(w)), torch.float32)
-    return numbers, numbers, sums, ((blocks, _WARPGROUPS, 2), torch.int32)
+    rows = w.batch * w.heads * _blocks(w, spec.config) * spec.config["BLOCK_M"]
+    numbers = (rows,), torch.float32
+    return numbers, numbers, ((rows, _columns(w)), torch.float32)
 
 
 def _row_grid(spec):
@@ -147,10 +138,10 @@ def preprocess_arguments(tensors, spec):
 
 def postprocess_arguments(tensors, spec):
     """The grid and the arguments of `write_dq`."""
-    w, dq, (dq_sum, arrivals) = spec.workload, tensors[7], tensors[12:]
+    w, dq, dq_sum = spec.workload, tensors[7], tensors[12]
     sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(w, spec.config)))
     numbers = [ctypes.c_float(spec.scale), *sizes, _strides(dq)]
-    return _row_grid(spec), [dq_sum, arrivals, dq, *numbers]
+    return _row_grid(spec), [dq_sum, dq, *numbers]
 
 
 def arguments(tensors, spec):

@@ -25,9 +25,7 @@ struct Consumer {
     int warpgroup, lane, warp;
 
     float dk[COLUMNS / 2], dv[COLUMNS / 2];
-    float s[BLOCK_M / 2];  // S^T, then P^T
-    u32 ds16[BLOCK_M / 4];
-    int step = 0;
+    u32 p16[BLOCK_M / 4], ds16[BLOCK_M / 4];  // P^T and dS^T of a step, in the dtype
 
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
     DEVICE void arrive(u32 barrier) const {
@@ -51,7 +49,7 @@ struct Consumer {
     }
 
     // d += a @ rows: a (64 keys, BLOCK_M) from registers, and a block of dO or Q.
-    DEVICE void start_sum(float (&d)[COLUMNS / 2], u32 (&a)[BLOCK_M / 4], u32 rows) const {
+    DEVICE void start_sum(float (&d)[COLUMNS / 2], u32 (&a)[BLOCK_M / 4], u32 rows) {
         const u64 b = rows_descriptor(shared + rows, Q_CHUNK);
         wgmma_fence_operand(d);
         wgmma_fence_operand(a);
@@ -87,7 +85,7 @@ struct Consumer {
     }
 
     // S^T becomes P^T = exp2(S^T * scale - lse).
-    DEVICE void probabilities() {
+    DEVICE void probabilities(float (&s)[BLOCK_M / 2], int step) const {
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 8; i++) {
             const float2 lse = row_pair(lse_of(step), i);
@@ -99,7 +97,7 @@ struct Consumer {
     }
 
     // Makes P^T 0 where a row does not see a key.
-    DEVICE void mask(int row) {
+    DEVICE void mask(float (&s)[BLOCK_M / 2], int row) const {
         const int first = tile.key + 64 * warpgroup;
         const bool crosses = CAUSAL && row + sizes.diagonal() < first + 63;
         if (!crosses && !(RAGGED && first + 64 > sizes.seqlen_k)) return;
@@ -117,37 +115,27 @@ struct Consumer {
         }
     }
 
-    DEVICE void convert_p(u32 (&p16)[BLOCK_M / 4]) const {
-#pragma unroll
-        for (int i = 0; i < BLOCK_M / 4; i++)
-            p16[i] = cvt_16bit_x2<IS_BF16>(s[2 * i], s[2 * i + 1]);
-    }
-
-    // dS^T = P^T * (dP^T - delta), in the dtype. DEFER_DV: converts P^T, too, which frees registers.
-    DEVICE void score_gradients(const float (&dp)[BLOCK_M / 2], u32 (&p16)[BLOCK_M / 4]) {
+    // Converts P^T and dS^T = P^T * (dP^T - delta) to the dtype.
+    DEVICE void convert(const float (&s)[BLOCK_M / 2], const float (&dp)[BLOCK_M / 2], int step) {
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 8; i++) {
             const float2 delta = row_pair(lse_of(step) + ROWS_BYTES, i);
-            const float* p = s + 4 * i;
-            const float* x = dp + 4 * i;
-            ds16[2 * i] =
-                cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - delta.x), p[1] * (x[1] - delta.y));
+            const float *p = s + 4 * i, *x = dp + 4 * i;
+            ds16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - delta.x), p[1] * (x[1] - delta.y));
             ds16[2 * i + 1] =
                 cvt_16bit_x2<IS_BF16>(p[2] * (x[2] - delta.x), p[3] * (x[3] - delta.y));
-            if (DEFER_DV) {
-                p16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0], p[1]);
-                p16[2 * i + 1] = cvt_16bit_x2<IS_BF16>(p[2], p[3]);
-            }
+            p16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0], p[1]);
+            p16[2 * i + 1] = cvt_16bit_x2<IS_BF16>(p[2], p[3]);
         }
     }
 
     // Stores dS, (BLOCK_M, 64 keys), for the dQ of all warpgroups.
-    DEVICE void store_ds() const {
+    DEVICE void store_ds(int step) const {
         const int stage = step % DS_STAGES;
         mbarrier_wait(barriers().ds_empty(stage), (step / DS_STAGES & 1) ^ 1);
-        const u32 to = swizzled_address(
-            shared + DS_OFFSET + stage * DS_BYTES + warpgroup * Q_CHUNK,
-            lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
+        const u32 to =
+            swizzled_address(shared + DS_OFFSET + stage * DS_BYTES + warpgroup * Q_CHUNK,
+                             lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 16; i++)
             stmatrix_x4_trans(to + i * 16 * ROW_BYTES, ds16[4 * i], ds16[4 * i + 1],
@@ -166,41 +154,47 @@ struct Consumer {
         arrive(barriers().dq_full(warpgroup));
     }
 
-    // Starts S^T of a step when its Q has arrived. A step that does not exist is not waited for: its
-    // S^T is that of an old block, and is not used. So the compiler sees no branch between a product
-    // and its end.
-    DEVICE void start_s(int of_step, bool exists) {
-        if (exists) mbarrier_wait(barriers().q_full(of_step % Q_STAGES), of_step / Q_STAGES & 1);
-        start_transposed(s, K_OFFSET, q_stage(of_step));
+    // PING_PONG: a warpgroup starts products only in its turn, and passes the turn on when it has
+    // started the scores of the next step. So the other one has the tensor cores to itself while this
+    // one computes probabilities (FlashAttention-3, section 3.1).
+    DEVICE void wait_for_turn() const {
+        if (PING_PONG) named_barrier_sync(FIRST_TURN + warpgroup, 128 * WARPGROUPS);
+    }
+    DEVICE void pass_turn() const {
+        if (PING_PONG)
+            named_barrier_arrive(FIRST_TURN + (warpgroup + 1) % WARPGROUPS, 128 * WARPGROUPS);
     }
 
-    // One block of query rows. With PREFETCH_S, S^T is ready. No product is in flight at the end: the
-    // compiler serializes products that pass the end of a loop (C7514). For the same reason the first
-    // step multiplies a dQ, too, of which nothing is used.
-    DEVICE void one_step(int row, bool is_last) {
-        const int stage = step % Q_STAGES, before = step - 1, ds_stage = before & 1;
-        float dp[BLOCK_M / 2], dq[DQ_ROWS / 2];
-        u32 p16[BLOCK_M / 4];
-        if (!PREFETCH_S) start_s(step, true);
-        mbarrier_wait(barriers().do_full(stage), step / Q_STAGES & 1);
+    // P^T and dS^T of a step, whose block begins with a row.
+    DEVICE void scores(int step, int row, bool passes_turn) {
+        const int stage = step % Q_STAGES, parity = step / Q_STAGES & 1;
+        float s[BLOCK_M / 2], dp[BLOCK_M / 2];
+        mbarrier_wait(barriers().q_full(stage), parity);
+        start_transposed(s, K_OFFSET, q_stage(step));
+        mbarrier_wait(barriers().do_full(stage), parity);
         start_transposed(dp, V_OFFSET, do_stage(step));
-        if (!PREFETCH_S) wgmma_wait<1>();
+        if (passes_turn) pass_turn();
+        wgmma_wait<1>();
         wgmma_fence_operand(s);
-        probabilities();
-        if (CAUSAL || RAGGED) mask(row);
-        if (!DEFER_DV) {
-            convert_p(p16);
-            start_sum(dv, p16, do_stage(step));
-        }
-        wgmma_wait<!DEFER_DV>();
+        probabilities(s, step);
+        if (CAUSAL || RAGGED) mask(s, row);
+        wgmma_wait<0>();
         wgmma_fence_operand(dp);
-        score_gradients(dp, p16);
-        if (DEFER_DV) start_sum(dv, p16, do_stage(step));
-        store_ds();
+        convert(s, dp, step);
+        store_ds(step);
+    }
+
+    // What a step adds to dV and dK, and the dQ of the step before. The first step multiplies a dQ,
+    // too, of which nothing is used: the compiler is to see no branch between products (C7512).
+    DEVICE void products(int step, bool is_last) {
+        const int stage = step % Q_STAGES, before = step - 1, ds_stage = before & 1;
+        float dq[DQ_ROWS / 2];
+        wait_for_turn();
         if (step > 0) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
-        if (DEFER_DV) wgmma_wait<0>();
+        start_sum(dv, p16, do_stage(step));
         start_dq(dq, before);
         start_sum(dk, ds16, q_stage(step));
+        if (is_last && warpgroup < WARPGROUPS - 1) pass_turn();
         wgmma_wait<1>();
         wgmma_fence_operand(p16);
         wgmma_fence_operand(dq);
@@ -209,26 +203,20 @@ struct Consumer {
             arrive(barriers().ds_empty(ds_stage));
             store_dq(dq, before);
         }
-        if (PREFETCH_S) start_s(step + 1, !is_last);
-        wgmma_wait<PREFETCH_S>();
+        wgmma_wait<0>();
         wgmma_fence_operand(ds16);
         arrive(barriers().q_empty(stage));
-        if (PREFETCH_S) {
-            wgmma_wait<0>();
-            wgmma_fence_operand(s);
-        }
-        step++;
     }
 
     // dQ of the last step.
-    DEVICE void finish_dq() {
+    DEVICE void finish_dq(int steps) const {
         float dq[DQ_ROWS / 2];
-        const int before = step - 1;
-        mbarrier_wait(barriers().ds_full(before % DS_STAGES), before / DS_STAGES & 1);
-        start_dq(dq, before);
+        const int last = steps - 1;
+        mbarrier_wait(barriers().ds_full(last % DS_STAGES), last / DS_STAGES & 1);
+        start_dq(dq, last);
         wgmma_wait<0>();
         wgmma_fence_operand(dq);
-        store_dq(dq, before);
+        store_dq(dq, last);
     }
 
     // Writes a gradient of the keys, times `factor`, to a buffer, and starts its copy to memory.
@@ -260,23 +248,22 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < COLUMNS / 2; i++) dk[i] = dv[i] = 0.0f;
         const int steps = (sizes.blocks - tile.first_block) * sizes.group();
-        mbarrier_wait(barriers().k(), 0);
-        if (PREFETCH_S) {
-            start_s(0, true);
-            wgmma_wait<0>();
-            wgmma_fence_operand(s);
-        }
-        mbarrier_wait(barriers().v(), 0);
         int block = tile.begin;
-        for (int i = 1; i <= steps; i++) {
-            one_step(block * BLOCK_M, i == steps);
+        if (warpgroup == WARPGROUPS - 1) pass_turn();
+        mbarrier_wait(barriers().k(), 0);
+        mbarrier_wait(barriers().v(), 0);
+        scores(0, block * BLOCK_M, false);
+        for (int step = 0; step < steps - 1; step++) {
+            products(step, false);
             block = tile.next(sizes, block);
+            scores(step + 1, block * BLOCK_M, true);
         }
+        products(steps - 1, true);
         wgmma_fence_operand(dk);
         wgmma_fence_operand(dv);
         // This warpgroup's V is not read any more. Its dK goes where its last dQ was.
         write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
-        finish_dq();
+        finish_dq(steps);
         mbarrier_wait(barriers().dq_empty(warpgroup), (steps & 1) ^ 1);
         write_out<64 * ROW_BYTES>(dk, sizes.scale, shared + DQ_OFFSET + warpgroup * DQ_BYTES,
                                   dk_map);

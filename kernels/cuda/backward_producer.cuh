@@ -49,49 +49,20 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
     });
 }
 
-// The part of dQ of one block and one warpgroup in the accumulator.
-struct DqPart {
-    float* sums;
-    Arrivals* arrivals;
-};
-
-DEVICE DqPart dq_part(float* dq_sum, Arrivals* arrivals, const Sizes& sizes, const Tile& tile,
-                      int head, int block, int warpgroup) {
-    const long long number = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
-    return {dq_sum + number * DQ_FLOATS, arrivals + number};
-}
-
-// Writes the dQ of a warpgroup to the accumulator, step by step. With ZERO_DQ it adds. Otherwise
-// nobody has zeroed the accumulator: the first CTA that comes to a part stores, and the others wait
-// until this is done, and add. A CTA comes to a part when it has left the one before, so the CTA that
-// is waited for itself waits for nothing but its own products.
-DEVICE void write_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
-                            const Tile& tile, u32 shared, int warpgroup) {
+// Adds the dQ of a warpgroup to the accumulator, step by step.
+DEVICE void add_dq_blocks(float* dq_sum, const Sizes& sizes, const Tile& tile, u32 shared,
+                          int warpgroup) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
     u32 parity = 0;
     wait_for_kernel_before();  // it writes zeros
     for_steps(sizes, tile, [&](int head, int block) {
-        const DqPart part = dq_part(dq_sum, arrivals, sizes, tile, head, block, warpgroup);
-        const bool is_first = !ZERO_DQ && atomic_add(&part.arrivals->count, 1) == 0;
-        if (!ZERO_DQ && !is_first) {
-            while (!ld_acquire(&part.arrivals->is_stored)) {
-            }
-            fence_proxy_async_all();
-        }
+        const long long number = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
         mbarrier_wait(barriers.dq_full(warpgroup), parity);
-        if (is_first)
-            bulk_store(part.sums, from, 4 * DQ_FLOATS);
-        else
-            bulk_add(part.sums, from, 4 * DQ_FLOATS);
+        bulk_add(dq_sum + number * DQ_FLOATS, from, 4 * DQ_FLOATS);
         tma_store_commit();
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        if (is_first) {
-            bulk_wait_done();
-            fence_proxy_async_all();
-            st_release(&part.arrivals->is_stored, 1);
-        }
         parity ^= 1;
     });
 }

@@ -1,5 +1,6 @@
 // The kernels before and after the attention backward: row sums, and dQ's dtype. A CTA works on one
-// block of BLOCK_M query rows of one head.
+// block of BLOCK_M query rows of one head. The last blocks come first: the L2 cache still has what the
+// kernel before wrote last, and the kernel after begins with what this one wrote last.
 //
 // Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
@@ -44,21 +45,20 @@ DEVICE float dot(uint4 a, uint4 b) {
 }
 
 #if PREPARE_ROWS
-// Writes lse in powers of two and delta = rowsum(dout * out) - dlse. With ZERO_DQ it writes zeros to
-// dQ's accumulator, otherwise only to the counts of its parts.
+// Writes lse in powers of two and delta = rowsum(dout * out) - dlse, and zeros to dQ's accumulator.
 // Rows that see no key, and rows beyond seqlen_q, get lse = inf, so that their probabilities are 0.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     prepare_rows(const unsigned short* out, const unsigned short* dout, const float* lse,
-                 const float* dlse, float* lse_log2, float* delta, float* dq_sum, Arrivals* arrivals, int heads, int seqlen_q,
-                 int blocks, Strides out_strides, Strides do_strides, Strides dlse_strides) {
-    const int head_number = blockIdx.x / blocks, first = blockIdx.x % blocks * BLOCK_M;
+                 const float* dlse, float* lse_log2, float* delta, float* dq_sum, int heads, int seqlen_q, int blocks,
+                 Strides out_strides, Strides do_strides, Strides dlse_strides) {
+    const int number = gridDim.x - 1 - blockIdx.x;
+    const int head_number = number / blocks, first = number % blocks * BLOCK_M;
     const int batch = head_number / heads, head = head_number % heads;
     const int lane = threadIdx.x % LANES;
     launch_dependents();
-    float4* zeros = (float4*)(dq_sum + (long long)blockIdx.x * BLOCK_M * COLUMNS);
-    for (int i = threadIdx.x; ZERO_DQ && i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
+    float4* zeros = (float4*)(dq_sum + (long long)number * BLOCK_M * COLUMNS);
+    for (int i = threadIdx.x; i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
         zeros[i] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (threadIdx.x < WARPGROUPS) arrivals[blockIdx.x * WARPGROUPS + threadIdx.x] = {0, 0};
     for (int i = threadIdx.x / LANES; i < BLOCK_M; i += ROW_THREADS / LANES) {
         const int row = first + i;
         float sum = 0.0f;
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         const float of_row =
             row < seqlen_q ? lse[(long long)head_number * seqlen_q + row] : MINUS_INFINITY;
         const bool sees = of_row != MINUS_INFINITY;  // NaN stays NaN
-        const long long to = (long long)blockIdx.x * BLOCK_M + i;
+        const long long to = (long long)number * BLOCK_M + i;
         lse_log2[to] = sees ? of_row * LOG2_E : -MINUS_INFINITY;
         delta[to] = sees ? sum - *at(dlse, dlse_strides, batch, head, row) : 0.0f;
     }
@@ -83,24 +83,22 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 #if WRITE_DQ
 // Writes dQ = scale * its accumulator.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    write_dq(const float* dq_sum, const Arrivals* arrivals, unsigned short* dq, float scale,
-             int heads, int seqlen_q, int blocks, Strides dq_strides) {
+    write_dq(const float* dq_sum, unsigned short* dq, float scale, int heads, int seqlen_q,
+             int blocks, Strides dq_strides) {
     constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
     __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
-    const int head_number = blockIdx.x / blocks, first = blockIdx.x % blocks * BLOCK_M;
+    const int number = gridDim.x - 1 - blockIdx.x;
+    const int head_number = number / blocks, first = number % blocks * BLOCK_M;
     const int batch = head_number / heads, head = head_number % heads;
     const int warpgroup = threadIdx.x / 128, thread = threadIdx.x % 128;
     const int column = (CHUNKS == 1 ? 0 : 64 * warpgroup) + thread / 32 * 16 + thread % 32 / 4;
     const int row = (CHUNKS == 1 ? DQ_ROWS * warpgroup : 0) + 2 * (thread % 4);
     const float4* from =
-        (const float4*)(dq_sum + ((long long)blockIdx.x * WARPGROUPS + warpgroup) * DQ_FLOATS);
+        (const float4*)(dq_sum + ((long long)number * WARPGROUPS + warpgroup) * DQ_FLOATS);
     wait_for_kernel_before();
-    // Without zeros before, a part that no CTA came to has no numbers: no row of it sees a key.
-    const bool is_there = ZERO_DQ || arrivals[blockIdx.x * WARPGROUPS + warpgroup].count > 0;
 #pragma unroll
     for (int i = 0; i < DQ_ROWS / 8; i++) {
-        float4 x = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (is_there) x = from[i * 128 + thread];
+        const float4 x = from[i * 128 + thread];
         const u32 a = cvt_16bit_x2<IS_BF16>(x.x * scale, x.y * scale);
         const u32 b = cvt_16bit_x2<IS_BF16>(x.z * scale, x.w * scale);
         unsigned short* to = rows + (row + 8 * i) * PITCH + column;

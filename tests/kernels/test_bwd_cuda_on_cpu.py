@@ -21,25 +21,14 @@ KERNEL = kernels.load("attention_bwd_cuda_sm90")
 SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
-SMALL = {
-    "BLOCK_M": 64,
-    "Q_STAGES": 2,
-    "PREFETCH_S": 0,
-    "DEFER_DV": 0,
-    "ZERO_DQ": 1,
-    "STAGGER": 0,
-    "L2_SECTION_HEADS": 1,
-}
+SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "PING_PONG": 0, "STAGGER": 0, "L2_SECTION_HEADS": 1}
 CASES: list[tuple[str, dict[str, int]]] = [
-    ("h2_q200_k200_d128_bf16_causal", {"L2_SECTION_HEADS": 2}),
-    ("h1_q330_k140_d128_fp16_full", {"BLOCK_M": 80, "DEFER_DV": 1, "STAGGER": 2, "ZERO_DQ": 0}),
-    ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3, "PREFETCH_S": 1}),
-    (
-        "h4_kv1_q300_k100_d40_bf16_causal",
-        {"BLOCK_M": 128, "DEFER_DV": 1, "PREFETCH_S": 1, "ZERO_DQ": 0},
-    ),
-    ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "Q_STAGES": 1}),
-    ("h2_kv1_q90_k17_d104_bf16_causal", {"BLOCK_M": 80, "DEFER_DV": 1}),
+    ("h2_q200_k200_d128_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
+    ("h1_q330_k140_d128_fp16_full", {"BLOCK_M": 80, "STAGGER": 2, "PING_PONG": 1}),
+    ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3}),
+    ("h4_kv1_q300_k100_d40_bf16_causal", {"BLOCK_M": 128, "PING_PONG": 1}),
+    ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "PING_PONG": 1}),
+    ("h2_kv1_q90_k17_d104_bf16_causal", {"BLOCK_M": 80}),
 ]
 MODES = (
     Mode.LAST_WARP_FIRST | Mode.LATE_READS,
@@ -127,7 +116,6 @@ def test_the_cpu_finds_mistakes(what: str, pattern: str, tmp_path: Path) -> None
     workload = Workload.parse("bwd_h1_q400_k128_d64_bf16_full")
 
     def change(source: str) -> str:
-        source = source.replace("wgmma_wait<0>()", "wgmma_wait<0>()")
         changed, count = re.subn(
             pattern, lambda found: "arrive(barriers().dq_full" if "dq_full" in found[0] else ";",
             source, flags=re.DOTALL,
