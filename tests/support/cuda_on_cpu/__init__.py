@@ -96,12 +96,13 @@ Change = Callable[[str], str]
 
 @dataclass(frozen=True)
 class OnCpu:
-    """One config of a kernel, compiled for the CPU, and its preprocess kernel if it has one."""
+    """One config of a kernel, compiled for the CPU, and what runs before and after it, if any."""
 
     kernel: Kernel
     config: Config
     program: Program
     preprocess: Program | None = None
+    postprocess: Program | None = None
 
     def __call__(
         self, made: Sequence[Tensor], workload: Workload, mode: int = 0, sms: int = 132
@@ -111,7 +112,7 @@ class OnCpu:
         spec = spec_of(self.kernel, workload, self.config, scale, sms=sms)
         tensors = [tensor.detach() for tensor in made]
         ranges = [edge for tensor in tensors[:3] for edge in _edges(tensor)]
-        for program in filter(None, (self.program, self.preprocess)):
+        for program in filter(None, (self.program, self.preprocess, self.postprocess)):
             program.library.set_mode(int(mode))
             program.library.set_readable(3, (ctypes.c_void_p * len(ranges))(*ranges))
         self._launch(spec, tensors)
@@ -121,6 +122,8 @@ class OnCpu:
             tensors += new_scratch(spec.scratch(tensors), tensors[0])
             self.preprocess.launch(spec.preprocess_arguments, tensors)
         self.program.launch(spec.arguments, tensors)
+        if self.postprocess is not None:
+            self.postprocess.launch(spec.postprocess_arguments, tensors)
 
 
 def compiled(

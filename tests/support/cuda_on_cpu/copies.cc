@@ -203,7 +203,24 @@ extern "C" int cuTensorMapEncodeTiled(void *to, int type, u32 axes, void *addres
     return 0;
 }
 
+// Writes 16 bytes that TMA has copied.
+static void land(Cta &cta, u32 to, const void *from) {
+    const auto next = cta.mbarriers.lower_bound(to);
+    if (next != cta.mbarriers.end() && next->first < to + 16)
+        fail("TMA overwrites the mbarrier at %u", next->first);
+    std::memcpy(at(cta.generic, to, 16, 16), from, 16);
+    std::memcpy(at(cta.async, to, 16, 16), from, 16);
+}
+
+static void complete_bytes(Cta &cta, const Load &load) {
+    for (u32 unit = 0; unit < load.bytes; unit += 16) land(cta, load.to + unit, load.from + unit);
+    MBarrier &barrier = mbarrier(cta, load.barrier);
+    barrier.bytes -= load.bytes;
+    advance(barrier);
+}
+
 void machine::complete(Cluster &cluster, const Load &load) {
+    if (!load.map) return complete_bytes(cluster.ctas[load.ranks[0]], load);
     const Map &map = map_at(load.map);
     const int inner = map.box[0] * map.element;
     for (int rank : load.ranks) {
@@ -214,12 +231,7 @@ void machine::complete(Cluster &cluster, const Load &load) {
             Bytes row(inner, 0);
             if (bytes) std::memcpy(row.data() + skip, from, bytes);
             for (int unit = 0; unit < inner; unit += 16) {
-                const u32 to = swizzled(load.to + offset + unit, map.swizzle_bytes);
-                const auto next = cta.mbarriers.lower_bound(to);
-                if (next != cta.mbarriers.end() && next->first < to + 16)
-                    fail("TMA overwrites the mbarrier at %u", next->first);
-                std::memcpy(at(cta.generic, to, 16, 16), row.data() + unit, 16);
-                std::memcpy(at(cta.async, to, 16, 16), row.data() + unit, 16);
+                land(cta, swizzled(load.to + offset + unit, map.swizzle_bytes), row.data() + unit);
             }
         });
         MBarrier &barrier = mbarrier(cta, load.barrier);
@@ -232,7 +244,7 @@ u32 ptx::own_mask() { return 1u << this_thread().cta->rank; }
 
 void ptx::load_tensor(u32 to, const void *map, std::vector<int> at, u32 barrier, u32 ranks) {
     Cluster &cluster = *this_thread().cta->cluster;
-    Load load = {map, to, barrier, std::move(at), {}};
+    Load load = {map, nullptr, 0, to, barrier, std::move(at), {}};
     if (map_at(map).axes != int(load.at.size())) fail("TMA: a map of %d axes", map_at(map).axes);
     if (ranks == 0 || ranks >> cluster.ctas.size()) fail("TMA: to CTAs %x", ranks);
     for (int rank = 0; ranks >> rank; ++rank)
@@ -243,7 +255,42 @@ void ptx::load_tensor(u32 to, const void *map, std::vector<int> at, u32 barrier,
         machine::complete(cluster, load);
 }
 
+void ptx::cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 to, const void *from,
+                                                                         u32 bytes, u32 barrier) {
+    const int rank = this_thread().cta->rank;
+    if (bytes % 16 || to % 16 || reinterpret_cast<uintptr_t>(from) % 16)
+        fail("cp.async.bulk: not a multiple of 16 bytes");
+    Cluster &cluster = *this_thread().cta->cluster;
+    Load load = {nullptr, static_cast<const char *>(from), bytes, to, barrier, {}, {rank}};
+    if (machine::mode & LATE_LOADS)
+        cluster.loads.push_back(std::move(load));
+    else
+        machine::complete(cluster, load);
+}
+
+static void complete_addition(Cta &cta, const Store &store) {
+    if (std::memcmp(at(cta.generic, store.from, store.seen.size(), 16), store.seen.data(),
+                    store.seen.size()))
+        fail("shared memory at %u changed before TMA read it", store.from);
+    for (u32 unit = 0; unit < store.seen.size(); unit += 4) {
+        float x;
+        std::memcpy(&x, at(cta.async, store.from + unit, 4, 4), 4);
+        store.sums[unit / 4] += x;
+    }
+}
+
+void ptx::cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void *to, u32 from, u32 bytes) {
+    Cta &cta = *this_thread().cta;
+    if (bytes % 16 || from % 16 || reinterpret_cast<uintptr_t>(to) % 16)
+        fail("cp.reduce.async.bulk: not a multiple of 16 bytes");
+    const unsigned char *seen = machine::at(cta.generic, from, bytes, 16);
+    Store store = {nullptr, static_cast<float *>(to), from, {}, Bytes(seen, seen + bytes)};
+    this_thread().stores.push_back(store);
+    if (!(machine::mode & LATE_READS)) machine::complete(cta, store);
+}
+
 void machine::complete(Cta &cta, const Store &store) {
+    if (!store.map) return complete_addition(cta, store);
     const Map &map = map_at(store.map);
     const int inner = map.box[0] * map.element, all = box_bytes(map);
     if (std::memcmp(at(cta.generic, store.from, all, 128), store.seen.data(), all))
@@ -262,7 +309,7 @@ void ptx::store_tensor(const void *map, std::vector<int> at, u32 from) {
     Cta &cta = *this_thread().cta;
     const int bytes = box_bytes(map_at(map));
     const unsigned char *seen = machine::at(cta.generic, from, bytes, 128);
-    this_thread().stores.push_back({map, from, std::move(at), Bytes(seen, seen + bytes)});
+    this_thread().stores.push_back({map, nullptr, from, std::move(at), Bytes(seen, seen + bytes)});
     if (!(machine::mode & LATE_READS)) machine::complete(cta, this_thread().stores.back());
 }
 

@@ -27,6 +27,9 @@ struct alignas(16) int4 {
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(16) float4 {
     float x, y, z, w;
 };
@@ -62,6 +65,7 @@ inline float __int_as_float(unsigned bits) {
     std::memcpy(&value, &bits, 4);
     return value;
 }
+inline float __uint_as_float(unsigned bits) { return __int_as_float(bits); }
 inline unsigned __byte_perm(unsigned a, unsigned b, unsigned order) {
     const u64 both = u64(b) << 32 | a;
     unsigned made = 0;

@@ -7,7 +7,7 @@
 #include <memory>
 #include <stdexcept>
 
-Place threadIdx, blockIdx;
+Place threadIdx, blockIdx, gridDim;
 
 namespace machine {
 
@@ -260,6 +260,7 @@ std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*
     kernel_of_launch = kernel;
     running = nullptr;
     failure.clear();
+    gridDim = {unsigned(ctas), 1, 1};
     if (threads % WARP || ctas % cluster_size) return "a grid needs whole warps and clusters";
     try {
         for (int first = 0; first < ctas; first += cluster_size) {

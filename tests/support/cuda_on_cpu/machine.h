@@ -19,7 +19,7 @@ typedef unsigned long long u64;
 struct Place {
     unsigned x, y, z;
 };
-extern Place threadIdx, blockIdx;
+extern Place threadIdx, blockIdx, gridDim;
 
 namespace machine {
 
@@ -67,17 +67,22 @@ struct Copy {
     bool inside;
 };
 
-// A TMA store that may not have read its shared memory yet.
+// A TMA store, or an addition of contiguous numbers (without a map), that may not have read its
+// shared memory yet.
 struct Store {
     const void *map;
+    float *sums;
     u32 from;
     std::vector<int> at;
     Bytes seen;  // what threads see there when it is issued
 };
 
-// A TMA load that is not complete, into each CTA of `ranks`.
+// A TMA load that is not complete, into each CTA of `ranks`: of a box, or of contiguous `bytes`
+// (without a map).
 struct Load {
     const void *map;
+    const char *from;
+    u32 bytes;
     u32 to, barrier;
     std::vector<int> at;
     std::vector<int> ranks;
@@ -90,7 +95,7 @@ struct Product {
     float *d[128];
     const u32 *a[4];
     u64 a_rows, b_rows;
-    bool add, transposes_b;
+    bool add, transposes_b, transposes_a;
 };
 
 // What a lane shows the others of its warp.

@@ -73,6 +73,7 @@ void ptx::cvt_rn_bf16x2_f32(u32 &to, float high, float low) {
 void ptx::cvt_rn_f16x2_f32(u32 &to, float high, float low) {
     to = narrowed_fp16(low) | narrowed_fp16(high) << 16;
 }
+void ptx::cvt_f32_f16(float &to, unsigned short from) { to = widened(from, 'f'); }
 void ptx::cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low) {
     to = narrowed_e4m3(low) | narrowed_e4m3(high) << 8;
 }
@@ -104,12 +105,20 @@ void ptx::load_matrices(u32 *const *to, int count, u32 row, bool transposed) {
     }
 }
 
-void ptx::store_matrices(u32 row, const u32 *const *from) {
+void ptx::store_matrices(u32 row, const u32 *const *from, bool transposed) {
     machine::show({{row, *from[0], *from[1], *from[2], *from[3]}});
     const int lane = this_thread().index % WARP, matrix = lane / 8;
     check_banks(matrix);
     u32 words[4];
     for (int i = 0; i < 4; ++i) words[i] = machine::shown_by(lane % 8 * 4 + i).words[1 + matrix];
+    if (transposed)
+        for (int i = 0; i < 4; ++i) {
+            words[i] = 0;
+            for (int half = 0; half < 2; ++half) {
+                const u32 both = machine::shown_by((2 * i + half) * 4 + lane % 8 / 2).words[1 + matrix];
+                words[i] |= (lane % 2 ? both >> 16 : both & 0xffff) << 16 * half;
+            }
+        }
     machine::write(row, words, 16);
 }
 
@@ -139,7 +148,7 @@ void ptx::multiply(const char *kind, float *const *d, const u32 *const *a, const
 void ptx::wgmma_fence_sync_aligned() { this_thread().is_fenced = true; }
 
 void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *a, u64 a_rows,
-                u64 b_rows, bool add, bool transposes_b) {
+                u64 b_rows, bool add, bool transposes_b, bool transposes_a) {
     Product product = {};
     int k = 0;
     char type[8], other[8];
@@ -150,13 +159,13 @@ void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *
     const bool has_shape = product.columns % 8 == 0 && product.columns <= 256;
     if (product.bytes != 32 || !has_shape) fail("wgmma: %s", kind);
     if (count != product.columns / 2) fail("wgmma: %d registers of %s", count, kind);
-    if (transposes_b && *type == 'e') fail("wgmma: B of 8 bits is transposed");
+    if ((transposes_a || transposes_b) && *type == 'e') fail("wgmma: an operand of 8 bits is transposed");
     // PTX ISA, wgmma.fence: before the first, and when registers were used since.
     if (!this_thread().is_fenced) fail("wgmma.mma_async without wgmma.fence");
     std::copy(d, d + count, product.d);
     if (a) std::copy(a, a + 4, product.a);
     product.a_rows = a_rows, product.b_rows = b_rows;
-    product.add = add, product.transposes_b = transposes_b;
+    product.add = add, product.transposes_b = transposes_b, product.transposes_a = transposes_a;
     this_thread().products.push_back(product);
 }
 
@@ -234,7 +243,9 @@ void take_left(Cta &cta, Operands &to, const Product *const *products) {
         const Descriptor rows(first.a_rows);
         for (int row = 0; row < 64; ++row)
             for (int k = 0; k < 32 / size; ++k)
-                to.a[row][k] = element(cta, rows.k_major(row, size * k), first.type);
+                to.a[row][k] = element(
+                    cta, first.transposes_a ? rows.mn_major(row, k) : rows.k_major(row, size * k),
+                    first.type);
         return;
     }
     for (int thread = 0; thread < WARPGROUP; ++thread)
@@ -274,7 +285,8 @@ void multiply_one(Cta &cta, const Product *const *products) {
         const Product &other = *products[thread];
         if (other.columns != first.columns || other.type != first.type || other.add != first.add ||
             other.a_rows != first.a_rows || other.b_rows != first.b_rows ||
-            other.transposes_b != first.transposes_b || !other.a[0] != !first.a[0])
+            other.transposes_b != first.transposes_b ||
+            other.transposes_a != first.transposes_a || !other.a[0] != !first.a[0])
             fail("wgmma: thread %d of a warpgroup multiplies other matrices", thread);
     }
     take_left(cta, all, products);

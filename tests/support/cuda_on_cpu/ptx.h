@@ -28,6 +28,10 @@ inline void lg2_approx_ftz_f32(float &to, float x) { to = std::log2(x); }
 inline void rcp_approx_ftz_f32(float &to, float x) { to = 1 / x; }
 void cvt_rn_bf16x2_f32(u32 &to, float high, float low);
 void cvt_rn_f16x2_f32(u32 &to, float high, float low);
+inline void mov_b32(List<unsigned short, 2> parts, u32 from) {
+    *parts.at[0] = from, *parts.at[1] = from >> 16;
+}
+void cvt_f32_f16(float &to, unsigned short from);
 void cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low);
 
 // ------------------------------------------------------------------------------- shared memory
@@ -42,6 +46,11 @@ template <class T> void ld_shared_v4_b32(List<T, 4> to, u32 from) {
     machine::read(all, from, 16);
     for (int i = 0; i < 4; ++i) *to.at[i] = all[i];
 }
+template <class T> void ld_shared_v2_f32(List<T, 2> to, u32 from) {
+    T all[2];
+    machine::read(all, from, 8);
+    for (int i = 0; i < 2; ++i) *to.at[i] = all[i];
+}
 template <class T> void ld_shared_v4_f32(List<T, 4> to, u32 from) { ld_shared_v4_b32(to, from); }
 
 void load_matrices(u32 *const *to, int count, u32 row, bool transposed);
@@ -54,10 +63,14 @@ inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(List<u32, 4> to, u32 
 inline void ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(List<u32, 2> to, u32 row) {
     load_matrices(to.at, 2, row, true);
 }
-void store_matrices(u32 row, const u32 *const *from);
+void store_matrices(u32 row, const u32 *const *from, bool transposed);
 template <class T> void stmatrix_sync_aligned_m8n8_x4_shared_b16(u32 row, List<T, 4> from) {
     const u32 *all[4] = {from.at[0], from.at[1], from.at[2], from.at[3]};
-    store_matrices(row, all);
+    store_matrices(row, all, false);
+}
+template <class T> void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, List<T, 4> from) {
+    const u32 *all[4] = {from.at[0], from.at[1], from.at[2], from.at[3]};
+    store_matrices(row, all, true);
 }
 
 // ------------------------------------------------------------------------------------ cp.async
@@ -113,6 +126,11 @@ void cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group(const void *map, 
                                                                u32 from) {
     store_tensor(map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, from);
 }
+void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 to, const void *from,
+                                                                    u32 bytes, u32 barrier);
+void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void *to, u32 from, u32 bytes);
+inline void griddepcontrol_launch_dependents() {}  // kernels run one after the other
+inline void griddepcontrol_wait() {}
 void cp_async_bulk_commit_group();
 void cp_async_bulk_wait_group_read(int pending);
 void fence_proxy_async_shared_cta();
@@ -134,18 +152,17 @@ void wgmma_commit_group_sync_aligned();
 void wgmma_wait_group_sync_aligned(int pending);
 // `a`: registers, or null for `a_rows` in shared memory.
 void issue(const char *kind, float *const *d, int count, const u32 *const *a, u64 a_rows,
-           u64 b_rows, bool add, bool transposes_b);
+           u64 b_rows, bool add, bool transposes_b, bool transposes_a = false);
 inline void only_ones(int scale_a, int scale_b) {
     if (scale_a != 1 || scale_b != 1) machine::fail("wgmma: operands are negated");
 }
-// Both operands in shared memory. 8-bit operands have no transposes; A is never transposed here.
+// Both operands in shared memory. 8-bit operands have no transposes.
 template <int N>
 void wgmma_mma_async_sync_aligned(const char *kind, List<float, N> d, u64 a, u64 b, bool add,
                                   int scale_a, int scale_b, int transpose_a = 0,
                                   int transpose_b = 0) {
     only_ones(scale_a, scale_b);
-    if (transpose_a) machine::fail("wgmma: A is transposed");
-    issue(kind, d.at, N, nullptr, a, b, add, transpose_b);
+    issue(kind, d.at, N, nullptr, a, b, add, transpose_b, transpose_a);
 }
 template <int N>
 void wgmma_mma_async_sync_aligned(const char *kind, List<float, N> d, List<const u32, 4> a, u64 b,

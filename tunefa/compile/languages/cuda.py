@@ -8,7 +8,8 @@ kernels are `extern "C"`. It may include files of tunefa by their path from `ker
 The `.py` defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, its name in the .cu; `defines`, a value
-  for each macro; `threads` of one block; `smem_bytes` of dynamic shared memory, unless the search
+  for each macro; `threads` of one block; `overlaps_kernel_before`, True if it starts before the
+  kernel of the call before it has ended (programmatic dependent launch), and so waits for it itself; `smem_bytes` of dynamic shared memory, unless the search
   space lays it out (`shared_memory`). In that case this module adds the size, and three macros for
   each region (`Q_OFFSET`, `Q_BYTES` of a slot, `Q_SLOTS`), for which the .cu has no defaults;
 * `arguments(tensors, spec) -> (grid, arguments)`, with the arguments in the order of the kernel's
@@ -69,6 +70,8 @@ class Binary:
     threads: int
     smem_bytes: int
     """Dynamic shared memory."""
+    overlaps_kernel_before: bool = False
+    """Whether it starts before the kernel before it has ended."""
 
     @property
     def resources(self) -> Resources:
@@ -134,7 +137,8 @@ def _built(kernel: Kernel, variant: dict[str, Any], arch: Arch) -> Binary:
     if cubin is None:
         cubin = nvrtc.compile(name, sources, function, options)
         cubin_cache.save(key, cubin)
-    return Binary(cubin, function, variant["threads"], variant["smem_bytes"])
+    overlaps = variant.get("overlaps_kernel_before", False)
+    return Binary(cubin, function, variant["threads"], variant["smem_bytes"], overlaps)
 
 
 def _sources(kernel: Kernel) -> dict[str, str]:
@@ -169,7 +173,8 @@ def _launch(binary: Binary, host_side: Any, tensors: Sequence[Tensor]) -> Launch
     function = _loaded(libcuda, device, binary)
     parameters, tables = cuda_abi.parameters(arguments, tensors)
     cuda_abi.check_sizes(parameters, libcuda.parameter_sizes(function, len(parameters)))
-    entry = Entry(device, function, grid, binary.threads, binary.smem_bytes, binary)
+    sizes = grid, binary.threads, binary.smem_bytes
+    entry = Entry(device, function, *sizes, binary, binary.overlaps_kernel_before)
     return PreparedLaunch(libcuda, entry, len(tensors), parameters, tables)
 
 

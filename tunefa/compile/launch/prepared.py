@@ -27,11 +27,15 @@ from tunefa.spec.rounding import round_up
 MAX_MAPS = 64
 """How many tensor maps of an argument are kept, one for each address. A map takes 0.5 KB."""
 # CUlaunchConfig (cuda.h) has grid and block sizes, and shared memory; at byte 32 the stream, at 40
-# the attributes and at 48 their number, which is 0 here. The tensors' addresses follow at 56, so
-# that one `pack_into` writes the stream and all addresses.
+# the address of the attributes and at 48 their number. The tensors' addresses follow at 56, so that
+# one `pack_into` writes the stream and all addresses.
 _SIZES = struct.Struct("7I")
 _STREAM_AT, _ADDRESSES_AT = 32, 56
 _LENGTH = struct.Struct("i")
+_PROGRAMMATIC = struct.Struct("ixxxxi60x")
+"""A CUlaunchAttribute (cuda.h): its number, and 64 bytes of a value."""
+_STREAM_SERIALIZATION = 6
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 Returned = TypeVar("Returned")
 Scratch = Sequence[tuple[tuple[int, ...], torch.dtype]]
 """Shapes and dtypes of the memory that a call needs while it runs."""
@@ -50,6 +54,8 @@ class Entry:
     smem_bytes: int
     binary: object = None
     """The owner of `function`, which must exist as long as it is used."""
+    overlaps_kernel_before: bool = False
+    """Whether it may start before the kernel before it in the stream has ended."""
 
 
 class PreparedLaunch:
@@ -80,6 +86,10 @@ class PreparedLaunch:
         self._immortal = False
         self._block = _block(entry, tensors, parameters)
         self._call = struct.Struct(f"{3 + tensors}Q")
+        allowed = _PROGRAMMATIC.pack(_STREAM_SERIALIZATION, 1)
+        self._attribute = ctypes.create_string_buffer(allowed, _PROGRAMMATIC.size)
+        overlaps = entry.overlaps_kernel_before
+        self._attributes = (ctypes.addressof(self._attribute), 1) if overlaps else (0, 0)
         self._words = memoryview(self._block).cast("B").cast("Q")
         parameters_at = _ADDRESSES_AT + 8 * tensors
         self._descriptors = [
@@ -125,7 +135,7 @@ class PreparedLaunch:
         if self._tables and stream not in self._streams:
             self._meet(stream)
         with self._lock:  # the driver copies parameters and maps before it returns
-            self._call.pack_into(self._block, _STREAM_AT, stream, 0, 0, *addresses)
+            self._call.pack_into(self._block, _STREAM_AT, stream, *self._attributes, *addresses)
             for place, tensor, axis in self._lengths:
                 _LENGTH.pack_into(self._block, place, tensors[tensor].shape[axis])
             for word, tensor, maps in self._descriptors:

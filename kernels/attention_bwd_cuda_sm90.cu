@@ -1,0 +1,145 @@
+// FlashAttention backward for Hopper: warp-specialised, TMA and WGMMA, query blocks of any height.
+//
+//     P = exp(scale * q @ k^T - lse)         dP = dout @ v^T      delta = rowsum(dout * out) - dlse
+//     dS = P * (dP - delta)    dq = scale * dS @ k    dk = scale * dS^T @ q    dv = P^T @ dout
+//
+// Algorithm: Dao, "FlashAttention-2", arXiv:2307.08691, section 3.1.2, with the warp specialisation
+// of Shah et al., "FlashAttention-3", arXiv:2407.08608. A CTA owns 128 keys of one KV head, 64 of
+// them for each of two consumer warpgroups. K and V stay in shared memory, dK and dV in registers,
+// while blocks of BLOCK_M query rows pass, of all query heads that share the KV head.
+//
+// All products are transposed, so that P^T and dS^T are left operands from registers, and BLOCK_M
+// is any multiple of 16. dS also goes to shared memory, as dQ needs that of all keys of the CTA:
+//
+//     S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += dS^T Q      64 keys of the warpgroup
+//     dQ^T = K^T dS^T      64 columns of dQ, or with 64 columns the rows of a half   all 128 keys
+//
+//     producer (one thread)            consumer warpgroup, for each step
+//     Q, lse, dO, delta: wait           start S^T and dP^T
+//       until empty, copy        --->   P^T = exp2(S^T - lse)
+//                                       dS^T = P^T * (dP^T - delta), to registers and shared memory
+//                                       start dV, dQ^T of the step before, and dK
+//                      <--- dO empty -- dV and dQ^T are finished: dQ^T to shared memory
+//     dQ writer (one thread)  <-- dQ full
+//       adds it by TMA    -- dQ empty ->
+//                      <--- Q empty --  dK is finished
+//
+// PING_PONG lets the two consumer warpgroups take turns at the tensor cores. A turn has the three
+// products of a step, and the two of the next step's scores:
+//
+//     warpgroup 0   | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP |  exp2, dS
+//     warpgroup 1   |  exp2, dS      | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP
+//
+// dQ lags by one step: the other warpgroup has long stored its part of dS by then. Its accumulator
+// is in fp32 in global memory and shared by all CTAs of a head, and has the order of the registers:
+// of each block and each warpgroup, four numbers of a thread, then the threads, then groups of eight
+// rows. TMA adds in an order that differs from launch to launch, so that dQ is not bitwise
+// reproducible. `prepare_rows` runs before, `write_dq` after (cuda/backward_rows.cuh).
+
+// ------------------------------------------------------------ parameters, each set by -D (see .py)
+
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+#ifndef BLOCK_M
+#define BLOCK_M 80
+#endif
+#ifndef Q_STAGES
+#define Q_STAGES 2
+#endif
+#ifndef PING_PONG
+#define PING_PONG 1
+#endif
+#ifndef STAGGER
+#define STAGGER 0
+#endif
+#ifndef CAUSAL
+#define CAUSAL 0
+#endif
+#ifndef RAGGED
+#define RAGGED 1
+#endif
+#ifndef DTYPE_FP16
+#define DTYPE_FP16 0
+#endif
+
+#include "cuda/numbers.cuh"
+#include "cuda/ptx.cuh"
+#include "cuda/bulk_copy.cuh"
+
+// ------------------------------------------------------------------------------- derived constants
+
+constexpr int WARPGROUPS = 2;
+constexpr int KEYS = 64 * WARPGROUPS;
+constexpr int COLUMNS = (HEAD_DIM + 63) / 64 * 64, CHUNKS = COLUMNS / 64;
+constexpr bool IS_BF16 = !DTYPE_FP16;
+// dQ^T of a warpgroup has 64 columns of dQ, and all rows of a block or, with one chunk, a half.
+constexpr int DQ_ROWS = CHUNKS == 1 ? BLOCK_M / WARPGROUPS : BLOCK_M;
+constexpr int DQ_FLOATS = 64 * DQ_ROWS;  // of a block and a warpgroup
+constexpr int THREADS = 128 * (WARPGROUPS + 1);
+// Numbers of named barriers: 1 and 2 for the ends of warpgroups, then their turns.
+constexpr int FIRST_TURN = 1 + WARPGROUPS;
+// 128 threads times (24 + 2 * 240) are 64,512 registers, 168 of each thread at the launch.
+constexpr int CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24;
+
+static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
+static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
+
+struct Sizes {
+    int heads, heads_kv, seqlen_q, seqlen_k;
+    int blocks;         // of query rows of a head
+    int section_heads;  // KV heads of an L2 section
+    float scale_log2, scale;
+
+    DEVICE int group() const { return heads / heads_kv; }
+    // Row i sees keys up to i + diagonal.
+    DEVICE int diagonal() const { return seqlen_k - seqlen_q; }
+};
+
+#if PREPARE_ROWS || WRITE_DQ
+#include "cuda/backward_rows.cuh"
+#else
+#include "cuda/wgmma_transposed.cuh"
+#include "cuda/backward_tile.cuh"
+#include "cuda/backward_consumer.cuh"
+#include "cuda/backward_producer.cuh"
+
+// -------------------------------------------------------------------------------------- the kernel
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attention_bwd(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
+                  const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map,
+                  const __grid_constant__ TensorMap dk_map,
+                  const __grid_constant__ TensorMap dv_map, const float* lse, const float* delta,
+                  float* dq_sum, int heads, int heads_kv, int seqlen_q, int seqlen_k, int blocks,
+                  int section_heads, float scale_log2, float scale) {
+    // The kernel has no static shared memory, so the alignment holds.
+    extern __shared__ __align__(1024) unsigned char memory[];
+    const u32 shared = shared_address(memory);
+    const Sizes sizes{heads,  heads_kv,      seqlen_q,   seqlen_k,
+                      blocks, section_heads, scale_log2, scale};
+    // The shuffle tells the compiler that it is the same in all lanes.
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    const int warpgroup = warp / 4;
+    const Tile tile = tile_of_cta(sizes);
+    launch_dependents();
+    if (threadIdx.x == 0) {
+        Barriers{shared + BARRIERS_OFFSET}.init();
+        fence_mbarrier_init();
+    }
+    __syncthreads();
+    if (warpgroup == WARPGROUPS) {
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
+        if (threadIdx.x % 32 != 0) return;
+        const int role = warp % 4;
+        if (role == 0)
+            produce({&q_map, &k_map, &v_map, &do_map}, lse, delta, sizes, tile, shared);
+        else if (role <= WARPGROUPS)
+            add_dq_blocks(dq_sum, sizes, tile, shared, role - 1);
+    } else {
+        setmaxnreg_inc<CONSUMER_REGISTERS>();
+        Consumer{sizes, tile, shared, warpgroup, int(threadIdx.x % 32), warp % 4}.run(&dk_map,
+                                                                                   &dv_map);
+    }
+}
+#endif

@@ -1,0 +1,168 @@
+"""Host side of attention_bwd_cuda_sm90.cu: what is compiled for a workload, and how it is launched.
+
+The .cu describes the algorithm. What each parameter trades:
+    BLOCK_M               fewer, longer steps against registers and shared memory; any multiple of
+                          16, of 32 with head dimensions up to 64
+    Q_STAGES              blocks of Q and of dO in flight against shared memory
+    PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
+    STAGGER               full masks: each CTA of a head begins this many blocks of rows later than
+                          the one before, so that they do not add to the same rows of dQ at the same
+                          time; 0: all begin with the first
+    L2_SECTION_HEADS      causal: KV heads whose CTAs run together, so that what they share stays in
+                          the L2 cache
+"""
+
+import ctypes
+import math
+
+from tunefa.spec.rounding import ceil_div, round_up
+
+LOG2_E = math.log2(math.e)
+_KEYS = 128
+"""Keys of a CTA, 64 of each consumer warpgroup."""
+_ROW_THREADS = 256
+"""Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
+_BY_TMA = (0, 1, 2, 3, 5, 7, 8, 9)
+"""Tensors of a call that TMA, or loads of 16 bytes, access: all but lse, dlse and the scratch."""
+
+
+def is_aligned(tensors):
+    """Whether TMA can access the tensors of a call: addresses and strides have to be multiples of
+    16 bytes (CUDA C++ Programming Guide, "Tensor Map")."""
+    return all(
+        tensors[i].data_ptr() % 16 == 0
+        and all(step * tensors[i].element_size() % 16 == 0 for step in tensors[i].stride()[:-1])
+        for i in _BY_TMA
+    )
+
+
+def _columns(workload):
+    """Returns head_dim with its padding."""
+    return round_up(workload.head_dim, 64)
+
+
+def _blocks(workload, config):
+    """Returns the blocks of query rows of a head."""
+    return ceil_div(workload.seqlen_q, config["BLOCK_M"])
+
+
+def _defines(workload, config):
+    return {
+        "HEAD_DIM": workload.head_dim,
+        "BLOCK_M": config["BLOCK_M"],
+        "DTYPE_FP16": int(workload.dtype == "fp16"),
+    }
+
+
+def variant(workload, config, aligned=True):
+    """What the compiler needs for one config, with no device present: a plain dict.
+
+    The compiled kernel depends on no batch or head count, and on no length but for whether a CTA's
+    keys divide it. TMA reads `aligned` tensors only.
+    """
+    defines = _defines(workload, config) | {
+        "Q_STAGES": config["Q_STAGES"],
+        "PING_PONG": config["PING_PONG"],
+        "STAGGER": config["STAGGER"],
+        "CAUSAL": int(workload.causal),
+        "RAGGED": int(workload.seqlen_k % _KEYS != 0),
+    }
+    return {
+        "function": "attention_bwd",
+        "defines": defines,
+        "threads": 3 * 128,
+        "overlaps_kernel_before": True,
+    }
+
+
+def _of_rows(function, workload, config):
+    """Returns the variant of a kernel that runs before or after."""
+    defines = _defines(workload, config) | {function.upper(): 1}
+    return {
+        "function": function,
+        "defines": defines,
+        "threads": _ROW_THREADS,
+        "smem_bytes": 0,
+    }
+
+
+def preprocess(workload, config):
+    """The variant that writes lse and delta, and zeros to dQ's accumulator."""
+    return _of_rows("prepare_rows", workload, config)
+
+
+def postprocess(workload, config):
+    """The variant that writes dQ."""
+    return {**_of_rows("write_dq", workload, config), "overlaps_kernel_before": True}
+
+
+def unordered(workload, config):
+    """Returns the outputs whose additions have no fixed order."""
+    return ("dq",)
+
+
+def scratch(tensors, spec):
+    """The memory of (lse in powers of two, delta, dQ's accumulator), of whole blocks of rows."""
+    import torch  # importing it takes seconds, and compiling does not need it
+
+    w = spec.workload
+    rows = w.batch * w.heads * _blocks(w, spec.config) * spec.config["BLOCK_M"]
+    numbers = (rows,), torch.float32
+    return numbers, numbers, ((rows, _columns(w)), torch.float32)
+
+
+def _row_grid(spec):
+    """Returns the grid of the kernels before and after: a CTA for each block of each head."""
+    w = spec.workload
+    return (w.batch * w.heads * _blocks(w, spec.config), 1, 1)
+
+
+class _Strides(ctypes.Structure):
+    """Of batches, heads and rows, in elements."""
+
+    _fields_ = tuple((name, ctypes.c_longlong) for name in ("batch", "head", "row"))
+
+
+def _strides(tensor):
+    return _Strides(*tensor.stride()[:3])
+
+
+def preprocess_arguments(tensors, spec):
+    """The grid and the arguments of `prepare_rows`."""
+    out, lse, dout, dlse = tensors[3:7]
+    w = spec.workload
+    sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(w, spec.config)))
+    strides = map(_strides, (out, dout, dlse))
+    return _row_grid(spec), [out, dout, lse, dlse, *tensors[10:], *sizes, *strides]
+
+
+def postprocess_arguments(tensors, spec):
+    """The grid and the arguments of `write_dq`."""
+    w, dq, dq_sum = spec.workload, tensors[7], tensors[12]
+    sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(w, spec.config)))
+    numbers = [ctypes.c_float(spec.scale), *sizes, _strides(dq)]
+    return _row_grid(spec), [dq_sum, dq, *numbers]
+
+
+def arguments(tensors, spec):
+    """The grid and the kernel's arguments, in the order of its parameters.
+
+    `tensors` = (q, k, v, out, lse, dout, dlse, dq, dk, dv), then the memory of `scratch`: q, out,
+    dout, dq (batch, heads, seqlen_q, head_dim), k, v, dk, dv (batch, heads_kv, seqlen_k, head_dim),
+    aligned, rows contiguous; lse and dlse (batch, heads, seqlen_q), fp32, lse contiguous. `scale`
+    multiplies q @ k^T and is positive.
+    """
+    q, k, v, _, _, dout, _, _, dk, dv, *made = tensors
+    w, config, scale = spec.workload, spec.config, spec.scale
+    rows = config["BLOCK_M"]
+    maps = [_map(q, rows), _map(k, _KEYS), _map(v, _KEYS), _map(dout, rows), _map(dk), _map(dv)]
+    sizes = (w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, _blocks(w, config))
+    numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"]))]
+    numbers += map(ctypes.c_float, (scale * LOG2_E, scale))
+    ctas = w.batch * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
+    return (ctas, 1, 1), [*maps, *made, *numbers]
+
+
+def _map(tensor, rows=64):
+    """A tensor as TMA copies it, by so many rows and 64 columns at a time."""
+    return {"map": tensor, "box": (1, 1, rows, 64), "swizzle_bytes": 128}

@@ -1,0 +1,272 @@
+// A consumer warpgroup of the attention backward: 64 keys of a tile.
+//
+// Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
+#pragma once
+
+// The address of a unit of 16 bytes of a row, in a chunk.
+DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
+    return chunk + row * ROW_BYTES + ((unit ^ row % 8) << 4);
+}
+
+// The matrix descriptor of rows of a chunk, or of chunks that are `leading_bytes` apart. The compiler
+// is to compute it where it is used: those of all products do not fit the registers.
+DEVICE u64 rows_descriptor(u32 address, u32 leading_bytes = 0) {
+    return matrix_descriptor<ROW_BYTES>(opaque(address), leading_bytes, 8 * ROW_BYTES);
+}
+// What a descriptor's address is increased by.
+DEVICE constexpr u64 further(u32 bytes) { return bytes >> 4; }
+
+// One thread's part of a consumer warpgroup. Accumulators lie in registers as WGMMA leaves them (see
+// wgmma.cuh): S^T, dP^T, dK and dV have keys as rows, dQ^T has columns of dQ.
+struct Consumer {
+    const Sizes& sizes;
+    const Tile& tile;
+    u32 shared;
+    int warpgroup, lane, warp;
+
+    float dk[COLUMNS / 2], dv[COLUMNS / 2];
+    u32 p16[BLOCK_M / 4], ds16[BLOCK_M / 4];  // P^T and dS^T of a step, in the dtype
+
+    DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
+    DEVICE void arrive(u32 barrier) const {
+        __syncwarp();
+        if (lane == 0) mbarrier_arrive(barrier);
+    }
+    DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
+    DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % Q_STAGES * DO_BYTES; }
+
+    // d = keys @ rows^T: the warpgroup's 64 keys of K or V, and a block of Q or dO.
+    DEVICE void start_transposed(float (&d)[BLOCK_M / 2], u32 keys, u32 rows) const {
+        const u64 a = rows_descriptor(shared + keys + warpgroup * 64 * ROW_BYTES);
+        const u64 b = rows_descriptor(shared + rows);
+        wgmma_fence_operand(d);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < COLUMNS / 16; k++)
+            Wgmma<BLOCK_M>::template ss<0>(d, a + further(k / 4 * KEYS_CHUNK + k % 4 * 32),
+                                           b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
+        wgmma_commit();
+    }
+
+    // d += a @ rows: a (64 keys, BLOCK_M) from registers, and a block of dO or Q.
+    DEVICE void start_sum(float (&d)[COLUMNS / 2], u32 (&a)[BLOCK_M / 4], u32 rows) {
+        const u64 b = rows_descriptor(shared + rows, Q_CHUNK);
+        wgmma_fence_operand(d);
+        wgmma_fence_operand(a);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BLOCK_M / 16; k++)
+            Wgmma<COLUMNS>::template rs<1>(d, a + 4 * k, b + further(k * 16 * ROW_BYTES));
+        wgmma_commit();
+    }
+
+    // dQ^T of a step: 64 columns of K, and dS of all keys.
+    DEVICE void start_dq(float (&dq)[DQ_ROWS / 2], int of_step) const {
+        const int column_chunk = CHUNKS == 1 ? 0 : warpgroup;
+        const int first_row = CHUNKS == 1 ? warpgroup * DQ_ROWS : 0;
+        const u64 a = rows_descriptor(shared + K_OFFSET + column_chunk * KEYS_CHUNK);
+        const u64 b = rows_descriptor(shared + DS_OFFSET + (of_step & 1) * DS_BYTES +
+                                      first_row * ROW_BYTES);
+        wgmma_fence_operand(dq);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < KEYS / 16; k++)
+            WgmmaTransposed<DQ_ROWS>::ss(dq, a + further(k * 16 * ROW_BYTES),
+                                         b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
+        wgmma_commit();
+    }
+
+    // Numbers of this thread's columns of S^T: of rows 8 i + 2 (lane % 4) and the next.
+    DEVICE float2 row_pair(u32 numbers, int i) const {
+        return ld_shared_v2_f32(shared + numbers + 4 * (8 * i + 2 * (lane % 4)));
+    }
+    DEVICE u32 lse_of(int of_step) const {
+        return ROWS_OFFSET + of_step % Q_STAGES * 2 * ROWS_BYTES;
+    }
+
+    // S^T becomes P^T = exp2(S^T * scale - lse).
+    DEVICE void probabilities(float (&s)[BLOCK_M / 2], int step) const {
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 8; i++) {
+            const float2 lse = row_pair(lse_of(step), i);
+            s[4 * i] = exp2_approx(fmaf(s[4 * i], sizes.scale_log2, -lse.x));
+            s[4 * i + 1] = exp2_approx(fmaf(s[4 * i + 1], sizes.scale_log2, -lse.y));
+            s[4 * i + 2] = exp2_approx(fmaf(s[4 * i + 2], sizes.scale_log2, -lse.x));
+            s[4 * i + 3] = exp2_approx(fmaf(s[4 * i + 3], sizes.scale_log2, -lse.y));
+        }
+    }
+
+    // Makes P^T 0 where a row does not see a key.
+    DEVICE void mask(float (&s)[BLOCK_M / 2], int row) const {
+        const int first = tile.key + 64 * warpgroup;
+        const bool crosses = CAUSAL && row + sizes.diagonal() < first + 63;
+        if (!crosses && !(RAGGED && first + 64 > sizes.seqlen_k)) return;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int key = first + 16 * warp + lane / 4 + 8 * half;
+            // Rows from here on see the key, counted from this lane's first one.
+            int seen = CAUSAL ? key - sizes.diagonal() - row - 2 * (lane % 4) : 0;
+            if (key >= sizes.seqlen_k) seen = BLOCK_M;
+#pragma unroll
+            for (int i = 0; i < BLOCK_M / 8; i++) {
+                if (8 * i < seen) s[4 * i + 2 * half] = 0.0f;
+                if (8 * i + 1 < seen) s[4 * i + 2 * half + 1] = 0.0f;
+            }
+        }
+    }
+
+    // Converts P^T and dS^T = P^T * (dP^T - delta) to the dtype.
+    DEVICE void convert(const float (&s)[BLOCK_M / 2], const float (&dp)[BLOCK_M / 2], int step) {
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 8; i++) {
+            const float2 delta = row_pair(lse_of(step) + ROWS_BYTES, i);
+            const float *p = s + 4 * i, *x = dp + 4 * i;
+            ds16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - delta.x), p[1] * (x[1] - delta.y));
+            ds16[2 * i + 1] =
+                cvt_16bit_x2<IS_BF16>(p[2] * (x[2] - delta.x), p[3] * (x[3] - delta.y));
+            p16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0], p[1]);
+            p16[2 * i + 1] = cvt_16bit_x2<IS_BF16>(p[2], p[3]);
+        }
+    }
+
+    // Stores dS, (BLOCK_M, 64 keys), for the dQ of all warpgroups.
+    DEVICE void store_ds(int step) const {
+        const int stage = step % DS_STAGES;
+        mbarrier_wait(barriers().ds_empty(stage), (step / DS_STAGES & 1) ^ 1);
+        const u32 to =
+            swizzled_address(shared + DS_OFFSET + stage * DS_BYTES + warpgroup * Q_CHUNK,
+                             lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 16; i++)
+            stmatrix_x4_trans(to + i * 16 * ROW_BYTES, ds16[4 * i], ds16[4 * i + 1],
+                              ds16[4 * i + 2], ds16[4 * i + 3]);
+        fence_proxy_async();
+        arrive(barriers().ds_full(stage));
+    }
+
+    // Hands dQ^T of a step to the dQ writer.
+    DEVICE void store_dq(const float (&dq)[DQ_ROWS / 2], int of_step) const {
+        mbarrier_wait(barriers().dq_empty(warpgroup), (of_step & 1) ^ 1);
+        const u32 to = shared + DQ_OFFSET + warpgroup * DQ_BYTES + 16 * (32 * warp + lane);
+#pragma unroll
+        for (int i = 0; i < DQ_ROWS / 8; i++) st_shared_v4(to + i * 2048, dq + 4 * i);
+        fence_proxy_async();
+        arrive(barriers().dq_full(warpgroup));
+    }
+
+    // PING_PONG: a warpgroup starts products only in its turn, and passes the turn on when it has
+    // started the scores of the next step. So the other one has the tensor cores to itself while this
+    // one computes probabilities (FlashAttention-3, section 3.1).
+    DEVICE void wait_for_turn() const {
+        if (PING_PONG) named_barrier_sync(FIRST_TURN + warpgroup, 128 * WARPGROUPS);
+    }
+    DEVICE void pass_turn() const {
+        if (PING_PONG)
+            named_barrier_arrive(FIRST_TURN + (warpgroup + 1) % WARPGROUPS, 128 * WARPGROUPS);
+    }
+
+    // P^T and dS^T of a step, whose block begins with a row.
+    DEVICE void scores(int step, int row, bool passes_turn) {
+        const int stage = step % Q_STAGES, parity = step / Q_STAGES & 1;
+        float s[BLOCK_M / 2], dp[BLOCK_M / 2];
+        mbarrier_wait(barriers().q_full(stage), parity);
+        start_transposed(s, K_OFFSET, q_stage(step));
+        mbarrier_wait(barriers().do_full(stage), parity);
+        start_transposed(dp, V_OFFSET, do_stage(step));
+        if (passes_turn) pass_turn();
+        wgmma_wait<1>();
+        wgmma_fence_operand(s);
+        probabilities(s, step);
+        if (CAUSAL || RAGGED) mask(s, row);
+        wgmma_wait<0>();
+        wgmma_fence_operand(dp);
+        convert(s, dp, step);
+        store_ds(step);
+    }
+
+    // What a step adds to dV and dK, and the dQ of the step before. The first step multiplies a dQ,
+    // too, of which nothing is used: the compiler is to see no branch between products (C7512).
+    DEVICE void products(int step, bool is_last) {
+        const int stage = step % Q_STAGES, before = step - 1, ds_stage = before & 1;
+        float dq[DQ_ROWS / 2];
+        wait_for_turn();
+        if (step > 0) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
+        start_sum(dv, p16, do_stage(step));
+        start_dq(dq, before);
+        start_sum(dk, ds16, q_stage(step));
+        if (is_last && warpgroup < WARPGROUPS - 1) pass_turn();
+        wgmma_wait<1>();
+        wgmma_fence_operand(p16);
+        wgmma_fence_operand(dq);
+        arrive(barriers().do_empty(stage));
+        if (step > 0) {
+            arrive(barriers().ds_empty(ds_stage));
+            store_dq(dq, before);
+        }
+        wgmma_wait<0>();
+        wgmma_fence_operand(ds16);
+        arrive(barriers().q_empty(stage));
+    }
+
+    // dQ of the last step.
+    DEVICE void finish_dq(int steps) const {
+        float dq[DQ_ROWS / 2];
+        const int last = steps - 1;
+        mbarrier_wait(barriers().ds_full(last % DS_STAGES), last / DS_STAGES & 1);
+        start_dq(dq, last);
+        wgmma_wait<0>();
+        wgmma_fence_operand(dq);
+        store_dq(dq, last);
+    }
+
+    // Writes a gradient of the keys, times `factor`, to a buffer, and starts its copy to memory.
+    template <int CHUNK_BYTES>
+    DEVICE void write_out(const float (&x)[COLUMNS / 2], float factor, u32 to,
+                          const TensorMap* map) const {
+        const int row = 16 * warp + lane % 16;
+#pragma unroll
+        for (int column = 0; column < COLUMNS; column += 16) {
+            const float* y = x + column / 2;
+            stmatrix_x4(swizzled_address(to + column / 64 * CHUNK_BYTES, row,
+                                         column % 64 / 8 + lane / 16),
+                        cvt_16bit_x2<IS_BF16>(y[0] * factor, y[1] * factor),
+                        cvt_16bit_x2<IS_BF16>(y[2] * factor, y[3] * factor),
+                        cvt_16bit_x2<IS_BF16>(y[4] * factor, y[5] * factor),
+                        cvt_16bit_x2<IS_BF16>(y[6] * factor, y[7] * factor));
+        }
+        fence_proxy_async();
+        named_barrier_sync(1 + warpgroup, 128);
+        if (warp + lane == 0) {
+            for (int i = 0; i < CHUNKS; i++)
+                tma_store(map, to + i * CHUNK_BYTES, 64 * i, tile.key + 64 * warpgroup,
+                          tile.head_kv, tile.batch);
+            tma_store_commit();
+        }
+    }
+
+    DEVICE void run(const TensorMap* dk_map, const TensorMap* dv_map) {
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 2; i++) dk[i] = dv[i] = 0.0f;
+        const int steps = (sizes.blocks - tile.first_block) * sizes.group();
+        int block = tile.begin;
+        if (warpgroup == WARPGROUPS - 1) pass_turn();
+        mbarrier_wait(barriers().k(), 0);
+        mbarrier_wait(barriers().v(), 0);
+        scores(0, block * BLOCK_M, false);
+        for (int step = 0; step < steps - 1; step++) {
+            products(step, false);
+            block = tile.next(sizes, block);
+            scores(step + 1, block * BLOCK_M, true);
+        }
+        products(steps - 1, true);
+        wgmma_fence_operand(dk);
+        wgmma_fence_operand(dv);
+        // This warpgroup's V is not read any more. Its dK goes where its last dQ was.
+        write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
+        finish_dq(steps);
+        mbarrier_wait(barriers().dq_empty(warpgroup), (steps & 1) ^ 1);
+        write_out<64 * ROW_BYTES>(dk, sizes.scale, shared + DQ_OFFSET + warpgroup * DQ_BYTES,
+                                  dk_map);
+        if (warp + lane == 0) tma_store_wait();
+    }
+};

@@ -1,0 +1,68 @@
+// The producer thread of the attention backward, which copies K, V, Q and dO to shared memory, and
+// the threads that add dQ to its accumulator: one for each consumer warpgroup.
+//
+// Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
+#pragma once
+
+struct InputMaps {
+    const TensorMap *q, *k, *v, *dout;
+};
+
+// Copies rows of a head, chunk by chunk.
+template <int CHUNK_BYTES>
+DEVICE void load_rows(u32 to, const TensorMap* map, u32 barrier, int row, int head, int batch) {
+#pragma unroll
+    for (int i = 0; i < CHUNKS; i++)
+        tma_load(to + i * CHUNK_BYTES, map, barrier, 64 * i, row, head, batch);
+}
+
+// Copies K, Q of the first step, V, and then all else in the order of its use.
+DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta, const Sizes& sizes,
+                    const Tile& tile, u32 shared) {
+    const Barriers barriers{shared + BARRIERS_OFFSET};
+    mbarrier_arrive_expect_tx(barriers.k(), K_BYTES);
+    load_rows<KEYS_CHUNK>(shared + K_OFFSET, maps.k, barriers.k(), tile.key, tile.head_kv,
+                          tile.batch);
+    int step = 0;
+    for_steps(sizes, tile, [&](int head, int block) {
+        const int stage = step % Q_STAGES;
+        const u32 parity = (step / Q_STAGES & 1) ^ 1;
+        const u32 rows = shared + ROWS_OFFSET + stage * 2 * ROWS_BYTES;
+        const long long first = block_number(sizes, tile, head, block) * BLOCK_M;
+        if (step == 0) wait_for_kernel_before();  // it writes lse and delta
+        mbarrier_wait(barriers.q_empty(stage), parity);
+        mbarrier_arrive_expect_tx(barriers.q_full(stage), Q_BYTES + 4 * BLOCK_M);
+        load_rows<Q_CHUNK>(shared + Q_OFFSET + stage * Q_BYTES, maps.q, barriers.q_full(stage),
+                           block * BLOCK_M, head, tile.batch);
+        bulk_load(rows, lse + first, 4 * BLOCK_M, barriers.q_full(stage));
+        if (step == 0) {
+            mbarrier_arrive_expect_tx(barriers.v(), V_BYTES);
+            load_rows<KEYS_CHUNK>(shared + V_OFFSET, maps.v, barriers.v(), tile.key, tile.head_kv,
+                                  tile.batch);
+        }
+        mbarrier_wait(barriers.do_empty(stage), parity);
+        mbarrier_arrive_expect_tx(barriers.do_full(stage), DO_BYTES + 4 * BLOCK_M);
+        load_rows<Q_CHUNK>(shared + DO_OFFSET + stage * DO_BYTES, maps.dout,
+                           barriers.do_full(stage), block * BLOCK_M, head, tile.batch);
+        bulk_load(rows + ROWS_BYTES, delta + first, 4 * BLOCK_M, barriers.do_full(stage));
+        step++;
+    });
+}
+
+// Adds the dQ of a warpgroup to the accumulator, step by step.
+DEVICE void add_dq_blocks(float* dq_sum, const Sizes& sizes, const Tile& tile, u32 shared,
+                          int warpgroup) {
+    const Barriers barriers{shared + BARRIERS_OFFSET};
+    const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
+    u32 parity = 0;
+    wait_for_kernel_before();  // it writes zeros
+    for_steps(sizes, tile, [&](int head, int block) {
+        const long long number = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
+        mbarrier_wait(barriers.dq_full(warpgroup), parity);
+        bulk_add(dq_sum + number * DQ_FLOATS, from, 4 * DQ_FLOATS);
+        tma_store_commit();
+        tma_store_wait();
+        mbarrier_arrive(barriers.dq_empty(warpgroup));
+        parity ^= 1;
+    });
+}

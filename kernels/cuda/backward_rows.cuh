@@ -1,0 +1,115 @@
+// The kernels before and after the attention backward: row sums, and dQ's dtype. A CTA works on one
+// block of BLOCK_M query rows of one head. The last blocks come first: the L2 cache still has what the
+// kernel before wrote last, and the kernel after begins with what this one wrote last.
+//
+// Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
+#pragma once
+
+constexpr int ROW_THREADS = 256;
+constexpr int UNITS = HEAD_DIM / 8;       // of 16 bytes in a row
+constexpr int LANES = CHUNKS == 1 ? 8 : 16;  // that share a row
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// In elements; the elements of a row are contiguous.
+struct Strides {
+    long long batch, head, row;
+};
+
+template <class T>
+DEVICE T* at(T* tensor, const Strides& strides, int batch, int head, int row) {
+    return tensor + batch * strides.batch + head * strides.head + row * strides.row;
+}
+
+// The numbers of a word of two 16-bit elements.
+DEVICE float2 widened(u32 word) {
+    if (IS_BF16) return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
+    float2 x;
+    asm("{ .reg .b16 low, high;\n"
+        "mov.b32 {low, high}, %2;\n"
+        "cvt.f32.f16 %0, low;\n"
+        "cvt.f32.f16 %1, high; }"
+        : "=f"(x.x), "=f"(x.y)
+        : "r"(word));
+    return x;
+}
+
+DEVICE float dot(uint4 a, uint4 b) {
+    const u32 x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 u = widened(x[i]), v = widened(y[i]);
+        sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+    }
+    return sum;
+}
+
+#if PREPARE_ROWS
+// Writes lse in powers of two and delta = rowsum(dout * out) - dlse, and zeros to dQ's accumulator.
+// Rows that see no key, and rows beyond seqlen_q, get lse = inf, so that their probabilities are 0.
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    prepare_rows(const unsigned short* out, const unsigned short* dout, const float* lse,
+                 const float* dlse, float* lse_log2, float* delta, float* dq_sum, int heads, int seqlen_q, int blocks,
+                 Strides out_strides, Strides do_strides, Strides dlse_strides) {
+    const int number = gridDim.x - 1 - blockIdx.x;
+    const int head_number = number / blocks, first = number % blocks * BLOCK_M;
+    const int batch = head_number / heads, head = head_number % heads;
+    const int lane = threadIdx.x % LANES;
+    launch_dependents();
+    float4* zeros = (float4*)(dq_sum + (long long)number * BLOCK_M * COLUMNS);
+    for (int i = threadIdx.x; i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
+        zeros[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int i = threadIdx.x / LANES; i < BLOCK_M; i += ROW_THREADS / LANES) {
+        const int row = first + i;
+        float sum = 0.0f;
+        if (row < seqlen_q && lane < UNITS) {
+            const unsigned short* a = at(out, out_strides, batch, head, row) + 8 * lane;
+            const unsigned short* b = at(dout, do_strides, batch, head, row) + 8 * lane;
+            sum = dot(*(const uint4*)a, *(const uint4*)b);
+        }
+#pragma unroll
+        for (int other = 1; other < LANES; other *= 2) sum += __shfl_xor_sync(~0u, sum, other);
+        if (lane != 0) continue;
+        const float of_row =
+            row < seqlen_q ? lse[(long long)head_number * seqlen_q + row] : MINUS_INFINITY;
+        const bool sees = of_row != MINUS_INFINITY;  // NaN stays NaN
+        const long long to = (long long)number * BLOCK_M + i;
+        lse_log2[to] = sees ? of_row * LOG2_E : -MINUS_INFINITY;
+        delta[to] = sees ? sum - *at(dlse, dlse_strides, batch, head, row) : 0.0f;
+    }
+}
+#endif
+
+#if WRITE_DQ
+// Writes dQ = scale * its accumulator.
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    write_dq(const float* dq_sum, unsigned short* dq, float scale, int heads, int seqlen_q,
+             int blocks, Strides dq_strides) {
+    constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
+    __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
+    const int number = gridDim.x - 1 - blockIdx.x;
+    const int head_number = number / blocks, first = number % blocks * BLOCK_M;
+    const int batch = head_number / heads, head = head_number % heads;
+    const int warpgroup = threadIdx.x / 128, thread = threadIdx.x % 128;
+    const int column = (CHUNKS == 1 ? 0 : 64 * warpgroup) + thread / 32 * 16 + thread % 32 / 4;
+    const int row = (CHUNKS == 1 ? DQ_ROWS * warpgroup : 0) + 2 * (thread % 4);
+    const float4* from =
+        (const float4*)(dq_sum + ((long long)number * WARPGROUPS + warpgroup) * DQ_FLOATS);
+    wait_for_kernel_before();
+#pragma unroll
+    for (int i = 0; i < DQ_ROWS / 8; i++) {
+        const float4 x = from[i * 128 + thread];
+        const u32 a = cvt_16bit_x2<IS_BF16>(x.x * scale, x.y * scale);
+        const u32 b = cvt_16bit_x2<IS_BF16>(x.z * scale, x.w * scale);
+        unsigned short* to = rows + (row + 8 * i) * PITCH + column;
+        to[0] = a, to[PITCH] = a >> 16, to[8] = b, to[PITCH + 8] = b >> 16;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < BLOCK_M * LANES; i += ROW_THREADS) {
+        const int own = i / LANES, unit = i % LANES;
+        if (first + own < seqlen_q && unit < UNITS)
+            *(uint4*)(at(dq, dq_strides, batch, head, first + own) + 8 * unit) =
+                *(const uint4*)(rows + own * PITCH + 8 * unit);
+    }
+}
+#endif

@@ -1,0 +1,116 @@
+// The tile of a CTA of the attention backward, and what its warps share.
+//
+// Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
+#pragma once
+
+// Shared memory begins at a multiple of 1,024. The search space lays it out; offset, bytes of a slot
+// and number of slots of each region are macros. Rows of 64 columns lie in chunks of 128 bytes a
+// row, one chunk behind the other, swizzled as WGMMA and TMA have it.
+constexpr int ROW_BYTES = 128;
+constexpr int KEYS_CHUNK = KEYS * ROW_BYTES, Q_CHUNK = BLOCK_M * ROW_BYTES;
+constexpr int DS_STAGES = 2;
+static_assert(DS_STAGES == 2, "a step and the one before");
+static_assert(K_BYTES == CHUNKS * KEYS_CHUNK && V_BYTES == K_BYTES, "K and V have all keys");
+static_assert(Q_BYTES == CHUNKS * Q_CHUNK && DO_BYTES == Q_BYTES, "Q and dO have a block of rows");
+static_assert(ROWS_BYTES >= 4 * BLOCK_M && ROWS_BYTES % 16 == 0, "a slot has a number a row");
+static_assert(DS_BYTES == WARPGROUPS * Q_CHUNK, "dS has a chunk of 64 keys of each warpgroup");
+static_assert(DQ_BYTES >= 4 * DQ_FLOATS && DQ_BYTES >= CHUNKS * 64 * ROW_BYTES,
+              "a slot has the dQ of a warpgroup, and in the end its dK");
+static_assert(Q_SLOTS >= Q_STAGES && DO_SLOTS >= Q_STAGES && ROWS_SLOTS >= 2 * Q_STAGES &&
+                  DS_SLOTS >= DS_STAGES && DQ_SLOTS >= WARPGROUPS,
+              "each stage has a slot");
+static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO_OFFSET | DO_BYTES |
+               DS_OFFSET | DS_BYTES | DQ_OFFSET | DQ_BYTES) %
+                      1024 ==
+                  0,
+              "a swizzle begins anew with every 8 rows");
+
+// The mbarriers. Use i of a buffer with n stages is of stage i % n, in phase i / n.
+//
+//     barrier     arrivals of a phase                                       who waits
+//     K, V        the producer, and the bytes                               consumers
+//     Q full      the producer, and the bytes of a block with its lse       consumers
+//     dO full     the producer, and the bytes of a block with its delta     consumers
+//     Q, dO empty 4 warps of each warpgroup, after dK or dV                 the producer
+//     dS full     4 warps of each warpgroup that have stored their part     consumers, before dQ
+//     dS empty    4 warps of each warpgroup, after dQ                       consumers
+//     dQ full     4 warps of the warpgroup that have stored their part      its dQ writer
+//     dQ empty    the dQ writer, when TMA has read it                       the warpgroup
+struct Barriers {
+    u32 base;
+    static constexpr int COUNT = 2 + 4 * Q_STAGES + 2 * DS_STAGES + 2 * WARPGROUPS;
+
+    DEVICE u32 k() const { return base; }
+    DEVICE u32 v() const { return base + 8; }
+    DEVICE u32 q_full(int stage) const { return base + 8 * (2 + stage); }
+    DEVICE u32 q_empty(int stage) const { return q_full(Q_STAGES + stage); }
+    DEVICE u32 do_full(int stage) const { return q_full(2 * Q_STAGES + stage); }
+    DEVICE u32 do_empty(int stage) const { return q_full(3 * Q_STAGES + stage); }
+    DEVICE u32 ds_full(int stage) const { return q_full(4 * Q_STAGES + stage); }
+    DEVICE u32 ds_empty(int stage) const { return ds_full(DS_STAGES + stage); }
+    DEVICE u32 dq_full(int warpgroup) const { return ds_full(2 * DS_STAGES + warpgroup); }
+    DEVICE u32 dq_empty(int warpgroup) const { return dq_full(WARPGROUPS + warpgroup); }
+
+    DEVICE void init() const {
+        mbarrier_init(k(), 1);
+        mbarrier_init(v(), 1);
+        for (int stage = 0; stage < Q_STAGES; stage++) {
+            mbarrier_init(q_full(stage), 1);
+            mbarrier_init(do_full(stage), 1);
+            mbarrier_init(q_empty(stage), 4 * WARPGROUPS);
+            mbarrier_init(do_empty(stage), 4 * WARPGROUPS);
+        }
+        for (int stage = 0; stage < DS_STAGES; stage++) {
+            mbarrier_init(ds_full(stage), 4 * WARPGROUPS);
+            mbarrier_init(ds_empty(stage), 4 * WARPGROUPS);
+        }
+        for (int warpgroup = 0; warpgroup < WARPGROUPS; warpgroup++) {
+            mbarrier_init(dq_full(warpgroup), 4);
+            mbarrier_init(dq_empty(warpgroup), 1);
+        }
+    }
+};
+static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= Barriers::COUNT, "each barrier has a slot");
+
+// 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
+// from `first_block` on, of each query head of the group, beginning with `begin`.
+struct Tile {
+    int batch, head_kv, key, first_block, begin;
+
+    DEVICE int next(const Sizes& sizes, int block) const {
+        return block + 1 == sizes.blocks ? first_block : block + 1;
+    }
+};
+
+// CTAs start in the order of their numbers. Sections of heads come one after the other, so that the
+// L2 cache holds what they share. Under a causal mask a section begins with the first keys of all its
+// heads, which most rows see: the shortest tiles come last. With STAGGER (of full masks) each CTA of
+// a head begins so many blocks later than the one before, so that they do not add to the same rows
+// of dQ at the same time.
+DEVICE Tile tile_of_cta(const Sizes& sizes) {
+    const int tiles = (sizes.seqlen_k + KEYS - 1) / KEYS, all_heads = gridDim.x / tiles;
+    const int section = blockIdx.x / (tiles * sizes.section_heads);
+    const int within = blockIdx.x - section * tiles * sizes.section_heads;
+    const int first = section * sizes.section_heads;
+    const int heads = min(all_heads - first, sizes.section_heads);
+    const int head = first + (CAUSAL ? within % heads : within / tiles);
+    const int key = (CAUSAL ? within / heads : within % tiles) * KEYS;
+    const int seen = CAUSAL ? max(key - sizes.diagonal(), 0) / BLOCK_M : 0;
+    const int begin = STAGGER ? key / KEYS * STAGGER % sizes.blocks : seen;
+    return {head / sizes.heads_kv, head % sizes.heads_kv, key, seen, begin};
+}
+
+// Calls work(query head, block) for each step of a tile.
+template <class WORK>
+DEVICE void for_steps(const Sizes& sizes, const Tile& tile, WORK work) {
+    const int first_head = tile.head_kv * sizes.group();
+    const int blocks = sizes.blocks - tile.first_block;
+    for (int head = first_head; head < first_head + sizes.group(); head++)
+        for (int i = 0, block = tile.begin; i < blocks; i++, block = tile.next(sizes, block))
+            work(head, block);
+}
+
+// The number of a block of query rows among those of all heads.
+DEVICE long long block_number(const Sizes& sizes, const Tile& tile, int head, int block) {
+    return (long long)(tile.batch * sizes.heads + head) * sizes.blocks + block;
+}

@@ -1,0 +1,27 @@
+// d += a^T b, where both lie in shared memory: A by columns, so that a^T has its rows together, and
+// B by columns (as B^T). See wgmma.cuh, whose macros it uses.
+#pragma once
+
+#include "cuda/wgmma.cuh"
+
+template <int N>
+struct WgmmaTransposed;
+
+// a, b and c are the numbers of the operands behind the accumulator, from 8 k on.
+#define WGMMA_TRANSPOSED(N, k, a, b, c)                                                           \
+    template <>                                                                                   \
+    struct WgmmaTransposed<N> {                                                                   \
+        static DEVICE void ss(float (&d)[N / 2], u64 a_, u64 b_, int add) {                       \
+            asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #c ", 0;\n"                       \
+                         "wgmma.mma_async.sync.aligned.m64n" #N KIND "{" R##k "}, %" #a ", %" #b  \
+                         ", add, 1, 1, 1, 0; }"                                                   \
+                         : D##k                                                                   \
+                         : "l"(a_), "l"(b_), "r"(add));                                           \
+        }                                                                                         \
+    };
+WGMMA_TRANSPOSED(32, 2, 16, 17, 18)
+WGMMA_TRANSPOSED(48, 3, 24, 25, 26)
+WGMMA_TRANSPOSED(64, 4, 32, 33, 34)
+WGMMA_TRANSPOSED(80, 5, 40, 41, 42)
+WGMMA_TRANSPOSED(96, 6, 48, 49, 50)
+WGMMA_TRANSPOSED(128, 8, 64, 65, 66)

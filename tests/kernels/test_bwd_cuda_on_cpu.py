@@ -1,0 +1,139 @@
+"""kernels/attention_bwd_cuda_sm90.cu on the CPU, with the kernels that run before and after it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support import cuda_on_cpu
+from tests.support.cuda_on_cpu import Mode, OnCpu
+from tunefa.compile.launch.driver import DriverError
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
+
+KERNEL = kernels.load("attention_bwd_cuda_sm90")
+SM90 = archs.load("sm90")
+pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
+
+SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "PING_PONG": 0, "STAGGER": 0, "L2_SECTION_HEADS": 1}
+CASES: list[tuple[str, dict[str, int]]] = [
+    ("h2_q200_k200_d128_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
+    ("h1_q330_k140_d128_fp16_full", {"BLOCK_M": 80, "STAGGER": 2, "PING_PONG": 1}),
+    ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3}),
+    ("h4_kv1_q300_k100_d40_bf16_causal", {"BLOCK_M": 128, "PING_PONG": 1}),
+    ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "PING_PONG": 1}),
+    ("h2_kv1_q90_k17_d104_bf16_causal", {"BLOCK_M": 80}),
+]
+MODES = (
+    Mode.LAST_WARP_FIRST | Mode.LATE_READS,
+    Mode.LATE_LOADS,
+    Mode.LATE_LOADS | Mode.LAST_LOAD_FIRST | Mode.LAST_WARP_FIRST | Mode.LATE_READS,
+)
+
+
+def inputs(workload: Workload) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+    """A call's tensors, whose outputs are NaN, and the right dq, dk and dv."""
+    w = workload
+    generator = torch.Generator().manual_seed(0)
+
+    def made(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    dtype = torch.float16 if w.dtype == "fp16" else torch.bfloat16
+    of_q, of_k = (w.batch, w.heads, w.seqlen_q), (w.batch, w.heads_kv, w.seqlen_k)
+    q, k, v = (made(*shape, w.head_dim).to(dtype) for shape in (of_q, of_k, of_k))
+    dout, dlse = made(*of_q, w.head_dim).to(dtype), made(*of_q)
+    leaves = [x.double().requires_grad_() for x in (q, k, v)]
+    keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
+    scores = w.head_dim**-0.5 * leaves[0] @ keys.transpose(-1, -2)
+    if w.causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(w.seqlen_k - w.seqlen_q)
+        scores = scores.masked_fill(~seen, -torch.inf)
+    lse = torch.logsumexp(scores, -1)
+    sees = lse.detach() != -torch.inf
+    p = torch.exp(scores - lse.masked_fill(~sees, 0.0)[..., None])
+    out = p @ values
+    loss = (out * dout.double()).sum() + (lse * dlse)[sees].sum()
+    right = torch.autograd.grad(loss, leaves)
+    empty = [torch.full_like(x, torch.nan) for x in (q, k, v)]
+    return (q, k, v, out.detach().to(dtype), lse.detach().float(), dout, dlse, *empty), right
+
+
+def ran(run: OnCpu, workload: Workload, tensors: tuple[Any, ...], mode: Mode) -> list[Tensor]:
+    for each in tensors[7:10]:
+        each.fill_(float("nan"))
+    run(tensors, workload, mode)
+    return [each.clone() for each in tensors[7:10]]
+
+
+@pytest.mark.parametrize(("text", "changes"), CASES, ids=[text for text, _ in CASES])
+def test_gradients_are_right(text: str, changes: dict[str, int], tmp_path: Path) -> None:
+    """They are right in each mode, and dk and dv to the same bits."""
+    workload, config = Workload.parse(f"bwd_{text}"), {**SMALL, **changes}
+    assert KERNEL.why_not(workload, SM90) is None
+    assert KERNEL.refusal(config, workload, SM90) is None
+    run = cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path)
+    tensors, right = inputs(workload)
+    first, *others = [ran(run, workload, tensors, mode) for mode in MODES]
+    limit = 1.5e-3 if workload.dtype == "fp16" else 1e-2
+    for found, wanted in zip(first, right, strict=True):
+        assert (found.double() - wanted).norm() <= limit * wanted.norm()
+    for other in others:
+        assert all(map(torch.equal, first[1:], other[1:]))
+        assert (other[0].double() - right[0]).norm() <= limit * right[0].norm()
+
+
+def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low(tmp_path: Path) -> None:
+    """Zeros stand for them, and exp(0 - lse) is infinite if all other scores are below -1,000."""
+    workload = Workload.parse("bwd_h1_q70_k140_d64_bf16_full")
+    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path)
+    tensors, _ = inputs(workload)
+    tensors[0].fill_(32.0), tensors[1].fill_(-32.0)
+    tensors[4].copy_(torch.logsumexp(torch.full((70, 140), -32.0 * 32 * 8), -1))
+    assert all(each.isfinite().all() for each in ran(run, workload, tensors, MODES[1]))
+
+
+MISTAKES = [
+    ("a buffer of dS is overwritten too early", r"mbarrier_wait\(barriers\(\)\.ds_empty.*?\);"),
+    (
+        "dQ reads dS that is not there",
+        r"if \(step > 0\) mbarrier_wait\(barriers\(\)\.ds_full.*?\);",
+    ),
+    ("dQ's buffer is overwritten too early", r"mbarrier_wait\(barriers\(\)\.dq_empty\(war.*?\);"),
+    ("Q's stage is released too early", r"wgmma_wait<0>\(\);\s*wgmma_fence_operand\(ds16\);"),
+    ("TMA does not see dQ", r"fence_proxy_async\(\);\s*arrive\(barriers\(\)\.dq_full"),
+]
+
+
+@pytest.mark.parametrize(("what", "pattern"), MISTAKES, ids=[what for what, _ in MISTAKES])
+def test_the_cpu_finds_mistakes(what: str, pattern: str, tmp_path: Path) -> None:
+    workload = Workload.parse("bwd_h1_q400_k128_d64_bf16_full")
+
+    def change(source: str) -> str:
+        changed, count = re.subn(
+            pattern, lambda found: "arrive(barriers().dq_full" if "dq_full" in found[0] else ";",
+            source, flags=re.DOTALL,
+        )  # fmt: skip
+        assert count, "the source has no such place"
+        return changed
+
+    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path, change)
+    tensors, right = inputs(workload)
+    wrong = 0
+    for mode in range(32):
+        try:
+            made = ran(run, workload, tensors, Mode(mode))
+        except DriverError:
+            wrong += 1
+            break
+        wrong += any(
+            not (each.double() - wanted).norm() <= 1e-2 * wanted.norm()
+            for each, wanted in zip(made, right, strict=True)
+        )
+    assert wrong, what
