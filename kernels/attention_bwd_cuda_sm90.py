@@ -118,7 +118,7 @@ def _row_grid(spec):
 
 
 class _Strides(ctypes.Structure):
-    """Of batches, heads and rows, in elements."""
+    """The strides of batches, heads and rows, in elements."""
 
     _fields_ = tuple((name, ctypes.c_longlong) for name in ("batch", "head", "row"))
 

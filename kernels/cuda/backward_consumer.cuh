@@ -14,7 +14,9 @@ DEVICE u64 rows_descriptor(u32 address, u32 leading_bytes = 0) {
     return matrix_descriptor<ROW_BYTES>(opaque(address), leading_bytes, 8 * ROW_BYTES);
 }
 // What a descriptor's address is increased by.
-DEVICE constexpr u64 further(u32 bytes) { return bytes >> 4; }
+DEVICE constexpr u64 further(u32 bytes) {
+    return bytes >> 4;
+}
 
 // One thread's part of a consumer warpgroup. Accumulators lie in registers as WGMMA leaves them (see
 // wgmma.cuh): S^T, dP^T, dK and dV have keys as rows, dQ^T has columns of dQ.

@@ -9,7 +9,6 @@
 constexpr int ROW_BYTES = 128;
 constexpr int KEYS_CHUNK = KEYS * ROW_BYTES, Q_CHUNK = BLOCK_M * ROW_BYTES;
 constexpr int DS_STAGES = 2;
-static_assert(DS_STAGES == 2, "a step and the one before");
 static_assert(K_BYTES == CHUNKS * KEYS_CHUNK && V_BYTES == K_BYTES, "K and V have all keys");
 static_assert(Q_BYTES == CHUNKS * Q_CHUNK && DO_BYTES == Q_BYTES, "Q and dO have a block of rows");
 static_assert(ROWS_BYTES >= 4 * BLOCK_M && ROWS_BYTES % 16 == 0, "a slot has a number a row");
@@ -24,6 +23,7 @@ static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO
                       1024 ==
                   0,
               "a swizzle begins anew with every 8 rows");
+static_assert(DS_STAGES == 2, "a step and the one before");
 
 // The mbarriers. Use i of a buffer with n stages is of stage i % n, in phase i / n.
 //

@@ -60,9 +60,9 @@ def _load_rows(b, shared, tile, descs, done):
 
 
 @gluon.jit
-def _load_block(desc, place, buffer, full, empty, number, STAGES: gl.constexpr):
+def _load_block(desc, place, buffer, full, empty, number, num_stages: gl.constexpr):
     """Waits until a stage is empty, then starts the copy of a block of K or of V into it."""
-    stage = number % STAGES
-    mbarrier.wait(empty.index(stage), ((number // STAGES) & 1) ^ 1)
+    stage = number % num_stages
+    mbarrier.wait(empty.index(stage), ((number // num_stages) & 1) ^ 1)
     mbarrier.expect(full.index(stage), desc.block_type.nbytes)
     copy_in(desc, place, full.index(stage), buffer.index(stage))

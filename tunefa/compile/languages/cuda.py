@@ -8,10 +8,11 @@ kernels are `extern "C"`. It may include files of tunefa by their path from `ker
 The `.py` defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, its name in the .cu; `defines`, a value
-  for each macro; `threads` of one block; `overlaps_kernel_before`, True if it starts before the
-  kernel of the call before it has ended (programmatic dependent launch), and so waits for it itself; `smem_bytes` of dynamic shared memory, unless the search
+  for each macro; `threads` of one block; `smem_bytes` of dynamic shared memory, unless the search
   space lays it out (`shared_memory`). In that case this module adds the size, and three macros for
-  each region (`Q_OFFSET`, `Q_BYTES` of a slot, `Q_SLOTS`), for which the .cu has no defaults;
+  each region (`Q_OFFSET`, `Q_BYTES` of a slot, `Q_SLOTS`), for which the .cu has no defaults. With
+  `overlaps_kernel_before` it starts before the kernel of the call before it has ended (programmatic
+  dependent launch), and waits for that itself;
 * `arguments(tensors, spec) -> (grid, arguments)`, with the arguments in the order of the kernel's
   parameters; `spec` is a `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap,
   sms). An argument is
