@@ -6,7 +6,7 @@ queries. It has no groups of query heads: K and V would have to be copied for ea
 
 from __future__ import annotations
 
-from tunefa.kernels.library.tensors import readable
+from tunefa.kernels.library.tensors import readable, sequences_first
 
 LIBRARY = "the memory-efficient attention inside PyTorch"
 _LSE_ROWS = 32
@@ -42,11 +42,16 @@ def forward(tensors, spec):
 
 
 def backward(tensors, spec):
-    """Returns (dq, dk, dv) of the tensors of a backward launch."""
+    """Returns (dq, dk, dv) of the tensors of a backward launch.
+
+    The operator reads the output as if it lay in memory as its forward pass leaves it: heads behind
+    rows, whatever its strides say (PyTorch 2.11).
+    """
     import torch
     from torch.nn.functional import pad
 
     q, k, v, out, lse, dout = (*map(readable, tensors[:4]), tensors[4], readable(tensors[5]))
+    out = sequences_first(sequences_first(out).contiguous())
     lse = pad(lse, (0, -q.shape[2] % _LSE_ROWS), value=float("inf")).contiguous()
     no_dropout = torch.empty((), dtype=torch.int64, device=q.device)
     of_bias = False
