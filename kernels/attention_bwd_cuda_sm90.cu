@@ -30,6 +30,9 @@
 //     warpgroup 0   | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP |  exp2, dS
 //     warpgroup 1   |  exp2, dS      | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP
 //
+// A window on the right is a causal mask whose diagonal lies further to the right; one on the left
+// ends the blocks of rows of a CTA early. A CTA whose keys no row sees writes zeros.
+//
 // dQ lags by one step: the other warpgroup has long stored its part of dS by then. Its accumulator
 // is in fp32 in global memory and shared by all CTAs of a head, and has the order of the registers:
 // of each block and each warpgroup, four numbers of a thread, then the threads, then groups of eight
@@ -55,6 +58,9 @@
 #endif
 #ifndef CAUSAL
 #define CAUSAL 0
+#endif
+#ifndef WINDOWED
+#define WINDOWED 0
 #endif
 #ifndef RAGGED
 #define RAGGED 1
@@ -88,14 +94,14 @@ static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
 
 struct Sizes {
-    int heads, heads_kv, seqlen_q, seqlen_k;
+    int heads, heads_kv, seqlen_k;
+    // CAUSAL: row i sees keys up to i + diagonal; WINDOWED: only the last window_keys of them.
+    int diagonal, window_keys;
     int blocks;         // of query rows of a head
     int section_heads;  // KV heads of an L2 section
     float scale_log2, scale;
 
     DEVICE int group() const { return heads / heads_kv; }
-    // Row i sees keys up to i + diagonal.
-    DEVICE int diagonal() const { return seqlen_k - seqlen_q; }
 };
 
 #if PREPARE_ROWS || WRITE_DQ
@@ -113,12 +119,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map,
                   const __grid_constant__ TensorMap dk_map,
                   const __grid_constant__ TensorMap dv_map, const float* lse, const float* delta,
-                  float* dq_sum, int heads, int heads_kv, int seqlen_q, int seqlen_k, int blocks,
-                  int section_heads, float scale_log2, float scale) {
+                  float* dq_sum, int heads, int heads_kv, int seqlen_k, int diagonal,
+                  int window_keys, int blocks, int section_heads, float scale_log2, float scale) {
     // The kernel has no static shared memory, so the alignment holds.
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
-    const Sizes sizes{heads,  heads_kv,      seqlen_q,   seqlen_k,
+    const Sizes sizes{heads,  heads_kv,      seqlen_k,   diagonal, window_keys,
                       blocks, section_heads, scale_log2, scale};
     // The shuffle tells the compiler that it is the same in all lanes.
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);

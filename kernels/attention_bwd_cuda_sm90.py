@@ -5,11 +5,11 @@ The .cu describes the algorithm. What each parameter trades:
                           16, of 32 with head dimensions up to 64
     Q_STAGES              blocks of Q and of dO in flight against shared memory
     PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
-    STAGGER               full masks: each CTA of a head begins this many blocks of rows later than
-                          the one before, so that they do not add to the same rows of dQ at the same
-                          time; 0: all begin with the first
-    L2_SECTION_HEADS      causal: KV heads whose CTAs run together, so that what they share stays in
-                          the L2 cache
+    STAGGER               full masks without windows: each CTA of a head begins this many blocks of
+                          rows later than the one before, so that they do not add to the same rows
+                          of dQ at the same time; 0: all begin with the first
+    L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
+                          that what they share stays in the L2 cache
 """
 
 import ctypes
@@ -57,14 +57,16 @@ def _defines(workload, config):
 def variant(workload, config, aligned=True):
     """What the compiler needs for one config, with no device present: a plain dict.
 
-    The compiled kernel depends on no batch or head count, and on no length but for whether a CTA's
-    keys divide it. TMA reads `aligned` tensors only.
+    The compiled kernel depends on no batch or head count, on no window size, and on no length but
+    for whether a CTA's keys divide it. TMA reads `aligned` tensors only.
     """
+    left, right = workload.band
     defines = _defines(workload, config) | {
         "Q_STAGES": config["Q_STAGES"],
         "PING_PONG": config["PING_PONG"],
         "STAGGER": config["STAGGER"],
-        "CAUSAL": int(workload.causal),
+        "CAUSAL": int(right is not None),
+        "WINDOWED": int(left is not None),
         "RAGGED": int(workload.seqlen_k % _KEYS != 0),
     }
     return {
@@ -156,11 +158,20 @@ def arguments(tensors, spec):
     w, config, scale = spec.workload, spec.config, spec.scale
     rows = config["BLOCK_M"]
     maps = [_map(q, rows), _map(k, _KEYS), _map(v, _KEYS), _map(dout, rows), _map(dk), _map(dv)]
-    sizes = (w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, _blocks(w, config))
+    sizes = (w.heads, w.heads_kv, w.seqlen_k, *_edges(w), _blocks(w, config))
     numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"]))]
     numbers += map(ctypes.c_float, (scale * LOG2_E, scale))
     ctas = w.batch * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
     return (ctas, 1, 1), [*maps, *made, *numbers]
+
+
+def _edges(workload):
+    """Returns (diagonal, window_keys): row i sees the last window_keys keys up to key i + diagonal.
+    An edge that there is not is one that hides no key."""
+    left, right = workload.band
+    right = workload.seqlen_q - 1 if right is None else right
+    left = workload.seqlen_k - 1 if left is None else left
+    return workload.seqlen_k - workload.seqlen_q + right, left + 1 + right
 
 
 def _map(tensor, rows=64):

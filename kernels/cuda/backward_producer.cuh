@@ -20,6 +20,7 @@ DEVICE void load_rows(u32 to, const TensorMap* map, u32 barrier, int row, int he
 DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta, const Sizes& sizes,
                     const Tile& tile, u32 shared) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
+    if (!tile.is_seen()) return;
     mbarrier_arrive_expect_tx(barriers.k(), K_BYTES);
     load_rows<KEYS_CHUNK>(shared + K_OFFSET, maps.k, barriers.k(), tile.key, tile.head_kv,
                           tile.batch);

@@ -73,13 +73,14 @@ struct Barriers {
 static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= Barriers::COUNT, "each barrier has a slot");
 
 // 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
-// from `first_block` on, of each query head of the group, beginning with `begin`.
+// from `first_block` to before `end_block`, of each query head of the group, and begins with `begin`.
 struct Tile {
-    int batch, head_kv, key, first_block, begin;
+    int batch, head_kv, key, first_block, end_block, begin;
 
-    DEVICE int next(const Sizes& sizes, int block) const {
-        return block + 1 == sizes.blocks ? first_block : block + 1;
-    }
+    DEVICE int blocks() const { return end_block - first_block; }
+    DEVICE int next(int block) const { return block + 1 == end_block ? first_block : block + 1; }
+    // Whether any row sees its keys.
+    DEVICE bool is_seen() const { return !WINDOWED || blocks() > 0; }
 };
 
 // CTAs start in the order of their numbers. Sections of heads come one after the other, so that the
@@ -95,18 +96,23 @@ DEVICE Tile tile_of_cta(const Sizes& sizes) {
     const int heads = min(all_heads - first, sizes.section_heads);
     const int head = first + (CAUSAL ? within % heads : within / tiles);
     const int key = (CAUSAL ? within / heads : within % tiles) * KEYS;
-    const int seen = CAUSAL ? max(key - sizes.diagonal(), 0) / BLOCK_M : 0;
+    const int seen = CAUSAL ? max(key - sizes.diagonal, 0) / BLOCK_M : 0;
+    int end = sizes.blocks;
+    if (WINDOWED) {
+        // Rows before this one see the last key of the tile.
+        const int end_row = key + KEYS - 1 - sizes.diagonal + sizes.window_keys;
+        end = max(min((end_row + BLOCK_M - 1) / BLOCK_M, end), seen);
+    }
     const int begin = STAGGER ? key / KEYS * STAGGER % sizes.blocks : seen;
-    return {head / sizes.heads_kv, head % sizes.heads_kv, key, seen, begin};
+    return {head / sizes.heads_kv, head % sizes.heads_kv, key, seen, end, begin};
 }
 
 // Calls work(query head, block) for each step of a tile.
 template <class WORK>
 DEVICE void for_steps(const Sizes& sizes, const Tile& tile, WORK work) {
     const int first_head = tile.head_kv * sizes.group();
-    const int blocks = sizes.blocks - tile.first_block;
     for (int head = first_head; head < first_head + sizes.group(); head++)
-        for (int i = 0, block = tile.begin; i < blocks; i++, block = tile.next(sizes, block))
+        for (int i = 0, block = tile.begin; i < tile.blocks(); i++, block = tile.next(block))
             work(head, block);
 }
 

@@ -29,6 +29,13 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h4_kv1_q300_k100_d40_bf16_causal", {"BLOCK_M": 128, "PING_PONG": 1}),
     ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "PING_PONG": 1}),
     ("h2_kv1_q90_k17_d104_bf16_causal", {"BLOCK_M": 80}),
+    ("h2_kv1_q400_k400_d128_bf16_causal_w70", {"BLOCK_M": 80, "PING_PONG": 1}),
+    ("h4_kv2_q300_k420_d64_fp16_full_w1_a5", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
+    # No row sees the first keys, then the last rows.
+    ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"PING_PONG": 1}),
+    ("h2_kv1_q500_k130_d96_bf16_full_w130_a20", {"Q_STAGES": 2}),
+    ("h1_q300_k260_d128_bf16_full_w150", {"BLOCK_M": 80}),
+    ("h2_q270_k384_d64_bf16_full_a60", {"L2_SECTION_HEADS": 2}),
 ]
 MODES = (
     Mode.LAST_WARP_FIRST | Mode.LATE_READS,
@@ -52,9 +59,13 @@ def inputs(workload: Workload) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
     keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
     scores = w.head_dim**-0.5 * leaves[0] @ keys.transpose(-1, -2)
-    if w.causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(w.seqlen_k - w.seqlen_q)
-        scores = scores.masked_fill(~seen, -torch.inf)
+    left, right = w.band
+    diagonal = torch.arange(w.seqlen_q)[:, None] + w.seqlen_k - w.seqlen_q
+    distance = torch.arange(w.seqlen_k) - diagonal
+    hidden = (distance > (w.seqlen_q + w.seqlen_k if right is None else right)) | (
+        distance < -(w.seqlen_k + w.seqlen_q if left is None else left)
+    )
+    scores = scores.masked_fill(hidden, -torch.inf)
     lse = torch.logsumexp(scores, -1)
     sees = lse.detach() != -torch.inf
     p = torch.exp(scores - lse.masked_fill(~sees, 0.0)[..., None])
