@@ -18,6 +18,14 @@ DEVICE constexpr u64 further(u32 bytes) {
     return bytes >> 4;
 }
 
+DEVICE void store_rows(const TensorMap* map, u32 from, int column, int row, int head,
+                       const Rows& of) {
+    if (VARLEN)
+        tma_store_packed(map, from, column, row, head, of);
+    else
+        tma_store(map, from, column, row, head, of.batch);
+}
+
 // One thread's part of a consumer warpgroup. Accumulators lie in registers as WGMMA leaves them (see
 // wgmma.cuh): S^T, dP^T, dK and dV have keys as rows, dQ^T has columns of dQ.
 struct Consumer {
@@ -101,8 +109,8 @@ struct Consumer {
     // Makes P^T 0 where a row does not see a key.
     DEVICE void mask(float (&s)[BLOCK_M / 2], int row) const {
         const int first = tile.key + 64 * warpgroup;
-        const int diagonal = row + sizes.diagonal;  // of the block's first row
-        bool crosses = RAGGED && first + 64 > sizes.seqlen_k;
+        const int diagonal = row + tile.diagonal;  // of the block's first row
+        bool crosses = RAGGED && first + 64 > tile.seqlen_k;
         if (CAUSAL) crosses |= diagonal < first + 63;
         if (WINDOWED) crosses |= diagonal + BLOCK_M - 1 >= first + sizes.window_keys;
         if (!crosses) return;
@@ -113,7 +121,7 @@ struct Consumer {
             const int first_row = key - diagonal - 2 * (lane % 4);
             int seen = CAUSAL ? first_row : 0;
             const int end = WINDOWED ? first_row + sizes.window_keys : BLOCK_M;
-            if (key >= sizes.seqlen_k) seen = BLOCK_M;
+            if (key >= tile.seqlen_k) seen = BLOCK_M;
 #pragma unroll
             for (int i = 0; i < BLOCK_M / 4; i++) {
                 const int of_row = i / 2 * 8 + i % 2;
@@ -245,8 +253,8 @@ struct Consumer {
         named_barrier_sync(1 + warpgroup, 128);
         if (warp + lane == 0) {
             for (int i = 0; i < CHUNKS; i++)
-                tma_store(map, to + i * CHUNK_BYTES, 64 * i, tile.key + 64 * warpgroup,
-                          tile.head_kv, tile.batch);
+                store_rows(map, to + i * CHUNK_BYTES, 64 * i, tile.key + 64 * warpgroup,
+                           tile.head_kv, tile.keys);
             tma_store_commit();
         }
     }

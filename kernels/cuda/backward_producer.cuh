@@ -10,10 +10,14 @@ struct InputMaps {
 
 // Copies rows of a head, chunk by chunk.
 template <int CHUNK_BYTES>
-DEVICE void load_rows(u32 to, const TensorMap* map, u32 barrier, int row, int head, int batch) {
+DEVICE void load_rows(u32 to, const TensorMap* map, u32 barrier, int row, int head,
+                      const Rows& of) {
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++)
-        tma_load(to + i * CHUNK_BYTES, map, barrier, 64 * i, row, head, batch);
+        if (VARLEN)
+            tma_load_packed(to + i * CHUNK_BYTES, map, barrier, 64 * i, row, head, of);
+        else
+            tma_load(to + i * CHUNK_BYTES, map, barrier, 64 * i, row, head, of.batch);
 }
 
 // Copies K, Q of the first step, V, and then all else in the order of its use.
@@ -23,7 +27,7 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
     if (!tile.is_seen()) return;
     mbarrier_arrive_expect_tx(barriers.k(), K_BYTES);
     load_rows<KEYS_CHUNK>(shared + K_OFFSET, maps.k, barriers.k(), tile.key, tile.head_kv,
-                          tile.batch);
+                          tile.keys);
     int step = 0;
     for_steps(sizes, tile, [&](int head, int block) {
         const int stage = step % Q_STAGES;
@@ -34,17 +38,17 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
         mbarrier_wait(barriers.q_empty(stage), parity);
         mbarrier_arrive_expect_tx(barriers.q_full(stage), Q_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + Q_OFFSET + stage * Q_BYTES, maps.q, barriers.q_full(stage),
-                           block * BLOCK_M, head, tile.batch);
+                           block * BLOCK_M, head, tile.queries);
         bulk_load(rows, lse + first, 4 * BLOCK_M, barriers.q_full(stage));
         if (step == 0) {
             mbarrier_arrive_expect_tx(barriers.v(), V_BYTES);
             load_rows<KEYS_CHUNK>(shared + V_OFFSET, maps.v, barriers.v(), tile.key, tile.head_kv,
-                                  tile.batch);
+                                  tile.keys);
         }
         mbarrier_wait(barriers.do_empty(stage), parity);
         mbarrier_arrive_expect_tx(barriers.do_full(stage), DO_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + DO_OFFSET + stage * DO_BYTES, maps.dout,
-                           barriers.do_full(stage), block * BLOCK_M, head, tile.batch);
+                           barriers.do_full(stage), block * BLOCK_M, head, tile.queries);
         bulk_load(rows + ROWS_BYTES, delta + first, 4 * BLOCK_M, barriers.do_full(stage));
         step++;
     });

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,33 +49,43 @@ MODES = (
 def inputs(workload: Workload) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
     """A call's tensors, whose outputs are NaN, and the right dq, dk and dv."""
     w = workload
-    generator = torch.Generator().manual_seed(0)
-
-    def made(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
-
-    dtype = torch.float16 if w.dtype == "fp16" else torch.bfloat16
     of_q, of_k = (w.batch, w.heads, w.seqlen_q), (w.batch, w.heads_kv, w.seqlen_k)
-    q, k, v = (made(*shape, w.head_dim).to(dtype) for shape in (of_q, of_k, of_k))
-    dout, dlse = made(*of_q, w.head_dim).to(dtype), made(*of_q)
+    return gradients(w, *normal(w, of_q, of_k))
+
+
+def normal(workload: Workload, of_q: Sequence[int], of_k: Sequence[int]) -> list[Tensor]:
+    """Returns q, k, v, dout, and dlse in fp32, for these shapes without head_dim."""
+    generator = torch.Generator().manual_seed(0)
+    dtype = torch.float16 if workload.dtype == "fp16" else torch.bfloat16
+    shapes = [(*shape, workload.head_dim) for shape in (of_q, of_k, of_k, of_q)]
+    made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    return [*made, torch.randn(*of_q, generator=generator)]
+
+
+def gradients(
+    workload: Workload, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, dlse: Tensor
+) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+    """What `inputs` returns, for these inputs."""
+    w, dtype = workload, q.dtype
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
     keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
     scores = w.head_dim**-0.5 * leaves[0] @ keys.transpose(-1, -2)
-    left, right = w.band
-    diagonal = torch.arange(w.seqlen_q)[:, None] + w.seqlen_k - w.seqlen_q
-    distance = torch.arange(w.seqlen_k) - diagonal
-    hidden = (distance > (w.seqlen_q + w.seqlen_k if right is None else right)) | (
-        distance < -(w.seqlen_k + w.seqlen_q if left is None else left)
-    )
+    rows, (left, right) = torch.arange(q.shape[2])[:, None], w.band
+    from_diagonal = torch.arange(k.shape[2]) - (rows + k.shape[2] - q.shape[2])
+    hidden = torch.zeros_like(from_diagonal, dtype=torch.bool)
+    if right is not None:
+        hidden |= from_diagonal > right
+    if left is not None:
+        hidden |= from_diagonal < -left
     scores = scores.masked_fill(hidden, -torch.inf)
     lse = torch.logsumexp(scores, -1)
     sees = lse.detach() != -torch.inf
     p = torch.exp(scores - lse.masked_fill(~sees, 0.0)[..., None])
     out = p @ values
     loss = (out * dout.double()).sum() + (lse * dlse)[sees].sum()
-    right = torch.autograd.grad(loss, leaves)
+    found = torch.autograd.grad(loss, leaves)
     empty = [torch.full_like(x, torch.nan) for x in (q, k, v)]
-    return (q, k, v, out.detach().to(dtype), lse.detach().float(), dout, dlse, *empty), right
+    return (q, k, v, out.detach().to(dtype), lse.detach().float(), dout, dlse, *empty), found
 
 
 def ran(run: OnCpu, workload: Workload, tensors: tuple[Any, ...], mode: Mode) -> list[Tensor]:
@@ -108,6 +120,80 @@ def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low(tmp_path
     tensors[0].fill_(32.0), tensors[1].fill_(-32.0)
     tensors[4].copy_(torch.logsumexp(torch.full((70, 140), -32.0 * 32 * 8), -1))
     assert all(each.isfinite().all() for each in ran(run, workload, tensors, MODES[1]))
+
+
+PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
+    (
+        "b4_h2_kv1_q260_k260_d64_bf16_causal",
+        {"PING_PONG": 1},
+        [(70, 70), (1, 1), (0, 0), (260, 260)],
+    ),
+    (
+        "b5_h4_kv2_q130_k200_d128_fp16_full",
+        {"BLOCK_M": 80, "STAGGER": 1},
+        [(80, 129), (130, 0), (20, 128), (0, 200), (3, 50)],
+    ),
+    (
+        "b3_h2_q300_k260_d64_bf16_causal_w50",
+        {"L2_SECTION_HEADS": 2},
+        [(64, 260), (300, 100), (130, 7)],
+    ),
+    ("b2_h1_q90_k140_d96_bf16_full_w30_a9", {"BLOCK_M": 80}, [(90, 140), (33, 90)]),
+]
+
+
+def packed(
+    workload: Workload, lengths: Sequence[tuple[int, int]]
+) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """What `inputs` returns for sequences with so many (rows, keys). The first one is NaN, and so
+    are rows behind the last one, which belong to none."""
+    w = replace(workload, batch=1, varlen=False)
+    starts = [torch.tensor([0, *each]).cumsum(0).int() for each in zip(*lengths, strict=True)]
+    rows, keys = (int(each[-1]) + 9 for each in starts)
+    made = [x.transpose(0, 1) for x in normal(w, (w.heads, rows), (w.heads_kv, keys))]
+    made[:4] = [x.contiguous() for x in made[:4]]
+    empty = [torch.full_like(x, torch.nan) for x in made[:3]]
+    out, right = torch.full_like(made[0], torch.nan), [torch.zeros_like(x) for x in made[:3]]
+    lse = torch.full((rows, w.heads), torch.nan).t().contiguous()
+    for i in range(len(lengths)):
+        of_q, of_k = (slice(int(each[i]), int(each[i + 1])) for each in starts)
+        places = (of_q, of_k, of_k, of_q, of_q)
+        one = [x[place].transpose(0, 1)[None] for x, place in zip(made, places, strict=True)]
+        tensors, found = gradients(w, *one)
+        out[of_q], lse[:, of_q] = tensors[3][0].transpose(0, 1), tensors[4][0]
+        for whole, place, each in zip(right, places, found, strict=False):
+            whole[place] = each[0].transpose(0, 1)
+    q, k, v, dout, dlse = made
+    return (q, k, v, out, lse, dout, dlse.t().contiguous(), *empty, *starts), right
+
+
+@pytest.mark.parametrize(("text", "changes", "lengths"), PACKED, ids=[each[0] for each in PACKED])
+def test_gradients_of_packed_sequences_are_right(
+    text: str, changes: dict[str, int], lengths: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    """They are right with neighbours that are NaN, and nothing is written behind the last one."""
+    workload, config = Workload.parse(f"bwd_{text}_varlen"), {**SMALL, **changes}
+    assert KERNEL.why_not(workload, SM90) is None
+    assert KERNEL.refusal(config, workload, SM90) is None
+    run = cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path)
+    tensors, right = packed(workload, lengths)
+    starts = tensors[10], tensors[11], tensors[11]
+    limit = 1.5e-3 if workload.dtype == "fp16" else 1e-2
+    for of_nan in (None, *range(len(lengths))):
+        changed = [x.clone() for x in tensors]
+        if of_nan is not None:
+            for i in (0, 1, 2, 3, 5):
+                begin, end = tensors[10 + (i in (1, 2))][of_nan : of_nan + 2]
+                changed[i][begin:end] = torch.nan
+        made = ran(run, workload, tuple(changed), MODES[(of_nan or 0) % len(MODES)])
+        for found, wanted, each in zip(made, right, starts, strict=True):
+            kept = torch.ones(len(found), dtype=torch.bool)
+            kept[each[-1] :] = False
+            assert found[~kept].isnan().all()
+            if of_nan is not None:
+                kept[each[of_nan] : each[of_nan + 1]] = False
+            error = (found.double() - wanted)[kept].norm()
+            assert error <= limit * wanted[kept].norm()
 
 
 MISTAKES = [

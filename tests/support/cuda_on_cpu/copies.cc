@@ -152,12 +152,12 @@ template <class WORK> void for_rows(const Map &map, const std::vector<int> &at, 
     int rows = 1;
     for (int axis = 1; axis < map.axes; ++axis) rows *= map.box[axis];
     for (int row = 0; row < rows; ++row) {
-        int64_t from = 0;
+        u64 from = 0;  // addresses wrap
         bool inside = true;
         for (int axis = 1, rest = row; axis < map.axes; rest /= map.box[axis++]) {
             const int place = at[axis] + rest % map.box[axis];
             inside &= 0 <= place && place < map.sizes[axis];
-            from += place * map.strides[axis];
+            from += u64(place) * u64(map.strides[axis]);
         }
         const int first = std::max(at[0], 0), end = std::min<int>(at[0] + map.box[0], map.sizes[0]);
         if (!inside || first >= end) {

@@ -122,6 +122,17 @@ void cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_byt
     load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, barrier, ranks);
 }
 template <class T>
+void cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(
+    u32 to, const void *map, List<T, 5> at, u32 barrier) {
+    load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3], *at.at[4]}, barrier,
+                own_mask());
+}
+template <class T>
+void cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group(const void *map, List<T, 5> at,
+                                                               u32 from) {
+    store_tensor(map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3], *at.at[4]}, from);
+}
+template <class T>
 void cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group(const void *map, List<T, 4> at,
                                                                u32 from) {
     store_tensor(map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, from);
