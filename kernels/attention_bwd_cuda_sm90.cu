@@ -33,8 +33,8 @@
 // A window on the right is a causal mask whose diagonal lies further to the right; one on the left
 // ends the blocks of rows of a CTA early. A CTA whose keys no row sees writes zeros.
 //
-// Packed sequences: each has as many CTAs as the longest, of which those without keys end at once. TMA
-// stops at the ends of a sequence.
+// Packed sequences: each has as many CTAs as the longest; those without keys end at once. TMA stops at
+// the ends of a sequence.
 //
 // dQ lags by one step: the other warpgroup has long stored its part of dS by then. Its accumulator
 // is in fp32 in global memory and shared by all CTAs of a head, and has the order of the registers:
@@ -121,9 +121,7 @@ struct Sizes {
 
 // The number, among those of a head, of the first block of rows of a packed sequence. Every sequence
 // has a place for a block that is not full, so that no other one's length is needed.
-DEVICE int first_block_number(int begin, int sequence) {
-    return begin / BLOCK_M + sequence;
-}
+DEVICE int first_block_number(int begin, int sequence) { return begin / BLOCK_M + sequence; }
 
 #if PREPARE_ROWS || WRITE_DQ
 #include "cuda/backward_rows.cuh"
@@ -153,7 +151,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int warpgroup = warp / 4;
     const Tile tile = tile_of_cta(sizes);
     launch_dependents();
-    if (!tile.exists()) return wait_for_kernel_before();  // the kernel after waits for this one alone
+    // It waits all the same: the kernel after waits for this one alone.
+    if (!tile.exists()) return wait_for_kernel_before();
     if (threadIdx.x == 0) {
         Barriers{shared + BARRIERS_OFFSET}.init();
         fence_mbarrier_init();

@@ -135,8 +135,8 @@ def _row_blocks(tensors, spec):
 
 
 def _bounds(tensors, workload):
-    """Returns (cu_seqlens_q, cu_seqlens_k, packed sequences and one more). Kernels for dense tensors
-    use none of them: any pointers do."""
+    """Returns (cu_seqlens_q, cu_seqlens_k, packed sequences and one more). Dense tensors have none,
+    and any pointers do."""
     if workload.varlen:
         return *tensors[10:12], (tensors[10], 0)
     return tensors[0], tensors[0], ctypes.c_int(0)

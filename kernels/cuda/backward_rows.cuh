@@ -15,8 +15,8 @@ struct Strides {
     long long batch, head, row;
 };
 
-// The block of a CTA: rows from `first` on of a head's seqlen_q rows, which begin with row `begin` of
-// the tensors.
+// The block of a CTA: rows from `first` on of a head's seqlen_q rows, which begin with the tensors'
+// row `begin`.
 struct Block {
     int number, batch, head, begin, first, seqlen_q;
 

@@ -73,7 +73,7 @@ struct Barriers {
 static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= Barriers::COUNT, "each barrier has a slot");
 
 // 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
-// from `first_block` to before `end_block`, of each query head of the group, and begins with `begin`.
+// from `first_block` to before `end_block`, of each query head of the group, first through `begin`.
 struct Tile {
     Rows queries, keys;
     int seqlen_k, diagonal;  // of the sequence, see `Sizes`
@@ -127,7 +127,8 @@ DEVICE Tile tile_of_cta(const Sizes& sizes) {
     }
     if (WINDOWED || VARLEN) end = max(end, seen);
     const int begin = STAGGER ? key / KEYS * STAGGER % max(end, 1) : seen;
-    return {queries, keys, seqlen_k, diagonal, number, head % sizes.heads_kv, key, seen, end, begin};
+    const int head_kv = head % sizes.heads_kv;
+    return {queries, keys, seqlen_k, diagonal, number, head_kv, key, seen, end, begin};
 }
 
 // Calls work(query head, block) for each step of a tile.

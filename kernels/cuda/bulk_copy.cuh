@@ -31,7 +31,7 @@ struct Rows {
 };
 constexpr int ROW_LIMIT = 1 << 30;  // the length of the axis of rows in a map of packed sequences
 
-// As `tma_load` in ptx.cuh, from a packed sequence. The coordinate of the row is outside of its axis
+// As `tma_load` in ptx.cuh, from a packed sequence. The row's coordinate is outside of its axis
 // where the sequence ends: loads give zeros there, and stores write nothing. The strides of the two
 // last axes make the address right, as addresses wrap at 2^64 (see the host side).
 DEVICE void tma_load_packed(u32 to, const TensorMap* map, u32 barrier, int column, int row,

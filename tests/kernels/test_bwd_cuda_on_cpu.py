@@ -14,6 +14,8 @@ from torch import Tensor
 
 from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import Mode, OnCpu
+from tests.support.launch_specs import spec_of
+from tunefa.compile.launch import cuda_abi
 from tunefa.compile.launch.driver import DriverError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
@@ -194,6 +196,23 @@ def test_gradients_of_packed_sequences_are_right(
                 kept[each[of_nan] : each[of_nan + 1]] = False
             error = (found.double() - wanted)[kept].norm()
             assert error <= limit * wanted[kept].norm()
+
+
+def test_one_launch_serves_packed_calls_with_other_numbers_of_rows() -> None:
+    """A launch is prepared once for all numbers of rows with the same next power of two."""
+    workload = Workload.parse("bwd_b3_h4_kv2_q64_k64_d64_bf16_causal_varlen")
+    spec = spec_of(KERNEL, workload, SMALL)
+
+    def launches(*lengths: tuple[int, int]) -> list[object]:
+        made, _ = packed(workload, lengths)
+        tensors = [*made[:6], torch.zeros(()).expand(made[6].shape), *made[7:]]
+        tensors += [torch.empty(shape, dtype=dtype) for shape, dtype in spec.scratch(tensors)]
+        sides = (spec.preprocess_arguments, spec.arguments, spec.postprocess_arguments)
+        each = [side(tensors) for side in sides]
+        found = [(grid, cuda_abi.parameters(given, tensors)[0]) for grid, given in each]
+        return [*found, *(x.shape for x in tensors[-3:])]
+
+    assert launches((64, 64), (30, 20), (2, 2)) == launches((64, 50), (50, 0), (0, 64))
 
 
 MISTAKES = [
