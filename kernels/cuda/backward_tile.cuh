@@ -11,12 +11,13 @@ constexpr int KEYS_CHUNK = KEYS * ROW_BYTES, Q_CHUNK = BLOCK_M * ROW_BYTES;
 constexpr int DS_STAGES = 2;
 static_assert(K_BYTES == CHUNKS * KEYS_CHUNK && V_BYTES == K_BYTES, "K and V have all keys");
 static_assert(Q_BYTES == CHUNKS * Q_CHUNK && DO_BYTES == Q_BYTES, "Q and dO have a block of rows");
-static_assert(ROWS_BYTES >= 4 * BLOCK_M && ROWS_BYTES % 16 == 0, "a slot has a number a row");
+static_assert(ROWS_BYTES >= 4 * BLOCK_M && (ROWS_OFFSET | ROWS_BYTES) % 16 == 0,
+              "a slot has a number a row");
 static_assert(DS_BYTES == WARPGROUPS * Q_CHUNK, "dS has a chunk of 64 keys of each warpgroup");
 static_assert(DQ_BYTES >= 4 * DQ_FLOATS && DQ_BYTES >= CHUNKS * 64 * ROW_BYTES,
               "a slot has the dQ of a warpgroup, and in the end its dK");
-static_assert(Q_SLOTS >= Q_STAGES && DO_SLOTS >= Q_STAGES && ROWS_SLOTS >= 2 * Q_STAGES &&
-                  DS_SLOTS >= DS_STAGES && DQ_SLOTS >= WARPGROUPS,
+static_assert(K_SLOTS >= 1 && V_SLOTS >= 1 && Q_SLOTS >= Q_STAGES && DO_SLOTS >= Q_STAGES &&
+                  ROWS_SLOTS >= 2 * Q_STAGES && DS_SLOTS >= DS_STAGES && DQ_SLOTS >= WARPGROUPS,
               "each stage has a slot");
 static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO_OFFSET | DO_BYTES |
                DS_OFFSET | DS_BYTES | DQ_OFFSET | DQ_BYTES) %
@@ -70,7 +71,9 @@ struct Barriers {
         }
     }
 };
-static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= Barriers::COUNT, "each barrier has a slot");
+static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES >= 8 &&
+                  BARRIERS_SLOTS >= Barriers::COUNT,
+              "each barrier has a slot");
 
 // 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
 // from `first_block` to before `end_block`, of each query head of the group, first through `begin`.
