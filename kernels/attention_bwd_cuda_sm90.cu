@@ -56,6 +56,9 @@
 #ifndef PING_PONG
 #define PING_PONG 1
 #endif
+#ifndef ZERO_DQ
+#define ZERO_DQ 1
+#endif
 #ifndef STAGGER
 #define STAGGER 0
 #endif
@@ -123,6 +126,11 @@ struct Sizes {
 // has a place for a block that is not full, so that no other one's length is needed.
 DEVICE int first_block_number(int begin, int sequence) { return begin / BLOCK_M + sequence; }
 
+// How many CTAs have come to a part of dQ, and whether the first one has stored its own.
+struct Arrivals {
+    u32 count, is_stored;
+};
+
 #if PREPARE_ROWS || WRITE_DQ
 #include "cuda/backward_rows.cuh"
 #else
@@ -138,7 +146,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map,
                   const __grid_constant__ TensorMap dk_map,
                   const __grid_constant__ TensorMap dv_map, const float* lse, const float* delta,
-                  float* dq_sum, const int* starts_q, const int* starts_k, int bounds, int heads,
+                  float* dq_sum, Arrivals* arrivals, const int* starts_q, const int* starts_k,
+                  int bounds, int heads,
                   int heads_kv, int seqlen_k, int diagonal, int window_keys, int blocks,
                   int section_heads, float scale_log2, float scale) {
     // The kernel has no static shared memory, so the alignment holds.
@@ -165,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (role == 0)
             produce({&q_map, &k_map, &v_map, &do_map}, lse, delta, sizes, tile, shared);
         else if (role <= WARPGROUPS)
-            add_dq_blocks(dq_sum, sizes, tile, shared, role - 1);
+            add_dq_blocks(dq_sum, arrivals, sizes, tile, shared, role - 1);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         Consumer{sizes, tile, shared, warpgroup, int(threadIdx.x % 32), warp % 4}.run(&dk_map,

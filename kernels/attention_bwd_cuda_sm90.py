@@ -5,6 +5,8 @@ The .cu describes the algorithm. What each parameter trades:
                           16, of 32 with head dimensions up to 64
     Q_STAGES              blocks of Q and of dO in flight against shared memory
     PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
+    ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes to
+                          a block of rows stores, and the others wait for this
     STAGGER               full masks without windows: each CTA of a head begins this many blocks of
                           rows later than the one before, so that they do not add to the same rows
                           of dQ at the same time; 0: all begin with the first
@@ -20,6 +22,7 @@ from tunefa.spec.rounding import ceil_div, next_pow2, round_up
 LOG2_E = math.log2(math.e)
 _KEYS = 128
 """Keys of a CTA, 64 of each consumer warpgroup."""
+_WARPGROUPS = 2
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _FAR = 2**29
@@ -64,6 +67,7 @@ def _defines(workload, config):
     return {
         "HEAD_DIM": workload.head_dim,
         "BLOCK_M": config["BLOCK_M"],
+        "ZERO_DQ": config["ZERO_DQ"],
         "DTYPE_FP16": int(workload.dtype == "fp16"),
         "VARLEN": int(workload.varlen),
     }
@@ -119,12 +123,14 @@ def unordered(workload, config):
 
 
 def scratch(tensors, spec):
-    """The memory of (lse in powers of two, delta, dQ's accumulator), of whole blocks of rows."""
+    """The memory of (lse in powers of two, delta, dQ's accumulator, the counts of its parts), of
+    whole blocks of rows."""
     import torch  # importing it takes seconds, and compiling does not need it
 
-    rows = _row_blocks(tensors, spec) * spec.config["BLOCK_M"]
-    numbers = (rows,), torch.float32
-    return numbers, numbers, ((rows, _columns(spec.workload)), torch.float32)
+    blocks = _row_blocks(tensors, spec)
+    rows = blocks * spec.config["BLOCK_M"]
+    numbers, sums = ((rows,), torch.float32), ((rows, _columns(spec.workload)), torch.float32)
+    return numbers, numbers, sums, ((blocks, _WARPGROUPS, 2), torch.int32)
 
 
 def _row_blocks(tensors, spec):
@@ -165,18 +171,18 @@ def preprocess_arguments(tensors, spec):
     sizes = [ctypes.c_int(w.heads), ctypes.c_int(w.seqlen_q), (lse, lse.dim() - 1)]
     strides = [_strides(each, w) for each in (out, dout, dlse)]
     return (_row_blocks(tensors, spec), 1, 1), [
-        out, dout, lse, dlse, *tensors[-3:], starts_q, bounds,
+        out, dout, lse, dlse, *tensors[-4:], starts_q, bounds,
         *sizes, ctypes.c_int(_blocks(tensors, spec)), *strides,
     ]  # fmt: skip
 
 
 def postprocess_arguments(tensors, spec):
     """The grid and the arguments of `write_dq`."""
-    w, dq, dq_sum = spec.workload, tensors[7], tensors[-1]
+    w, dq = spec.workload, tensors[7]
     starts_q, _, bounds = _bounds(tensors, w)
     sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(tensors, spec)))
     numbers = [starts_q, bounds, ctypes.c_float(spec.scale), *sizes, _strides(dq, w)]
-    return (_row_blocks(tensors, spec), 1, 1), [dq_sum, dq, *numbers]
+    return (_row_blocks(tensors, spec), 1, 1), [*tensors[-2:], dq, *numbers]
 
 
 def arguments(tensors, spec):
@@ -196,7 +202,7 @@ def arguments(tensors, spec):
     numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"]))]
     numbers += map(ctypes.c_float, (scale * LOG2_E, scale))
     ctas = _sequences(tensors, w) * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
-    return (ctas, 1, 1), [*maps, *tensors[-3:], *_bounds(tensors, w), *numbers]
+    return (ctas, 1, 1), [*maps, *tensors[-4:], *_bounds(tensors, w), *numbers]
 
 
 def _edges(workload):

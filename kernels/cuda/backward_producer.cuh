@@ -54,20 +54,64 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
     });
 }
 
+// A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it:
+// the first CTA that comes to it stores, and the others wait until this is done, and add.
+struct DqPart {
+    float* sums;
+    Arrivals* arrivals;
+    bool is_first, is_stored;
+
+    // A CTA comes to a part when it has left the one before. So the CTA that others wait for waits
+    // for nothing but its own products.
+    DEVICE void come() {
+        is_first = !ZERO_DQ && atomic_add(&arrivals->count, 1) == 0;
+        is_stored = ZERO_DQ || ld_acquire(&arrivals->is_stored);
+    }
+    DEVICE void start(u32 from) const {
+        if (is_first) {
+            bulk_store(sums, from, 4 * DQ_FLOATS);
+        } else {
+            while (!is_stored && !ld_acquire(&arrivals->is_stored)) {
+            }
+            if (!ZERO_DQ) fence_proxy_async_all();
+            bulk_add(sums, from, 4 * DQ_FLOATS);
+        }
+        tma_store_commit();
+    }
+    DEVICE void finish() const {
+        if (!is_first) return;
+        bulk_wait_done();
+        fence_proxy_async_all();
+        st_release(&arrivals->is_stored, 1);
+    }
+};
+
 // Adds the dQ of a warpgroup to the accumulator, step by step.
-DEVICE void add_dq_blocks(float* dq_sum, const Sizes& sizes, const Tile& tile, u32 shared,
-                          int warpgroup) {
+DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes, const Tile& tile,
+                          u32 shared, int warpgroup) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
-    u32 parity = 0;
-    wait_for_kernel_before();  // it writes zeros
-    for_steps(sizes, tile, [&](int head, int block) {
+    const int steps = tile.blocks() * sizes.group(), first_head = tile.head_kv * sizes.group();
+    int block = tile.begin;
+    auto part_of = [&](int step) {
+        const int head = first_head + step / tile.blocks();
         const long long number = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
-        mbarrier_wait(barriers.dq_full(warpgroup), parity);
-        bulk_add(dq_sum + number * DQ_FLOATS, from, 4 * DQ_FLOATS);
-        tma_store_commit();
+        DqPart part{dq_sum + number * DQ_FLOATS, arrivals + number};
+        part.come();
+        return part;
+    };
+    wait_for_kernel_before();  // it writes zeros
+    if (steps <= 0) return;
+    DqPart part = part_of(0);
+    for (int step = 0; step < steps; step++) {
+        mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
+        part.start(from);
+        DqPart next = part;
+        block = tile.next(block);
+        if (step + 1 < steps) next = part_of(step + 1);  // its answers come while TMA reads
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        parity ^= 1;
-    });
+        part.finish();
+        part = next;
+    }
 }

@@ -70,18 +70,21 @@ DEVICE float dot(uint4 a, uint4 b) {
 }
 
 #if PREPARE_ROWS
-// Writes lse in powers of two and delta = rowsum(dout * out) - dlse, and zeros to dQ's accumulator.
-// Rows that see no key, and rows beyond seqlen_q, get lse = inf, so that their probabilities are 0.
+// Writes lse in powers of two and delta = rowsum(dout * out) - dlse, and zeros to dQ's accumulator
+// or, without ZERO_DQ, only to the counts of its parts. Rows that see no key, and rows beyond
+// seqlen_q, get lse = inf, so that their probabilities are 0.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     prepare_rows(const unsigned short* out, const unsigned short* dout, const float* lse,
                  const float* dlse, float* lse_log2, float* delta, float* dq_sum,
-                 const int* starts_q, int bounds, int heads, int seqlen_q, int lse_rows, int blocks,
-                 Strides out_strides, Strides do_strides, Strides dlse_strides) {
+                 Arrivals* arrivals, const int* starts_q, int bounds, int heads, int seqlen_q,
+                 int lse_rows, int blocks, Strides out_strides, Strides do_strides,
+                 Strides dlse_strides) {
     constexpr int STEP = ROW_THREADS / LANES, PASSES = (BLOCK_M + STEP - 1) / STEP;
     const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
     const int lane = threadIdx.x % LANES, own = threadIdx.x / LANES;
     launch_dependents();
     if (!block.exists()) return;
+    if (threadIdx.x < WARPGROUPS) arrivals[block.number * WARPGROUPS + threadIdx.x] = {0, 0};
     uint4 a[PASSES], b[PASSES];  // all loads are on their way before the first one is used
 #pragma unroll
     for (int i = 0; i < PASSES; i++) {
@@ -93,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     }
     float4* zeros = (float4*)(dq_sum + (long long)block.number * BLOCK_M * COLUMNS);
 #pragma unroll
-    for (int i = threadIdx.x; i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
+    for (int i = threadIdx.x; ZERO_DQ && i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
         zeros[i] = {0.0f, 0.0f, 0.0f, 0.0f};
     lse += (long long)(block.batch * heads + block.head) * lse_rows;
 #pragma unroll
@@ -115,8 +118,9 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 #if WRITE_DQ
 // Writes dQ = scale * its accumulator.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    write_dq(const float* dq_sum, unsigned short* dq, const int* starts_q, int bounds, float scale,
-             int heads, int seqlen_q, int blocks, Strides dq_strides) {
+    write_dq(const float* dq_sum, const Arrivals* arrivals, unsigned short* dq,
+             const int* starts_q, int bounds, float scale, int heads, int seqlen_q, int blocks,
+             Strides dq_strides) {
     constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
     __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
     const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
@@ -127,9 +131,14 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         (const float4*)(dq_sum + ((long long)block.number * WARPGROUPS + warpgroup) * DQ_FLOATS);
     wait_for_kernel_before();
     if (!block.exists()) return;
+    // Where nothing was zeroed, a part that no CTA came to has no numbers: its rows see no key.
+    const bool is_there = ZERO_DQ || arrivals[block.number * WARPGROUPS + warpgroup].count > 0;
     float4 all[DQ_ROWS / 8];
 #pragma unroll
-    for (int i = 0; i < DQ_ROWS / 8; i++) all[i] = from[i * 128 + thread];
+    for (int i = 0; i < DQ_ROWS / 8; i++) {
+        all[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (is_there) all[i] = from[i * 128 + thread];
+    }
 #pragma unroll
     for (int i = 0; i < DQ_ROWS / 8; i++) {
         const float4 x = all[i];

@@ -55,6 +55,41 @@ DEVICE void tma_store_packed(const TensorMap* map, u32 from, int column, int row
         : "memory");
 }
 
+// Starts to copy bytes from shared to global memory. Commit it and wait for it as for a TMA store.
+DEVICE void bulk_store(void* to, u32 from, u32 bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Waits until this thread's stores and additions are done: their writes are visible to it.
+DEVICE void bulk_wait_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// Orders this thread's accesses to memory with those of TMA.
+DEVICE void fence_proxy_async_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
+
+// Adds to a number that other CTAs add to, and returns what it was.
+DEVICE u32 atomic_add(u32* to, u32 x) {
+    u32 before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(to), "r"(x)
+                 : "memory");
+    return before;
+}
+
+// Writes a number, after all that this thread has written or seen before.
+DEVICE void st_release(u32* to, u32 x) {
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+
+// Reads what another CTA writes with st_release. What that thread did before is visible then.
+DEVICE u32 ld_acquire(const u32* from) {
+    u32 x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
+}
+
 // Stores four 8 x 8 matrices of 16-bit elements, transposed: the inverse of ldmatrix_x4_trans.
 DEVICE void stmatrix_x4_trans(u32 row, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
