@@ -30,6 +30,12 @@
 //     warpgroup 0   | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP |  exp2, dS
 //     warpgroup 1   |  exp2, dS      | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP
 //
+// A window on the right is a causal mask whose diagonal lies further to the right; one on the left
+// ends the blocks of rows of a CTA early. A CTA whose keys no row sees writes zeros.
+//
+// Packed sequences: each has as many CTAs as the longest; those without keys end at once. TMA stops at
+// the ends of a sequence.
+//
 // dQ lags by one step: the other warpgroup has long stored its part of dS by then. Its accumulator
 // is in fp32 in global memory and shared by all CTAs of a head, and has the order of the registers:
 // of each block and each warpgroup, four numbers of a thread, then the threads, then groups of eight
@@ -50,11 +56,20 @@
 #ifndef PING_PONG
 #define PING_PONG 1
 #endif
+#ifndef ZERO_DQ
+#define ZERO_DQ 1
+#endif
 #ifndef STAGGER
 #define STAGGER 0
 #endif
 #ifndef CAUSAL
 #define CAUSAL 0
+#endif
+#ifndef WINDOWED
+#define WINDOWED 0
+#endif
+#ifndef VARLEN
+#define VARLEN 0
 #endif
 #ifndef RAGGED
 #define RAGGED 1
@@ -87,15 +102,33 @@ constexpr int CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24;
 static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
 
+// The bounds of packed sequences, where VARLEN: sequence i has rows starts[i] to starts[i + 1].
+struct Sequences {
+    const int *starts_q, *starts_k;
+    int bounds;  // sequences and one more
+};
+
 struct Sizes {
-    int heads, heads_kv, seqlen_q, seqlen_k;
-    int blocks;         // of query rows of a head
+    Sequences sequences;
+    int heads, heads_kv;
+    int seqlen_k;  // of packed sequences the longest
+    // CAUSAL: row i sees keys up to i + diagonal; WINDOWED: only the last window_keys of them. With
+    // packed sequences the diagonal lacks seqlen_k - seqlen_q.
+    int diagonal, window_keys;
+    int blocks;         // of query rows of a head, of all packed sequences
     int section_heads;  // KV heads of an L2 section
     float scale_log2, scale;
 
     DEVICE int group() const { return heads / heads_kv; }
-    // Row i sees keys up to i + diagonal.
-    DEVICE int diagonal() const { return seqlen_k - seqlen_q; }
+};
+
+// The number, among those of a head, of the first block of rows of a packed sequence. Every sequence
+// has a place for a block that is not full, so that no other one's length is needed.
+DEVICE int first_block_number(int begin, int sequence) { return begin / BLOCK_M + sequence; }
+
+// How many CTAs have come to a part of dQ, and whether the first one has stored its own.
+struct Arrivals {
+    u32 count, is_stored;
 };
 
 #if PREPARE_ROWS || WRITE_DQ
@@ -113,18 +146,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map,
                   const __grid_constant__ TensorMap dk_map,
                   const __grid_constant__ TensorMap dv_map, const float* lse, const float* delta,
-                  float* dq_sum, int heads, int heads_kv, int seqlen_q, int seqlen_k, int blocks,
+                  float* dq_sum, Arrivals* arrivals, const int* starts_q, const int* starts_k,
+                  int bounds, int heads,
+                  int heads_kv, int seqlen_k, int diagonal, int window_keys, int blocks,
                   int section_heads, float scale_log2, float scale) {
     // The kernel has no static shared memory, so the alignment holds.
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
-    const Sizes sizes{heads,  heads_kv,      seqlen_q,   seqlen_k,
-                      blocks, section_heads, scale_log2, scale};
+    const Sizes sizes{{starts_q, starts_k, bounds}, heads,  heads_kv,      seqlen_k,   diagonal,
+                      window_keys,                  blocks, section_heads, scale_log2, scale};
     // The shuffle tells the compiler that it is the same in all lanes.
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const int warpgroup = warp / 4;
     const Tile tile = tile_of_cta(sizes);
     launch_dependents();
+    // It waits all the same: the kernel after waits for this one alone.
+    if (!tile.exists()) return wait_for_kernel_before();
     if (threadIdx.x == 0) {
         Barriers{shared + BARRIERS_OFFSET}.init();
         fence_mbarrier_init();
@@ -137,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (role == 0)
             produce({&q_map, &k_map, &v_map, &do_map}, lse, delta, sizes, tile, shared);
         else if (role <= WARPGROUPS)
-            add_dq_blocks(dq_sum, sizes, tile, shared, role - 1);
+            add_dq_blocks(dq_sum, arrivals, sizes, tile, shared, role - 1);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         Consumer{sizes, tile, shared, warpgroup, int(threadIdx.x % 32), warp % 4}.run(&dk_map,

@@ -5,23 +5,31 @@ The .cu describes the algorithm. What each parameter trades:
                           16, of 32 with head dimensions up to 64
     Q_STAGES              blocks of Q and of dO in flight against shared memory
     PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
-    STAGGER               full masks: each CTA of a head begins this many blocks of rows later than
-                          the one before, so that they do not add to the same rows of dQ at the same
-                          time; 0: all begin with the first
-    L2_SECTION_HEADS      causal: KV heads whose CTAs run together, so that what they share stays in
-                          the L2 cache
+    ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes to
+                          a block of rows stores, and the others wait for this
+    STAGGER               full masks without windows: each CTA of a head begins this many blocks of
+                          rows later than the one before, so that they do not add to the same rows
+                          of dQ at the same time; 0: all begin with the first
+    L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
+                          that what they share stays in the L2 cache
 """
 
 import ctypes
 import math
 
-from tunefa.spec.rounding import ceil_div, round_up
+from tunefa.spec.rounding import ceil_div, next_pow2, round_up
 
 LOG2_E = math.log2(math.e)
 _KEYS = 128
 """Keys of a CTA, 64 of each consumer warpgroup."""
+_WARPGROUPS = 2
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
+_FAR = 2**29
+"""A window that hides no key."""
+_ROW_LIMIT, _ANY_SEQUENCE = 2**30, 2**31 - 2**16
+"""The lengths of axes in maps of packed sequences: that of rows, as in cuda/bulk_copy.cuh, and the
+two whose coordinates select a sequence."""
 _BY_TMA = (0, 1, 2, 3, 5, 7, 8, 9)
 """Tensors of a call that TMA, or loads of 16 bytes, access: all but lse, dlse and the scratch."""
 
@@ -41,31 +49,44 @@ def _columns(workload):
     return round_up(workload.head_dim, 64)
 
 
-def _blocks(workload, config):
-    """Returns the blocks of query rows of a head."""
-    return ceil_div(workload.seqlen_q, config["BLOCK_M"])
+def _sequences(tensors, workload):
+    """Returns for how many batches or packed sequences there is room."""
+    return next_pow2(max(1, tensors[10].shape[0] - 1)) if workload.varlen else workload.batch
+
+
+def _blocks(tensors, spec):
+    """Returns the blocks of query rows of a head. Packed sequences have room for as many rows and
+    sequences as the next powers of two, and for a block of each that is not full."""
+    rows = spec.config["BLOCK_M"]
+    if spec.workload.varlen:
+        return next_pow2(tensors[0].shape[0]) // rows + _sequences(tensors, spec.workload)
+    return ceil_div(spec.workload.seqlen_q, rows)
 
 
 def _defines(workload, config):
     return {
         "HEAD_DIM": workload.head_dim,
         "BLOCK_M": config["BLOCK_M"],
+        "ZERO_DQ": config["ZERO_DQ"],
         "DTYPE_FP16": int(workload.dtype == "fp16"),
+        "VARLEN": int(workload.varlen),
     }
 
 
 def variant(workload, config, aligned=True):
     """What the compiler needs for one config, with no device present: a plain dict.
 
-    The compiled kernel depends on no batch or head count, and on no length but for whether a CTA's
-    keys divide it. TMA reads `aligned` tensors only.
+    The compiled kernel depends on no batch or head count, on no window size, and on no length but
+    for whether a CTA's keys divide it. TMA reads `aligned` tensors only.
     """
+    left, right = workload.band
     defines = _defines(workload, config) | {
         "Q_STAGES": config["Q_STAGES"],
         "PING_PONG": config["PING_PONG"],
         "STAGGER": config["STAGGER"],
-        "CAUSAL": int(workload.causal),
-        "RAGGED": int(workload.seqlen_k % _KEYS != 0),
+        "CAUSAL": int(right is not None),
+        "WINDOWED": int(left is not None),
+        "RAGGED": int(workload.varlen or workload.seqlen_k % _KEYS != 0),
     }
     return {
         "function": "attention_bwd",
@@ -102,19 +123,29 @@ def unordered(workload, config):
 
 
 def scratch(tensors, spec):
-    """The memory of (lse in powers of two, delta, dQ's accumulator), of whole blocks of rows."""
+    """The memory of (lse in powers of two, delta, dQ's accumulator, the counts of its parts), of
+    whole blocks of rows."""
     import torch  # importing it takes seconds, and compiling does not need it
 
-    w = spec.workload
-    rows = w.batch * w.heads * _blocks(w, spec.config) * spec.config["BLOCK_M"]
-    numbers = (rows,), torch.float32
-    return numbers, numbers, ((rows, _columns(w)), torch.float32)
+    blocks = _row_blocks(tensors, spec)
+    rows = blocks * spec.config["BLOCK_M"]
+    numbers, sums = ((rows,), torch.float32), ((rows, _columns(spec.workload)), torch.float32)
+    return numbers, numbers, sums, ((blocks, _WARPGROUPS, 2), torch.int32)
 
 
-def _row_grid(spec):
-    """Returns the grid of the kernels before and after: a CTA for each block of each head."""
+def _row_blocks(tensors, spec):
+    """Returns the blocks of query rows of all heads. The kernels before and after have as many
+    CTAs."""
     w = spec.workload
-    return (w.batch * w.heads * _blocks(w, spec.config), 1, 1)
+    return (1 if w.varlen else w.batch) * w.heads * _blocks(tensors, spec)
+
+
+def _bounds(tensors, workload):
+    """Returns (cu_seqlens_q, cu_seqlens_k, packed sequences and one more). Dense tensors have none,
+    and any pointers do."""
+    if workload.varlen:
+        return *tensors[10:12], (tensors[10], 0)
+    return tensors[0], tensors[0], ctypes.c_int(0)
 
 
 class _Strides(ctypes.Structure):
@@ -123,25 +154,35 @@ class _Strides(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_longlong) for name in ("batch", "head", "row"))
 
 
-def _strides(tensor):
-    return _Strides(*tensor.stride()[:3])
+def _strides(tensor, workload):
+    """Returns those of (batch, heads, rows, ...), or of packed (rows, heads, head_dim) or (heads,
+    rows)."""
+    steps = tensor.stride()
+    if workload.varlen:
+        return _Strides(0, *(steps if len(steps) == 2 else (steps[1], steps[0])))
+    return _Strides(*steps[:3])
 
 
 def preprocess_arguments(tensors, spec):
     """The grid and the arguments of `prepare_rows`."""
     out, lse, dout, dlse = tensors[3:7]
     w = spec.workload
-    sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(w, spec.config)))
-    strides = map(_strides, (out, dout, dlse))
-    return _row_grid(spec), [out, dout, lse, dlse, *tensors[10:], *sizes, *strides]
+    starts_q, _, bounds = _bounds(tensors, w)
+    sizes = [ctypes.c_int(w.heads), ctypes.c_int(w.seqlen_q), (lse, lse.dim() - 1)]
+    strides = [_strides(each, w) for each in (out, dout, dlse)]
+    return (_row_blocks(tensors, spec), 1, 1), [
+        out, dout, lse, dlse, *tensors[-4:], starts_q, bounds,
+        *sizes, ctypes.c_int(_blocks(tensors, spec)), *strides,
+    ]  # fmt: skip
 
 
 def postprocess_arguments(tensors, spec):
     """The grid and the arguments of `write_dq`."""
-    w, dq, dq_sum = spec.workload, tensors[7], tensors[12]
-    sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(w, spec.config)))
-    numbers = [ctypes.c_float(spec.scale), *sizes, _strides(dq)]
-    return _row_grid(spec), [dq_sum, dq, *numbers]
+    w, dq = spec.workload, tensors[7]
+    starts_q, _, bounds = _bounds(tensors, w)
+    sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(tensors, spec)))
+    numbers = [starts_q, bounds, ctypes.c_float(spec.scale), *sizes, _strides(dq, w)]
+    return (_row_blocks(tensors, spec), 1, 1), [*tensors[-2:], dq, *numbers]
 
 
 def arguments(tensors, spec):
@@ -149,20 +190,41 @@ def arguments(tensors, spec):
 
     `tensors` = (q, k, v, out, lse, dout, dlse, dq, dk, dv), then the memory of `scratch`: q, out,
     dout, dq (batch, heads, seqlen_q, head_dim), k, v, dk, dv (batch, heads_kv, seqlen_k, head_dim),
-    aligned, rows contiguous; lse and dlse (batch, heads, seqlen_q), fp32, lse contiguous. `scale`
-    multiplies q @ k^T and is positive.
+    aligned, rows contiguous; lse and dlse (batch, heads, seqlen_q), fp32, lse contiguous. Packed:
+    (rows, heads, head_dim), lse and dlse (heads, rows), and behind dv cu_seqlens_q and
+    cu_seqlens_k, (batch + 1,), int32. `scale` multiplies q @ k^T and is positive.
     """
-    q, k, v, _, _, dout, _, _, dk, dv, *made = tensors
+    q, k, v, _, _, dout, _, _, dk, dv = tensors[:10]
     w, config, scale = spec.workload, spec.config, spec.scale
     rows = config["BLOCK_M"]
     maps = [_map(q, rows), _map(k, _KEYS), _map(v, _KEYS), _map(dout, rows), _map(dk), _map(dv)]
-    sizes = (w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, _blocks(w, config))
+    sizes = (w.heads, w.heads_kv, w.seqlen_k, *_edges(w), _blocks(tensors, spec))
     numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"]))]
     numbers += map(ctypes.c_float, (scale * LOG2_E, scale))
-    ctas = w.batch * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
-    return (ctas, 1, 1), [*maps, *made, *numbers]
+    ctas = _sequences(tensors, w) * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
+    return (ctas, 1, 1), [*maps, *tensors[-4:], *_bounds(tensors, w), *numbers]
+
+
+def _edges(workload):
+    """Returns (diagonal, window_keys): row i sees the last window_keys keys up to key i + diagonal;
+    with packed sequences, up to key i + diagonal + seqlen_k - seqlen_q. An edge that there is not
+    is one that hides no key."""
+    left, right = (_FAR if side is None else side for side in workload.band)
+    diagonal = 0 if workload.varlen else workload.seqlen_k - workload.seqlen_q
+    return diagonal + right, left + 1 + right
 
 
 def _map(tensor, rows=64):
-    """A tensor as TMA copies it, by so many rows and 64 columns at a time."""
-    return {"map": tensor, "box": (1, 1, rows, 64), "swizzle_bytes": 128}
+    """A tensor as TMA copies it, by so many rows and 64 columns at a time.
+
+    With the coordinates (2^30, begin + length, head, 2^30 - length + row, column) of a packed
+    sequence, the fourth one is outside of its axis where the sequence ends. The strides of the axes
+    before it make the address right, as addresses wrap at 2^64 (Triton's tools/ragged_tma.py).
+    """
+    made = {"map": tensor, "box": (1, 1, rows, 64), "swizzle_bytes": 128}
+    if tensor.dim() == 3:
+        step, head_step, _ = tensor.stride()
+        made["shape"] = (_ANY_SEQUENCE, _ANY_SEQUENCE, tensor.shape[1], _ROW_LIMIT, tensor.shape[2])
+        made["strides"] = (2**34 - step, step, head_step, step, 1)
+        made["box"] = (1, *made["box"])
+    return made

@@ -223,8 +223,10 @@ def preprocess_arguments(tensors, spec):
     workload = spec.workload
     tiles, heads = _query_tiles(tensors, workload, _PADDING), _heads(workload)[0]
     strides = [step for tensor in (out, dout) for step in _strides(tensor, workload)]
-    # The axes of lse are (batch, heads, rows), packed (heads, rows).
-    strides += [step for tensor in (lse, dlse) for step in (0, *tensor.stride())[-3:]]
+    # The axes of lse are (batch, heads, rows), packed (heads, rows). Packed, it is contiguous, and
+    # one plan serves calls with other numbers of rows.
+    strides += (0, (lse, 1), 1) if workload.varlen else lse.stride()
+    strides += (0, *dlse.stride())[-3:]
     bounds, cu_seqlens = _bounds(tensors, workload)
     wide = int(all(_starts_at_16_bytes(each) for each in (out, dout)))
     sizes = [workload.heads, workload.seqlen_q, bounds, delta.stride(0), tiles, wide]

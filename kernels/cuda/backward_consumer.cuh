@@ -18,6 +18,14 @@ DEVICE constexpr u64 further(u32 bytes) {
     return bytes >> 4;
 }
 
+DEVICE void store_rows(const TensorMap* map, u32 from, int column, int row, int head,
+                       const Rows& of) {
+    if (VARLEN)
+        tma_store_packed(map, from, column, row, head, of);
+    else
+        tma_store(map, from, column, row, head, of.batch);
+}
+
 // One thread's part of a consumer warpgroup. Accumulators lie in registers as WGMMA leaves them (see
 // wgmma.cuh): S^T, dP^T, dK and dV have keys as rows, dQ^T has columns of dQ.
 struct Consumer {
@@ -101,18 +109,23 @@ struct Consumer {
     // Makes P^T 0 where a row does not see a key.
     DEVICE void mask(float (&s)[BLOCK_M / 2], int row) const {
         const int first = tile.key + 64 * warpgroup;
-        const bool crosses = CAUSAL && row + sizes.diagonal() < first + 63;
-        if (!crosses && !(RAGGED && first + 64 > sizes.seqlen_k)) return;
+        const int diagonal = row + tile.diagonal;  // of the block's first row
+        bool crosses = RAGGED && first + 64 > tile.seqlen_k;
+        if (CAUSAL) crosses |= diagonal < first + 63;
+        if (WINDOWED) crosses |= diagonal + BLOCK_M - 1 >= first + sizes.window_keys;
+        if (!crosses) return;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int key = first + 16 * warp + lane / 4 + 8 * half;
-            // Rows from here on see the key, counted from this lane's first one.
-            int seen = CAUSAL ? key - sizes.diagonal() - row - 2 * (lane % 4) : 0;
-            if (key >= sizes.seqlen_k) seen = BLOCK_M;
+            // Rows from `seen` to before `end` see the key, counted from this lane's first one.
+            const int first_row = key - diagonal - 2 * (lane % 4);
+            int seen = CAUSAL ? first_row : 0;
+            const int end = WINDOWED ? first_row + sizes.window_keys : BLOCK_M;
+            if (key >= tile.seqlen_k) seen = BLOCK_M;
 #pragma unroll
-            for (int i = 0; i < BLOCK_M / 8; i++) {
-                if (8 * i < seen) s[4 * i + 2 * half] = 0.0f;
-                if (8 * i + 1 < seen) s[4 * i + 2 * half + 1] = 0.0f;
+            for (int i = 0; i < BLOCK_M / 4; i++) {
+                const int of_row = i / 2 * 8 + i % 2;
+                if (of_row < seen || of_row >= end) s[i / 2 * 4 + 2 * half + i % 2] = 0.0f;
             }
         }
     }
@@ -240,8 +253,8 @@ struct Consumer {
         named_barrier_sync(1 + warpgroup, 128);
         if (warp + lane == 0) {
             for (int i = 0; i < CHUNKS; i++)
-                tma_store(map, to + i * CHUNK_BYTES, 64 * i, tile.key + 64 * warpgroup,
-                          tile.head_kv, tile.batch);
+                store_rows(map, to + i * CHUNK_BYTES, 64 * i, tile.key + 64 * warpgroup,
+                           tile.head_kv, tile.keys);
             tma_store_commit();
         }
     }
@@ -249,7 +262,21 @@ struct Consumer {
     DEVICE void run(const TensorMap* dk_map, const TensorMap* dv_map) {
 #pragma unroll
         for (int i = 0; i < WIDTH / 2; i++) dk[i] = dv[i] = 0.0f;
-        const int steps = (sizes.blocks - tile.first_block) * sizes.group();
+        const int steps = tile.blocks() * sizes.group();
+        if (tile.is_seen()) add_steps(steps);
+        // This warpgroup's V is not read any more. Its dK goes where its last dQ was.
+        write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
+        if (tile.is_seen()) {
+            finish_dq(steps);
+            mbarrier_wait(barriers().dq_empty(warpgroup), (steps & 1) ^ 1);
+        }
+        write_out<64 * ROW_BYTES>(dk, sizes.scale, shared + DQ_OFFSET + warpgroup * DQ_BYTES,
+                                  dk_map);
+        if (warp + lane == 0) tma_store_wait();
+    }
+
+    // What all steps add to dK and dV.
+    DEVICE void add_steps(int steps) {
         int block = tile.begin;
         if (warpgroup == WARPGROUPS - 1) pass_turn();
         mbarrier_wait(barriers().k(), 0);
@@ -257,18 +284,11 @@ struct Consumer {
         scores(0, block * BLOCK_M, false);
         for (int step = 0; step < steps - 1; step++) {
             products(step, false);
-            block = tile.next(sizes, block);
+            block = tile.next(block);
             scores(step + 1, block * BLOCK_M, true);
         }
         products(steps - 1, true);
         wgmma_fence_operand(dk);
         wgmma_fence_operand(dv);
-        // This warpgroup's V is not read any more. Its dK goes where its last dQ was.
-        write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
-        finish_dq(steps);
-        mbarrier_wait(barriers().dq_empty(warpgroup), (steps & 1) ^ 1);
-        write_out<64 * ROW_BYTES>(dk, sizes.scale, shared + DQ_OFFSET + warpgroup * DQ_BYTES,
-                                  dk_map);
-        if (warp + lane == 0) tma_store_wait();
     }
 };

@@ -10,19 +10,24 @@ struct InputMaps {
 
 // Copies rows of a head, chunk by chunk.
 template <int CHUNK_BYTES>
-DEVICE void load_rows(u32 to, const TensorMap* map, u32 barrier, int row, int head, int batch) {
+DEVICE void load_rows(u32 to, const TensorMap* map, u32 barrier, int row, int head,
+                      const Rows& of) {
 #pragma unroll
     for (int i = 0; i < CHUNKS; i++)
-        tma_load(to + i * CHUNK_BYTES, map, barrier, 64 * i, row, head, batch);
+        if (VARLEN)
+            tma_load_packed(to + i * CHUNK_BYTES, map, barrier, 64 * i, row, head, of);
+        else
+            tma_load(to + i * CHUNK_BYTES, map, barrier, 64 * i, row, head, of.batch);
 }
 
 // Copies K, Q of the first step, V, and then all else in the order of its use.
 DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta, const Sizes& sizes,
                     const Tile& tile, u32 shared) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
+    if (!tile.is_seen()) return;
     mbarrier_arrive_expect_tx(barriers.k(), K_BYTES);
     load_rows<KEYS_CHUNK>(shared + K_OFFSET, maps.k, barriers.k(), tile.key, tile.head_kv,
-                          tile.batch);
+                          tile.keys);
     int step = 0;
     for_steps(sizes, tile, [&](int head, int block) {
         const int stage = step % Q_STAGES;
@@ -33,36 +38,80 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
         mbarrier_wait(barriers.q_empty(stage), parity);
         mbarrier_arrive_expect_tx(barriers.q_full(stage), Q_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + Q_OFFSET + stage * Q_BYTES, maps.q, barriers.q_full(stage),
-                           block * BLOCK_M, head, tile.batch);
+                           block * BLOCK_M, head, tile.queries);
         bulk_load(rows, lse + first, 4 * BLOCK_M, barriers.q_full(stage));
         if (step == 0) {
             mbarrier_arrive_expect_tx(barriers.v(), V_BYTES);
             load_rows<KEYS_CHUNK>(shared + V_OFFSET, maps.v, barriers.v(), tile.key, tile.head_kv,
-                                  tile.batch);
+                                  tile.keys);
         }
         mbarrier_wait(barriers.do_empty(stage), parity);
         mbarrier_arrive_expect_tx(barriers.do_full(stage), DO_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + DO_OFFSET + stage * DO_BYTES, maps.dout,
-                           barriers.do_full(stage), block * BLOCK_M, head, tile.batch);
+                           barriers.do_full(stage), block * BLOCK_M, head, tile.queries);
         bulk_load(rows + ROWS_BYTES, delta + first, 4 * BLOCK_M, barriers.do_full(stage));
         step++;
     });
 }
 
+// A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it:
+// the first CTA that comes to it stores, and the others wait until this is done, and add.
+struct DqPart {
+    float* sums;
+    Arrivals* arrivals;
+    bool is_first, is_stored;
+
+    // A CTA comes to a part when it has left the one before. So the CTA that others wait for waits
+    // for nothing but its own products.
+    DEVICE void come() {
+        is_first = !ZERO_DQ && atomic_add(&arrivals->count, 1) == 0;
+        is_stored = ZERO_DQ || ld_acquire(&arrivals->is_stored);
+    }
+    DEVICE void start(u32 from) const {
+        if (is_first) {
+            bulk_store(sums, from, 4 * DQ_FLOATS);
+        } else {
+            while (!is_stored && !ld_acquire(&arrivals->is_stored)) {
+            }
+            if (!ZERO_DQ) fence_proxy_async_all();
+            bulk_add(sums, from, 4 * DQ_FLOATS);
+        }
+        tma_store_commit();
+    }
+    DEVICE void finish() const {
+        if (!is_first) return;
+        bulk_wait_done();
+        fence_proxy_async_all();
+        st_release(&arrivals->is_stored, 1);
+    }
+};
+
 // Adds the dQ of a warpgroup to the accumulator, step by step.
-DEVICE void add_dq_blocks(float* dq_sum, const Sizes& sizes, const Tile& tile, u32 shared,
-                          int warpgroup) {
+DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes, const Tile& tile,
+                          u32 shared, int warpgroup) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
-    u32 parity = 0;
-    wait_for_kernel_before();  // it writes zeros
-    for_steps(sizes, tile, [&](int head, int block) {
+    const int steps = tile.blocks() * sizes.group(), first_head = tile.head_kv * sizes.group();
+    int block = tile.begin;
+    auto part_of = [&](int step) {
+        const int head = first_head + step / tile.blocks();
         const long long number = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
-        mbarrier_wait(barriers.dq_full(warpgroup), parity);
-        bulk_add(dq_sum + number * DQ_FLOATS, from, 4 * DQ_FLOATS);
-        tma_store_commit();
+        DqPart part{dq_sum + number * DQ_FLOATS, arrivals + number};
+        part.come();
+        return part;
+    };
+    wait_for_kernel_before();  // it writes zeros
+    if (steps <= 0) return;
+    DqPart part = part_of(0);
+    for (int step = 0; step < steps; step++) {
+        mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
+        part.start(from);
+        DqPart next = part;
+        block = tile.next(block);
+        if (step + 1 < steps) next = part_of(step + 1);  // its answers come while TMA reads
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        parity ^= 1;
-    });
+        part.finish();
+        part = next;
+    }
 }

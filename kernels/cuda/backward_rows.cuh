@@ -15,9 +15,34 @@ struct Strides {
     long long batch, head, row;
 };
 
+// The block of a CTA: rows from `first` on of a head's seqlen_q rows, which begin with the tensors'
+// row `begin`.
+struct Block {
+    int number, batch, head, begin, first, seqlen_q;
+
+    // Packed sequences have fewer blocks than there is room for.
+    DEVICE bool exists() const { return !VARLEN || first < seqlen_q; }
+    DEVICE bool has(int row) const { return row < BLOCK_M && first + row < seqlen_q; }
+};
+
+DEVICE Block block_of_cta(int heads, int seqlen_q, int blocks, const int* starts_q, int bounds) {
+    const int number = gridDim.x - 1 - blockIdx.x, head = number / blocks, block = number % blocks;
+    if (!VARLEN) return {number, head / heads, head % heads, 0, block * BLOCK_M, seqlen_q};
+    // The last sequence whose blocks begin here or earlier.
+    int sequence = 0;
+    for (int end = bounds - 1; sequence + 1 < end;) {
+        const int middle = (sequence + end) / 2;
+        const bool here = first_block_number(starts_q[middle], middle) <= block;
+        (here ? sequence : end) = middle;
+    }
+    const int begin = starts_q[sequence], length = starts_q[sequence + 1] - begin;
+    const int first = (block - first_block_number(begin, sequence)) * BLOCK_M;
+    return {number, 0, head, begin, first, length};
+}
+
 template <class T>
-DEVICE T* at(T* tensor, const Strides& strides, int batch, int head, int row) {
-    return tensor + batch * strides.batch + head * strides.head + row * strides.row;
+DEVICE T* at(T* tensor, const Strides& strides, const Block& block, int row) {
+    return tensor + block.batch * strides.batch + block.head * strides.head + row * strides.row;
 }
 
 // The numbers of a word of two 16-bit elements.
@@ -45,45 +70,47 @@ DEVICE float dot(uint4 a, uint4 b) {
 }
 
 #if PREPARE_ROWS
-// Writes lse in powers of two and delta = rowsum(dout * out) - dlse, and zeros to dQ's accumulator.
-// Rows that see no key, and rows beyond seqlen_q, get lse = inf, so that their probabilities are 0.
+// Writes lse in powers of two and delta = rowsum(dout * out) - dlse, and zeros to dQ's accumulator
+// or, without ZERO_DQ, only to the counts of its parts. Rows that see no key, and rows beyond
+// seqlen_q, get lse = inf, so that their probabilities are 0.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     prepare_rows(const unsigned short* out, const unsigned short* dout, const float* lse,
-                 const float* dlse, float* lse_log2, float* delta, float* dq_sum, int heads,
-                 int seqlen_q, int blocks, Strides out_strides, Strides do_strides,
+                 const float* dlse, float* lse_log2, float* delta, float* dq_sum,
+                 Arrivals* arrivals, const int* starts_q, int bounds, int heads, int seqlen_q,
+                 int lse_rows, int blocks, Strides out_strides, Strides do_strides,
                  Strides dlse_strides) {
     constexpr int STEP = ROW_THREADS / LANES, PASSES = (BLOCK_M + STEP - 1) / STEP;
-    const int number = gridDim.x - 1 - blockIdx.x;
-    const int head_number = number / blocks, first = number % blocks * BLOCK_M;
-    const int batch = head_number / heads, head = head_number % heads;
+    const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
     const int lane = threadIdx.x % LANES, own = threadIdx.x / LANES;
     launch_dependents();
+    if (!block.exists()) return;
+    if (threadIdx.x < WARPGROUPS) arrivals[block.number * WARPGROUPS + threadIdx.x] = {0, 0};
     uint4 a[PASSES], b[PASSES];  // all loads are on their way before the first one is used
 #pragma unroll
     for (int i = 0; i < PASSES; i++) {
-        const int row = first + own + i * STEP;
+        const int block_row = own + i * STEP, row = block.begin + block.first + block_row;
         a[i] = b[i] = {0, 0, 0, 0};
-        if (own + i * STEP >= BLOCK_M || row >= seqlen_q || lane >= UNITS) continue;
-        a[i] = *(const uint4*)(at(out, out_strides, batch, head, row) + 8 * lane);
-        b[i] = *(const uint4*)(at(dout, do_strides, batch, head, row) + 8 * lane);
+        if (!block.has(block_row) || lane >= UNITS) continue;
+        a[i] = *(const uint4*)(at(out, out_strides, block, row) + 8 * lane);
+        b[i] = *(const uint4*)(at(dout, do_strides, block, row) + 8 * lane);
     }
-    float4* zeros = (float4*)(dq_sum + (long long)number * BLOCK_M * COLUMNS);
+    float4* zeros = (float4*)(dq_sum + (long long)block.number * BLOCK_M * COLUMNS);
 #pragma unroll
-    for (int i = threadIdx.x; i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
+    for (int i = threadIdx.x; ZERO_DQ && i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
         zeros[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+    lse += (long long)(block.batch * heads + block.head) * lse_rows;
 #pragma unroll
     for (int i = 0; i < PASSES; i++) {
         float sum = dot(a[i], b[i]);
 #pragma unroll
         for (int other = 1; other < LANES; other *= 2) sum += __shfl_xor_sync(~0u, sum, other);
-        const int block_row = own + i * STEP, row = first + block_row;
+        const int block_row = own + i * STEP, row = block.begin + block.first + block_row;
         if (lane != 0 || block_row >= BLOCK_M) continue;
-        const float of_row =
-            row < seqlen_q ? lse[(long long)head_number * seqlen_q + row] : MINUS_INFINITY;
+        const float of_row = block.has(block_row) ? lse[row] : MINUS_INFINITY;
         const bool sees = of_row != MINUS_INFINITY;  // NaN stays NaN
-        const long long to = (long long)number * BLOCK_M + block_row;
+        const long long to = (long long)block.number * BLOCK_M + block_row;
         lse_log2[to] = sees ? of_row * LOG2_E : -MINUS_INFINITY;
-        delta[to] = sees ? sum - *at(dlse, dlse_strides, batch, head, row) : 0.0f;
+        delta[to] = sees ? sum - *at(dlse, dlse_strides, block, row) : 0.0f;
     }
 }
 #endif
@@ -91,22 +118,27 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 #if WRITE_DQ
 // Writes dQ = scale * its accumulator.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    write_dq(const float* dq_sum, unsigned short* dq, float scale, int heads, int seqlen_q,
-             int blocks, Strides dq_strides) {
+    write_dq(const float* dq_sum, const Arrivals* arrivals, unsigned short* dq,
+             const int* starts_q, int bounds, float scale, int heads, int seqlen_q, int blocks,
+             Strides dq_strides) {
     constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
     __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
-    const int number = gridDim.x - 1 - blockIdx.x;
-    const int head_number = number / blocks, first = number % blocks * BLOCK_M;
-    const int batch = head_number / heads, head = head_number % heads;
+    const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
     const int warpgroup = threadIdx.x / 128, thread = threadIdx.x % 128;
     const int column = (CHUNKS == 1 ? 0 : 64 * warpgroup) + thread / 32 * 16 + thread % 32 / 4;
     const int row = (CHUNKS == 1 ? DQ_ROWS * warpgroup : 0) + 2 * (thread % 4);
     const float4* from =
-        (const float4*)(dq_sum + ((long long)number * WARPGROUPS + warpgroup) * DQ_FLOATS);
+        (const float4*)(dq_sum + ((long long)block.number * WARPGROUPS + warpgroup) * DQ_FLOATS);
     wait_for_kernel_before();
+    if (!block.exists()) return;
+    // Where nothing was zeroed, a part that no CTA came to has no numbers: its rows see no key.
+    const bool is_there = ZERO_DQ || arrivals[block.number * WARPGROUPS + warpgroup].count > 0;
     float4 all[DQ_ROWS / 8];
 #pragma unroll
-    for (int i = 0; i < DQ_ROWS / 8; i++) all[i] = from[i * 128 + thread];
+    for (int i = 0; i < DQ_ROWS / 8; i++) {
+        all[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (is_there) all[i] = from[i * 128 + thread];
+    }
 #pragma unroll
     for (int i = 0; i < DQ_ROWS / 8; i++) {
         const float4 x = all[i];
@@ -118,8 +150,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     __syncthreads();
     for (int i = threadIdx.x; i < BLOCK_M * LANES; i += ROW_THREADS) {
         const int own = i / LANES, unit = i % LANES;
-        if (first + own < seqlen_q && unit < UNITS)
-            *(uint4*)(at(dq, dq_strides, batch, head, first + own) + 8 * unit) =
+        if (block.has(own) && unit < UNITS)
+            *(uint4*)(at(dq, dq_strides, block, block.begin + block.first + own) + 8 * unit) =
                 *(const uint4*)(rows + own * PITCH + 8 * unit);
     }
 }

@@ -11,12 +11,13 @@ constexpr int KEYS_CHUNK = KEYS * ROW_BYTES, Q_CHUNK = BLOCK_M * ROW_BYTES;
 constexpr int DS_STAGES = 2;
 static_assert(K_BYTES == CHUNKS * KEYS_CHUNK && V_BYTES == K_BYTES, "K and V have all keys");
 static_assert(Q_BYTES == CHUNKS * Q_CHUNK && DO_BYTES == Q_BYTES, "Q and dO have a block of rows");
-static_assert(ROWS_BYTES >= 4 * BLOCK_M && ROWS_BYTES % 16 == 0, "a slot has a number a row");
+static_assert(ROWS_BYTES >= 4 * BLOCK_M && (ROWS_OFFSET | ROWS_BYTES) % 16 == 0,
+              "a slot has a number a row");
 static_assert(DS_BYTES == WARPGROUPS * Q_CHUNK, "dS has a chunk of 64 keys of each warpgroup");
 static_assert(DQ_BYTES >= 4 * DQ_FLOATS && DQ_BYTES >= CHUNKS * 64 * ROW_BYTES,
               "a slot has the dQ of a warpgroup, and in the end its dK");
-static_assert(Q_SLOTS >= Q_STAGES && DO_SLOTS >= Q_STAGES && ROWS_SLOTS >= 2 * Q_STAGES &&
-                  DS_SLOTS >= DS_STAGES && DQ_SLOTS >= WARPGROUPS,
+static_assert(K_SLOTS >= 1 && V_SLOTS >= 1 && Q_SLOTS >= Q_STAGES && DO_SLOTS >= Q_STAGES &&
+                  ROWS_SLOTS >= 2 * Q_STAGES && DS_SLOTS >= DS_STAGES && DQ_SLOTS >= WARPGROUPS,
               "each stage has a slot");
 static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO_OFFSET | DO_BYTES |
                DS_OFFSET | DS_BYTES | DQ_OFFSET | DQ_BYTES) %
@@ -70,17 +71,31 @@ struct Barriers {
         }
     }
 };
-static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= Barriers::COUNT, "each barrier has a slot");
+static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES >= 8 &&
+                  BARRIERS_SLOTS >= Barriers::COUNT,
+              "each barrier has a slot");
 
 // 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
-// from `first_block` on, of each query head of the group, beginning with `begin`.
+// from `first_block` to before `end_block`, of each query head of the group, first through `begin`.
 struct Tile {
-    int batch, head_kv, key, first_block, begin;
+    Rows queries, keys;
+    int seqlen_k, diagonal;  // of the sequence, see `Sizes`
+    int first_number;        // of blocks of rows, that of the sequence's first for head 0
+    int head_kv, key, first_block, end_block, begin;
 
-    DEVICE int next(const Sizes& sizes, int block) const {
-        return block + 1 == sizes.blocks ? first_block : block + 1;
-    }
+    DEVICE bool exists() const { return !VARLEN || key < seqlen_k; }
+    DEVICE int blocks() const { return end_block - first_block; }
+    DEVICE int next(int block) const { return block + 1 == end_block ? first_block : block + 1; }
+    // Whether any row sees its keys.
+    DEVICE bool is_seen() const { return !(WINDOWED || VARLEN) || blocks() > 0; }
 };
+
+// The rows or keys of a packed sequence; there may be fewer sequences than a launch has room for.
+DEVICE Rows rows_of_sequence(const int* starts, int sequence, int bounds) {
+    if (sequence + 1 >= bounds) return {0, 0, 0};
+    const int begin = starts[sequence];
+    return {0, begin, starts[sequence + 1] - begin};
+}
 
 // CTAs start in the order of their numbers. Sections of heads come one after the other, so that the
 // L2 cache holds what they share. Under a causal mask a section begins with the first keys of all its
@@ -95,22 +110,40 @@ DEVICE Tile tile_of_cta(const Sizes& sizes) {
     const int heads = min(all_heads - first, sizes.section_heads);
     const int head = first + (CAUSAL ? within % heads : within / tiles);
     const int key = (CAUSAL ? within / heads : within % tiles) * KEYS;
-    const int seen = CAUSAL ? max(key - sizes.diagonal(), 0) / BLOCK_M : 0;
-    const int begin = STAGGER ? key / KEYS * STAGGER % sizes.blocks : seen;
-    return {head / sizes.heads_kv, head % sizes.heads_kv, key, seen, begin};
+    const int batch = head / sizes.heads_kv;
+    Rows queries{batch}, keys{batch};
+    int seqlen_k = sizes.seqlen_k, diagonal = sizes.diagonal, end = sizes.blocks;
+    int number = batch * sizes.heads * sizes.blocks;
+    if (VARLEN) {
+        const Sequences& all = sizes.sequences;
+        queries = rows_of_sequence(all.starts_q, batch, all.bounds);
+        keys = rows_of_sequence(all.starts_k, batch, all.bounds);
+        seqlen_k = keys.length, diagonal += keys.length - queries.length;
+        end = (queries.length + BLOCK_M - 1) / BLOCK_M;
+        number = first_block_number(queries.begin, batch);
+    }
+    const int seen = CAUSAL ? max(key - diagonal, 0) / BLOCK_M : 0;
+    if (WINDOWED) {
+        // Rows before this one see the last key of the tile.
+        const int end_row = key + KEYS - 1 - diagonal + sizes.window_keys;
+        end = min((end_row + BLOCK_M - 1) / BLOCK_M, end);
+    }
+    if (WINDOWED || VARLEN) end = max(end, seen);
+    const int begin = STAGGER ? key / KEYS * STAGGER % max(end, 1) : seen;
+    const int head_kv = head % sizes.heads_kv;
+    return {queries, keys, seqlen_k, diagonal, number, head_kv, key, seen, end, begin};
 }
 
 // Calls work(query head, block) for each step of a tile.
 template <class WORK>
 DEVICE void for_steps(const Sizes& sizes, const Tile& tile, WORK work) {
     const int first_head = tile.head_kv * sizes.group();
-    const int blocks = sizes.blocks - tile.first_block;
     for (int head = first_head; head < first_head + sizes.group(); head++)
-        for (int i = 0, block = tile.begin; i < blocks; i++, block = tile.next(sizes, block))
+        for (int i = 0, block = tile.begin; i < tile.blocks(); i++, block = tile.next(block))
             work(head, block);
 }
 
 // The number of a block of query rows among those of all heads.
 DEVICE long long block_number(const Sizes& sizes, const Tile& tile, int head, int block) {
-    return (long long)(tile.batch * sizes.heads + head) * sizes.blocks + block;
+    return tile.first_number + (long long)head * sizes.blocks + block;
 }

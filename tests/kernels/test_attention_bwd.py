@@ -117,6 +117,8 @@ def test_packed_calls_have_room_for_as_many_rows_as_the_next_power_of_two() -> N
     # The longest of up to 4 sequences has 3 tiles of keys.
     assert main[0] == (2 * (3 * 4) + 4 * (128 // 32 + 4), 1, 1)
     assert (both[10], 0) in [each for each in main[1] if isinstance(each, tuple)]
+    # The stride of lse's heads is the number of rows of a call, which differs between calls.
+    assert (both[4], 1) in [each for each in before[1] if isinstance(each, tuple)]
 
 
 def test_tma_reads_packed_tensors_as_dense_ones_without_an_end() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from torch import Tensor
 
 from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import Mode, OnCpu
+from tests.support.launch_specs import spec_of
+from tunefa.compile.launch import cuda_abi
 from tunefa.compile.launch.driver import DriverError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import kernel as kernels
@@ -21,14 +25,22 @@ KERNEL = kernels.load("attention_bwd_cuda_sm90")
 SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
-SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "PING_PONG": 0, "STAGGER": 0, "L2_SECTION_HEADS": 1}
+SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "PING_PONG": 0, "ZERO_DQ": 1, "STAGGER": 0,
+         "L2_SECTION_HEADS": 1}  # fmt: skip
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k200_d128_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
-    ("h1_q330_k140_d128_fp16_full", {"BLOCK_M": 80, "STAGGER": 2, "PING_PONG": 1}),
+    ("h1_q330_k140_d128_fp16_full", {"BLOCK_M": 80, "STAGGER": 2, "PING_PONG": 1, "ZERO_DQ": 0}),
     ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3}),
-    ("h4_kv1_q300_k100_d40_bf16_causal", {"BLOCK_M": 128, "PING_PONG": 1}),
+    ("h4_kv1_q300_k100_d40_bf16_causal", {"BLOCK_M": 128, "PING_PONG": 1, "ZERO_DQ": 0}),
     ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "PING_PONG": 1}),
     ("h2_kv1_q90_k17_d104_bf16_causal", {"BLOCK_M": 80}),
+    ("h2_kv1_q400_k400_d128_bf16_causal_w70", {"BLOCK_M": 80, "PING_PONG": 1}),
+    ("h4_kv2_q300_k420_d64_fp16_full_w1_a5", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
+    # No row sees the first keys, then the last rows.
+    ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"PING_PONG": 1}),
+    ("h2_kv1_q500_k130_d96_bf16_full_w130_a20", {"Q_STAGES": 2}),
+    ("h1_q300_k260_d128_bf16_full_w150", {"BLOCK_M": 80}),
+    ("h2_q270_k384_d64_bf16_full_a60", {"L2_SECTION_HEADS": 2}),
 ]
 MODES = (
     Mode.LAST_WARP_FIRST | Mode.LATE_READS,
@@ -40,34 +52,50 @@ MODES = (
 def inputs(workload: Workload) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
     """A call's tensors, whose outputs are NaN, and the right dq, dk and dv."""
     w = workload
-    generator = torch.Generator().manual_seed(0)
-
-    def made(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator)
-
-    dtype = torch.float16 if w.dtype == "fp16" else torch.bfloat16
     of_q, of_k = (w.batch, w.heads, w.seqlen_q), (w.batch, w.heads_kv, w.seqlen_k)
-    q, k, v = (made(*shape, w.head_dim).to(dtype) for shape in (of_q, of_k, of_k))
-    dout, dlse = made(*of_q, w.head_dim).to(dtype), made(*of_q)
+    return gradients(w, *normal(w, of_q, of_k))
+
+
+def normal(workload: Workload, of_q: Sequence[int], of_k: Sequence[int]) -> list[Tensor]:
+    """Returns q, k, v, dout, and dlse in fp32, for these shapes without head_dim."""
+    generator = torch.Generator().manual_seed(0)
+    dtype = torch.float16 if workload.dtype == "fp16" else torch.bfloat16
+    shapes = [(*shape, workload.head_dim) for shape in (of_q, of_k, of_k, of_q)]
+    made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+    return [*made, torch.randn(*of_q, generator=generator)]
+
+
+def gradients(
+    workload: Workload, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, dlse: Tensor
+) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+    """What `inputs` returns, for these inputs."""
+    w, dtype = workload, q.dtype
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
     keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
     scores = w.head_dim**-0.5 * leaves[0] @ keys.transpose(-1, -2)
-    if w.causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(w.seqlen_k - w.seqlen_q)
-        scores = scores.masked_fill(~seen, -torch.inf)
+    rows, (left, right) = torch.arange(q.shape[2])[:, None], w.band
+    from_diagonal = torch.arange(k.shape[2]) - (rows + k.shape[2] - q.shape[2])
+    hidden = torch.zeros_like(from_diagonal, dtype=torch.bool)
+    if right is not None:
+        hidden |= from_diagonal > right
+    if left is not None:
+        hidden |= from_diagonal < -left
+    scores = scores.masked_fill(hidden, -torch.inf)
     lse = torch.logsumexp(scores, -1)
     sees = lse.detach() != -torch.inf
     p = torch.exp(scores - lse.masked_fill(~sees, 0.0)[..., None])
     out = p @ values
     loss = (out * dout.double()).sum() + (lse * dlse)[sees].sum()
-    right = torch.autograd.grad(loss, leaves)
+    found = torch.autograd.grad(loss, leaves)
     empty = [torch.full_like(x, torch.nan) for x in (q, k, v)]
-    return (q, k, v, out.detach().to(dtype), lse.detach().float(), dout, dlse, *empty), right
+    return (q, k, v, out.detach().to(dtype), lse.detach().float(), dout, dlse, *empty), found
 
 
 def ran(run: OnCpu, workload: Workload, tensors: tuple[Any, ...], mode: Mode) -> list[Tensor]:
     for each in tensors[7:10]:
         each.fill_(float("nan"))
+    for each in tensors[7:10]:
+        each.fill_(torch.nan)
     run(tensors, workload, mode)
     return [each.clone() for each in tensors[7:10]]
 
@@ -97,6 +125,97 @@ def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low(tmp_path
     tensors[0].fill_(32.0), tensors[1].fill_(-32.0)
     tensors[4].copy_(torch.logsumexp(torch.full((70, 140), -32.0 * 32 * 8), -1))
     assert all(each.isfinite().all() for each in ran(run, workload, tensors, MODES[1]))
+
+
+PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
+    (
+        "b4_h2_kv1_q260_k260_d64_bf16_causal",
+        {"PING_PONG": 1},
+        [(70, 70), (1, 1), (0, 0), (260, 260)],
+    ),
+    (
+        "b5_h4_kv2_q130_k200_d128_fp16_full",
+        {"BLOCK_M": 80, "STAGGER": 1},
+        [(80, 129), (130, 0), (20, 128), (0, 200), (3, 50)],
+    ),
+    (
+        "b3_h2_q300_k260_d64_bf16_causal_w50",
+        {"L2_SECTION_HEADS": 2},
+        [(64, 260), (300, 100), (130, 7)],
+    ),
+    ("b2_h1_q90_k140_d96_bf16_full_w30_a9", {"BLOCK_M": 80}, [(90, 140), (33, 90)]),
+]
+
+
+def packed(
+    workload: Workload, lengths: Sequence[tuple[int, int]]
+) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """What `inputs` returns for sequences with so many (rows, keys). The first one is NaN, and so
+    are rows behind the last one, which belong to none."""
+    w = replace(workload, batch=1, varlen=False)
+    starts = [torch.tensor([0, *each]).cumsum(0).int() for each in zip(*lengths, strict=True)]
+    rows, keys = (int(each[-1]) + 9 for each in starts)
+    made = [x.transpose(0, 1) for x in normal(w, (w.heads, rows), (w.heads_kv, keys))]
+    made[:4] = [x.contiguous() for x in made[:4]]
+    empty = [torch.full_like(x, torch.nan) for x in made[:3]]
+    out, right = torch.full_like(made[0], torch.nan), [torch.zeros_like(x) for x in made[:3]]
+    lse = torch.full((rows, w.heads), torch.nan).t().contiguous()
+    for i in range(len(lengths)):
+        of_q, of_k = (slice(int(each[i]), int(each[i + 1])) for each in starts)
+        places = (of_q, of_k, of_k, of_q, of_q)
+        one = [x[place].transpose(0, 1)[None] for x, place in zip(made, places, strict=True)]
+        tensors, found = gradients(w, *one)
+        out[of_q], lse[:, of_q] = tensors[3][0].transpose(0, 1), tensors[4][0]
+        for whole, place, each in zip(right, places, found, strict=False):
+            whole[place] = each[0].transpose(0, 1)
+    q, k, v, dout, dlse = made
+    return (q, k, v, out, lse, dout, dlse.t().contiguous(), *empty, *starts), right
+
+
+@pytest.mark.parametrize(("text", "changes", "lengths"), PACKED, ids=[each[0] for each in PACKED])
+def test_gradients_of_packed_sequences_are_right(
+    text: str, changes: dict[str, int], lengths: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    """They are right with neighbours that are NaN, and nothing is written behind the last one."""
+    workload, config = Workload.parse(f"bwd_{text}_varlen"), {**SMALL, **changes}
+    assert KERNEL.why_not(workload, SM90) is None
+    assert KERNEL.refusal(config, workload, SM90) is None
+    run = cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path)
+    tensors, right = packed(workload, lengths)
+    starts = tensors[10], tensors[11], tensors[11]
+    limit = 1.5e-3 if workload.dtype == "fp16" else 1e-2
+    for of_nan in (None, *range(len(lengths))):
+        changed = [x.clone() for x in tensors]
+        if of_nan is not None:
+            for i in (0, 1, 2, 3, 5):
+                begin, end = tensors[10 + (i in (1, 2))][of_nan : of_nan + 2]
+                changed[i][begin:end] = torch.nan
+        made = ran(run, workload, tuple(changed), MODES[(of_nan or 0) % len(MODES)])
+        for found, wanted, each in zip(made, right, starts, strict=True):
+            kept = torch.ones(len(found), dtype=torch.bool)
+            kept[each[-1] :] = False
+            assert found[~kept].isnan().all()
+            if of_nan is not None:
+                kept[each[of_nan] : each[of_nan + 1]] = False
+            error = (found.double() - wanted)[kept].norm()
+            assert error <= limit * wanted[kept].norm()
+
+
+def test_one_launch_serves_packed_calls_with_other_numbers_of_rows() -> None:
+    """A launch is prepared once for all numbers of rows with the same next power of two."""
+    workload = Workload.parse("bwd_b3_h4_kv2_q64_k64_d64_bf16_causal_varlen")
+    spec = spec_of(KERNEL, workload, SMALL)
+
+    def launches(*lengths: tuple[int, int]) -> list[object]:
+        made, _ = packed(workload, lengths)
+        tensors = [*made[:6], torch.zeros(()).expand(made[6].shape), *made[7:]]
+        tensors += [torch.empty(shape, dtype=dtype) for shape, dtype in spec.scratch(tensors)]
+        sides = (spec.preprocess_arguments, spec.arguments, spec.postprocess_arguments)
+        each = [side(tensors) for side in sides]
+        found = [(grid, cuda_abi.parameters(given, tensors)[0]) for grid, given in each]
+        return [*found, *(x.shape for x in tensors[-3:])]
+
+    assert launches((64, 64), (30, 20), (2, 2)) == launches((64, 50), (50, 0), (0, 64))
 
 
 MISTAKES = [

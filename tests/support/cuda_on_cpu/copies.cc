@@ -152,12 +152,12 @@ template <class WORK> void for_rows(const Map &map, const std::vector<int> &at, 
     int rows = 1;
     for (int axis = 1; axis < map.axes; ++axis) rows *= map.box[axis];
     for (int row = 0; row < rows; ++row) {
-        int64_t from = 0;
+        u64 from = 0;  // addresses wrap
         bool inside = true;
         for (int axis = 1, rest = row; axis < map.axes; rest /= map.box[axis++]) {
             const int place = at[axis] + rest % map.box[axis];
             inside &= 0 <= place && place < map.sizes[axis];
-            from += place * map.strides[axis];
+            from += u64(place) * u64(map.strides[axis]);
         }
         const int first = std::max(at[0], 0), end = std::min<int>(at[0] + map.box[0], map.sizes[0]);
         if (!inside || first >= end) {
@@ -268,29 +268,35 @@ void ptx::cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 to,
         machine::complete(cluster, load);
 }
 
-static void complete_addition(Cta &cta, const Store &store) {
+static void complete_numbers(Cta &cta, const Store &store) {
     if (std::memcmp(at(cta.generic, store.from, store.seen.size(), 16), store.seen.data(),
                     store.seen.size()))
         fail("shared memory at %u changed before TMA read it", store.from);
     for (u32 unit = 0; unit < store.seen.size(); unit += 4) {
         float x;
         std::memcpy(&x, at(cta.async, store.from + unit, 4, 4), 4);
-        store.sums[unit / 4] += x;
+        store.sums[unit / 4] = store.adds ? store.sums[unit / 4] + x : x;
     }
 }
 
-void ptx::cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void *to, u32 from, u32 bytes) {
+static void start_numbers(void *to, u32 from, u32 bytes, bool adds) {
     Cta &cta = *this_thread().cta;
     if (bytes % 16 || from % 16 || reinterpret_cast<uintptr_t>(to) % 16)
-        fail("cp.reduce.async.bulk: not a multiple of 16 bytes");
+        fail("cp.async.bulk: not a multiple of 16 bytes");
     const unsigned char *seen = machine::at(cta.generic, from, bytes, 16);
-    Store store = {nullptr, static_cast<float *>(to), from, {}, Bytes(seen, seen + bytes)};
+    Store store = {nullptr, static_cast<float *>(to), adds, from, {}, Bytes(seen, seen + bytes)};
     this_thread().stores.push_back(store);
     if (!(machine::mode & LATE_READS)) machine::complete(cta, store);
 }
+void ptx::cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void *to, u32 from, u32 bytes) {
+    start_numbers(to, from, bytes, true);
+}
+void ptx::cp_async_bulk_global_shared_cta_bulk_group(void *to, u32 from, u32 bytes) {
+    start_numbers(to, from, bytes, false);
+}
 
 void machine::complete(Cta &cta, const Store &store) {
-    if (!store.map) return complete_addition(cta, store);
+    if (!store.map) return complete_numbers(cta, store);
     const Map &map = map_at(store.map);
     const int inner = map.box[0] * map.element, all = box_bytes(map);
     if (std::memcmp(at(cta.generic, store.from, all, 128), store.seen.data(), all))
@@ -309,7 +315,7 @@ void ptx::store_tensor(const void *map, std::vector<int> at, u32 from) {
     Cta &cta = *this_thread().cta;
     const int bytes = box_bytes(map_at(map));
     const unsigned char *seen = machine::at(cta.generic, from, bytes, 128);
-    this_thread().stores.push_back({map, nullptr, from, std::move(at), Bytes(seen, seen + bytes)});
+    this_thread().stores.push_back({map, nullptr, false, from, std::move(at), Bytes(seen, seen + bytes)});
     if (!(machine::mode & LATE_READS)) machine::complete(cta, this_thread().stores.back());
 }
 
@@ -319,6 +325,7 @@ void ptx::cp_async_bulk_commit_group() {
     this_thread().stores.clear();
 }
 
+void ptx::cp_async_bulk_wait_group(int pending) { cp_async_bulk_wait_group_read(pending); }
 void ptx::cp_async_bulk_wait_group_read(int pending) {
     if (pending) fail("cp.async.bulk.wait_group.read: all groups are waited for here");
     auto &committed = this_thread().committed_stores;

@@ -67,11 +67,12 @@ struct Copy {
     bool inside;
 };
 
-// A TMA store, or an addition of contiguous numbers (without a map), that may not have read its
-// shared memory yet.
+// A TMA store, or a store or an addition of contiguous numbers (without a map), that may not have
+// read its shared memory yet.
 struct Store {
     const void *map;
     float *sums;
+    bool adds;
     u32 from;
     std::vector<int> at;
     Bytes seen;  // what threads see there when it is issued

@@ -73,6 +73,12 @@ template <class T> void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, 
     store_matrices(row, all, true);
 }
 
+// ------------------------------------------------------------------------------- global memory
+
+inline void atom_relaxed_gpu_global_add_u32(u32 &before, u32 *to, u32 x) { before = *to, *to += x; }
+inline void st_release_gpu_global_u32(u32 *to, u32 x) { *to = x; }
+inline void ld_acquire_gpu_global_u32(u32 &to, const u32 *from) { to = *from; }
+
 // ------------------------------------------------------------------------------------ cp.async
 
 void cp_async_cg_shared_global_L2_128B(u32 to, const void *from, int bytes, int read);
@@ -122,6 +128,17 @@ void cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_byt
     load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, barrier, ranks);
 }
 template <class T>
+void cp_async_bulk_tensor_5d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(
+    u32 to, const void *map, List<T, 5> at, u32 barrier) {
+    load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3], *at.at[4]}, barrier,
+                own_mask());
+}
+template <class T>
+void cp_async_bulk_tensor_5d_global_shared_cta_tile_bulk_group(const void *map, List<T, 5> at,
+                                                               u32 from) {
+    store_tensor(map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3], *at.at[4]}, from);
+}
+template <class T>
 void cp_async_bulk_tensor_4d_global_shared_cta_tile_bulk_group(const void *map, List<T, 4> at,
                                                                u32 from) {
     store_tensor(map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, from);
@@ -131,6 +148,9 @@ void cp_async_bulk_shared_cluster_global_mbarrier_complete_tx_bytes(u32 to, cons
 void cp_reduce_async_bulk_global_shared_cta_bulk_group_add_f32(void *to, u32 from, u32 bytes);
 inline void griddepcontrol_launch_dependents() {}  // kernels run one after the other
 inline void griddepcontrol_wait() {}
+void cp_async_bulk_global_shared_cta_bulk_group(void *to, u32 from, u32 bytes);
+void cp_async_bulk_wait_group(int pending);
+inline void fence_proxy_async() {}  // of global memory, which has one view here
 void cp_async_bulk_commit_group();
 void cp_async_bulk_wait_group_read(int pending);
 void fence_proxy_async_shared_cta();
