@@ -52,6 +52,7 @@ What each parameter trades; names end in 1 for the dKV pass, and in 2 for the dQ
                                 takes more registers
     KV_IN_REGISTERS1            1: K and V are left operands from registers, which saves traffic of
                                 shared memory
+    Q_IN_REGISTERS2             1: likewise Q and dO in the dQ pass
     DEFER_ROW_LOADS1            lse and delta are loaded 0: before the products that they wait for;
                                 1: delta after its product; 2: both after theirs, for fewer live
                                 registers

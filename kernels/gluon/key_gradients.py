@@ -17,7 +17,7 @@ from tunefa.kernels.gluon.pipeline import new_barriers, new_tiles
 @gluon.jit
 def key_gradients(
     q_desc, k_desc, v_desc, do_desc, dk_desc, dv_desc, lse_desc, delta_desc,
-    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads, scale_log2, scale,
+    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads, table_ptr, scale_log2, scale,
     WARPGROUPS: gl.constexpr, BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr,
     KV_IN_REGISTERS: gl.constexpr, PREFETCH_S: gl.constexpr, DEFER_ROW_LOADS: gl.constexpr,
     P_BYTES: gl.constexpr, PERSISTENT: gl.constexpr,
@@ -35,7 +35,8 @@ def key_gradients(
     )  # fmt: skip
     inputs = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
     shared = _shared_memory(b, inputs, WARPGROUPS)
-    work, loads = (b, shared, (dk_desc, dv_desc)), (b, shared, inputs)
+    work = (b, shared, (dk_desc, dv_desc), table_ptr)
+    loads = (b, shared, inputs, table_ptr)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
     # Warpgroup 0 runs the first of a list; numbers are the warps and registers of the others.

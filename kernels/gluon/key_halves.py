@@ -39,7 +39,7 @@ def p_shape(block_m):
 @gluon.jit
 def values_consumer(work):
     """Computes P^T for both warpgroups, and dV. `work` is that of `key_consumer.consumer`."""
-    b, shared, outputs = work
+    b, shared, outputs, _ = work
     _, dv_desc = outputs
     tile = b.tile(gl.program_id(0))
     mbarrier.wait(shared.k_full.index(0), 0)
@@ -99,7 +99,7 @@ def _hand_over(b, shared, p, number):
 @gluon.jit
 def keys_consumer(work):
     """Computes dS^T and dK. `work` is that of `key_consumer.consumer`."""
-    b, shared, outputs = work
+    b, shared, outputs, _ = work
     dk_desc, _ = outputs
     tile = b.tile(gl.program_id(0))
     mbarrier.wait(shared.v_full.index(0), 0)

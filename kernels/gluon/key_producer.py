@@ -4,23 +4,25 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from tunefa.kernels.gluon.api import copy_in
+from tunefa.kernels.gluon.persistent import first_tile
 
 
 @gluon.jit
 def producer(loads):
     """Loads all tiles of this CTA.
 
-    `loads` is (launch, shared memory, descriptors of q, k, v, dO, lse and delta).
+    `loads` is (launch, shared memory, descriptors of q, k, v, dO, lse and delta, table of tiles).
     """
-    b, _, _ = loads
+    b, _, _, table = loads
     if b.PERSISTENT:
         steps = 0
-        done = 0
-        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+        first, count, number = first_tile(table)
+        for done in range(0, count):
+            following = gl.load(table + first + done + 1)
             tile = b.tile(number)
             _load_tile(loads, tile, done, steps)
             steps += b.group() * tile.blocks
-            done += 1  # noqa: SIM113 - Gluon has no enumerate
+            number = following
     else:
         _load_tile(loads, b.tile(gl.program_id(0)), 0, 0)
 
@@ -31,7 +33,7 @@ def _load_tile(loads, tile, done, steps):
 
     `done` tiles and `steps` steps came before the tile.
     """
-    b, shared, descs = loads
+    b, shared, descs, _ = loads
     _, k_desc, v_desc, _, _, _ = descs
     stage = done % b.KV_STAGES
     if b.PERSISTENT:

@@ -13,6 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from tunefa.kernels.gluon.api import copy_out
 from tunefa.kernels.gluon.layouts import operand_layout, row_layout, wgmma_layout
+from tunefa.kernels.gluon.persistent import first_tile
 
 LOG2_E = gl.constexpr(math.log2(math.e))
 
@@ -21,17 +22,18 @@ LOG2_E = gl.constexpr(math.log2(math.e))
 def consumer(work, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     """Computes dQ, lse in powers of two and delta of warpgroup WG's rows in the tiles of this CTA.
 
-    `work` is (launch, shared memory, pointers of the row sums, descriptor of dQ).
+    `work` is (launch, shared memory, pointers of the row sums, descriptor of dQ, table of tiles).
     """
-    b, _, _, _ = work
+    b, _, _, _, table = work
     if b.PERSISTENT:
         blocks = 0
-        done = 0
-        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+        first, count, number = first_tile(table)
+        for done in range(0, count):
+            following = gl.load(table + first + done + 1)
             tile = b.tile(number)
             _tile(work, tile, done, blocks, WG, HEAD_DIM)
             blocks += tile.blocks
-            done += 1  # noqa: SIM113 - Gluon has no enumerate
+            number = following
     else:
         _tile(work, b.tile(gl.program_id(0)), 0, 0, WG, HEAD_DIM)
     tma.store_wait(0)
@@ -40,7 +42,7 @@ def consumer(work, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
 @gluon.jit
 def _tile(work, tile, done, blocks, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     """Computes the rows of a tile; `done` tiles and `blocks` blocks came before it."""
-    b, shared, sums, dq_desc = work
+    b, shared, sums, dq_desc, _ = work
     row = tile.row + 64 * WG
     piece, phase = done % b.Q_STAGES * b.WARPGROUPS + WG, (done // b.Q_STAGES) & 1
     end = blocks + tile.blocks
@@ -50,11 +52,12 @@ def _tile(work, tile, done, blocks, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     loaded = _load_rows(b, sums, tile, row, HEAD_DIM)
     s = gl.zeros([64, b.BLOCK_N], gl.float32, wgmma_layout(b.BLOCK_N))
     mbarrier.wait(shared.q_full.index(piece), phase)
-    q, do = shared.q_rows(piece), shared.do_rows(piece)
+    q = _left_operand(b, shared.q_rows(piece))
     if b.PREFETCH_S:
         s_started = _start_s(b, shared, q, number, True)
     mbarrier.wait(shared.do_full.index(piece), phase)
-    of_rows = _row_sums(b, sums, tile, row, loaded, do)
+    of_rows = _row_sums(b, sums, tile, row, loaded, shared.do_rows(piece))
+    do = _left_operand(b, shared.do_rows(piece))
     if b.PREFETCH_S:
         s = warpgroup_mma_wait(0, [s_started])
     if b.PERSISTENT and b.Q_STAGES > 1:
@@ -75,6 +78,15 @@ def _tile(work, tile, done, blocks, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
         state = _step(b, shared, operands, of_rows, state, end, i, row, False)
     _, dq = state
     _write(b, shared, dq_desc, dq * b.scale, tile, row, piece)
+
+
+@gluon.jit
+def _left_operand(b, rows):
+    """Returns Q or dO of the warpgroup as it multiplies K or V from the left."""
+    if b.Q_IN_REGISTERS:
+        layout: gl.constexpr = operand_layout(b.BLOCK_N, 16)
+        rows = rows.load(layout)
+    return rows
 
 
 @gluon.jit

@@ -32,6 +32,7 @@ class QueryPass:
     K_STAGES: gl.constexpr
     V_STAGES: gl.constexpr
     PREFETCH_S: gl.constexpr
+    Q_IN_REGISTERS: gl.constexpr
     PERSISTENT: gl.constexpr
     CAUSAL: gl.constexpr
     MASKED: gl.constexpr

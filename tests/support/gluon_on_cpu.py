@@ -150,7 +150,7 @@ class Device:
             where=lambda which, a, b: (a if which else b) if isinstance(which, bool)
             else torch.where(which, a, b),
             convert_layout=lambda x, layout, assert_trivial=False: x,
-            load=lambda pointers, mask, other: registers(pointers.load(mask, other)),
+            load=self.load,
             store=lambda pointers, value, mask: pointers.store(value, mask),
             SliceLayout=lambda *_: None, DistributedLinearLayout=lambda *_: None,
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
@@ -181,6 +181,11 @@ class Device:
             "row_layout": lambda *_: None,
             "contiguous_layout": lambda: None,
         }
+
+    def load(self, pointers: Any, mask: Any = None, other: float = 0.0) -> Any:
+        if mask is None:  # a pointer to one element
+            return int(pointers.memory[pointers.places])
+        return registers(pointers.load(mask, other))
 
     def memory(self, shape: list[int], dtype: torch.dtype) -> Shared:
         return Shared(torch.full(shape, math.nan, dtype=dtype))

@@ -2,6 +2,7 @@
 
 import math
 
+from tunefa.kernels.gluon.host import gradient_tiles
 from tunefa.kernels.gluon.host.query_gradients import rows
 
 from tunefa.spec.rounding import ceil_div, next_pow2
@@ -11,6 +12,8 @@ _REGISTERS = {1: (232, 24, 128), 2: (240, 24, 168), 3: (160, 32, 128)}
 """By WARPGROUPS1: registers per thread of a consumer, of the producer, and of all threads at the
 launch, before setmaxnreg moves registers from the producer to the consumers: 65,536 in all, for one
 warpgroup in two CTAs."""
+_TILE_COST = 2
+"""What a tile costs beside its steps, in steps: K and V in, dK and dV out. An estimate."""
 _PARAMETERS = ("WARPGROUPS", "BLOCK_M", "Q_STAGES", "KV_IN_REGISTERS", "PREFETCH_S",
                "DEFER_ROW_LOADS", "P_BYTES", "PERSISTENT")  # fmt: skip
 """Parameters of this pass, whose names end in 1 in a config."""
@@ -33,7 +36,10 @@ def variant(workload, config, aligned=True):
     boxes = _boxes(workload, config).items()
     signature = {name: f"tensordesc<{dtype}{list(box)}>" for name, (dtype, box) in boxes}
     sizes = ("heads", "heads_kv", "seqlen_q", "seqlen_k", "rows", "tiles", "section_heads")
-    signature |= dict.fromkeys(sizes, "i32") | {"scale_log2": "fp32", "scale": "fp32"}
+    signature |= dict.fromkeys(sizes, "i32") | {"table_ptr": "*i32"}
+    signature |= {"scale_log2": "fp32", "scale": "fp32"}
+    if not config["PERSISTENT1"]:
+        constants |= {"table_ptr": None}
     return {
         "function": device_function,
         "signature": signature | dict.fromkeys(constants, "constexpr"),
@@ -57,9 +63,24 @@ def arguments(tensors, spec):
     maps = [{"map": t, "box": box} for t, (_, box) in zip(mapped, boxes, strict=True)]
     tiles = w.batch * w.heads_kv * ceil_div(w.seqlen_k, 64 * _pieces(w, config))
     sizes = [w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, rows(w), tiles]
-    sizes += [config["L2_SECTION_HEADS"], scale * LOG2_E, scale]
-    ctas = min(tiles, spec.sms) if config["PERSISTENT1"] else tiles
+    ctas, table = tiles, None
+    if config["PERSISTENT1"]:
+        ctas = min(tiles, spec.sms)
+        table = gradient_tiles.table(_costs(w, config), ctas, q.device)
+    sizes += [config["L2_SECTION_HEADS"], table, scale * LOG2_E, scale]
     return (ctas, 1, 1), [*maps, *sizes, *_constants(w, config).values()]
+
+
+def _costs(workload, config):
+    """Returns the query blocks of each tile, and what it costs beside them."""
+    rows_of_key, block_m = 64 * _pieces(workload, config), config["BLOCK_M1"]
+    of_block = []
+    for key in range(0, workload.seqlen_k, rows_of_key):
+        first = max(0, key - workload.seqlen_k + workload.seqlen_q) if workload.causal else 0
+        blocks = ceil_div(workload.seqlen_q, block_m) - first // block_m
+        of_block.append(workload.group * max(0, blocks) + _TILE_COST)
+    heads = workload.batch * workload.heads_kv
+    return gradient_tiles.costs(of_block, heads, config["L2_SECTION_HEADS"])
 
 
 def _columns(workload):

@@ -2,6 +2,8 @@
 
 import math
 
+from tunefa.kernels.gluon.host import gradient_tiles
+
 from tunefa.spec.rounding import ceil_div, next_pow2, round_up
 
 LOG2_E = math.log2(math.e)
@@ -11,8 +13,10 @@ that computes dK and dV divide."""
 _REGISTERS = {1: (232, 24, 128), 2: (240, 24, 168), 3: (160, 24, 128)}
 """By warpgroups: registers per thread of a consumer, of the producer, and of all threads at the
 launch, before setmaxnreg moves registers from the producer to the consumers."""
+_TILE_COST = 1
+"""What a tile costs beside its key blocks, in blocks: Q, dO, out in, dQ out. An estimate."""
 _PARAMETERS = ("WARPGROUPS", "BLOCK_N", "Q_STAGES", "K_STAGES", "V_STAGES", "PREFETCH_S",
-               "PERSISTENT")  # fmt: skip
+               "Q_IN_REGISTERS", "PERSISTENT")  # fmt: skip
 """Parameters of this pass, whose names end in 2 in a config."""
 _STRIDES = [f"{name}_{axis}" for name in ("out", "dlse") for axis in ("batch", "head", "row")]
 _SIZES = ("heads", "heads_kv", "seqlen_q", "seqlen_k", "rows", "tiles", "section_heads")
@@ -67,7 +71,10 @@ def variant(workload, config, aligned=True):
     signature |= {"out_ptr": f"*{workload.dtype}"}
     pointers = ("lse_ptr", "dlse_ptr", "lse_log2_ptr", "delta_ptr")
     signature |= dict.fromkeys(pointers, "*fp32") | dict.fromkeys(_STRIDES, "i64")
-    signature |= dict.fromkeys(_SIZES, "i32") | {"scale_log2": "fp32", "scale": "fp32"}
+    signature |= dict.fromkeys(_SIZES, "i32") | {"table_ptr": "*i32"}
+    signature |= {"scale_log2": "fp32", "scale": "fp32"}
+    if not config["PERSISTENT2"]:
+        constants |= {"table_ptr": None}
     return {
         "function": device_function,
         "signature": signature | dict.fromkeys(constants, "constexpr"),
@@ -91,8 +98,25 @@ def arguments(tensors, spec):
     tiles = w.batch * w.heads * ceil_div(rows(w), 64 * config["WARPGROUPS2"])
     sizes = [w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, rows(w), tiles]
     sizes += [config["L2_SECTION_HEADS"]]
-    ctas = min(tiles, spec.sms) if config["PERSISTENT2"] else tiles
+    ctas, table = tiles, None
+    if config["PERSISTENT2"]:
+        ctas = min(tiles, spec.sms)
+        table = gradient_tiles.table(_costs(w, config), ctas, q.device)
     return (ctas, 1, 1), [
-        *maps, out, lse, dlse, lse_log2, delta, *strides, *sizes, scale * LOG2_E, scale,
+        *maps, out, lse, dlse, lse_log2, delta, *strides, *sizes, table, scale * LOG2_E, scale,
         *_constants(w, config).values(),
     ]  # fmt: skip
+
+
+def _costs(workload, config):
+    """Returns the key blocks of each tile, the last rows first, and what it costs beside them."""
+    tile_rows, block = 64 * config["WARPGROUPS2"], config["BLOCK_N2"]
+    of_block = []
+    for row in reversed(range(0, rows(workload), tile_rows)):
+        keys = workload.seqlen_k
+        if workload.causal:
+            keys += min(row + tile_rows, workload.seqlen_q) - workload.seqlen_q
+        blocks = max(1, ceil_div(keys, block)) if row < workload.seqlen_q else 1
+        of_block.append(blocks + _TILE_COST)
+    heads = workload.batch * workload.heads
+    return gradient_tiles.costs(of_block, heads, config["L2_SECTION_HEADS"] * workload.group)
