@@ -63,6 +63,8 @@ What each parameter trades; names end in 1 for the dKV pass, and in 2 for the dQ
                                 shared memory for a second K and V
     Q_STAGES2                   2: Q and dO of the next tile are loaded early too, against shared
                                 memory
+    DEPENDENT_LAUNCH            1: CTAs of the dKV pass start, and load K, where the dQ pass leaves
+                                room (programmatic dependent launch)
     L2_SECTION_HEADS            causal: KV heads whose CTAs run together, so that what they share
                                 stays in the L2 cache
 """

@@ -20,7 +20,7 @@ def key_gradients(
     heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads, table_ptr, scale_log2, scale,
     WARPGROUPS: gl.constexpr, BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr,
     KV_IN_REGISTERS: gl.constexpr, PREFETCH_S: gl.constexpr, DEFER_ROW_LOADS: gl.constexpr,
-    P_BYTES: gl.constexpr, PERSISTENT: gl.constexpr,
+    P_BYTES: gl.constexpr, PERSISTENT: gl.constexpr, DEPENDENT_LAUNCH: gl.constexpr,
     COLUMNS: gl.constexpr, PIECES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
     GROUPED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -31,6 +31,7 @@ def key_gradients(
         COLUMNS=COLUMNS, PIECES=PIECES, BLOCK_M=BLOCK_M, Q_STAGES=Q_STAGES,
         KV_IN_REGISTERS=KV_IN_REGISTERS, PREFETCH_S=PREFETCH_S, DEFER_ROW_LOADS=DEFER_ROW_LOADS,
         P_BYTES=P_BYTES, PERSISTENT=PERSISTENT, KV_STAGES=2 if PERSISTENT else 1,
+        DEPENDENT_LAUNCH=DEPENDENT_LAUNCH,
         CAUSAL=CAUSAL, MASKED=MASKED, GROUPED=GROUPED,
     )  # fmt: skip
     inputs = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)

@@ -3,6 +3,7 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.language.extra.cuda import gdc_wait
 from tunefa.kernels.gluon.api import copy_in
 from tunefa.kernels.gluon.persistent import first_tile
 
@@ -39,6 +40,8 @@ def _load_tile(loads, tile, done, steps):
     if b.PERSISTENT:
         mbarrier.wait(shared.kv_empty.index(stage), ((done // b.KV_STAGES) & 1) ^ 1)
     _load_keys(b, tile, k_desc, shared.k, shared.k_full, stage)
+    if b.DEPENDENT_LAUNCH and done == 0:
+        gdc_wait()  # until the dQ pass, which writes lse_log2 and delta, has ended
     for member in range(0, b.group()):
         for block in range(0, tile.blocks):
             row = tile.row + block * b.BLOCK_M

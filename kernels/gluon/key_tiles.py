@@ -35,6 +35,7 @@ class KeyPass:
     DEFER_ROW_LOADS: gl.constexpr
     P_BYTES: gl.constexpr
     PERSISTENT: gl.constexpr
+    DEPENDENT_LAUNCH: gl.constexpr
     KV_STAGES: gl.constexpr
     CAUSAL: gl.constexpr
     MASKED: gl.constexpr

@@ -18,8 +18,9 @@ def query_gradients(
     heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads, table_ptr, scale_log2, scale,
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, Q_STAGES: gl.constexpr,
     K_STAGES: gl.constexpr, V_STAGES: gl.constexpr, PREFETCH_S: gl.constexpr,
-    Q_IN_REGISTERS: gl.constexpr, PERSISTENT: gl.constexpr, HEAD_DIM: gl.constexpr,
-    COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, MASK_LOOP: gl.constexpr,
+    Q_IN_REGISTERS: gl.constexpr, PERSISTENT: gl.constexpr, DEPENDENT_LAUNCH: gl.constexpr,
+    HEAD_DIM: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr,
+    MASKED: gl.constexpr, MASK_LOOP: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Computes dQ of the tiles of this CTA. Strides of out are in units of eight elements, those
@@ -30,6 +31,7 @@ def query_gradients(
         COLUMNS=COLUMNS, WARPGROUPS=WARPGROUPS, BLOCK_N=BLOCK_N, Q_STAGES=Q_STAGES,
         K_STAGES=K_STAGES, V_STAGES=V_STAGES, PREFETCH_S=PREFETCH_S,
         Q_IN_REGISTERS=Q_IN_REGISTERS, PERSISTENT=PERSISTENT,
+        DEPENDENT_LAUNCH=DEPENDENT_LAUNCH,
         CAUSAL=CAUSAL, MASKED=MASKED, MASK_LOOP=MASK_LOOP,
     )  # fmt: skip
     inputs = (q_desc, k_desc, v_desc, do_desc)

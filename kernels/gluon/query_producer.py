@@ -3,13 +3,14 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.language.extra.cuda import gdc_launch_dependents
 from tunefa.kernels.gluon.api import copy_in
 from tunefa.kernels.gluon.persistent import first_tile
 
 
 @gluon.jit
 def producer(loads):
-    """Loads all tiles of this CTA.
+    """Loads all tiles of this CTA. Then CTAs of the next pass may start where there is room.
 
     `loads` is (launch, shared memory, descriptors of q, k, v and dO, table of tiles).
     """
@@ -25,6 +26,8 @@ def producer(loads):
             number = following
     else:
         _load_tile(loads, b.tile(gl.program_id(0)), 0, 0)
+    if b.DEPENDENT_LAUNCH:
+        gdc_launch_dependents()
 
 
 @gluon.jit

@@ -34,6 +34,7 @@ class QueryPass:
     PREFETCH_S: gl.constexpr
     Q_IN_REGISTERS: gl.constexpr
     PERSISTENT: gl.constexpr
+    DEPENDENT_LAUNCH: gl.constexpr
     CAUSAL: gl.constexpr
     MASKED: gl.constexpr
     MASK_LOOP: gl.constexpr

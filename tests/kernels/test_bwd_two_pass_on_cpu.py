@@ -49,6 +49,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k200_d128_causal", PERSISTENT),
     ("h2_q300_k300_d256_causal", {"P_BYTES1": 2}),
     ("b2_h4_kv2_q70_k200_d192_causal", {}),
+    ("h2_q200_k300_d64_causal", PERSISTENT | {"DEPENDENT_LAUNCH": 1}),
     ("h2_q300_k330_d64_causal", {"Q_IN_REGISTERS2": 1, "WARPGROUPS2": 3, "BLOCK_N2": 64}),
     ("b3_h2_q200_k170_d128_full", {"Q_IN_REGISTERS2": 1, "BLOCK_N2": 64, "PERSISTENT2": 1}),
 ]

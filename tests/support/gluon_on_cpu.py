@@ -167,6 +167,8 @@ class Device:
             ),
             "tma": SimpleNamespace(store_wait=self.store_wait),
             "fence_async_shared": lambda: None,
+            "gdc_wait": lambda: None,
+            "gdc_launch_dependents": lambda: None,
             "warpgroup_mma": self.start_product,
             "warpgroup_mma_wait": self.wait_products,
             "copy_in": self.copy_in,

@@ -45,7 +45,11 @@ def variant(workload, config, aligned=True):
         "signature": signature | dict.fromkeys(constants, "constexpr"),
         "constants": constants,
         "aligned": [],
-        "options": {"num_warps": 4, "maxnreg": _REGISTERS[config["WARPGROUPS1"]][2]},
+        "options": {
+            "num_warps": 4,
+            "maxnreg": _REGISTERS[config["WARPGROUPS1"]][2],
+            "launch_pdl": config["DEPENDENT_LAUNCH"] == 1,
+        },
     }
 
 
@@ -110,6 +114,7 @@ def _constants(workload, config):
     pieces = _pieces(workload, config)
     return {
         **{name: config[f"{name}1"] for name in _PARAMETERS},
+        "DEPENDENT_LAUNCH": config["DEPENDENT_LAUNCH"],
         "COLUMNS": _columns(workload),
         "PIECES": pieces,
         "CAUSAL": workload.causal,

@@ -45,6 +45,7 @@ def _constants(workload, config):
     consumer_registers, producer_registers, _ = _REGISTERS[config["WARPGROUPS2"]]
     return {
         **{name: config[f"{name}2"] for name in _PARAMETERS},
+        "DEPENDENT_LAUNCH": config["DEPENDENT_LAUNCH"],
         "HEAD_DIM": workload.head_dim,
         "COLUMNS": columns(workload),
         "CAUSAL": workload.causal,
