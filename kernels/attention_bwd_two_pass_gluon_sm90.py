@@ -35,7 +35,9 @@ it, with lse in powers of two, for the dKV pass.
 head_dim is padded to 64, 128 or 256 columns by TMA, which reads zeros beyond a tensor and writes
 nothing there. The same holds for rows beyond seqlen_q and keys beyond seqlen_k; lse = inf makes P
 of such rows 0, and those keys are masked. Causal means bottom-right aligned (FlashAttention >=
-2.1): query i sees keys j <= i + seqlen_k - seqlen_q. In both passes the longest tiles start first.
+2.1): query i sees keys j <= i + seqlen_k - seqlen_q. A window that reaches `window_right` keys
+beyond this diagonal is a causal mask with a diagonal further to the right, where each query sees
+the last `window_keys` keys. In both passes the longest tiles start first.
 
 This file is the host side, with gluon/host/query_gradients.py and gluon/host/key_gradients.py. The
 device code is gluon/query_gradients.py and gluon/key_gradients.py.

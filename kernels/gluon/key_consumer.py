@@ -49,9 +49,13 @@ def _tile(b, shared, outputs, number, done, steps, WG: gl.constexpr):
             for block in range(0, tile.masked):
                 place = (before + block, end, tile.row + block * b.BLOCK_M, key)
                 sums = step(b, shared, operands, sums, place, True)
-        for block in range(tile.masked, tile.blocks):
+        for block in range(tile.masked, tile.whole):
             place = (before + block, end, tile.row + block * b.BLOCK_M, key)
             sums = step(b, shared, operands, sums, place, False)
+        if b.WINDOWED:
+            for block in range(tile.whole, tile.blocks):
+                place = (before + block, end, tile.row + block * b.BLOCK_M, key)
+                sums = step(b, shared, operands, sums, place, True)
     dk, dv, _ = sums
     start_write(dv_desc, tile, key, dv, shared.v.index(piece))
     start_write(dk_desc, tile, key, dk * b.scale, shared.k.index(piece))

@@ -53,9 +53,13 @@ def values_consumer(work):
             for block in range(0, tile.masked):
                 place = (before + block, count, tile.row + block * b.BLOCK_M, tile.key)
                 sums = _values_step(b, shared, sums, place, True)
-        for block in range(tile.masked, tile.blocks):
+        for block in range(tile.masked, tile.whole):
             place = (before + block, count, tile.row + block * b.BLOCK_M, tile.key)
             sums = _values_step(b, shared, sums, place, False)
+        if b.WINDOWED:
+            for block in range(tile.whole, tile.blocks):
+                place = (before + block, count, tile.row + block * b.BLOCK_M, tile.key)
+                sums = _values_step(b, shared, sums, place, True)
     dv, _ = sums
     # Warpgroup 1 may still read V. K is read by this warpgroup alone.
     start_write(dv_desc, tile, tile.key, dv, shared.k.index(0))

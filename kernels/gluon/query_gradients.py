@@ -15,11 +15,13 @@ from tunefa.kernels.gluon.query_tiles import QueryPass, QueryShared
 def query_gradients(
     q_desc, k_desc, v_desc, do_desc, dq_desc, out_ptr, lse_ptr, dlse_ptr, lse_log2_ptr, delta_ptr,
     out_batch, out_head, out_row, dlse_batch, dlse_head, dlse_row,
-    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads, table_ptr, scale_log2, scale,
+    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads,
+    window_keys, window_right, table_ptr, scale_log2, scale,
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, Q_STAGES: gl.constexpr,
     K_STAGES: gl.constexpr, V_STAGES: gl.constexpr, PREFETCH_S: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, PERSISTENT: gl.constexpr, DEPENDENT_LAUNCH: gl.constexpr,
-    HEAD_DIM: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr,
+    HEAD_DIM: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr,
+    AHEAD: gl.constexpr,
     MASKED: gl.constexpr, MASK_LOOP: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -27,12 +29,13 @@ def query_gradients(
     of dlse in elements."""
     b = QueryPass(
         heads=heads, heads_kv=heads_kv, seqlen_q=seqlen_q, seqlen_k=seqlen_k, rows=rows,
-        tiles=tiles, section_heads=section_heads, scale_log2=scale_log2, scale=scale,
+        tiles=tiles, section_heads=section_heads, window_keys=window_keys,
+        window_right=window_right, scale_log2=scale_log2, scale=scale,
         COLUMNS=COLUMNS, WARPGROUPS=WARPGROUPS, BLOCK_N=BLOCK_N, Q_STAGES=Q_STAGES,
         K_STAGES=K_STAGES, V_STAGES=V_STAGES, PREFETCH_S=PREFETCH_S,
         Q_IN_REGISTERS=Q_IN_REGISTERS, PERSISTENT=PERSISTENT,
         DEPENDENT_LAUNCH=DEPENDENT_LAUNCH,
-        CAUSAL=CAUSAL, MASKED=MASKED, MASK_LOOP=MASK_LOOP,
+        CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, MASKED=MASKED, MASK_LOOP=MASK_LOOP,
     )  # fmt: skip
     inputs = (q_desc, k_desc, v_desc, do_desc)
     shared = _shared_memory(b, inputs)

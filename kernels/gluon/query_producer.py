@@ -41,7 +41,7 @@ def _load_tile(loads, tile, done, blocks):
     q_desc, k_desc, v_desc, do_desc = descs
     for i in range(0, tile.blocks):
         number = blocks + i
-        place = (tile.batch, tile.head_kv, (tile.blocks - 1 - i) * b.BLOCK_N, 0)
+        place = (tile.batch, tile.head_kv, (tile.first + tile.blocks - 1 - i) * b.BLOCK_N, 0)
         _load_block(k_desc, place, shared.k, shared.k_full, shared.k_empty, number, b.K_STAGES)
         if i == 0:
             _load_rows(b, shared, tile, (q_desc, do_desc), done)

@@ -3,7 +3,8 @@
 import math
 
 from tunefa.kernels.gluon.host import gradient_tiles
-from tunefa.kernels.gluon.host.query_gradients import rows
+from tunefa.kernels.gluon.host.query_gradients import SIZES, mask, rows, window
+from tunefa.kernels.hopper import tile_table
 
 from tunefa.spec.rounding import ceil_div, next_pow2
 
@@ -35,8 +36,7 @@ def variant(workload, config, aligned=True):
     constants = _constants(workload, config)
     boxes = _boxes(workload, config).items()
     signature = {name: f"tensordesc<{dtype}{list(box)}>" for name, (dtype, box) in boxes}
-    sizes = ("heads", "heads_kv", "seqlen_q", "seqlen_k", "rows", "tiles", "section_heads")
-    signature |= dict.fromkeys(sizes, "i32") | {"table_ptr": "*i32"}
+    signature |= dict.fromkeys(SIZES, "i32") | {"table_ptr": "*i32"}
     signature |= {"scale_log2": "fp32", "scale": "fp32"}
     if not config["PERSISTENT1"]:
         constants |= {"table_ptr": None}
@@ -71,18 +71,22 @@ def arguments(tensors, spec):
     if config["PERSISTENT1"]:
         ctas = min(tiles, spec.sms)
         table = gradient_tiles.table(_costs(w, config), ctas, q.device)
-    sizes += [config["L2_SECTION_HEADS"], table, scale * LOG2_E, scale]
+    sizes += [config["L2_SECTION_HEADS"], *window(w), table, scale * LOG2_E, scale]
     return (ctas, 1, 1), [*maps, *sizes, *_constants(w, config).values()]
 
 
 def _costs(workload, config):
     """Returns the query blocks of each tile, and what it costs beside them."""
     rows_of_key, block_m = 64 * _pieces(workload, config), config["BLOCK_M1"]
+    last, window_keys = tile_table.edges(workload)
+    last += workload.seqlen_k - workload.seqlen_q  # the last key that row 0 sees
     of_block = []
     for key in range(0, workload.seqlen_k, rows_of_key):
-        first = max(0, key - workload.seqlen_k + workload.seqlen_q) if workload.causal else 0
-        blocks = ceil_div(workload.seqlen_q, block_m) - first // block_m
-        of_block.append(workload.group * max(0, blocks) + _TILE_COST)
+        first, end = max(0, key - last) // block_m, workload.seqlen_q
+        if window_keys is not None:
+            end = min(end, min(key + rows_of_key, workload.seqlen_k) + window_keys - last - 1)
+        blocks = max(1, ceil_div(end, block_m) - first)
+        of_block.append(workload.group * blocks + _TILE_COST)
     heads = workload.batch * workload.heads_kv
     return gradient_tiles.costs(of_block, heads, config["L2_SECTION_HEADS"])
 
@@ -117,8 +121,8 @@ def _constants(workload, config):
         "DEPENDENT_LAUNCH": config["DEPENDENT_LAUNCH"],
         "COLUMNS": _columns(workload),
         "PIECES": pieces,
-        "CAUSAL": workload.causal,
-        "MASKED": workload.causal or workload.seqlen_k % (64 * pieces) != 0,
+        **mask(workload),
+        "MASKED": workload.band != (None, None) or workload.seqlen_k % (64 * pieces) != 0,
         "GROUPED": workload.group > 1,
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
