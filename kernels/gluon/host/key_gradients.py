@@ -3,7 +3,7 @@
 import math
 
 from tunefa.kernels.gluon.host import gradient_tiles
-from tunefa.kernels.gluon.host.query_gradients import SIZES, mask, rows, window
+from tunefa.kernels.gluon.host.query_gradients import SIZES, edges, mask, rows
 from tunefa.kernels.hopper import tile_table
 
 from tunefa.spec.rounding import ceil_div, next_pow2
@@ -71,7 +71,7 @@ def arguments(tensors, spec):
     if config["PERSISTENT1"]:
         ctas = min(tiles, spec.sms)
         table = gradient_tiles.table(_costs(w, config), ctas, q.device)
-    sizes += [config["L2_SECTION_HEADS"], *window(w), table, scale * LOG2_E, scale]
+    sizes += [config["L2_SECTION_HEADS"], *edges(w), table, scale * LOG2_E, scale]
     return (ctas, 1, 1), [*maps, *sizes, *_constants(w, config).values()]
 
 

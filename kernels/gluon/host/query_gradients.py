@@ -44,8 +44,8 @@ def mask(workload):
     }
 
 
-def window(workload):
-    """Returns (window_keys, window_right), see `tile_table.edges`."""
+def edges(workload):
+    """Returns [window_keys, window_right], see `tile_table.edges`."""
     right, keys = tile_table.edges(workload)
     return [keys or 0, right]
 
@@ -70,7 +70,7 @@ def _constants(workload, config):
         **mask(workload),
         "MASKED": banded or workload.seqlen_k % block != 0,
         # The diagonal crosses only one block of 64 rows, if blocks begin where it does.
-        "MASK_LOOP": banded and (workload.band != (None, 0) or offset % 64 != 0),
+        "MASK_LOOP": banded and (workload.band[1] != 0 or offset % 64 != 0),
         "CONSUMER_REGISTERS": consumer_registers,
         "PRODUCER_REGISTERS": producer_registers,
     }
@@ -117,7 +117,7 @@ def arguments(tensors, spec):
     strides = [*(step // 8 for step in out.stride()[:3]), *dlse.stride()]
     tiles = w.batch * w.heads * ceil_div(rows(w), 64 * config["WARPGROUPS2"])
     sizes = [w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, rows(w), tiles]
-    sizes += [config["L2_SECTION_HEADS"], *window(w)]
+    sizes += [config["L2_SECTION_HEADS"], *edges(w)]
     ctas, table = tiles, None
     if config["PERSISTENT2"]:
         ctas = min(tiles, spec.sms)
