@@ -35,7 +35,9 @@ it, with lse in powers of two, for the dKV pass.
 head_dim is padded to 64, 128 or 256 columns by TMA, which reads zeros beyond a tensor and writes
 nothing there. The same holds for rows beyond seqlen_q and keys beyond seqlen_k; lse = inf makes P
 of such rows 0, and those keys are masked. Causal means bottom-right aligned (FlashAttention >=
-2.1): query i sees keys j <= i + seqlen_k - seqlen_q. In both passes the longest tiles start first.
+2.1): query i sees keys j <= i + seqlen_k - seqlen_q. A window that reaches `window_right` keys
+beyond this diagonal is a causal mask with a diagonal further to the right, where each query sees
+the last `window_keys` keys. In both passes the longest tiles start first.
 
 This file is the host side, with gluon/host/query_gradients.py and gluon/host/key_gradients.py. The
 device code is gluon/query_gradients.py and gluon/key_gradients.py.
@@ -52,6 +54,7 @@ What each parameter trades; names end in 1 for the dKV pass, and in 2 for the dQ
                                 takes more registers
     KV_IN_REGISTERS1            1: K and V are left operands from registers, which saves traffic of
                                 shared memory
+    Q_IN_REGISTERS2             1: likewise Q and dO in the dQ pass
     DEFER_ROW_LOADS1            lse and delta are loaded 0: before the products that they wait for;
                                 1: delta after its product; 2: both after theirs, for fewer live
                                 registers
@@ -62,6 +65,8 @@ What each parameter trades; names end in 1 for the dKV pass, and in 2 for the dQ
                                 shared memory for a second K and V
     Q_STAGES2                   2: Q and dO of the next tile are loaded early too, against shared
                                 memory
+    DEPENDENT_LAUNCH            1: CTAs of the dKV pass start, and load K, where the dQ pass leaves
+                                room (programmatic dependent launch)
     L2_SECTION_HEADS            causal: KV heads whose CTAs run together, so that what they share
                                 stays in the L2 cache
 """

@@ -5,30 +5,30 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
 from tunefa.kernels.gluon.key_step import start_s, start_write, step
 from tunefa.kernels.gluon.layouts import as_matrix, operand_layout, wgmma_layout
+from tunefa.kernels.gluon.persistent import first_tile
 
 
 @gluon.jit
 def consumer(work, WG: gl.constexpr):
     """Computes dK and dV of the keys of warpgroup WG in the tiles of this CTA.
 
-    `work` is (launch, shared memory, descriptors of dK and of dV).
+    `work` is (launch, shared memory, descriptors of dK and of dV, table of tiles).
     """
-    b, shared, outputs = work
+    b, shared, outputs, table = work
     if b.PERSISTENT:
         steps = 0
-        done = 0
-        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
-            tile = b.tile(number)
-            _tile(b, shared, outputs, tile, done, steps, WG)
-            steps += b.group() * tile.blocks
-            done += 1  # noqa: SIM113 - Gluon has no enumerate
+        first, count, _ = first_tile(table)
+        for done in range(0, count):
+            number = gl.load(table + first + done)
+            steps = _tile(b, shared, outputs, number, done, steps, WG)
     else:
-        _tile(b, shared, outputs, b.tile(gl.program_id(0)), 0, 0, WG)
+        _tile(b, shared, outputs, gl.program_id(0), 0, 0, WG)
 
 
 @gluon.jit
-def _tile(b, shared, outputs, tile, done, steps, WG: gl.constexpr):
-    """Computes dK and dV of a tile; `done` tiles and `steps` steps came before it."""
+def _tile(b, shared, outputs, number, done, steps, WG: gl.constexpr):
+    """Computes dK and dV of tile `number`; `done` tiles and `steps` steps came before it. Returns
+    how many steps there were with it."""
     dk_desc, dv_desc = outputs
     stage = done % b.KV_STAGES
     piece = stage * b.PIECES + WG
@@ -39,6 +39,7 @@ def _tile(b, shared, outputs, tile, done, steps, WG: gl.constexpr):
     if b.PREFETCH_S:
         k, _ = operands
         s = warpgroup_mma_wait(0, [start_s(b, shared, k, steps, True)])
+    tile = b.tile(number)  # now, so that its number is loaded during the first product
     sums = (dk, dv, s)
     key = tile.key + 64 * WG
     end = steps + b.group() * tile.blocks
@@ -48,15 +49,20 @@ def _tile(b, shared, outputs, tile, done, steps, WG: gl.constexpr):
             for block in range(0, tile.masked):
                 place = (before + block, end, tile.row + block * b.BLOCK_M, key)
                 sums = step(b, shared, operands, sums, place, True)
-        for block in range(tile.masked, tile.blocks):
+        for block in range(tile.masked, tile.whole):
             place = (before + block, end, tile.row + block * b.BLOCK_M, key)
             sums = step(b, shared, operands, sums, place, False)
+        if b.WINDOWED:
+            for block in range(tile.whole, tile.blocks):
+                place = (before + block, end, tile.row + block * b.BLOCK_M, key)
+                sums = step(b, shared, operands, sums, place, True)
     dk, dv, _ = sums
     start_write(dv_desc, tile, key, dv, shared.v.index(piece))
     start_write(dk_desc, tile, key, dk * b.scale, shared.k.index(piece))
     tma.store_wait(0)
     if b.PERSISTENT:
         mbarrier.arrive(shared.kv_empty.index(stage), count=1)
+    return end
 
 
 @gluon.jit

@@ -17,25 +17,30 @@ from tunefa.kernels.gluon.pipeline import new_barriers, new_tiles
 @gluon.jit
 def key_gradients(
     q_desc, k_desc, v_desc, do_desc, dk_desc, dv_desc, lse_desc, delta_desc,
-    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads, scale_log2, scale,
+    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads,
+    window_keys, window_right, table_ptr, scale_log2, scale,
     WARPGROUPS: gl.constexpr, BLOCK_M: gl.constexpr, Q_STAGES: gl.constexpr,
     KV_IN_REGISTERS: gl.constexpr, PREFETCH_S: gl.constexpr, DEFER_ROW_LOADS: gl.constexpr,
-    P_BYTES: gl.constexpr, PERSISTENT: gl.constexpr,
-    COLUMNS: gl.constexpr, PIECES: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
+    P_BYTES: gl.constexpr, PERSISTENT: gl.constexpr, DEPENDENT_LAUNCH: gl.constexpr,
+    COLUMNS: gl.constexpr, PIECES: gl.constexpr, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr,
+    AHEAD: gl.constexpr, MASKED: gl.constexpr,
     GROUPED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Computes dK and dV of one block of keys, or of several one after the other."""
     b = KeyPass(
         heads=heads, heads_kv=heads_kv, seqlen_q=seqlen_q, seqlen_k=seqlen_k, rows=rows,
-        tiles=tiles, section_heads=section_heads, scale_log2=scale_log2, scale=scale,
+        tiles=tiles, section_heads=section_heads, window_keys=window_keys,
+        window_right=window_right, scale_log2=scale_log2, scale=scale,
         COLUMNS=COLUMNS, PIECES=PIECES, BLOCK_M=BLOCK_M, Q_STAGES=Q_STAGES,
         KV_IN_REGISTERS=KV_IN_REGISTERS, PREFETCH_S=PREFETCH_S, DEFER_ROW_LOADS=DEFER_ROW_LOADS,
         P_BYTES=P_BYTES, PERSISTENT=PERSISTENT, KV_STAGES=2 if PERSISTENT else 1,
-        CAUSAL=CAUSAL, MASKED=MASKED, GROUPED=GROUPED,
+        DEPENDENT_LAUNCH=DEPENDENT_LAUNCH,
+        CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, MASKED=MASKED, GROUPED=GROUPED,
     )  # fmt: skip
     inputs = (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc)
     shared = _shared_memory(b, inputs, WARPGROUPS)
-    work, loads = (b, shared, (dk_desc, dv_desc)), (b, shared, inputs)
+    work = (b, shared, (dk_desc, dv_desc), table_ptr)
+    loads = (b, shared, inputs, table_ptr)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
     # Warpgroup 0 runs the first of a list; numbers are the warps and registers of the others.

@@ -39,7 +39,7 @@ def p_shape(block_m):
 @gluon.jit
 def values_consumer(work):
     """Computes P^T for both warpgroups, and dV. `work` is that of `key_consumer.consumer`."""
-    b, shared, outputs = work
+    b, shared, outputs, _ = work
     _, dv_desc = outputs
     tile = b.tile(gl.program_id(0))
     mbarrier.wait(shared.k_full.index(0), 0)
@@ -53,9 +53,13 @@ def values_consumer(work):
             for block in range(0, tile.masked):
                 place = (before + block, count, tile.row + block * b.BLOCK_M, tile.key)
                 sums = _values_step(b, shared, sums, place, True)
-        for block in range(tile.masked, tile.blocks):
+        for block in range(tile.masked, tile.whole):
             place = (before + block, count, tile.row + block * b.BLOCK_M, tile.key)
             sums = _values_step(b, shared, sums, place, False)
+        if b.WINDOWED:
+            for block in range(tile.whole, tile.blocks):
+                place = (before + block, count, tile.row + block * b.BLOCK_M, tile.key)
+                sums = _values_step(b, shared, sums, place, True)
     dv, _ = sums
     # Warpgroup 1 may still read V. K is read by this warpgroup alone.
     start_write(dv_desc, tile, tile.key, dv, shared.k.index(0))
@@ -99,7 +103,7 @@ def _hand_over(b, shared, p, number):
 @gluon.jit
 def keys_consumer(work):
     """Computes dS^T and dK. `work` is that of `key_consumer.consumer`."""
-    b, shared, outputs = work
+    b, shared, outputs, _ = work
     dk_desc, _ = outputs
     tile = b.tile(gl.program_id(0))
     mbarrier.wait(shared.v_full.index(0), 0)

@@ -3,24 +3,27 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.language.extra.cuda import gdc_wait
 from tunefa.kernels.gluon.api import copy_in
+from tunefa.kernels.gluon.persistent import first_tile
 
 
 @gluon.jit
 def producer(loads):
     """Loads all tiles of this CTA.
 
-    `loads` is (launch, shared memory, descriptors of q, k, v, dO, lse and delta).
+    `loads` is (launch, shared memory, descriptors of q, k, v, dO, lse and delta, table of tiles).
     """
-    b, _, _ = loads
+    b, _, _, table = loads
     if b.PERSISTENT:
         steps = 0
-        done = 0
-        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+        first, count, number = first_tile(table)
+        for done in range(0, count):
+            following = gl.load(table + first + done + 1)
             tile = b.tile(number)
             _load_tile(loads, tile, done, steps)
             steps += b.group() * tile.blocks
-            done += 1  # noqa: SIM113 - Gluon has no enumerate
+            number = following
     else:
         _load_tile(loads, b.tile(gl.program_id(0)), 0, 0)
 
@@ -31,12 +34,14 @@ def _load_tile(loads, tile, done, steps):
 
     `done` tiles and `steps` steps came before the tile.
     """
-    b, shared, descs = loads
+    b, shared, descs, _ = loads
     _, k_desc, v_desc, _, _, _ = descs
     stage = done % b.KV_STAGES
     if b.PERSISTENT:
         mbarrier.wait(shared.kv_empty.index(stage), ((done // b.KV_STAGES) & 1) ^ 1)
     _load_keys(b, tile, k_desc, shared.k, shared.k_full, stage)
+    if b.DEPENDENT_LAUNCH and done == 0:
+        gdc_wait()  # until the dQ pass, which writes lse_log2 and delta, has ended
     for member in range(0, b.group()):
         for block in range(0, tile.blocks):
             row = tile.row + block * b.BLOCK_M

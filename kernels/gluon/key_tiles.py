@@ -14,6 +14,8 @@ class KeyPass:
     `rows` are the rows of a query head in the tensors of lse and delta, a multiple of BLOCK_M.
     A tile has PIECES times 64 keys. PERSISTENT: a CTA works on several of the `tiles` one after the
     other. MASKED: some tile has keys that some of its rows do not see.
+    CAUSAL: rows see no keys beyond a diagonal, which with AHEAD is `window_right` keys further to
+    the right. WINDOWED: they see the last `window_keys` keys up to it.
     GROUPED: a KV head has several query heads.
     """
 
@@ -24,6 +26,8 @@ class KeyPass:
     rows: gl.tensor
     tiles: gl.tensor
     section_heads: gl.tensor
+    window_keys: gl.tensor
+    window_right: gl.tensor
     scale_log2: gl.tensor
     scale: gl.tensor
     COLUMNS: gl.constexpr
@@ -35,8 +39,11 @@ class KeyPass:
     DEFER_ROW_LOADS: gl.constexpr
     P_BYTES: gl.constexpr
     PERSISTENT: gl.constexpr
+    DEPENDENT_LAUNCH: gl.constexpr
     KV_STAGES: gl.constexpr
     CAUSAL: gl.constexpr
+    WINDOWED: gl.constexpr
+    AHEAD: gl.constexpr
     MASKED: gl.constexpr
     GROUPED: gl.constexpr
 
@@ -57,8 +64,12 @@ class KeyPass:
 
     @gluon.jit
     def diagonal(self):
-        """Returns d, where row i sees keys up to i + d: that of a bottom-right aligned mask."""
-        return self.seqlen_k - self.seqlen_q
+        """Returns d, where row i sees keys up to i + d: that of a bottom-right aligned mask, or of
+        a window that reaches further."""
+        d = self.seqlen_k - self.seqlen_q
+        if self.AHEAD:
+            d += self.window_right
+        return d
 
     @gluon.jit
     def tile(self, number):
@@ -93,10 +104,18 @@ class KeyPass:
             begin = gl.maximum(key - self.diagonal(), 0) // BLOCK_M
             # Rows from here on see every key of the tile; rows beyond seqlen_q do not matter.
             past = gl.maximum(key + BLOCK_N - 1 - self.diagonal(), 0)
+            if self.WINDOWED:  # one block at least, even if its rows do not see the keys
+                row = gl.minimum(key + BLOCK_N, self.seqlen_k) + self.window_keys - self.diagonal()
+                seen = (gl.maximum(row - 1, 0) + BLOCK_M - 1) // BLOCK_M
+                end = gl.maximum(gl.minimum(seen, end), begin + 1)
             masked = gl.minimum((past + BLOCK_M - 1) // BLOCK_M, end) - begin
         elif self.MASKED:
             masked = gl.where(key + BLOCK_N > self.seqlen_k, end, 0)
-        return KeyTile(batch, head_kv, key, begin * BLOCK_M, end - begin, masked)
+        whole = end - begin
+        if self.WINDOWED:  # rows before this one see every key of the tile, as far as they begin
+            row = gl.maximum(key + self.window_keys - self.diagonal(), 0)
+            whole = gl.minimum(gl.maximum(row // BLOCK_M - begin, masked), whole)
+        return KeyTile(batch, head_kv, key, begin * BLOCK_M, end - begin, masked, whole)
 
     @gluon.jit
     def rows_before(self, tile, member):
@@ -112,7 +131,10 @@ class KeyPass:
         keys = gl.arange(0, p.shape[0], gl.SliceLayout(1, layout))
         if self.CAUSAL:  # keys beyond seqlen_k are beyond the diagonal of every row
             rows = gl.arange(0, p.shape[1], gl.SliceLayout(0, layout))
-            seen = (keys - (row + self.diagonal() - key))[:, None] <= rows[None, :]
+            first = keys - (row + self.diagonal() - key)
+            seen = first[:, None] <= rows[None, :]
+            if self.WINDOWED:
+                seen = seen & ((first + self.window_keys)[:, None] > rows[None, :])
         else:
             seen = (keys < self.seqlen_k - key)[:, None]
         return gl.where(seen, p, 0.0)
@@ -123,7 +145,7 @@ class KeyTile:
     """A block of 64 * PIECES keys of one KV head from `key` on.
 
     It goes through `blocks` blocks of query rows from `row` on, of each query head of the group.
-    The first `masked` ones have rows that do not see all keys.
+    Those before number `masked`, and from number `whole` on, have rows that do not see all keys.
     """
 
     batch: gl.tensor
@@ -132,11 +154,12 @@ class KeyTile:
     row: gl.tensor
     blocks: gl.tensor
     masked: gl.tensor
+    whole: gl.tensor
 
     @gluon.constexpr_function
-    def __init__(self, batch, head_kv, key, row, blocks, masked):
+    def __init__(self, batch, head_kv, key, row, blocks, masked, whole):
         self.batch, self.head_kv, self.key = batch, head_kv, key
-        self.row, self.blocks, self.masked = row, blocks, masked
+        self.row, self.blocks, self.masked, self.whole = row, blocks, masked, whole
 
 
 @aggregate

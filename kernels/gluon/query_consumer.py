@@ -13,6 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from tunefa.kernels.gluon.api import copy_out
 from tunefa.kernels.gluon.layouts import operand_layout, row_layout, wgmma_layout
+from tunefa.kernels.gluon.persistent import first_tile
 
 LOG2_E = gl.constexpr(math.log2(math.e))
 
@@ -21,17 +22,18 @@ LOG2_E = gl.constexpr(math.log2(math.e))
 def consumer(work, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     """Computes dQ, lse in powers of two and delta of warpgroup WG's rows in the tiles of this CTA.
 
-    `work` is (launch, shared memory, pointers of the row sums, descriptor of dQ).
+    `work` is (launch, shared memory, pointers of the row sums, descriptor of dQ, table of tiles).
     """
-    b, _, _, _ = work
+    b, _, _, _, table = work
     if b.PERSISTENT:
         blocks = 0
-        done = 0
-        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+        first, count, number = first_tile(table)
+        for done in range(0, count):
+            following = gl.load(table + first + done + 1)
             tile = b.tile(number)
             _tile(work, tile, done, blocks, WG, HEAD_DIM)
             blocks += tile.blocks
-            done += 1  # noqa: SIM113 - Gluon has no enumerate
+            number = following
     else:
         _tile(work, b.tile(gl.program_id(0)), 0, 0, WG, HEAD_DIM)
     tma.store_wait(0)
@@ -40,21 +42,25 @@ def consumer(work, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
 @gluon.jit
 def _tile(work, tile, done, blocks, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
     """Computes the rows of a tile; `done` tiles and `blocks` blocks came before it."""
-    b, shared, sums, dq_desc = work
+    b, shared, sums, dq_desc, _ = work
     row = tile.row + 64 * WG
     piece, phase = done % b.Q_STAGES * b.WARPGROUPS + WG, (done // b.Q_STAGES) & 1
     end = blocks + tile.blocks
-    number = end - b.end(row, 64)
+    past = end + tile.first  # the number of a block is past - 1 - its place in the sequence
+    number = past - b.end(row, 64)
+    if b.WINDOWED:  # rows beyond seqlen_q see none
+        number = gl.minimum(number, end - 1)
     if b.WARPGROUPS > 1:
         _skip(b, shared, blocks, number)
     loaded = _load_rows(b, sums, tile, row, HEAD_DIM)
     s = gl.zeros([64, b.BLOCK_N], gl.float32, wgmma_layout(b.BLOCK_N))
     mbarrier.wait(shared.q_full.index(piece), phase)
-    q, do = shared.q_rows(piece), shared.do_rows(piece)
+    q = _left_operand(b, shared.q_rows(piece))
     if b.PREFETCH_S:
         s_started = _start_s(b, shared, q, number, True)
     mbarrier.wait(shared.do_full.index(piece), phase)
-    of_rows = _row_sums(b, sums, tile, row, loaded, do)
+    of_rows = _row_sums(b, sums, tile, row, loaded, shared.do_rows(piece))
+    do = _left_operand(b, shared.do_rows(piece))
     if b.PREFETCH_S:
         s = warpgroup_mma_wait(0, [s_started])
     if b.PERSISTENT and b.Q_STAGES > 1:
@@ -63,18 +69,41 @@ def _tile(work, tile, done, blocks, WG: gl.constexpr, HEAD_DIM: gl.constexpr):
             before = (done - 1) % b.Q_STAGES * b.WARPGROUPS + WG
             mbarrier.arrive(shared.q_empty.index(before), count=1)
     dq = gl.zeros([64, b.COLUMNS], gl.float32, wgmma_layout(b.COLUMNS))
-    operands = (q, do)
-    state = _step(b, shared, operands, of_rows, (s, dq), end, number, row, b.MASKED)
-    number += 1
-    if b.MASK_LOOP:
-        masked = gl.maximum(end - b.unmasked(row), number)
-        for i in range(number, masked):
-            state = _step(b, shared, operands, of_rows, state, end, i, row, True)
-        number = masked
-    for i in range(number, end):
-        state = _step(b, shared, operands, of_rows, state, end, i, row, False)
+    state = _blocks(b, shared, (q, do), of_rows, (s, dq), (end, past), number, row)
     _, dq = state
     _write(b, shared, dq_desc, dq * b.scale, tile, row, piece)
+
+
+@gluon.jit
+def _blocks(b, shared, operands, of_rows, state, ends, number, row):
+    """Adds the key blocks from `number` on to dQ; see `_step`. Only those that some of the rows do
+    not see as a whole are masked."""
+    end, past = ends
+    state = _step(b, shared, operands, of_rows, state, ends, number, row, b.MASKED)
+    number += 1
+    if b.MASK_LOOP:
+        masked = gl.minimum(gl.maximum(past - b.unmasked(row), number), end)
+        for i in range(number, masked):
+            state = _step(b, shared, operands, of_rows, state, ends, i, row, True)
+        number = masked
+    whole = end
+    if b.WINDOWED:
+        whole = gl.minimum(gl.maximum(past - b.windowed(row), number), end)
+    for i in range(number, whole):
+        state = _step(b, shared, operands, of_rows, state, ends, i, row, False)
+    if b.WINDOWED:
+        for i in range(whole, end):
+            state = _step(b, shared, operands, of_rows, state, ends, i, row, True)
+    return state
+
+
+@gluon.jit
+def _left_operand(b, rows):
+    """Returns Q or dO of the warpgroup as it multiplies K or V from the left."""
+    if b.Q_IN_REGISTERS:
+        layout: gl.constexpr = operand_layout(b.BLOCK_N, 16)
+        rows = rows.load(layout)
+    return rows
 
 
 @gluon.jit
@@ -177,12 +206,13 @@ def _start_transposed(b, a, keys):
 
 
 @gluon.jit
-def _step(b, shared, operands, of_rows, state, end, number, row, MASK: gl.constexpr):
+def _step(b, shared, operands, of_rows, state, ends, number, row, MASK: gl.constexpr):
     """Adds a key block to dQ. Returns, with PREFETCH_S, the next block's S, and dQ.
 
     `operands` are Q and dO, `of_rows` lse and delta. `state` is what the step before returned.
-    Block `end` is the first one of the next tile: the block before has the first keys.
+    `ends` are the number of the first block of the next tile, and that at which key 0 would end.
     """
+    end, past = ends
     q, do = operands
     lse, delta = of_rows
     s, dq = state
@@ -199,7 +229,7 @@ def _step(b, shared, operands, of_rows, state, end, number, row, MASK: gl.conste
         next_started = _start_s(b, shared, q, number + 1, exists)
     p = gl.exp2(s * b.scale_log2 - lse[:, None])
     if MASK:
-        p = b.masked(p, row, (end - 1 - number) * b.BLOCK_N)
+        p = b.masked(p, row, (past - 1 - number) * b.BLOCK_N)
     dp = warpgroup_mma_wait(1 if b.PREFETCH_S == 2 else 0, [dp_started])
     mbarrier.arrive(shared.v_empty.index(v_stage), count=1)
     ds = (p * (dp - delta[:, None])).to(k.dtype)

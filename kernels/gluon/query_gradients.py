@@ -15,28 +15,35 @@ from tunefa.kernels.gluon.query_tiles import QueryPass, QueryShared
 def query_gradients(
     q_desc, k_desc, v_desc, do_desc, dq_desc, out_ptr, lse_ptr, dlse_ptr, lse_log2_ptr, delta_ptr,
     out_batch, out_head, out_row, dlse_batch, dlse_head, dlse_row,
-    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads, scale_log2, scale,
+    heads, heads_kv, seqlen_q, seqlen_k, rows, tiles, section_heads,
+    window_keys, window_right, table_ptr, scale_log2, scale,
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, Q_STAGES: gl.constexpr,
     K_STAGES: gl.constexpr, V_STAGES: gl.constexpr, PREFETCH_S: gl.constexpr,
-    PERSISTENT: gl.constexpr, HEAD_DIM: gl.constexpr,
-    COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr, MASK_LOOP: gl.constexpr,
+    Q_IN_REGISTERS: gl.constexpr, PERSISTENT: gl.constexpr, DEPENDENT_LAUNCH: gl.constexpr,
+    HEAD_DIM: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr,
+    AHEAD: gl.constexpr,
+    MASKED: gl.constexpr, MASK_LOOP: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Computes dQ of the tiles of this CTA. Strides of out are in units of eight elements, those
     of dlse in elements."""
     b = QueryPass(
         heads=heads, heads_kv=heads_kv, seqlen_q=seqlen_q, seqlen_k=seqlen_k, rows=rows,
-        tiles=tiles, section_heads=section_heads, scale_log2=scale_log2, scale=scale,
+        tiles=tiles, section_heads=section_heads, window_keys=window_keys,
+        window_right=window_right, scale_log2=scale_log2, scale=scale,
         COLUMNS=COLUMNS, WARPGROUPS=WARPGROUPS, BLOCK_N=BLOCK_N, Q_STAGES=Q_STAGES,
-        K_STAGES=K_STAGES, V_STAGES=V_STAGES, PREFETCH_S=PREFETCH_S, PERSISTENT=PERSISTENT,
-        CAUSAL=CAUSAL, MASKED=MASKED, MASK_LOOP=MASK_LOOP,
+        K_STAGES=K_STAGES, V_STAGES=V_STAGES, PREFETCH_S=PREFETCH_S,
+        Q_IN_REGISTERS=Q_IN_REGISTERS, PERSISTENT=PERSISTENT,
+        DEPENDENT_LAUNCH=DEPENDENT_LAUNCH,
+        CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, MASKED=MASKED, MASK_LOOP=MASK_LOOP,
     )  # fmt: skip
     inputs = (q_desc, k_desc, v_desc, do_desc)
     shared = _shared_memory(b, inputs)
     out = (out_ptr, out_batch, out_head, out_row)
     dlse = (dlse_ptr, dlse_batch, dlse_head, dlse_row)
     sums = (out, dlse, lse_ptr, lse_log2_ptr, delta_ptr)
-    work, loads = (b, shared, sums, dq_desc), (b, shared, inputs)
+    work = (b, shared, sums, dq_desc, table_ptr)
+    loads = (b, shared, inputs, table_ptr)
     R: gl.constexpr = CONSUMER_REGISTERS
     P: gl.constexpr = PRODUCER_REGISTERS
     # Warpgroup 0 runs the first of a list; numbers are the warps and registers of the others.

@@ -3,26 +3,31 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.language.extra.cuda import gdc_launch_dependents
 from tunefa.kernels.gluon.api import copy_in
+from tunefa.kernels.gluon.persistent import first_tile
 
 
 @gluon.jit
 def producer(loads):
-    """Loads all tiles of this CTA.
+    """Loads all tiles of this CTA. Then CTAs of the next pass may start where there is room.
 
-    `loads` is (launch, shared memory, descriptors of q, k, v and dO).
+    `loads` is (launch, shared memory, descriptors of q, k, v and dO, table of tiles).
     """
-    b, _, _ = loads
+    b, _, _, table = loads
     if b.PERSISTENT:
         blocks = 0
-        done = 0
-        for number in range(gl.program_id(0), b.tiles, gl.num_programs(0)):
+        first, count, number = first_tile(table)
+        for done in range(0, count):
+            following = gl.load(table + first + done + 1)
             tile = b.tile(number)
             _load_tile(loads, tile, done, blocks)
             blocks += tile.blocks
-            done += 1  # noqa: SIM113 - Gluon has no enumerate
+            number = following
     else:
         _load_tile(loads, b.tile(gl.program_id(0)), 0, 0)
+    if b.DEPENDENT_LAUNCH:
+        gdc_launch_dependents()
 
 
 @gluon.jit
@@ -32,11 +37,11 @@ def _load_tile(loads, tile, done, blocks):
     `done` tiles and `blocks` blocks came before. K of the first block comes first, as it need not
     wait for the end of the tile before.
     """
-    b, shared, descs = loads
+    b, shared, descs, _ = loads
     q_desc, k_desc, v_desc, do_desc = descs
     for i in range(0, tile.blocks):
         number = blocks + i
-        place = (tile.batch, tile.head_kv, (tile.blocks - 1 - i) * b.BLOCK_N, 0)
+        place = (tile.batch, tile.head_kv, (tile.first + tile.blocks - 1 - i) * b.BLOCK_N, 0)
         _load_block(k_desc, place, shared.k, shared.k_full, shared.k_empty, number, b.K_STAGES)
         if i == 0:
             _load_rows(b, shared, tile, (q_desc, do_desc), done)

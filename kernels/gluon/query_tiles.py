@@ -12,6 +12,8 @@ class QueryPass:
     compiled.
 
     `rows` are the rows of a query head in the scratch tensors, `tiles` are those of all CTAs.
+    CAUSAL: rows see no keys beyond a diagonal, which with AHEAD is `window_right` keys further to
+    the right. WINDOWED: they see the last `window_keys` keys up to it.
     MASKED: some tile has keys that some of its rows do not see. MASK_LOOP: a warpgroup may have
     more than one block of such keys.
     """
@@ -23,6 +25,8 @@ class QueryPass:
     rows: gl.tensor
     tiles: gl.tensor
     section_heads: gl.tensor
+    window_keys: gl.tensor
+    window_right: gl.tensor
     scale_log2: gl.tensor
     scale: gl.tensor
     COLUMNS: gl.constexpr
@@ -32,8 +36,12 @@ class QueryPass:
     K_STAGES: gl.constexpr
     V_STAGES: gl.constexpr
     PREFETCH_S: gl.constexpr
+    Q_IN_REGISTERS: gl.constexpr
     PERSISTENT: gl.constexpr
+    DEPENDENT_LAUNCH: gl.constexpr
     CAUSAL: gl.constexpr
+    WINDOWED: gl.constexpr
+    AHEAD: gl.constexpr
     MASKED: gl.constexpr
     MASK_LOOP: gl.constexpr
 
@@ -46,8 +54,12 @@ class QueryPass:
 
     @gluon.jit
     def diagonal(self):
-        """Returns d, where row i sees keys up to i + d: that of a bottom-right aligned mask."""
-        return self.seqlen_k - self.seqlen_q
+        """Returns d, where row i sees keys up to i + d: that of a bottom-right aligned mask, or of
+        a window that reaches further."""
+        d = self.seqlen_k - self.seqlen_q
+        if self.AHEAD:
+            d += self.window_right
+        return d
 
     @gluon.jit
     def tile(self, number):
@@ -73,36 +85,63 @@ class QueryPass:
             of_all, block = first + within // blocks, within % blocks
         batch, head = of_all // self.heads, of_all % self.heads
         row = block * ROWS
-        return QueryTile(batch, head, head // group, row, self.end(row, ROWS))
+        first = self.first(row)
+        return QueryTile(batch, head, head // group, row, first, self.end(row, ROWS) - first)
+
+    @gluon.jit
+    def first(self, row):
+        """Returns the first key block that the query rows from `row` on see."""
+        first = 0
+        if self.WINDOWED:
+            key = row + self.diagonal() - self.window_keys + 1
+            first = gl.where(row < self.seqlen_q, gl.maximum(key, 0) // self.BLOCK_N, 0)
+        return first
 
     @gluon.jit
     def end(self, row, ROWS: gl.constexpr):
-        """Returns how many key blocks the query rows [row, row + ROWS) see, at least one. They
-        are the first ones of the sequence."""
+        """Returns the key block after the last one that the query rows [row, row + ROWS) see, at
+        least 1."""
         BLOCK_N: gl.constexpr = self.BLOCK_N
         end = (self.seqlen_k + BLOCK_N - 1) // BLOCK_N
         if self.CAUSAL:
             seen = gl.minimum(row + ROWS, self.seqlen_q) + self.diagonal()
+            if self.AHEAD:
+                seen = gl.minimum(seen, self.seqlen_k)
             end = gl.maximum((seen + BLOCK_N - 1) // BLOCK_N, 1)
         return gl.where(row < self.seqlen_q, end, 1)
 
     @gluon.jit
     def unmasked(self, row):
-        """Returns how many key blocks every row from `row` on sees as a whole."""
+        """Returns before which key block no row from `row` on needs a mask, except for a window
+        to the left."""
         BLOCK_N: gl.constexpr = self.BLOCK_N
         keys = self.seqlen_k
         if self.CAUSAL:
             keys = gl.maximum(row + self.diagonal() + 1, 0)
+            if self.AHEAD:
+                keys = gl.minimum(keys, self.seqlen_k)
         return keys // BLOCK_N
+
+    @gluon.jit
+    def windowed(self, row):
+        """Returns from which key block on each of 64 rows from `row` on is inside its window, as
+        far as it reaches to the left."""
+        key = row + 63 + self.diagonal() - self.window_keys + 1
+        return (gl.maximum(key, 0) + self.BLOCK_N - 1) // self.BLOCK_N
 
     @gluon.jit
     def masked(self, p, row, key):
         """Returns probabilities (rows, keys), 0 where a row does not see the key."""
         layout: gl.constexpr = p.type.layout
         keys = gl.arange(0, p.shape[1], gl.SliceLayout(0, layout))
-        if self.CAUSAL:  # keys beyond seqlen_k are beyond the diagonal of every row
+        if self.CAUSAL:  # without AHEAD, keys beyond seqlen_k are beyond every row's diagonal
             rows = gl.arange(0, p.shape[0], gl.SliceLayout(1, layout))
-            seen = keys[None, :] <= (rows + (row + self.diagonal() - key))[:, None]
+            last = rows + (row + self.diagonal() - key)
+            seen = keys[None, :] <= last[:, None]
+            if self.WINDOWED:
+                seen = seen & (keys[None, :] > (last - self.window_keys)[:, None])
+            if self.AHEAD:
+                seen = seen & (keys < self.seqlen_k - key)[None, :]
         else:
             seen = (keys < self.seqlen_k - key)[None, :]
         return gl.where(seen, p, 0.0)
@@ -112,19 +151,20 @@ class QueryPass:
 class QueryTile:
     """The 64 * WARPGROUPS query rows of one head from `row` on.
 
-    It goes through the first `blocks` key blocks, the last one first.
+    It goes through `blocks` key blocks from number `first` on, the last one first.
     """
 
     batch: gl.tensor
     head: gl.tensor
     head_kv: gl.tensor
     row: gl.tensor
+    first: gl.tensor
     blocks: gl.tensor
 
     @gluon.constexpr_function
-    def __init__(self, batch, head, head_kv, row, blocks):
+    def __init__(self, batch, head, head_kv, row, first, blocks):
         self.batch, self.head, self.head_kv = batch, head, head_kv
-        self.row, self.blocks = row, blocks
+        self.row, self.first, self.blocks = row, first, blocks
 
 
 @aggregate

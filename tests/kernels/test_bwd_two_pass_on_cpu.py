@@ -49,6 +49,17 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k200_d128_causal", PERSISTENT),
     ("h2_q300_k300_d256_causal", {"P_BYTES1": 2}),
     ("b2_h4_kv2_q70_k200_d192_causal", {}),
+    ("h2_q200_k300_d64_causal", PERSISTENT | {"DEPENDENT_LAUNCH": 1}),
+    ("h2_q400_k400_d64_causal_w70", {}),
+    ("h2_q200_k333_d128_full_w11_a20", {}),
+    ("h4_kv2_q333_k200_d64_causal_w130", PERSISTENT | {"PERSISTENT2": 1}),
+    ("b2_h3_q300_k500_d128_full_a50", {"BLOCK_N2": 64, "PREFETCH_S2": 0}),
+    ("h2_q500_k300_d64_full_w1", {"L2_SECTION_HEADS": 2}),
+    ("h2_q300_k600_d256_causal_w100", {}),
+    ("h4_kv1_q150_k500_d192_full_w300_a5", {}),
+    ("h2_q64_k1000_d64_full_w200_a100", {"WARPGROUPS2": 3, "BLOCK_N2": 64}),
+    ("h2_q300_k330_d64_causal", {"Q_IN_REGISTERS2": 1, "WARPGROUPS2": 3, "BLOCK_N2": 64}),
+    ("b3_h2_q200_k170_d128_full", {"Q_IN_REGISTERS2": 1, "BLOCK_N2": 64, "PERSISTENT2": 1}),
 ]
 
 
@@ -57,13 +68,14 @@ def test_gradients_and_row_sums_are_right(text: str, changes: dict[str, int]) ->
     check(text, changes)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(32))
 def test_lengths_around_the_sizes_of_blocks(seed: int) -> None:
     chance = random.Random(seed)
     lengths = [1, 17, 62, 63, 64, 65, 66, 126, 127, 128, 129, 130, 200, 256, 384]
     q, k = chance.choice(lengths), chance.choice(lengths)
     heads, d = chance.choice(["h2", "h3", "h4_kv2"]), chance.choice([64, 128, 256])
-    text = f"{heads}_q{q}_k{k}_d{d}_{chance.choice(['causal', 'full'])}"
+    mask = chance.choice(["causal", "full", "causal_w100", "full_w1", "full_w90_a70", "full_a3"])
+    text = f"{heads}_q{q}_k{k}_d{d}_{mask}"
     case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
     check(text, chance.choice(case.feasible().configs))
 

@@ -49,8 +49,8 @@ def some_config(case: Case, chance: random.Random) -> dict[str, Any]:
         ("d128_full", {"WARPGROUPS1": 1}, "WARPGROUPS1 1 needs 64 columns"),
         ("d256_full", {"Q_STAGES1": 4}, "the dKV pass must not exceed"),
         ("d128_full", {"PREFETCH_S1": 2}, "the accumulators of the dKV pass must leave"),
-        ("d128_full", {"PREFETCH_S2": 2}, "the accumulators of the dQ pass must leave"),
-        ("d64_full", {"WARPGROUPS2": 3}, "the accumulators of the dQ pass must leave"),
+        ("d128_full", {"PREFETCH_S2": 2}, "accumulators of the dQ pass must leave"),
+        ("d64_full", {"WARPGROUPS2": 3, "BLOCK_N2": 128}, "of the dQ pass must leave"),
     ],
 )
 def test_what_cannot_work_is_refused(text: str, changes: dict[str, int], reason: str) -> None:
@@ -63,7 +63,6 @@ def test_what_cannot_work_is_refused(text: str, changes: dict[str, int], reason:
     ("text", "reason"),
     [
         ("d64_dv32_full", "one head dimension"),
-        ("d128_causal_w100", "sliding windows"),
         ("d128_causal_softcap", "soft-capped"),
         ("d128_causal_varlen", "packed sequences"),
         ("d128_fp32_causal", "bf16 and fp16 only"),
@@ -86,6 +85,7 @@ COMPILED = [
     "h32_q4096_d64_causal",
     "h16_kv4_q1000_k3990_d128_causal",
     "h8_q1000_k3990_d256_causal_fp16",
+    "h8_q1000_k3990_d128_full_w500_a20",
 ]
 
 

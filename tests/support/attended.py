@@ -24,9 +24,13 @@ def attended(spec: LaunchSpec, low: bool = False) -> tuple[tuple[Any, ...], tupl
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
     keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
     s = spec.scale * leaves[0] @ keys.transpose(-1, -2)
-    if w.causal:
-        seen = torch.ones(s.shape[-2:], dtype=torch.bool).tril(w.seqlen_k - w.seqlen_q)
-        s = s.masked_fill(~seen, -math.inf)
+    diagonal, (left, right) = w.seqlen_k - w.seqlen_q, w.band
+    seen = torch.ones(s.shape[-2:], dtype=torch.bool)
+    if right is not None:
+        seen = seen.tril(diagonal + right)
+    if left is not None:
+        seen = seen.triu(diagonal - left)
+    s = s.masked_fill(~seen, -math.inf)
     sums = torch.logsumexp(s, -1)
     sees = sums.detach() != -math.inf
     p = torch.exp(s - sums.masked_fill(~sees, 0.0)[..., None])

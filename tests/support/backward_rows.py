@@ -103,7 +103,7 @@ def tensors_of(spec: LaunchSpec) -> tuple[Any, ...]:
     q, out, dout, dq = (normal(w.heads, w.seqlen_q) for _ in range(4))
     k, v, dk, dv = (normal(w.heads_kv, w.seqlen_k) for _ in range(4))
     lse = torch.randn(w.batch, w.heads, w.seqlen_q)
-    lse[..., 3] = -math.inf
+    lse[..., 3:4] = -math.inf
     dlse = torch.randn(w.batch, w.seqlen_q, w.heads).transpose(1, 2)
     if w.causal:
         dlse = torch.zeros(()).expand(lse.shape)

@@ -21,6 +21,11 @@ from torch import Tensor
 from tests.support.gluon_pointers import pointer
 
 TIMEOUT_S = 10.0
+NOTHING = (
+    *("wgmma_layout", "operand_layout", "row_layout", "contiguous_layout"),
+    *("fence_async_shared", "gdc_wait", "gdc_launch_dependents"),
+)
+"""Functions that have nothing to do here."""
 
 
 class Registers(torch.Tensor):
@@ -29,8 +34,8 @@ class Registers(torch.Tensor):
     type: Any = SimpleNamespace(layout=None)
 
 
-def registers(tensor: Tensor) -> Any:
-    return tensor.as_subclass(Registers)
+def registers(value: Any) -> Any:
+    return value.as_subclass(Registers) if isinstance(value, Tensor) else value
 
 
 class Shared:
@@ -150,7 +155,7 @@ class Device:
             where=lambda which, a, b: (a if which else b) if isinstance(which, bool)
             else torch.where(which, a, b),
             convert_layout=lambda x, layout, assert_trivial=False: x,
-            load=lambda pointers, mask, other: registers(pointers.load(mask, other)),
+            load=lambda at, mask=None, other=0.0: registers(at.load(mask, other)),
             store=lambda pointers, value, mask: pointers.store(value, mask),
             SliceLayout=lambda *_: None, DistributedLinearLayout=lambda *_: None,
             NVMMASharedLayout=SimpleNamespace(get_default_for=lambda *_: None),
@@ -166,7 +171,6 @@ class Device:
                 expect=lambda barrier, count: barrier.update(1, count),
             ),
             "tma": SimpleNamespace(store_wait=self.store_wait),
-            "fence_async_shared": lambda: None,
             "warpgroup_mma": self.start_product,
             "warpgroup_mma_wait": self.wait_products,
             "copy_in": self.copy_in,
@@ -176,10 +180,7 @@ class Device:
             "new_tiles": lambda desc, count: self.memory(
                 [count, *desc.block_type.shape], desc.dtype
             ),
-            "wgmma_layout": lambda *_: None,
-            "operand_layout": lambda *_: None,
-            "row_layout": lambda *_: None,
-            "contiguous_layout": lambda: None,
+            **dict.fromkeys(NOTHING, lambda *_: None),
         }
 
     def memory(self, shape: list[int], dtype: torch.dtype) -> Shared:

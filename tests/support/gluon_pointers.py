@@ -17,7 +17,9 @@ class Pointer:
     def __add__(self, steps: Any) -> Pointer:
         return Pointer(self.memory, self.places + steps)
 
-    def load(self, mask: Tensor, other: float) -> Tensor:
+    def load(self, mask: Tensor | None, other: float) -> Any:
+        if mask is None:  # a pointer to one integer
+            return int(self.memory[self.places])
         made = torch.full(mask.shape, other, dtype=self.memory.dtype)
         made[mask] = self.memory[self.places[mask].as_subclass(Tensor)]
         return made

@@ -141,11 +141,18 @@ def test_entry_of_a_plain_launch_only() -> None:
         {"num_ctas": 2},
         {"global_scratch_size": 128},
         {"profile_scratch_size": 128},
-        {"launch_pdl": True},
         {"launch_cooperative_grid": True},
     ):
         other = SimpleNamespace(metadata=made.metadata._replace(**change), function=1)
         assert triton_abi.entry(other, 0, (1, 1, 1)) is None
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_entry_that_may_start_before_the_kernel_before_it_ends(overlaps: bool) -> None:
+    made = binary(1)
+    other = SimpleNamespace(metadata=made.metadata._replace(launch_pdl=overlaps), function=1)
+    entry = triton_abi.entry(other, 0, (1, 1, 1))
+    assert entry is not None and entry.overlaps_kernel_before is overlaps
 
 
 def test_sizes_of_a_ptx_entry() -> None:

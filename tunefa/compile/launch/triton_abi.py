@@ -36,9 +36,10 @@ def entry(binary: Any, device: int, grid: tuple[int, int, int]) -> Entry | None:
     """Returns the kernel of a loaded binary; None if only Triton's launcher can launch it."""
     made = binary.metadata
     scratch = made.global_scratch_size + made.profile_scratch_size
-    if scratch or made.num_ctas != 1 or made.launch_pdl or made.launch_cooperative_grid:
+    if scratch or made.num_ctas != 1 or made.launch_cooperative_grid:
         return None
-    return Entry(device, binary.function, grid, 32 * made.num_warps, made.shared, binary)
+    sizes = grid, 32 * made.num_warps, made.shared
+    return Entry(device, binary.function, *sizes, binary, bool(made.launch_pdl))
 
 
 def parameters(
