@@ -71,7 +71,9 @@
 
 constexpr int WARPGROUPS = 2;
 constexpr int KEYS = 64 * WARPGROUPS;
+// TMA pads rows in shared memory to whole chunks. WGMMA multiplies 16 columns at a time.
 constexpr int COLUMNS = (HEAD_DIM + 63) / 64 * 64, CHUNKS = COLUMNS / 64;
+constexpr int WIDTH = (HEAD_DIM + 15) / 16 * 16;
 constexpr bool IS_BF16 = !DTYPE_FP16;
 // dQ^T of a warpgroup has 64 columns of dQ, and all rows of a block or, with one chunk, a half.
 constexpr int DQ_ROWS = CHUNKS == 1 ? BLOCK_M / WARPGROUPS : BLOCK_M;

@@ -26,7 +26,7 @@ struct Consumer {
     u32 shared;
     int warpgroup, lane, warp;
 
-    float dk[COLUMNS / 2], dv[COLUMNS / 2];
+    float dk[WIDTH / 2], dv[WIDTH / 2];
     u32 p16[BLOCK_M / 4], ds16[BLOCK_M / 4];  // P^T and dS^T of a step, in the dtype
 
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
@@ -44,21 +44,21 @@ struct Consumer {
         wgmma_fence_operand(d);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < COLUMNS / 16; k++)
+        for (int k = 0; k < WIDTH / 16; k++)
             Wgmma<BLOCK_M>::template ss<0>(d, a + further(k / 4 * KEYS_CHUNK + k % 4 * 32),
                                            b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
         wgmma_commit();
     }
 
     // d += a @ rows: a (64 keys, BLOCK_M) from registers, and a block of dO or Q.
-    DEVICE void start_sum(float (&d)[COLUMNS / 2], u32 (&a)[BLOCK_M / 4], u32 rows) {
+    DEVICE void start_sum(float (&d)[WIDTH / 2], u32 (&a)[BLOCK_M / 4], u32 rows) {
         const u64 b = rows_descriptor(shared + rows, Q_CHUNK);
         wgmma_fence_operand(d);
         wgmma_fence_operand(a);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < BLOCK_M / 16; k++)
-            Wgmma<COLUMNS>::template rs<1>(d, a + 4 * k, b + further(k * 16 * ROW_BYTES));
+            Wgmma<WIDTH>::template rs<1>(d, a + 4 * k, b + further(k * 16 * ROW_BYTES));
         wgmma_commit();
     }
 
@@ -223,11 +223,11 @@ struct Consumer {
 
     // Writes a gradient of the keys, times `factor`, to a buffer, and starts its copy to memory.
     template <int CHUNK_BYTES>
-    DEVICE void write_out(const float (&x)[COLUMNS / 2], float factor, u32 to,
+    DEVICE void write_out(const float (&x)[WIDTH / 2], float factor, u32 to,
                           const TensorMap* map) const {
         const int row = 16 * warp + lane % 16;
 #pragma unroll
-        for (int column = 0; column < COLUMNS; column += 16) {
+        for (int column = 0; column < WIDTH; column += 16) {
             const float* y = x + column / 2;
             stmatrix_x4(swizzled_address(to + column / 64 * CHUNK_BYTES, row,
                                          column % 64 / 8 + lane / 16),
@@ -248,7 +248,7 @@ struct Consumer {
 
     DEVICE void run(const TensorMap* dk_map, const TensorMap* dv_map) {
 #pragma unroll
-        for (int i = 0; i < COLUMNS / 2; i++) dk[i] = dv[i] = 0.0f;
+        for (int i = 0; i < WIDTH / 2; i++) dk[i] = dv[i] = 0.0f;
         const int steps = (sizes.blocks - tile.first_block) * sizes.group();
         int block = tile.begin;
         if (warpgroup == WARPGROUPS - 1) pass_turn();
