@@ -49,31 +49,39 @@ DEVICE float dot(uint4 a, uint4 b) {
 // Rows that see no key, and rows beyond seqlen_q, get lse = inf, so that their probabilities are 0.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     prepare_rows(const unsigned short* out, const unsigned short* dout, const float* lse,
-                 const float* dlse, float* lse_log2, float* delta, float* dq_sum, int heads, int seqlen_q, int blocks,
-                 Strides out_strides, Strides do_strides, Strides dlse_strides) {
+                 const float* dlse, float* lse_log2, float* delta, float* dq_sum, int heads,
+                 int seqlen_q, int blocks, Strides out_strides, Strides do_strides,
+                 Strides dlse_strides) {
+    constexpr int STEP = ROW_THREADS / LANES, PASSES = (BLOCK_M + STEP - 1) / STEP;
     const int number = gridDim.x - 1 - blockIdx.x;
     const int head_number = number / blocks, first = number % blocks * BLOCK_M;
     const int batch = head_number / heads, head = head_number % heads;
-    const int lane = threadIdx.x % LANES;
+    const int lane = threadIdx.x % LANES, own = threadIdx.x / LANES;
     launch_dependents();
+    uint4 a[PASSES], b[PASSES];  // all loads are on their way before the first one is used
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+        const int row = first + own + i * STEP;
+        a[i] = b[i] = {0, 0, 0, 0};
+        if (own + i * STEP >= BLOCK_M || row >= seqlen_q || lane >= UNITS) continue;
+        a[i] = *(const uint4*)(at(out, out_strides, batch, head, row) + 8 * lane);
+        b[i] = *(const uint4*)(at(dout, do_strides, batch, head, row) + 8 * lane);
+    }
     float4* zeros = (float4*)(dq_sum + (long long)number * BLOCK_M * COLUMNS);
+#pragma unroll
     for (int i = threadIdx.x; i < BLOCK_M * COLUMNS / 4; i += ROW_THREADS)
         zeros[i] = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (int i = threadIdx.x / LANES; i < BLOCK_M; i += ROW_THREADS / LANES) {
-        const int row = first + i;
-        float sum = 0.0f;
-        if (row < seqlen_q && lane < UNITS) {
-            const unsigned short* a = at(out, out_strides, batch, head, row) + 8 * lane;
-            const unsigned short* b = at(dout, do_strides, batch, head, row) + 8 * lane;
-            sum = dot(*(const uint4*)a, *(const uint4*)b);
-        }
+#pragma unroll
+    for (int i = 0; i < PASSES; i++) {
+        float sum = dot(a[i], b[i]);
 #pragma unroll
         for (int other = 1; other < LANES; other *= 2) sum += __shfl_xor_sync(~0u, sum, other);
-        if (lane != 0) continue;
+        const int block_row = own + i * STEP, row = first + block_row;
+        if (lane != 0 || block_row >= BLOCK_M) continue;
         const float of_row =
             row < seqlen_q ? lse[(long long)head_number * seqlen_q + row] : MINUS_INFINITY;
         const bool sees = of_row != MINUS_INFINITY;  // NaN stays NaN
-        const long long to = (long long)number * BLOCK_M + i;
+        const long long to = (long long)number * BLOCK_M + block_row;
         lse_log2[to] = sees ? of_row * LOG2_E : -MINUS_INFINITY;
         delta[to] = sees ? sum - *at(dlse, dlse_strides, batch, head, row) : 0.0f;
     }
@@ -96,9 +104,12 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     const float4* from =
         (const float4*)(dq_sum + ((long long)number * WARPGROUPS + warpgroup) * DQ_FLOATS);
     wait_for_kernel_before();
+    float4 all[DQ_ROWS / 8];
+#pragma unroll
+    for (int i = 0; i < DQ_ROWS / 8; i++) all[i] = from[i * 128 + thread];
 #pragma unroll
     for (int i = 0; i < DQ_ROWS / 8; i++) {
-        const float4 x = from[i * 128 + thread];
+        const float4 x = all[i];
         const u32 a = cvt_16bit_x2<IS_BF16>(x.x * scale, x.y * scale);
         const u32 b = cvt_16bit_x2<IS_BF16>(x.z * scale, x.w * scale);
         unsigned short* to = rows + (row + 8 * i) * PITCH + column;

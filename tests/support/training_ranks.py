@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -172,7 +172,10 @@ def tensors(device: str) -> None:
         shards = [part.requires_grad_() for part in parts[:3]]
         out, lse = tunefa.flash_attention(*shards, causal=True, return_lse=True)
         grads = torch.autograd.grad((out, lse.sum()), shards, (parts[3], None))
-        assert isinstance(out, DTensor) and out.placements[0] in [Shard(each) for each in kept]
+        assert isinstance(out, DTensor)
+        # Which placement a split sequence is brought to differs between PyTorch's versions.
+        allowed = [*map(Shard, kept), *([Replicate()] if axis == 1 else [])]
+        assert out.placements[0] in allowed, out.placements
         for name, mine, theirs in zip(
             ("out", "lse", "dq", "dk", "dv"), (out, lse, *grads), right, strict=True
         ):

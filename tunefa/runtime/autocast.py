@@ -7,6 +7,8 @@ from torch import Tensor
 
 from tunefa.runtime.call import Tensors
 
+_DEVICES = tuple(name for name in ("cpu", "cuda") if torch.amp.is_autocast_available(name))
+"""The devices that have autocast. They are looked up once, as torch.compile cannot trace this."""
 _CAST = (torch.float32, torch.bfloat16, torch.float16)
 """The dtypes that autocast changes. PyTorch leaves fp64 as it is, and e4m3 has its descales."""
 
@@ -18,7 +20,7 @@ def cast(tensors: Tensors) -> Tensors:
     if not isinstance(q, Tensor):
         return tensors
     device = q.device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if device not in _DEVICES or not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
     cast_q, cast_k, cast_v = (
