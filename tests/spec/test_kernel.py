@@ -116,6 +116,21 @@ def test_those_that_serve(own_kernels: OwnKernels) -> None:
     assert [k.name for k in only] == ["serves_not", "serves"]
 
 
+def test_a_priority_may_depend_on_the_workload(own_kernels: OwnKernels) -> None:
+    for name, priority in (
+        ("short", "priority: 0 if seqlen_k <= 512 and compute_capability == 90 else 2"),
+        ("long", "priority: 1\npriority_on: {sm80: 3}"),
+    ):
+        own_kernels.add(name, "", SPACE.replace("op: fwd", f"op: fwd\n{priority}"))
+    for text, arch, names in (
+        ("q512_d64", "sm90", ["short", "long"]),
+        ("q512_k513_d64", "sm90", ["long", "short"]),
+        ("q512_d64", "sm80", ["short", "long"]),
+    ):
+        serving = kernels.serving(Workload.parse(text), archs.load(arch))
+        assert [each.name for each in serving] == names
+
+
 def test_none_that_serves_says_why_for_each(own_kernels: OwnKernels) -> None:
     own_kernels.add("serves", "", SPACE)
     product = (TREE / "search_spaces" / "matmul_triton.yaml").read_text()
