@@ -31,9 +31,9 @@ SIZES = ("d128_bf16_causal", "d64_fp16_full", "d80_dv64_bf16_causal", "d256_bf16
 
 
 def cases(kernel: Kernel) -> list[Case]:
-    served = [each for each in SIZES if kernel.op == "fwd" or "e4m3" not in each]
-    texts = (f"{kernel.op}_h32_kv8_q4096_{sizes}" for sizes in served)
-    workloads = list(map(Workload.parse, texts))
+    op = kernel.space.op
+    sizes = [each for each in SIZES if op == "fwd" or "e4m3" not in each]
+    workloads = [Workload.parse(f"{op}_h32_kv8_q4096_{each}") for each in sizes]
     targets = map(Target.named, ("sm80", "sm90"))
     made = [Case(kernel, w, target) for target, w in itertools.product(targets, workloads)]
     return [case for case in made if case.why_not() is None]
