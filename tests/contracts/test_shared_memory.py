@@ -45,9 +45,9 @@ def layout(case: Case, config: dict[str, Any]) -> SharedMemory:
     return made
 
 
-def test_both_kernels_in_cuda_are_laid_out_by_their_spaces() -> None:
-    names = {kernel.name for kernel in KERNELS}
-    assert names >= {"attention_fwd_cuda_sm80", "attention_fwd_cuda_sm90"}
+def test_kernels_in_cuda_are_laid_out_by_their_spaces() -> None:
+    in_cuda = {kernel.name for kernel in SPACES if kernel.language == "cuda"}
+    assert {kernel.name for kernel in KERNELS} == in_cuda >= {"attention_bwd_cuda_sm90"}
 
 
 @every
@@ -105,6 +105,7 @@ def test_a_region_that_does_not_hold_what_it_should_does_not_compile(kernel: Ker
         ("attention_fwd_cuda_sm80", "0 if SHARE_QK_SMEM else q_end", "0", "overwrite queries"),
         ("attention_fwd_cuda_sm90", "round_up(v_end, 1024)", "v_end + 128", "a swizzle begins"),
         ("attention_fwd_cuda_sm90", "BLOCK_N * k_width", "BLOCK_N * k_width * 2", "bytes of K"),
+        ("attention_bwd_cuda_sm90", "2 * 128 * BLOCK_M", "128 * BLOCK_M", "dS has a chunk"),
     ],
 )
 def test_a_wrong_file_is_a_compile_error(
@@ -114,7 +115,9 @@ def test_a_wrong_file_is_a_compile_error(
     path = own_kernels.folder / "search_spaces" / f"{name}.yaml"
     text = path.read_text(encoding="utf-8")
     assert old in text
-    case = Case(kernels.load(name), Workload.parse("q4096_d128_causal"), Target.named("sm90"))
+    kernel = kernels.load(name)
+    workload = Workload.parse(f"{kernel.op}_q4096_d128_causal")
+    case = Case(kernel, workload, Target.named("sm90"))
     config = case.default()
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     wrong = replace(case, kernel=kernels.load(name))

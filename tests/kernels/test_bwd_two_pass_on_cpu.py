@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ PERSISTENT = {"PERSISTENT1": 1, "Q_STAGES1": 2}
 THREE = {"WARPGROUPS1": 3, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 0}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h1_q128_k128_d128_full", {}),
+    ("b2_h4_q200_k300_d128_causal", {"PERSISTENT1": 1, "Q_STAGES1": 2, "PERSISTENT2": 1}),
     ("h2_q384_k384_d128_causal", {"PREFETCH_S2": 0}),
     ("h2_q300_k130_d64_causal", {"BLOCK_N2": 128, "WARPGROUPS2": 2, "PREFETCH_S2": 1}),
     ("b2_h2_q130_k300_d64_full", {}),
@@ -102,7 +104,8 @@ def found_and_wanted(
 ) -> list[tuple[Tensor, Tensor]]:
     """dq, dk, dv, lse in powers of two and delta of the kernel, each with what it should be."""
     case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
-    config = {**case.default(), **changes}
+    long = replace(case.workload, seqlen_q=4096, seqlen_k=4096)  # its default is not persistent
+    config = {**replace(case, workload=long).default(), **changes}
     assert case.refusal(config) is None, config
     spec = LaunchSpec(case, config, 0.125, seen_sms=3)
     tensors, expected = attended(spec, low)

@@ -141,15 +141,15 @@ def test_memory_efficient_attention_comes_last() -> None:
     for arch in map(archs.load, ("sm80", "sm89", "sm90", "sm120")):
         for op in ("fwd", "bwd"):
             own = [each for each in map(kernels.load, kernels.names()) if each.op == op]
-            last = max(own, key=lambda each: each.priority_on(arch))
+            last = max(own, key=lambda each: each.priority(Workload.parse(f"{op}_q1"), arch))
             assert last.name == f"attention_{op}_efficient"
 
 
 def test_on_hopper_cudnn_comes_before_flash_attention_2_and_elsewhere_behind() -> None:
     cudnn, flash = (kernels.load(f"attention_bwd_{name}") for name in ("cudnn", "fa2"))
     for arch, first in (("sm90", cudnn), ("sm100", cudnn), ("sm80", flash), ("sm89", flash)):
-        own = archs.load(arch)
-        assert (cudnn.priority_on(own) < flash.priority_on(own)) is (first is cudnn), arch
+        asked = Workload.parse("bwd_q1024"), archs.load(arch)
+        assert (cudnn.priority(*asked) < flash.priority(*asked)) is (first is cudnn), arch
 
 
 def test_memory_efficient_attention_gets_whole_rows_of_the_logsumexp(

@@ -17,6 +17,8 @@ from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Resources, Trial
 from tunefa.spec.workload import Workload
 
+CUDA, TWO_PASS = "attention_bwd_cuda_sm90", "attention_bwd_two_pass_gluon_sm90"
+
 
 def trial(code: str | None) -> Trial:
     return Trial(CONFIG, "ok", resources=Resources(code=code))
@@ -62,23 +64,21 @@ def test_the_best_stored_config_is_launched(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "ragged", "checked"),
+    ("name", "text", "ragged", "checked"),
     [
         # A diagonal that crosses whole blocks has a binary of its own: the offset is 256.
-        ("bwd_b4_h16_q4096_d128", (97, 141), (97, 353)),
-        ("bwd_b4_h16_q4096_d128_full", (97, 141), (97, 256)),
-        ("bwd_b4_h16_q4096_k4000_d128_full", (97, 141), (97, 141)),
-        ("bwd_b4_h16_kv4_q4096_d128", (97, 141), (97, 141)),
+        (TWO_PASS, "bwd_b4_h16_q4096_d128", (193, 269), (193, 449)),
+        (TWO_PASS, "bwd_b4_h16_q4096_d128_full", (193, 269), (193, 512)),
+        (CUDA, "bwd_b4_h16_q4096_d128", (97, 141), (97, 256)),
+        (CUDA, "bwd_b4_h16_q4096_k4000_d128", (97, 141), (97, 141)),
     ],
 )
 def test_gradients_are_checked_with_the_binary_that_is_timed(
-    text: str, ragged: tuple[int, int], checked: tuple[int, int]
+    name: str, text: str, ragged: tuple[int, int], checked: tuple[int, int]
 ) -> None:
     """One compilation serves both, and the check says something of what runs."""
-    case = Case(
-        kernels.load("attention_bwd_gluon_sm90"), Workload.parse(text), Target.named("h200")
-    )
-    config = case.default()
+    case = Case(kernels.load(name), Workload.parse(text), Target.named("h200"))
+    config = {**case.default(), "BLOCK_M": 64} if name == CUDA else case.default()
     plain, shape = launches.ragged_shape(case, config), launches.shape_to_check(case, config)
     assert (plain.seqlen_q, plain.seqlen_k) == ragged
     assert (shape.seqlen_q, shape.seqlen_k) == checked
@@ -87,7 +87,7 @@ def test_gradients_are_checked_with_the_binary_that_is_timed(
 
 
 def test_any_feasible_config_is_checked_with_its_binary() -> None:
-    for name in ("attention_bwd_gluon_sm90", "attention_bwd_triton"):
+    for name in (CUDA, TWO_PASS, "attention_bwd_triton"):
         for text in ("bwd_b4_h16_q4096_d64", "bwd_b4_h16_q4096_d64_full"):
             case = Case(kernels.load(name), Workload.parse(text), Target.named("h200"))
             for config in case.feasible().configs[::97]:

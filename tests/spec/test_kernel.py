@@ -21,6 +21,7 @@ from tunefa.spec.workload import Workload
 
 SM90 = archs.load("sm90")
 WORKLOAD = Workload.parse("q4096_d64")
+GLUON = "attention_fwd_gluon_sm90", "attention_bwd_two_pass_gluon_sm90"
 SPACE = TINY.replace("kernel: tiny", "kernel: NAME")
 
 
@@ -115,6 +116,21 @@ def test_those_that_serve(own_kernels: OwnKernels) -> None:
     assert [k.name for k in only] == ["serves_not", "serves"]
 
 
+def test_a_priority_may_depend_on_the_workload(own_kernels: OwnKernels) -> None:
+    for name, priority in (
+        ("short", "priority: 0 if seqlen_k <= 512 and compute_capability == 90 else 2"),
+        ("long", "priority: 1\npriority_on: {sm80: 3}"),
+    ):
+        own_kernels.add(name, "", SPACE.replace("op: fwd", f"op: fwd\n{priority}"))
+    for text, arch, names in (
+        ("q512_d64", "sm90", ["short", "long"]),
+        ("q512_k513_d64", "sm90", ["long", "short"]),
+        ("q512_d64", "sm80", ["short", "long"]),
+    ):
+        serving = kernels.serving(Workload.parse(text), archs.load(arch))
+        assert [each.name for each in serving] == names
+
+
 def test_none_that_serves_says_why_for_each(own_kernels: OwnKernels) -> None:
     own_kernels.add("serves", "", SPACE)
     product = (TREE / "search_spaces" / "matmul_triton.yaml").read_text()
@@ -142,17 +158,17 @@ def test_listing_and_loading_import_no_compiler() -> None:
 
 def test_the_sources_of_a_gluon_kernel_are_all_that_it_runs() -> None:
     every = [kernels.load(name) for name in kernels.names() if "gluon" in name]
-    forward, backward = (kernels.load(f"attention_{op}_gluon_sm90") for op in ("fwd", "bwd"))
+    forward, backward = map(kernels.load, GLUON)
     folder = forward.source.parent
-    before = ("pack_tiles", "transpose_v", "backward_rows")  # each runs before some kernels
+    before = ("pack_tiles", "transpose_v")  # each runs before some kernels
     assert {path for kernel in every for path in kernel.sources} == {
         *(kernel.source for kernel in every),
         *folder.glob("gluon/**/*.py"),
         *folder.glob("hopper/*.py"),
         *(folder / "triton" / f"{name}.py" for name in before),
     }
-    assert not [path for path in forward.sources if "backward" in path.name]
-    assert folder / "gluon" / "backward_step.py" in backward.sources
+    assert not [path for path in forward.sources if "gradients" in path.name]
+    assert folder / "gluon" / "key_step.py" in backward.sources
 
 
 @pytest.mark.parametrize("language", ["triton", "ascend"])

@@ -133,7 +133,7 @@ def test_enumeration_is_brute_force_in_any_space(
         op="fwd",
         language="triton",
         vendor="nvidia",
-        priority=0,
+        priority=Expr("0"),
         priority_on={},
         parameters=tuple(
             Parameter(name, tuple(each), "") for name, each in zip("ABC", values, strict=True)

@@ -42,6 +42,12 @@ BROKEN: dict[str, tuple[str, str, str]] = {
         "op: fwd\npriority_on: {sm90: true}",
         r":4: the priority on sm90 is True: give a whole number",
     ),
+    "priority by an unknown name": (
+        "op: fwd",
+        "op: fwd\npriority: 0 if seqlen < 512 else 2",
+        r":4: unknown name 'seqlen'.*seqlen_",
+    ),
+    "priority by a parameter": ("op: fwd", "op: fwd\npriority: BLOCK", r":4: unknown name 'BLOCK'"),
     "duplicate key": ("op: fwd", "op: fwd\nop: fwd", r":4: key 'op' is already on line 3"),
     "duplicate rule": (
         "  one stage is for short blocks:",

@@ -28,10 +28,10 @@ class Kernel:
     name: str = "attention_fwd_triton"
     max_head_dim: int = 256
     refused_block_m: frozenset[int] = field(default=frozenset())
-    priority: int = 0
+    place: int = 0
 
-    def priority_on(self, arch: Arch) -> int:
-        return self.priority
+    def priority(self, workload: Workload, arch: Arch) -> int:
+        return self.place
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         return "head_dim" if workload.head_dim > self.max_head_dim else None
@@ -80,7 +80,7 @@ def test_the_most_trusted_record_wins_however_slow(best: int, how: str) -> None:
 
 
 def test_kernels_have_a_priority_where_nothing_is_known() -> None:
-    named = [Kernel("first_by_name", priority=1), Kernel("preferred"), Kernel("third")]
+    named = [Kernel("first_by_name", place=1), Kernel("preferred"), Kernel("third")]
     assert ask([], kernels=named).kernel == "preferred"
 
 

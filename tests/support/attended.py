@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.support import backward_rows
 from tunefa.compile.contract import LaunchSpec
 
 
@@ -17,7 +16,7 @@ def attended(spec: LaunchSpec, low: bool = False) -> tuple[tuple[Any, ...], tupl
 
     `low`: all scores are far below 0.
     """
-    tensors, w = backward_rows.tensors_of(spec), spec.workload
+    tensors, w = _tensors(spec), spec.workload
     q, k, v, out, lse, dout, dlse = tensors[:7]
     if low:
         q.fill_(16.0), k.fill_(-16.0)
@@ -40,3 +39,25 @@ def attended(spec: LaunchSpec, low: bool = False) -> tuple[tuple[Any, ...], tupl
     out.copy_(made.detach())
     lse.copy_(sums.detach())
     return tensors, expected
+
+
+def _tensors(spec: LaunchSpec) -> tuple[Any, ...]:
+    """Inputs, and outputs and scratch memory full of NaN. Heads lie behind rows; dlse has all
+    strides or none."""
+    w = spec.workload
+    torch.manual_seed(0)
+
+    def normal(heads: int, length: int) -> Tensor:
+        made = torch.randn(w.batch, length, heads, w.head_dim, dtype=torch.float16)
+        return made.transpose(1, 2)
+
+    q, out, dout = (normal(w.heads, w.seqlen_q) for _ in range(3))
+    k, v = (normal(w.heads_kv, w.seqlen_k) for _ in range(2))
+    lse = torch.empty(w.batch, w.heads, w.seqlen_q)
+    dlse = torch.randn(w.batch, w.seqlen_q, w.heads).transpose(1, 2)
+    if w.causal:
+        dlse = torch.zeros(()).expand(lse.shape)
+    made = [torch.full_like(x, math.nan) for x in (q, k, v)]
+    call = (q, k, v, out, lse, dout, dlse, *made)
+    scratch = spec.scratch(call)
+    return *call, *(torch.full(shape, math.nan, dtype=dtype) for shape, dtype in scratch)

@@ -14,6 +14,8 @@ from tunefa.compile.launch.driver import Driver
 
 CONFIG = struct.Struct("7I4xQQI")
 """CUlaunchConfig (cuda.h): grid, block, shared memory, stream, attributes and their number."""
+ATTRIBUTE = struct.Struct("i4xi60x")
+"""CUlaunchAttribute (cuda.h): its number, and its value in a union of 64 bytes."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Started:
     block: tuple[int, ...]
     smem_bytes: int
     stream: int
-    attributes: int
+    attributes: list[tuple[int, int]]
+    """The numbers of the launch's attributes, with their values."""
     function: int
     parameters: list[bytes]
 
@@ -85,9 +88,18 @@ class FakeCuda:
                 ctypes.string_at(pointer, size)
                 for pointer, size in zip(pointers, self.sizes, strict=True)
             ]
-            assert seen[8] == 0 and extra is None
+            assert (seen[8] == 0) is (seen[9] == 0) and extra is None
+            attributes = ctypes.string_at(seen[8], seen[9] * ATTRIBUTE.size)
             self.started.append(
-                Started(seen[:3], seen[3:6], seen[6], seen[7], seen[9], function, values)
+                Started(
+                    seen[:3],
+                    seen[3:6],
+                    seen[6],
+                    seen[7],
+                    [*ATTRIBUTE.iter_unpack(attributes)],
+                    function,
+                    values,
+                )
             )
         return status
 

@@ -54,7 +54,7 @@ class FakeKernel:
     module: Any = field(default_factory=lambda: SimpleNamespace(is_aligned=is_aligned))
     space: Any = field(default_factory=lambda: FakeSpace())
 
-    def priority_on(self, arch: Arch) -> int:
+    def priority(self, workload: Workload, arch: Arch) -> int:
         return 0
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:

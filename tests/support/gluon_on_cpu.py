@@ -174,8 +174,7 @@ class Device:
             "warpgroup_mma": self.start_product,
             "warpgroup_mma_wait": self.wait_products,
             "copy_in": self.copy_in,
-            "copy_out": lambda *store: self.in_flight.stores.append((False, *store)),
-            "add_out": lambda *store: self.in_flight.stores.append((True, *store)),
+            "copy_out": lambda *store: self.in_flight.stores.append(store),
             "new_barriers": Barriers,
             "new_tiles": lambda desc, count: self.memory(
                 [count, *desc.block_type.shape], desc.dtype
@@ -216,12 +215,9 @@ class Device:
     def store_wait(self, left: int) -> None:
         waiting = self.in_flight.stores
         while len(waiting) > left:
-            adds, desc, at, tile = waiting.pop(0)
+            desc, at, tile = waiting.pop(0)
             to, value = desc.parts(at, tile.tensor)
-            if adds:
-                to += value
-            else:
-                to.copy_(value)
+            to.copy_(value)
 
     def warp_specialize(self, partitions: list[Any], warps: list[int], numbers: list[int]) -> None:
         failures: list[BaseException] = []

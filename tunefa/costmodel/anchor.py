@@ -135,9 +135,7 @@ class Anchor:
     def _defaults(self) -> dict[str, Default]:
         """The default of each kernel that has one, in the order of the kernels' priority."""
         found = {}
-        for case in sorted(
-            self.cases.values(), key=lambda case: case.kernel.priority_on(case.arch)
-        ):
+        for case in sorted(self.cases.values(), key=lambda case: case.priority):
             with contextlib.suppress(TunefaError):  # the kernel has no default for this workload
                 default = case.kernel.first_default(case.workload, case.arch)
                 found[case.kernel.name] = default

@@ -36,7 +36,7 @@ def shape_to_check(case: Case, config: Config) -> Workload:
 
     For gradients it is as ragged as the workload's own binary allows. Their kernels have another
     binary for lengths that no tile divides. That one tells nothing of the binary that is timed, and
-    compiling both takes twice as long: 3.7 s in place of 1.9 s for attention_bwd_gluon_sm90, on an
+    compiling both takes twice as long: 3.7 s in place of 1.9 s for a fused kernel in Gluon, on an
     idle core. Where no small shape has the binary, it is the ragged one.
     """
     ragged = ragged_shape(case, config)

@@ -63,9 +63,12 @@ class Kernel:
         """Whether it calls an installed library. It has no binary and no prediction then."""
         return self.language == space_file.LIBRARY
 
-    def priority_on(self, arch: Arch) -> int:
-        """The rank on an arch where no record applies: the kernel with the lowest number runs."""
-        return self.space.priority_on.get(arch.name, self.space.priority)
+    def priority(self, workload: Workload, arch: Arch) -> int:
+        """The rank where no record applies: of kernels that serve the workload on the arch, the one
+        with the lowest number runs."""
+        if arch.name in self.space.priority_on:
+            return self.space.priority_on[arch.name]
+        return int(self.space.priority({**workload.env(), **arch.env()}))
 
     @property
     def unaligned(self) -> Mapping[str, Any] | str:
@@ -215,11 +218,12 @@ def serving(
     kernels = [load(name) for name in only]
     if not only:
         kernels = [each for each in usable() if libraries or not each.is_library]
-        kernels.sort(key=lambda each: each.priority_on(arch))
     for kernel in kernels if only else ():
         kernel.check()
     reasons = {kernel.name: kernel.why_not(workload, arch) for kernel in kernels}
     serving = [kernel for kernel in kernels if reasons[kernel.name] is None]
+    if not only:
+        serving.sort(key=lambda each: each.priority(workload, arch))
     if not serving:
         # The message leaves out kernels of other ops and for other vendors' chips, unless there are
         # no others.

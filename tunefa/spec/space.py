@@ -67,7 +67,7 @@ class Space:
     language: str
     vendor: str
     """The vendor of the chips that the kernel runs on."""
-    priority: int
+    priority: Expr
     priority_on: Mapping[str, int]  # on single archs, by name
     """Decides when no record applies: of the kernels that serve a workload, the lowest runs."""
     parameters: tuple[Parameter, ...]
@@ -272,7 +272,8 @@ def _parameter(fields: dict[str, Any], outer: frozenset[str]) -> Parameter:
 
 def _check_names(space: Space, outer: frozenset[str]) -> None:
     """Raises TunefaError for unknown names in expressions, and defaults outside of the space."""
-    for when in (*space.serves.values(), *(default.when for default in space.defaults)):
+    whens = (default.when for default in space.defaults)
+    for when in (space.priority, *space.serves.values(), *whens):
         _check_known(when, outer)
     known = outer | {p.name for p in space.parameters}
     for name, expression in (*space.define.items(), *space.resources.items()):

@@ -52,7 +52,7 @@ def read(path: Path) -> dict[str, Any]:
         "op": op,
         "language": fields.take("language", str),
         "vendor": vendor,
-        "priority": fields.take("priority", int, 0),
+        "priority": _priority(fields),
         "priority_on": _priority_on(fields),
         "parameters": _parameters(fields.take("parameters", dict), path),
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
@@ -78,6 +78,11 @@ def _tiled(vendor: str, op: str, where: str) -> Sequence[str]:
         return fields_of(vendor, op)
     except TunefaError as error:
         raise TunefaError(f"{where}: {error}") from None
+
+
+def _priority(fields: Fields) -> Expr:
+    """Returns the priority, a number or an expression of one."""
+    return Expr(str(fields.take("priority", (int, str), 0)), fields.at("priority"))
 
 
 def _priority_on(fields: Fields) -> dict[str, int]:

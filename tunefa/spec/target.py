@@ -117,6 +117,11 @@ class Case:
         """Returns why the kernel does not serve the workload on the target; None if it does."""
         return self.kernel.why_not(self.workload, self.arch)
 
+    @property
+    def priority(self) -> int:
+        """The kernel's rank for the workload on the arch, see `Kernel.priority`."""
+        return self.kernel.priority(self.workload, self.arch)
+
     def default(self) -> dict[str, Any]:
         """Returns the config to run without a search.
 

@@ -53,8 +53,8 @@ class KernelLike(Protocol):
     def name(self) -> str:
         """The name of its file, without the suffix."""
 
-    def priority_on(self, arch: Arch) -> int:
-        """The rank on an arch where no record applies: the kernel with the lowest number runs."""
+    def priority(self, workload: Workload, arch: Arch) -> int:
+        """The rank where no record applies: the kernel with the lowest number runs."""
 
     def why_not(self, workload: Workload, arch: Arch) -> str | None:
         """Returns why it does not serve the workload on the arch; None if it does."""
@@ -140,7 +140,7 @@ def lookup(
         remark = store.remark(record) if how in ("exact", "nearest") else ""
         config = dict(record.config)
         return Choice(record.kernel, config, how, record, octaves, remark=remark)
-    first = min(serving.values(), key=lambda kernel: kernel.priority_on(arch))
+    first = min(serving.values(), key=lambda kernel: kernel.priority(workload, arch))
     return Choice(first.name, first.default(workload, arch), "default", None)
 
 

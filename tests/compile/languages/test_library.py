@@ -106,8 +106,8 @@ def test_it_has_no_part_where_there_is_no_device(own_kernels: OwnKernels) -> Non
     for how in ({"libraries": True}, {"only": [kernel.name]}):
         asked: Any = how
         assert [k.name for k in kernels.serving(WORKLOAD, H200.arch, **asked)] == [kernel.name]
-    assert kernel.priority_on(H200.arch) == 1
-    assert kernel.priority_on(Target.named("sm80").arch) == 5
+    assert kernel.priority(WORKLOAD, H200.arch) == 1
+    assert kernel.priority(WORKLOAD, Target.named("sm80").arch) == 5
 
 
 @pytest.mark.parametrize(("version", "state"), [(None, "confirmed"), ("torch 1.0", "unconfirmed")])

@@ -52,12 +52,25 @@ def test_the_driver_gets_grid_stream_and_parameters() -> None:
         launch(*tensors)
         started = cuda.started[-1]
         assert (started.grid, started.block) == ((5, 2, 3), (128, 1, 1))
-        assert (started.smem_bytes, started.stream, started.attributes) == (4096, stream, 0)
+        assert (started.smem_bytes, started.stream, started.attributes) == (4096, stream, [])
         assert started.function == 0xF00
         assert started.parameters == [
             *(word(q), word(k) * 16, struct.pack("i", 7), struct.pack("f", 0.5)),
             *(word(v) * 16, word(lse), word(out), bytes(8)),
         ]
+
+
+def test_a_kernel_may_start_before_the_one_before_it_has_ended() -> None:
+    cuda = FakeCuda([each.size for each in PARAMETERS])
+    launches = [
+        PreparedLaunch(cuda.driver, replace(ENTRY, overlaps_kernel_before=overlaps), 5, PARAMETERS)
+        for overlaps in (True, False)
+    ]
+    for launch in (*launches, *launches):
+        launch(*five())
+    # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION is 6 in cuda.h.
+    assert [each.attributes for each in cuda.started] == [[(6, 1)], []] * 2
+    assert all(each.grid == (5, 2, 3) and each.stream == 0 for each in cuda.started)
 
 
 def test_lengths_are_those_of_the_call() -> None:

@@ -227,8 +227,8 @@ def default_row(result: Result) -> Row | None:
     `priority` whose default is right. None if no default is."""
     request = result.request
     finished = {(each.kernel, identity(each.trial.config)): each for each in result.finished}
-    arch = request.target.arch
-    for kernel in sorted(request.kernels, key=lambda kernel: kernel.priority_on(arch)):
+    asked = request.workload, request.target.arch
+    for kernel in sorted(request.kernels, key=lambda kernel: kernel.priority(*asked)):
         config = candidates.default(request.case(kernel))
         found = None if config is None else finished.get((kernel.name, identity(config)))
         if found is not None and found.trial.outcome == "ok" and found.trial.median_us:

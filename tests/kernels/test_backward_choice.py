@@ -1,0 +1,98 @@
+"""The kernel that computes gradients on an H200 without a record: the one measured fastest."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from tests.support.fixed_store import Fixed
+from tunefa.compile import nvrtc
+from tunefa.errors import TunefaError
+from tunefa.runtime import planning
+from tunefa.runtime.choose import choose
+from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Target
+from tunefa.spec.workload import Workload
+from tunefa.store.lookup import Choice
+
+H200 = Target.named("h200")
+OF_GRADIENTS = [each for each in map(kernels.load, kernels.names()) if each.op == "bwd"]
+CUDA, TWO_PASS = "attention_bwd_cuda_sm90", "attention_bwd_two_pass_gluon_sm90"
+CUDNN = "attention_bwd_cudnn"
+MEASURED_US: dict[str, dict[str, float]] = {
+    "q512_d64_full": {CUDA: 568, TWO_PASS: 541, CUDNN: 628},
+    "q512_d64_causal": {TWO_PASS: 365, CUDNN: 515},
+    "q1024_d64_full": {CUDA: 810, TWO_PASS: 861, CUDNN: 936},
+    "q1024_d64_causal": {CUDA: 570, TWO_PASS: 556, CUDNN: 692},
+    "q4096_d64_full": {CUDA: 2594, TWO_PASS: 3108, CUDNN: 3247},
+    "q4096_d64_causal": {CUDA: 1377, TWO_PASS: 1696, CUDNN: 1789},
+    "q512_d128_full": {CUDA: 481, TWO_PASS: 419, CUDNN: 503},
+    "q512_d128_causal": {CUDA: 373, TWO_PASS: 313, CUDNN: 408},
+    "q1024_d128_full": {CUDA: 711, TWO_PASS: 747, CUDNN: 779},
+    "q1024_d128_causal": {CUDA: 485, TWO_PASS: 462, CUDNN: 545},
+    "q4096_d128_full": {CUDA: 2332, TWO_PASS: 2668, CUDNN: 2640},
+    "q4096_d128_causal": {CUDA: 1259, TWO_PASS: 1375, CUDNN: 1489},
+    "q16384_d128_full": {CUDA: 8567, CUDNN: 10378},
+    "q16384_d128_causal": {CUDA: 4389, CUDNN: 5427},
+    "q512_d256_full": {TWO_PASS: 479, CUDNN: 718},
+    "q512_d256_causal": {TWO_PASS: 343, CUDNN: 484},
+    "q4096_d256_full": {TWO_PASS: 2727, CUDNN: 3586},
+    "q4096_d256_causal": {TWO_PASS: 1377, CUDNN: 1844},
+    "q16384_d256_full": {TWO_PASS: 10918, CUDNN: 15771},
+    "q16384_d256_causal": {TWO_PASS: 5329, CUDNN: 7335},
+}
+"""Medians in us on an H200: bf16, cold L2 cache, 16,384 tokens, heads x head_dim = 2,048."""
+
+
+def chosen(text: str, among: list[Kernel]) -> Choice:
+    """The choice for 16,384 tokens and 2,048 columns, without records. It must not warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shape = Workload.parse(f"bwd_{text}")
+        heads, batch = 2048 // shape.head_dim, 16384 // shape.seqlen_q
+        made = choose(Fixed([]), Workload.parse(f"bwd_b{batch}_h{heads}_{text}"), H200, among)
+    assert made.how == "default"
+    return made
+
+
+@pytest.mark.parametrize("text", MEASURED_US)
+def test_the_kernel_that_was_measured_fastest_runs(text: str) -> None:
+    times = MEASURED_US[text]
+    assert chosen(text, OF_GRADIENTS).kernel == min(times, key=lambda name: times[name])
+
+
+@pytest.mark.parametrize("mask", ["causal", "full"])
+def test_lengths_that_were_not_measured(mask: str) -> None:
+    for seqlen in (2048, 4096, 8192, 16384):
+        for head_dim in (40, 64, 80, 96, 128):
+            assert chosen(f"q{seqlen}_d{head_dim}_{mask}", OF_GRADIENTS).kernel == CUDA
+        for head_dim in (160, 192, 256):
+            assert chosen(f"q{seqlen}_d{head_dim}_{mask}", OF_GRADIENTS).kernel == TWO_PASS
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+def test_deterministic_gradients_take_the_kernel_that_adds_nothing_in_memory(head_dim: int) -> None:
+    for seqlen in (512, 1024, 4096, 16384):
+        for mask in ("causal", "full"):
+            text = f"q{seqlen}_d{head_dim}_{mask}_deterministic"
+            assert chosen(text, OF_GRADIENTS).kernel == TWO_PASS
+
+
+def test_what_hopper_s_kernels_do_not_serve_is_left_to_triton() -> None:
+    for text in ("q4096_d128_causal_softcap", "q4096_d64_dv32"):
+        assert chosen(text, OF_GRADIENTS).kernel == "attention_bwd_triton"
+
+
+def test_without_nvrtc_gradients_take_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No warning says that the kernel in CUDA C++ cannot be compiled."""
+
+    def missing() -> None:
+        raise TunefaError("there is no NVRTC: pip install cuda-bindings")
+
+    monkeypatch.setattr(nvrtc, "installed", missing)
+    left = list(planning._compilable(OF_GRADIENTS, H200.arch))
+    assert CUDA not in {each.name for each in left}
+    for text in ("q4096_d128_causal", "q4096_d64_full", "q16384_d128_full"):
+        assert chosen(text, left).kernel == TWO_PASS

@@ -1,0 +1,156 @@
+"""attention_bwd_cuda_sm90, as far as no numbers are needed: what it serves, what its rules refuse,
+what its host side passes, and what the compiler says of its defaults."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from tunefa.compile import languages
+from tunefa.compile.contract import LaunchSpec, variants
+from tunefa.compile.languages import cuda
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+
+KERNEL = kernels.load("attention_bwd_cuda_sm90")
+MODULE = KERNEL.module
+SM90 = Target.named("sm90")
+needs_nvrtc = pytest.mark.skipif(
+    languages.load("cuda").why_no_compiler(SM90.arch) is not None, reason="needs NVRTC"
+)
+
+
+def case_of(text: str) -> Case:
+    return Case(KERNEL, Workload.parse(f"bwd_{text}"), SM90)
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "reason"),
+    [
+        ("d64_full", {"BLOCK_M": 80}, "BLOCK_M must be a multiple of 32"),
+        ("d128_full", {"L2_SECTION_HEADS": 4}, "needs a causal mask"),
+        ("d128_causal", {"STAGGER": 1}, "STAGGER needs a full mask"),
+        ("d128_full", {"BLOCK_M": 96}, "shared memory of a CTA"),
+        ("d128_causal", {"BLOCK_M": 80, "Q_STAGES": 3}, "shared memory of a CTA"),
+    ],
+)
+def test_what_cannot_work_is_refused(text: str, changes: dict[str, int], reason: str) -> None:
+    case = case_of(text + "_q4096")
+    assert case.refusal(case.default()) is None
+    assert reason in (case.refusal({**case.default(), **changes}) or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("d128_causal_deterministic", "no fixed order"),
+        ("d256_causal", "up to 128"),
+        ("d64_dv32_full", "one head dimension"),
+        ("d128_causal_softcap", "soft-capped"),
+        ("d128_fp32_causal", "bf16 and fp16 only"),
+        ("d100_causal", "multiples of 8"),
+    ],
+)
+def test_what_it_does_not_serve_is_left_to_other_kernels(text: str, reason: str) -> None:
+    assert reason in (case_of(text + "_q4096").why_not() or "")
+
+
+def test_only_dq_is_added_up_in_no_fixed_order() -> None:
+    case = case_of("q4096_d128")
+    assert MODULE.unordered(case.workload, case.default()) == ("dq",)
+
+
+def heads_behind_rows(workload: Workload) -> tuple[Any, ...]:
+    """The tensors of a call whose heads lie behind rows."""
+    w = workload
+
+    def made(heads: int, length: int) -> torch.Tensor:
+        return torch.zeros(w.batch, length, heads, w.head_dim, dtype=torch.float16).transpose(1, 2)
+
+    q, out, dout, dq = (made(w.heads, w.seqlen_q) for _ in range(4))
+    k, v, dk, dv = (made(w.heads_kv, w.seqlen_k) for _ in range(4))
+    lse = torch.zeros(w.batch, w.heads, w.seqlen_q)
+    return q, k, v, out, lse, dout, torch.zeros(()).expand(lse.shape), dq, dk, dv
+
+
+def launched(case: Case, config: dict[str, Any]) -> dict[str, tuple[Any, list[Any]]]:
+    """The grid and the arguments of the three kernels; numbers are Python's."""
+    spec, tensors = LaunchSpec(case, config, 0.5), heads_behind_rows(case.workload)
+    tensors += tuple(torch.empty(shape, dtype=kind) for shape, kind in spec.scratch(tensors))
+    made = {
+        "before": spec.preprocess_arguments(tensors),
+        "main": spec.arguments(tensors),
+        "after": spec.postprocess_arguments(tensors),
+    }
+    return {name: (grid, list(map(plain, each))) for name, (grid, each) in made.items()}
+
+
+def plain(argument: Any) -> Any:
+    if isinstance(argument, ctypes.Structure):
+        return tuple(getattr(argument, name) for name, *_ in argument._fields_)
+    return argument.value if isinstance(argument, ctypes._SimpleCData) else argument
+
+
+def test_kernels_before_and_after_get_the_strides_of_their_tensors() -> None:
+    case = case_of("b2_h4_kv2_q200_k300_d96_fp16_causal")
+    calls = launched(case, {**case.default(), "BLOCK_M": 80})
+    rows = (200 * 4 * 96, 96, 4 * 96)
+    grid, arguments = calls["before"]
+    assert grid == (2 * 4 * 3, 1, 1) and arguments[-6:] == [4, 200, 3, rows, rows, (0, 0, 0)]
+    grid, arguments = calls["after"]
+    assert grid == (2 * 4 * 3, 1, 1) and arguments[-5:] == [0.5, 4, 200, 3, rows]
+
+
+def test_a_cta_has_128_keys_of_a_head_and_blocks_have_the_rows_of_a_step() -> None:
+    case = case_of("b2_h4_kv2_q200_k300_d96_fp16_causal")
+    grid, arguments = launched(case, {**case.default(), "BLOCK_M": 80, "L2_SECTION_HEADS": 2})[
+        "main"
+    ]
+    assert grid == (2 * 2 * 3, 1, 1)
+    maps = [each for each in arguments if isinstance(each, dict)]
+    assert [each["box"][2] for each in maps] == [80, 128, 128, 80, 64, 64]
+    lse_log2, delta, dq_sum = (each for each in arguments if isinstance(each, torch.Tensor))
+    assert lse_log2.shape == delta.shape == (2 * 4 * 240,) and dq_sum.shape[0] == 2 * 4 * 240
+    numbers = [each for each in arguments if isinstance(each, int | float)]
+    assert numbers[:6] == [4, 2, 200, 300, 3, 2]
+    assert numbers[-2:] == pytest.approx([0.5 * 1.4426950408889634, 0.5])
+
+
+def test_tensors_that_tma_cannot_read_are_not_aligned() -> None:
+    tensors = list(heads_behind_rows(Workload.parse("bwd_h2_q70_k90_d64_fp16")))
+    assert MODULE.is_aligned(tensors) and isinstance(KERNEL.unaligned, str)
+    for place in (0, 1, 2, 3, 5, 7, 8, 9):
+        wrong, (*_, rows, columns) = list(tensors), tensors[place].shape
+        whole = torch.zeros(tensors[place].numel() + 4, dtype=torch.float16)
+        wrong[place] = whole[4:].view(tensors[place].shape)  # 8 bytes behind a multiple of 16
+        assert not MODULE.is_aligned(wrong)
+        wide = torch.zeros(*tensors[place].shape[:2], rows, columns + 4, dtype=torch.float16)
+        wrong[place] = wide[..., :columns]
+        assert not MODULE.is_aligned(wrong)
+    tensors[6] = torch.zeros(tensors[4].numel() + 1)[1:].view(tensors[4].shape)
+    assert MODULE.is_aligned(tensors), "no kernel reads dlse by TMA"
+
+
+def test_two_kernels_start_before_the_one_before_them_has_ended() -> None:
+    """The first one follows kernels of others, which need not expect it."""
+    case = case_of("h16_q4096_d128")
+    made = variants(case, case.default(), True)
+    overlaps = {each["function"]: each.get("overlaps_kernel_before", False) for each in made}
+    assert overlaps == {"attention_bwd": True, "prepare_rows": False, "write_dq": True}
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+def test_defaults_spill_nothing(head_dim: int, mask: str) -> None:
+    case = case_of(f"h16_q4096_d{head_dim}_{mask}")
+    compiled = cuda.compile(case, case.default())
+    made, expected = compiled.resources, case.estimate(case.default())
+    assert (made.smem_bytes, made.spill_bytes) == (expected["smem_bytes"], 0)
+    assert made.registers == expected["registers"]
+    assert compiled.preprocess is not None and compiled.postprocess is not None
