@@ -124,7 +124,9 @@ struct Sizes {
 
 // The number, among those of a head, of the first block of rows of a packed sequence. Every sequence
 // has a place for a block that is not full, so that no other one's length is needed.
-DEVICE int first_block_number(int begin, int sequence) { return begin / BLOCK_M + sequence; }
+DEVICE int first_block_number(int begin, int sequence) {
+    return begin / BLOCK_M + sequence;
+}
 
 // How many CTAs have come to a part of dQ, and whether the first one has stored its own.
 struct Arrivals {
