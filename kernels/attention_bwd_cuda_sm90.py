@@ -5,8 +5,8 @@ The .cu describes the algorithm. What each parameter trades:
                           16, of 32 with head dimensions up to 64
     Q_STAGES              blocks of Q and of dO in flight against shared memory
     PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
-    ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes to
-                          a block of rows stores, and the others wait for this
+    ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes
+                          to a block of rows stores, and the others wait for this
     STAGGER               full masks without windows: each CTA of a head begins this many blocks of
                           rows later than the one before, so that they do not add to the same rows
                           of dQ at the same time; 0: all begin with the first

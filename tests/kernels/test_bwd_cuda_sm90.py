@@ -100,7 +100,7 @@ def test_kernels_before_and_after_get_the_strides_of_their_tensors() -> None:
     calls = launched(case, {**case.default(), "BLOCK_M": 80})
     rows = (200 * 4 * 96, 96, 4 * 96)
     grid, arguments = calls["before"]
-    assert grid == (2 * 4 * 3, 1, 1) and arguments[-6:] == [4, 200, 3, rows, rows, (0, 0, 0)]
+    assert grid == (2 * 4 * 3, 1, 1) and arguments[-4:] == [3, rows, rows, (0, 0, 0)]
     grid, arguments = calls["after"]
     assert grid == (2 * 4 * 3, 1, 1) and arguments[-5:] == [0.5, 4, 200, 3, rows]
 
@@ -113,11 +113,21 @@ def test_a_cta_has_128_keys_of_a_head_and_blocks_have_the_rows_of_a_step() -> No
     assert grid == (2 * 2 * 3, 1, 1)
     maps = [each for each in arguments if isinstance(each, dict)]
     assert [each["box"][2] for each in maps] == [80, 128, 128, 80, 64, 64]
-    lse_log2, delta, dq_sum = (each for each in arguments if isinstance(each, torch.Tensor))
-    assert lse_log2.shape == delta.shape == (2 * 4 * 240,) and dq_sum.shape[0] == 2 * 4 * 240
+    lse_log2, delta, dq_sum, counts = arguments[6:10]
+    assert lse_log2.shape == delta.shape == (2 * 4 * 240,) and dq_sum.shape == (2 * 4 * 240, 128)
+    assert counts.shape == (2 * 4 * 3, 2, 2)
     numbers = [each for each in arguments if isinstance(each, int | float)]
-    assert numbers[:6] == [4, 2, 200, 300, 3, 2]
-    assert numbers[-2:] == pytest.approx([0.5 * 1.4426950408889634, 0.5])
+    no_sequences, *sizes = numbers[:6]
+    # Row i sees the last keys, as many as there are, up to key i + 100.
+    assert no_sequences == 0 and sizes == [4, 2, 300, 100, numbers[5]] and numbers[5] >= 300
+    assert numbers[6:] == [3, 2, pytest.approx(0.5 * 1.4426950408889634), 0.5]
+
+
+def test_a_window_is_passed_as_the_last_key_of_a_row_and_their_number() -> None:
+    case = case_of("h2_q200_k300_d64_fp16_full_w50_a20")
+    grid, arguments = launched(case, case.default())["main"]
+    numbers = [each for each in arguments if isinstance(each, int | float)]
+    assert grid == (2 * 3, 1, 1) and numbers[4:6] == [100 + 20, 50 + 20]
 
 
 def test_tensors_that_tma_cannot_read_are_not_aligned() -> None:

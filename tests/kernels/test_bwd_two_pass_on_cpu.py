@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +18,8 @@ from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_bwd_two_pass_gluon_sm90")
+ONE_TILE = {"PERSISTENT1": 0, "PERSISTENT2": 0, "Q_STAGES2": 1, "DEPENDENT_LAUNCH": 0}
+"""CTAs work on one tile each, unless a case says otherwise."""
 ALONE = {"WARPGROUPS1": 1, "WARPGROUPS2": 1}
 PERSISTENT = {"PERSISTENT1": 1, "Q_STAGES1": 2}
 THREE = {"WARPGROUPS1": 3, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 0}
@@ -70,6 +71,14 @@ def test_gradients_and_row_sums_are_right(text: str, changes: dict[str, int]) ->
     check(text, changes)
 
 
+@pytest.mark.parametrize("mask", ["causal", "full"])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_defaults_are_right(head_dim: int, mask: str) -> None:
+    text = f"b2_h2_q200_k330_d{head_dim}_{mask}"
+    case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
+    check(text, case.default())
+
+
 @pytest.mark.parametrize("seed", range(32))
 def test_lengths_around_the_sizes_of_blocks(seed: int) -> None:
     chance = random.Random(seed)
@@ -104,8 +113,7 @@ def found_and_wanted(
 ) -> list[tuple[Tensor, Tensor]]:
     """dq, dk, dv, lse in powers of two and delta of the kernel, each with what it should be."""
     case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
-    long = replace(case.workload, seqlen_q=4096, seqlen_k=4096)  # its default is not persistent
-    config = {**replace(case, workload=long).default(), **changes}
+    config = {**case.default(), **ONE_TILE, **changes}
     assert case.refusal(config) is None, config
     spec = LaunchSpec(case, config, 0.125, seen_sms=3)
     tensors, expected = attended(spec, low)
