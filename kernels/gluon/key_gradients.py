@@ -10,7 +10,6 @@ from tunefa.kernels.gluon.key_consumer import consumer
 from tunefa.kernels.gluon.key_halves import keys_consumer, p_shape, values_consumer
 from tunefa.kernels.gluon.key_producer import producer
 from tunefa.kernels.gluon.key_tiles import KeyBuffers, KeyPass
-from tunefa.kernels.gluon.layouts import contiguous_layout
 from tunefa.kernels.gluon.pipeline import new_barriers, new_tiles
 
 
@@ -88,3 +87,9 @@ def _shared_memory(b, inputs, WARPGROUPS: gl.constexpr):
         empty=empty,
         p_full=p_full,
     )
+
+
+@gluon.constexpr_function
+def contiguous_layout():
+    """Shared memory of a matrix, row by row, without a swizzle."""
+    return gl.SwizzledSharedLayout(1, 1, 1, [1, 0])

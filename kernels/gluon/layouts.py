@@ -44,9 +44,3 @@ def as_matrix(tile):
 def side_by_side(left, right):
     """Returns (64, N) twice as (64, 2 N); this moves no register."""
     return gl.join(left, right).permute((0, 2, 1)).reshape([64, 2 * left.shape[1]])
-
-
-@gluon.constexpr_function
-def contiguous_layout():
-    """Shared memory of a matrix, row by row, without a swizzle."""
-    return gl.SwizzledSharedLayout(1, 1, 1, [1, 0])

@@ -114,10 +114,13 @@ class ExpectedGradients:
         return Comparison(overall, 0.0, self.workload, row=worst[1], has_lse=False)
 
     def errors(self, *outputs: Tensor) -> tuple[float, ...]:
-        """The relative errors of dq, dk and dv over all rows with normal inputs; inf for NaN."""
+        """The errors of dq, dk and dv over all rows with normal inputs, relative to their norms, or to
+        their limits where these are larger: a query that sees one key has a gradient of 0. inf for
+        NaN."""
         found = []
-        for off, norms, normal in zip(self._off(outputs), self.norms, self.normal, strict=True):
-            error = off.where(normal, 0.0).norm() / norms.where(normal, 0.0).norm()
+        sizes = map(torch.maximum, self.norms, self.limits)
+        for off, size, normal in zip(self._off(outputs), sizes, self.normal, strict=True):
+            error = off.where(normal, 0.0).norm() / size.where(normal, 0.0).norm()
             found.append(float(error.nan_to_num(math.inf, math.inf)))
         return tuple(found)
 
