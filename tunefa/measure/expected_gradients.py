@@ -114,9 +114,11 @@ class ExpectedGradients:
         return Comparison(overall, 0.0, self.workload, row=worst[1], has_lse=False)
 
     def errors(self, *outputs: Tensor) -> tuple[float, ...]:
-        """The errors of dq, dk and dv over all rows with normal inputs, relative to their norms, or to
-        their limits where these are larger: a query that sees one key has a gradient of 0. inf for
-        NaN."""
+        """The errors of dq, dk and dv over all rows with normal inputs; inf for NaN.
+
+        They are relative to norms, or to limits where these are larger: a query that sees one key
+        has a gradient of 0.
+        """
         found = []
         sizes = map(torch.maximum, self.norms, self.limits)
         for off, size, normal in zip(self._off(outputs), sizes, self.normal, strict=True):
