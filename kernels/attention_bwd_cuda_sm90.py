@@ -17,6 +17,8 @@ The .cu describes the algorithm. What each parameter trades:
 import ctypes
 import math
 
+from tunefa.kernels.hopper.gradients import is_aligned  # noqa: F401 - a part of the contract
+
 from tunefa.spec.rounding import ceil_div, next_pow2, round_up
 
 LOG2_E = math.log2(math.e)
@@ -30,18 +32,6 @@ _FAR = 2**29
 _ROW_LIMIT, _ANY_SEQUENCE = 2**30, 2**31 - 2**16
 """The lengths of axes in maps of packed sequences: that of rows, as in cuda/bulk_copy.cuh, and the
 two whose coordinates select a sequence."""
-_BY_TMA = (0, 1, 2, 3, 5, 7, 8, 9)
-"""Tensors of a call that TMA, or loads of 16 bytes, access: all but lse, dlse and the scratch."""
-
-
-def is_aligned(tensors):
-    """Whether TMA can access the tensors of a call: addresses and strides have to be multiples of
-    16 bytes (CUDA C++ Programming Guide, "Tensor Map")."""
-    return all(
-        tensors[i].data_ptr() % 16 == 0
-        and all(step * tensors[i].element_size() % 16 == 0 for step in tensors[i].stride()[:-1])
-        for i in _BY_TMA
-    )
 
 
 def _columns(workload):
@@ -74,7 +64,7 @@ def _defines(workload, config):
 
 
 def variant(workload, config, aligned=True):
-    """What the compiler needs for one config, with no device present: a plain dict.
+    """Returns what the compiler needs for one config, with no device present: a plain dict.
 
     The compiled kernel depends on no batch or head count, on no window size, and on no length but
     for whether a CTA's keys divide it. TMA reads `aligned` tensors only.

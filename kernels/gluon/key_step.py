@@ -1,4 +1,4 @@
-"""What steps of the dKV pass consist of: 64 keys and one block of query rows."""
+"""The steps of the dKV pass: 64 keys and one block of query rows each."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -9,6 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from tunefa.kernels.gluon.api import copy_out
+from tunefa.kernels.gluon.gradient_passes import start_transposed
 from tunefa.kernels.gluon.layouts import as_matrix, operand_layout, wgmma_layout
 
 
@@ -62,7 +63,7 @@ def start_s(b, shared, k, number, exists):
     waited for: its S^T is that of an old block, and is not used."""
     stage = number % b.Q_STAGES
     mbarrier.wait(shared.q_full.index(stage), (number // b.Q_STAGES) & 1, pred=exists)
-    return _start_transposed(b, k, shared.q_block(stage))
+    return start_transposed(k, shared.q_block(stage), b.BLOCK_M)
 
 
 @gluon.jit
@@ -70,14 +71,7 @@ def start_dp(b, shared, v, number, exists):
     """Starts dP^T = V @ dO^T of a step when its dO has arrived; see `start_s`."""
     stage = number % b.Q_STAGES
     mbarrier.wait(shared.do_full.index(stage), (number // b.Q_STAGES) & 1, pred=exists)
-    return _start_transposed(b, v, shared.do_block(stage))
-
-
-@gluon.jit
-def _start_transposed(b, a, rows):
-    """Starts a @ rows^T, (64 keys, BLOCK_M query rows)."""
-    zeros = gl.zeros([64, b.BLOCK_M], gl.float32, wgmma_layout(b.BLOCK_M))
-    return warpgroup_mma(a, rows.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    return start_transposed(v, shared.do_block(stage), b.BLOCK_M)
 
 
 @gluon.jit

@@ -3,6 +3,7 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from tunefa.kernels.gluon.api import aggregate
+from tunefa.kernels.gluon.gradient_passes import diagonal_of
 from tunefa.kernels.gluon.layouts import as_matrix
 
 
@@ -63,15 +64,6 @@ class KeyPass:
         return group
 
     @gluon.jit
-    def diagonal(self):
-        """Returns d, where row i sees keys up to i + d: that of a bottom-right aligned mask, or of
-        a window that reaches further."""
-        d = self.seqlen_k - self.seqlen_q
-        if self.AHEAD:
-            d += self.window_right
-        return d
-
-    @gluon.jit
     def tile(self, number):
         """Returns a tile by its number.
 
@@ -99,13 +91,14 @@ class KeyPass:
         BLOCK_N: gl.constexpr = 64 * self.PIECES
         BLOCK_M: gl.constexpr = self.BLOCK_M
         end = (self.seqlen_q + BLOCK_M - 1) // BLOCK_M
+        diagonal = diagonal_of(self)
         begin, masked = 0, 0
         if self.CAUSAL:
-            begin = gl.maximum(key - self.diagonal(), 0) // BLOCK_M
+            begin = gl.maximum(key - diagonal, 0) // BLOCK_M
             # Rows from here on see every key of the tile; rows beyond seqlen_q do not matter.
-            past = gl.maximum(key + BLOCK_N - 1 - self.diagonal(), 0)
+            past = gl.maximum(key + BLOCK_N - 1 - diagonal, 0)
             if self.WINDOWED:  # one block at least, even if its rows do not see the keys
-                row = gl.minimum(key + BLOCK_N, self.seqlen_k) + self.window_keys - self.diagonal()
+                row = gl.minimum(key + BLOCK_N, self.seqlen_k) + self.window_keys - diagonal
                 seen = (gl.maximum(row - 1, 0) + BLOCK_M - 1) // BLOCK_M
                 end = gl.maximum(gl.minimum(seen, end), begin + 1)
             masked = gl.minimum((past + BLOCK_M - 1) // BLOCK_M, end) - begin
@@ -113,7 +106,7 @@ class KeyPass:
             masked = gl.where(key + BLOCK_N > self.seqlen_k, end, 0)
         whole = end - begin
         if self.WINDOWED:  # rows before this one see every key of the tile, as far as they begin
-            row = gl.maximum(key + self.window_keys - self.diagonal(), 0)
+            row = gl.maximum(key + self.window_keys - diagonal, 0)
             whole = gl.minimum(gl.maximum(row // BLOCK_M - begin, masked), whole)
         return KeyTile(batch, head_kv, key, begin * BLOCK_M, end - begin, masked, whole)
 
@@ -131,7 +124,7 @@ class KeyPass:
         keys = gl.arange(0, p.shape[0], gl.SliceLayout(1, layout))
         if self.CAUSAL:  # keys beyond seqlen_k are beyond the diagonal of every row
             rows = gl.arange(0, p.shape[1], gl.SliceLayout(0, layout))
-            first = keys - (row + self.diagonal() - key)
+            first = keys - (row + diagonal_of(self) - key)
             seen = first[:, None] <= rows[None, :]
             if self.WINDOWED:
                 seen = seen & ((first + self.window_keys)[:, None] > rows[None, :])

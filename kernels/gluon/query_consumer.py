@@ -12,6 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from tunefa.kernels.gluon.api import copy_out
+from tunefa.kernels.gluon.gradient_passes import start_transposed
 from tunefa.kernels.gluon.layouts import operand_layout, row_layout, wgmma_layout
 from tunefa.kernels.gluon.persistent import first_tile
 
@@ -195,14 +196,7 @@ def _start_s(b, shared, q, number, exists):
     waited for: its S is that of an old block, and is not used."""
     stage = number % b.K_STAGES
     mbarrier.wait(shared.k_full.index(stage), (number // b.K_STAGES) & 1, pred=exists)
-    return _start_transposed(b, q, shared.k_block(stage))
-
-
-@gluon.jit
-def _start_transposed(b, a, keys):
-    """Starts a @ keys^T, (64 query rows, BLOCK_N keys)."""
-    zeros = gl.zeros([64, b.BLOCK_N], gl.float32, wgmma_layout(b.BLOCK_N))
-    return warpgroup_mma(a, keys.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    return start_transposed(q, shared.k_block(stage), b.BLOCK_N)
 
 
 @gluon.jit
@@ -222,7 +216,7 @@ def _step(b, shared, operands, of_rows, state, ends, number, row, MASK: gl.const
     if b.PREFETCH_S == 0:
         s_started = _start_s(b, shared, q, number, True)
     mbarrier.wait(shared.v_full.index(v_stage), (number // b.V_STAGES) & 1)
-    dp_started = _start_transposed(b, do, shared.v_block(v_stage))
+    dp_started = start_transposed(do, shared.v_block(v_stage), b.BLOCK_N)
     if b.PREFETCH_S == 0:
         s = warpgroup_mma_wait(1, [s_started])
     if b.PREFETCH_S == 2:

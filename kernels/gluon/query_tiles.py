@@ -3,6 +3,7 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from tunefa.kernels.gluon.api import aggregate
+from tunefa.kernels.gluon.gradient_passes import diagonal_of
 from tunefa.kernels.gluon.layouts import as_matrix
 
 
@@ -53,15 +54,6 @@ class QueryPass:
             setattr(self, name, value if is_value else gl.constexpr(value))
 
     @gluon.jit
-    def diagonal(self):
-        """Returns d, where row i sees keys up to i + d: that of a bottom-right aligned mask, or of
-        a window that reaches further."""
-        d = self.seqlen_k - self.seqlen_q
-        if self.AHEAD:
-            d += self.window_right
-        return d
-
-    @gluon.jit
     def tile(self, number):
         """Returns a tile by its number.
 
@@ -93,7 +85,7 @@ class QueryPass:
         """Returns the first key block that the query rows from `row` on see."""
         first = 0
         if self.WINDOWED:
-            key = row + self.diagonal() - self.window_keys + 1
+            key = row + diagonal_of(self) - self.window_keys + 1
             first = gl.where(row < self.seqlen_q, gl.maximum(key, 0) // self.BLOCK_N, 0)
         return first
 
@@ -104,7 +96,7 @@ class QueryPass:
         BLOCK_N: gl.constexpr = self.BLOCK_N
         end = (self.seqlen_k + BLOCK_N - 1) // BLOCK_N
         if self.CAUSAL:
-            seen = gl.minimum(row + ROWS, self.seqlen_q) + self.diagonal()
+            seen = gl.minimum(row + ROWS, self.seqlen_q) + diagonal_of(self)
             if self.AHEAD:
                 seen = gl.minimum(seen, self.seqlen_k)
             end = gl.maximum((seen + BLOCK_N - 1) // BLOCK_N, 1)
@@ -117,7 +109,7 @@ class QueryPass:
         BLOCK_N: gl.constexpr = self.BLOCK_N
         keys = self.seqlen_k
         if self.CAUSAL:
-            keys = gl.maximum(row + self.diagonal() + 1, 0)
+            keys = gl.maximum(row + diagonal_of(self) + 1, 0)
             if self.AHEAD:
                 keys = gl.minimum(keys, self.seqlen_k)
         return keys // BLOCK_N
@@ -126,7 +118,7 @@ class QueryPass:
     def windowed(self, row):
         """Returns from which key block on each of 64 rows from `row` on is inside its window, as
         far as it reaches to the left."""
-        key = row + 63 + self.diagonal() - self.window_keys + 1
+        key = row + 63 + diagonal_of(self) - self.window_keys + 1
         return (gl.maximum(key, 0) + self.BLOCK_N - 1) // self.BLOCK_N
 
     @gluon.jit
@@ -136,7 +128,7 @@ class QueryPass:
         keys = gl.arange(0, p.shape[1], gl.SliceLayout(0, layout))
         if self.CAUSAL:  # without AHEAD, keys beyond seqlen_k are beyond every row's diagonal
             rows = gl.arange(0, p.shape[0], gl.SliceLayout(1, layout))
-            last = rows + (row + self.diagonal() - key)
+            last = rows + (row + diagonal_of(self) - key)
             seen = keys[None, :] <= last[:, None]
             if self.WINDOWED:
                 seen = seen & (keys[None, :] > (last - self.window_keys)[:, None])

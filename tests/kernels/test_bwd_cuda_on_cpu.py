@@ -68,7 +68,7 @@ def normal(workload: Workload, of_q: Sequence[int], of_k: Sequence[int]) -> list
 def gradients(
     workload: Workload, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, dlse: Tensor
 ) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
-    """What `inputs` returns, for these inputs."""
+    """Returns what `inputs` does, for these inputs."""
     w, dtype = workload, q.dtype
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
     keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
@@ -150,8 +150,8 @@ PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
 def packed(
     workload: Workload, lengths: Sequence[tuple[int, int]]
 ) -> tuple[tuple[Any, ...], list[Tensor]]:
-    """What `inputs` returns for sequences with so many (rows, keys). The first one is NaN, and so
-    are rows behind the last one, which belong to none."""
+    """Returns what `inputs` does for sequences with so many (rows, keys). The first one is NaN, and
+    so are rows behind the last one, which belong to none."""
     w = replace(workload, batch=1, varlen=False)
     starts = [torch.tensor([0, *each]).cumsum(0).int() for each in zip(*lengths, strict=True)]
     rows, keys = (int(each[-1]) + 9 for each in starts)

@@ -3,10 +3,10 @@
 import math
 
 from tunefa.kernels.gluon.host import gradient_tiles
-from tunefa.kernels.gluon.host.query_gradients import SIZES, edges, mask, rows
+from tunefa.kernels.gluon.host.query_gradients import SIZES, columns, edges, mask, rows
 from tunefa.kernels.hopper import tile_table
 
-from tunefa.spec.rounding import ceil_div, next_pow2
+from tunefa.spec.rounding import ceil_div
 
 LOG2_E = math.log2(math.e)
 _REGISTERS = {1: (232, 24, 128), 2: (240, 24, 168), 3: (160, 32, 128)}
@@ -14,7 +14,7 @@ _REGISTERS = {1: (232, 24, 128), 2: (240, 24, 168), 3: (160, 32, 128)}
 launch, before setmaxnreg moves registers from the producer to the consumers: 65,536 in all, for one
 warpgroup in two CTAs."""
 _TILE_COST = 2
-"""What a tile costs beside its steps, in steps: K and V in, dK and dV out. An estimate."""
+"""The cost of a tile beside its steps, in steps: K and V in, dK and dV out. An estimate."""
 _PARAMETERS = ("WARPGROUPS", "BLOCK_M", "Q_STAGES", "KV_IN_REGISTERS", "PREFETCH_S",
                "DEFER_ROW_LOADS", "P_BYTES", "PERSISTENT")  # fmt: skip
 """Parameters of this pass, whose names end in 1 in a config."""
@@ -91,21 +91,16 @@ def _costs(workload, config):
     return gradient_tiles.costs(of_block, heads, config["L2_SECTION_HEADS"])
 
 
-def _columns(workload):
-    """Returns head_dim with its padding."""
-    return max(64, next_pow2(workload.head_dim))
-
-
 def _pieces(workload, config):
     """Returns how many times 64 keys a CTA has. With 256 columns two warpgroups share 64 keys."""
-    return config["WARPGROUPS1"] if _columns(workload) < 256 else 1
+    return config["WARPGROUPS1"] if columns(workload) < 256 else 1
 
 
 def _boxes(workload, config):
     """Returns dtype and shape of what TMA copies at once, by the name of the descriptor."""
-    block_m, columns = config["BLOCK_M1"], _columns(workload)
-    queries = workload.dtype, (1, 1, block_m, columns)
-    keys = workload.dtype, (1, 1, 64, columns)
+    block_m, width = config["BLOCK_M1"], columns(workload)
+    queries = workload.dtype, (1, 1, block_m, width)
+    keys = workload.dtype, (1, 1, 64, width)
     row = "fp32", (block_m,)
     names = ("q", "k", "v", "do", "dk", "dv", "lse", "delta")
     boxes = (queries, keys, keys, queries, keys, keys, row, row)
@@ -119,7 +114,7 @@ def _constants(workload, config):
     return {
         **{name: config[f"{name}1"] for name in _PARAMETERS},
         "DEPENDENT_LAUNCH": config["DEPENDENT_LAUNCH"],
-        "COLUMNS": _columns(workload),
+        "COLUMNS": columns(workload),
         "PIECES": pieces,
         **mask(workload),
         "MASKED": workload.band != (None, None) or workload.seqlen_k % (64 * pieces) != 0,

@@ -15,7 +15,7 @@ _REGISTERS = {1: (232, 24, 128), 2: (240, 24, 168), 3: (160, 24, 128)}
 """By warpgroups: registers per thread of a consumer, of the producer, and of all threads at the
 launch, before setmaxnreg moves registers from the producer to the consumers."""
 _TILE_COST = 1
-"""What a tile costs beside its key blocks, in blocks: Q, dO, out in, dQ out. An estimate."""
+"""The cost of a tile beside its key blocks, in blocks: Q, dO, out in, dQ out. An estimate."""
 _PARAMETERS = ("WARPGROUPS", "BLOCK_N", "Q_STAGES", "K_STAGES", "V_STAGES", "PREFETCH_S",
                "Q_IN_REGISTERS", "PERSISTENT")  # fmt: skip
 """Parameters of this pass, whose names end in 2 in a config."""

@@ -1,0 +1,23 @@
+"""What the two passes of the attention backward, for dQ and for dK and dV, have in common."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
+from tunefa.kernels.gluon.layouts import wgmma_layout
+
+
+@gluon.jit
+def diagonal_of(b):
+    """Returns d, where row i sees keys up to i + d: that of a bottom-right aligned mask, or of a
+    window that reaches further. `b` is a QueryPass or a KeyPass."""
+    d = b.seqlen_k - b.seqlen_q
+    if b.AHEAD:
+        d += b.window_right
+    return d
+
+
+@gluon.jit
+def start_transposed(a, rows, COUNT: gl.constexpr):
+    """Starts a @ rows^T, (64, COUNT) in fp32; `rows` has COUNT rows."""
+    zeros = gl.zeros([64, COUNT], gl.float32, wgmma_layout(COUNT))
+    return warpgroup_mma(a, rows.permute((1, 0)), zeros, use_acc=False, is_async=True)
