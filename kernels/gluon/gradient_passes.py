@@ -21,3 +21,15 @@ def start_transposed(a, rows, COUNT: gl.constexpr):
     """Starts a @ rows^T, (64, COUNT) in fp32; `rows` has COUNT rows."""
     zeros = gl.zeros([64, COUNT], gl.float32, wgmma_layout(COUNT))
     return warpgroup_mma(a, rows.permute((1, 0)), zeros, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def unknown_zero(length):
+    """Returns 0, as lengths are not negative, which the compiler does not know.
+
+    ptxas 12.8, which Triton 3.6 and 3.7 bring along, computes the descriptors of a wgmma operand
+    that two loops read only before the first loop, even where that loop has no steps and is
+    skipped: the second loop then reads shared memory at any address. Where an operand's place
+    differs by such a zero, each loop gets descriptors of its own.
+    """
+    return gl.minimum(length, 0)

@@ -3,6 +3,7 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
+from tunefa.kernels.gluon.gradient_passes import unknown_zero
 from tunefa.kernels.gluon.key_step import start_s, start_write, step
 from tunefa.kernels.gluon.layouts import as_matrix, operand_layout, wgmma_layout
 from tunefa.kernels.gluon.persistent import first_tile
@@ -46,16 +47,18 @@ def _tile(b, shared, outputs, number, done, steps, WG: gl.constexpr):
     for member in range(0, b.group()):
         before = steps + member * tile.blocks
         if b.MASKED:
+            apart = _apart(b, shared, operands, piece + unknown_zero(b.seqlen_q))
             for block in range(0, tile.masked):
                 place = (before + block, end, tile.row + block * b.BLOCK_M, key)
-                sums = step(b, shared, operands, sums, place, True)
+                sums = step(b, shared, apart, sums, place, True)
         for block in range(tile.masked, tile.whole):
             place = (before + block, end, tile.row + block * b.BLOCK_M, key)
             sums = step(b, shared, operands, sums, place, False)
         if b.WINDOWED:
+            apart = _apart(b, shared, operands, piece + unknown_zero(b.seqlen_k))
             for block in range(tile.whole, tile.blocks):
                 place = (before + block, end, tile.row + block * b.BLOCK_M, key)
-                sums = step(b, shared, operands, sums, place, True)
+                sums = step(b, shared, apart, sums, place, True)
     dk, dv, _ = sums
     start_write(dv_desc, tile, key, dv, shared.v.index(piece))
     start_write(dk_desc, tile, key, dk * b.scale, shared.k.index(piece))
@@ -77,4 +80,16 @@ def _keys(b, shared, stage, phase, piece):
         v = v.load(layout)
     else:
         mbarrier.wait(shared.v_full.index(stage), phase)
+    return k, v
+
+
+@gluon.jit
+def _apart(b, shared, operands, piece):
+    """Returns K and V for a loop of its own: those that are in shared memory, at `piece`, if their
+    first product is not before the loops; see `unknown_zero`."""
+    k, v = operands
+    if b.KV_IN_REGISTERS == 0:
+        v = as_matrix(shared.v.index(piece))
+        if b.PREFETCH_S == 0:
+            k = as_matrix(shared.k.index(piece))
     return k, v

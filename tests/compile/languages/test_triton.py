@@ -162,6 +162,11 @@ class OddError(Exception):
         ("one\n", "OddError: one"),
         ("at 3:4:\n  x = y\n      ^\nbecause of y", "OddError: because of y"),
         ("at 3:4:\n  x = y\n      ^", "OddError: x = y"),
+        (
+            "PTXAS error: `ptxas` failed with error code -9\n`ptxas` stderr:\n\n"
+            "Repro command: ptxas -v x.ptx",
+            "OddError: PTXAS error: `ptxas` failed with error code -9",
+        ),
         ("PTXAS error: Internal\nptxas fatal   : no\nmore", "OddError: ptxas fatal : no"),
         ("a\nline 28; error   : Arguments\nb", "OddError: line 28; error : Arguments"),
         ("x" * 900, "OddError: " + "x" * 290),
@@ -176,25 +181,6 @@ def test_an_import_that_fails_is_a_missing_compiler(monkeypatch: pytest.MonkeyPa
     for attempt in (compiled, language.versions):
         with pytest.raises(TunefaError, match=r"no compiler found: Triton.*pip install 'triton>="):
             attempt()
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [FileNotFoundError(2, "No such file"), subprocess.CalledProcessError(1, "ptxas")],
-)
-def test_a_tool_that_does_not_run_is_a_missing_compiler(
-    monkeypatch: pytest.MonkeyPatch, problem: Exception
-) -> None:
-    made = compiled()
-
-    def run(*args: Any, **options: Any) -> None:
-        raise problem
-
-    monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(TunefaError, match=r"no compiler found: .*ptxas does not run.*reinstall"):
-        language.versions()
-    with pytest.raises(TunefaError, match=r"no compiler found: .*cuobjdump does not run"):
-        _ = made.resources
 
 
 def test_versions_for_provenance() -> None:

@@ -11,6 +11,7 @@ import importlib
 import re
 from typing import Any
 
+from tunefa.compile import triton_tools
 from tunefa.compile.contract import Compiled
 from tunefa.compile.languages import triton
 from tunefa.compile.languages.triton import (
@@ -46,7 +47,7 @@ _DESCRIPTOR = re.compile(r"tensordesc<(\w+)\[([\d, ]+)\]>")
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     """Compiles a config to a cubin for the case's arch; see `languages.triton.compile`."""
-    triton.installed()  # says what to do where Triton is missing
+    triton_tools.installed()  # says what to do where Triton is missing
     return triton.build(_source, case, config, aligned)
 
 

@@ -40,8 +40,6 @@ import importlib
 import importlib.util
 import os
 import re
-import subprocess
-import tempfile
 import time
 from collections.abc import Hashable, Sequence
 from functools import partial
@@ -49,22 +47,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tunefa.compile import machine_code
+from tunefa.compile import triton_tools as tools
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec, variants
 from tunefa.errors import TunefaError
 from tunefa.spec.arch import Arch, GpuArch
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Resources
+from tunefa.spec.trial import Config
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
 # The line "PTXAS error: Internal Triton PTX codegen error" comes before ptxas' own errors.
 _TELLING = re.compile(r"\bfatal\b|(?<!PTXAS )\berror\s*:")
 _VERSION = re.compile(r"""^__version__\s*=\s*["']([^"']+)""", re.MULTILINE)
-_SPILL_STORE = re.compile(r"\bSTL(?:\.(\d+))?\b")
 
 
 def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
@@ -73,13 +69,13 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     Raises CompileError, with the compiler's message, if it does not compile, and TunefaError if
     Triton is not installed or does not compile, see `why_no_compiler`.
     """
-    return build(installed().compiler.ASTSource, case, config, aligned)
+    return build(tools.installed().compiler.ASTSource, case, config, aligned)
 
 
 def warm_up() -> None:
     """Imports the compiler, and lets Triton hash its own files, which the key of each binary
     holds."""
-    cache = importlib.import_module(f"{installed().__name__}.runtime.cache")
+    cache = importlib.import_module(f"{tools.installed().__name__}.runtime.cache")
     getattr(cache, "triton_key", lambda: "")()  # where later versions have it, the first config
 
 
@@ -112,13 +108,13 @@ def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compil
     arch, start = gpu(case.arch), time.perf_counter()
     binary = _binary(source_type, variant, arch)
     beside = [_binary(source_type, each, arch) for each in others]
-    resources = partial(_resources, binary, *beside)
+    resources = partial(tools.resources, binary, *beside)
     return Compiled(binary, resources, time.perf_counter() - start, *beside)
 
 
 def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
     """Compiles a `variant`. Raises CompileError if it does not compile."""
-    triton = installed()
+    triton = tools.installed()
     function = _function(variant)
     if not function.is_gluon():  # kernels in Gluon may have others in Triton beside them
         source_type = triton.compiler.ASTSource
@@ -131,9 +127,11 @@ def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:
     )
     target = triton.backends.compiler.GPUTarget("cuda", arch.compiler_target, 32)
     try:
-        return triton.compile(source, target=target, options=variant["options"])
+        binary = triton.compile(source, target=target, options=variant["options"])
     except Exception as error:  # the compiler's errors have no common class
         raise CompileError(_first_words(error)) from error
+    tools.check_descriptors(binary)
+    return binary
 
 
 def _function(variant: dict[str, Any]) -> Any:
@@ -167,7 +165,7 @@ def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
     grid, arguments = host_side(tensors)
     try:
         binary[grid]  # loads the binary
-    except installed().runtime.errors.OutOfResources as error:
+    except tools.installed().runtime.errors.OutOfResources as error:
         raise CompileError(_first_words(error)) from error
     entry = triton_abi.entry(binary, tensors[0].get_device(), grid)
     made = triton_abi.parameters(binary, arguments, tensors)
@@ -190,7 +188,7 @@ def interpret(spec: LaunchSpec, tensors: Any) -> None:
     try:
         for variant, grid, arguments in steps(spec, tensors):
             _function(variant)[grid](*map(for_triton, arguments))
-    except installed().runtime.errors.InterpreterError as error:
+    except tools.installed().runtime.errors.InterpreterError as error:
         raise RuntimeError(f"the interpreter says {error}") from error
 
 
@@ -202,10 +200,12 @@ def why_no_interpreter() -> str | None:
         return (
             "Triton's interpreter computes with PyTorch, which is not installed: pip install torch"
         )
-    triton_release, numpy_release = map(_release, (installed().__version__, numpy.__version__))
+    triton_release, numpy_release = map(
+        tools.release, (tools.installed().__version__, numpy.__version__)
+    )
     if triton_release < (3, 7) and numpy_release >= (2, 4):
         return (
-            f"the interpreter of Triton {installed().__version__} breaks with numpy "
+            f"the interpreter of Triton {tools.installed().__version__} breaks with numpy "
             f"{numpy.__version__}: pip install 'triton>=3.7,<3.10' or 'numpy<2.4'"
         )
     return None
@@ -213,10 +213,7 @@ def why_no_interpreter() -> str | None:
 
 def versions() -> dict[str, str]:
     """Returns the versions of `triton` and of `compiler`, the ptxas in its wheel."""
-    triton = installed()
-    output = _tool("ptxas", "--version")
-    release = re.search(r"V(\d+\.\d+\.\d+)", output)
-    return {"triton": triton.__version__, "compiler": f"ptxas {release[1] if release else '?'}"}
+    return {"triton": tools.installed().__version__, "compiler": tools.compiler()}
 
 
 def quick_versions() -> dict[str, str | None]:
@@ -225,53 +222,7 @@ def quick_versions() -> dict[str, str | None]:
     if found is None or found.origin is None:
         return {"triton": None}
     named = _VERSION.search(Path(found.origin).read_text(encoding="utf-8", errors="replace"))
-    return {"triton": named[1] if named else installed().__version__}
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """Returns (3, 7) for "3.7.1+git"."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
-def installed() -> Any:
-    """Triton. Raises TunefaError where it cannot be imported."""
-    try:
-        import triton
-        import triton.backends.compiler
-        import triton.compiler
-    except ImportError as error:
-        raise TunefaError(
-            f"no compiler found: Triton cannot be imported ({error}): "
-            f"pip install 'triton>=3.6,<3.10' (Linux)"
-        ) from error
-    return triton
-
-
-def _tool(name: str, *arguments: str) -> str:
-    """Returns the output of a program in Triton's wheel. Raises TunefaError if it does not run."""
-    path = Path(installed().__file__).parent / "backends" / "nvidia" / "bin" / name
-    try:
-        return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise TunefaError(
-            f"no compiler found: {path} does not run ({error}): reinstall triton from its wheel"
-        ) from error
-
-
-def _resources(binary: Any, *beside: Any) -> Resources:
-    """Returns the resources: shared memory from Triton, the others from cuobjdump."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary.asm["cubin"])
-        file.flush()
-        usage = _USAGE.search(_tool("cuobjdump", "--dump-resource-usage", file.name))
-        if usage is None:
-            raise CompileError("cuobjdump prints no resource usage for this cubin")
-        registers, stack_bytes, spill_bytes = int(usage[1]), int(usage[2]), 0
-        if stack_bytes:  # disassembling is slow, and without a stack nothing is spilled
-            sass = _tool("cuobjdump", "--dump-sass", file.name)
-            spill_bytes = sum(int(width or 32) // 8 for width in _SPILL_STORE.findall(sass))
-    code = machine_code.of_triton(binary, *beside)
-    return Resources(binary.metadata.shared, registers, spill_bytes, stack_bytes, code=code)
+    return {"triton": named[1] if named else tools.installed().__version__}
 
 
 def _first_words(error: Exception) -> str:
@@ -282,6 +233,8 @@ def _first_words(error: Exception) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    lines = [line for line in str(cause).splitlines() if line.strip("^ ")] or [""]
+    said = [line for line in str(cause).splitlines() if line.strip("^ ")]
+    lines = [line for line in said if not line.startswith("Repro command:")] or [""]
     telling = [line for line in lines if _TELLING.search(line)]
+    telling += [line for line in lines if line.startswith("PTXAS error:")]  # its exit status
     return " ".join(f"{type(cause).__name__}: {[*telling, lines[-1]][0]}".split())[:300]

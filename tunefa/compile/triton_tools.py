@@ -1,0 +1,90 @@
+"""The compiler in Triton's wheel, and the programs beside it: ptxas and cuobjdump."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tunefa import assets
+from tunefa.compile import machine_code, wgmma_descriptors
+from tunefa.compile.contract import CompileError
+from tunefa.errors import TunefaError
+from tunefa.spec.trial import Resources
+
+_USAGE = re.compile(r"REG:(\d+) STACK:(\d+)")
+_SPILL_STORE = re.compile(r"\bSTL(?:\.(\d+))?\b")
+
+
+def installed() -> Any:
+    """Triton. Raises TunefaError where it cannot be imported."""
+    try:
+        import triton
+        import triton.backends.compiler
+        import triton.compiler
+    except ImportError as error:
+        raise TunefaError(
+            f"no compiler found: Triton cannot be imported ({error}): "
+            f"pip install 'triton>=3.6,<3.10' (Linux)"
+        ) from error
+    return triton
+
+
+def compiler() -> str:
+    """Returns the name and version of the ptxas in Triton's wheel."""
+    release = re.search(r"V(\d+\.\d+\.\d+)", _tool("ptxas", "--version"))
+    return f"ptxas {release[1] if release else '?'}"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Returns (3, 7) for "3.7.1+git"."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+def _tool(name: str, *arguments: str) -> str:
+    """Returns the output of a program in Triton's wheel. Raises TunefaError if it does not run."""
+    path = Path(installed().__file__).parent / "backends" / "nvidia" / "bin" / name
+    try:
+        return subprocess.run([path, *arguments], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise TunefaError(
+            f"no compiler found: {path} does not run ({error}): reinstall triton from its wheel"
+        ) from error
+
+
+def resources(binary: Any, *beside: Any) -> Resources:
+    """Returns the resources: shared memory from Triton, the others from cuobjdump."""
+    usage = _USAGE.search(_dumped(binary, "resource-usage"))
+    if usage is None:
+        raise CompileError("cuobjdump prints no resource usage for this cubin")
+    registers, stack_bytes, spill_bytes = int(usage[1]), int(usage[2]), 0
+    if stack_bytes:  # disassembling is slow, and without a stack nothing is spilled
+        widths = _SPILL_STORE.findall(_dumped(binary, "sass"))
+        spill_bytes = sum(int(width or 32) // 8 for width in widths)
+    code = machine_code.of_triton(binary, *beside)
+    return Resources(binary.metadata.shared, registers, spill_bytes, stack_bytes, code=code)
+
+
+def check_descriptors(binary: Any) -> None:
+    """Raises CompileError if ptxas left a wgmma descriptor unset, see `wgmma_descriptors`.
+
+    Disassembling takes 0.4 s, so a file in the cache says of a binary that it was checked.
+    """
+    if "wgmma" not in binary.asm["ptx"]:
+        return
+    checked, ptxas = assets.cache() / "checked" / binary.hash, compiler()
+    if release(ptxas) >= wgmma_descriptors.MENDED or checked.exists():
+        return
+    if found := wgmma_descriptors.unset(_dumped(binary, "sass")):
+        raise CompileError(f"{ptxas} leaves {found} unset where a loop before is skipped")
+    assets.keep(checked, b"")
+
+
+def _dumped(binary: Any, what: str) -> str:
+    """Returns what `cuobjdump --dump-...` prints of a binary."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary.asm["cubin"])
+        file.flush()
+        return _tool("cuobjdump", f"--dump-{what}", file.name)
