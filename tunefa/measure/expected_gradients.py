@@ -114,15 +114,19 @@ class ExpectedGradients:
         return Comparison(overall, 0.0, self.workload, row=worst[1], has_lse=False)
 
     def errors(self, *outputs: Tensor) -> tuple[float, ...]:
-        """The errors of dq, dk and dv over all rows with normal inputs; inf for NaN.
+        """The errors of dq, dk and dv over all rows with normal inputs, relative to their norms;
+        inf for NaN.
 
-        They are relative to norms, or to limits where these are larger: a query that sees one key
-        has a gradient of 0.
+        Rows that are smaller than their limits are left out, as those of a query that sees one key,
+        whose gradient is 0: only `compare` judges them.
         """
         found = []
-        sizes = map(torch.maximum, self.norms, self.limits)
-        for off, size, normal in zip(self._off(outputs), sizes, self.normal, strict=True):
-            error = off.where(normal, 0.0).norm() / size.where(normal, 0.0).norm()
+        for off, norm, limit, normal in zip(
+            self._off(outputs), self.norms, self.limits, self.normal, strict=True
+        ):
+            counted = normal & (norm >= limit)
+            size = norm.where(counted, 0.0).norm().clamp_min(LEAST_NORM)
+            error = off.where(counted, 0.0).norm() / size
             found.append(float(error.nan_to_num(math.inf, math.inf)))
         return tuple(found)
 
