@@ -10,8 +10,8 @@ rounds, while plans are made and dropped. Some outputs are compared with fp32. W
 call is a step of training in bf16, dense or packed: its gradients are computed, and compared.
 
 After a round, the host waits for the device and empties PyTorch's cache; what is then left of the
-host's memory (RSS) and of the device's is in use. It may grow in the first third of the rounds,
-while binaries are compiled and plans are kept. If it grows by more than --allow-mb after that, or
+host's memory (RSS) and of the device's is in use. It may grow in the first third of the rounds, and
+in the first FILLING ones, while binaries are compiled and plans are kept. If it grows by more than --allow-mb after that, or
 the number of plans by more than ALLOW_PLANS, there is a leak. The exit status is 1 for a leak or a
 wrong result.
 """
@@ -42,6 +42,9 @@ DISTINCT = 6000
 CHECK_EVERY = 20
 WARM_UP = 1 / 3
 """The part of the rounds in which memory may grow."""
+FILLING = 2 * DISTINCT // (THREADS * CALLS)
+"""Rounds in which it may grow in any case: each call is made twice on average, so that the runtime
+keeps as many plans as it may."""
 ALLOW_PLANS = 200
 """Growth of the number of plans: a plan that holds memory of the device counts as several."""
 
@@ -75,13 +78,13 @@ class Reading:
         return max(self.host, self.device) > allow_mb or self.plans > ALLOW_PLANS
 
 
-def growth(readings: Sequence[Reading]) -> Reading:
+def growth(readings: Sequence[Reading], filling: int = FILLING) -> Reading:
     """How much all has grown since the warm-up: the maximum of the second half of the readings,
-    minus that of the first half.
+    minus that of the first half. The warm-up has at least `filling` rounds.
 
     Raises ValueError if there are too few readings.
     """
-    warm = readings[round(WARM_UP * len(readings)) :]
+    warm = readings[max(filling, round(WARM_UP * len(readings))) :]
     half = len(warm) // 2
     if half < 2:
         raise ValueError(f"{len(readings)} rounds are too few to tell: give more minutes")

@@ -96,16 +96,23 @@ def readings(*host: float) -> list[Reading]:
 
 
 def test_growth_while_it_warms_up_is_none() -> None:
-    assert soak.growth(readings(1, 50, 100, 100, 90, 100, 100, 95, 100)) == Reading(0, 0, 0)
+    assert soak.growth(readings(1, 50, 100, 100, 90, 100, 100, 95, 100), 0) == Reading(0, 0, 0)
 
 
 def test_growth_afterwards_is_found() -> None:
-    assert soak.growth(readings(1, 50, 100, 100, 110, 120, 130, 140, 150)) == Reading(30, 60, 30)
+    assert soak.growth(readings(1, 50, 100, 100, 110, 120, 130, 140, 150), 0) == Reading(30, 60, 30)
 
 
 def test_too_few_rounds_say_nothing() -> None:
     with pytest.raises(ValueError, match="give more minutes"):
-        soak.growth(readings(1, 2, 3, 4))
+        soak.growth(readings(1, 2, 3, 4), 0)
+    with pytest.raises(ValueError, match="give more minutes"):
+        soak.growth(readings(*range(soak.FILLING + 3)))
+
+
+def test_growth_while_plans_are_made_is_none() -> None:
+    full = soak.FILLING
+    assert soak.growth(readings(*range(full), *[full] * 4)) == Reading(0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +129,7 @@ def test_any_growth_beyond_its_limit_is_a_leak(grown: Reading, leaked: bool) -> 
 
 
 def test_a_report_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    steady = readings(1, 50, 100, 100, 90, 100, 100, 95, 100)
+    steady = readings(*[100] * (soak.FILLING + 4))
     assert not soak.report(steady, [], 64.0)
     assert soak.report(steady, ["error 1"], 64.0)
     said = capsys.readouterr().out.splitlines()
