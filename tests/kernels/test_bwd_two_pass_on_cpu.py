@@ -21,7 +21,7 @@ KERNEL = kernels.load("attention_bwd_two_pass_gluon_sm90")
 ONE_TILE = {"PERSISTENT1": 0, "PERSISTENT2": 0, "Q_STAGES2": 1, "DEPENDENT_LAUNCH": 0}
 """CTAs work on one tile each, unless a case says otherwise."""
 ALONE = {"WARPGROUPS1": 1, "WARPGROUPS2": 1}
-PERSISTENT = {"PERSISTENT1": 1, "Q_STAGES1": 2}
+PERSISTENT = {"PERSISTENT1": 1, "PERSISTENT2": 1, "Q_STAGES1": 2}
 THREE = {"WARPGROUPS1": 3, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 0}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h1_q128_k128_d128_full", {}),
@@ -29,7 +29,10 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q384_k384_d128_causal", {"PREFETCH_S2": 0}),
     ("h2_q300_k130_d64_causal", {"BLOCK_N2": 128, "WARPGROUPS2": 2, "PREFETCH_S2": 1}),
     ("b2_h2_q130_k300_d64_full", {}),
-    ("h4_kv2_q200_k333_d128_causal", {"BLOCK_N2": 64, "PREFETCH_S2": 2, "K_STAGES2": 3}),
+    (
+        "h4_kv2_q200_k333_d128_causal",
+        {"BLOCK_N2": 64, "PREFETCH_S2": 2, "K_STAGES2": 3, "V_STAGES2": 3},
+    ),
     ("h4_kv1_q333_k200_d64_causal", {"L2_SECTION_HEADS": 2}),
     ("h3_q100_k17_d80_causal", ALONE | {"BLOCK_N2": 64, "PREFETCH_S1": 0}),
     ("b2_h4_kv2_q260_k260_d64_causal", ALONE | {"L2_SECTION_HEADS": 1}),
@@ -45,7 +48,10 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h4_kv2_q200_k333_d128_causal", {"PREFETCH_S1": 0, "DEFER_ROW_LOADS1": 2}),
     ("h4_kv1_q333_k200_d64_causal", {"KV_IN_REGISTERS1": 0, "PREFETCH_S1": 2}),
     ("b2_h2_q130_k300_d64_full", THREE | {"DEFER_ROW_LOADS1": 0}),
-    ("h2_q500_k500_d40_causal", THREE | {"PERSISTENT1": 1, "L2_SECTION_HEADS": 1}),
+    (
+        "h2_q500_k500_d40_causal",
+        THREE | {"PERSISTENT1": 1, "PERSISTENT2": 1, "L2_SECTION_HEADS": 1},
+    ),
     ("h4_kv2_q260_k260_d64_full", {"BLOCK_M1": 128, "KV_IN_REGISTERS1": 0, "PREFETCH_S1": 0}),
     ("b2_h5_q200_k300_d64_causal", PERSISTENT | {"L2_SECTION_HEADS": 16}),
     ("h6_kv3_q200_k700_d128_full", PERSISTENT | {"PREFETCH_S1": 0}),
@@ -55,7 +61,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k300_d64_causal", PERSISTENT | {"DEPENDENT_LAUNCH": 1}),
     ("h2_q400_k400_d64_causal_w70", {}),
     ("h2_q200_k333_d128_full_w11_a20", {}),
-    ("h4_kv2_q333_k200_d64_causal_w130", PERSISTENT | {"PERSISTENT2": 1}),
+    ("h4_kv2_q333_k200_d64_causal_w130", PERSISTENT),
     ("b2_h3_q300_k500_d128_full_a50", {"BLOCK_N2": 64, "PREFETCH_S2": 0}),
     ("h2_q500_k300_d64_full_w1", {"L2_SECTION_HEADS": 2}),
     ("h2_q300_k600_d256_causal_w100", {}),

@@ -39,7 +39,7 @@ def some_config(case: Case, chance: random.Random) -> dict[str, Any]:
         ("d256_full", {"WARPGROUPS2": 1}, "two warpgroups in the dQ pass"),
         ("d128_full", {"KV_IN_REGISTERS1": 1}, "KV_IN_REGISTERS1 needs head dimensions"),
         ("d128_full", {"L2_SECTION_HEADS": 4}, "needs a causal mask"),
-        ("d128_full", {"PERSISTENT1": 1}, "the dKV pass must not exceed"),
+        ("d128_full", {"PERSISTENT1": 1, "PERSISTENT2": 1}, "the dKV pass must not exceed"),
         ("d256_full", {"V_STAGES2": 2}, "the dQ pass must not exceed"),
         ("d256_full", {"PERSISTENT1": 1}, "PERSISTENT1 needs head dimensions"),
         ("d64_full", {"P_BYTES1": 2}, "P_BYTES1 2 needs 256 columns"),
