@@ -11,9 +11,9 @@ call is a step of training in bf16, dense or packed: its gradients are computed,
 
 After a round, the host waits for the device and empties PyTorch's cache; what is then left of the
 host's memory (RSS) and of the device's is in use. It may grow in the first third of the rounds, and
-in the first FILLING ones, while binaries are compiled and plans are kept. If it grows by more than --allow-mb after that, or
-the number of plans by more than ALLOW_PLANS, there is a leak. The exit status is 1 for a leak or a
-wrong result.
+in the first FILLING ones, while binaries are compiled and plans are kept. If it grows by more than
+--allow-mb after that, or the number of plans by more than ALLOW_PLANS, there is a leak. The exit
+status is 1 for a leak or a wrong result.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.support.fake_cuda import FakeCuda
+from tunefa.compile.launch import prepared
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
 from tunefa.compile.launch.driver import TensorMap
 from tunefa.compile.launch.prepared import MAX_MAPS, Entry, PreparedLaunch, Steps
@@ -117,6 +118,26 @@ def test_tensor_maps_are_made_once_an_address_and_bounded() -> None:
     launch(q, keys[0], v, out, lse)  # made first, dropped first
     assert len(cuda.encoded) == MAX_MAPS + 3
     assert cuda.started[-1].parameters[1] == word(keys[0]) * 16
+
+
+def test_all_launches_together_keep_a_bounded_number_of_tensor_maps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gc.collect()
+    before = prepared._Maps.of_all
+    monkeypatch.setattr(prepared, "MAX_MAPS_OF_ALL", before + 10)
+    launches = [made()[1] for _ in range(4)]
+    given = [five() for _ in range(8)]
+    for launch in launches:
+        for each in given:
+            launch(*each)
+    kept = [[len(maps.known) for _, _, maps in launch._descriptors] for launch in launches]
+    assert sum(kept[0]) == 10 and kept[1:] == 3 * [[2, 2]]
+    assert prepared._Maps.of_all == before + sum(map(sum, kept))
+    launches.clear()
+    del launch
+    gc.collect()
+    assert prepared._Maps.of_all == before
 
 
 def test_a_thread_without_a_context_gets_the_device_s() -> None:

@@ -26,6 +26,10 @@ from tunefa.spec.rounding import round_up
 
 MAX_MAPS = 64
 """How many tensor maps of an argument are kept, one for each address. A map takes 0.5 KB."""
+MAX_MAPS_OF_ALL = 2**15
+"""How many are kept of all arguments of all launches, which are 16 MB. Beyond, an argument keeps
+FEWEST_MAPS: a process with thousands of plans would keep gigabytes otherwise."""
+FEWEST_MAPS = 2
 # CUlaunchConfig (cuda.h) has grid and block sizes, and shared memory; at byte 32 the stream, at 40
 # the address of the attributes and at 48 their number. The tensors' addresses follow at 56, so that
 # one `pack_into` writes the stream and all addresses.
@@ -197,10 +201,14 @@ def _content(table: Tensor) -> Hashable:
 
 
 class _Maps:
-    """The tensor maps of one argument by address: the `MAX_MAPS` newest ones.
+    """The tensor maps of one argument by address: the newest ones, see `MAX_MAPS`.
 
     The lock of the launch protects it.
     """
+
+    of_all = 0
+    """How many all arguments of this process have."""
+    _counting = threading.RLock()  # the thread that holds it may collect garbage
 
     def __init__(self, driver: Driver, device: int, map: TensorMap) -> None:
         self._driver, self._device, self._map = driver, device, map
@@ -210,13 +218,24 @@ class _Maps:
 
     def add(self, address: int) -> int:
         """Makes a map for a tensor at `address`, and returns the map's address."""
-        if len(self.known) == MAX_MAPS:
+        most = MAX_MAPS if _Maps.of_all < MAX_MAPS_OF_ALL else FEWEST_MAPS
+        while len(self.known) >= most:
             oldest = next(iter(self.known))
             del self.known[oldest], self._memory[oldest]
+            self._count(-1)
         memory = self._map.at(address, self._driver, self._device)
         self._memory[address] = memory
         self.known[address] = drivers.aligned(memory)
+        self._count(1)
         return self.known[address]
+
+    def __del__(self) -> None:
+        self._count(-len(self.known))
+
+    @classmethod
+    def _count(cls, more: int) -> None:
+        with cls._counting:
+            _Maps.of_all += more
 
 
 def _block(entry: Entry, tensors: int, parameters: Sequence[Parameter]) -> Any:
