@@ -121,7 +121,7 @@ def _key_tile(
         rows = _stats(stats, batch, head, heads, stats_begin, VARLEN)
         q_head = _blocks(q, q_blocks, batch, head, q_begin, ZERO_FILLS, VARLEN)
         do_head = _blocks(do, do_blocks, batch, head, q_begin, ZERO_FILLS, VARLEN)
-        if CAUSAL or WINDOWED:
+        if CAUSAL:  # otherwise `clear` is 0
             dk_acc, dv_acc = _query_blocks(
                 dk_acc, dv_acc, kv, q_head, do_head, rows, begin, tl.minimum(clear, end),
                 seqlen_q, sight, scales, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, BLOCK_M, True, CAUSAL,
