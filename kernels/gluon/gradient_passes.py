@@ -5,6 +5,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma
 from tunefa.kernels.gluon.layouts import wgmma_layout
 
+P_SHIFT = gl.constexpr(15)
+"""With P_BYTES 2 the dKV pass computes probabilities times 2^P_SHIFT: so large is one of 1 in fp16,
+whose numbers below 2^-14 have few bits. The dQ pass writes lse less P_SHIFT for this, and delta
+times P_DOWN."""
+P_DOWN = gl.constexpr(2.0**-15)
+
 
 @gluon.jit
 def diagonal_of(b):

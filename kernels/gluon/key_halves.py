@@ -2,7 +2,8 @@
 
 The registers of one warpgroup hold one accumulator of 64 x 256. So warpgroup 0 computes dV and
 warpgroup 1 dK, two products in a step each, and P^T goes from one to the other, in fp32 or, with
-P_BYTES 2, in fp16: its error of 2^-12 is less than that of rounding dS^T to 16 bits.
+P_BYTES 2, in fp16 and times 2^P_SHIFT: from 2^-29 on its error of 2^-12 is less than that of
+rounding dS^T to 16 bits.
 
     warpgroup 0                               warpgroup 1
     -----------                               -----------
@@ -16,6 +17,7 @@ Each starts its first product of the next step together with the second one of t
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
+from tunefa.kernels.gluon.gradient_passes import P_DOWN
 from tunefa.kernels.gluon.key_step import (
     probabilities,
     row_values,
@@ -61,6 +63,8 @@ def values_consumer(work):
                 place = (before + block, count, tile.row + block * b.BLOCK_M, tile.key)
                 sums = _values_step(b, shared, sums, place, True)
     dv, _ = sums
+    if b.P_BYTES == 2:
+        dv *= P_DOWN
     # Warpgroup 1 may still read V. K is read by this warpgroup alone.
     start_write(dv_desc, tile, tile.key, dv, shared.k.index(0))
     tma.store_wait(0)
@@ -122,7 +126,7 @@ def _keys_step(b, shared, dk, dp, number, count):
     stage = number % b.Q_STAGES
     delta = row_values(b, shared.delta, stage)
     p = _taken_over(b, shared, number)
-    ds = p * (dp - delta[None, :])
+    ds = p * (dp * P_DOWN - delta[None, :]) if b.P_BYTES == 2 else p * (dp - delta[None, :])
     mbarrier.wait(shared.q_full.index(stage), (number // b.Q_STAGES) & 1)
     dk_started = start_sum(b, ds, shared.q_block(stage), dk)
     v = as_matrix(shared.v.index(0))

@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from tunefa.kernels.gluon.api import copy_out
-from tunefa.kernels.gluon.gradient_passes import start_transposed
+from tunefa.kernels.gluon.gradient_passes import P_DOWN, P_SHIFT, start_transposed
 from tunefa.kernels.gluon.layouts import operand_layout, row_layout, wgmma_layout
 from tunefa.kernels.gluon.persistent import first_tile
 
@@ -173,7 +173,8 @@ def _row_sums(b, sums, tile, row, loaded, do):
     writes both for the pass that computes dK and dV.
 
     Rows that see no key, and rows beyond seqlen_q, get lse = inf, so that their probabilities are
-    0, and delta = 0. `loaded` is what `_load_rows` returned.
+    0, and delta = 0. With P_BYTES 2 that pass takes others, see `P_SHIFT`. `loaded` is what
+    `_load_rows` returned.
     """
     _, _, _, lse_log2_ptr, delta_ptr = sums
     out, lse, dlse = loaded
@@ -185,8 +186,11 @@ def _row_sums(b, sums, tile, row, loaded, do):
     delta = gl.where(sees, delta, 0.0)
     mine = row + gl.arange(0, 64, row_layout(b.BLOCK_N))
     kept = (tile.batch * b.heads + tile.head) * b.rows + mine
-    gl.store(lse_log2_ptr + kept, lse_log2, mask=mine < b.rows)
-    gl.store(delta_ptr + kept, delta, mask=mine < b.rows)
+    written_lse, written_delta = lse_log2, delta
+    if b.P_BYTES == 2:
+        written_lse, written_delta = lse_log2 - P_SHIFT, delta * P_DOWN
+    gl.store(lse_log2_ptr + kept, written_lse, mask=mine < b.rows)
+    gl.store(delta_ptr + kept, written_delta, mask=mine < b.rows)
     return lse_log2, delta
 
 

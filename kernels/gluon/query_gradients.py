@@ -20,8 +20,8 @@ def query_gradients(
     WARPGROUPS: gl.constexpr, BLOCK_N: gl.constexpr, Q_STAGES: gl.constexpr,
     K_STAGES: gl.constexpr, V_STAGES: gl.constexpr, PREFETCH_S: gl.constexpr,
     Q_IN_REGISTERS: gl.constexpr, PERSISTENT: gl.constexpr, DEPENDENT_LAUNCH: gl.constexpr,
-    HEAD_DIM: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr, WINDOWED: gl.constexpr,
-    AHEAD: gl.constexpr,
+    P_BYTES: gl.constexpr, HEAD_DIM: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr,
+    WINDOWED: gl.constexpr, AHEAD: gl.constexpr,
     MASKED: gl.constexpr, MASK_LOOP: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -34,7 +34,7 @@ def query_gradients(
         COLUMNS=COLUMNS, WARPGROUPS=WARPGROUPS, BLOCK_N=BLOCK_N, Q_STAGES=Q_STAGES,
         K_STAGES=K_STAGES, V_STAGES=V_STAGES, PREFETCH_S=PREFETCH_S,
         Q_IN_REGISTERS=Q_IN_REGISTERS, PERSISTENT=PERSISTENT,
-        DEPENDENT_LAUNCH=DEPENDENT_LAUNCH,
+        DEPENDENT_LAUNCH=DEPENDENT_LAUNCH, P_BYTES=P_BYTES,
         CAUSAL=CAUSAL, WINDOWED=WINDOWED, AHEAD=AHEAD, MASKED=MASKED, MASK_LOOP=MASK_LOOP,
     )  # fmt: skip
     inputs = (q_desc, k_desc, v_desc, do_desc)

@@ -40,6 +40,7 @@ class QueryPass:
     Q_IN_REGISTERS: gl.constexpr
     PERSISTENT: gl.constexpr
     DEPENDENT_LAUNCH: gl.constexpr
+    P_BYTES: gl.constexpr
     CAUSAL: gl.constexpr
     WINDOWED: gl.constexpr
     AHEAD: gl.constexpr

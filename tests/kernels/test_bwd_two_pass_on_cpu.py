@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.support import gluon_on_cpu
-from tests.support.attended import attended
+from tests.support.attended import Kind, attended
 from tunefa.compile.contract import LaunchSpec
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -110,20 +110,29 @@ def check(text: str, changes: dict[str, int]) -> None:
 @pytest.mark.parametrize("head_dim", [64, 256])
 def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low(head_dim: int) -> None:
     """Zeros stand for them, and exp(0 - lse) is infinite if all other scores are below -1,000."""
-    for found, _ in found_and_wanted(f"h1_q70_k140_d{head_dim}_full", {}, low=True)[:3]:
+    for found, _ in found_and_wanted(f"h1_q70_k140_d{head_dim}_full", {}, "low")[:3]:
         assert found.isfinite().all()
 
 
+@pytest.mark.parametrize("p_bytes", [2, 4])
+@pytest.mark.parametrize("mask", ["causal", "full"])
+def test_keys_that_get_little_attention_have_exact_gradients(p_bytes: int, mask: str) -> None:
+    text, changes = f"h1_q130_k130_d256_{mask}", {"P_BYTES1": p_bytes}
+    found, wanted = found_and_wanted(text, changes, "one key")[1]  # dK
+    off = (found.double() - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    assert off[..., 1:].max() <= 1e-2  # 2e-1 without P_SHIFT
+
+
 def found_and_wanted(
-    text: str, changes: dict[str, int], low: bool = False
+    text: str, changes: dict[str, int], kind: Kind = "normal"
 ) -> list[tuple[Tensor, Tensor]]:
     """dq, dk, dv, lse in powers of two and delta of the kernel, each with what it should be."""
     case = Case(KERNEL, Workload.parse(f"bwd_{text}_fp16"), Target.named("sm90"))
     config = {**case.default(), **ONE_TILE, **changes}
     assert case.refusal(config) is None, config
     spec = LaunchSpec(case, config, 0.125, seen_sms=3)
-    tensors, expected = attended(spec, low)
-    rows = _rows(tensors)
+    tensors, expected = attended(spec, kind)
+    rows = _rows(tensors, config["P_BYTES1"] == 2)
     module: Any = KERNEL.module
     grid, arguments = spec.preprocess_arguments(tensors)
     gluon_on_cpu.launch(module.preprocess(case.workload, config), grid, arguments, seed=0)
@@ -132,12 +141,12 @@ def found_and_wanted(
     return list(zip((*tensors[7:10], *tensors[10:12]), (*expected, *rows), strict=True))
 
 
-def _rows(tensors: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """lse in powers of two and delta, as they should be."""
+def _rows(tensors: tuple[Tensor, ...], shifted: bool) -> tuple[Tensor, Tensor]:
+    """lse in powers of two and delta, as they should be; `shifted`: for P times 2^15."""
     out, lse, dout, dlse, lse_log2, delta = (tensors[i] for i in (3, 4, 5, 6, 10, 11))
     sees, seqlen_q = lse != -math.inf, lse.shape[2]
     made = torch.full_like(lse_log2, math.inf), torch.zeros_like(delta)
     in_heads = [each.view(*lse.shape[:2], -1)[..., :seqlen_q] for each in made]
     in_heads[0].copy_((lse * math.log2(math.e)).masked_fill(~sees, math.inf))
     in_heads[1].copy_(((out.float() * dout.float()).sum(-1) - dlse).masked_fill(~sees, 0.0))
-    return made
+    return (made[0] - 15, made[1] * 2**-15) if shifted else made

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from tunefa.compile.contract import LaunchSpec
 
+Kind = Literal["normal", "low", "one key"]
 
-def attended(spec: LaunchSpec, low: bool = False) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+
+def attended(spec: LaunchSpec, kind: Kind = "normal") -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
     """A call's tensors with scratch memory full of NaN, and dq, dk and dv in fp64.
 
-    `low`: all scores are far below 0.
+    With "low" all scores are far below 0. With "one key" all queries attend to key 0, except for
+    about a millionth each to the others, whose values are large.
     """
     tensors, w = _tensors(spec), spec.workload
     q, k, v, out, lse, dout, dlse = tensors[:7]
-    if low:
+    if kind == "low":
         q.fill_(16.0), k.fill_(-16.0)
+    if kind == "one key":
+        q.mul_(0.1).add_(1.0), k.mul_(0.1), v[:, :, 1:].mul_(200.0)
+        k[:, :, 0] = 14.0 / (spec.scale * w.head_dim)
     leaves = [x.double().requires_grad_() for x in (q, k, v)]
     keys, values = (x.repeat_interleave(w.group, 1) for x in leaves[1:])
     s = spec.scale * leaves[0] @ keys.transpose(-1, -2)

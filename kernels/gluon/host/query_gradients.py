@@ -65,6 +65,7 @@ def _constants(workload, config):
     return {
         **{name: config[f"{name}2"] for name in _PARAMETERS},
         "DEPENDENT_LAUNCH": config["DEPENDENT_LAUNCH"],
+        "P_BYTES": config["P_BYTES1"],
         "HEAD_DIM": workload.head_dim,
         "COLUMNS": columns(workload),
         **mask(workload),
