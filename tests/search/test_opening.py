@@ -94,6 +94,15 @@ def test_a_default_that_fails_is_no_reason_to_give_up_its_kernel(
     assert result.record is not None and result.record.kernel == TRITON
 
 
+def test_a_default_that_compiles_for_long_takes_no_time_of_the_leader(
+    machine: Machine, clock: Clock
+) -> None:
+    machine.compile_s = {GLUON: 1.0, TRITON: 58.0}
+    result, counts, _ = searched("60s", clock, GLUON, TRITON, CUDNN, FA2)
+    assert counts[GLUON] > 16
+    assert result.record is not None and result.record.kernel == GLUON
+
+
 def test_a_budget_of_trials_is_the_leaders_too(machine: Machine, clock: Clock) -> None:
     _, counts, _ = searched("30", clock, GLUON, TRITON, CUDNN)
     assert counts == {GLUON: 28, TRITON: 1, CUDNN: 1}

@@ -74,8 +74,11 @@ def check_descriptors(binary: Any) -> None:
     """
     if "wgmma" not in binary.asm["ptx"]:
         return
-    checked, ptxas = assets.cache() / "checked" / binary.hash, compiler()
-    if release(ptxas) >= wgmma_descriptors.MENDED or checked.exists():
+    checked = assets.cache() / f"checked-{wgmma_descriptors.FORMAT}" / binary.hash
+    if checked.exists():
+        return
+    ptxas = f"ptxas {installed().knobs.nvidia.ptxas.version}"  # TRITON_PTXAS_PATH may name another
+    if release(ptxas) >= wgmma_descriptors.MENDED:
         return
     if found := wgmma_descriptors.unset(_dumped(binary, "sass")):
         raise CompileError(f"{ptxas} leaves {found} unset where a loop before is skipped")

@@ -19,6 +19,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+FORMAT = 1
+"""Changes with this analysis: binaries that an earlier one passed are looked at again."""
 MENDED = (13, 0)
 """The first version of ptxas that is known not to have the fault."""
 _FUNCTION = re.compile(r"^\s*Function : (\S+)$", re.MULTILINE)
@@ -80,15 +82,7 @@ def _steps(text: str) -> Iterator[_Step]:
 
 def _writes(op: str, operands: str) -> int | None:
     """Returns the first uniform register that an instruction writes; None if it writes none."""
-    uniform = op[0] == "U" or op.split(".")[0] in (
-        "R2UR",
-        "S2UR",
-        "CS2UR",
-        "REDUX",
-        "VOTEU",
-        "LDCU",
-    )
-    if not uniform or op.startswith(_WITHOUT_RESULT):
+    if not op.startswith(_WITH_RESULT) or op.startswith(_WITHOUT_RESULT):
         return None
     match = _WRITTEN.match(operands)
     return int(match[1]) if match else None

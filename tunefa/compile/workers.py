@@ -134,7 +134,11 @@ class _Crew:
         except queue.Empty:
             self.idle.release()
             job = self.jobs.get()
-        return None if self.stopped else job
+        if not self.stopped:
+            return job
+        if job is not None:
+            job.future.cancel()
+        return None
 
     def stop(self) -> None:
         """Ends all threads with their workers, and cancels the jobs that no worker has begun."""

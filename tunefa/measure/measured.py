@@ -188,23 +188,18 @@ def objective(arch: Arch, mode: Mode) -> type[Measured]:
     return MeasuredOnNpu
 
 
-_benches: dict[_Task, Bench] = {}
-"""The benches of the current workload, by kernel, in the process that runs them: they share its
-tensors and what the gate checks with."""
+_benches: dict[tuple[str, str, Mode], Bench] = {}
+"""The bench of the current workload, by (workload, arch, mode), in the process that runs it: its
+tensors, and what the gate checks with, serve all kernels."""
 
 
 def _bench(task: _Task) -> Bench:
-    if task not in _benches:
-        (kernel, *names), mode = task
-        same = (
-            each for (held, how), each in _benches.items() if (held[1:], how) == ((*names,), mode)
-        )
-        if (kept := next(same, None)) is not None:
-            _benches[task] = kept.with_kernel(kernel)
-        else:
-            _benches.clear()  # first: the device may not hold the tensors of two workloads
-            _benches[task] = Bench(Case.from_names(kernel, *names), mode)
-    return _benches[task]
+    (kernel, workload, arch), mode = task
+    key = workload, arch, mode
+    if key not in _benches:
+        _benches.clear()  # first: the device may not hold the tensors of two workloads
+        _benches[key] = Bench(Case.from_names(kernel, workload, arch), mode)
+    return _benches[key].with_kernel(kernel)
 
 
 def run_in_process(task: _Task, method: str, arguments: tuple[Any, ...]) -> Any:

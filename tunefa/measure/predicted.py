@@ -76,6 +76,9 @@ class Predicted:
 
     def submit(self, config: Config) -> None:
         """Starts compiling, unless the config was prepared."""
+        waiting = (pending for pending in self._pending if not pending.was_stopped)
+        if any(identity(pending.config) == identity(config) for pending in waiting):
+            return
         prepared = self._prepared.pop(identity(config), None)
         if prepared is None or prepared.was_stopped:
             prepared = self._timed(self._pool.submit(config))
@@ -103,7 +106,11 @@ class Predicted:
         return all(pending.future.done() for pending in self._pending)
 
     def _compiled(self, wait_s: float) -> Trial | None:
-        """Returns the first trial whose compiler has ended; None after `wait_s` seconds."""
+        """Returns the first trial whose compiler has ended; None after `wait_s` seconds.
+
+        A config whose compiler another objective has stopped is left out: it is proposed again.
+        """
+        self._pending = deque(each for each in self._pending if not each.was_stopped)
         timeout_s = None if math.isinf(wait_s) else wait_s
         futures.wait([p.future for p in self._pending], timeout_s, futures.FIRST_COMPLETED)
         ready = next((p for p in self._pending if p.future.done()), None)

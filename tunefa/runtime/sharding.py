@@ -53,7 +53,8 @@ def register() -> None:
     ]
     for op, rule, before in rules:
         register_sharding(op)(rule)
-        strategies[op] = functools.partial(_whole_groups, strategies[op], before)
+        if op in strategies:
+            strategies[op] = functools.partial(_whole_groups, strategies[op], before)
 
 
 def _heads_axis(layout: str) -> int:

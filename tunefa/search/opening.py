@@ -24,6 +24,9 @@ from tunefa.spec.arch import GpuArch
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Trial
 
+OPENING_SHARE = 0.25
+"""The share of the budget after which a default that is still compiled is waited for no longer, if
+another kernel has a right config."""
 Entrant = tuple[Part, Objective]
 """The part of a kernel, and what evaluates its configs."""
 
@@ -51,7 +54,8 @@ def entered(
     idle = shared.count - len(untried)
     if on_gpu and request.budget.seconds is not None and idle > 0:
         entrants = _early(state, entrants, shared, idle)
-    return _by_lead(state, [(_opened(state, *each), each[1]) for each in entrants])
+    known = any(trial.outcome == "ok" for part in ordered for trial in part.earlier)
+    return _by_lead(state, [(_opened(state, *each, known), each[1]) for each in entrants])
 
 
 def _compilers(workers: int | None, ordered: Sequence[Part]) -> Workers:
@@ -84,10 +88,11 @@ def _early(
     return made
 
 
-def _opened(state: SearchState, part: Part, objective: Objective) -> Part:
+def _opened(state: SearchState, part: Part, objective: Objective, known: bool) -> Part:
     """The part with the trial of its default; without it if there is no default, or no time.
 
-    A default that is not ready in time is waited for only while no kernel has a right config.
+    A default that is not ready in time is waited for only while no kernel has a right config;
+    `known`: one had in the search that this one continues.
     """
     if state.interrupted or not part.first or part.opened is not None:
         return part
@@ -95,8 +100,8 @@ def _opened(state: SearchState, part: Part, objective: Objective) -> Part:
         state.report_progress(part.name)
     objective.submit(part.first[0])
     wait_s = math.inf
-    if state.best is not None:
-        wait_s = max(0.0, state.request.budget.patience(1.0) - time.monotonic())
+    if known or state.best is not None:
+        wait_s = max(0.0, state.request.budget.patience(OPENING_SHARE) - time.monotonic())
     try:
         trial: Trial | None = objective.next(wait_s)
         if trial is None:

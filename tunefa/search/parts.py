@@ -116,9 +116,9 @@ def by_lead(state: SearchState, parts: Sequence[Part]) -> list[Part]:
     """Returns the parts in the order of what the opening says, with their shares of the budget.
 
     The kernel whose default is the fastest comes first, and has most of the budget. Then come those
-    that may still beat it: their default's time, times how much faster the model expects their best
-    config to be, is at most BEHIND more. The others have no share, but what is left over, and time
-    for a race.
+    whose expected best time is at most BEHIND above the leader's: the default's time, scaled by the
+    model's ratio of best to default. The others have no share, but what is left over, and time for
+    a race.
     """
     leader_us = min(map(_default_us, parts), default=math.inf)
     hoped = {part.name: _hoped_us(part, leader_us) for part in parts}
@@ -129,18 +129,19 @@ def by_lead(state: SearchState, parts: Sequence[Part]) -> list[Part]:
     made.sort(key=lambda part: (_default_us(part) > leader_us, part.behind, part.is_single))
     sharing = [part for part in made if not part.behind and not part.is_single]
     request = state.request
-    before_race = kernel_race.share_before(request, len(parts))
+    before_race = end = kernel_race.share_before(request, len(parts))
     if request.budget.seconds is not None and request.objective == "measured":
         before_race -= min(0.1, RACE_ALONE_S * (len(made) - len(sharing)) / request.budget.seconds)
     ends = request.budget.shares(max(1, len(sharing)), before_race)
     shares = {part.name: end for part, end in zip(sharing, ends, strict=False)}
-    return [replace(part, share=shares.get(part.name, 1.0)) for part in made]
+    return [replace(part, share=shares.get(part.name, end)) for part in made]
 
 
 def _default_us(part: Part) -> float:
     """The time of the default in the opening; infinite where it has none."""
-    right = part.opened is not None and part.opened.outcome == "ok"
-    return rank_us(part.opened) if part.opened is not None and right else math.inf
+    if part.opened is None or part.opened.outcome != "ok":
+        return math.inf
+    return rank_us(part.opened)
 
 
 def _hoped_us(part: Part, leader_us: float) -> float:

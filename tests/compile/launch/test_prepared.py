@@ -124,8 +124,8 @@ def test_all_launches_together_keep_a_bounded_number_of_tensor_maps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gc.collect()
-    before = prepared._Maps.of_all
-    monkeypatch.setattr(prepared, "MAX_MAPS_OF_ALL", before + 10)
+    before = prepared._Maps.total
+    monkeypatch.setattr(prepared, "MAX_TOTAL_MAPS", before + 10)
     launches = [made()[1] for _ in range(4)]
     given = [five() for _ in range(8)]
     for launch in launches:
@@ -133,11 +133,11 @@ def test_all_launches_together_keep_a_bounded_number_of_tensor_maps(
             launch(*each)
     kept = [[len(maps.known) for _, _, maps in launch._descriptors] for launch in launches]
     assert sum(kept[0]) == 10 and kept[1:] == 3 * [[2, 2]]
-    assert prepared._Maps.of_all == before + sum(map(sum, kept))
+    assert prepared._Maps.total == before + sum(map(sum, kept))
     launches.clear()
     del launch
     gc.collect()
-    assert prepared._Maps.of_all == before
+    assert prepared._Maps.total == before
 
 
 def test_a_thread_without_a_context_gets_the_device_s() -> None:

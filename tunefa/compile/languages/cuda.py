@@ -11,8 +11,8 @@ The `.py` defines
   for each macro; `threads` of one block; `smem_bytes` of dynamic shared memory, unless the search
   space lays it out (`shared_memory`). In that case this module adds the size, and three macros for
   each region (`Q_OFFSET`, `Q_BYTES` of a slot, `Q_SLOTS`), for which the .cu has no defaults. With
-  `overlaps_kernel_before` it starts before the kernel of the call before it has ended (programmatic
-  dependent launch), and waits for that itself;
+  `overlaps_kernel_before` it may start while the kernel launched before it still runs (programmatic
+  dependent launch), and waits for that kernel itself;
 * `arguments(tensors, spec) -> (grid, arguments)`, with the arguments in the order of the kernel's
   parameters; `spec` is a `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap,
   sms). An argument is
@@ -72,7 +72,7 @@ class Binary:
     smem_bytes: int
     """Dynamic shared memory."""
     overlaps_kernel_before: bool = False
-    """Whether it starts before the kernel before it has ended."""
+    """Whether it may start while the kernel launched before it still runs."""
 
     @property
     def resources(self) -> Resources:

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def warm_up() -> None:
-    """Does what that of Triton does, and imports Gluon."""
+    """Warms up Triton, and imports Gluon."""
     triton.warm_up()
     importlib.import_module("triton.experimental.gluon._runtime")
 

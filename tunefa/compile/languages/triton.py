@@ -4,8 +4,8 @@ A kernel file in this language defines
 
 * `variant(workload, config, aligned) -> dict`: `function`, a function that imports and returns the
   jit function; `signature`, `constants`, `aligned` (names of the arguments that are multiples of
-  16) and `options`, those of the compiler. With `launch_pdl` the kernel starts before the kernel of
-  the call before it has ended (programmatic dependent launch), and waits for that itself;
+  16) and `options`, those of the compiler. With `launch_pdl` the kernel may start while the
+  kernel launched before it still runs (programmatic dependent launch), and waits for that itself;
 * `arguments(tensors, spec) -> (grid, arguments)`, with the arguments in the signature's order;
   `spec` is a `tunefa.compile.contract.LaunchSpec` (workload, config, scale, softcap, sms). One of
   `tensors` may change from call to call; `(tensor, axis)` is the current length of that axis;

@@ -26,8 +26,8 @@ from tunefa.spec.rounding import round_up
 
 MAX_MAPS = 64
 """How many tensor maps of an argument are kept, one for each address. A map takes 0.5 KB."""
-MAX_MAPS_OF_ALL = 2**15
-"""How many are kept of all arguments of all launches, which are 16 MB. Beyond, an argument keeps
+MAX_TOTAL_MAPS = 2**15
+"""The most maps of all arguments together, which are 16 MB. Beyond it, each argument keeps
 FEWEST_MAPS: a process with thousands of plans would keep gigabytes otherwise."""
 FEWEST_MAPS = 2
 # CUlaunchConfig (cuda.h) has grid and block sizes, and shared memory; at byte 32 the stream, at 40
@@ -59,7 +59,7 @@ class Entry:
     binary: object = None
     """The owner of `function`, which must exist as long as it is used."""
     overlaps_kernel_before: bool = False
-    """Whether it may start before the kernel before it in the stream has ended."""
+    """Whether it may start while the kernel launched before it still runs."""
 
 
 class PreparedLaunch:
@@ -206,8 +206,8 @@ class _Maps:
     The lock of the launch protects it.
     """
 
-    of_all = 0
-    """How many all arguments of this process have."""
+    total = 0
+    """The number of maps that all arguments of this process keep."""
     _counting = threading.RLock()  # the thread that holds it may collect garbage
 
     def __init__(self, driver: Driver, device: int, map: TensorMap) -> None:
@@ -218,7 +218,7 @@ class _Maps:
 
     def add(self, address: int) -> int:
         """Makes a map for a tensor at `address`, and returns the map's address."""
-        most = MAX_MAPS if _Maps.of_all < MAX_MAPS_OF_ALL else FEWEST_MAPS
+        most = MAX_MAPS if _Maps.total < MAX_TOTAL_MAPS else FEWEST_MAPS
         while len(self.known) >= most:
             oldest = next(iter(self.known))
             del self.known[oldest], self._memory[oldest]
@@ -235,7 +235,7 @@ class _Maps:
     @classmethod
     def _count(cls, more: int) -> None:
         with cls._counting:
-            _Maps.of_all += more
+            _Maps.total += more
 
 
 def _block(entry: Entry, tensors: int, parameters: Sequence[Parameter]) -> Any:
