@@ -88,17 +88,6 @@ def test_the_compilers_of_one_search_stop_at_once(faulty: Case) -> None:
         assert again.trial().outcome == "ok" and not again.was_stopped
 
 
-def test_what_others_wait_for_is_cancelled_when_compilers_stop(faulty: Case) -> None:
-    with Workers(1, lasting=False) as shared:
-        one, other = CompilePool(faulty, processes=shared), CompilePool(faulty, processes=shared)
-        begun = one.submit({"FAULT": "hang"})
-        while not begun.future.running():
-            time.sleep(0.01)
-        waiting = other.submit({"FAULT": "none"})
-        one.abandon([begun])
-        assert begun.was_stopped and waiting.was_stopped
-
-
 def test_compilers_are_imported_before_they_are_needed() -> None:
     with Workers(2) as processes:
         for language in ("gluon", "cuda"):

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import TimeoutError
+from concurrent.futures import CancelledError, TimeoutError
 
 import pytest
 
@@ -48,3 +48,13 @@ def test_renewed_workers_are_new_processes(workers: Workers) -> None:
     first = pid_of(workers)
     workers.renew()
     assert gone(first) and pid_of(workers) != first
+
+
+def test_tasks_that_no_worker_has_begun_are_cancelled(workers: Workers) -> None:
+    begun = workers.submit(time.sleep, (60,), LIMIT_S)
+    while not begun.running():
+        time.sleep(0.01)
+    waiting = workers.submit(os.getpid, (), LIMIT_S)
+    workers.renew()
+    assert waiting.cancelled()
+    assert isinstance(begun.exception(), CancelledError)

@@ -92,25 +92,32 @@ def test_masks_change_no_count() -> None:
     assert plain == counted(lambda: step(*x, causal=True, window=3))
 
 
+CALL = "tunefa.flash_attention(leaf, leaf, leaf)"
+IMPORT = "from torch.utils.flop_counter import FlopCounterMode"
+MAKE = "counter = FlopCounterMode(display=False)"
+IN_FUNC = "torch.func.grad(lambda x: tunefa.flash_attention(x, x, x).sum())(q)"
+
+
 @pytest.mark.parametrize(
-    "made",
+    ("made", "call"),
     [
-        "counter = FlopCounterMode(display=False); import tunefa",
-        "import tunefa; tunefa.flash_attention(q, q, q); counter = FlopCounterMode(display=False)",
-        "import tunefa; tunefa.flash_attention(leaf, leaf, leaf); "
-        "counter = FlopCounterMode(display=False)",
+        (f"{IMPORT}; {MAKE}; import tunefa", f"{CALL}.sum().backward()"),
+        (f"{IMPORT}; tunefa.flash_attention(q, q, q); {MAKE}", f"{CALL}.sum().backward()"),
+        (f"{IMPORT}; {CALL}; {MAKE}", f"{CALL}.sum().backward()"),
+        (f"{CALL}; {IMPORT}; {MAKE}", IN_FUNC),
     ],
-    ids=["before the first call", "after inference", "after training"],
+    ids=["before the first call", "after inference", "after training", "in torch.func"],
 )
-def test_a_counter_counts_whenever_it_was_made(made: str) -> None:
+def test_a_counter_counts_whenever_it_was_made(made: str, call: str) -> None:
+    imported = "" if "import tunefa" in made else "import tunefa"
     program = f"""
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+{imported}
 q = torch.randn(1, 8, 2, 4)
 leaf = q.clone().requires_grad_()
 {made}
 with counter:
-    tunefa.flash_attention(leaf, leaf, leaf).sum().backward()
+    {call}
 print(counter.get_total_flops())
 """
     done = subprocess.run(

@@ -290,7 +290,6 @@ def _through_op(tensors: Tensors, options: Options, scale: float | None) -> tupl
         from tunefa.runtime import transforms
 
         if transforms.active():
-            ops.tell_pytorch()
             return transforms.attention(tensors, options, scale)
     return ops.flash_attention(tensors, options, scale)
 

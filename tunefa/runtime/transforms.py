@@ -34,6 +34,7 @@ def attention(tensors: Tensors, options: Options, scale: float | None) -> tuple[
     Raises TunefaError for forward-mode derivatives, also second derivatives, and for vmap of packed
     sequences.
     """
+    ops.tell_pytorch()
     out, lse = _Attention.apply(*flat(tensors, options, scale))  # type: ignore[no-untyped-call]
     return out, lse
 
