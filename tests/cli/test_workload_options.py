@@ -138,6 +138,12 @@ def test_an_unknown_arch_is_answered_with_a_line_for_each(run: Run, name: str, h
     assert "  sm100        b200, gb200" in lines and "  ascend910b1" in lines
 
 
+def test_a_workload_may_say_backward_twice(run: Run) -> None:
+    twice, once = (run("space", "--arch", "sm90", "-w", "bwd_q64", *more) for more in
+                   (["--backward"], []))  # fmt: skip
+    assert twice.stdout == once.stdout and "attention_bwd" in once.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -147,6 +153,7 @@ def test_an_unknown_arch_is_answered_with_a_line_for_each(run: Run, name: str, h
             "-w q64 --batch 4 --full",
             "-w names the whole workload: leave out --batch, --causal/--full",
         ),
+        ("-w q64 --backward", "-w names the whole workload: leave out --backward"),
         ("-w q64 --model gpt2", "-w names the whole workload: leave out --model"),
         (
             "--seqlen 64 --model gpt2 --kv-heads 4",

@@ -251,13 +251,12 @@ def _select(given: dict[str, Any]) -> Selection:
     names, texts = given.pop("models") or (), given.pop("texts") or ()
     arch, device = given.pop("arch"), given.pop("device")
     fields = {name: value for name, value in given.items() if value is not None}
-    if fields.pop("backward", False):
+    of_texts = {Workload.parse(text).op for text in texts}
+    if fields.pop("backward", False) and of_texts != {"bwd"}:  # those say so already
         fields["op"] = "bwd"
     if texts and (fields or names):
         extra = ", ".join([*(["--model"] if names else []), *map(flag, fields)])
         raise click.UsageError(f"-w names the whole workload: leave out {extra}, or -w")
-    for text in texts:
-        Workload.parse(text)
     if arch is not None or device is not None:
         targets.named(arch, device)
     models = tuple(model_options.loaded(name, fields, flag) for name in names)
