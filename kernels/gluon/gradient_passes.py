@@ -1,4 +1,4 @@
-"""What the two passes of the attention backward, for dQ and for dK and dV, have in common."""
+"""Device code that both passes of the attention backward use."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

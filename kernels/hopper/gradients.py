@@ -1,4 +1,4 @@
-"""What TMA requires of the tensors of an attention backward."""
+"""The check whether TMA can access the tensors of an attention backward."""
 
 from tunefa.kernels.hopper import tma
 
