@@ -129,12 +129,12 @@ def by_lead(state: SearchState, parts: Sequence[Part]) -> list[Part]:
     made.sort(key=lambda part: (_default_us(part) > leader_us, part.behind, part.is_single))
     sharing = [part for part in made if not part.behind and not part.is_single]
     request = state.request
-    before_race = end = kernel_race.share_before(request, len(parts))
+    before_race = last = kernel_race.share_before(request, len(parts))
     if request.budget.seconds is not None and request.objective == "measured":
         before_race -= min(0.1, RACE_ALONE_S * (len(made) - len(sharing)) / request.budget.seconds)
     ends = request.budget.shares(max(1, len(sharing)), before_race)
     shares = {part.name: end for part, end in zip(sharing, ends, strict=False)}
-    return [replace(part, share=shares.get(part.name, end)) for part in made]
+    return [replace(part, share=shares.get(part.name, last)) for part in made]
 
 
 def _default_us(part: Part) -> float:
