@@ -65,7 +65,7 @@ def test_regions_lie_apart_and_inside_the_size_that_is_asked_for(kernel: Kernel)
                     owners[byte] = region.name
             assert max(owners) + 8 == made.bytes == case.estimate(config)["smem_bytes"]
             assert made.bytes <= arch.smem_per_block_bytes
-            (variant, *_) = cuda.variants(case, config, aligned=True)
+            variant = cuda.variants(case, config, aligned=True)["binary"]
             assert variant["smem_bytes"] == made.bytes
             assert made.macros.items() <= variant["defines"].items()
 
@@ -89,7 +89,7 @@ def in_use(kernel: Kernel) -> list[tuple[str, Case, dict[str, Any]]]:
 def test_a_region_that_does_not_hold_what_it_should_does_not_compile(kernel: Kernel) -> None:
     """One slot or one byte fewer, or an offset that is not aligned; each of a region in use."""
     for name, case, config in in_use(kernel):
-        (variant, *_) = cuda.variants(case, config, aligned=True)
+        variant = cuda.variants(case, config, aligned=True)["binary"]
         for field, change in (("OFFSET", 4), ("BYTES", -1), ("SLOTS", -1)):
             macro = f"{name.upper()}_{field}"
             defines = {**variant["defines"], macro: variant["defines"][macro] + change}
