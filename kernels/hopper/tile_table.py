@@ -1,6 +1,7 @@
 """The table of which CTA works on which tile: made on the host, read by persistent kernels."""
 
 import heapq
+import math
 
 import numpy as np
 
@@ -26,6 +27,28 @@ def tables(spec, device):
     Where the tiles of a KV head do not fill its clusters, the last ones begin behind the last query
     row.
     """
+    workload, config = spec.workload, spec.config
+    return spec.table(_key(workload, config, spec.sms), lambda: _tables(spec, device))
+
+
+def _key(workload, config, sms):
+    """Returns what decides the tables: workloads with other lengths may need the same ones."""
+    rows, n = _rows(config), config["BLOCK_N"]
+    decides = [sms, rows, ceil_div(workload.seqlen_q, rows), config.get("PACK_GQA", 1)]
+    decides += [_cluster_size(config), workload.batch, workload.heads, workload.heads_kv]
+    if workload.band != (None, None):
+        # Blocks of n keys are counted from starts that are multiples of this number, and an offset.
+        step = math.gcd(rows, n)
+        window_right, window_keys = edges(workload)
+        offset = workload.seqlen_k - workload.seqlen_q + window_right
+        decides += [n, ceil_div(offset, step), ceil_div(workload.seqlen_k, n)]
+        decides += [None if window_keys is None else (offset - window_keys + 1) // step]
+        decides += [_section(workload, config)]
+    return tuple(decides)
+
+
+def _tables(spec, device):
+    """Returns new `tables`."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload, config = spec.workload, spec.config
@@ -76,10 +99,31 @@ def specialize(workload, config, sms):
     tiles = ceil_div(workload.seqlen_q, _rows(config)) * workload.batch * workload.heads
     if workload.varlen or workload.band == (None, None) or tiles > _FEW_TILES * sms:
         return {}
-    longest = [max(_shares(workload, {**config, "L2_SECTION_MB": mb}, sms)[1]) for mb in sections]
+    costs, heads = sorted(_costs(workload, config), reverse=True), _heads(workload, config)
+    sizes = [_section(workload, {**config, "L2_SECTION_MB": mb}) for mb in sections]
+    if sizes[0] == sizes[-1] or costs[0] == costs[-1]:
+        return {}  # larger sections are no other ones, or no tile is longer than another
+    workers = min(len(costs) * heads, sms // _cluster_size(config))
+    least = max(costs[0], sum(costs) * heads / workers)  # no schedule ends earlier
+    busy = {sizes[0]: _longest(costs, heads, sizes[0], workers)}
+    if busy[sizes[0]] <= _UNEVEN * least:
+        return {}
+    busy |= {size: _longest(costs, heads, size, workers) for size in {*sizes[1:]} - {sizes[0]}}
+    longest = [busy[size] for size in sizes]
     if longest[0] <= _UNEVEN * min(longest):
         return {}
     return {"L2_SECTION_MB": sections[longest.index(min(longest))]}
+
+
+def _longest(costs, heads, section, workers):
+    """Returns how long the last worker of `_shares` is busy. `costs` are in their order there."""
+    busy, replace = [0.0] * workers, heapq.heapreplace
+    for start in range(0, heads, section):
+        width = min(section, heads - start)
+        for cost in costs:
+            for _ in range(width):
+                replace(busy, busy[0] + cost)
+    return max(busy)
 
 
 def _shares(workload, config, sms):
@@ -93,26 +137,38 @@ def _shares(workload, config, sms):
     Appl. Math. 17(2), 1969) inside sections of heads whose K and V the L2 cache holds together.
     """
     costs = _costs(workload, config)
-    items, packed = len(costs), config.get("PACK_GQA", 1)
-    group = 1 if _cluster_size(config) > 1 else workload.group
-    heads = workload.batch * workload.heads_kv * group // packed
+    items, heads = len(costs), _heads(workload, config)
     workers = min(items * heads, sms // _cluster_size(config))
     if workload.band == (None, None):
         workers = ceil_div(items * heads, ceil_div(items * heads, workers))
         return [list(range(i, items * heads, workers)) for i in range(workers)], []
-    element = 1 if workload.dtype == "e4m3" else 2
-    kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
-    section = max(1, int(config["L2_SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
+    section = _section(workload, config)
     order = sorted(range(items), key=lambda item: -costs[item])
     lists = [[] for _ in range(workers)]
     heap = [(0.0, i) for i in range(workers)]
     for start in range(0, heads, section):
         for item in order:
             for head in range(start, min(heads, start + section)):
-                busy, i = heapq.heappop(heap)
+                busy, i = heap[0]
                 lists[i].append(item + head * items)
-                heapq.heappush(heap, (busy + costs[item], i))
+                heapq.heapreplace(heap, (busy + costs[item], i))
     return lists, [busy for busy, _ in heap]
+
+
+def _section(workload, config):
+    """Returns the heads of an L2 section, as `_shares` counts heads; at most all of them."""
+    group = 1 if _cluster_size(config) > 1 else workload.group
+    packed = config.get("PACK_GQA", 1)
+    element = 1 if workload.dtype == "e4m3" else 2
+    kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
+    section = max(1, int(config["L2_SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
+    return min(section, _heads(workload, config))
+
+
+def _heads(workload, config):
+    """Returns the heads that `schedule` counts, of all batches."""
+    group = 1 if _cluster_size(config) > 1 else workload.group
+    return workload.batch * workload.heads_kv * group // config.get("PACK_GQA", 1)
 
 
 def _costs(workload, config):

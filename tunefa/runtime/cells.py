@@ -1,0 +1,105 @@
+"""What was chosen for lengths nearby: a cell holds lengths that count as one.
+
+Between two multiples of `STEP` no kernel needs another tile or block, as theirs are multiples of it,
+so that a choice changes by little but the lengths themselves. So a cell is the lengths between two
+multiples, and each multiple is a cell of its own: there a last block is full. In a cell, the choice
+for two workloads is that for all between them, if it is the same config. Short lengths, below
+`SHORT`, decide more, and each is a cell of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tunefa.runtime.bounded_cache import BoundedCache
+from tunefa.store.lookup import Choice
+
+STEP, SHORT = 16, 64
+MAX_CELLS = 1024
+"""How many cells of a family are kept, with about 1 KB each."""
+
+
+class Lengths(NamedTuple):
+    """The batch and the lengths of a workload, of which its family says the rest."""
+
+    batch: int
+    seqlen_q: int
+    seqlen_k: int
+
+
+@dataclass
+class _Cell:
+    """The choice for all lengths from `low` to `high`."""
+
+    choice: Choice
+    low: Lengths
+    high: Lengths
+    is_sure: bool = True
+    """Whether all that was asked in the cell got one config."""
+
+    def holds(self, asked: Lengths) -> bool:
+        """Whether the lengths are between two that got this choice."""
+        low, high = self.low, self.high
+        return low[1] <= asked[1] <= high[1] and low[2] <= asked[2] <= high[2]
+
+
+class Cells:
+    """Remembers choices of one family. Threads may share it: the worst is a choice made twice."""
+
+    def __init__(self, choose: Callable[[Lengths], Choice]) -> None:
+        """`choose` makes a choice anew."""
+        self._choose = choose
+        self._cells: BoundedCache[_Cell] = BoundedCache(MAX_CELLS)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def find(self, asked: Lengths) -> Choice | None:
+        """Returns the choice for the lengths, if it is remembered."""
+        cell = self._cells.get(_key(asked))
+        return cell.choice if cell is not None and cell.holds(asked) else None
+
+    def choose(self, asked: Lengths) -> Choice:
+        """Returns the choice for the lengths, and remembers it."""
+        key = _key(asked)
+        cell = self._cells.get(key)
+        if cell is not None and cell.holds(asked):
+            return cell.choice
+        if cell is not None and cell.is_sure:
+            found = self._choose(end := _end(cell, asked))
+            if _config(found) == _config(cell.choice):
+                cell.low = Lengths(*map(min, cell.low, end))
+                cell.high = Lengths(*map(max, cell.high, end))
+                return cell.choice
+            cell.is_sure = False
+        found = self._choose(asked)
+        self._cells.add(key, _Cell(found, asked, asked, cell is None))
+        return found
+
+
+def _config(choice: Choice) -> tuple[str, dict[str, Any]]:
+    return choice.kernel, choice.config
+
+
+def _key(asked: Lengths) -> tuple[int, int, int]:
+    return asked.batch, _number(asked.seqlen_q), _number(asked.seqlen_k)
+
+
+def _number(length: int) -> int:
+    """Returns a number for each cell of one length."""
+    if length < SHORT:
+        return -length
+    return length // STEP * 2 + (length % STEP != 0)
+
+
+def _end(cell: _Cell, asked: Lengths) -> Lengths:
+    """Returns the lengths at the end of a cell, on the side where `asked` is."""
+
+    def end(low: int, length: int, high: int) -> int:
+        if length > high:
+            return length // STEP * STEP + STEP - 1
+        return length // STEP * STEP + 1 if length < low else high
+
+    return Lengths(*map(end, cell.low, asked, cell.high))
