@@ -45,7 +45,7 @@ class FamilySpace(Space):
             return {name: each.given(known) for name, each in expressions.items()}
 
         own = {each.name: getattr(space, each.name) for each in fields(Space)}
-        changed = {
+        changed: dict[str, Any] = {
             name: given(own[name])
             for name in ("serves", "define", "resources", "rules", "tiling_exprs")
         }
