@@ -139,4 +139,3 @@ def _probes(case: Case) -> list[Case]:
         if workload.band == case.workload.band:  # a window may hide no key of short sequences
             made.append(replace(case, workload=workload))
     return made
-

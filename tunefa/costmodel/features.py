@@ -180,4 +180,4 @@ def _problem(case: Case, workload: Workload, tiling: Tiling) -> dict[str, float]
 
 
 def _log(value: float) -> float:
-    return math.log(min(max(value, 1e-9), 1e30))
+    return math.log(value if 1e-9 < value < 1e30 else min(max(value, 1e-9), 1e30))

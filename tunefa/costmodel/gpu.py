@@ -197,9 +197,8 @@ def _filled(cut: Cut, tiling: Tiling, cycles: float) -> Cut:
     if not tiling.warp_specialised:
         return cut
     more = 1.0 + LOAD_LATENCY / cycles
-    return replace(
-        cut, steps_per_tile=cut.steps_per_tile + more, longest_tile=cut.longest_tile + more
-    )
+    steps, longest = cut.steps_per_tile + more, cut.longest_tile + more
+    return Cut(cut.tiles, steps, cut.masked_steps_per_tile, longest)
 
 
 def _step_cycles(

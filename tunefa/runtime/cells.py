@@ -1,10 +1,9 @@
 """What was chosen for lengths nearby: a cell holds lengths that count as one.
 
-Between two multiples of `STEP` no kernel needs another tile or block, as theirs are multiples of it,
-so that a choice changes by little but the lengths themselves. So a cell is the lengths between two
-multiples, and each multiple is a cell of its own: there a last block is full. In a cell, the choice
-for two workloads is that for all between them, if it is the same config. Short lengths, below
-`SHORT`, decide more, and each is a cell of its own.
+Tiles and blocks have multiples of `STEP` rows or keys, so that between two such multiples no kernel
+needs another one. So a cell is the lengths between two multiples, and each multiple is a cell of
+its own: there the last block may be full. If two workloads of a cell get the same config, so does
+all that is between them. Lengths below `SHORT` decide more, and each is a cell of its own.
 """
 
 from __future__ import annotations

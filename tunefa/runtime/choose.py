@@ -36,7 +36,7 @@ def choose(
     return Chooser(store, target, kernels).choose(workload)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Chooser:
     """What configs are chosen from."""
 

@@ -72,47 +72,46 @@ class FamilyStore(Store):
 class Family(Chooser):
     """Chooses for the workloads of one family on one target."""
 
-    store: FamilyStore
-
     def __init__(
         self, store: Store, workload: Workload, target: Target, kernels: Sequence[Kernel]
     ) -> None:
-        own = FamilyStore(store, workload, target)
+        self._own = own = FamilyStore(store, workload, target)
         bound = [_of_family(kernel, workload, target) for kernel in kernels]
         super().__init__(own, target, bound, FamilyTimes(kernels))
-        self.__dict__["_of"] = workload  # the dataclass is frozen
-        self.__dict__["_cells"] = Cells(self._anew)
-        self.__dict__["_measured"] = {_lengths(record.workload) for record in own.records()}
+        self._fields = dict(vars(workload))
+        self._cells = Cells(self._anew)
+        self._measured = {_lengths(record.workload) for record in own.records()}
+
+    def workload(self, asked: Lengths) -> Workload:
+        """The workload of the family with these lengths."""
+        return Workload(**{**self._fields, **asked._asdict()})
 
     def quick(self, workload: Workload) -> Choice:
         """Returns what `choose` does, from what is remembered of lengths nearby where that is sure.
 
         Raises TunefaError when no kernel serves the workload.
         """
-        asked = _lengths(workload)
+        asked, arch = _lengths(workload), self.target.arch
         if asked in self._measured:
             return self.choose(workload)
-        found = self._cells.find(asked)
-        if found is not None:
-            kernel = self._kernel(found.kernel)
-            arch = self.target.arch
-            if (
-                kernel.why_not(workload, arch) is None
-                and kernel.refusal(found.config, workload, arch) is None
-            ):
-                return found
+        found = self._cells.find(asked) or self._cells.choose(asked)
+        kernel = self.kernel(found.kernel)
+        if kernel.why_not(workload, arch) or kernel.refusal(found.config, workload, arch):
             return self.choose(workload)
-        return self._cells.choose(asked)
+        if found.record is None:
+            return found
+        return replace(found, octaves=lookup.distance(found.record.workload, workload))
 
-    def _kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> Kernel:
+        """The kernel with this name."""
         return next(each for each in self.kernels if each.name == name)
 
     def _anew(self, asked: Lengths) -> Choice:
-        return self.choose(replace(self._of, **asked._asdict()))
+        return self.choose(self.workload(asked))
 
     def ranked(self, workload: Workload) -> list[Record]:
         """Returns the family's records, as `lookup.by_trust` sorts them."""
-        return self.store.ranked(workload, self.target)
+        return self._own.ranked(workload, self.target)
 
 
 def _lengths(workload: Workload) -> Lengths:

@@ -18,6 +18,7 @@ from tunefa.runtime.argument_checks import DTYPES
 from tunefa.runtime.call import Call
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
+from tunefa.runtime.family import Family
 from tunefa.runtime.kernel_plan import Launches
 from tunefa.runtime.lock_file import LockFile
 from tunefa.spec.arch import Arch
@@ -109,6 +110,18 @@ def best_plan(
     why = "; ".join(dict.fromkeys(reasons))
     warnings.warn(f"{job.what} in PyTorch: {why}", stacklevel=2)
     return pytorch_plan(job, why, workload)
+
+
+def family(job: Job[P], chip: Chip, store: Store, kernels: Sequence[Kernel]) -> Family:
+    """The family of a job's workload, with the kernels that may serve its calls.
+
+    Raises TunefaError where no kernel can serve the job.
+    """
+    workload, target = _served(job, chip)
+    left = [
+        each for each in _compilable(kernels, target.arch) if _why_unreadable(job, each) is None
+    ]
+    return Family(store, workload, target, left)
 
 
 def _first_that_compiles(job: Job[P], choice: Choice, case: Case, compile: Compile) -> P:

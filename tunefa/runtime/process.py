@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from tunefa.compile.serving import Installed, UsableStore
+from tunefa.errors import TunefaError
 from tunefa.measure.gradients import Gradients, Three
 from tunefa.runtime import backward, planning
 from tunefa.runtime import plan as plans
@@ -26,9 +27,11 @@ from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
+from tunefa.runtime.family_plans import FamilyPlans, family_key
 from tunefa.runtime.lock_file import FreezeState
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.planning import Job, P
+from tunefa.runtime.tables import TableCache
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.store import results as store
@@ -39,6 +42,14 @@ MAX_PLANS = 4096
 """How many plans are kept. A server that decodes needs one for each length. A plan counts once more
 for every 16 KiB that it holds on the device (`KernelPlan.device_bytes`), so that all plans together
 hold at most 64 MiB there."""
+
+
+MAX_FAMILIES = 32
+"""How many families of calls are kept, with some megabytes each."""
+
+
+class _Met:
+    """A family with one call so far."""
 
 
 class _Records(Store):
@@ -61,7 +72,9 @@ class Runtime:
         self._backward_plans = BoundedCache[BackwardPlan](
             MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
         )
+        self._families: BoundedCache[FamilyPlans | TunefaError | _Met] = BoundedCache(MAX_FAMILIES)
         self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
+        self._tables: dict[int, TableCache] = {}
         self._records: _Records | None = None
         self._kernels: tuple[Kernel, ...] | None = None
         self._installed: Installed | None = None
@@ -144,7 +157,7 @@ class Runtime:
             # Sparse and nested tensors have no strides, for example, and a list has no hash.
             Call.of(tensors, options, None)
             raise
-        return plan or self._add(key, Call.of(tensors, options, None))
+        return plan or self._add(key, tensors, options)
 
     def load(self, path: Path, frozen: bool = False) -> None:
         """Adds the records of a file, or freezes to it. Plans are made again afterwards."""
@@ -155,34 +168,78 @@ class Runtime:
                 self._freeze.admit(path)
                 stored = self._stored()
                 stored.loaded = [*store.read(path), *stored.loaded]
-            self._plans.clear()
-            self._backward_plans.clear()
+            self._forget_plans()
 
-    def _add(self, key: Hashable, call: Call) -> Plan:
+    def _add(self, key: Hashable, tensors: Tensors, options: Options) -> Plan:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                plan = self._made(plans.Forward(call))
-                self._plans.add(key, plan)
+                plan = self._of_family(tensors, options)
+            if plan is None:
+                plan = self._made(plans.Forward(Call.of(tensors, options, None)))
+            self._plans.add(key, plan)
             return plan
+
+    def _of_family(self, tensors: Tensors, options: Options) -> Plan | None:
+        """The plan of a call whose family is known; None for others, and where the family makes
+        none. The second call of a family makes it known."""
+        key = None if self._freeze.file else family_key(tensors, options)
+        if key is None:
+            return None
+        family = self._families.get(key)
+        if family is None:
+            self._families.add(key, _Met())
+            return None
+        if isinstance(family, _Met):
+            family = self._new_family(plans.Forward(Call.of(tensors, options, None)))
+            self._families.add(key, family)
+        return None if isinstance(family, TunefaError) else family.plan(tensors, options.layout)
+
+    def _new_family(self, job: plans.Forward) -> FamilyPlans | TunefaError:
+        """The family of a job, or why it has none."""
+        store, serving = self._known(job)
+        chip, compiler = self._device(job.call.q.device)
+        index = job.call.q.get_device()
+        tables = self._tables.setdefault(index, TableCache(index))
+        try:
+            made = planning.family(job, chip, store, serving)
+        except TunefaError as error:
+            return error
+        return FamilyPlans(made, compiler, tables, job.call.softcap)
 
     def _made(self, job: Job[P]) -> P:
         """The new plan of a job."""
-        if self._kernels is None:
-            self._kernels = tuple(kernels.usable())
-        device = job.call.q.device
-        if device not in self._devices:
-            self._devices[device] = (Chip.of(device), Compiler())
-        chip, compiler = self._devices[device]
+        known, serving = self._known(job)
+        chip, compiler = self._device(job.call.q.device)
         lock = self._freeze.file
-        self._installed = self._installed or Installed(self._kernels)
         if lock is None:
-            known = UsableStore(self._stored(), self._installed)
-            serving = [k for k in self._kernels if k.op == job.op and self._may_run(k)]
             return planning.best_plan(job, chip, known, serving, compiler)
         if job.op == "bwd" and all(record.workload.op != "bwd" for record in lock.records):
             return planning.pytorch_plan(job, f"{lock.path} has no record of gradients")
-        return planning.frozen_plan(job, chip, lock, self._installed, compiler)
+        return planning.frozen_plan(job, chip, lock, self._ready(), compiler)
+
+    def _known(self, job: Job[P]) -> tuple[UsableStore, list[Kernel]]:
+        """The records that may serve, and the kernels of the job's op."""
+        installed = self._ready()
+        assert self._kernels is not None
+        serving = [k for k in self._kernels if k.op == job.op and self._may_run(k)]
+        return UsableStore(self._stored(), installed), serving
+
+    def _ready(self) -> Installed:
+        if self._kernels is None:
+            self._kernels = tuple(kernels.usable())
+        self._installed = self._installed or Installed(self._kernels)
+        return self._installed
+
+    def _device(self, device: torch.device) -> tuple[Chip, Compiler]:
+        if device not in self._devices:
+            self._devices[device] = (Chip.of(device), Compiler())
+        return self._devices[device]
+
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._backward_plans.clear()
+        self._families.clear()
 
     def _may_run(self, kernel: Kernel) -> bool:
         return self._takes_libraries or not kernel.is_library
@@ -192,8 +249,7 @@ class Runtime:
         tunefa's own kernels."""
         with self._lock:
             self._takes_libraries = False
-            self._plans.clear()
-            self._backward_plans.clear()
+            self._forget_plans()
 
     def _stored(self) -> _Records:
         if self._records is None:
