@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.store.lookup import Choice
@@ -68,7 +68,7 @@ class Cells:
             return cell.choice
         if cell is not None and cell.is_sure:
             found = self._choose(end := _end(cell, asked))
-            if _config(found) == _config(cell.choice):
+            if _is_same(found, cell.choice):
                 cell.low = Lengths(*map(min, cell.low, end))
                 cell.high = Lengths(*map(max, cell.high, end))
                 return cell.choice
@@ -78,8 +78,10 @@ class Cells:
         return found
 
 
-def _config(choice: Choice) -> tuple[str, dict[str, Any]]:
-    return choice.kernel, choice.config
+def _is_same(a: Choice, b: Choice) -> bool:
+    """Whether two choices are one config, chosen for one reason."""
+    same = a.kernel == b.kernel and a.config == b.config and a.specialized == b.specialized
+    return same and a.how == b.how and a.record is b.record and (a.gain > 0) == (b.gain > 0)
 
 
 def _key(asked: Lengths) -> tuple[int, int, int]:

@@ -8,10 +8,13 @@ knows of the configs (see `tunefa.costmodel.family_times`). The choice itself is
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
 from tunefa.costmodel.family_times import FamilyTimes
+from tunefa.errors import TunefaError
 from tunefa.runtime.cells import Cells, Lengths
 from tunefa.runtime.choose import Chooser
 from tunefa.spec.family_space import FamilySpace
@@ -23,6 +26,9 @@ from tunefa.store import lookup
 from tunefa.store.lookup import Choice
 from tunefa.store.record import Record
 from tunefa.store.results import Store, current, question
+
+_SPREAD = ((1, 32), (1, 100, 1000, 8000), (100, 1000, 8000, 30000))
+"""Batches and lengths of queries and keys."""
 
 
 class FamilyStore(Store):
@@ -79,12 +85,24 @@ class Family(Chooser):
         bound = [_of_family(kernel, workload, target) for kernel in kernels]
         super().__init__(own, target, bound, FamilyTimes(kernels))
         self._fields = dict(vars(workload))
+        self._is_banded = (workload.window_left, workload.window_right) != (None, None)
         self._cells = Cells(self._anew)
         self._measured = {_lengths(record.workload) for record in own.records()}
 
     def workload(self, asked: Lengths) -> Workload:
         """The workload of the family with these lengths."""
-        return Workload(**{**self._fields, **asked._asdict()})
+        if self._is_banded:  # of short sequences a window hides nothing
+            return Workload(**{**self._fields, **asked._asdict()})
+        made = object.__new__(Workload)  # its fields were checked with the family's first one
+        made.__dict__.update(self._fields)
+        made.__dict__.update(zip(Lengths._fields, asked, strict=True))
+        return made
+
+    def prepare(self) -> None:
+        """Makes choices for very different lengths, so that what these need is prepared."""
+        for asked in itertools.starmap(Lengths, itertools.product(*_SPREAD)):
+            with contextlib.suppress(TunefaError):  # no kernel serves it
+                self._anew(asked)
 
     def quick(self, workload: Workload) -> Choice:
         """Returns what `choose` does, from what is remembered of lengths nearby where that is sure.

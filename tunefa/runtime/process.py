@@ -203,6 +203,7 @@ class Runtime:
         tables = self._tables.setdefault(index, TableCache(index))
         try:
             made = planning.family(job, chip, store, serving)
+            made.prepare()
         except TunefaError as error:
             return error
         return FamilyPlans(made, compiler, tables, job.call.softcap)

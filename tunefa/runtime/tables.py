@@ -18,7 +18,7 @@ class TableCache:
     """Keeps the tables that were used last. A launch holds its own tables, whatever is kept."""
 
     def __init__(self, device: int) -> None:
-        self._device = device
+        self.device = device
         self._kept: BoundedCache[tuple[Tensor, ...]] = BoundedCache(MAX_BYTES, _bytes)
 
     def __len__(self) -> int:
@@ -29,7 +29,7 @@ class TableCache:
         capture, if there are none."""
         found = self._kept.get(key)
         if found is None:
-            found = apart(self._device, make)
+            found = apart(self.device, make)
             self._kept.add(key, found)
         return found
 
