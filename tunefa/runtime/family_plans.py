@@ -108,7 +108,7 @@ class FamilyPlans:
 
     def _compiled(self, case: Case, choice: Choice) -> Compiled | None:
         """The binary of a choice, if it was compiled before."""
-        key = choice.kernel, *choice.config.values(), *_divisors(case.workload)
+        key = choice.kernel, *choice.config.values(), *divisors(case.workload)
         found = self._binaries.get(key)
         if found is None:
             compiled = self._compiler.known(case, choice.config, True)
@@ -155,9 +155,12 @@ def _heads_first(tensors: Tensors, layout: str) -> tuple[Tensor, Tensor, Tensor]
     return heads_first(q, layout), heads_first(k, layout), heads_first(v, layout)
 
 
-def _divisors(w: Workload) -> tuple[int, int]:
-    """Returns what a binary may depend on: which blocks divide the keys, and the keys without those
-    that stand before the first query. Blocks are multiples of 16."""
-    before = w.seqlen_k - w.seqlen_q
-    keys = w.seqlen_k if w.seqlen_k % 16 == 0 else 0
-    return keys, -1 if before < 0 else math.gcd(before, 256)
+def divisors(w: Workload) -> tuple[int, int, int]:
+    """Returns what a binary may depend on: which blocks divide the queries, the keys, and the keys
+    without those that stand before the first query. Blocks are multiples of 16."""
+    rows, keys, before = w.seqlen_q, w.seqlen_k, w.seqlen_k - w.seqlen_q
+    return (
+        0 if rows % 16 else rows,
+        0 if keys % 16 else keys,
+        -1 if before < 0 else math.gcd(before, 256),
+    )
