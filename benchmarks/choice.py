@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.compile.serving import Installed, UsableStore
@@ -63,7 +64,7 @@ def families() -> list[Workload]:
     return sorted(found, key=str)
 
 
-def lengths(chance: random.Random) -> Iterator[dict[str, int]]:
+def lengths(chance: random.Random) -> Iterator[dict[str, Any]]:
     """Yields random batches and lengths, alone or in rows."""
 
     def spread(least: int, most: int) -> int:

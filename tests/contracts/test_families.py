@@ -18,7 +18,7 @@ from tunefa.spec.workload import Workload
 COMPILED = [k for k in map(kernels.load, kernels.names()) if k.op == "fwd" and not k.is_library]
 
 
-def lengths(chance: random.Random) -> dict[str, int]:
+def lengths(chance: random.Random) -> dict[str, Any]:
     """Lengths that blocks divide, or not, with some relation between them."""
     keys = chance.choice([1, 16, 64, 80]) * chance.randint(1, 60) + chance.choice([0, 0, 1])
     before = chance.choice([0, -7, 64, 128, chance.randint(0, 300)])

@@ -53,8 +53,8 @@ def test_the_second_length_makes_a_family_known(
         given = tensors(rows, keys, batch)
         q, k, v = given[:3]
         if layout == "bhsd":
-            moved = (x.transpose(1, 2).contiguous() for x in (q, k, v))
-            given = Tensors(*moved)
+            moved = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+            given = Tensors(moved[0], moved[1], moved[2])
         plan = fresh.plan(given, options)
         out, lse = plan.run(given, None)
         out = out if layout == "bshd" else out.transpose(1, 2)

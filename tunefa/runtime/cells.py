@@ -1,9 +1,9 @@
 """What was chosen for lengths nearby: a cell holds lengths that count as one.
 
-Tiles and blocks have multiples of `STEP` rows or keys, so that between two such multiples no kernel
-needs another one. So a cell is the lengths between two multiples, and each multiple is a cell of
-its own: there the last block may be full. If two workloads of a cell get the same config, so does
-all that is between them. Lengths below `SHORT` decide more, and each is a cell of its own.
+Tiles and blocks have multiples of `STEP` rows or keys, so that no kernel needs another one up to
+the next multiple. So a cell is the `STEP` lengths that round up to one multiple. If two workloads
+of a cell get the same config, so does all that is between them. Lengths up to `SHORT` decide more,
+and each is a cell of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tunefa.runtime.bounded_cache import BoundedCache
+from tunefa.spec.rounding import ceil_div, round_up
 from tunefa.store.lookup import Choice
 
 STEP, SHORT = 16, 64
@@ -90,17 +91,16 @@ def _key(asked: Lengths) -> tuple[int, int, int]:
 
 def _number(length: int) -> int:
     """Returns a number for each cell of one length."""
-    if length < SHORT:
-        return -length
-    return length // STEP * 2 + (length % STEP != 0)
+    return -length if length <= SHORT else ceil_div(length, STEP)
 
 
 def _end(cell: _Cell, asked: Lengths) -> Lengths:
     """Returns the lengths at the end of a cell, on the side where `asked` is."""
 
     def end(low: int, length: int, high: int) -> int:
+        last = round_up(length, STEP)
         if length > high:
-            return length // STEP * STEP + STEP - 1
-        return length // STEP * STEP + 1 if length < low else high
+            return last
+        return last - STEP + 1 if length < low else high
 
     return Lengths(*map(end, cell.low, asked, cell.high))

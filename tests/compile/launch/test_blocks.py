@@ -7,12 +7,14 @@ import struct
 from typing import Any
 
 from tunefa.compile.launch import blocks
-from tunefa.compile.launch.arguments import Descriptor, Length, Pointer, Value
+from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
 
 
 def test_values_stand_behind_the_pointers() -> None:
     shape: Any = None
-    parameters = [Pointer(1), Value(b"abcd"), Descriptor(0, shape), Length(0, 2), Value(bytes(12))]
+    values = Value(b"abcd"), Value(bytes(12))
+    parameters: list[Parameter]
+    parameters = [Pointer(1), values[0], Descriptor(0, shape), Length(0, 2), values[1]]
     places = blocks.places(2, parameters)
     free = 56 + 8 * (2 + 5)
     assert places == (56 + 8, free, free + 8, free + 8, free + 16, free + 32)
