@@ -28,7 +28,7 @@ H200 = Target.named("h200")
     "name", ["attention_fwd_cuda_sm90", "attention_fwd_gluon_sm90", "attention_fwd_cuda_sm80"]
 )
 def test_times_are_those_of_estimate(name: str, text: str, resources: Resources | None) -> None:
-    """Of the kernel for sm80 nothing was learned on sm90."""
+    """Nothing was learned of the kernel for sm80 on sm90."""
     first, chance = Workload.parse(f"{text}_q4096"), random.Random(name + text)
     kernel = kernels.load(name)
     if kernel.why_not(first, H200.arch):

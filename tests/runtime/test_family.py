@@ -39,7 +39,7 @@ def shipped() -> list[Record]:
 def test_choices_are_those_that_are_made_anew(
     text: str, own: list[Kernel], shipped: list[Record]
 ) -> None:
-    """Of some hundred workloads, alone and in rows; `python -m benchmarks.choice` compares more."""
+    """Some workloads are alone, others in rows. `python -m benchmarks.choice` compares more."""
     first, chance = Workload.parse(f"{text}_q4096"), random.Random(text)
     made, anew = Family(Fixed(shipped), first, H200, own), Chooser(Fixed(shipped), H200, own)
     for _ in range(20):

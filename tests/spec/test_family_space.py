@@ -63,5 +63,5 @@ def test_few_configs_are_kept() -> None:
     kernel, workload = kernels.load("attention_fwd_triton"), Workload.parse("q4096")
     own, config = FamilySpace.of(kernel.space, workload, SM90), kernel.default(workload, SM90)
     for number in range(MAX_CONFIGS + 2):
-        own.fitted({**config, "BLOCK_M": number})
-    assert len(own._fitted) == 2
+        own.of_config({**config, "BLOCK_M": number})
+    assert len(own._configs) == 2

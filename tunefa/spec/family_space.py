@@ -32,7 +32,7 @@ class FamilySpace(Space):
 
     never: str | None = None
     """Why the kernel serves no workload of the family; None if it serves some."""
-    _fitted: dict[tuple[object, ...], Fitted] = field(default_factory=dict, compare=False)
+    _configs: dict[tuple[object, ...], ConfigSpace] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, space: Space, workload: Workload, arch: Arch) -> FamilySpace:
@@ -75,7 +75,7 @@ class FamilySpace(Space):
 
     def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
         """Returns the first rule that refuses the config; None if it is feasible."""
-        return self.fitted(config).refusal(_lengths(workload))
+        return self.of_config(config).refusal(_lengths(workload))
 
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config."""
@@ -85,29 +85,29 @@ class FamilySpace(Space):
         self, config: Config, workload: Workload, arch: Arch
     ) -> tuple[Tiling, dict[str, float]]:
         """Returns the tiling of a config and the lower bounds of its resources."""
-        return self.fitted(config).tiling_and_estimate(_lengths(workload))
+        return self.of_config(config).tiling_and_estimate(_lengths(workload))
 
     def first_default(self, workload: Workload, arch: Arch) -> Default:
         """Returns the first default that matches and fits. Raises TunefaError if none does."""
         env = _lengths(workload)
         for default in self.defaults:
-            if default.when(env) and self.fitted(default.config).refusal(env) is None:
+            if default.when(env) and self.of_config(default.config).refusal(env) is None:
                 return default
         return super().first_default(workload, arch)  # it knows why
 
-    def fitted(self, config: Config) -> Fitted:
+    def of_config(self, config: Config) -> ConfigSpace:
         """Returns what is left of the expressions for a config."""
         key = tuple(config.items())
-        found = self._fitted.get(key)
+        found = self._configs.get(key)
         if found is None:
-            if len(self._fitted) >= MAX_CONFIGS:
-                self._fitted.clear()
-            found = self._fitted[key] = Fitted.of(self, config)
+            if len(self._configs) >= MAX_CONFIGS:
+                self._configs.clear()
+            found = self._configs[key] = ConfigSpace.of(self, config)
         return found
 
 
 @dataclass(frozen=True)
-class Fitted:
+class ConfigSpace:
     """What is left of a space's expressions for one config of a family."""
 
     misfit: str | None
@@ -120,7 +120,7 @@ class Fitted:
     known_tiling: Mapping[str, Any]
 
     @classmethod
-    def of(cls, space: FamilySpace, config: Config) -> Fitted:
+    def of(cls, space: FamilySpace, config: Config) -> ConfigSpace:
         """Returns what is left of `space` for a config."""
         if misfit := space.misfit(config):
             return cls(misfit, (), (), (), (), {}, {})

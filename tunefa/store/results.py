@@ -193,8 +193,7 @@ class Store:
         return [best[key] for key in sorted(best)]
 
     def current(self, records: Sequence[Record]) -> list[Record]:
-        """Returns those of these records of the store that no other one supersedes, see
-        `current`."""
+        """Returns those of these records of the store that no other one supersedes."""
         return current(records)
 
     def remark(self, record: Record) -> str:
