@@ -30,6 +30,24 @@ def test_a_growing_length_is_chosen_for_twice_in_sixteen() -> None:
         assert made.find(Lengths(2, 1, keys)) is not None
     assert asked == [Lengths(2, 1, keys) for keys in (161, 176)]
     assert made.find(Lengths(2, 1, 177)) is None and made.find(Lengths(3, 1, 170)) is None
+    for keys in range(177, 225):  # once in each further cell
+        made.choose(Lengths(2, 1, keys))
+    assert asked[2:] == [Lengths(2, 1, keys) for keys in (192, 208, 224)]
+
+
+def test_where_the_next_cell_gets_another_config_it_begins_anew() -> None:
+    made, asked = chooser(lambda lengths: 64 if lengths.seqlen_k < 185 else 128)
+    for keys in range(161, 209):
+        expected = {"BLOCK_N": 64 if keys < 185 else 128}
+        assert made.choose(Lengths(1, 1, keys)).config == expected
+    assert len(asked) == 2 + 17 + 1 + 1  # the second cell is not sure, and the third one is
+
+
+def test_a_step_that_is_too_long_begins_anew() -> None:
+    made, asked = chooser(lambda _: 64)
+    for keys in (100, 112, 129, 200):
+        made.choose(Lengths(1, 1, keys))
+    assert asked == [Lengths(1, 1, keys) for keys in (100, 112, 129, 200)]
 
 
 def test_both_lengths_may_shrink() -> None:

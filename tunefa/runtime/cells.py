@@ -2,8 +2,9 @@
 
 Tiles and blocks have multiples of `STEP` rows or keys, so that no kernel needs another one up to
 the next multiple. So a cell is the `STEP` lengths that round up to one multiple. If two workloads
-of a cell get the same config, so does all that is between them. Lengths up to `SHORT` decide more,
-and each is a cell of its own.
+of a cell get the same config, so does all that is between them; and where lengths grow, the end of
+the cell before stands for the begin of the next one. Lengths up to `SHORT` decide more, and each is
+a cell of its own.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Cells:
         """`choose` makes a choice anew."""
         self._choose = choose
         self._cells: BoundedCache[_Cell] = BoundedCache(MAX_CELLS)
+        self._last: _Cell | None = None
+        """The cell that was made or extended last."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -64,18 +67,23 @@ class Cells:
     def choose(self, asked: Lengths) -> Choice:
         """Returns the choice for the lengths, and remembers it."""
         key = _key(asked)
-        cell = self._cells.get(key)
+        cell, last = self._cells.get(key), self._last
         if cell is not None and cell.holds(asked):
             return cell.choice
+        if cell is None and last is not None and last.is_sure and _follows(asked, last.high):
+            cell = _Cell(last.choice, last.high, last.high)
+            self._cells.add(key, cell)
         if cell is not None and cell.is_sure:
             found = self._choose(end := _end(cell, asked))
             if _is_same(found, cell.choice):
                 cell.low = Lengths(*map(min, cell.low, end))
                 cell.high = Lengths(*map(max, cell.high, end))
+                self._last = cell
                 return cell.choice
             cell.is_sure = False
         found = self._choose(asked)
-        self._cells.add(key, _Cell(found, asked, asked, cell is None))
+        self._last = made = _Cell(found, asked, asked, cell is None)
+        self._cells.add(key, made)
         return found
 
 
@@ -92,6 +100,13 @@ def _key(asked: Lengths) -> tuple[int, int, int]:
 def _number(length: int) -> int:
     """Returns a number for each cell of one length."""
     return -length if length <= SHORT else ceil_div(length, STEP)
+
+
+def _follows(asked: Lengths, before: Lengths) -> bool:
+    """Whether lengths have grown by a step at most, and are not short."""
+    pairs = tuple(zip(asked[1:], before[1:], strict=True))
+    grown = all(old == new or SHORT < old < new <= old + STEP for new, old in pairs)
+    return grown and asked.batch == before.batch
 
 
 def _end(cell: _Cell, asked: Lengths) -> Lengths:
