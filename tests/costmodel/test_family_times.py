@@ -57,10 +57,11 @@ def test_a_record_of_another_family_is_modelled_by_its_own_workload() -> None:
     assert expected is not None
 
 
-def test_few_configs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_configs_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(family_times, "MAX_CONFIGS", 2)
     first, kernel = Workload.parse("h32_kv8_d128_q4096"), kernels.load("attention_fwd_cuda_sm90")
     times, config = FamilyTimes([kernel]), kernel.default(first, H200.arch)
     for stages in (2, 3, 4):
-        times.estimate(Case(kernel, first, H200), {**config, "num_stages": stages})
-    assert len(times._configs) == 1
+        case, changed = Case(kernel, first, H200), {**config, "num_stages": stages}
+        assert times.estimate(case, changed) == estimate(case, changed)
+    assert len(times._configs) == 2

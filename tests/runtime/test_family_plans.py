@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.support.dense_calls import sdpa
 from tests.support.fake_kernel import DEFAULT, FakeLanguage
+from tunefa.compile.contract import CompileError, LaunchSpec
 from tunefa.runtime import planning
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.family_plans import FamilyPlans, family_key
@@ -106,6 +107,43 @@ def test_a_binary_that_is_not_there_yet_is_compiled_as_for_a_first_call(
     assert [each.seqlen_q for each in made_anew] == [16, 18] and len(language.compiled) == 2
 
 
+def test_what_does_not_load_is_planned_anew(
+    fresh: Runtime,
+    language: FakeLanguage,
+    made_anew: list[Workload],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for rows in (16, 17):
+        fresh.plan(tensors(rows, 24), OPTIONS)
+    prepare = language.prepare
+    failed: list[LaunchSpec] = []
+
+    def fails_once(spec: LaunchSpec, *rest: Any) -> Any:
+        if not failed:
+            failed.append(spec)
+            raise CompileError("the device lacks shared memory")
+        return prepare(spec, *rest)
+
+    monkeypatch.setattr(language, "prepare", fails_once)
+    fresh.plan(tensors(18, 24), OPTIONS)
+    assert len(failed) == 1 and [each.seqlen_q for each in made_anew] == [16, 18]
+
+
+def test_what_its_kernel_cannot_read_is_planned_anew(
+    fresh: Runtime,
+    language: FakeLanguage,
+    made_anew: list[Workload],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert fresh._kernels is not None
+    for rows in (16, 17):
+        fresh.plan(tensors(rows, 24), OPTIONS)
+    monkeypatch.setattr(fresh._kernels[0].module, "is_aligned", lambda tensors: False)
+    fresh.plan(tensors(18, 24), OPTIONS)
+    assert [each.seqlen_q for each in made_anew] == [16, 18]
+    assert language.compiled == [(DEFAULT, True), (DEFAULT, False)]
+
+
 def test_loading_records_forgets_families(fresh: Runtime, language: FakeLanguage) -> None:
     for rows in (16, 17):
         fresh.plan(tensors(rows, 24), OPTIONS)
@@ -140,6 +178,7 @@ WIDE = torch.randn(2, 16, 4, 32)
         ({"q": WIDE[:, :, :1].expand(-1, -1, 4, -1)}, {}),
         ({"q": WIDE[:1]}, {}),
         ({"q": WIDE.transpose(2, 3)}, {}),
+        ({"q": torch.randn(2, 16, 4, 32).as_strided((2, 1, 4, 32), (128, 1, 32, 1))}, {}),
         ({"q": WIDE[:, :0]}, {}),
         ({"q": WIDE[0]}, {}),
         ({"k": torch.randn(2, 25, 2, 32)}, {}),

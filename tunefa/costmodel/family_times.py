@@ -28,7 +28,7 @@ from tunefa.spec.trial import Config, Resources
 from tunefa.store.record import Record
 
 MAX_CONFIGS = 64
-"""Configs that are kept prepared, with about 0.3 MB each."""
+"""Configs of a family that are prepared, with about 0.3 MB each. Others take longer each time."""
 _PROBES = ((1, 1, 1), (3, 65, 1000), (64, 5000, 300), (7, 1000, 40000), (500, 16, 130))
 """Batches and lengths of queries and keys that show which features depend on them."""
 
@@ -53,7 +53,7 @@ class FamilyTimes:
         found = self._configs.get(key)
         if found is None:
             if len(self._configs) >= MAX_CONFIGS:
-                self._configs.clear()
+                return estimate(case, config, resources)
             found = self._configs[key] = Prepared.of(self._model(case), case, config, resources)
         return found.estimate(case, self._trusted(found.model, case))
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tunefa.compile import languages
-from tunefa.compile.contract import Compiled, Launch, LaunchSpec
+from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.errors import TunefaError
 from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime.bounded_cache import BoundedCache
@@ -56,9 +56,9 @@ def family_key(tensors: Tensors, options: Options) -> Hashable:
         return None
     heads, heads_kv = of_q[3 - at], of_k[3 - at]
     steps = *q.stride(), *k.stride(), *v.stride()
-    mixed = 0
-    for step in steps:
-        mixed |= step if step != 1 else 0
+    mixed = q.data_ptr() | k.data_ptr() | v.data_ptr()
+    for step in (*steps[:3], *steps[4:7], *steps[8:11]):
+        mixed |= step
     if (
         of_q[0] != of_k[0]
         or of_k[:3] != of_v[:3]
@@ -68,7 +68,6 @@ def family_key(tensors: Tensors, options: Options) -> Hashable:
         or 0 in steps
         or max(*steps[1:3], *steps[5:7], *steps[9:11]) >= _MAX_STRIDE
         or not steps[3] == steps[7] == steps[11] == 1
-        or (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16
     ):
         return None
     return (
@@ -96,15 +95,16 @@ class FamilyPlans:
         try:
             workload = self._family.workload(Lengths(q.shape[0], q.shape[2], k.shape[2]))
             choice = self._family.quick(workload)
-        except TunefaError:
-            return None
-        kernel = self._family.kernel(choice.kernel)
-        case = Case(kernel, workload, self._family.target)
-        if kernel.is_library or (compiled := self._compiled(case, choice)) is None:
+            kernel = self._family.kernel(choice.kernel)
+            case = Case(kernel, workload, self._family.target)
+            if kernel.is_library or (compiled := self._compiled(case, choice)) is None:
+                return None
+            spec = LaunchSpec(case, choice.config, 0.0)
+            launches = self._launches(spec, compiled, views, layout)
+        except (CompileError, TunefaError):  # planning it anew says why
             return None
         chosen = Chosen(kernel.name, choice.config, choice.how, choice.why, workload)
-        launches = self._launches(LaunchSpec(case, choice.config, 0.0), compiled, views, layout)
-        return _plan(chosen, launches, tensors, layout)
+        return None if launches is None else _plan(chosen, launches, tensors, layout)
 
     def _compiled(self, case: Case, choice: Choice) -> Compiled | None:
         """The binary of a choice, if it was compiled before."""
@@ -119,8 +119,9 @@ class FamilyPlans:
 
     def _launches(
         self, spec: LaunchSpec, compiled: Compiled, views: tuple[Tensor, ...], layout: str
-    ) -> Launches:
-        """The launches of a binary for calls with these tensors, which have heads first."""
+    ) -> Launches | None:
+        """The launches of a binary for calls with these tensors, which have heads first; None where
+        its kernel wants them otherwise aligned."""
         language = languages.load(spec.case.kernel.language)
         softcap = self._softcap
 
@@ -134,6 +135,8 @@ class FamilyPlans:
         out = q.new_empty(_out_shape(w, layout))
         lse = q.new_empty((w.batch, w.heads, w.seqlen_q), dtype=torch.float32)
         tensors = *views, heads_first(out, layout), lse
+        if not spec.case.kernel.module.is_aligned(tensors):
+            return None
         usual = prepare(tensors, float(w.head_dim**-0.5), self._tables)
         return Launches(q.get_device(), usual, prepare)
 

@@ -44,7 +44,7 @@ for every 16 KiB that it holds on the device (`KernelPlan.device_bytes`), so tha
 hold at most 64 MiB there."""
 
 
-MAX_FAMILIES = 32
+MAX_FAMILIES = 16
 """How many families of calls are kept, with some megabytes each."""
 
 

@@ -97,7 +97,7 @@ class FamilySpace(Space):
 
     def of_config(self, config: Config) -> ConfigSpace:
         """Returns what is left of the expressions for a config."""
-        key = tuple(config.items())
+        key = *config.items(), *map(type, config.values())  # 64.0 is not 64 in a space
         found = self._configs.get(key)
         if found is None:
             if len(self._configs) >= MAX_CONFIGS:
