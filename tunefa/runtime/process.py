@@ -2,7 +2,8 @@
 
 To make a plan, the arguments are checked, a config is looked up in the YAML files and compiled. The
 plan is kept under a key of everything that it depends on, so that a later call is one dictionary
-lookup and a launch.
+lookup and a launch. Calls that differ in batch and lengths only share what does not depend on these
+(see `tunefa.runtime.family_plans`).
 """
 
 from __future__ import annotations

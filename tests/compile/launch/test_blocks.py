@@ -18,7 +18,7 @@ def test_values_stand_behind_the_pointers() -> None:
     places = blocks.places(2, parameters)
     free = 56 + 8 * (2 + 5)
     assert places == (56 + 8, free, free + 8, free + 8, free + 16, free + 32)
-    block = blocks.new((7, 1, 1, 384, 1, 1, 4096), 2, parameters)
+    block = blocks.new((7, 1, 1, 384, 1, 1, 4096), 2, parameters, places)
     assert len(block) == places[-1]
     assert struct.unpack_from("7I", block) == (7, 1, 1, 384, 1, 1, 4096)
     base = ctypes.addressof(block)

@@ -24,17 +24,19 @@ STREAM_AT, ADDRESSES_AT = 32, 56
 _SIZES = struct.Struct("7I")
 
 
-def new(sizes: Sequence[int], tensors: int, parameters: Sequence[Parameter]) -> Any:
+def new(
+    sizes: Sequence[int], tensors: int, parameters: Sequence[Parameter], at: Sequence[int]
+) -> Any:
     """Returns the block of a launch with so many tensors.
 
-    `sizes` are those of the grid and of a CTA, and the bytes of its shared memory.
+    `sizes` are those of the grid and of a CTA, and the bytes of its shared memory; `at` are the
+    `places` of the parameters.
     """
-    *offsets, end = places(tensors, parameters)
-    block = _memory(end)()
+    block = _memory(at[-1])()
     base = ctypes.addressof(block)
     _SIZES.pack_into(block, 0, *sizes)
     pointers = []
-    for place, each in zip(offsets, parameters, strict=True):
+    for place, each in zip(at, parameters, strict=False):
         if type(each) is Value:
             block[place : place + len(each.data)] = each.data
         pointers.append(0 if type(each) is Descriptor else base + place)

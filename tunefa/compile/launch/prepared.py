@@ -85,7 +85,7 @@ class PreparedLaunch:
         self._immortal = False
         sizes = *entry.grid, entry.threads, 1, 1, entry.smem_bytes
         places = blocks.places(tensors, parameters)
-        self._block = blocks.new(sizes, tensors, parameters)
+        self._block = blocks.new(sizes, tensors, parameters, places)
         self._call = blocks.head(tensors)
         overlaps = entry.overlaps_kernel_before
         self._attributes = (ctypes.addressof(_may_overlap()), 1) if overlaps else (0, 0)
