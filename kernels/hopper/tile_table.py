@@ -1,5 +1,6 @@
 """The table of which CTA works on which tile: made on the host, read by persistent kernels."""
 
+import functools
 import heapq
 import math
 
@@ -33,6 +34,14 @@ def tables(spec, device):
 
 def _key(workload, config, sms):
     """Returns what decides the tables: workloads with other lengths may need the same ones."""
+    decides = _decides(workload, config, sms)
+    if workload.band == (None, None):
+        return decides
+    return *decides, _section(workload, config, config["L2_SECTION_MB"])
+
+
+def _decides(workload, config, sms):
+    """Returns what decides the tiles, what they cost, and how many programs there are."""
     rows, n = _rows(config), config["BLOCK_N"]
     decides = [sms, rows, ceil_div(workload.seqlen_q, rows), config.get("PACK_GQA", 1)]
     decides += [_cluster_size(config), workload.batch, workload.heads, workload.heads_kv]
@@ -43,7 +52,6 @@ def _key(workload, config, sms):
         offset = workload.seqlen_k - workload.seqlen_q + window_right
         decides += [n, ceil_div(offset, step), ceil_div(workload.seqlen_k, n)]
         decides += [None if window_keys is None else (offset - window_keys + 1) // step]
-        decides += [_section(workload, config)]
     return tuple(decides)
 
 
@@ -99,20 +107,43 @@ def specialize(workload, config, sms):
     tiles = ceil_div(workload.seqlen_q, _rows(config)) * workload.batch * workload.heads
     if workload.varlen or workload.band == (None, None) or tiles > _FEW_TILES * sms:
         return {}
+    sizes = tuple([_section(workload, config, mb) for mb in sections])
+    if sizes[0] == sizes[-1]:
+        return {}  # larger sections are no other ones
+    best = _best_section(_Asked(workload, config, (*_decides(workload, config, sms), sizes)))
+    return {"L2_SECTION_MB": sections[best]} if best else {}
+
+
+class _Asked:
+    """A workload and a config, equal to all others with the same key."""
+
+    def __init__(self, workload, config, key):
+        self.workload, self.config, self.key = workload, config, key
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __eq__(self, other):
+        return self.key == other.key
+
+
+@functools.lru_cache(maxsize=4096)  # the next lengths have the same tiles and sections
+def _best_section(asked):
+    """Returns the place of the best of an `_Asked`'s sections, whose sizes are last in its key; 0
+    for the config's own."""
+    workload, config = asked.workload, asked.config
+    sms, *_, sizes = asked.key
     costs, heads = sorted(_costs(workload, config), reverse=True), _heads(workload, config)
-    sizes = [_section(workload, {**config, "L2_SECTION_MB": mb}) for mb in sections]
-    if sizes[0] == sizes[-1] or costs[0] == costs[-1]:
-        return {}  # larger sections are no other ones, or no tile is longer than another
+    if costs[0] == costs[-1]:
+        return 0  # no tile is longer than another
     workers = min(len(costs) * heads, sms // _cluster_size(config))
     least = max(costs[0], sum(costs) * heads / workers)  # no schedule ends earlier
     busy = {sizes[0]: _longest(costs, heads, sizes[0], workers)}
     if busy[sizes[0]] <= _UNEVEN * least:
-        return {}
+        return 0
     busy |= {size: _longest(costs, heads, size, workers) for size in {*sizes[1:]} - {sizes[0]}}
     longest = [busy[size] for size in sizes]
-    if longest[0] <= _UNEVEN * min(longest):
-        return {}
-    return {"L2_SECTION_MB": sections[longest.index(min(longest))]}
+    return 0 if longest[0] <= _UNEVEN * min(longest) else longest.index(min(longest))
 
 
 def _longest(costs, heads, section, workers):
@@ -142,7 +173,7 @@ def _shares(workload, config, sms):
     if workload.band == (None, None):
         workers = ceil_div(items * heads, ceil_div(items * heads, workers))
         return [list(range(i, items * heads, workers)) for i in range(workers)], []
-    section = _section(workload, config)
+    section = _section(workload, config, config["L2_SECTION_MB"])
     order = sorted(range(items), key=lambda item: -costs[item])
     lists = [[] for _ in range(workers)]
     heap = [(0.0, i) for i in range(workers)]
@@ -155,13 +186,14 @@ def _shares(workload, config, sms):
     return lists, [busy for busy, _ in heap]
 
 
-def _section(workload, config):
-    """Returns the heads of an L2 section, as `_shares` counts heads; at most all of them."""
+def _section(workload, config, mb):
+    """Returns the heads of an L2 section of so many MiB, as `_shares` counts heads; at most all of
+    them."""
     group = 1 if _cluster_size(config) > 1 else workload.group
     packed = config.get("PACK_GQA", 1)
     element = 1 if workload.dtype == "e4m3" else 2
     kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
-    section = max(1, int(config["L2_SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
+    section = max(1, int(mb * 2**20 / kv_bytes)) * group // packed
     return min(section, _heads(workload, config))
 
 

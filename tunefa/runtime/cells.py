@@ -89,7 +89,7 @@ class Cells:
 
 def _is_same(a: Choice, b: Choice) -> bool:
     """Whether two choices are one config, chosen for one reason."""
-    same = a.kernel == b.kernel and a.config == b.config and a.specialized == b.specialized
+    same = a.kernel == b.kernel and a.config == b.config and a.is_final is b.is_final
     return same and a.how == b.how and a.record is b.record and (a.gain > 0) == (b.gain > 0)
 
 

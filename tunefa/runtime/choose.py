@@ -62,29 +62,40 @@ class Chooser:
 
         Raises TunefaError when no kernel serves the workload.
         """
+        return self.specialized(self.unspecialized(workload), workload)
+
+    def specialized(self, choice: Choice, workload: Workload) -> Choice:
+        """Returns a choice with the parameters that its kernel sets for the workload, unless it is
+        final."""
+        if choice.is_final:
+            return choice
+        kernel = next(each for each in self.kernels if each.name == choice.kernel)
+        return _specialized(choice, Case(kernel, workload, self.target))
+
+    def unspecialized(self, workload: Workload) -> Choice:
+        """Returns the choice before its kernel sets parameters for the workload."""
         store, target, kernels = self.store, self.target, self.kernels
         ranked = self.ranked(workload)
         found = lookup.lookup(store, workload, target, kernels, ranked)
         if found.how == "exact" or not target.is_known_product:
-            return found
+            return replace(found, is_final=True)
         kernel = next(each for each in kernels if each.name == found.kernel)
         if kernel.is_library:
-            return found  # no model says what it takes
+            return replace(found, is_final=True)  # no model says what it takes
         if found.record is not None and as_if_exact(found.record, workload, target):
-            return found
+            return replace(found, is_final=True)
         measured = store.current([record for record in ranked if record.device is not None])
         anchor = Anchor(workload, target, kernels, measured, self.times)
         if anchor.best_known is None:
             if found.how == "predicted":
-                return found
+                return replace(found, is_final=True)
         else:
             if found.how == "predicted":
                 found = lookup.lookup(store, workload, target, kernels, anchor.records)
             predictions = list(_predictions(ranked, anchor))
             best = decide(anchor.best_known.winner, predictions).winner
             found = _as_predicted(_better(found, best, store, anchor), predictions)
-        kernel = next(each for each in kernels if each.name == found.kernel)
-        return _specialized(found, Case(kernel, workload, target))
+        return found
 
 
 def _predictions(records: Sequence[Record], anchor: Anchor) -> Iterator[Expected]:
@@ -128,4 +139,6 @@ def _as_predicted(found: Choice, predictions: Sequence[Expected]) -> Choice:
 def _specialized(choice: Choice, case: Case) -> Choice:
     """The choice with the parameters that its kernel sets for the case."""
     changes = specialized(case, choice.config)
+    if not changes:
+        return choice
     return replace(choice, config={**choice.config, **changes}, specialized=changes)

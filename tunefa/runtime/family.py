@@ -102,7 +102,7 @@ class Family(Chooser):
         """Makes choices for very different lengths, so that what these need is prepared."""
         for asked in itertools.starmap(Lengths, itertools.product(*_SPREAD)):
             with contextlib.suppress(TunefaError):  # no kernel serves it
-                self._anew(asked)
+                self.choose(self.workload(asked))
 
     def quick(self, workload: Workload) -> Choice:
         """Returns what `choose` does, from what is remembered of lengths nearby where that is sure.
@@ -116,16 +116,17 @@ class Family(Chooser):
         kernel = self.kernel(found.kernel)
         if kernel.why_not(workload, arch) or kernel.refusal(found.config, workload, arch):
             return self.choose(workload)
-        if found.record is None:
-            return found
-        return replace(found, octaves=lookup.distance(found.record.workload, workload))
+        if found.record is not None:
+            octaves = lookup.distance(found.record.workload, workload)
+            found = replace(found, octaves=octaves)
+        return self.specialized(found, workload)
 
     def kernel(self, name: str) -> Kernel:
         """The kernel with this name."""
         return next(each for each in self.kernels if each.name == name)
 
     def _anew(self, asked: Lengths) -> Choice:
-        return self.choose(self.workload(asked))
+        return self.unspecialized(self.workload(asked))
 
     def ranked(self, workload: Workload) -> list[Record]:
         """Returns the family's records, as `lookup.by_trust` sorts them."""

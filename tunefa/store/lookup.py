@@ -83,6 +83,8 @@ class Choice:
     """The parameters that the kernel's host side changed for this workload, and their values."""
     remark: str = ""
     """The remark of the store on the record, see `Store.remark`."""
+    is_final: bool = field(default=False, compare=False)
+    """Whether no parameter is changed for the workload."""
 
     @property
     def why(self) -> str:
