@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tunefa import assets
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.compile.serving import Installed, UsableStore
 from tunefa.costmodel.anchor import Anchor
@@ -54,7 +55,7 @@ class Compared:
 
 def families() -> list[Workload]:
     """One workload of each family of shipped records, with several numbers of heads."""
-    store = results.Store([results.shipped_root()])
+    store = results.Store([assets.root("results")])
     found = {
         replace(r.workload, batch=1, seqlen_q=4096, seqlen_k=4096, heads=heads, heads_kv=heads_kv)
         for r in store.records()
@@ -83,15 +84,16 @@ def compare(count: int, seed: int) -> Compared:
     own = [kernel for kernel in kernels.usable() if kernel.op == "fwd"]
     target = Chip.of_seen(H200).target
     assert target is not None
-    store = UsableStore(results.Store([results.shipped_root()]), Installed(own))
+    store = UsableStore(results.Store([assets.root("results")]), Installed(own))
     anew, chance, found = Chooser(store, target, own), random.Random(seed), Compared()
-    known = [(first, Family(store, first, target, own)) for first in families()]
-    for _, family in known:
-        family.prepare()
+    firsts, known = families(), dict[Workload, Family]()
     while found.workloads < count:
-        first, family = chance.choice(known)
+        first = chance.choice(firsts)
+        if first not in known:
+            known[first] = Family(store, first, target, own)
+            known[first].prepare()
         for asked in lengths(chance):
-            _one(family, anew, replace(first, **asked), found)
+            _one(known[first], anew, replace(first, **asked), found)
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.fixed_store import Fixed
 from tests.support.sample_records import measured
+from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.runtime.choose import Chooser
 from tunefa.runtime.family import Family
@@ -30,7 +31,7 @@ def own() -> list[Kernel]:
 
 @pytest.fixture(scope="module")
 def shipped() -> list[Record]:
-    return results.Store([results.shipped_root()]).records()
+    return results.Store([assets.root("results")]).records()
 
 
 @pytest.mark.parametrize(
