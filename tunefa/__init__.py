@@ -14,6 +14,7 @@ TYPE_CHECKING = False  # type checkers read True; importing `typing` for it woul
 if TYPE_CHECKING:
     from tunefa.errors import TunefaError
     from tunefa.runtime.api import flash_attention, flash_attention_varlen
+    from tunefa.runtime.decode import decode_attention
     from tunefa.runtime.process import last_choice, load
     from tunefa.spec.workload import Workload
 
@@ -21,6 +22,7 @@ __all__ = [
     "TunefaError",
     "Workload",
     "__version__",
+    "decode_attention",
     "flash_attention",
     "flash_attention_varlen",
     "last_choice",
@@ -29,6 +31,7 @@ __all__ = [
 _HOMES = {
     "TunefaError": "tunefa.errors",
     "Workload": "tunefa.spec.workload",
+    "decode_attention": "tunefa.runtime.decode",
     "flash_attention": "tunefa.runtime.api",
     "flash_attention_varlen": "tunefa.runtime.api",
 }

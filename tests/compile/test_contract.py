@@ -60,19 +60,21 @@ def test_what_is_compiled_is_the_kernel_and_what_runs_before_and_after(aligned: 
         return {"function": "main", "aligned": aligned}
 
     main = {"function": "main", "aligned": aligned}
-    assert variants(case(variant=variant), {}, aligned) == [main]
+    assert variants(case(variant=variant), {}, aligned) == {"binary": main}
     first = {"function": "first"}
     both = case(variant=variant, preprocess=lambda workload, config: first)
-    assert variants(both, {}, aligned) == [main, first]
+    assert variants(both, {}, aligned) == {"binary": main, "preprocess": first}
     last = {"function": "last"}
     three = case(
         variant=variant,
         preprocess=lambda workload, config: first,
         postprocess=lambda workload, config: last,
     )
-    assert variants(three, {}, aligned) == [main, first, last]
+    assert [*variants(three, {}, aligned).values()] == [main, first, last]
     neither = case(variant=variant, preprocess=lambda workload, config: None)
-    assert variants(neither, {}, aligned) == [main]
+    assert variants(neither, {}, aligned) == {"binary": main}
+    only_last = case(variant=variant, postprocess=lambda workload, config: last)
+    assert variants(only_last, {}, aligned) == {"binary": main, "postprocess": last}
 
 
 def test_the_outputs_without_an_order_are_what_the_kernel_says() -> None:

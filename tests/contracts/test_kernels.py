@@ -89,6 +89,15 @@ WORKLOADS = [
         ("causal", "full", "causal_varlen"),
     )
 ] + [
+    Workload.parse(f"decode_{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{more}")
+    for heads, (seqlen_q, seqlen_k), head_dim, dtype, more in itertools.product(
+        ("b128_h32_kv4", "h32", "b2_h64_kv8"),
+        ((1, 1), (1, 131072), (4, 1000), (16, 5000)),
+        (16, 40, 64, 80, 128, 192, 256),
+        ("bf16", "fp16"),
+        ("causal", "causal_page16", "full_page256_softcap", "causal_w100_sinks_varlen_page1"),
+    )
+] + [
     Workload.parse(f"matmul_m{m}_n{n}_k{k}_{dtype}_{layout}")
     for (m, n, k), dtype, layout in itertools.product(
         (
@@ -172,6 +181,9 @@ VARIED = ("d128_bf16_causal", "d64_bf16_full", "d80_bf16_causal", "d256_bf16_ful
 DEFAULTS = (*VARIED, "d80_fp32_full", "d128_fp32_causal", "d256_fp32_causal")
 PRODUCTS = ("matmul_m4096_bf16", "matmul_m4096_fp32_nt", "matmul_m16_n4096_k4096_bf16_nt",
             "matmul_m1000_fp16", "matmul_m512_bf16_tn")  # fmt: skip
+CACHES = ("b16_h32_kv8_k8192_d128_bf16", "h32_kv4_k1024_d64_bf16_page64", "b4_h8_k4096_d256_bf16",
+          "b128_h64_kv8_k2048_d128_fp16_sinks_varlen_page16", "h32_kv8_q4_k4096_d64_bf16",
+          "b2_h32_kv8_k4096_d80_bf16_w512")  # fmt: skip
 
 
 def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
@@ -186,6 +198,12 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
         products = [Case(kernel, Workload.parse(w), Target.named(arch)) for w, arch in named]
         others = [(each, chance.choice(each.feasible().configs)) for each in products]
         return [*((each, each.default()) for each in products), *others]
+    if kernel.op == "decode":
+        named = itertools.product(CACHES, ("sm80", "sm90", "sm120"))
+        found = [Case(kernel, Workload.parse(f"decode_{w}"), Target.named(a)) for w, a in named]
+        served = [case for case in found if case.why_not() is None]
+        others = [(each, chance.choice(each.feasible().configs)) for each in served]
+        return [*((each, each.default()) for each in served), *others]
     # Backward kernels take three times as long to compile, and sm80's code is like sm120's.
     few = ("sm80", "sm89", "sm120") if kernel.op == "bwd" else ("sm89",)
     for target in map(Target.named, ("sm80", "sm89", "sm90", "sm120")):

@@ -33,7 +33,8 @@ SIZES = ("d128_bf16_causal", "d64_fp16_full", "d80_dv64_bf16_causal", "d256_bf16
 def cases(kernel: Kernel) -> list[Case]:
     op = kernel.space.op
     sizes = [each for each in SIZES if op == "fwd" or "e4m3" not in each]
-    workloads = [Workload.parse(f"{op}_h32_kv8_q4096_{each}") for each in sizes]
+    lengths = "k4096" if op == "decode" else "q4096"
+    workloads = [Workload.parse(f"{op}_h32_kv8_{lengths}_{each}") for each in sizes]
     targets = map(Target.named, ("sm80", "sm90"))
     made = [Case(kernel, w, target) for target, w in itertools.product(targets, workloads)]
     return [case for case in made if case.why_not() is None]
@@ -65,7 +66,7 @@ def test_regions_lie_apart_and_inside_the_size_that_is_asked_for(kernel: Kernel)
                     owners[byte] = region.name
             assert max(owners) + 8 == made.bytes == case.estimate(config)["smem_bytes"]
             assert made.bytes <= arch.smem_per_block_bytes
-            (variant, *_) = cuda.variants(case, config, aligned=True)
+            variant = cuda.variants(case, config, aligned=True)["binary"]
             assert variant["smem_bytes"] == made.bytes
             assert made.macros.items() <= variant["defines"].items()
 
@@ -89,7 +90,7 @@ def in_use(kernel: Kernel) -> list[tuple[str, Case, dict[str, Any]]]:
 def test_a_region_that_does_not_hold_what_it_should_does_not_compile(kernel: Kernel) -> None:
     """One slot or one byte fewer, or an offset that is not aligned; each of a region in use."""
     for name, case, config in in_use(kernel):
-        (variant, *_) = cuda.variants(case, config, aligned=True)
+        variant = cuda.variants(case, config, aligned=True)["binary"]
         for field, change in (("OFFSET", 4), ("BYTES", -1), ("SLOTS", -1)):
             macro = f"{name.upper()}_{field}"
             defines = {**variant["defines"], macro: variant["defines"][macro] + change}

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from tests.support.gpu_kernels import seen_target
-from tunefa.compile import languages
-from tunefa.compile import pool as compile_pool
-from tunefa.compile.contract import CompileError, unordered, unread
-from tunefa.measure import launches
-from tunefa.measure.gate import Gate
+from tests.support.random_problems import check_random
 from tunefa.spec import kernel as kernels
-from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.gpu
@@ -66,39 +56,6 @@ def test_workloads_have_something_of_everything() -> None:
 OF_GRADIENTS = [name for name in kernels.names() if kernels.load(name).op == "bwd"]
 
 
-def compile_all(cases: Sequence[Case]) -> None:
-    """Compiles the defaults in all cores, so that what follows finds them in caches."""
-    tasks = [(case.names, case.default()) for case in cases]
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        list(pool.map(compile_pool._compile, *zip(*tasks, strict=True)))
-
-
 @pytest.mark.parametrize("name", OF_GRADIENTS)
 def test_random_problems_are_right(name: str) -> None:
-    """The gate launches twice, and compares every row with the reference."""
-    kernel, target, gate = kernels.load(name), seen_target(), Gate("cuda")
-    if why := languages.without_compiler([kernel], target.arch).get(name):
-        pytest.skip(why)
-    cases = [Case(kernel, workload, target) for workload in workloads()]
-    served = [case for case in cases if case.why_not() is None]
-    assert served, "no random workload is one that it serves"
-    if not kernel.is_library:
-        compile_all(served)
-    wrong, refused = [], []
-    for case in served:
-        probe = gate.probe(case.workload, unread(kernel))
-        aligned = bool(kernel.module.is_aligned(probe.tensors))
-        others: Any = {} if aligned else kernel.unaligned
-        if isinstance(others, str):
-            continue
-        config = {**case.default(), **others}
-        try:
-            launch = launches.launch(case, config, probe.tensors)
-        except CompileError as error:
-            refused.append(f"{case.workload}: {error}")
-            continue
-        found = gate.compare(launch, probe, unordered(case, config))
-        if not (found.passed and found.repeatable):
-            wrong.append(found.reason)
-    assert not wrong, f"{len(wrong)} of {len(served)} are wrong, first {wrong[:3]}"
-    assert not refused, f"{len(refused)} of {len(served)} do not compile, first {refused[:3]}"
+    check_random(kernels.load(name), workloads())

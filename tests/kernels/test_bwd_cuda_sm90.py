@@ -149,7 +149,9 @@ def test_two_kernels_start_before_the_one_before_them_has_ended() -> None:
     """The first one follows kernels of others, which need not expect it."""
     case = case_of("h16_q4096_d128")
     made = variants(case, case.default(), True)
-    overlaps = {each["function"]: each.get("overlaps_kernel_before", False) for each in made}
+    overlaps = {
+        each["function"]: each.get("overlaps_kernel_before", False) for each in made.values()
+    }
     assert overlaps == {"attention_bwd": True, "prepare_rows": False, "write_dq": True}
 
 

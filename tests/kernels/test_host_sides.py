@@ -26,6 +26,8 @@ WORKLOADS = [
     "h4_kv1_q3_k200_d64_bf16_causal_w50_softcap",
     "bwd_b2_h4_kv2_q70_k90_d64_bf16_causal",
     "bwd_b2_h4_kv2_q70_k90_d80_fp16_full_w50_varlen",
+    "decode_b2_h4_kv2_k900_d64_bf16_causal",
+    "decode_h8_kv1_q3_k200_d128_fp16_causal_w50_softcap_sinks_page16_varlen",
     "matmul_m256_n512_k128_bf16_nt",
     "matmul_m100_n70_k33_fp32_tn",
 ]
@@ -66,15 +68,15 @@ for name in kernels.names():
             tensors = ops.of(case.workload).tensors(case.workload, "cpu", seed=0)
             spec = ops.of(case.workload).launch_spec(case, config)
             made = variants(case, config, kernel.module.is_aligned(tensors))
-            launches = [spec.arguments]
             if len(made) > 1:
                 shapes = spec.scratch(tensors)
                 tensors += tuple(torch.empty(shape, dtype=dtype) for shape, dtype in shapes)
-                launches.append(spec.preprocess_arguments)
+            launches = {"binary": spec.arguments, "preprocess": spec.preprocess_arguments,
+                        "postprocess": spec.postprocess_arguments}
             languages.load(kernel.language).binary_key(case, config, True)
             kernel.module.__dict__.get("specialize", lambda *_: {})(case.workload, config, 132)
-            for variant, launch in zip(made, launches):
-                grid, arguments = launch(tensors)
+            for step, variant in made.items():
+                grid, arguments = launches[step](tensors)
                 said = {"kernel": name, "workload": text, "config": config, "grid": grid}
                 types = list(variant.get("signature", {}).items())
                 kinds = [kind(argument) for argument in arguments]
@@ -139,7 +141,7 @@ def test_a_signature_names_the_arguments_of_the_device_code(kernel: Kernel) -> N
     from tunefa.compile.contract import variants
 
     for case, config in with_triton(kernel):
-        for variant in variants(case, config, True):
+        for variant in variants(case, config, True).values():
             function = variant["function"]()
             assert list(variant["signature"]) == list(function.arg_names)
             assert set(variant["constants"]) <= set(function.arg_names)

@@ -13,6 +13,7 @@ from tunefa.spec.target import Case
 from tunefa.spec.tiling import (
     KINDS,
     BackwardTiling,
+    DecodeTiling,
     MatmulTiling,
     NpuTiling,
     Tiling,
@@ -41,7 +42,7 @@ def test_threads_are_those_that_a_kernel_is_launched_with() -> None:
 
 
 def test_the_fields_of_a_vendor_and_an_op_are_those_of_its_tiling() -> None:
-    assert set(KINDS.values()) == {Tiling, BackwardTiling, MatmulTiling, NpuTiling}
+    assert set(KINDS.values()) == {Tiling, BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling}
     for (vendor, op), kind in KINDS.items():
         assert list(fields_of(vendor, op)) == [field.name for field in fields(kind)]
 
@@ -72,7 +73,8 @@ def test_threads_of_a_matrix_product_are_those_of_its_warps() -> None:
 def test_every_kernel_says_all_of_its_fields(name: str) -> None:
     space = kernels.load(name).space
     arch = {"nvidia": "sm90", "huawei": "ascend910b3"}[space.vendor]
-    examples = {"fwd": "q4096_d128", "bwd": "bwd_q4096_d128", "matmul": "matmul_m4096"}
+    examples = {"fwd": "q4096_d128", "bwd": "bwd_q4096_d128", "decode": "decode_k4096_d128",
+                "matmul": "matmul_m4096"}  # fmt: skip
     workload = examples[space.op]
     case = Case.from_names(name, workload, arch)
     if why := case.why_not():
@@ -81,6 +83,7 @@ def test_every_kernel_says_all_of_its_fields(name: str) -> None:
     tilings: dict[type, Any] = {
         Tiling: case.tiling,
         BackwardTiling: case.backward_tiling,
+        DecodeTiling: case.decode_tiling,
         MatmulTiling: case.matmul_tiling,
         NpuTiling: case.npu_tiling,
     }

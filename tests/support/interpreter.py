@@ -52,6 +52,13 @@ WORKLOADS = [
     "bwd_h2_q50_k60_d32_bf16_causal_softcap",
     "bwd_h4_kv2_b5_q70_k90_d32_fp16_causal_varlen",
     "bwd_h2_b3_q90_k70_d16_fp32_full_w30_softcap_varlen",
+    # Few queries over a cache: pages, lengths of their own, windows, soft-caps and sinks too.
+    "decode_h4_kv2_k1_d64_bf16",
+    "decode_b3_h8_kv2_k300_d32_fp16_varlen",
+    "decode_b2_h4_kv1_q5_k1100_d16_bf16_page16_varlen",
+    "decode_b2_h6_kv2_q3_k200_d40_fp16_w50_sinks",
+    "decode_h4_kv2_q16_k130_d64_dv32_fp16_full_page32",
+    "decode_h16_kv1_q7_k90_d32_fp16_softcap_sinks",
     # Matrix products: each layout, sizes that no tile divides, several groups of rows of tiles.
     "matmul_m1_n1_k1_bf16",
     "matmul_m300_n50_k70_fp16",

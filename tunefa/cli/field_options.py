@@ -20,6 +20,10 @@ SIZE_OPTIONS = {
         "--window-right",
         "Keys beyond the diagonal that a query sees; the mask is not causal then.",
     ),
+    "page_size": (
+        "--page-size",
+        "Keys of a page of the cache; with --decode.  [default: a cache without pages]",
+    ),
 }
 """By field: the option, and its help."""
 _OTHER_FLAGS = {
@@ -27,6 +31,7 @@ _OTHER_FLAGS = {
     "dtype": "--dtype",
     "causal": "--causal/--full",
     "softcap": "--softcap",
+    "sinks": "--sinks",
     "varlen": "--varlen",
     "deterministic": "--deterministic",
 }
@@ -41,6 +46,8 @@ def words(name: str, value: Any) -> str:
     """Returns the option and value that a user writes for a field."""
     if name == "causal":
         return "--causal" if value else "--full"
-    if name in ("op", "softcap", "varlen", "deterministic"):
+    if name == "op":
+        return f"--{'backward' if value == 'bwd' else value}"
+    if name in ("softcap", "sinks", "varlen", "deterministic"):
         return flag(name)
     return f"{flag(name)} {value + 1 if name == 'window_left' else value}"

@@ -77,7 +77,7 @@ def _request(
         kernels=serving,
         budget=budget,
         strategy=strategy,
-        mode=mode or "eager",
+        mode=mode or ("graph" if workload.op == "decode" else "eager"),
         **rest,
     )
 

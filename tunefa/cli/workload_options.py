@@ -81,7 +81,10 @@ class Selection:
 
     def _workloads(self) -> dict[Workload, list[str]]:
         """Returns the workloads, each with the layers of models that have it."""
-        if not self.texts and "seqlen_q" not in self.fields:
+        is_decode = self.fields.get("op") == "decode"
+        if is_decode and not self.models and "seqlen_k" not in self.fields:
+            raise click.UsageError("no workload: give --seqlen-k (keys, such as --seqlen-k 8192)")
+        if not self.texts and not is_decode and "seqlen_q" not in self.fields:
             raise click.UsageError(
                 "no workload: give --seqlen (query rows, such as --seqlen 8192) or -w WORKLOAD"
             )
@@ -159,8 +162,8 @@ class Selection:
 
 _Options = Mapping[tuple[str, ...], Mapping[str, Any]]  # by names
 SELECTING = (
-    *("arch", "device", "models", "backward", *SIZE_OPTIONS, "dtype", "causal"),
-    *("softcap", "varlen", "deterministic", "texts"),
+    *("arch", "device", "models", "backward", "decode", *SIZE_OPTIONS, "dtype", "causal"),
+    *("softcap", "sinks", "varlen", "deterministic", "texts"),
 )
 """The parameters of a selection, by click's names."""
 
@@ -179,6 +182,9 @@ _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
             "workload; a kind that tunefa cannot express is named and left out.")},
     ("--backward",): {"is_flag": True, "default": None, "help": (
         "The gradients of attention, the op bwd, instead of the forward pass.")},
+    ("--decode",): {"is_flag": True, "default": None, "help": (
+        "Attention of few queries over a cache, the op decode: --seqlen-k keys of each sequence, "
+        "and --seqlen query rows.  [default: 1]")},
     **{
         (option, name): {"callback": option_values.size, "metavar": "N", "help": text}
         for name, (option, text) in SIZE_OPTIONS.items()
@@ -191,8 +197,11 @@ _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
         "Causal mask, aligned to the bottom right, or no mask.  [default: causal]")},
     ("--softcap",): {"is_flag": True, "default": None, "help": (
         "Soft-cap: scores are bounded by a tanh, as in Gemma 2.")},
+    ("--sinks",): {"is_flag": True, "default": None, "help": (
+        "Attention sinks: a learned logit of each head beside its scores; with --decode.")},
     ("--varlen",): {"is_flag": True, "default": None, "help": (
-        "Packed sequences of different lengths; --seqlen is the longest.")},
+        "Packed sequences of different lengths; --seqlen is the longest. With --decode, "
+        "sequences with different numbers of keys.")},
     ("--deterministic",): {"is_flag": True, "default": None, "help": (
         "Gradients that are equal to the last bit in every run; with --backward.")},
     ("-w", "--workload", "texts"): {"metavar": "WORKLOAD", "multiple": True, "help": (
@@ -252,8 +261,11 @@ def _select(given: dict[str, Any]) -> Selection:
     arch, device = given.pop("arch"), given.pop("device")
     fields = {name: value for name, value in given.items() if value is not None}
     of_texts = {Workload.parse(text).op for text in texts}
-    if fields.pop("backward", False) and of_texts != {"bwd"}:  # those say so already
-        fields["op"] = "bwd"
+    for option, op in (("backward", "bwd"), ("decode", "decode")):
+        if fields.pop(option, False) and of_texts != {op}:  # those say so already
+            if "op" in fields:
+                raise click.UsageError("--backward and --decode are two ops: leave out one")
+            fields["op"] = op
     if texts and (fields or names):
         extra = ", ".join([*(["--model"] if names else []), *map(flag, fields)])
         raise click.UsageError(f"-w names the whole workload: leave out {extra}, or -w")

@@ -111,19 +111,16 @@ class LaunchSpec:
         return self.case.kernel.module.scratch(tensors, self)
 
 
-def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
-    """Returns what is compiled for a config: the kernel's `variant`, then its `preprocess`, then
-    its `postprocess`, as far as it has them for this config.
-
-    A kernel has a `postprocess` only where it has a `preprocess`, so that places tell them apart.
-    """
+def variants(case: Case, config: Config, aligned: bool) -> dict[str, dict[str, Any]]:
+    """Returns what is compiled for a config: the kernel's variant as "binary", then "preprocess"
+    and "postprocess", as far as the kernel has them for this config. The names are those of
+    `Compiled`'s fields."""
     module, workload = case.kernel.module, case.workload
-    made = [module.variant(workload, config, aligned)]
+    made = {"binary": module.variant(workload, config, aligned)}
     for step in ("preprocess", "postprocess"):
         found = getattr(module, step)(workload, config) if hasattr(module, step) else None
-        if found is None:
-            break
-        made.append(found)
+        if found is not None:
+            made[step] = found
     return made
 
 

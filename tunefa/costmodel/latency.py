@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tunefa.costmodel import backward, matmul
+from tunefa.costmodel import backward, decode, matmul
 from tunefa.costmodel import gpu as attention
 from tunefa.costmodel.gpu import Prediction
 from tunefa.spec.arch_catalog import gpu
@@ -59,6 +59,16 @@ def _expected_of_backward(case: Case, config: Config) -> Resources:
     return backward.expected_resources(gpu(case.arch), tiling, *_bounds(lower))
 
 
+def _predict_decode(case: Case, config: Config, resources: Resources) -> Prediction:
+    tiling = case.decode_tiling(config)
+    return decode.predict(case.workload, gpu(case.arch), case.device, tiling, resources)
+
+
+def _expected_of_decode(case: Case, config: Config) -> Resources:
+    lower = case.estimate(config)
+    return decode.expected_resources(case.decode_tiling(config), *_bounds(lower))
+
+
 def _predict_matmul(case: Case, config: Config, resources: Resources) -> Prediction:
     tiling, asked = case.matmul_tiling(config), own(case.workload)
     return matmul.predict(asked, gpu(case.arch), case.device, tiling, resources)
@@ -89,6 +99,13 @@ MODELS: Mapping[str, Model] = {
         lambda case, config: case.backward_tiling(config).threads,
         lambda case, config: case.backward_tiling(config).warp_specialised,
         FEWER_REGISTERS_BACKWARD,
+    ),
+    "decode": Model(
+        _predict_decode,
+        _expected_of_decode,
+        lambda case, config: case.decode_tiling(config).threads,
+        lambda case, config: False,
+        FEWER_REGISTERS,
     ),
     "matmul": Model(
         _predict_matmul,

@@ -182,10 +182,18 @@ class Expected:
         out, lse, spread = reference.attention_and_spread(inputs, dtype)
         if workload.varlen:
             out = out.transpose(0, 1)
+        return cls.from_reference(workload, (out, lse, spread), inputs.softcap)
+
+    @classmethod
+    def from_reference(
+        cls, workload: Workload, found: tuple[Tensor, Tensor, Tensor], softcap: float | None
+    ) -> Expected:
+        """Computes the limits of rows, as `of` does, from (out, lse, spread) of the reference."""
+        out, lse, spread = found
         kind, size = workload.dtype, lse.abs().nan_to_num(0.0, 0.0, 0.0)
         of_p = P_ROUNDING[kind] + SCORE_ROUNDING[kind] * size
-        if workload.softcap and inputs.softcap is not None:
-            of_p = of_p + SOFTCAP_ROUNDING * inputs.softcap
+        if workload.softcap and softcap is not None:
+            of_p = of_p + SOFTCAP_ROUNDING * softcap
         norms = out.norm(dim=-1)
         of_sums = SUM_ROUNDING[kind] + (CAPPED_ROUNDING[kind] if workload.softcap else 0.0)
         limits = of_p * spread + of_sums * norms

@@ -73,10 +73,10 @@ def change(workload: Workload, made: tuple[Any, ...], kind: Kind) -> None:
             for each in (q, k, v):
                 each.copy_(torch.full_like(each, float("nan")))
         elif role == "hostile":
-            _change_sequence(q, k, v, generator)
+            change_sequence(q, k, v, generator)
 
 
-def _change_sequence(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> None:
+def change_sequence(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator) -> None:
     """Changes one sequence: q (heads, rows, head_dim), k and v (heads_kv, keys, head_dim).
 
     The keys have a component along one direction that grows with their number, and one key has one

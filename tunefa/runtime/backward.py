@@ -93,6 +93,10 @@ class Backward:
         deterministic = self.call.options.deterministic
         return replace(self.call.workload(), op="bwd", deterministic=deterministic)
 
+    def asked(self) -> Workload:
+        """The workload of the gradients."""
+        return self.workload()
+
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors of a launch, with new gradients, with heads first."""
         return self._tensors

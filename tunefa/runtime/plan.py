@@ -82,6 +82,10 @@ class Forward:
         """The workload of the call."""
         return self.call.workload()
 
+    def asked(self) -> Workload:
+        """The workload of the call."""
+        return self.call.workload()
+
     def tensors(self) -> tuple[Tensor, ...]:
         """The call's tensors with new out and lse, with heads first, as launches are prepared."""
         call, layout = self.call, self.call.options.layout

@@ -15,7 +15,6 @@ from tunefa.compile.serving import Installed
 from tunefa.errors import TunefaError
 from tunefa.runtime import choose
 from tunefa.runtime.argument_checks import DTYPES
-from tunefa.runtime.call import Call
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.kernel_plan import Launches
@@ -39,6 +38,26 @@ P = TypeVar("P", covariant=True)
 """The type of a job's plans."""
 
 
+class CheckedCall(Protocol):
+    """The part of a call's checked arguments that planning needs."""
+
+    @property
+    def q(self) -> Tensor:
+        """The queries."""
+
+    @property
+    def k(self) -> Tensor:
+        """The keys."""
+
+    @property
+    def softcap(self) -> float | None:
+        """The bound of the scores, None for none."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute."""
+
+
 class Job(Protocol[P]):
     """The forward pass of a call, or its gradients."""
 
@@ -51,7 +70,7 @@ class Job(Protocol[P]):
         """The subject of a warning, with its verb: `attention runs`."""
 
     @property
-    def call(self) -> Call:
+    def call(self) -> CheckedCall:
         """The checked arguments."""
 
     @property
@@ -59,8 +78,10 @@ class Job(Protocol[P]):
         """The tensors with heads that a kernel reads, with heads first, by name."""
 
     def workload(self) -> Workload:
-        """The workload that lookup is asked for. Raises TunefaError where no kernel could serve
-        it."""
+        """The workload that runs. Raises TunefaError where no kernel could serve it."""
+
+    def asked(self) -> Workload:
+        """The workload that a config is looked up for, most often the same."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors of a launch, in the order of the op, with heads first."""
@@ -91,7 +112,7 @@ def best_plan(
     try:
         workload, target = _served(job, chip)
         left = _readable(job, workload, target.arch, _compilable(kernels, target.arch))
-        choice = choose.choose(store, workload, target, left)
+        choice = choose.choose(store, job.asked(), target, left)
     except TunefaError as error:
         return pytorch_plan(job, str(error))
     reasons: list[str] = []
@@ -103,7 +124,7 @@ def best_plan(
             reasons.append(str(error))
         left = [each for each in left if each is not case.kernel]
         try:
-            choice = choose.choose(store, workload, target, left)
+            choice = choose.choose(store, job.asked(), target, left)
         except TunefaError:  # no other kernel serves the workload
             break
     why = "; ".join(dict.fromkeys(reasons))
@@ -140,7 +161,7 @@ def frozen_plan(
         q, k = job.call.q, job.call.k
         what = f"call with q {tuple(q.shape)}, k {tuple(k.shape)}, {q.dtype}"
         raise lock.serves_no(f"{what} on {chip.name}", str(error)) from None
-    record = lock.exact(workload, target)
+    record = lock.exact(job.asked(), target)
     kernel, remark = lock.kernel(record, target, installed)
     case = Case(kernel, workload, target)
     why = f"exact: frozen to {lock.path}, measured on {record.device} for {workload}"

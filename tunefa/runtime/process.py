@@ -15,10 +15,11 @@ from os import PathLike
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from tunefa.compile.serving import Installed, UsableStore
 from tunefa.measure.gradients import Gradients, Three
-from tunefa.runtime import backward, planning
+from tunefa.runtime import backward, decode_call, planning
 from tunefa.runtime import plan as plans
 from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
@@ -26,6 +27,8 @@ from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
+from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors, check_out
+from tunefa.runtime.decode_plan import CachePlan, Decode
 from tunefa.runtime.lock_file import FreezeState
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.planning import Job, P
@@ -61,6 +64,7 @@ class Runtime:
         self._backward_plans = BoundedCache[BackwardPlan](
             MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
         )
+        self._cache_plans = BoundedCache[CachePlan](MAX_PLANS, lambda plan: 1)
         self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self._records: _Records | None = None
         self._kernels: tuple[Kernel, ...] | None = None
@@ -118,6 +122,33 @@ class Runtime:
         self._last_backward = plan.chosen
         return plan.gradients(tensors, given, scale)
 
+    def decode(
+        self, tensors: CacheTensors, options: CacheOptions, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (out, lse) of attention over a cache, with `out` in the call's layout."""
+        try:
+            key = decode_call.key(tensors, options, out)
+            plan = self._cache_plans.get(key)
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError):
+            CacheCall.of(tensors, options, None)
+            raise
+        if plan is None:
+            call = CacheCall.of(tensors, options, None)
+            check_out(call, out)
+            with self._lock:
+                plan = self._cache_plans.get(key)  # made by a thread that held the lock before
+                if plan is None:
+                    plan = self._made(Decode(call, out))
+                    self._cache_plans.add(key, plan)
+        if not is_usual(scale):
+            call = CacheCall.of(tensors, options, scale)
+            scale = call.scale
+            if scale <= 0:  # kernels serve no such call
+                why = f"scale {scale} is not positive"
+                plan = planning.pytorch_plan(Decode(call, out), why)
+        self._last.chosen = plan.chosen
+        return plan.run(tensors, scale, out)
+
     def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
         """The plan for the gradients of calls of this key with a positive scale; it is made if
         there is none yet. `given` is as `backward.as_kernels_take_it` returns it."""
@@ -157,6 +188,7 @@ class Runtime:
                 stored.loaded = [*store.read(path), *stored.loaded]
             self._plans.clear()
             self._backward_plans.clear()
+            self._cache_plans.clear()
 
     def _add(self, key: Hashable, call: Call) -> Plan:
         with self._lock:
@@ -194,6 +226,7 @@ class Runtime:
             self._takes_libraries = False
             self._plans.clear()
             self._backward_plans.clear()
+            self._cache_plans.clear()
 
     def _stored(self) -> _Records:
         if self._records is None:

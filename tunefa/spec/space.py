@@ -23,13 +23,13 @@ from tunefa.spec.arch import Arch
 from tunefa.spec.default import Default
 from tunefa.spec.expr import Expr
 from tunefa.spec.shared_memory import RegionExprs, SharedMemory
-from tunefa.spec.tiling import BackwardTiling, MatmulTiling, NpuTiling, Tiling
+from tunefa.spec.tiling import BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
-_T = TypeVar("_T", BackwardTiling, MatmulTiling, NpuTiling)
+_T = TypeVar("_T", BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling)
 _Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
-_EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "matmul": "matmul_m1"}
+_EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "decode": "decode_k1", "matmul": "matmul_m1"}
 _WORKLOAD_NAMES = {op: frozenset(Workload.parse(text).env()) for op, text in _EXAMPLES.items()}
 
 

@@ -13,7 +13,7 @@ from tunefa.spec.arch import Arch, Device
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.shared_memory import SharedMemory
 from tunefa.spec.space import Feasible
-from tunefa.spec.tiling import BackwardTiling, MatmulTiling, NpuTiling, Tiling
+from tunefa.spec.tiling import BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
@@ -156,6 +156,10 @@ class Case:
     def backward_tiling(self, config: Config) -> BackwardTiling:
         """Returns the tiling of the config, for the cost model of attention's gradients."""
         return self.kernel.space.tiling_as(BackwardTiling, config, self.workload, self.arch)
+
+    def decode_tiling(self, config: Config) -> DecodeTiling:
+        """Returns the tiling of the config, for the cost model of attention over a cache."""
+        return self.kernel.space.tiling_as(DecodeTiling, config, self.workload, self.arch)
 
     def matmul_tiling(self, config: Config) -> MatmulTiling:
         """Returns the tiling of the config, for the cost model of matrix products on GPUs."""

@@ -109,6 +109,54 @@ class BackwardTiling:
 
 
 @dataclass(frozen=True)
+class DecodeTiling:
+    """One config of attention over a cache for GPUs, as the cost model of it sees it.
+
+    The keys of a sequence are split among CTAs, each of which attends all query rows of a KV head
+    to one split after the other; a second launch combines the splits.
+    """
+
+    block_m: int
+    """Query rows in a tile, with padding."""
+    block_n: int
+    """Keys that a warp, or with copies by threads a CTA, computes at once."""
+    columns: int
+    """head_dim, with the padding that the kernel adds."""
+    columns_v: int
+    """head_dim_v, with the padding that the kernel adds."""
+    warps: int
+    """Warps of a CTA."""
+    blocks_ahead: float
+    """Blocks of K and V that a CTA has room for, without those that it computes with."""
+    copied_by_threads: bool
+    """Whether threads copy blocks with 16-byte cp.async; if not, TMA copies them."""
+    max_registers: int
+    """The most registers that a thread can have."""
+    ctas_per_sm: int
+    """The most CTAs of an SM that are launched."""
+    min_split_keys: int
+    """The least keys of a split."""
+    max_splits: int
+    """The most splits of a sequence."""
+    follows_batch: bool
+    """Whether splits are longer where there are more sequences; else they depend on their own
+    sequence alone."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA."""
+        return 32 * self.warps
+
+    def splits(self, keys: int) -> list[tuple[int, int]]:
+        """Returns (splits, keys of each) of a sequence that has so many visible keys; several, of
+        which the kernel takes the best, if splits follow the batch."""
+        share = -(-keys // self.max_splits)
+        least = max(-(-share // self.block_n) * self.block_n, self.min_split_keys)
+        lengths = [least, 2 * least, 4 * least] if self.follows_batch else [least]
+        return [(max(1, -(-keys // each)), min(each, max(1, keys))) for each in lengths]
+
+
+@dataclass(frozen=True)
 class MatmulTiling:
     """One config of a matrix product for GPUs, as the cost model of these sees it."""
 
@@ -150,10 +198,11 @@ class NpuTiling:
     l0c_bytes: float
 
 
-AnyTiling = Tiling | BackwardTiling | MatmulTiling | NpuTiling
+AnyTiling = Tiling | BackwardTiling | DecodeTiling | MatmulTiling | NpuTiling
 KINDS: Mapping[tuple[str, str], type[AnyTiling]] = {
     ("nvidia", "fwd"): Tiling,
     ("nvidia", "bwd"): BackwardTiling,
+    ("nvidia", "decode"): DecodeTiling,
     ("nvidia", "matmul"): MatmulTiling,
     ("huawei", "fwd"): NpuTiling,
 }

@@ -7,27 +7,20 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from tunefa.errors import TunefaError, unknown
+from tunefa.errors import TunefaError
 from tunefa.spec.matmul import Matmul
 from tunefa.spec.rounding import ceil_div
-from tunefa.spec.sizes import bad_size, parts_of
+from tunefa.spec.sizes import parts_of
+from tunefa.spec.workload_checks import check
 from tunefa.spec.workload_parts import ACCURACIES as ACCURACIES
 from tunefa.spec.workload_parts import DTYPES as DTYPES
-from tunefa.spec.workload_parts import (
-    FLAGS,
-    MAX_HEAD_DIM,
-    MIN_HEAD_DIM,
-    OPS,
-    SIDES,
-    SIZES,
-    parse_part,
-)
+from tunefa.spec.workload_parts import FLAGS, SIDES, SIZES, parse_part
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One attention problem, forward (op `fwd`) or backward (`bwd`). `Workload.of` makes one from
-    some of its fields.
+    """One attention problem: forward (op `fwd`), backward (`bwd`), or few queries over a cache of
+    keys and values (`decode`). `Workload.of` makes one from some of its fields.
 
     Shapes: q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim), v
     is (batch, heads_kv, seqlen_k, head_dim_v).
@@ -42,6 +35,10 @@ class Workload:
     `softcap` says that a score s becomes c * tanh(s / c) (Gemma 2, arXiv:2408.00118, section 2);
     the value of c is not part of a workload. `varlen` says that the sequences are packed one after
     the other; then seqlen_q and seqlen_k are those of the longest, and `lengths` gives all.
+
+    Of the op `decode`, k and v are a cache: `page_size` says how many keys a page of it has, None
+    that it has none. `varlen` says that sequences have different numbers of keys. `sinks` says that
+    each head has a learned logit beside its scores.
     """
 
     op: str = "fwd"
@@ -57,6 +54,8 @@ class Workload:
     window_left: int | None = None
     window_right: int | None = None
     softcap: bool = False
+    sinks: bool = False
+    page_size: int | None = None
     varlen: bool = False
     deterministic: bool = False
     accuracy: str = ACCURACIES[0]
@@ -67,40 +66,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Raises TunefaError if a field has a value that no kernel can serve."""
-        for name, known in (("op", OPS), ("dtype", DTYPES), ("accuracy", ACCURACIES)):
-            if getattr(self, name) not in known:
-                raise unknown(name, str(getattr(self, name)), known)
-        for name in SIZES.values():
-            value = getattr(self, name)
-            optional, least = name in SIDES and value is None, 0 if name == "window_left" else 1
-            if not optional and not (type(value) is int and value >= least):
-                raise bad_size(name, value, least)
-        if self.heads % self.heads_kv:
-            raise TunefaError(
-                f"heads {self.heads} is not a multiple of heads_kv {self.heads_kv}: each KV head "
-                f"serves equally many query heads, so heads_kv must divide {self.heads}"
-            )
-        for name in ("head_dim", "head_dim_v"):
-            value = getattr(self, name)
-            if value < MIN_HEAD_DIM:
-                raise TunefaError(
-                    f"{name} {value} is below {MIN_HEAD_DIM}, the smallest tunefa's kernels serve: "
-                    f"pad it with zeros to {MIN_HEAD_DIM} and keep the scale"
-                )
-            if value > MAX_HEAD_DIM:
-                limit = f"{MAX_HEAD_DIM}, the largest tunefa's kernels serve"
-                raise TunefaError(f"{name} {value} is above {limit}: use {MAX_HEAD_DIM} or less")
-        if self.window_right is not None and self.causal:
-            raise TunefaError(
-                f"window_right is {self.window_right} with a causal mask, which hides every key "
-                f"beyond the diagonal: make it full, or leave out window_right"
-            )
-        if self.op == "bwd" and self.dtype == "e4m3":
-            raise TunefaError("attention in e4m3 has no gradient: train in bf16 or fp16")
-        if self.deterministic and self.op != "bwd":
-            raise TunefaError(
-                "deterministic goes with the op bwd (--backward): forward kernels always are"
-            )
+        check(self.__dict__)
         # A window hides no key if it reaches the last key from query 0, or key 0 from the last.
         for name, enough in zip(SIDES, (self.seqlen_k - 1, self.seqlen_q - 1), strict=True):
             value = getattr(self, name)
@@ -116,6 +82,10 @@ class Workload:
         is missing or a value is not valid.
         """
         given = {name: value for name, value in parts.items() if value is not None}
+        if given.get("op") == "decode":
+            if "seqlen_k" not in given:
+                raise TunefaError("seqlen_k is missing: give the number of keys, such as 8192")
+            given.setdefault("seqlen_q", 1)
         if "seqlen_q" not in given:
             raise TunefaError("seqlen_q is missing: give the number of query rows, such as 8192")
         pairs = (("heads", "heads_kv"), ("seqlen_q", "seqlen_k"), ("head_dim", "head_dim_v"))
@@ -155,6 +125,7 @@ class Workload:
             parts.append(f"w{self.window_left + 1}")
         if self.window_right is not None:
             parts.append(f"a{self.window_right}")
+        parts += [f"page{self.page_size}"] if self.page_size is not None else []
         parts += [flag for flag in FLAGS if getattr(self, flag)]
         parts += [self.accuracy] if self.accuracy != ACCURACIES[0] else []
         return "_".join(parts)
@@ -178,19 +149,30 @@ class Workload:
     def lengths(self) -> list[tuple[int, int]]:
         """(query rows, keys) of each sequence.
 
-        Packed ones have 1 / batch, 2 / batch, ... 1 of the longest, in a fixed random order.
+        Packed ones have 1 / batch, 2 / batch, ... 1 of the longest, in a fixed random order; of the
+        op `decode` keys alone.
         """
         if not self.varlen:
             return [(self.seqlen_q, self.seqlen_k)] * self.batch
         chance = random.Random(0)
         shares = sorted(range(1, self.batch + 1), key=lambda _: chance.random())
-        return [
-            (
-                ceil_div(self.seqlen_q * share, self.batch),
-                ceil_div(self.seqlen_k * share, self.batch),
-            )
-            for share in shares
-        ]
+        keys = [ceil_div(self.seqlen_k * share, self.batch) for share in shares]
+        if self.op == "decode":
+            return [(self.seqlen_q, each) for each in keys]
+        rows = [ceil_div(self.seqlen_q * share, self.batch) for share in shares]
+        return list(zip(rows, keys, strict=True))
+
+    @property
+    def rows_and_keys(self) -> tuple[int, int]:
+        """Query rows and keys of all sequences; over a cache, the keys that some query sees."""
+        # A batch may have any number of sequences, so equal ones are not listed.
+        lengths = self.lengths if self.varlen else [(self.seqlen_q, self.seqlen_k)]
+        most = self.seqlen_k
+        if self.op == "decode" and self.window_left is not None:
+            most = self.window_left + self.seqlen_q
+        times = 1 if self.varlen else self.batch
+        rows = times * sum(rows for rows, _ in lengths)
+        return rows, times * sum(min(keys, most) for _, keys in lengths)
 
     @property
     def dense_equivalent(self) -> Workload:
@@ -200,6 +182,9 @@ class Workload:
         """
         if not self.varlen:
             return self
+        if self.op == "decode":
+            keys = sum(keys for _, keys in self.lengths)
+            return replace(self, seqlen_k=ceil_div(keys, self.batch), varlen=False)
         return replace(
             self,
             batch=max(1, round(self.batch * 3 / 4)),
@@ -244,6 +229,8 @@ class Workload:
         """The tensors that a launch reads and writes, for messages."""
         if self.op == "bwd":
             return "Q, K, V, the output, the logsumexp and their gradients"
+        if self.op == "decode":
+            return "Q, the cache, the output and the logsumexp"
         return "Q, K, V, the output and the logsumexp"
 
     @property
@@ -261,9 +248,7 @@ class Workload:
     def io_bytes(self) -> int:
         """Bytes of q, k, v, the output and the fp32 logsumexp together; for the op `bwd` with those
         of their gradients, but for that of the logsumexp."""
-        rows, keys = self.batch * self.seqlen_q, self.batch * self.seqlen_k
-        if self.varlen:
-            rows, keys = (sum(each) for each in zip(*self.lengths, strict=True))
+        rows, keys = self.rows_and_keys
         rows, rows_kv, size = self.heads * rows, self.heads_kv * keys, DTYPES[self.dtype]
         inputs = (rows * self.head_dim + rows_kv * (self.head_dim + self.head_dim_v)) * size
         both = inputs + rows * self.head_dim_v * max(size, 2)

@@ -10,8 +10,8 @@ from tunefa.errors import unknown
 from tunefa.spec import dtype_names, matmul
 from tunefa.spec.sizes import parse_size
 
-OPS = ("fwd", "bwd")
-"""Attention, and its gradients."""
+OPS = ("fwd", "bwd", "decode")
+"""Attention, its gradients, and attention of few queries over a cache of keys and values."""
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
 """Bytes of one element of q, k and v. The output has the same dtype, except bf16 for e4m3."""
 ACCURACIES = ("standard", "fast")
@@ -28,10 +28,11 @@ SIZES = {
     "dv": "head_dim_v",
     "w": "window_left",
     "a": "window_right",
+    "page": "page_size",
 }
 SIDES = ("window_left", "window_right")
 MASKS = {"causal": True, "full": False}
-FLAGS = ("softcap", "varlen", "deterministic")
+FLAGS = ("softcap", "sinks", "varlen", "deterministic")
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 
 

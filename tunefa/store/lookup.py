@@ -38,6 +38,9 @@ tokens need different numbers of warpgroups."""
 DTYPE_OCTAVES = 0.1
 """The distance of bf16 and fp16. Their instructions take the same time on every arch, and tiles of
 both have the same bytes, so it only decides between records that are otherwise equally near."""
+DECODE_OCTAVES = 4.0
+"""Octaves of attention over a cache that count as one: tiles depend on no length, and splits follow
+the lengths by themselves."""
 OTHER_DEVICE_OCTAVES = 0.25
 """The least distance of two devices of an arch: their clocks and power limits differ."""
 UNKNOWN_DEVICE_OCTAVES = 1.0
@@ -152,12 +155,18 @@ def distance(a: Workload, b: Workload) -> float:
     set the number of tiles, and the length of each tile's loop. The window has the weight 1 as
     well: it limits the length of the loop. batch x heads has the weight 1/2: it only changes the
     number of CTAs. So has the group: it only changes how often K and V are read again. Workloads of
-    two ops are infinitely far apart.
+    two ops are infinitely far apart. Octaves of attention over a cache count as `DECODE_OCTAVES`
+    says.
     """
     if a.op != b.op:
         return math.inf
     if a.op == matmul.OP:
         return matmul.own(a).octaves_from(matmul.own(b))
+    octaves = _octaves_of_attention(a, b)
+    return octaves / DECODE_OCTAVES if a.op == "decode" else octaves
+
+
+def _octaves_of_attention(a: Workload, b: Workload) -> float:
     return math.hypot(
         0.5 * math.log2((a.batch * a.heads) / (b.batch * b.heads)),
         math.log2(a.seqlen_q / b.seqlen_q),
@@ -268,6 +277,8 @@ def _family(workload: Workload) -> tuple[object, ...]:
         workload.window_left is None,
         workload.window_right is None,
         workload.softcap,
-        workload.varlen,
+        workload.sinks,
+        workload.page_size is None,
+        workload.varlen and workload.op != "decode",  # its kernels read lengths on the device
         workload.deterministic,
     )

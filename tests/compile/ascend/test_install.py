@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.support.compiler_index import Steps, setup
-from tunefa.compile.ascend import find_python, toolchain
+from tunefa.compile.ascend import find_python, install, toolchain
 from tunefa.compile.ascend.install import Installer
 from tunefa.errors import TunefaError
 
@@ -82,3 +84,24 @@ def test_another_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find_python, "find", lambda python: Path(sys.executable))
     with pytest.raises(TunefaError, match=r"no triton-ascend for this machine, only for Linux on"):
         Installer(Steps()).front_end(None)
+
+
+def test_the_progress_counts_a_folder_that_changes_meanwhile(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"12345")
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            inner = tmp_path / "unpack" / "inner"
+            inner.mkdir(parents=True)
+            (inner / "file").write_bytes(b"1")
+            shutil.rmtree(tmp_path / "unpack")
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        sizes = {install._size(tmp_path) for _ in range(2000)}
+    finally:
+        stop.set()
+        thread.join()
+    assert sizes <= {5, 6}

@@ -56,7 +56,7 @@ def entries() -> list[Path]:
 
 def test_a_kernel_gets_its_layout_as_macros_and_its_size_to_launch(own_kernels: OwnKernels) -> None:
     kernel = laid_out(own_kernels, "laid_out_in_cuda")
-    variant, first = language.variants(case(kernel), CONFIG, True)
+    variant, first = language.variants(case(kernel), CONFIG, True).values()
     regions = {"FIRST_OFFSET": 0, "FIRST_BYTES": 256, "FIRST_SLOTS": 1,
                "TABLE_OFFSET": 1024, "TABLE_BYTES": 128, "TABLE_SLOTS": 2}  # fmt: skip
     assert variant["defines"] == {"WIDTH": 1, **regions}
@@ -73,7 +73,7 @@ def test_a_layout_is_a_part_of_every_key(own_kernels: OwnKernels) -> None:
     assert kernel.source_hash != moved.source_hash
     images = []
     for each in (first, second):
-        [variant, _] = language.variants(each, CONFIG, True)
+        variant = language.variants(each, CONFIG, True)["binary"]
         images.append(language._built(each.kernel, variant, each.arch))
     assert images[0].cubin.image != images[1].cubin.image
     assert [each.smem_bytes for each in images] == [1280, 2304]

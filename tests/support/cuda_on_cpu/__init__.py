@@ -138,7 +138,8 @@ def compiled(
     `change` edits the preprocessed source of the kernel.
     """
     source = kernel.source.with_suffix(".cu")
-    variant, *first = cuda.variants(spec_of(kernel, workload, config).case, config, aligned=True)
+    case = spec_of(kernel, workload, config).case
+    variant, *first = cuda.variants(case, config, aligned=True).values()
     programs = [Program(source, each, folder, lambda source: source) for each in first]
     return OnCpu(kernel, config, Program(source, variant, folder, change), *programs)
 

@@ -212,8 +212,8 @@ def _show_time(explanation: Explanation, out: Console) -> None:
         out.print(text.heading(f"No time: {_LIMITED_BY['occupancy']}"))
         return
     time_us = explanation.time_us
-    tflops = explanation.case.workload.flops / time_us / 1e6
-    figures = f"{time_us:,.1f} us, {tflops:,.1f} TFLOP/s"
+    unit, rate = text.rate(explanation.case.workload, time_us)
+    figures = f"{time_us:,.1f} us, {rate} {unit}"
     out.print(text.heading(f"Predicted {figures}{text.interval(explanation.interval, ', ')}"))
     out.print(f"{explanation.against.sentence[0].upper()}{explanation.against.sentence[1:]}.")
     if corrections := _corrections(explanation):

@@ -77,10 +77,11 @@ def _compared(record: Record) -> str:
 def _figures(record: Record) -> dict[str, str]:
     """The figures of a record, by the heads of their columns."""
     interval = Interval.of(record)
+    unit, rate = text.rate_of(record)
     return {
         "us": text.number(record.median_us, 1),
         **({text.INTERVAL: str(interval)} if interval else {}),
-        "TFLOP/s": text.number(record.tflops, 1),
+        unit: rate,
         "date": str(record.provenance["date"])[:10],
     }
 
@@ -121,7 +122,8 @@ def _show_stacked(record: Record, note: str, out: Console) -> None:
     out.print(workload, soft_wrap=True)  # on one line, so that it can be copied
     figures = _figures(record)
     interval = text.interval(Interval.of(record), ", ")
-    out.print(f"{figures['us']} us{interval}, {figures['TFLOP/s']} TFLOP/s, {figures['date']}")
+    unit, rate = text.rate_of(record)
+    out.print(f"{figures['us']} us{interval}, {rate} {unit}, {figures['date']}")
     out.print(rest, style="dim", overflow="fold")
 
 

@@ -143,7 +143,8 @@ def _show_record(result: Result, out_path: Path | None, out: Console) -> None:
 
 
 def _record_facts(result: Result, record: Record) -> dict[str, str]:
-    clock = f"{text.number(record.median_us, 1)} us, {text.number(record.tflops, 1)} TFLOP/s"
+    unit, rate = text.rate_of(record)
+    clock = f"{text.number(record.median_us, 1)} us, {rate} {unit}"
     note = "" if record.objective == "measured" else f" ({record.objective}, not measured)"
     note += text.interval(Interval.of(record), "; ")
     resources = asdict(record.resources) if record.resources else {}

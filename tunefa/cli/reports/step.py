@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tunefa.cli.reports import arithmetic, backward_arithmetic, matmul_arithmetic
+from tunefa.cli.reports import (
+    arithmetic,
+    backward_arithmetic,
+    decode_arithmetic,
+    matmul_arithmetic,
+)
 from tunefa.costmodel.gpu import Prediction
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.matmul import OP, own
@@ -49,6 +54,14 @@ def of(case: Case, config: Config, resources: Resources, found: Prediction) -> S
             if tiled.adds_dq
             else "Q, dO, K and V, as often as CTAs read them",
             "scale, exponentials, dS and masks",
+        )
+    if case.workload.op == "decode":
+        split = case.decode_tiling(config)
+        return Step(
+            decode_arithmetic.size(case.workload.dense_equivalent, split),
+            decode_arithmetic.cycle_lines(split),
+            "K and V, once for each tile of query rows",
+            "nothing that limits",
         )
     tiling = case.tiling(config)
     return Step(

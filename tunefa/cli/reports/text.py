@@ -19,6 +19,7 @@ from tunefa.cli import invocation
 from tunefa.cli.cleaned import cleaned
 from tunefa.experiments.document import finite
 from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
 from tunefa.store.prediction import COVERAGE, Interval
 from tunefa.store.record import Record
 
@@ -79,6 +80,21 @@ def number(value: float | None, digits: int = 0) -> str:
     if value is None or not math.isfinite(value):
         return NO_VALUE
     return f"{value:,.{digits}f}"
+
+
+def rate_of(record: Record) -> tuple[str, str]:
+    """Returns the unit of a record's rate, and the rate, as `rate` does."""
+    if record.workload.op == "decode":
+        return rate(record.workload, record.median_us)
+    return "TFLOP/s", number(record.tflops, 1)
+
+
+def rate(workload: Workload, time_us: float) -> tuple[str, str]:
+    """Returns the unit of a workload's rate, and the rate: that of the memory for attention over a
+    cache, which reads every key for few products, and that of the tensor cores for the rest."""
+    if workload.op == "decode":
+        return "GB/s", number(workload.io_bytes / time_us / 1e3)
+    return "TFLOP/s", number(workload.flops / time_us / 1e6, 1)
 
 
 def interval(found: Interval | None, separator: str = "") -> str:

@@ -173,7 +173,8 @@ class Row:
         shown = {"us": text.number(self.median_us, 1)}
         if self.interval is not None:
             shown[text.INTERVAL] = str(self.interval)
-        shown["TFLOP/s"] = text.number(self.tflops, 1)
+        unit, rate = text.rate(self.request.workload, self.median_us)
+        shown[unit] = rate
         used, found = self.first.trial.resources or Resources(), self.prediction
         if used.planned is not None:
             planned = {"UB": used.ub_bytes, "L1": used.l1_bytes, "L0C": used.l0c_bytes}

@@ -111,7 +111,7 @@ def _product_bytes(asked: Matmul) -> dict[str, int]:
 
 def _attention_bytes(workload: Workload) -> dict[str, int]:
     size = DTYPES[workload.dtype]
-    rows, keys = (sum(each) for each in zip(*workload.lengths, strict=True))
+    rows, keys = workload.rows_and_keys
     tensors = {
         "Q": rows * workload.heads * workload.head_dim * size,
         "K": keys * workload.heads_kv * workload.head_dim * size,

@@ -162,13 +162,14 @@ def _trouble(said: str) -> str:
 
 
 def _size(place: Path) -> int:
-    """Returns the bytes of all files below a folder, which may change meanwhile."""
+    """Returns the bytes of all files below a folder, of which any may vanish meanwhile."""
     total = 0
-    for path in place.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue
+    for folder, _, files in os.walk(place):  # unlike rglob, it passes over a folder that is gone
+        for name in files:
+            try:
+                total += os.stat(os.path.join(folder, name)).st_size
+            except OSError:
+                continue
     return total
 
 

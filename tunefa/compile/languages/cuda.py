@@ -90,11 +90,10 @@ def compile(case: Case, config: Config, aligned: bool = True) -> Compiled:
     if why := why_no_compiler(case.arch):
         raise TunefaError(why)
     start = time.perf_counter()
-    variant, *others = (
-        _built(case.kernel, each, case.arch) for each in variants(case, config, aligned)
-    )
-    seconds = time.perf_counter() - start
-    return Compiled(variant, functools.partial(_resources, variant, *others), seconds, *others)
+    made = variants(case, config, aligned)
+    built = {step: _built(case.kernel, each, case.arch) for step, each in made.items()}
+    resources = functools.partial(_resources, *built.values())
+    return Compiled(inspect=resources, seconds=time.perf_counter() - start, **built)
 
 
 def _resources(variant: Binary, *others: Binary) -> Resources:
@@ -104,25 +103,26 @@ def _resources(variant: Binary, *others: Binary) -> Resources:
     return replace(variant.resources, code=machine_code.code(images, *launched))
 
 
-def variants(case: Case, config: Config, aligned: bool) -> list[dict[str, Any]]:
+def variants(case: Case, config: Config, aligned: bool) -> dict[str, dict[str, Any]]:
     """Returns what is compiled for a config: the kernel, with its layout of shared memory if its
     space has one, and what runs before and after it, if anything does."""
-    made, *others = contract.variants(case, config, aligned)
+    steps = contract.variants(case, config, aligned)
     layout = case.shared_memory(config)
     if layout is not None:
+        made = steps["binary"]
         if taken := sorted(made["defines"].keys() & layout.macros):
             raise TunefaError(
                 f"{case.kernel.name} has a macro {taken[0]}, which is one of its shared memory's: "
                 f"rename the parameter or the region"
             )
         defines = {**made["defines"], **layout.macros}
-        made = {**made, "defines": defines, "smem_bytes": layout.bytes}
-    return [made, *others]
+        steps["binary"] = {**made, "defines": defines, "smem_bytes": layout.bytes}
+    return steps
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
     """Returns all inputs of the compiler, for each of `contract.variants`."""
-    made = variants(case, config, aligned)
+    made = variants(case, config, aligned).values()
     return case.kernel.name, *((each["function"], *each["defines"].items()) for each in made)
 
 

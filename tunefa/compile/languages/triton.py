@@ -24,9 +24,9 @@ If another kernel must run first in each call, the file also defines
   the call's own tensors in `tensors`;
 * `preprocess_arguments(tensors, spec) -> (grid, arguments)`.
 
-If another one must run last, it also defines `postprocess` and `postprocess_arguments`, which are
-like those of the preprocess kernel. Where outputs are sums in no fixed order, `unordered(workload,
-config)` returns their names, such as ("dq",).
+If another one must run last, it defines `scratch`, and `postprocess` and `postprocess_arguments`,
+which are like those of the preprocess kernel. Where outputs are sums in no fixed order,
+`unordered(workload, config)` returns their names, such as ("dq",).
 
 Only `function` imports Triton, when it is called: a binary can be launched without a compiler.
 
@@ -92,7 +92,7 @@ def why_no_compiler(arch: Arch) -> str | None:
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
     """Returns all inputs of the compiler, for each of `contract.variants`."""
-    return case.kernel.name, *map(_seen, variants(case, config, aligned))
+    return case.kernel.name, *map(_seen, variants(case, config, aligned).values())
 
 
 def _seen(variant: dict[str, Any]) -> Hashable:
@@ -104,12 +104,11 @@ def build(source_type: Any, case: Case, config: Config, aligned: bool) -> Compil
     """Does what `compile` does, for the language whose sources have the type `source_type`."""
     if why := why_no_compiler(case.arch):
         raise TunefaError(why)
-    variant, *others = variants(case, config, aligned)
-    arch, start = gpu(case.arch), time.perf_counter()
-    binary = _binary(source_type, variant, arch)
-    beside = [_binary(source_type, each, arch) for each in others]
-    resources = partial(tools.resources, binary, *beside)
-    return Compiled(binary, resources, time.perf_counter() - start, *beside)
+    made, arch = variants(case, config, aligned), gpu(case.arch)
+    start = time.perf_counter()
+    built = {step: _binary(source_type, each, arch) for step, each in made.items()}
+    resources = partial(tools.resources, *built.values())
+    return Compiled(inspect=resources, seconds=time.perf_counter() - start, **built)
 
 
 def _binary(source_type: Any, variant: dict[str, Any], arch: GpuArch) -> Any:

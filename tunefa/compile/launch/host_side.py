@@ -35,7 +35,7 @@ def prepared(
     tensors = [tensor.detach() for tensor in tensors]
 
     def launch() -> Launch:
-        if compiled.preprocess is None:
+        if compiled.preprocess is None and compiled.postprocess is None:
             return start(compiled.binary, spec.arguments, tensors)
         scratch = spec.scratch(tensors)
         all_tensors = [*tensors, *new_scratch(scratch, tensors[0])]
@@ -52,7 +52,7 @@ def prepared(
         if not all(isinstance(step, PreparedLaunch) for step in steps):
             raise CompileError(
                 "its launch needs its language's launcher, which starts only a kernel that has no "
-                "preprocess kernel"
+                "other kernel beside it"
             )
         return Steps(steps, scratch)
 

@@ -16,12 +16,12 @@ def steps(spec: LaunchSpec, tensors: Sequence[Tensor]) -> Iterator[tuple[Any, An
 
     They share new scratch memory, if the kernel asks for some.
     """
-    main, *others = variants(spec.case, spec.config, spec.case.kernel.module.is_aligned(tensors))
-    if not others:
-        yield main, *spec.arguments(tensors)
-        return
-    shared = [*tensors, *new_scratch(spec.scratch(tensors), tensors[0])]
-    yield others[0], *spec.preprocess_arguments(shared)
-    yield main, *spec.arguments(shared)
-    for last in others[1:]:
-        yield last, *spec.postprocess_arguments(shared)
+    made = variants(spec.case, spec.config, spec.case.kernel.module.is_aligned(tensors))
+    shared = list(tensors)
+    if len(made) > 1:
+        shared += new_scratch(spec.scratch(tensors), tensors[0])
+    if "preprocess" in made:
+        yield made["preprocess"], *spec.preprocess_arguments(shared)
+    yield made["binary"], *spec.arguments(shared)
+    if "postprocess" in made:
+        yield made["postprocess"], *spec.postprocess_arguments(shared)

@@ -1,0 +1,171 @@
+"""Attention of few queries over a cache of keys and values in CUDA C++, for sm90.
+
+    out = softmax(scale * q @ k^T) @ v,     lse = log(sum(exp(scale * q @ k^T)))
+
+The algorithm, the cache and the masks are those of attention_decode_triton.py, which describes
+them. What differs:
+
+* splits follow the whole batch: high where there are many sequences, low where there are few. A
+  sequence gets the same bits all the same, as the order of its sum does not depend on them
+  (cuda/decode_problem.cuh);
+* TMA copies keys and values, which threads need no registers or instructions for. Each warp has a
+  pipeline of its own, and warps meet only at the end of a split, so that none waits for another;
+* copies go on over the end of a split: those of the next one begin before it is computed;
+* both kernels start while the kernel before them runs, by programmatic dependent launch.
+
+Pages need 16 keys or more, head dimensions are multiples of 64, and a KV head has at most 16 query
+rows, or 32 up to head_dim 128.
+
+What each parameter trades:
+    BLOCK_N         keys that a warp copies and computes at once
+    num_warps       warps of a CTA, each with its own copies in flight
+    num_stages      blocks of K or V of each warp in shared memory
+    CTAS_PER_SM     CTAs that run at the same time on an SM
+    LEAF_KEYS       keys of a leaf of the sum: the least that a warp has of a split
+    SPLIT_COST      what a split is taken to cost beside its keys, in keys of a warp
+"""
+
+import ctypes
+
+from tunefa.kernels.decode.tensors import (
+    most_keys,
+    score_factors,
+    sees_all_keys,
+    table_and_sinks,
+    table_row,
+)
+from tunefa.kernels.hopper.tma import is_aligned as is_aligned
+
+from tunefa.spec.rounding import ceil_div, round_up
+
+_MOST_LEAVES = 4
+"""The most leaves that a warp has of a split: 2^MOST_DEPTH in cuda/decode_problem.cuh."""
+_COMBINING_CTAS = 2
+"""CTAs of the second kernel for each SM: so many find room beside the first kernel's."""
+_MOST_SPLITS, _MOST_SCRATCH_BYTES = 128, 2**26
+"""Splits of a sequence that have memory, and bytes of all; more only where a sequence must have
+more splits."""
+
+
+class Strides(ctypes.Structure):
+    """The structure of the same name in cuda/decode_problem.cuh."""
+
+    _fields_ = (("batch", ctypes.c_longlong), ("head", ctypes.c_longlong), ("row", ctypes.c_int))
+
+
+class Sizes(ctypes.Structure):
+    """The structure of the same name in cuda/decode_problem.cuh."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("batch", "heads_kv", "seqlen_q", "splits_kept")),
+        *((name, ctypes.c_int) for name in ("table_row", "window_left", "leaf_keys")),
+        *((name, ctypes.c_int) for name in ("split_cost", "ctas")),
+        ("scale_log2", ctypes.c_float),
+        ("tanh_scale", ctypes.c_float),
+    )
+
+
+def _block_m(workload):
+    """Query rows of a tile: those of all heads of a group."""
+    return round_up(workload.group * workload.seqlen_q, 8)
+
+
+def _defines(workload, config):
+    return {
+        "HEAD_DIM": workload.head_dim,
+        "HEAD_DIM_V": workload.head_dim_v,
+        "BF16": int(workload.dtype == "bf16"),
+        "GROUP": workload.group,
+        "CAUSAL": int(not sees_all_keys(workload)),
+        "WINDOWED": int(workload.window_left is not None),
+        "SOFTCAP": int(workload.softcap),
+        "SINKS": int(workload.sinks),
+        "PAGE_SIZE": workload.page_size or 0,
+        "BLOCK_M": _block_m(workload),
+        **{name: config[name] for name in ("BLOCK_N", "num_warps", "num_stages", "CTAS_PER_SM")},
+    }
+
+
+def variant(workload, config, aligned=True):
+    """What NVRTC needs for one config, with no device present: a plain dict.
+
+    The compiled kernel depends on no batch, head count or number of keys. It reads `aligned`
+    tensors only.
+    """
+    return {
+        "function": "attention_decode",
+        "defines": _defines(workload, config),
+        "threads": 32 * config["num_warps"],
+        "overlaps_kernel_before": True,
+    }
+
+
+def postprocess(workload, config):
+    """The variant of the kernel that combines the splits of a row."""
+    return {
+        "function": "combine_splits",
+        "defines": _defines(workload, config) | {"COMBINE_SPLITS": 1},
+        "threads": 128,
+        "smem_bytes": 0,
+        "overlaps_kernel_before": True,
+    }
+
+
+def scratch(tensors, spec):
+    """Shapes and dtypes of the rows of splits, and of their maxima and sums, as the kernels lay
+    them out. Each call has its own."""
+    import torch  # importing it takes seconds, and compiling does not need it
+
+    workload, config = spec.workload, spec.config
+    least = config["LEAF_KEYS"] * config["num_warps"]
+    most = ceil_div(most_keys(tensors, workload), least)
+    rows = workload.batch * workload.heads * workload.seqlen_q
+    usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * (4 * workload.head_dim_v + 8)))
+    splits = max(1, min(most, max(usual, ceil_div(most, _MOST_LEAVES))))
+    return ((rows, splits, workload.head_dim_v), torch.float32), ((rows, splits, 2), torch.float32)
+
+
+def _sizes(tensors, spec):
+    workload, config = spec.workload, spec.config
+    return Sizes(
+        workload.batch, workload.heads_kv, workload.seqlen_q, tensors[-1].shape[1],
+        table_row(tensors, workload), workload.window_left or 0, config["LEAF_KEYS"],
+        config["SPLIT_COST"], _ctas(spec, tensors[-1].shape[1]), *score_factors(spec),
+    )  # fmt: skip
+
+
+def _ctas(spec, splits):
+    """CTAs of the first kernel: as many as the device holds at once, or as there are splits."""
+    most = spec.workload.batch * spec.workload.heads_kv * splits
+    return min(most, spec.sms * spec.config["CTAS_PER_SM"])
+
+
+def _strides(tensor):
+    return Strides(*tensor.stride()[:3])
+
+
+def arguments(tensors, spec):
+    """The grid and the first kernel's arguments, in the order of its parameters, for the tensors
+    of `arguments` in attention_decode_triton.py."""
+    q, k, v, out, lse, seqlens, *_, partial, ends = tensors
+    workload, config = spec.workload, spec.config
+    table, sinks = table_and_sinks(tensors, workload)
+    rows = config["BLOCK_N"]
+    if workload.page_size:
+        rows = min(rows, workload.page_size)
+    maps = [{"map": each, "box": (1, 1, rows, 64), "swizzle_bytes": 128} for each in (k, v)]
+    return (_ctas(spec, partial.shape[1]), 1, 1), [
+        q, *maps, out, lse, seqlens, table, sinks, partial, ends, _strides(q),
+        _strides(out), _sizes(tensors, spec),
+    ]  # fmt: skip
+
+
+def postprocess_arguments(tensors, spec):
+    """The grid and the second kernel's arguments, for the tensors of `arguments`."""
+    _, _, _, out, lse, seqlens, *_, partial, ends = tensors
+    workload = spec.workload
+    rows = workload.batch * workload.heads * workload.seqlen_q
+    return (min(rows, _COMBINING_CTAS * spec.sms), 1, 1), [
+        out, lse, seqlens, table_and_sinks(tensors, workload)[1], partial, ends, _strides(out),
+        _sizes(tensors, spec),
+    ]  # fmt: skip

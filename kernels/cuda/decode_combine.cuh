@@ -1,0 +1,132 @@
+// The second kernel of attention_decode_cuda_sm90: it combines the splits of one query row, as a
+// binary tree. The file that includes this defines the macros.
+#pragma once
+
+#include "cuda/decode_problem.cuh"
+#include "cuda/decode_rows.cuh"
+
+constexpr int COMBINE_WARPS = 4, COMBINE_AT_ONCE = 8;
+
+// A lane's columns of one split, or of several.
+struct Part {
+    static constexpr int COLUMNS = HEAD_DIM_V / 32;
+    float max_log2, sum, out[COLUMNS];
+
+    DEVICE void load(const float* partial, const float2* ends, long long kept) {
+        const float2 end = ends[kept];
+        max_log2 = end.x, sum = end.y;
+        const float* from = partial + kept * HEAD_DIM_V + COLUMNS * (threadIdx.x % 32);
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i += 2) {
+            const float2 two = *reinterpret_cast<const float2*>(from + i);
+            out[i] = two.x, out[i + 1] = two.y;
+        }
+    }
+
+    DEVICE void add(const Part& right) {
+        const Weights weights(max_log2, right.max_log2);
+        sum = weighted_sum(sum, weights.left, right.sum, weights.right);
+#pragma unroll
+        for (int i = 0; i < COLUMNS; ++i)
+            out[i] = weighted_sum(out[i], weights.left, right.out[i], weights.right);
+    }
+};
+
+// Returns the sum of the splits [begin, end), of which there is at least one. `begin` is a multiple
+// of a power of two that is not below their number.
+DEVICE Part sum_of_splits(const float* partial, const float2* ends, long long kept, int begin,
+                          int end) {
+    Part nodes[24], rows;  // of heights from 3 on
+    int count = 0;
+    for (int first = begin; first < end; first += COMBINE_AT_ONCE) {
+        Part parts[COMBINE_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < COMBINE_AT_ONCE; ++i)
+            if (first + i < end) parts[i].load(partial, ends, kept + first + i);
+#pragma unroll
+        for (int step = 1; step < COMBINE_AT_ONCE; step *= 2)
+#pragma unroll
+            for (int i = 0; i < COMBINE_AT_ONCE; i += 2 * step)
+                if (first + i + step < end) parts[i].add(parts[i + step]);
+        rows = parts[0];
+        if (end - begin <= COMBINE_AT_ONCE) return rows;
+        int height = 0;
+        for (; count >> height & 1; ++height) {
+            nodes[height].add(rows);
+            rows = nodes[height];
+        }
+        nodes[height] = rows;
+        ++count;
+    }
+    int height = __ffs(count) - 1;
+    rows = nodes[height];
+    while (count >> ++height)
+        if (count >> height & 1) {
+            nodes[height].add(rows);
+            rows = nodes[height];
+        }
+    return rows;
+}
+
+// Adds up the parts of all warps, in the order of the tree; warp 0 then has the sum. Warps below
+// `busy` have a part.
+DEVICE void sum_of_warps(Part& rows, int busy) {
+    __shared__ Part shared[COMBINE_WARPS][32];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    __syncthreads();  // those of the row before have been read
+    shared[warp][lane] = rows;
+    __syncthreads();
+    if (warp > 0) return;
+    if (busy > 1) rows.add(shared[1][lane]);
+    if (busy > 2) {
+        Part right = shared[2][lane];
+        if (busy > 3) right.add(shared[3][lane]);
+        rows.add(right);
+    }
+}
+
+// The number of splits of the sequence that a row is of.
+DEVICE int splits_of_row(const Sizes& sizes, const int* seqlens, int number, int depth) {
+    const int sequence = number / (sizes.seqlen_q * sizes.heads_kv * GROUP);
+    const Leaves leaves = Leaves::of<BLOCK_N, WINDOWED>(sizes, seqlens[sequence]);
+    return shifted_up(leaves.count, WARPS_LOG2 + depth);
+}
+
+// A CTA has the rows blockIdx.x, blockIdx.x + gridDim.x, ... A row with one split is written
+// already. What does not need the splits comes before the wait, while the first kernel runs.
+extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
+    combine_splits(Element* out, float* lse, const int* seqlens, const float* sinks,
+                   const float* partial, const float2* ends, Strides strides, Sizes sizes) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int heads = sizes.heads_kv * GROUP, rows_in_all = sizes.batch * heads * sizes.seqlen_q;
+    const int depth = depth_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, seqlens);
+    bool has_work = false;
+    for (int row = blockIdx.x + lane * gridDim.x; row < rows_in_all; row += 32 * gridDim.x)
+        has_work |= splits_of_row(sizes, seqlens, row, depth) > 1;
+    has_work = __any_sync(~0u, has_work);
+    wait_for_kernel_before();  // in every CTA: a launch that does not would end before it
+    if (!has_work) return;
+
+    for (int number = blockIdx.x; number < rows_in_all; number += gridDim.x) {
+        const int splits = splits_of_row(sizes, seqlens, number, depth);
+        if (splits == 1) continue;
+        int each = 1;  // splits of a warp: a quarter of the next power of two
+        while (COMBINE_WARPS * each < splits) each *= 2;
+        const int begin = warp * each, end = min(begin + each, splits);
+        Part rows;
+        if (begin < end)
+            rows = sum_of_splits(partial, ends, (long long)number * sizes.splits_kept, begin, end);
+        sum_of_warps(rows, (splits + each - 1) / each);
+        if (warp > 0) continue;
+        const int query = number % sizes.seqlen_q, head = number / sizes.seqlen_q % heads;
+        const int sequence = number / sizes.seqlen_q / heads;
+        const RowEnd row(rows.max_log2, rows.sum, SINKS ? sinks + head : nullptr);
+        if (lane == 0) lse[number] = row.lse;
+        Element* to = out + sequence * strides.batch + head * strides.head +
+                      (long long)query * strides.row + Part::COLUMNS * lane;
+#pragma unroll
+        for (int i = 0; i < Part::COLUMNS; i += 2)
+            *reinterpret_cast<u32*>(to + i) =
+                cvt_16bit_x2<Shape::IS_BF16>(rows.out[i] * row.scale, rows.out[i + 1] * row.scale);
+    }
+}

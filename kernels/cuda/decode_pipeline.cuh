@@ -1,0 +1,131 @@
+// The copies of attention_decode_cuda_sm90: each warp has a pipeline of its own, of blocks of K and
+// V in turns. The file that includes this defines the macros and tiles.
+#pragma once
+
+#include "cuda/decode_problem.cuh"
+
+// Brings a tensor map near, so that the first copy with it need not wait for it.
+DEVICE void prefetch_tensor_map(const TensorMap* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+struct Cache {
+    const TensorMap *k, *v;
+    const int *seqlens, *table;
+    int depth;  // see depth_of_splits
+};
+
+// Where a warp's copies, or its products, are: at the block from `key` on of the CTA's work number
+// `item`.
+struct Cursor {
+    Split split;
+    int item, key;
+
+    DEVICE bool has_work() const { return split.sequence >= 0; }
+
+    DEVICE void begin(const Sizes& sizes, const Cache& cache, int at) {
+        item = at;
+        split = find_split<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.seqlens, item, cache.depth);
+        key = split.begin;
+    }
+
+    // Goes to the CTA's next split. `copies` has usually found it already.
+    DEVICE void follow(const Sizes& sizes, const Cache& cache, const Cursor& copies) {
+        if (copies.item != item + gridDim.x) {
+            begin(sizes, cache, item + gridDim.x);
+            return;
+        }
+        item = copies.item;
+        split = copies.split;
+        key = split.begin;
+    }
+};
+
+struct Pipeline {
+    Cursor at;
+    bool is_v;  // whether K of the cursor's block is on its way, and V comes next
+    u32 smem, barriers;
+    int stage;
+
+    // The stages and barriers of a warp.
+    DEVICE void init(u32 shared, int warp, const TensorMap& k_map, const TensorMap& v_map) {
+        smem = shared + STAGES_OFFSET + warp * num_stages * STAGES_BYTES;
+        barriers = shared + BARRIERS_OFFSET + warp * num_stages * BARRIERS_BYTES;
+        stage = 0;
+        is_v = false;
+        if (threadIdx.x % 32 == 0) {
+            for (int i = 0; i < num_stages; ++i) mbarrier_init(barriers + BARRIERS_BYTES * i, 1);
+            fence_mbarrier_init();
+            prefetch_tensor_map(&k_map);
+            prefetch_tensor_map(&v_map);
+        }
+        __syncwarp();
+    }
+
+    DEVICE u32 tile(int of) const { return smem + of * STAGES_BYTES; }
+
+    // Starts the next copy, if there is one, into the stage that the warp has read.
+    DEVICE void fetch(const Sizes& sizes, const Cache& cache) {
+        while (at.has_work() && at.key >= at.split.end)
+            at.begin(sizes, cache, at.item + gridDim.x);
+        if (!at.has_work()) return;
+        if (threadIdx.x % 32 == 0) {
+            if (is_v)
+                copy<VTile::BYTES, HEAD_DIM_V>(cache.v, cache, sizes);
+            else
+                copy<KTile::BYTES, HEAD_DIM>(cache.k, cache, sizes);
+        }
+        if (is_v) at.key += BLOCK_N;
+        is_v = !is_v;
+        stage = stage + 1 == num_stages ? 0 : stage + 1;
+    }
+
+    template <int BYTES, int COLUMNS>
+    DEVICE void copy(const TensorMap* map, const Cache& cache, const Sizes& sizes) const {
+        const u32 barrier = barriers + 8 * stage;
+        mbarrier_arrive_expect_tx(barrier, BYTES);
+#pragma unroll
+        for (int row = 0; row < BLOCK_N; row += BOX_ROWS) {
+            int place = at.key + row, page = at.split.sequence;
+            if (PAGE_SIZE) {
+                // A page beyond the sequence does not exist: its rows are masked, and any will do.
+                const int number = min(place, at.split.keys - 1) / max(PAGE_SIZE, 1);
+                page = cache.table[(long long)at.split.sequence * sizes.table_row + number];
+                place %= max(PAGE_SIZE, 1);
+            }
+#pragma unroll
+            for (int column = 0; column < COLUMNS; column += 64)
+                tma_load(tile(stage) + column * BLOCK_N * 2 + row * 128, map, barrier, column,
+                         place, at.split.head_kv, page);
+        }
+    }
+};
+
+// The stage that a warp reads next.
+struct Reader {
+    int stage;
+    u32 parity;
+
+    DEVICE u32 wait(const Pipeline& pipeline) const {
+        mbarrier_wait(pipeline.barriers + 8 * stage, parity);
+        return pipeline.tile(stage);
+    }
+
+    // All lanes have read the stage, which the next copy overwrites.
+    DEVICE void release(Pipeline& pipeline, const Sizes& sizes, const Cache& cache) {
+        __syncwarp();
+        pipeline.fetch(sizes, cache);
+        if (++stage == num_stages) stage = 0, parity ^= 1;
+    }
+};
+
+// Writes zeros over the values behind the last key: what lies there may be NaN, and NaN times the
+// probability 0 is NaN.
+DEVICE void clear_values(u32 tile, int from_row) {
+    const int lane = threadIdx.x % 32;
+    const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    for (int column = 0; column < HEAD_DIM_V; column += 64)
+        for (int row = from_row + lane / 8; row < BLOCK_N; row += 4)
+            st_shared_v4(tile + column * BLOCK_N * 2 + row * 128 + 16 * (lane % 8), zeros);
+    __syncwarp();
+}

@@ -1,0 +1,126 @@
+"""The cost model of attention over a cache on GPUs: the time of a config, from its tiling and
+resources.
+
+Every key is read once, so the memory is the limit if enough bytes are on their way. The parts:
+
+    HBM      bytes of the cache, the queries and the output / (bandwidth x `HBM_SHARE`)
+    flight   bytes of the SM with most splits / (bytes that its CTAs have on their way / latency):
+             by Little's law, an SM that waits `LATENCY_US` for a copy moves no more than that
+    steps    cycles that the warps of that SM compute: `CYCLES_PER_KEY` of a warp and 16 query rows
+
+The longest of them, the launch, and the start and end of each split that a CTA computes, one after
+the other, add up. A second launch reads what the splits have written. docs/model.md has the errors.
+"""
+
+from __future__ import annotations
+
+from tunefa.costmodel.gpu import Prediction
+from tunefa.costmodel.occupancy import Occupancy, occupancy
+from tunefa.spec.arch import Device, GpuArch
+from tunefa.spec.rounding import ceil_div
+from tunefa.spec.tiling import DecodeTiling
+from tunefa.spec.trial import Resources
+from tunefa.spec.workload import DTYPES, Workload
+
+# The constants were set on 36 configs of attention_decode_cuda_sm90 for each of 15 workloads, timed
+# on an H200: docs/model.md.
+HBM_SHARE = 0.91
+"""The share of the bandwidth that reading reaches: 4.46 of 4.8 TB/s on an H200."""
+LATENCY_US = 1.1
+"""Time from the start of a copy to its end, where the memory is busy."""
+CYCLES_PER_KEY = 70.0
+"""Cycles of a warp for one key and 16 query rows, at head_dim 128; copies by threads take more."""
+COPY_CYCLES_PER_KEY = 16.0
+STEP_CYCLES = 600.0
+"""Cycles of a step in which the warps of a CTA wait for one another."""
+LAUNCH_US = 4.3
+"""Time from the launch to the first byte, and from the last one to the end."""
+SPLIT_US = 0.9
+"""Time that a CTA takes at the start and the end of a split, where nothing overlaps it."""
+COMBINE_US = 2.0
+"""Time of the second launch, which starts while the first one runs."""
+PLAIN_COMBINE_US = 3.5
+"""The same where it does not."""
+
+
+def predict(
+    workload: Workload,
+    arch: GpuArch,
+    device: Device,
+    tiling: DecodeTiling,
+    resources: Resources,
+) -> Prediction:
+    """Returns the predicted time of one call, in us, on `device` at its boost clock.
+
+    A config whose CTA does not fit on an SM gets an infinite time, with the limiter `occupancy`.
+    Sequences of different lengths count as sequences of their mean length.
+    """
+    workload = workload.dense_equivalent
+    registers, smem_bytes = max(1, int(resources.registers or 0)), int(resources.smem_bytes or 0)
+    fits = occupancy(arch, registers, smem_bytes, tiling.threads)
+    if fits.blocks_per_sm == 0:
+        infinite = float("inf")
+        return Prediction(infinite, "occupancy", fits, {}, 0.0, infinite, 0.0, 0.0)
+    keys = workload.rows_and_keys[1] // workload.batch
+    chip = arch, device
+    made = (_of_splits(workload, chip, tiling, fits, cut) for cut in tiling.splits(keys))
+    return min(made, key=lambda prediction: prediction.time_us)
+
+
+def _of_splits(
+    workload: Workload,
+    chip: tuple[GpuArch, Device],
+    tiling: DecodeTiling,
+    fits: Occupancy,
+    cut: tuple[int, int],
+) -> Prediction:
+    """The prediction for sequences that are cut into so many splits of so many keys."""
+    (arch, device), (splits, each) = chip, cut
+    at_once = min(fits.blocks_per_sm, tiling.ctas_per_sm)
+    row_tiles = ceil_div(workload.group * workload.seqlen_q, tiling.block_m)
+    items = workload.batch * workload.heads_kv * row_tiles * splits
+    rounds = ceil_div(items, device.sms * at_once)
+    busy = min(at_once, ceil_div(items, device.sms))
+    key_bytes = DTYPES[workload.dtype] * (workload.head_dim + workload.head_dim_v)
+    in_flight = busy * tiling.blocks_ahead * tiling.block_n * key_bytes
+    flight_us = rounds * busy * each * key_bytes / max(in_flight, key_bytes) * LATENCY_US
+    pipes = {"warps": cycles_of_block(workload, tiling)}
+    sharing = 1 if tiling.copied_by_threads else tiling.warps
+    crowded = max(1.0, busy * tiling.warps / 16)
+    steps = rounds * ceil_div(each, tiling.block_n * sharing) * crowded
+    compute_us = steps * pipes["warps"] / device.boost_mhz
+    hbm_us = workload.io_bytes / (device.hbm_bytes_per_s * HBM_SHARE) * 1e6
+    parts = {"warps": compute_us, "latency": flight_us, "HBM": hbm_us}
+    binding = max(parts, key=lambda part: parts[part])
+    beside_us = _combine_us(workload, device, splits, arch) if splits > 1 else 0.0
+    time_us = parts[binding] + LAUNCH_US + rounds * SPLIT_US / busy + beside_us
+    return Prediction(
+        time_us, binding, fits, pipes, steps, compute_us, 0.0, hbm_us, beside_us=beside_us
+    )
+
+
+def expected_resources(tiling: DecodeTiling, smem_bytes: int, registers: int) -> Resources:
+    """Returns what the compiler will probably report, from the lower bounds of a search space.
+
+    The registers beside those of the tile are the average of 30 configs of each kernel.
+    """
+    wanted = registers + 100
+    spilled = max(0, wanted - 10 - tiling.max_registers)
+    return Resources(smem_bytes, min(wanted, tiling.max_registers), 4 * spilled)
+
+
+def cycles_of_block(workload: Workload, tiling: DecodeTiling) -> float:
+    """Cycles that a block of keys takes: of one warp, or with copies by threads of all."""
+    size = (tiling.columns + tiling.columns_v) / 256 * tiling.block_m / 16 * tiling.block_n
+    if not tiling.copied_by_threads:
+        return CYCLES_PER_KEY * size
+    copies = COPY_CYCLES_PER_KEY * 16 / tiling.block_m
+    return (CYCLES_PER_KEY + copies) * size / tiling.warps + STEP_CYCLES
+
+
+def _combine_us(workload: Workload, device: Device, splits: int, arch: GpuArch) -> float:
+    """Time of the launch that combines splits."""
+    rows = workload.batch * workload.heads * workload.seqlen_q
+    moved = 4 * rows * splits * workload.head_dim_v
+    starts = COMBINE_US if "tma" in arch.features else PLAIN_COMBINE_US
+    return starts + moved / device.hbm_bytes_per_s * 1e6

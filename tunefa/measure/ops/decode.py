@@ -1,0 +1,247 @@
+"""The op `decode`: attention of few queries over a cache of keys and values. Its tensors, its
+inputs, its reference, its limits.
+
+The cache is contiguous, (batch, heads_kv, seqlen_k, head_dim), or has pages, (pages, heads_kv,
+page_size, head_dim). A sequence has the first `seqlens` keys of its part; what lies behind them is
+NaN or Inf in a check.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tunefa.compile.contract import LaunchSpec
+from tunefa.measure import check
+from tunefa.measure.comparison import ACCURACY_MARGIN, TOLERANCE, Expected
+from tunefa.spec.rounding import ceil_div
+from tunefa.spec.target import Case
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
+
+if TYPE_CHECKING:  # they import PyTorch, which takes seconds
+    import torch
+    from torch import Tensor
+
+    from tunefa.measure.hostile import Kind
+
+OUTPUTS = slice(3, 5)
+"""The output and the logsumexp; q and the cache are before them, and what a kernel reads beside
+them is behind: seqlens, the block table of pages, and the sinks, if there are any."""
+NAMES = ("out", "lse")
+HALF_OF_LEAST = {"bf16": 2.0**-134, "fp16": 2.0**-25}
+"""Half of the smallest positive number of the dtype."""
+SPARE_PAGES = 3
+"""Pages of no sequence, which no kernel may read."""
+
+
+def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[Any, ...]:
+    """Returns fresh (q, k, v, out, lse, seqlens, ...) on `device`: normal inputs, and outputs full
+    of NaN.
+
+    q and out are (batch, heads, seqlen_q, head_dim | head_dim_v) views of memory in the order
+    (batch, seqlen_q, heads, head_dim), and so is a contiguous cache; pages are in the order
+    (page, slot, head, dim). lse is (batch, heads, seqlen_q), seqlens (batch,) in int32. The block
+    table is (batch, pages of the longest sequence) in int32, in random order; sinks are (heads,) in
+    fp32.
+    """
+    import torch
+
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[workload.dtype]
+    generator = torch.Generator(device)
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        made = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+        return made.transpose(1, 2)
+
+    size, pages = _cache_size(workload)
+    q = normal(workload.batch, workload.seqlen_q, workload.heads, workload.head_dim)
+    k = normal(*size, workload.heads_kv, workload.head_dim)
+    v = normal(*size, workload.heads_kv, workload.head_dim_v)
+    shape = (workload.batch, workload.seqlen_q, workload.heads, workload.head_dim_v)
+    out = torch.full(shape, math.nan, device=device, dtype=dtype).transpose(1, 2)
+    lse = torch.full(q.shape[:3], math.nan, device=device)
+    keys = [each for _, each in workload.lengths]
+    more = [torch.tensor(keys, device=device, dtype=torch.int32)]
+    if workload.page_size is not None:
+        order = torch.randperm(size[0], generator=generator, device=device)
+        more.append(order[: workload.batch * pages].view(workload.batch, pages).int())
+    if workload.sinks:
+        more.append(torch.randn(workload.heads, generator=generator, device=device))
+    return q, k, v, out, lse, *more
+
+
+def _cache_size(workload: Workload) -> tuple[tuple[int, int], int]:
+    """Returns the first two axes of the cache in memory, and the pages of a sequence."""
+    if workload.page_size is None:
+        return (workload.batch, workload.seqlen_k), 0
+    pages = ceil_div(workload.seqlen_k, workload.page_size)
+    return (workload.batch * pages + SPARE_PAGES, workload.page_size), pages
+
+
+def ragged(workload: Workload, config: Config) -> Workload:
+    """Returns a small workload of the same kind: sequences of several lengths, which no block
+    divides, and which have one split or several. The number of query rows is the workload's, which
+    the binary depends on."""
+    left, keys = workload.window_left, 2 * int(config.get("MIN_SPLIT_KEYS", 256)) + 77
+    return replace(
+        workload,
+        batch=3,
+        heads=2 * workload.group,
+        heads_kv=2,
+        seqlen_k=keys,
+        window_left=left if left is None else min(left, keys // 2),
+        varlen=True,
+    )
+
+
+def launch_spec(case: Case, config: Config) -> LaunchSpec:
+    """The scale is that of scaled dot-product attention, head_dim^-0.5."""
+    return LaunchSpec(case, config, case.workload.head_dim**-0.5, check.softcap(case.workload))
+
+
+def kinds_of_finalists(workload: Workload) -> tuple[Kind, ...]:
+    """The inputs that finalists are checked with on the workload's own shape."""
+    return ("mixed",) if workload.batch > 1 else ("hostile", "normal")
+
+
+def inputs(
+    workload: Workload, kind: Kind, device: str
+) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
+    """Returns the tensors, and the memory of q, the cache, out and lse with what surrounds them.
+
+    Pages have the spare pages around them, and the slots behind a sequence's last key.
+    """
+    from tunefa.measure import hostile
+
+    made = list(tensors(workload, device, seed=0))
+    generator = made[0].new_empty(0).device
+    for number, role in enumerate(_roles(workload, kind)):
+        keys, values = sequence_of(workload, made, number)
+        if role == "hostile":
+            hostile.change_sequence(made[0][number], keys, values, _generator(generator, number))
+        _write_sequence(workload, made, number, (keys, values))
+    whole = []
+    for i in range(4):
+        if workload.page_size is None or i in (0, 3):
+            whole.append(hostile.surrounded(made[i], is_input=i < 3))
+        else:
+            whole.append((made[i], made[i]))
+    whole.append(hostile.surrounded_lse(made[4]))
+    made[:5] = [inner for inner, _ in whole]
+    return tuple(made), tuple(memory for _, memory in whole)
+
+
+def _roles(workload: Workload, kind: Kind) -> list[Any]:
+    """What the inputs of each sequence are."""
+    from tunefa.measure import hostile
+
+    return list(hostile.roles(replace(workload, varlen=False), kind))
+
+
+def _generator(device: torch.device, seed: int) -> torch.Generator:
+    import torch
+
+    return torch.Generator(device).manual_seed(seed)
+
+
+def sequence_of(workload: Workload, made: Any, number: int) -> tuple[Tensor, Tensor]:
+    """Returns copies of the keys and values of a sequence: (heads_kv, keys, head_dim), and with
+    head_dim_v."""
+    keys = workload.lengths[number][1]
+    if workload.page_size is None:
+        k, v = (made[i][number, :, :keys].clone() for i in (1, 2))
+        return k, v
+    pages = made[6][number, : ceil_div(keys, workload.page_size)].long()
+    k, v = (made[i][pages].transpose(0, 1).flatten(1, 2)[:, :keys].clone() for i in (1, 2))
+    return k, v
+
+
+def _write_sequence(
+    workload: Workload, made: list[Any], number: int, found: tuple[Tensor, Tensor]
+) -> None:
+    """Writes keys and values of a sequence into the cache, and NaN and Inf behind them. With the
+    first sequence's come those of spare pages; table entries behind a sequence's last page are one
+    of them."""
+    import torch
+
+    keys, page = workload.lengths[number][1], workload.page_size
+    for cache, own in zip(made[1:3], found, strict=True):
+        if page is None:
+            cache[number, :, :keys] = own
+            cache[number, :, keys:] = math.nan
+            cache[number, :, keys + 1 :: 2] = math.inf
+            continue
+        pages = made[6][number].long()
+        room = own.new_full((own.shape[0], pages.numel() * page, own.shape[2]), math.nan)
+        room[:, keys + 1 :: 2] = math.inf
+        room[:, :keys] = own
+        cache[pages] = room.reshape(room.shape[0], -1, page, room.shape[2]).transpose(0, 1)
+        if number == 0:
+            every = torch.arange(cache.shape[0], device=cache.device)
+            cache[every[~torch.isin(every, made[6].long())]] = math.nan
+    if page is not None:
+        every = torch.arange(made[1].shape[0], device=made[6].device)
+        used = torch.cat([made[6][i, : ceil_div(n, page)]
+                          for i, (_, n) in enumerate(workload.lengths)])  # fmt: skip
+        spare = every[~torch.isin(every, used.long())][0]
+        made[6][number, ceil_div(keys, page) :] = spare.int()
+
+
+def expected(workload: Workload, kind: Kind, made: tuple[Any, ...], dtype: torch.dtype) -> Expected:
+    """Returns the reference, with the rows that are judged, which of them are normal, and what is
+    special about the rest."""
+    import torch
+
+    from tunefa.measure import hostile
+
+    whole = replace(workload, varlen=False)
+    found = [attention(workload, made, number, dtype) for number in range(workload.batch)]
+    out, lse, spread = (torch.cat(each) for each in zip(*found, strict=True))
+    of_sequence = _roles(workload, kind)
+    normal = torch.tensor([role == "normal" for role in of_sequence], device=lse.device)
+    if not bool(normal.any()):
+        normal = ~normal
+
+    def inputs_of(place: tuple[int, ...]) -> str:
+        return hostile.described(whole, kind, *place)
+
+    made_of = Expected.from_reference(whole, (out, lse, spread), check.softcap(workload))
+    # A sink may leave a row outputs below the smallest number of its dtype.
+    limits = made_of.limits + HALF_OF_LEAST[workload.dtype] * workload.head_dim_v**0.5
+    return replace(
+        made_of, limits=limits, normal=normal[:, None, None].expand(lse.shape), inputs_of=inputs_of
+    )
+
+
+def attention(
+    workload: Workload, made: Any, number: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns (out, lse, spread) of one sequence, as `reference.attention_and_spread` does."""
+    import torch
+
+    from tunefa.measure import reference
+    from tunefa.measure.attention_inputs import AttentionInputs
+
+    q, (k, v) = made[0][number : number + 1], sequence_of(workload, made, number)
+    mask = workload.window_left, None, check.softcap(workload)
+    asked = AttentionInputs(q, k[None], v[None], workload.causal, workload.head_dim**-0.5, *mask)
+    out, lse, spread = reference.attention_and_spread(asked, dtype)
+    if workload.sinks:
+        with_sink = torch.logaddexp(lse, made[-1].to(dtype)[None, :, None])
+        share = (lse - with_sink).exp()
+        out, lse, spread = out * share[..., None], with_sink, spread * share
+    return out, lse, spread
+
+
+def limit(workload: Workload, kind: Kind, made: tuple[Any, ...], expected: Expected) -> float:
+    """Returns the dtype's tolerance: PyTorch has no attention over a cache to compare with. Where
+    all inputs are hostile, rows alone are judged."""
+    if kind == "hostile":
+        return math.inf
+    return TOLERANCE[workload.dtype] * ACCURACY_MARGIN[workload.accuracy]

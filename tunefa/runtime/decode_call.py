@@ -1,0 +1,241 @@
+"""One call of attention over a cache: its checked arguments, and the shapes of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tunefa.errors import TunefaError, unknown
+from tunefa.runtime.argument_checks import (
+    DTYPES,
+    check_like_q,
+    check_scale,
+    check_softcap,
+    check_tensor,
+)
+from tunefa.runtime.call import LAYOUTS, Options, Window, heads_first
+from tunefa.spec.workload import Workload
+
+USUAL_BATCH, USUAL_KEYS = 16, 8192
+"""The workload that a config is looked up for has this batch and so many keys. It depends on no
+call, so that a sequence gets the same config, and with it the same bits, in every batch."""
+
+
+class CacheTensors(NamedTuple):
+    """The arguments of a call that are tensors, in the caller's layout."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    seqlens: Tensor
+    block_table: Tensor | None = None
+    sinks: Tensor | None = None
+
+
+class CacheOptions(NamedTuple):
+    """The arguments that decide, with the tensors' shapes, what runs a call."""
+
+    causal: bool = True
+    window_left: int | None = None
+    softcap: float | None = None
+    layout: str = "bshd"
+
+    @classmethod
+    def of(cls, causal: bool, window: Window, softcap: float | None, layout: str) -> CacheOptions:
+        """Makes options from a window as the public functions take it. Raises TunefaError for one
+        that does not fit: queries are the last ones of their sequence, so none sees a key beyond
+        its diagonal but in a call without a causal mask and without a window."""
+        options = Options.of(causal, window, layout, softcap)
+        if options.window_right is not None or (window is not None and not options.causal):
+            raise TunefaError(
+                f"window is {window!r} and causal is {causal}: over a cache a window goes with a "
+                f"causal mask, so give causal=True"
+            )
+        return cls(options.causal, options.window_left, softcap, layout)
+
+
+@dataclass(frozen=True)
+class CacheCall:
+    """The checked arguments of a call, with views of its tensors whose heads come first.
+
+    q is (batch, heads, seqlen_q, head_dim). The cache is (batch, heads_kv, keys, head_dim) and
+    (..., head_dim_v), or with a block table (pages, heads_kv, page_size, ...).
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    seqlens: Tensor
+    block_table: Tensor | None
+    sinks: Tensor | None
+    scale: float
+    options: CacheOptions
+
+    @classmethod
+    def of(cls, tensors: CacheTensors, options: CacheOptions, scale: float | None) -> CacheCall:
+        """Makes the call. Raises TunefaError for the first argument that does not fit."""
+        layout = options.layout
+        if layout not in LAYOUTS:
+            raise unknown("layout", str(layout), LAYOUTS)
+        check_softcap(options.softcap)
+        cache_axes = LAYOUTS[layout]
+        if tensors.block_table is not None:
+            cache_axes = cache_axes.replace("batch", "pages").replace("seqlen", "page_size")
+        for name, tensor in (("q", tensors.q), ("k_cache", tensors.k), ("v_cache", tensors.v)):
+            axes = LAYOUTS[layout] if name == "q" else cache_axes
+            check_tensor(name, tensor, 4, f"{axes} for layout {layout!r}")
+        for name, tensor in (("k_cache", tensors.k), ("v_cache", tensors.v)):
+            check_like_q(name, tensor, tensors.q)
+        views = [heads_first(tensor, layout) for tensor in tensors[:3]]
+        q, k, v = views
+        _check_sizes(q, k, v, tensors.block_table)
+        batch, heads = q.shape[:2]
+        _check_vector("seqlens", tensors.seqlens, (batch,), torch.int32, q)
+        if tensors.sinks is not None:
+            _check_vector("sinks", tensors.sinks, (heads,), torch.float32, q)
+        _check_table(tensors.block_table, q)
+        scale = check_scale(scale, q.shape[-1])
+        return cls(q, k, v, *tensors[3:], scale, options)
+
+    @property
+    def softcap(self) -> float | None:
+        """The bound of the scores, None for none."""
+        return self.options.softcap
+
+    @property
+    def page_size(self) -> int | None:
+        """Keys of a page; None where the cache has no pages."""
+        return None if self.block_table is None else self.k.shape[2]
+
+    @property
+    def most_keys(self) -> int:
+        """The keys that the cache of one sequence has room for."""
+        if self.block_table is None:
+            return self.k.shape[2]
+        return self.block_table.shape[1] * self.k.shape[2]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to compute: no row, or no room for a key."""
+        return 0 in self.q.shape or 0 in self.v.shape or self.most_keys == 0
+
+    def new_out(self) -> Tensor:
+        """Returns an uninitialised `out`, contiguous in the call's layout."""
+        shape = (*self.q.shape[:3], self.v.shape[3])
+        if self.options.layout == "bshd":
+            shape = shape[0], shape[2], shape[1], shape[3]
+        return self.q.new_empty(shape)
+
+    def new_lse(self) -> Tensor:
+        """Returns an uninitialised lse, (batch, heads, seqlen_q)."""
+        dtype = torch.float64 if self.q.dtype == torch.float64 else torch.float32
+        return self.q.new_empty(self.q.shape[:3], dtype=dtype)
+
+    def workload(self) -> Workload:
+        """The workload of the call. Raises TunefaError where no kernel could serve it."""
+        return Workload(
+            op="decode",
+            batch=self.q.shape[0],
+            heads=self.q.shape[1],
+            heads_kv=self.k.shape[1],
+            seqlen_q=self.q.shape[2],
+            seqlen_k=self.most_keys,
+            head_dim=self.q.shape[3],
+            head_dim_v=self.v.shape[3],
+            dtype=DTYPES[self.q.dtype],
+            causal=self.options.causal,
+            window_left=self.options.window_left,
+            softcap=self.softcap is not None,
+            sinks=self.sinks is not None,
+            page_size=self.page_size,
+        )
+
+
+def check_out(call: CacheCall, out: Tensor | None) -> None:
+    """Raises TunefaError unless `out` has the result's shape, dtype and device, or is None."""
+    if out is None:
+        return
+    if not isinstance(out, Tensor):
+        raise TunefaError(f"out is a {type(out).__name__}: give a torch.Tensor, or None")
+    wanted = call.new_out()
+    if (out.shape, out.dtype) != (wanted.shape, wanted.dtype):
+        raise TunefaError(
+            f"out is {tuple(out.shape)}, {out.dtype}: give {tuple(wanted.shape)} in {wanted.dtype}"
+        )
+    _check_device("out", out, call.q)
+
+
+def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Hashable:
+    """The key of a call: calls with equal keys are served by one plan. It has no length."""
+    each = [x for x in (*tensors, out) if x is not None]
+    aligned = all(x.data_ptr() % 16 == 0 for x in tensors[:3])
+    if out is not None:
+        aligned = aligned and out.data_ptr() % 16 == 0
+    given = tensors.block_table is None, tensors.sinks is None, out is None
+    return (
+        *((x.shape, x.stride(), x.dtype, x.get_device()) for x in each),
+        *given,
+        aligned,
+        options,
+    )
+
+
+def _check_sizes(q: Tensor, k: Tensor, v: Tensor, block_table: Any) -> None:
+    sizes = [
+        ("heads", "k_cache", k.shape[1], "v_cache", v.shape[1]),
+        ("page_size" if block_table is not None else "seqlen", "k_cache", k.shape[2], "v_cache",
+         v.shape[2]),
+        ("head_dim", "q", q.shape[3], "k_cache", k.shape[3]),
+        ("pages" if block_table is not None else "batch", "k_cache", k.shape[0], "v_cache",
+         v.shape[0]),
+    ]  # fmt: skip
+    if block_table is None:
+        sizes.append(("batch", "q", q.shape[0], "k_cache", k.shape[0]))
+    for size, one, here, other, there in sizes:
+        if here != there:
+            raise TunefaError(f"{size} of {one} is {here} and of {other} {there}: make them equal")
+    heads, heads_kv = q.shape[1], k.shape[1]
+    if heads_kv == 0 or heads % heads_kv:
+        raise TunefaError(
+            f"q has {heads} heads, which is not a multiple of the {heads_kv} of the cache: each KV "
+            f"head serves the same number of query heads"
+        )
+
+
+def _check_vector(
+    name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, q: Tensor
+) -> None:
+    """Raises TunefaError unless it is a contiguous tensor of that shape and dtype on q's device."""
+    said = f"give {'(batch,)' if name == 'seqlens' else '(heads,)'}, here {shape}, in {dtype}"
+    if not isinstance(tensor, Tensor):
+        raise TunefaError(f"{name} is a {type(tensor).__name__}: {said}, a torch.Tensor")
+    if (tuple(tensor.shape), tensor.dtype) != (shape, dtype):
+        raise TunefaError(f"{name} is {tuple(tensor.shape)}, {tensor.dtype}: {said}")
+    if not tensor.is_contiguous():
+        raise TunefaError(f"{name} has strides {tensor.stride()}: make it contiguous")
+    _check_device(name, tensor, q)
+
+
+def _check_table(table: Any, q: Tensor) -> None:
+    if table is None:
+        return
+    said = f"give (batch, pages of the longest sequence) in torch.int32, with batch {q.shape[0]}"
+    if not isinstance(table, Tensor):
+        raise TunefaError(f"block_table is a {type(table).__name__}: {said}, a torch.Tensor")
+    if table.dim() != 2 or table.shape[0] != q.shape[0] or table.dtype != torch.int32:
+        raise TunefaError(f"block_table is {tuple(table.shape)}, {table.dtype}: {said}")
+    if table.shape[1] > 1 and table.stride(1) != 1:
+        raise TunefaError(f"block_table has strides {table.stride()}: make its rows contiguous")
+    _check_device("block_table", table, q)
+
+
+def _check_device(name: str, tensor: Tensor, q: Tensor) -> None:
+    if tensor.device != q.device:
+        raise TunefaError(
+            f"{name} is on {tensor.device} and q is on {q.device}: move one, such as "
+            f"{name}.to(q.device)"
+        )

@@ -1,0 +1,176 @@
+"""The plans of attention over a cache: a plan runs calls with one kernel and config, or in PyTorch
+where no kernel serves them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tunefa.measure import reference
+from tunefa.measure.attention_inputs import AttentionInputs
+from tunefa.runtime.call import heads_first
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.decode_call import (
+    USUAL_BATCH,
+    USUAL_KEYS,
+    CacheCall,
+    CacheOptions,
+    CacheTensors,
+)
+from tunefa.runtime.kernel_plan import Launches
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.rounding import ceil_div
+from tunefa.spec.workload import Workload
+
+
+class CachePlan(Protocol):
+    """Runs all calls of one key, see `tunefa.runtime.decode_call.key`."""
+
+    @property
+    def chosen(self) -> Chosen:
+        """The kernel and config that it runs, and why."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory that it holds."""
+
+    def run(
+        self, tensors: CacheTensors, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Runs a call; returns (out, lse), with `out` in the call's layout, in `out` if given."""
+
+
+@dataclass(frozen=True)
+class KernelCachePlan:
+    """Launches one compiled config, on the tensors' device and its current stream."""
+
+    chosen: Chosen
+    options: CacheOptions
+    launches: Launches
+    rows_contiguous: bool
+    """Whether the rows of q are contiguous. If not, they are copied in each call."""
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory that the plan holds."""
+        return self.launches.launch.device_bytes
+
+    def run(
+        self, tensors: CacheTensors, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Runs a call; returns (out, lse)."""
+        w = self.chosen.workload
+        assert w is not None
+        q = tensors.q if self.rows_contiguous else tensors.q.contiguous()
+        if out is None:
+            rows = (w.heads, w.seqlen_q) if self.options.layout == "bhsd" else (w.seqlen_q, w.heads)
+            out = q.new_empty((w.batch, *rows, w.head_dim_v))
+        lse = q.new_empty((w.batch, w.heads, w.seqlen_q), dtype=torch.float32)
+        more = [each for each in tensors[3:] if each is not None]
+        given = (q, tensors.k, tensors.v, out, lse, *more)
+        launch = self.launches.launch
+        if scale is not None and scale != w.head_dim**-0.5:
+            launch = self.launches.for_scale(scale, lambda: self._heads_first(given))
+        self.launches.start(launch, given)
+        return out, lse
+
+    def _heads_first(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        layout = self.options.layout
+        return *(heads_first(tensor, layout) for tensor in given[:4]), *given[4:]
+
+
+@dataclass(frozen=True)
+class PyTorchCachePlan:
+    """Computes calls in PyTorch, one sequence after the other. It waits for the device."""
+
+    chosen: Chosen
+    options: CacheOptions
+    device_bytes: int = 0
+
+    def run(
+        self, tensors: CacheTensors, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Runs a call; returns (out, lse)."""
+        call = CacheCall.of(tensors, self.options, scale)
+        out = call.new_out() if out is None else out
+        lse, view = call.new_lse(), heads_first(out, self.options.layout)
+        lengths = call.seqlens.tolist()
+        for number, keys in enumerate(lengths):
+            view[number], lse[number] = _of_sequence(call, number, max(0, keys))
+        return out, lse
+
+
+def _of_sequence(call: CacheCall, number: int, keys: int) -> tuple[Tensor, Tensor]:
+    """Returns (out, lse) of one sequence: (heads, seqlen_q, head_dim_v) and (heads, seqlen_q)."""
+    q, page = call.q[number : number + 1], call.page_size
+    if call.block_table is None or page is None:
+        k, v = call.k[number, :, :keys], call.v[number, :, :keys]
+    else:
+        pages = call.block_table[number, : ceil_div(keys, page)].long()
+        k, v = (each[pages].transpose(0, 1).flatten(1, 2)[:, :keys] for each in (call.k, call.v))
+    mask = call.options.window_left, None, call.softcap
+    asked = AttentionInputs(q, k[None], v[None], call.options.causal, call.scale, *mask)
+    if keys == 0:
+        out, lse = q.new_zeros(asked.out_shape), call.new_lse()[:1].fill_(-math.inf)
+    else:
+        out, lse = reference.attention(asked)
+    if call.sinks is not None:
+        with_sink = torch.logaddexp(lse, call.sinks.to(lse.dtype)[None, :, None])
+        out = (out * (lse - with_sink).exp()[..., None]).to(out.dtype)
+        lse = with_sink
+    return out[0], lse[0]
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Attention over a cache, as the job that a plan is made for."""
+
+    call: CacheCall
+    out: Tensor | None
+    """Where the caller wants the output, in the call's layout; None for a new tensor."""
+    op = "decode"
+    what = "attention over a cache runs"
+
+    @property
+    def inputs(self) -> Mapping[str, Tensor]:
+        """q and the cache, with heads first."""
+        return {"q": self.call.q, "k_cache": self.call.k, "v_cache": self.call.v}
+
+    def workload(self) -> Workload:
+        """The workload of the call."""
+        return self.call.workload()
+
+    def asked(self) -> Workload:
+        """The workload that a config is looked up for: no other call of its family changes it."""
+        own = self.workload()
+        keys = USUAL_KEYS if own.window_left is None else max(USUAL_KEYS, own.window_left + 2)
+        return replace(own, batch=USUAL_BATCH, seqlen_k=keys)
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The call's tensors with out and lse, with heads first, as launches are prepared."""
+        call = self.call
+        out = call.new_out() if self.out is None else self.out
+        q = call.q if call.q.stride(-1) == 1 else call.q.contiguous()
+        more = [x for x in (call.seqlens, call.block_table, call.sinks) if x is not None]
+        return q, call.k, call.v, heads_first(out, call.options.layout), call.new_lse(), *more
+
+    def why_not(self, kernel: Kernel) -> str | None:
+        """Returns why a kernel cannot read the call's tensors, whatever it serves; or None."""
+        for name, tensor in (("k_cache", self.call.k), ("v_cache", self.call.v), ("out", self.out)):
+            if tensor is not None and tensor.stride(-1) != 1:
+                return f"the rows of {name} are not contiguous"
+        return None
+
+    def plan(self, chosen: Chosen, launches: Launches) -> CachePlan:
+        """The plan that starts these launches."""
+        contiguous = self.call.q.stride(-1) == 1
+        return KernelCachePlan(chosen, self.call.options, launches, contiguous)
+
+    def in_pytorch(self, chosen: Chosen) -> CachePlan:
+        """The plan that runs the call in PyTorch."""
+        return PyTorchCachePlan(chosen, self.call.options)

@@ -1,0 +1,81 @@
+"""The checks of a workload's fields: what no kernel can serve is a TunefaError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunefa.errors import TunefaError, unknown
+from tunefa.spec.sizes import bad_size
+from tunefa.spec.workload_parts import (
+    ACCURACIES,
+    DTYPES,
+    MAX_HEAD_DIM,
+    MIN_HEAD_DIM,
+    OPS,
+    SIDES,
+    SIZES,
+)
+
+DECODE_DTYPES = ("bf16", "fp16")
+"""The dtypes of attention over a cache."""
+
+
+def check(fields: Mapping[str, Any]) -> None:
+    """Raises TunefaError for the first field of a `Workload` with a value that no kernel serves."""
+    for name, known in (("op", OPS), ("dtype", DTYPES), ("accuracy", ACCURACIES)):
+        if fields[name] not in known:
+            raise unknown(name, str(fields[name]), known)
+    for name in SIZES.values():
+        value = fields[name]
+        optional = name in (*SIDES, "page_size") and value is None
+        least = 0 if name == "window_left" else 1
+        if not optional and not (type(value) is int and value >= least):
+            raise bad_size(name, value, least)
+    if fields["heads"] % fields["heads_kv"]:
+        raise TunefaError(
+            f"heads {fields['heads']} is not a multiple of heads_kv {fields['heads_kv']}: each KV "
+            f"head serves equally many query heads, so heads_kv must divide {fields['heads']}"
+        )
+    for name in ("head_dim", "head_dim_v"):
+        _check_head_dim(name, fields[name])
+    if fields["window_right"] is not None and fields["causal"]:
+        raise TunefaError(
+            f"window_right is {fields['window_right']} with a causal mask, which hides every key "
+            f"beyond the diagonal: make it full, or leave out window_right"
+        )
+    _check_op(fields)
+
+
+def _check_head_dim(name: str, value: int) -> None:
+    if value < MIN_HEAD_DIM:
+        raise TunefaError(
+            f"{name} {value} is below {MIN_HEAD_DIM}, the smallest tunefa's kernels serve: "
+            f"pad it with zeros to {MIN_HEAD_DIM} and keep the scale"
+        )
+    if value > MAX_HEAD_DIM:
+        limit = f"{MAX_HEAD_DIM}, the largest tunefa's kernels serve"
+        raise TunefaError(f"{name} {value} is above {limit}: use {MAX_HEAD_DIM} or less")
+
+
+def _check_op(fields: Mapping[str, Any]) -> None:
+    """Raises TunefaError for a field that does not go with the op."""
+    op, dtype = fields["op"], fields["dtype"]
+    if op == "bwd" and dtype == "e4m3":
+        raise TunefaError("attention in e4m3 has no gradient: train in bf16 or fp16")
+    if fields["deterministic"] and op != "bwd":
+        raise TunefaError(
+            "deterministic goes with the op bwd (--backward): forward kernels always are"
+        )
+    if op == "decode":
+        if dtype not in DECODE_DTYPES:
+            raise TunefaError(f"dtype {dtype} with the op decode: it serves bf16 and fp16")
+        if fields["window_right"] is not None:
+            raise TunefaError(
+                f"window_right is {fields['window_right']} with the op decode: its queries are the "
+                f"last ones of their sequence, so leave it out"
+            )
+        return
+    for name in ("page_size", "sinks"):
+        if fields[name]:
+            raise TunefaError(f"{name} goes with the op decode (--decode): {op} kernels have none")
