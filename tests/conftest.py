@@ -112,8 +112,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runtime:
 def language(fresh: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLanguage]:
     """CPU tensors pass for those of an H200 with one fake kernel, in `fresh.plan`."""
     fake: Any = FakeKernel()
-    fresh._devices[torch.device("cpu")] = (H200, Compiler())
-    fresh._kernels = (fake,)
+    fresh.planner.devices[torch.device("cpu")] = (H200, Compiler())
+    fresh.planner.kernels = (fake,)
     with on_cpu(monkeypatch) as made:
         yield made
 

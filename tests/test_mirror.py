@@ -25,6 +25,7 @@ DECLARATIONS = {
     "report/__init__": "a docstring",
     "runtime/__init__": "a docstring",
     "runtime/choice": "a dataclass",
+    "runtime/job": "protocols",
     "search/__init__": "a docstring",
     "search/strategy": "a dataclass and a protocol",
     "spec/__init__": "a docstring",

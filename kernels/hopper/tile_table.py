@@ -1,6 +1,8 @@
 """The table of which CTA works on which tile: made on the host, read by persistent kernels."""
 
+import functools
 import heapq
+import math
 
 import numpy as np
 
@@ -26,6 +28,35 @@ def tables(spec, device):
     Where the tiles of a KV head do not fill its clusters, the last ones begin behind the last query
     row.
     """
+    workload, config = spec.workload, spec.config
+    return spec.table(_key(workload, config, spec.sms), lambda: _tables(spec, device))
+
+
+def _key(workload, config, sms):
+    """Returns what decides the tables: workloads with other lengths may need the same ones."""
+    decides = _decides(workload, config, sms)
+    if workload.band == (None, None):
+        return decides
+    return *decides, _section(workload, config, config["L2_SECTION_MB"])
+
+
+def _decides(workload, config, sms):
+    """Returns what decides the tiles, what they cost, and how many programs there are."""
+    rows, n = _rows(config), config["BLOCK_N"]
+    decides = [sms, rows, ceil_div(workload.seqlen_q, rows), config.get("PACK_GQA", 1)]
+    decides += [_cluster_size(config), workload.batch, workload.heads, workload.heads_kv]
+    if workload.band != (None, None):
+        # Blocks of n keys are counted from starts that are multiples of this number, and an offset.
+        step = math.gcd(rows, n)
+        window_right, window_keys = edges(workload)
+        offset = workload.seqlen_k - workload.seqlen_q + window_right
+        decides += [n, ceil_div(offset, step), ceil_div(workload.seqlen_k, n)]
+        decides += [None if window_keys is None else (offset - window_keys + 1) // step]
+    return tuple(decides)
+
+
+def _tables(spec, device):
+    """Returns new `tables`."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload, config = spec.workload, spec.config
@@ -76,10 +107,54 @@ def specialize(workload, config, sms):
     tiles = ceil_div(workload.seqlen_q, _rows(config)) * workload.batch * workload.heads
     if workload.varlen or workload.band == (None, None) or tiles > _FEW_TILES * sms:
         return {}
-    longest = [max(_shares(workload, {**config, "L2_SECTION_MB": mb}, sms)[1]) for mb in sections]
-    if longest[0] <= _UNEVEN * min(longest):
-        return {}
-    return {"L2_SECTION_MB": sections[longest.index(min(longest))]}
+    sizes = tuple([_section(workload, config, mb) for mb in sections])
+    if sizes[0] == sizes[-1]:
+        return {}  # larger sections are no other ones
+    best = _best_section(_Asked(workload, config, (*_decides(workload, config, sms), sizes)))
+    return {"L2_SECTION_MB": sections[best]} if best else {}
+
+
+class _Asked:
+    """A workload and a config, equal to all others with the same key."""
+
+    def __init__(self, workload, config, key):
+        self.workload, self.config, self.key = workload, config, key
+
+    def __hash__(self):
+        return hash(self.key)
+
+    def __eq__(self, other):
+        return self.key == other.key
+
+
+@functools.lru_cache(maxsize=4096)  # the next lengths have the same tiles and sections
+def _best_section(asked):
+    """Returns the place of the best of an `_Asked`'s sections, whose sizes are last in its key; 0
+    for the config's own."""
+    workload, config = asked.workload, asked.config
+    sms, *_, sizes = asked.key
+    costs, heads = sorted(_costs(workload, config), reverse=True), _heads(workload, config)
+    if costs[0] == costs[-1]:
+        return 0  # no tile is longer than another
+    workers = min(len(costs) * heads, sms // _cluster_size(config))
+    least = max(costs[0], sum(costs) * heads / workers)  # no schedule ends earlier
+    busy = {sizes[0]: _longest(costs, heads, sizes[0], workers)}
+    if busy[sizes[0]] <= _UNEVEN * least:
+        return 0
+    busy |= {size: _longest(costs, heads, size, workers) for size in {*sizes[1:]} - {sizes[0]}}
+    longest = [busy[size] for size in sizes]
+    return 0 if longest[0] <= _UNEVEN * min(longest) else longest.index(min(longest))
+
+
+def _longest(costs, heads, section, workers):
+    """Returns how long the last worker of `_shares` is busy. `costs` are in their order there."""
+    busy, replace = [0.0] * workers, heapq.heapreplace
+    for start in range(0, heads, section):
+        width = min(section, heads - start)
+        for cost in costs:
+            for _ in range(width):
+                replace(busy, busy[0] + cost)
+    return max(busy)
 
 
 def _shares(workload, config, sms):
@@ -93,26 +168,39 @@ def _shares(workload, config, sms):
     Appl. Math. 17(2), 1969) inside sections of heads whose K and V the L2 cache holds together.
     """
     costs = _costs(workload, config)
-    items, packed = len(costs), config.get("PACK_GQA", 1)
-    group = 1 if _cluster_size(config) > 1 else workload.group
-    heads = workload.batch * workload.heads_kv * group // packed
+    items, heads = len(costs), _heads(workload, config)
     workers = min(items * heads, sms // _cluster_size(config))
     if workload.band == (None, None):
         workers = ceil_div(items * heads, ceil_div(items * heads, workers))
         return [list(range(i, items * heads, workers)) for i in range(workers)], []
-    element = 1 if workload.dtype == "e4m3" else 2
-    kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
-    section = max(1, int(config["L2_SECTION_MB"] * 2**20 / kv_bytes)) * group // packed
+    section = _section(workload, config, config["L2_SECTION_MB"])
     order = sorted(range(items), key=lambda item: -costs[item])
     lists = [[] for _ in range(workers)]
     heap = [(0.0, i) for i in range(workers)]
     for start in range(0, heads, section):
         for item in order:
             for head in range(start, min(heads, start + section)):
-                busy, i = heapq.heappop(heap)
+                busy, i = heap[0]
                 lists[i].append(item + head * items)
-                heapq.heappush(heap, (busy + costs[item], i))
+                heapq.heapreplace(heap, (busy + costs[item], i))
     return lists, [busy for busy, _ in heap]
+
+
+def _section(workload, config, mb):
+    """Returns the heads of an L2 section of so many MiB, as `_shares` counts heads; at most all of
+    them."""
+    group = 1 if _cluster_size(config) > 1 else workload.group
+    packed = config.get("PACK_GQA", 1)
+    element = 1 if workload.dtype == "e4m3" else 2
+    kv_bytes = element * workload.seqlen_k * (workload.head_dim + workload.head_dim_v)
+    section = max(1, int(mb * 2**20 / kv_bytes)) * group // packed
+    return min(section, _heads(workload, config))
+
+
+def _heads(workload, config):
+    """Returns the heads that `schedule` counts, of all batches."""
+    group = 1 if _cluster_size(config) > 1 else workload.group
+    return workload.batch * workload.heads_kv * group // config.get("PACK_GQA", 1)
 
 
 def _costs(workload, config):

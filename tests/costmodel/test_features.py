@@ -46,13 +46,13 @@ def test_the_cost_model_is_asked_once_for_what_it_sees_no_difference_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Config] = []
-    ask = made._of_config
+    ask = made.of_config
 
     def counted(case: Case, config: Config, resources: Resources | None) -> object:
         asked.append(config)
         return ask(case, config, resources)
 
-    monkeypatch.setattr(made, "_of_config", counted)
+    monkeypatch.setattr(made, "of_config", counted)
     default = CUDA.default()
     others = [{**default, "CLUSTER_SIZE": 1}, {**default, "BLOCK_N": 64}]
     found = features(CUDA, [default, *others])

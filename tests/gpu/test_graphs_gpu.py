@@ -95,14 +95,14 @@ def test_another_thread_prepares_while_a_graph_is_captured() -> None:
 def test_a_table_made_under_capture_serves_eager_calls_too(
     own_kernels: OwnKernels, fresh: Runtime
 ) -> None:
-    fresh._kernels = (tabled(own_kernels, "tabled_capture"),)
+    fresh.planner.kernels = (tabled(own_kernels, "tabled_capture"),)
     replays(200, 222)
     chosen = tunefa.last_choice()
     assert chosen is not None and chosen.kernel == "tabled_capture"
 
 
 def test_a_graph_outlasts_the_plan_and_its_table(own_kernels: OwnKernels, fresh: Runtime) -> None:
-    fresh._kernels = (tabled(own_kernels, "tabled_graph"),)
+    fresh.planner.kernels = (tabled(own_kernels, "tabled_graph"),)
     q, k, v = inputs(200, 222)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -122,7 +122,7 @@ def test_a_graph_outlasts_the_plan_and_its_table(own_kernels: OwnKernels, fresh:
 def test_a_dropped_table_stays_until_the_streams_are_done(
     own_kernels: OwnKernels, fresh: Runtime
 ) -> None:
-    fresh._kernels = (tabled(own_kernels, "tabled_streams"),)
+    fresh.planner.kernels = (tabled(own_kernels, "tabled_streams"),)
     q, k, v = inputs(200, 222)
     right = tunefa.flash_attention(q, k, v, causal=True)
     torch.cuda.synchronize()
@@ -137,7 +137,7 @@ def test_a_dropped_table_stays_until_the_streams_are_done(
 
 def test_compiles_with_cuda_graphs(own_kernels: OwnKernels, fresh: Runtime) -> None:
     """PyTorch's graph trees check that their pool holds their own tensors and no others."""
-    fresh._kernels = (tabled(own_kernels, "tabled_trees"),)
+    fresh.planner.kernels = (tabled(own_kernels, "tabled_trees"),)
     q, k, v = inputs(190, 210)
 
     def block(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

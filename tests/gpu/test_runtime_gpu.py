@@ -209,7 +209,7 @@ def store_record(tmp_path: Path, config: dict[str, Any]) -> None:
 
 
 def test_exact_nearest_default(fresh: Runtime, tmp_path: Path) -> None:
-    fresh._stored().roots = (tmp_path / "results",)  # without those that tunefa ships
+    fresh.planner.records.roots = (tmp_path / "results",)  # without those that tunefa ships
     run_and_judge(WORKLOAD)
     first = tunefa.last_choice()
     assert first is not None and first.how == "default"

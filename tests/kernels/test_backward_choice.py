@@ -9,7 +9,7 @@ import pytest
 from tests.support.fixed_store import Fixed
 from tunefa.compile import nvrtc
 from tunefa.errors import TunefaError
-from tunefa.runtime import planning
+from tunefa.runtime import candidates
 from tunefa.runtime.choose import choose
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
@@ -92,7 +92,7 @@ def test_without_nvrtc_gradients_take_two_passes(monkeypatch: pytest.MonkeyPatch
         raise TunefaError("there is no NVRTC: pip install cuda-bindings")
 
     monkeypatch.setattr(nvrtc, "installed", missing)
-    left = list(planning._compilable(OF_GRADIENTS, H200.arch))
+    left = list(candidates.compilable(OF_GRADIENTS, H200.arch))
     assert CUDA not in {each.name for each in left}
     for text in ("q4096_d128_causal", "q4096_d64_full", "q16384_d128_full"):
         assert chosen(text, left).kernel == TWO_PASS

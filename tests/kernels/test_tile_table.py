@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -237,3 +239,49 @@ def test_causal_clusters_end_together() -> None:
         for program in lists[::2]
     ]
     assert max(work) <= 1.03 * sum(work) / len(work)
+
+
+def test_equal_keys_are_of_equal_tables() -> None:
+    """Launches with equal keys share their tables."""
+    tables, chance = KERNEL.module.tile_table, random.Random(0)
+    found: dict[Any, list[list[int]]] = {}
+    shared = 0
+    for _ in range(1500):
+        rows = chance.choice([chance.randint(1, 8), chance.randint(600, 700), 1000])
+        keys = chance.choice([rows, rows + chance.randint(0, 300), chance.randint(200, 900)])
+        mask = chance.choice(["", "_full", "_w100", "_full_w64_a9"])
+        workload = Workload.parse(f"b2_h8_kv2_q{rows}_k{keys}_d128{mask}")
+        config = _config(workload)
+        sms = chance.choice([7, 132])
+        made = tables.schedule(workload, config, sms)
+        key = tables._key(workload, config, sms)
+        shared += key in found
+        assert found.setdefault(key, made) == made, workload
+    assert shared > 300
+
+
+def test_launches_share_tables_where_something_keeps_them() -> None:
+    kept: dict[Any, Any] = {}
+    made = []
+    for text in ("q1_k500_d128", "q1_k501_d128", "q99_k501_d128", "b2_q1_k501_d128"):
+        workload = Workload.parse(text)
+        spec = replace(
+            spec_of(KERNEL, workload, _config(workload)),
+            tables=lambda key, make: kept[key] if key in kept else kept.setdefault(key, make()),
+        )
+        made.append(KERNEL.module.tile_table.tables(spec, "cpu"))
+    assert made[0] is made[1] and len(kept) == 3
+
+
+@pytest.mark.parametrize("text", ["b1_h40_q2500_d128", "b4_h16_q3000_d128", "h8_q700_k9000_d128"])
+@pytest.mark.parametrize("sms", [20, 132])
+def test_sections_are_specialized_by_the_busiest_program(text: str, sms: int) -> None:
+    workload = Workload.parse(text)
+    config, tables = _config(workload), KERNEL.module.tile_table
+    longest = {
+        mb: max(tables._shares(workload, {**config, "L2_SECTION_MB": mb}, sms)[1])
+        for mb in (8, 16, 32)
+    }
+    best = min(longest, key=lambda mb: longest[mb])
+    changes = {} if longest[8] <= 1.03 * longest[best] else {"L2_SECTION_MB": best}
+    assert tables.specialize(workload, {**config, "L2_SECTION_MB": 8}, sms) == changes

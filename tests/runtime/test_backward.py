@@ -56,9 +56,9 @@ def own(fresh: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backward]:
     real = languages.load
     monkeypatch.setattr(languages, "load", lambda name: language if name == "fake" else real(name))
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: device, raising=False)
-    fresh._devices[torch.device("cpu")] = (H200, Compiler())
+    fresh.planner.devices[torch.device("cpu")] = (H200, Compiler())
     kernel: Any = FakeKernel(OWN, op="bwd")
-    fresh._kernels = (kernel,)
+    fresh.planner.kernels = (kernel,)
     yield language
 
 
@@ -66,7 +66,7 @@ def own(fresh: Runtime, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backward]:
 def lib(own: Backward, fresh: Runtime, own_kernels: OwnKernels, tmp_path: Path) -> Any:
     """A kernel of a library, the only one there is."""
     kernel = library_kernel.add(own_kernels, f"lib_{tmp_path.name}")
-    fresh._kernels = (kernel,)
+    fresh.planner.kernels = (kernel,)
     return kernel
 
 
@@ -149,7 +149,7 @@ def test_what_a_library_does_not_serve_is_left_to_others(
     made = fresh.backward_plan(tensors, plain, with_dlse)
     assert made.chosen.kernel == "pytorch" and "no gradient of the logsumexp" in made.chosen.why
     check(made, tensors, plain, with_dlse)
-    fresh._kernels = (lib, kernel)
+    fresh.planner.kernels = (lib, kernel)
     fresh._backward_plans.clear()
     grouped = inputs(heads=1)
     for x, options, dlse, ran in (
@@ -168,7 +168,7 @@ def test_a_record_says_that_a_library_is_the_fastest(
     fresh: Runtime, own: Backward, lib: Any, tmp_path: Path
 ) -> None:
     kernel: Any = FakeKernel(OWN, op="bwd")
-    fresh._kernels = (kernel, lib)
+    fresh.planner.kernels = (kernel, lib)
     tensors, options = inputs(), Options(True)
     given = given_for(tensors, options)
     assert fresh.backward_plan(tensors, options, given).chosen.kernel == OWN

@@ -105,6 +105,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"q": [1.0]}, "q is a list: give a torch.Tensor, (batch, seqlen, heads, head_dim)"),
     ({"k": torch.zeros(3, 2, 64).bfloat16()}, "k_cache has 3 axes, (3, 2, 64): give 4, (batch, "),
     ({"paged": True, "v": torch.zeros(1).bfloat16()}, "give 4, (pages, page_size, heads, head_dim"),
+    (
+        {"q": torch.zeros(3, 2, 4, 0).bfloat16(), "k": torch.zeros(3, 40, 2, 0).bfloat16()},
+        "head_dim of q is 0: give 1 or more",
+    ),
+    (
+        {"q": torch.zeros(BATCH, ROWS, HEADS, DIM).to(torch.float8_e4m3fn)},
+        "q is torch.float8_e4m3fn: attention over a cache takes bf16 and fp16",
+    ),
     ({"v": torch.zeros(3, 40, 4, 64).bfloat16()}, "heads of k_cache is 2 and of v_cache 4"),
     ({"v": torch.zeros(3, 8, 2, 64).bfloat16()}, "seqlen of k_cache is 40 and of v_cache 8"),
     ({"paged": True, "v": torch.zeros(11, 8, 2, 64).bfloat16()}, "page_size of k_cache is 16 and"),

@@ -146,6 +146,9 @@ def test_a_config_is_looked_up_for_a_cache_that_is_longer_than_its_window() -> N
     for left, keys in ((99, 8192), (9000, 9002)):
         asked = job(made(keys=20_000), window_left=left).asked()
         assert (asked.window_left, asked.seqlen_k, asked.batch) == (left, keys, 16)
+        short = job(made(keys=left), window_left=left)
+        assert short.workload().window_left is None, "it hides nothing there"
+        assert short.asked() == asked, "its config is that of a longer neighbour's cache"
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
@@ -164,6 +167,8 @@ def test_a_sequence_without_keys_gives_zero(layout: str, none: int) -> None:
     out, lse = plan.run(with_sinks, None, None)
     assert not out[0].any()
     assert torch.equal(lse[0], sinks[:, None].expand(HEADS, ROWS)), "the sink alone"
+    out, lse = plan.run(tensors._replace(sinks=torch.full((HEADS,), -math.inf)), None, None)
+    assert not out[0].any() and bool(lse[0].isneginf().all()), "a sink that takes nothing"
 
 
 def test_the_scale_of_a_call_is_used_in_pytorch() -> None:

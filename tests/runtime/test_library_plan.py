@@ -23,10 +23,10 @@ def test_a_library_computes_what_the_reference_does(
 ) -> None:
     device = torch.ones(1).get_device()
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: device, raising=False)
-    fresh._devices[torch.device("cpu")] = (H200, Compiler())
+    fresh.planner.devices[torch.device("cpu")] = (H200, Compiler())
     kernel: Any = library_kernel.add_forward(own_kernels, f"lib_forward_{layout}")
     gradients: Any = FakeKernel("attention_bwd_fake", op="bwd")
-    fresh._kernels = (gradients, kernel)
+    fresh.planner.kernels = (gradients, kernel)
     q, k, v = (torch.randn(2, 20, 2, 16) for _ in "qkv")
     if layout == "bhsd":
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))

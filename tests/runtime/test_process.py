@@ -225,7 +225,7 @@ def test_load_decides_again_and_stands_before_the_store(
         tunefa.load(file)
         assert plan_for(fresh, *tensors()).chosen.config["BLOCK_M"] == block_m
     Store([tmp_path / "results"]).add(measured(WORKLOAD, config=TMA))
-    assert fresh._records is not None and len(fresh._records.records()) == 3
+    assert len(fresh.planner.records.records()) == 3
     (tmp_path / "64.yaml").unlink()  # what was loaded stays
     fresh._plans.clear()
     assert plan_for(fresh, *tensors()).chosen.config["BLOCK_M"] == 64

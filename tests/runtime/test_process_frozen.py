@@ -224,11 +224,13 @@ from tunefa.runtime import process as runtime
 from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage
 from tunefa.compile import languages
 from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.compiled import Compiler
 languages.load = lambda name, made=FakeLanguage(): made
 q, k = torch.randn(2, 16, 4, 32), torch.randn(2, 24, 2, 32)
 tunefa.flash_attention(q, k, k)
 made = runtime._RUNTIME
-made._devices[q.device], made._kernels = (H200, runtime.Compiler()), (FakeKernel(),)
+made.planner.devices[q.device] = (H200, Compiler())
+made.planner.kernels = (FakeKernel(),)
 print(made.plan(Tensors(q, k, k), Options(True)).chosen.config)
 made.plan(Tensors(q, k, k), Options(False))
 """

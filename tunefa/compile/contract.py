@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +14,10 @@ from tunefa.spec.workload import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+Tables = Callable[[Hashable, Callable[[], Any]], Any]
+"""Returns the tables under a key, and makes them with the function if there are none yet."""
 
 
 class CompileError(Exception):
@@ -83,6 +87,9 @@ class LaunchSpec:
     """The bound c of the scores if `workload.softcap`, else None."""
     seen_sms: int | None = None
     """SMs of the device that it is launched on; None without a device."""
+    tables: Tables | None = None
+    """Where tables are kept for launches that need the same; None where each makes its own. With
+    them, the binary is loaded."""
 
     @property
     def workload(self) -> Workload:
@@ -93,6 +100,11 @@ class LaunchSpec:
     def sms(self) -> int:
         """SMs of the device that it is launched on; without one, of the case's device."""
         return self.case.device.sms if self.seen_sms is None else self.seen_sms
+
+    def table(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Returns `make()`, tensors on the device that are equal for equal keys. The caller makes
+        them where nothing is kept."""
+        return make() if self.tables is None else self.tables(key, make)
 
     def arguments(self, tensors: Sequence[Tensor]) -> Any:
         """Returns (grid, arguments) of the kernel."""

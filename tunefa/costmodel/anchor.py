@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 from tunefa.costmodel.decision import KNOWN_SURE, SURE, Decision, Expected, decide
 from tunefa.costmodel.estimate import Estimate, estimate
@@ -57,6 +58,33 @@ class Level:
     """The standard deviation of its logarithm."""
 
 
+class Times(Protocol):
+    """The times that the cost model says."""
+
+    def estimate(self, case: Case, config: Config, resources: Resources | None = None) -> Estimate:
+        """Returns the time of a config by the compiler's resources, None before compiling."""
+
+    def of_record(self, case: Case, record: Record) -> float | None:
+        """Returns the model's time in us for what a record of the case's kernel measured; None if
+        the model gives no time or does not know the device."""
+
+
+class Modelled:
+    """The cost model's times, computed whenever they are asked for."""
+
+    def estimate(self, case: Case, config: Config, resources: Resources | None = None) -> Estimate:
+        """See `Times`."""
+        return estimate(case, config, resources)
+
+    def of_record(self, case: Case, record: Record) -> float | None:
+        """See `Times`."""
+        there = _on_its_device(case, record)
+        if there is None:
+            return None
+        us = _as_compiled(self, there, record.config, record).time_us
+        return us if 0.0 < us < math.inf else None
+
+
 @dataclass(frozen=True)
 class Anchor:
     """What is known of one workload on one target: records nearby, and measured defaults."""
@@ -66,6 +94,7 @@ class Anchor:
     kernels: Sequence[Kernel]
     records: Sequence[Record]
     """The measured records for workloads of the same family, the nearest first."""
+    times: Times = field(default_factory=Modelled, compare=False)
 
     @classmethod
     def of(
@@ -101,11 +130,8 @@ class Anchor:
 
         It is None without a record, and if the model gives no time or does not know the device.
         """
-        there = None if record is None else _on_its_device(case, record)
-        if record is None or there is None:
-            return None
-        us = _as_compiled(there, record.config, record).time_us
-        if not 0.0 < us < math.inf:
+        us = None if record is None else self.times.of_record(case, record)
+        if record is None or us is None:
             return None
         octaves = lookup.apart(record, self.workload, self.target)
         return Level(record.median_us / us, math.hypot(REPEAT_SD, OCTAVE_SD * octaves))
@@ -161,7 +187,7 @@ class Anchor:
 
     def _known_or_at_level(self, kernel: str, config: Config) -> Expected:
         """Returns what a config takes before compiling, without asking for the best known one."""
-        made = self._at_level(kernel, config, estimate(self.cases[kernel], config))
+        made = self._at_level(kernel, config, self.times.estimate(self.cases[kernel], config))
         return next((each for each in self.known if each.key == made.key), made)
 
     @cached_property
@@ -177,7 +203,8 @@ class Anchor:
         if not (changes := specialized(case, best.config)):
             return best
         config = {**best.config, **changes}
-        made = self._at_level(best.kernel, config, _as_compiled(case, config, best.record))
+        time = _as_compiled(self.times, case, config, best.record)
+        made = self._at_level(best.kernel, config, time)
         return replace(best, config=config, time_us=made.time_us)
 
     def expected(self, kernel: str, config: Config, resources: Resources | None = None) -> Expected:
@@ -188,7 +215,8 @@ class Anchor:
         known = self.known_by_key.get((kernel, identity(config)))
         if known and (resources is None or self._is_exact(known.record)):
             return known
-        made = self._at_level(kernel, config, estimate(self.cases[kernel], config, resources))
+        time = self.times.estimate(self.cases[kernel], config, resources)
+        made = self._at_level(kernel, config, time)
         return made if known is None else replace(known, time_us=made.time_us)
 
     @cached_property
@@ -210,15 +238,18 @@ class Anchor:
         that is not known does.
         """
         sure = KNOWN_SURE if math.isfinite(self.levels[kernel].sd) else SURE
-        made = self._at_level(kernel, config, _as_compiled(self.cases[kernel], config, record))
+        time = _as_compiled(self.times, self.cases[kernel], config, record)
+        made = self._at_level(kernel, config, time)
+        us = made.time_us
         if record is not None and self._is_exact(record):
-            made = replace(made, time_us=record.median_us)
-        return replace(made, own_sd=KNOWN_SD, source=source, sure=sure, record=record)
+            us = record.median_us
+        return Expected(kernel, config, us, made.level_sd, KNOWN_SD, source, sure, record)
 
     def _is_exact(self, record: Record | None) -> bool:
         """Whether a record was measured for this workload on this device."""
-        here = self.workload, self.target.device.name
-        return record is not None and (record.workload, record.device) == here
+        if record is None or record.device != self.target.device.name:
+            return False
+        return record.workload == self.workload
 
     def _at_level(self, kernel: str, config: Config, made: Estimate) -> Expected:
         level = self.levels[kernel]
@@ -228,12 +259,21 @@ class Anchor:
 
 def as_if_exact(record: Record, workload: Workload, target: Target) -> bool:
     """Whether a record's config was compared with others on as many SMs for this very workload."""
-    same = replace(record.workload, dtype=workload.dtype) == workload
-    device = None if record.device is None else _device(record, target.arch)
-    return same and device is not None and device.sms == target.device.sms
+    own = record.workload
+    # Most records differ in lengths, which are compared faster than whole workloads.
+    lengths = all(
+        getattr(own, name, None) == getattr(workload, name, None)
+        for name in ("seqlen_q", "seqlen_k")
+    )
+    if record.device is None or not lengths or own.op != workload.op:
+        return False
+    if replace(own, dtype=workload.dtype) != workload:
+        return False
+    device = _device(record, target.arch)
+    return device is not None and device.sms == target.device.sms
 
 
-def _as_compiled(case: Case, config: Config, record: Record | None) -> Estimate:
+def _as_compiled(times: Times, case: Case, config: Config, record: Record | None) -> Estimate:
     """The estimate for a record's config with the resources that the compiler reported for it.
 
     It is the one before compiling if there is no record, or its resources are missing or cannot be
@@ -241,10 +281,10 @@ def _as_compiled(case: Case, config: Config, record: Record | None) -> Estimate:
     """
     compiled = None if record is None else record.resources
     if compiled is not None and compiled.registers is not None:
-        made = estimate(case, config, compiled)
+        made = times.estimate(case, config, compiled)
         if math.isfinite(made.time_us):
             return made
-    return estimate(case, config)
+    return times.estimate(case, config)
 
 
 def _on_its_device(case: Case, record: Record) -> Case | None:

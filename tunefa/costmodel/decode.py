@@ -25,7 +25,7 @@ from tunefa.spec.workload import DTYPES, Workload
 # The constants were set on 36 configs of attention_decode_cuda_sm90 for each of 15 workloads, timed
 # on an H200: docs/model.md.
 HBM_SHARE = 0.91
-"""The share of the bandwidth that reading reaches: 4.46 of 4.8 TB/s on an H200."""
+"""The share of the bandwidth that reading reaches: 4.37 of 4.8 TB/s on an H200."""
 LATENCY_US = 1.1
 """Time from the start of a copy to its end, where the memory is busy."""
 CYCLES_PER_KEY = 70.0

@@ -80,16 +80,21 @@ def by_model(
 ) -> list[Estimate]:
     """Returns estimates for a GPU by one learned model, None for the cost model alone."""
     found = features(case, configs, resources)
-    error = math.log1p(MODEL_ERROR)
     if model is None or not model.fits(found):
-        return [Estimate(us, TIME_SD, error) for us in found.analytic_us.tolist()]
+        return [Estimate(us, *errors(None, 0.0)) for us in found.analytic_us.tolist()]
     trust = model.trust(case)
     times = found.analytic_us * np.exp(trust * model.correction(found))
-    sd, comparison_sd = TIME_SD, error
-    if (figures := model.figures) is not None:
-        sd = _mixed(trust, figures.sd, figures.analytic_sd)
-        comparison_sd = _mixed(trust, figures.comparison_sd, figures.analytic_comparison_sd)
-    return [Estimate(us, sd, comparison_sd) for us in times.tolist()]
+    return [Estimate(us, *errors(model, trust)) for us in times.tolist()]
+
+
+def errors(model: LearnedModel | None, trust: float) -> tuple[float, float]:
+    """Returns (sd, comparison_sd) of estimates by a learned model that is trusted so far."""
+    if model is None or (figures := model.figures) is None:
+        return TIME_SD, math.log1p(MODEL_ERROR)
+    return (
+        _mixed(trust, figures.sd, figures.analytic_sd),
+        _mixed(trust, figures.comparison_sd, figures.analytic_comparison_sd),
+    )
 
 
 def learned_parameters(case: Case) -> frozenset[str]:

@@ -60,12 +60,12 @@ def features(
         key = (*[config[name] for name in seen], needed and _counted(needed))
         if key not in known:
             known[key] = len(found)
-            found.append(_of_config(case, config, needed))
+            found.append(of_config(case, config, needed))
         places[place] = known[key]
     names = tuple(found[0][1]) if found else ()
     derived = np.array([[*row.values()] for _, row in found], dtype=np.float32)
     times = np.array([us for us, _ in found], dtype=float)
-    own = _parameters(space, configs)
+    own = parameters(space, configs)
     titles = (*(parameter.name for parameter in space.parameters), *names)
     return Features(
         titles, np.hstack([own, derived.reshape(len(found), len(names))[places]]), times[places]
@@ -76,7 +76,7 @@ def _counted(resources: Resources) -> tuple[int | None, ...]:
     return resources.smem_bytes, resources.registers, resources.spill_bytes
 
 
-def _parameters(space: Space, configs: Sequence[Config]) -> Table:
+def parameters(space: Space, configs: Sequence[Config]) -> Table:
     """Returns the values of the parameters; for one whose values are no numbers, their places."""
     columns = []
     for parameter in space.parameters:
@@ -86,7 +86,7 @@ def _parameters(space: Space, configs: Sequence[Config]) -> Table:
     return np.array(columns, dtype=np.float32).reshape(len(columns), len(configs)).T
 
 
-def _of_config(
+def of_config(
     case: Case, config: Config, resources: Resources | None
 ) -> tuple[float, Mapping[str, float]]:
     """Returns the cost model's time of a config, and its features.
@@ -180,4 +180,4 @@ def _problem(case: Case, workload: Workload, tiling: Tiling) -> dict[str, float]
 
 
 def _log(value: float) -> float:
-    return math.log(min(max(value, 1e-9), 1e30))
+    return math.log(value if 1e-9 < value < 1e30 else min(max(value, 1e-9), 1e30))

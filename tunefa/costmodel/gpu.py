@@ -110,7 +110,8 @@ def predict(
     """
     workload = workload.dense_equivalent
     # A device may have other tensor rates than its arch: an H20 has 15 % of an H100's.
-    arch = replace(arch, tensor_flops_per_clock_per_sm=device.tensor_flops_per_clock_per_sm)
+    if device.tensor_flops_per_clock_per_sm != arch.tensor_flops_per_clock_per_sm:
+        arch = replace(arch, tensor_flops_per_clock_per_sm=device.tensor_flops_per_clock_per_sm)
     fits = _resident(arch, tiling, resources)
     cut = cut_of(workload, tiling)
     pipes = _step_cycles(workload, arch, tiling, resources, cut)
@@ -196,9 +197,8 @@ def _filled(cut: Cut, tiling: Tiling, cycles: float) -> Cut:
     if not tiling.warp_specialised:
         return cut
     more = 1.0 + LOAD_LATENCY / cycles
-    return replace(
-        cut, steps_per_tile=cut.steps_per_tile + more, longest_tile=cut.longest_tile + more
-    )
+    steps, longest = cut.steps_per_tile + more, cut.longest_tile + more
+    return Cut(cut.tiles, steps, cut.masked_steps_per_tile, longest)
 
 
 def _step_cycles(

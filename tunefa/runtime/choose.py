@@ -11,9 +11,9 @@ SMs (see tunefa/costmodel/specialize.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from tunefa.costmodel.anchor import Anchor, as_if_exact
+from tunefa.costmodel.anchor import Anchor, Modelled, Times, as_if_exact
 from tunefa.costmodel.decision import Expected, decide
 from tunefa.costmodel.specialize import specialized
 from tunefa.costmodel.version import model_version
@@ -32,44 +32,79 @@ def choose(
     target: Target,
     kernels: Sequence[Kernel],
 ) -> Choice:
-    """Chooses the kernel and config for a workload on a target.
+    """Returns the choice for a workload on a target, see `Chooser.choose`."""
+    return Chooser(store, target, kernels).choose(workload)
 
-    A config that was measured for this workload is taken as it is, also if it was in the other of
-    bf16 and fp16, or on another device with as many SMs. Otherwise it is the best known config: the
-    nearest record's, unless that of another record within `FAR_OCTAVES` (an octave is a factor of
-    two in a length or a number of heads) or a measured default is faster beyond the error of the
-    comparison. It gives way to what a search predicted for this workload only by the same rule. The
-    choice is specialized for the workload. The device need not be present.
 
-    Raises TunefaError when no kernel serves the workload.
-    """
-    ranked = lookup.by_trust(store.records(), workload, target)
-    found = lookup.lookup(store, workload, target, kernels, ranked)
-    if found.how == "exact" or not target.is_known_product:
+@dataclass(eq=False)
+class Chooser:
+    """What configs are chosen from."""
+
+    store: Store
+    target: Target
+    kernels: Sequence[Kernel]
+    times: Times = field(default_factory=Modelled)
+
+    def ranked(self, workload: Workload) -> list[Record]:
+        """Returns the records of the workload's family, as `lookup.by_trust` does."""
+        return lookup.by_trust(self.store.records(), workload, self.target)
+
+    def choose(self, workload: Workload) -> Choice:
+        """Chooses the kernel and config for a workload on a target.
+
+        A config that was measured for this workload is taken as it is, also if it was in the other
+        of bf16 and fp16, or on another device with as many SMs. Otherwise it is the best known
+        config: the nearest record's, unless that of another record within `FAR_OCTAVES` (an octave
+        is a factor of two in a length or a number of heads) or a measured default is faster beyond
+        the error of the comparison. It gives way to what a search predicted for this workload only
+        by the same rule. The choice is specialized for the workload. The device need not be
+        present.
+
+        Raises TunefaError when no kernel serves the workload.
+        """
+        return self.specialized(self.unspecialized(workload), workload)
+
+    def specialized(self, choice: Choice, workload: Workload) -> Choice:
+        """Returns a choice with the parameters that its kernel sets for the workload, unless it is
+        final."""
+        if choice.is_final:
+            return choice
+        kernel = next(each for each in self.kernels if each.name == choice.kernel)
+        return _specialized(choice, Case(kernel, workload, self.target))
+
+    def unspecialized(self, workload: Workload) -> Choice:
+        """Returns the choice before its kernel sets parameters for the workload."""
+        store, target, kernels = self.store, self.target, self.kernels
+        ranked = self.ranked(workload)
+        found = lookup.lookup(store, workload, target, kernels, ranked)
+        if found.how == "exact" or not target.is_known_product:
+            return replace(found, is_final=True)
+        kernel = next(each for each in kernels if each.name == found.kernel)
+        if kernel.is_library:
+            return replace(found, is_final=True)  # no model says what it takes
+        if found.record is not None and as_if_exact(found.record, workload, target):
+            return replace(found, is_final=True)
+        measured = store.current([record for record in ranked if record.device is not None])
+        anchor = Anchor(workload, target, kernels, measured, self.times)
+        if anchor.best_known is None:
+            if found.how == "predicted":
+                return replace(found, is_final=True)
+        else:
+            if found.how == "predicted":
+                found = lookup.lookup(store, workload, target, kernels, anchor.records)
+            predictions = list(_predictions(ranked, anchor))
+            best = decide(anchor.best_known.winner, predictions).winner
+            found = _as_predicted(_better(found, best, store, anchor), predictions)
         return found
-    if next(each for each in kernels if each.name == found.kernel).is_library:
-        return found  # no model says what it takes
-    if found.record is not None and as_if_exact(found.record, workload, target):
-        return found
-    anchor = Anchor.of(ranked, workload, target, kernels)
-    if anchor.best_known is None:
-        if found.how == "predicted":
-            return found
-    else:
-        if found.how == "predicted":
-            found = lookup.lookup(store, workload, target, kernels, anchor.records)
-        predictions = list(_predictions(ranked, anchor))
-        best = decide(anchor.best_known.winner, predictions).winner
-        found = _as_predicted(_better(found, best, store, anchor), predictions)
-    kernel = next(each for each in kernels if each.name == found.kernel)
-    return _specialized(found, Case(kernel, workload, target))
 
 
 def _predictions(records: Sequence[Record], anchor: Anchor) -> Iterator[Expected]:
     """Yields what searches predicted for this very workload, from what is known to be good, by the
     model of today."""
-    version = model_version("predicted")
     own = [r for r in records if r.is_anchored and r.workload == anchor.workload]
+    if not own:
+        return
+    version = model_version("predicted")
     for record in current([record for record in own if record.model_version == version]):
         case = anchor.cases.get(record.kernel)
         if case is not None and case.refusal(record.config) is None:
@@ -104,4 +139,6 @@ def _as_predicted(found: Choice, predictions: Sequence[Expected]) -> Choice:
 def _specialized(choice: Choice, case: Case) -> Choice:
     """The choice with the parameters that its kernel sets for the case."""
     changes = specialized(case, choice.config)
+    if not changes:
+        return choice
     return replace(choice, config={**choice.config, **changes}, specialized=changes)

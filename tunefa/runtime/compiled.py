@@ -22,6 +22,14 @@ class Compiler:
     def __init__(self) -> None:
         self._compiled: BoundedCache[Compiled] = BoundedCache(MAX_COMPILED)
 
+    def __len__(self) -> int:
+        return len(self._compiled)
+
+    def known(self, case: Case, config: Config, aligned: bool) -> Compiled | None:
+        """The binary, if it was compiled before."""
+        language = languages.load(case.kernel.language)
+        return self._compiled.get((case.arch.name, language.binary_key(case, config, aligned)))
+
     def __call__(self, case: Case, config: Config, aligned: bool) -> Compiled:
         """Calls `compile` of the kernel's language; raises the errors that it raises."""
         language = languages.load(case.kernel.language)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tunefa.errors import TunefaError, unknown
+from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime.argument_checks import (
     DTYPES,
     check_like_q,
@@ -88,6 +89,8 @@ class CacheCall:
         for name, tensor in (("q", tensors.q), ("k_cache", tensors.k), ("v_cache", tensors.v)):
             axes = LAYOUTS[layout] if name == "q" else cache_axes
             check_tensor(name, tensor, 4, f"{axes} for layout {layout!r}")
+        if tensors.q.dtype == E4M3:
+            raise TunefaError(f"q is {E4M3}: attention over a cache takes bf16 and fp16")
         for name, tensor in (("k_cache", tensors.k), ("v_cache", tensors.v)):
             check_like_q(name, tensor, tensors.q)
         views = [heads_first(tensor, layout) for tensor in tensors[:3]]
@@ -198,6 +201,8 @@ def _check_sizes(q: Tensor, k: Tensor, v: Tensor, block_table: Any) -> None:
     for size, one, here, other, there in sizes:
         if here != there:
             raise TunefaError(f"{size} of {one} is {here} and of {other} {there}: make them equal")
+    if q.shape[3] == 0:
+        raise TunefaError("head_dim of q is 0: give 1 or more")
     heads, heads_kv = q.shape[1], k.shape[1]
     if heads_kv == 0 or heads % heads_kv:
         raise TunefaError(

@@ -121,7 +121,8 @@ def _of_sequence(call: CacheCall, number: int, keys: int) -> tuple[Tensor, Tenso
         out, lse = reference.attention(asked)
     if call.sinks is not None:
         with_sink = torch.logaddexp(lse, call.sinks.to(lse.dtype)[None, :, None])
-        out = (out * (lse - with_sink).exp()[..., None]).to(out.dtype)
+        share = (lse - with_sink).exp().nan_to_num(0.0)  # -inf minus -inf, of a row without keys
+        out = (out * share[..., None]).to(out.dtype)
         lse = with_sink
     return out[0], lse[0]
 
@@ -147,9 +148,10 @@ class Decode:
 
     def asked(self) -> Workload:
         """The workload that a config is looked up for: no other call of its family changes it."""
-        own = self.workload()
-        keys = USUAL_KEYS if own.window_left is None else max(USUAL_KEYS, own.window_left + 2)
-        return replace(own, batch=USUAL_BATCH, seqlen_k=keys)
+        # The window is the caller's: that of the workload is None where the cache is shorter.
+        left = self.call.options.window_left
+        keys = USUAL_KEYS if left is None else max(USUAL_KEYS, left + 2)
+        return replace(self.workload(), batch=USUAL_BATCH, seqlen_k=keys, window_left=left)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """The call's tensors with out and lse, with heads first, as launches are prepared."""

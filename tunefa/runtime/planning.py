@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from torch import Tensor
 
@@ -13,13 +13,14 @@ from tunefa.compile import languages
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.compile.serving import Installed
 from tunefa.errors import TunefaError
-from tunefa.runtime import choose
+from tunefa.runtime import candidates, choose
 from tunefa.runtime.argument_checks import DTYPES
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
+from tunefa.runtime.family import Family
+from tunefa.runtime.job import Job, P
 from tunefa.runtime.kernel_plan import Launches
 from tunefa.runtime.lock_file import LockFile
-from tunefa.spec.arch import Arch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
@@ -32,68 +33,10 @@ PYTORCH = "pytorch"
 _MAX_STRIDE = 2**31
 """Kernels take strides as 32-bit integers, except that of the batch."""
 
+Choices = dict[tuple[Workload, Target, tuple[str, ...]], Choice]
+"""What was chosen for a workload on a target among kernels of these names."""
 Compile = Callable[[Case, Config, bool], Compiled]
 """Compiles a config for tensors that are aligned, or not; see `tunefa.runtime.compiled`."""
-P = TypeVar("P", covariant=True)
-"""The type of a job's plans."""
-
-
-class CheckedCall(Protocol):
-    """The part of a call's checked arguments that planning needs."""
-
-    @property
-    def q(self) -> Tensor:
-        """The queries."""
-
-    @property
-    def k(self) -> Tensor:
-        """The keys."""
-
-    @property
-    def softcap(self) -> float | None:
-        """The bound of the scores, None for none."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to compute."""
-
-
-class Job(Protocol[P]):
-    """The forward pass of a call, or its gradients."""
-
-    @property
-    def op(self) -> str:
-        """The op of its workload."""
-
-    @property
-    def what(self) -> str:
-        """The subject of a warning, with its verb: `attention runs`."""
-
-    @property
-    def call(self) -> CheckedCall:
-        """The checked arguments."""
-
-    @property
-    def inputs(self) -> Mapping[str, Tensor]:
-        """The tensors with heads that a kernel reads, with heads first, by name."""
-
-    def workload(self) -> Workload:
-        """The workload that runs. Raises TunefaError where no kernel could serve it."""
-
-    def asked(self) -> Workload:
-        """The workload that a config is looked up for, most often the same."""
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """All tensors of a launch, in the order of the op, with heads first."""
-
-    def why_not(self, kernel: Kernel) -> str | None:
-        """Returns why a kernel cannot compute this job, though it serves the workload; or None."""
-
-    def plan(self, chosen: Chosen, launches: Launches) -> P:
-        """The plan that starts these launches."""
-
-    def in_pytorch(self, chosen: Chosen) -> P:
-        """The plan that computes the job in PyTorch."""
 
 
 def pytorch_plan(job: Job[P], why: str, workload: Workload | None = None) -> P:
@@ -102,17 +45,33 @@ def pytorch_plan(job: Job[P], why: str, workload: Workload | None = None) -> P:
 
 
 def best_plan(
-    job: Job[P], chip: Chip, store: Store, kernels: Sequence[Kernel], compile: Compile
+    job: Job[P],
+    chip: Chip,
+    store: Store,
+    kernels: Sequence[Kernel],
+    compile: Compile,
+    choices: Choices | None = None,
 ) -> P:
     """The plan for a job on a chip: with the config that lookup finds; if that does not compile,
     with the kernel's default; then with the other kernels, in the same way; else in PyTorch.
 
+    `choices` are those that were made before, for jobs that ask for the same workload each time.
     Warns where a config does not compile, as the call is slower then than it could be.
     """
+    made = {} if choices is None else choices
+
+    def choice_of(left: Sequence[Kernel]) -> Choice:
+        key = job.asked(), target, tuple(each.name for each in left)
+        if key not in made:
+            made[key] = choose.choose(store, key[0], target, left)
+        return made[key]
+
     try:
         workload, target = _served(job, chip)
-        left = _readable(job, workload, target.arch, _compilable(kernels, target.arch))
-        choice = choose.choose(store, job.asked(), target, left)
+        left = candidates.readable(
+            job, workload, target.arch, candidates.compilable(kernels, target.arch)
+        )
+        choice = choice_of(left)
     except TunefaError as error:
         return pytorch_plan(job, str(error))
     reasons: list[str] = []
@@ -124,12 +83,23 @@ def best_plan(
             reasons.append(str(error))
         left = [each for each in left if each is not case.kernel]
         try:
-            choice = choose.choose(store, job.asked(), target, left)
+            choice = choice_of(left)
         except TunefaError:  # no other kernel serves the workload
             break
     why = "; ".join(dict.fromkeys(reasons))
     warnings.warn(f"{job.what} in PyTorch: {why}", stacklevel=2)
     return pytorch_plan(job, why, workload)
+
+
+def family(job: Job[P], chip: Chip, store: Store, kernels: Sequence[Kernel]) -> Family:
+    """The family of a job's workload, with the kernels that may serve its calls.
+
+    Raises TunefaError where no kernel can serve the job.
+    """
+    workload, target = _served(job, chip)
+    compilable = candidates.compilable(kernels, target.arch)
+    left = [each for each in compilable if candidates.why_unreadable(job, each) is None]
+    return Family(store, workload, target, left)
 
 
 def _first_that_compiles(job: Job[P], choice: Choice, case: Case, compile: Compile) -> P:
@@ -138,7 +108,7 @@ def _first_that_compiles(job: Job[P], choice: Choice, case: Case, compile: Compi
     Warns of a config that does not compile. Raises TunefaError if neither does.
     """
     kernel = case.kernel
-    aligned = _is_aligned(job, kernel)
+    aligned = candidates.is_aligned(job, kernel)
     for chosen in configs_to_try(choice, case, aligned):
         try:
             compiled = compile(case, chosen.config, aligned)
@@ -170,7 +140,7 @@ def frozen_plan(
     try:
         if why_not := job.why_not(kernel):
             raise TunefaError(why_not)
-        aligned = _is_aligned(job, kernel)
+        aligned = candidates.is_aligned(job, kernel)
         if not aligned and (needed := _needed(found.config, kernel)):
             parts = ", ".join(f"{name} is {found.config[name]}" for name in needed)
             raise TunefaError(f"{parts}, and the tensors are not 16-byte aligned: copy them")
@@ -232,41 +202,6 @@ def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def _compilable(kernels: Sequence[Kernel], arch: Arch) -> Sequence[Kernel]:
-    """The kernels whose compiler or library is installed; all of them if none is."""
-    lacking = languages.without_compiler(kernels, arch)
-    return [kernel for kernel in kernels if kernel.name not in lacking] or kernels
-
-
-def _readable(
-    job: Job[P], workload: Workload, arch: Arch, kernels: Sequence[Kernel]
-) -> Sequence[Kernel]:
-    """The kernels that can read the job's tensors, by their alignment and by `Job.why_not`.
-
-    Raises TunefaError where no such kernel serves the workload.
-    """
-    unreadable = {
-        each.name: why
-        for each in kernels
-        if each.why_not(workload, arch) is None and (why := _why_unreadable(job, each))
-    }
-    rest = [each for each in kernels if each.name not in unreadable]
-    if unreadable and all(each.why_not(workload, arch) for each in rest):
-        why = "; ".join(
-            f"{each.name}: {unreadable.get(each.name) or each.why_not(workload, arch)}"
-            for each in kernels
-        )
-        raise TunefaError(f"no kernel reads these tensors of {workload} on {arch.name} ({why})")
-    return rest
-
-
-def _why_unreadable(job: Job[P], kernel: Kernel) -> str | None:
-    """Returns why a kernel cannot read the job's tensors; None if it can."""
-    if isinstance(kernel.unaligned, str) and not _is_aligned(job, kernel):
-        return kernel.unaligned
-    return job.why_not(kernel)
-
-
 def _served(job: Job[P], chip: Chip) -> tuple[Workload, Target]:
     """The workload and target to look up. Raises TunefaError where no kernel can serve the job."""
     if chip.target is None:
@@ -280,16 +215,3 @@ def _served(job: Job[P], chip: Chip) -> tuple[Workload, Target]:
         if max(tensor.stride()[1:]) >= _MAX_STRIDE:
             raise TunefaError(f"{name} has strides {tensor.stride()}, too large for 32 bits")
     return job.workload(), chip.target
-
-
-def _is_aligned(job: Job[P], kernel: Kernel) -> bool:
-    tensors = job.tensors()
-    # An expanded tensor has a stride of 0. No source says that TMA takes one. A gradient of the
-    # logsumexp that is one zero has strides of 0 alone, and no kernel reads it by TMA.
-    expanded = any(
-        step == 0 and size > 1
-        for tensor in tensors
-        for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-        if any(tensor.stride())
-    )
-    return not expanded and bool(kernel.module.is_aligned(tensors))

@@ -2,14 +2,15 @@
 
 To make a plan, the arguments are checked, a config is looked up in the YAML files and compiled. The
 plan is kept under a key of everything that it depends on, so that a later call is one dictionary
-lookup and a launch.
+lookup and a launch. Calls that differ in batch and lengths only share what does not depend on these
+(see `tunefa.runtime.family_plans`).
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -17,60 +18,46 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tunefa.compile.serving import Installed, UsableStore
+from tunefa.errors import TunefaError
 from tunefa.measure.gradients import Gradients, Three
 from tunefa.runtime import backward, decode_call, planning
 from tunefa.runtime import plan as plans
 from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Call, Options, Tensors, plan_key
-from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
-from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors, check_out
 from tunefa.runtime.decode_plan import CachePlan, Decode
-from tunefa.runtime.lock_file import FreezeState
+from tunefa.runtime.family_plans import FamilyPlans, family_key
+from tunefa.runtime.job import Job, P
 from tunefa.runtime.plan import Plan
-from tunefa.runtime.planning import Job, P
-from tunefa.spec import kernel as kernels
-from tunefa.spec.kernel import Kernel
-from tunefa.store import results as store
-from tunefa.store.record import Record
-from tunefa.store.results import Store
+from tunefa.runtime.planner import Planner
 
 MAX_PLANS = 4096
 """How many plans are kept. A server that decodes needs one for each length. A plan counts once more
 for every 16 KiB that it holds on the device (`KernelPlan.device_bytes`), so that all plans together
 hold at most 64 MiB there."""
 
+MAX_FAMILIES = 16
+"""How many families of calls are kept, with some megabytes each."""
 
-class _Records(Store):
-    """The records that were loaded into this process, followed by those on disk."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
-        super().__init__(roots)
-        self.loaded: list[Record] = []
-
-    def records(self) -> list[Record]:
-        return [*self.loaded, *super().records()]
+class _Met:
+    """A family with one call so far."""
 
 
 class Runtime:
     """The plans, compiled configs and records of one process. Threads may share it."""
 
     def __init__(self) -> None:
+        self.planner = Planner()
         self._lock = threading.RLock()
         self._plans = BoundedCache[Plan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
         self._backward_plans = BoundedCache[BackwardPlan](
             MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
         )
         self._cache_plans = BoundedCache[CachePlan](MAX_PLANS, lambda plan: 1)
-        self._devices: dict[torch.device, tuple[Chip, Compiler]] = {}
-        self._records: _Records | None = None
-        self._kernels: tuple[Kernel, ...] | None = None
-        self._installed: Installed | None = None
-        self._freeze = FreezeState()
-        self._takes_libraries = True
+        self._families: BoundedCache[FamilyPlans | TunefaError | _Met] = BoundedCache(MAX_FAMILIES)
         self._last = threading.local()
         self._last_backward: Chosen | None = None
 
@@ -97,7 +84,7 @@ class Runtime:
             if on_cuda and scale > 0:
                 plan = self.plan(tensors, options)
             else:  # kernels serve no such call, of any shape
-                plan = plans.plan_without_kernel(call, self._freeze.file)
+                plan = plans.plan_without_kernel(call, self.planner.freeze.file)
         self._last.chosen = plan.chosen
         return plan, scale
 
@@ -135,11 +122,7 @@ class Runtime:
         if plan is None:
             call = CacheCall.of(tensors, options, None)
             check_out(call, out)
-            with self._lock:
-                plan = self._cache_plans.get(key)  # made by a thread that held the lock before
-                if plan is None:
-                    plan = self._made(Decode(call, out))
-                    self._cache_plans.add(key, plan)
+            plan = self._kept(self._cache_plans, key, Decode(call, out))
         if not is_usual(scale):
             call = CacheCall.of(tensors, options, scale)
             scale = call.scale
@@ -156,11 +139,7 @@ class Runtime:
         plan = self._backward_plans.get(key)
         if plan is None:
             call = Call.of(tensors, options, None)
-            with self._lock:
-                plan = self._backward_plans.get(key)  # made by a thread that held the lock before
-                if plan is None:
-                    plan = self._made(Backward(call, given))
-                    self._backward_plans.add(key, plan)
+            plan = self._kept(self._backward_plans, key, Backward(call, given))
         return plan
 
     def plan(self, tensors: Tensors, options: Options) -> Plan:
@@ -175,63 +154,62 @@ class Runtime:
             # Sparse and nested tensors have no strides, for example, and a list has no hash.
             Call.of(tensors, options, None)
             raise
-        return plan or self._add(key, Call.of(tensors, options, None))
+        return plan or self._add(key, tensors, options)
 
     def load(self, path: Path, frozen: bool = False) -> None:
         """Adds the records of a file, or freezes to it. Plans are made again afterwards."""
         with self._lock:
-            if frozen:
-                self._freeze.to(path)
-            else:
-                self._freeze.admit(path)
-                stored = self._stored()
-                stored.loaded = [*store.read(path), *stored.loaded]
-            self._plans.clear()
-            self._backward_plans.clear()
-            self._cache_plans.clear()
+            self.planner.load(path, frozen)
+            self._forget_plans()
 
-    def _add(self, key: Hashable, call: Call) -> Plan:
+    def _kept(self, kept: BoundedCache[P], key: Hashable, job: Job[P]) -> P:
+        """The plan of a key; it is made if there is none yet."""
+        with self._lock:
+            plan = kept.get(key)  # made by a thread that held the lock before
+            if plan is None:
+                plan = self.planner.plan(job)
+                kept.add(key, plan)
+            return plan
+
+    def _add(self, key: Hashable, tensors: Tensors, options: Options) -> Plan:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                plan = self._made(plans.Forward(call))
-                self._plans.add(key, plan)
+                plan = self.planner.few_queries(tensors, options)
+            if plan is None:
+                plan = self._of_family(tensors, options)
+            if plan is None:
+                plan = self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
+            self._plans.add(key, plan)
             return plan
 
-    def _made(self, job: Job[P]) -> P:
-        """The new plan of a job."""
-        if self._kernels is None:
-            self._kernels = tuple(kernels.usable())
-        device = job.call.q.device
-        if device not in self._devices:
-            self._devices[device] = (Chip.of(device), Compiler())
-        chip, compiler = self._devices[device]
-        lock = self._freeze.file
-        self._installed = self._installed or Installed(self._kernels)
-        if lock is None:
-            known = UsableStore(self._stored(), self._installed)
-            serving = [k for k in self._kernels if k.op == job.op and self._may_run(k)]
-            return planning.best_plan(job, chip, known, serving, compiler)
-        if job.op == "bwd" and all(record.workload.op != "bwd" for record in lock.records):
-            return planning.pytorch_plan(job, f"{lock.path} has no record of gradients")
-        return planning.frozen_plan(job, chip, lock, self._installed, compiler)
+    def _of_family(self, tensors: Tensors, options: Options) -> Plan | None:
+        """The plan of a call whose family is known; None for others, and where the family makes
+        none. The second call of a family makes it known."""
+        key = None if self.planner.freeze.file else family_key(tensors, options)
+        if key is None:
+            return None
+        family = self._families.get(key)
+        if family is None:
+            self._families.add(key, _Met())
+            return None
+        if isinstance(family, _Met):
+            family = self.planner.family(plans.Forward(Call.of(tensors, options, None)))
+            self._families.add(key, family)
+        return None if isinstance(family, TunefaError) else family.plan(tensors, options.layout)
 
-    def _may_run(self, kernel: Kernel) -> bool:
-        return self._takes_libraries or not kernel.is_library
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._backward_plans.clear()
+        self._cache_plans.clear()
+        self._families.clear()
 
     def leave_out_libraries(self) -> None:
         """From now on runs no kernel that calls a library. So a comparison with libraries is one of
         tunefa's own kernels."""
         with self._lock:
-            self._takes_libraries = False
-            self._plans.clear()
-            self._backward_plans.clear()
-            self._cache_plans.clear()
-
-    def _stored(self) -> _Records:
-        if self._records is None:
-            self._records = _Records(store.default_store().roots)
-        return self._records
+            self.planner.leave_out_libraries()
+            self._forget_plans()
 
 
 _RUNTIME = Runtime()

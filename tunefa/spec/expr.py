@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tunefa.errors import TunefaError, unknown
+from tunefa.spec.folding import folded
 from tunefa.spec.rounding import ceil_div, next_pow2, round_up
 
 _Run = Callable[[Mapping[str, Any]], Any]
@@ -82,13 +83,12 @@ class Expr:
         self.where = where
         try:
             tree = ast.parse(self.source, mode="eval").body
-            self._run = _build(tree)
+            self._tree, self._run = tree, _build(tree)
         except SyntaxError as error:
             raise self._error(str(error.msg)) from None
         except (ValueError, RecursionError, MemoryError):  # a null byte; a thousand brackets
             raise self._error("it cannot be parsed") from None
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        self.names = frozenset(names - _FUNCTIONS.keys())
+        self.names = _names(tree)
 
     def __call__(self, env: Mapping[str, Any]) -> Any:
         """Returns the value, with names taken from `env`; raises TunefaError if there is none."""
@@ -100,6 +100,17 @@ class Expr:
             used = ", ".join(f"{name}={env[name]!r}" for name in sorted(self.names & env.keys()))
             raise self._error(f"{error}{', with ' if used else ''}{used}") from None
 
+    def given(self, known: Mapping[str, Any]) -> Expr:
+        """Returns the expression that is left where these names have these values: the parts that
+        read nothing else are computed once. Its `names` are empty where nothing is left to read."""
+        if self.names.isdisjoint(known):
+            return self
+        made = object.__new__(Expr)
+        made._tree = folded(self._tree, known, lambda node: _build(node)({}))
+        made.source, made.where = ast.unparse(made._tree), self.where
+        made._run, made.names = _build(made._tree), _names(made._tree)
+        return made
+
     def __repr__(self) -> str:
         return f"Expr({self.source!r})"
 
@@ -109,6 +120,11 @@ class Expr:
     def _error(self, problem: str) -> TunefaError:
         place = f"{self.where}: in" if self.where else "in"
         return TunefaError(f"{place} {self.source!r}: {problem}")
+
+
+def _names(tree: ast.expr) -> frozenset[str]:
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return frozenset(names - _FUNCTIONS.keys())
 
 
 def _build(node: ast.expr) -> _Run:

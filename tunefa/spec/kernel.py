@@ -68,7 +68,8 @@ class Kernel:
         with the lowest number runs."""
         if arch.name in self.space.priority_on:
             return self.space.priority_on[arch.name]
-        return int(self.space.priority({**workload.env(), **arch.env()}))
+        rank = self.space.priority
+        return int(rank({**workload.env(), **arch.env()} if rank.names else {}))
 
     @property
     def unaligned(self) -> Mapping[str, Any] | str:

@@ -28,7 +28,7 @@ from tunefa.spec.target import Target
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import ACCURACIES, Workload
 from tunefa.store.record import Record
-from tunefa.store.results import Store, current
+from tunefa.store.results import Store
 
 FAR_OCTAVES = 3.0
 """The limit is, for example, sequences four times as long in a quarter of the batch. Defaults of
@@ -86,6 +86,8 @@ class Choice:
     """The parameters that the kernel's host side changed for this workload, and their values."""
     remark: str = ""
     """The remark of the store on the record, see `Store.remark`."""
+    is_final: bool = field(default=False, compare=False)
+    """Whether no parameter is changed for the workload."""
 
     @property
     def why(self) -> str:
@@ -134,7 +136,7 @@ def lookup(
 
     if ranked is None:
         ranked = by_trust(store.records(), workload, target)
-    found = current([record for record in ranked if runs(record)])
+    found = store.current([record for record in ranked if runs(record)])
     if found:
         record = found[0]
         octaves = distance(record.workload, workload)
@@ -213,7 +215,7 @@ def apart(record: Record, workload: Workload, target: Target) -> float:
     octaves = distance(record.workload, workload)
     if record.workload.dtype != workload.dtype:
         octaves += DTYPE_OCTAVES
-    if record.device is None:
+    if record.device is None or record.device == target.device.name:
         return octaves
     return octaves + device_octaves(record.device, target)
 

@@ -192,6 +192,10 @@ class Store:
                 best[key] = record
         return [best[key] for key in sorted(best)]
 
+    def current(self, records: Sequence[Record]) -> list[Record]:
+        """Returns those of these records of the store that no other one supersedes."""
+        return current(records)
+
     def remark(self, record: Record) -> str:
         """Returns what must be said where this record is chosen; nothing, in a plain store."""
         return ""

@@ -97,5 +97,6 @@ def test_arguments_that_are_not_the_kernel_s_parameters(kernel: Kernel, cuda: Fa
     cuda.sizes = [8, 8, 4, 4, 8]
     with pytest.raises(CompileError, match=r"parameters have \[8, 8, 4, 4, 8\] bytes, its arg"):
         launch(kernel, five())
+    language._sizes.cache_clear()  # as in another process
     del cuda.library.cuFuncGetParamInfo  # a driver before 12.4
     launch(kernel, five())

@@ -174,6 +174,15 @@ def test_ragged_sequences_have_one_split_or_several(window: str) -> None:
         assert variants[0]["constants"] == variants[1]["constants"]
 
 
+def test_ragged_sequences_have_splits_whose_least_is_that_of_warps() -> None:
+    workload = Workload.parse("decode_b64_h32_kv8_k32k")
+    case = Case.from_names("attention_decode_cuda_sm90", str(workload), "sm90")
+    for leaf, warps in ((64, 4), (512, 8), (128, 1)):
+        small = op.ragged(workload, {**case.default(), "LEAF_KEYS": leaf, "num_warps": warps})
+        lengths = [keys for _, keys in small.lengths]
+        assert min(lengths) < leaf * warps < 2 * leaf * warps < max(lengths)
+
+
 def test_the_limit_is_the_tolerance_of_the_dtype() -> None:
     made, gate = probe(TEXTS[1]), Gate("cpu")
     assert gate.limit(made) == 1e-3

@@ -4,7 +4,8 @@ A language is a module in this folder, found by its file name, with these functi
 
 * `compile(case, config, aligned=True) -> Compiled`: raises CompileError;
 * `binary_key(case, config, aligned) -> Hashable`: equal if the binaries are equal, also for
-  workloads of different lengths;
+  workloads of different lengths. For attention it depends on the lengths by what divides them alone
+  (tests/contracts/test_families.py);
 * `prepare(spec, compiled, tensors) -> Launch`: prepares a launch of a LaunchSpec on the tensors'
   device, also while a CUDA graph is captured; raises CompileError if the device lacks resources;
 * `interpret(spec, tensors)`: runs the kernel on the CPU, to check numerics; missing if the language

@@ -173,7 +173,7 @@ def _launch(binary: Binary, host_side: Any, tensors: Sequence[Tensor]) -> Launch
     device, libcuda = tensors[0].get_device(), driver.load()
     function = _loaded(libcuda, device, binary)
     parameters, tables = cuda_abi.parameters(arguments, tensors)
-    cuda_abi.check_sizes(parameters, libcuda.parameter_sizes(function, len(parameters)))
+    cuda_abi.check_sizes(parameters, _sizes(libcuda, function, len(parameters)))
     sizes = grid, binary.threads, binary.smem_bytes
     entry = Entry(device, function, *sizes, binary, binary.overlaps_kernel_before)
     return PreparedLaunch(libcuda, entry, len(tensors), parameters, tables)
@@ -194,6 +194,11 @@ def _loaded(driver: Driver, device: int, binary: Binary) -> int:
                 f"nvidia-cuda-nvrtc no newer than it ({error})"
             ) from error
         raise CompileError(f"the driver refuses what {made}: {error}") from error
+
+
+@functools.cache  # each new length asks for them
+def _sizes(driver: Driver, function: int, most: int) -> list[int] | None:
+    return driver.parameter_sizes(function, most)
 
 
 def why_no_interpreter() -> str:

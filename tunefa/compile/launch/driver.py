@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+import struct
+from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -224,7 +225,7 @@ def _library() -> Any:
 # ------------------------------------------------------------------------------------- tensor maps
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # not frozen: that takes three times as long to make
 class TensorMap:
     """The contents of a CUtensorMap (a TMA descriptor), except for the tensor's address.
 
@@ -247,29 +248,35 @@ class TensorMap:
 
     def at(self, address: int, driver: Driver, device: int) -> ctypes.Array[ctypes.c_ubyte]:
         """Returns memory with the map of a tensor at `address`, at `aligned(memory)`."""
-        memory = (ctypes.c_ubyte * (MAP_BYTES + _MAP_ALIGNMENT - 1))()
+        memory = _MAP_MEMORY()
         place, tensor = c_void_p(aligned(memory)), c_void_p(address)
-        arguments = place, *self._before, tensor, *self._after
+        before = c_int(self.dtype), c_uint32(len(self.shape))
+        arguments = place, *before, tensor, *self._after()
         driver.call_on(device, "cuTensorMapEncodeTiled", *arguments)
         return memory
 
-    @functools.cached_property
-    def _before(self) -> tuple[Any, ...]:
-        return c_int(self.dtype), c_uint32(len(self.shape))
-
-    @functools.cached_property
     def _after(self) -> tuple[Any, ...]:
+        """The arguments after the tensor's address."""
         rank = len(self.shape)
+        longs, words = _longs_and_words(rank)
         # The driver's first axis is the contiguous one, whose stride it does not take.
         steps = [self.element_bytes * step for step in reversed(self.strides[:-1])]
         return (
-            (c_uint64 * rank)(*reversed(self.shape)),
-            (c_uint64 * rank)(*steps),
-            (c_uint32 * rank)(*reversed(self.box)),
-            (c_uint32 * rank)(*[1] * rank),
+            longs.pack(*reversed(self.shape)),
+            longs.pack(*steps, 0),
+            words.pack(*reversed(self.box)),
+            words.pack(*[1] * rank),
             *(c_int(_NO_INTERLEAVE), c_int(self.swizzle), c_int(_L2_PROMOTION_128B)),
             c_int(_FILL_NAN if self.fill_nan else _FILL_ZERO),
         )
+
+
+@functools.cache
+def _longs_and_words(count: int) -> tuple[struct.Struct, struct.Struct]:
+    return struct.Struct(f"{count}Q"), struct.Struct(f"{count}I")
+
+
+_MAP_MEMORY = ctypes.c_ubyte * (MAP_BYTES + _MAP_ALIGNMENT - 1)
 
 
 def aligned(memory: Any) -> int:

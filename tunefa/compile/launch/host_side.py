@@ -56,4 +56,6 @@ def prepared(
             )
         return Steps(steps, scratch)
 
+    if spec.tables is not None and compiled.preprocess is None:
+        return launch()  # nothing is loaded, and what is made for it is made apart
     return apart(tensors[0].get_device(), launch)

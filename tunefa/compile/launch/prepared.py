@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from tunefa.compile.contract import Launch
+from tunefa.compile.launch import blocks
 from tunefa.compile.launch import driver as drivers
-from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
+from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Value
 from tunefa.compile.launch.driver import SUCCESS, Driver, TensorMap
-from tunefa.spec.rounding import round_up
 
 MAX_MAPS = 64
 """How many tensor maps of an argument are kept, one for each address. A map takes 0.5 KB."""
@@ -30,11 +30,6 @@ MAX_TOTAL_MAPS = 2**15
 """The most maps of all arguments together, which are 16 MB. Beyond it, each argument keeps
 FEWEST_MAPS: a process with thousands of plans would keep gigabytes otherwise."""
 FEWEST_MAPS = 2
-# CUlaunchConfig (cuda.h) has grid and block sizes, and shared memory; at byte 32 the stream, at 40
-# the address of the attributes and at 48 their number. The tensors' addresses follow at 56, so that
-# one `pack_into` writes the stream and all addresses.
-_SIZES = struct.Struct("7I")
-_STREAM_AT, _ADDRESSES_AT = 32, 56
 _LENGTH = struct.Struct("i")
 _PROGRAMMATIC = struct.Struct("ixxxxi60x")
 """A CUlaunchAttribute (cuda.h): its number, and 64 bytes of a value."""
@@ -45,7 +40,7 @@ Scratch = Sequence[tuple[tuple[int, ...], torch.dtype]]
 """Shapes and dtypes of the memory that a call needs while it runs."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: that takes three times as long to make
 class Entry:
     """A loaded kernel, and the size of its grid and blocks."""
 
@@ -88,23 +83,22 @@ class PreparedLaunch:
         self._lock = threading.Lock()
         self._streams: set[int] = set()
         self._immortal = False
-        self._block = _block(entry, tensors, parameters)
-        self._call = struct.Struct(f"{3 + tensors}Q")
-        allowed = _PROGRAMMATIC.pack(_STREAM_SERIALIZATION, 1)
-        self._attribute = ctypes.create_string_buffer(allowed, _PROGRAMMATIC.size)
+        sizes = *entry.grid, entry.threads, 1, 1, entry.smem_bytes
+        places = blocks.places(tensors, parameters)
+        self._block = blocks.new(sizes, tensors, parameters, places)
+        self._call = blocks.head(tensors)
         overlaps = entry.overlaps_kernel_before
-        self._attributes = (ctypes.addressof(self._attribute), 1) if overlaps else (0, 0)
+        self._attributes = (ctypes.addressof(_may_overlap()), 1) if overlaps else (0, 0)
         self._words = memoryview(self._block).cast("B").cast("Q")
-        parameters_at = _ADDRESSES_AT + 8 * tensors
+        parameters_at = blocks.ADDRESSES_AT + 8 * tensors
         self._descriptors = [
             (parameters_at // 8 + number, each.tensor, _Maps(driver, entry.device, each.map))
             for number, each in enumerate(parameters)
             if isinstance(each, Descriptor)
         ]
-        places = _places(tensors, parameters)
         self._lengths = [
             (place, each.tensor, each.axis)
-            for place, each in zip(places, parameters, strict=True)
+            for place, each in zip(places, parameters, strict=False)
             if isinstance(each, Length)
         ]
         base = ctypes.addressof(self._block)
@@ -139,7 +133,9 @@ class PreparedLaunch:
         if self._tables and stream not in self._streams:
             self._meet(stream)
         with self._lock:  # the driver copies parameters and maps before it returns
-            self._call.pack_into(self._block, _STREAM_AT, stream, *self._attributes, *addresses)
+            self._call.pack_into(
+                self._block, blocks.STREAM_AT, stream, *self._attributes, *addresses
+            )
             for place, tensor, axis in self._lengths:
                 _LENGTH.pack_into(self._block, place, tensors[tensor].shape[axis])
             for word, tensor, maps in self._descriptors:
@@ -200,6 +196,15 @@ def _content(table: Tensor) -> Hashable:
     return tuple(held.shape), str(held.dtype), held.view(torch.uint8).numpy().tobytes()
 
 
+@functools.cache
+def _may_overlap() -> Any:
+    """The attribute of launches that may start while the kernel before still runs. The driver only
+    reads it."""
+    return ctypes.create_string_buffer(
+        _PROGRAMMATIC.pack(_STREAM_SERIALIZATION, 1), _PROGRAMMATIC.size
+    )
+
+
 class _Maps:
     """The tensor maps of one argument by address: the newest ones, see `MAX_MAPS`.
 
@@ -236,40 +241,6 @@ class _Maps:
     def _count(cls, more: int) -> None:
         with cls._counting:
             _Maps.total += more
-
-
-def _block(entry: Entry, tensors: int, parameters: Sequence[Parameter]) -> Any:
-    """Returns the memory of a launch: CUlaunchConfig, the tensors' addresses, a pointer to each
-    parameter, and the parameters that are values or lengths.
-
-    Calls write the addresses, the pointers to tensor maps, and the lengths.
-    """
-    places = _places(tensors, parameters)
-    end = _ADDRESSES_AT + 8 * (tensors + len(parameters)) + sum(map(_room, parameters))
-    block = (ctypes.c_ubyte * end)()
-    base = ctypes.addressof(block)
-    _SIZES.pack_into(block, 0, *entry.grid, entry.threads, 1, 1, entry.smem_bytes)
-    pointers = []
-    for place, each in zip(places, parameters, strict=True):
-        if isinstance(each, Value):
-            struct.pack_into(f"{each.size}s", block, place, each.data)
-        pointers.append(0 if isinstance(each, Descriptor) else base + place)
-    struct.pack_into(f"{len(pointers)}Q", block, _ADDRESSES_AT + 8 * tensors, *pointers)
-    return block
-
-
-def _places(tensors: int, parameters: Sequence[Parameter]) -> list[int]:
-    """Returns the offset of each parameter in the block; for a tensor map it has no meaning."""
-    places, free = [], _ADDRESSES_AT + 8 * (tensors + len(parameters))
-    for each in parameters:
-        places.append(_ADDRESSES_AT + 8 * each.tensor if isinstance(each, Pointer) else free)
-        free += _room(each)
-    return places
-
-
-def _room(parameter: Parameter) -> int:
-    """Returns the bytes that a parameter takes after the pointers, a multiple of 8."""
-    return round_up(parameter.size, 8) if isinstance(parameter, Value | Length) else 0
 
 
 def apart(device: int, work: Callable[[], Returned]) -> Returned:

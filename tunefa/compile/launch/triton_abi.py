@@ -9,6 +9,7 @@ with those in the PTX.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -65,7 +66,7 @@ def parameters(
             return None
         found += made
     found += [_NO_SCRATCH, _NO_SCRATCH]
-    if [each.size for each in found] != list(sizes(binary.asm["ptx"])):
+    if tuple([each.size for each in found]) != _sizes(binary.asm["ptx"]):
         return None
     return found, tables
 
@@ -75,6 +76,11 @@ def sizes(ptx: str) -> Iterator[int]:
     entry = _ENTRY.search(ptx)
     for bits, count in _PARAM.findall(entry[1] if entry else ""):
         yield int(bits) // 8 * int(count or 1)
+
+
+@functools.lru_cache(maxsize=64)  # each new length asks for them, and a PTX is long
+def _sizes(ptx: str) -> tuple[int, ...]:
+    return tuple(sizes(ptx))
 
 
 def _number(kind: Any, argument: Any, tensors: Sequence[Tensor]) -> list[Parameter] | None:

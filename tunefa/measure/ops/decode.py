@@ -88,7 +88,8 @@ def ragged(workload: Workload, config: Config) -> Workload:
     """Returns a small workload of the same kind: sequences of several lengths, which no block
     divides, and which have one split or several. The number of query rows is the workload's, which
     the binary depends on."""
-    left, keys = workload.window_left, 2 * int(config.get("MIN_SPLIT_KEYS", 256)) + 77
+    least = config.get("MIN_SPLIT_KEYS") or config["num_warps"] * config["LEAF_KEYS"]
+    left, keys = workload.window_left, 2 * int(least) + 77
     return replace(
         workload,
         batch=3,

@@ -1,0 +1,143 @@
+"""A family of workloads, which differ in batch and lengths only, and the choice for each of them.
+
+A server asks for another length at each token. What does not depend on it is prepared at a family's
+first call: its records, the kernels' rules (see `tunefa.spec.family_space`) and what the cost model
+knows of the configs (see `tunefa.costmodel.family_times`). The choice itself is that of
+`tunefa.runtime.choose`, from the same functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tunefa.costmodel.family_times import FamilyTimes
+from tunefa.errors import TunefaError
+from tunefa.runtime.cells import Cells, Lengths
+from tunefa.runtime.choose import Chooser
+from tunefa.spec.family_space import FamilySpace
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.space import Space
+from tunefa.spec.target import Target
+from tunefa.spec.workload import Workload
+from tunefa.store import lookup
+from tunefa.store.lookup import Choice
+from tunefa.store.record import Record
+from tunefa.store.results import Store, current, question
+
+_SPREAD = ((1, 32), (1, 100, 1000, 8000), (100, 1000, 8000, 30000))
+"""Batches and lengths of queries and keys."""
+
+
+class FamilyStore(Store):
+    """The records of one family, read once."""
+
+    def __init__(self, whole: Store, workload: Workload, target: Target) -> None:
+        super().__init__(())
+        self._records = lookup.by_trust(whole.records(), workload, target)
+        self._whole = whole
+        self._remarks: dict[int, str] = {}
+        measured = all(record.device is not None for record in self._records)
+        questions = set(map(question, self._records))
+        self._all_current = measured and len(questions) == len(self._records)
+        self._ranks = {id(record): record.rank for record in self._records}
+
+    def records(self) -> list[Record]:
+        """Returns the family's records."""
+        return self._records
+
+    def current(self, records: Sequence[Record]) -> list[Record]:
+        """Returns those of these records that no other one supersedes."""
+        return list(records) if self._all_current else current(records)
+
+    def remark(self, record: Record) -> str:
+        """Returns the remark of the whole store."""
+        if id(record) not in self._remarks:
+            self._remarks[id(record)] = self._whole.remark(record)
+        return self._remarks[id(record)]
+
+    def ranked(self, workload: Workload, target: Target) -> list[Record]:
+        """Returns the records as `lookup.by_trust` sorts them."""
+        if len(self._records) < 2:
+            return self._records
+        keyed = [
+            (
+                record.device is None,
+                round(lookup.apart(record, workload, target), 6),
+                record.workload != workload,
+                self._ranks[id(record)],
+                number,
+            )
+            for number, record in enumerate(self._records)
+        ]
+        return [self._records[key[-1]] for key in sorted(keyed)]
+
+
+class Family(Chooser):
+    """Chooses for the workloads of one family on one target."""
+
+    def __init__(
+        self, store: Store, workload: Workload, target: Target, kernels: Sequence[Kernel]
+    ) -> None:
+        self._own = own = FamilyStore(store, workload, target)
+        bound = [_of_family(kernel, workload, target) for kernel in kernels]
+        super().__init__(own, target, bound, FamilyTimes(kernels))
+        self._fields = dict(vars(workload))
+        self._is_banded = (workload.window_left, workload.window_right) != (None, None)
+        self._cells = Cells(self._anew)
+        self._measured = {_lengths(record.workload) for record in own.records()}
+
+    def workload(self, asked: Lengths) -> Workload:
+        """The workload of the family with these lengths."""
+        if self._is_banded:  # of short sequences a window hides nothing
+            return Workload(**{**self._fields, **asked._asdict()})
+        made = object.__new__(Workload)  # its fields were checked with the family's first one
+        made.__dict__.update(self._fields)
+        made.__dict__.update(zip(Lengths._fields, asked, strict=True))
+        return made
+
+    def prepare(self) -> None:
+        """Makes choices for very different lengths, so that what these need is prepared."""
+        for asked in itertools.starmap(Lengths, itertools.product(*_SPREAD)):
+            with contextlib.suppress(TunefaError):  # no kernel serves it
+                self.choose(self.workload(asked))
+
+    def quick(self, workload: Workload) -> Choice:
+        """Returns what `choose` does, from what is remembered of lengths nearby where that is sure.
+
+        Raises TunefaError when no kernel serves the workload.
+        """
+        asked, arch = _lengths(workload), self.target.arch
+        if asked in self._measured:
+            return self.choose(workload)
+        found = self._cells.find(asked) or self._cells.choose(asked)
+        kernel = self.kernel(found.kernel)
+        if kernel.why_not(workload, arch) or kernel.refusal(found.config, workload, arch):
+            return self.choose(workload)
+        if found.record is not None:
+            octaves = lookup.distance(found.record.workload, workload)
+            found = replace(found, octaves=octaves)
+        return self.specialized(found, workload)
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel with this name."""
+        return next(each for each in self.kernels if each.name == name)
+
+    def _anew(self, asked: Lengths) -> Choice:
+        return self.unspecialized(self.workload(asked))
+
+    def ranked(self, workload: Workload) -> list[Record]:
+        """Returns the family's records, as `lookup.by_trust` sorts them."""
+        return self._own.ranked(workload, self.target)
+
+
+def _lengths(workload: Workload) -> Lengths:
+    return Lengths(workload.batch, workload.seqlen_q, workload.seqlen_k)
+
+
+def _of_family(kernel: Kernel, workload: Workload, target: Target) -> Kernel:
+    if not isinstance(kernel.space, Space):  # a test's
+        return kernel
+    return replace(kernel, space=FamilySpace.of(kernel.space, workload, target.arch))

@@ -1,0 +1,101 @@
+"""Calls of `flash_attention` with few queries over many keys, which run as attention over a cache.
+
+The kernels of the forward pass do not split the keys of a sequence. So a call with fewer tiles of
+queries than the device has SMs leaves SMs idle, and reads the keys at a part of the memory's speed.
+The kernels of the op `decode` split them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tunefa.measure.attention_inputs import E4M3
+from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors
+from tunefa.runtime.decode_plan import CachePlan, Decode
+from tunefa.runtime.kernel_plan import Launches
+
+MOST_QUERIES = 16
+"""The most queries of a sequence; the kernels of both ops have tiles for so many."""
+LEAST_KEYS = 1024
+"""The fewest keys: the second kernel, which combines splits, costs about as much as 1,000 keys."""
+
+
+def serves(tensors: Tensors, options: Options, sms: int) -> bool:
+    """Whether a call has so few queries that the forward pass would leave half of the SMs idle, and
+    otherwise only what attention over a cache has too."""
+    q, k, v, cu_seqlens, descales = tensors
+    if cu_seqlens is not None or descales or q.dtype == E4M3:
+        return False
+    if options.window_right is not None or (options.window_left is not None and not options.causal):
+        return False
+    if not q.dim() == k.dim() == v.dim() == 4 or not k.stride(-1) == v.stride(-1) == 1:
+        return False
+    at = 1 if options.layout == "bshd" else 2  # the axis of lengths
+    if not 0 < q.shape[at] <= MOST_QUERIES or k.shape[at] < LEAST_KEYS:
+        return False
+    return 2 * q.shape[0] * k.shape[3 - at] <= sms
+
+
+def job(tensors: Tensors, options: Options) -> FewQueries:
+    """The job of a call that `serves` accepts. Raises TunefaError for the first argument that does
+    not fit."""
+    over = CacheOptions(options.causal, options.window_left, options.softcap, options.layout)
+    return FewQueries(CacheCall.of(_with_lengths(tensors, options.layout), over, None), None)
+
+
+@dataclass(frozen=True)
+class FewQueries(Decode):
+    """Attention over a cache whose sequences all have all keys, as the job of a forward pass."""
+
+    def plan(self, chosen: Chosen, launches: Launches) -> FewQueriesPlan:  # type: ignore[override]
+        """The plan that starts these launches."""
+        why = f"few queries, so the keys are split as over a cache; {chosen.why}"
+        chosen = replace(chosen, why=why)
+        return FewQueriesPlan(super().plan(chosen, launches), self.call.options.layout)
+
+    def in_pytorch(self, chosen: Chosen) -> FewQueriesPlan:  # type: ignore[override]
+        """The plan that runs the call in PyTorch."""
+        return FewQueriesPlan(super().in_pytorch(chosen), self.call.options.layout)
+
+
+@dataclass(frozen=True)
+class FewQueriesPlan:
+    """Runs all calls of one key of the forward pass by a plan for attention over a cache."""
+
+    over_cache: CachePlan
+    layout: str
+
+    @property
+    def chosen(self) -> Chosen:
+        """The kernel and config that it runs, and why."""
+        return self.over_cache.chosen
+
+    @property
+    def is_of_kernel(self) -> bool:
+        """Whether a kernel runs the calls."""
+        return self.chosen.how != "pytorch"
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory that the plan holds."""
+        return self.over_cache.device_bytes
+
+    def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
+        """Runs a call; returns (out, lse), with `out` in the call's layout."""
+        return self.over_cache.run(_with_lengths(tensors, self.layout), scale, None)
+
+    def output(self, tensors: Tensors, scale: float | None) -> Tensor:
+        """Runs a call; returns `out` alone."""
+        return self.run(tensors, scale)[0]
+
+
+def _with_lengths(tensors: Tensors, layout: str) -> CacheTensors:
+    q, k, v = tensors[:3]
+    # Each call has its own: a CUDA graph may hold its address for longer than a plan lives.
+    keys = k.shape[1 if layout == "bshd" else 2]
+    return CacheTensors(q, k, v, q.new_full((q.shape[0],), keys, dtype=torch.int32))

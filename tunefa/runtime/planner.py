@@ -1,0 +1,137 @@
+"""What a process plans with: its records, its kernels, its devices, and its lock file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from tunefa.compile.serving import Installed, UsableStore
+from tunefa.errors import TunefaError
+from tunefa.runtime import few_queries, planning
+from tunefa.runtime import plan as plans
+from tunefa.runtime.call import Call, Options, Tensors
+from tunefa.runtime.chip import Chip
+from tunefa.runtime.compiled import Compiler
+from tunefa.runtime.family_plans import FamilyPlans
+from tunefa.runtime.few_queries import FewQueriesPlan
+from tunefa.runtime.job import Job, P
+from tunefa.runtime.lock_file import FreezeState
+from tunefa.runtime.planning import Choices
+from tunefa.runtime.tables import TableCache
+from tunefa.spec import kernel as kernel_files
+from tunefa.spec.kernel import Kernel
+from tunefa.store import results as store
+from tunefa.store.record import Record
+from tunefa.store.results import Store
+
+
+class Records(Store):
+    """The records that were loaded into this process, followed by those on disk."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        super().__init__(roots)
+        self.loaded: list[Record] = []
+
+    def records(self) -> list[Record]:
+        """All of them, in the order in which they come into question."""
+        return [*self.loaded, *super().records()]
+
+
+class Planner:
+    """Makes the plans of a process. Its caller holds a lock."""
+
+    def __init__(self) -> None:
+        self.kernels: tuple[Kernel, ...] | None = None
+        self.devices: dict[torch.device, tuple[Chip, Compiler]] = {}
+        self.freeze = FreezeState()
+        self._records: Records | None = None
+        self._installed: Installed | None = None
+        self._tables: dict[int, TableCache] = {}
+        self._takes_libraries = True
+        self._cache_choices: Choices = {}
+
+    @property
+    def records(self) -> Records:
+        """All records, read from disk when they are first asked for."""
+        if self._records is None:
+            self._records = Records(store.default_store().roots)
+        return self._records
+
+    def load(self, path: Path, frozen: bool) -> None:
+        """Adds the records of a file, or freezes to it. Raises TunefaError if it cannot be read."""
+        self._cache_choices.clear()
+        if frozen:
+            self.freeze.to(path)
+        else:
+            self.freeze.admit(path)
+            self.records.loaded = [*store.read(path), *self.records.loaded]
+
+    def leave_out_libraries(self) -> None:
+        """From now on plans no kernel that calls a library."""
+        self._takes_libraries = False
+        self._cache_choices.clear()
+
+    def plan(self, job: Job[P]) -> P:
+        """The new plan of a job."""
+        known, serving = self._known(job)
+        chip, compiler = self._device(job.call.q.device)
+        lock = self.freeze.file
+        if lock is None:
+            choices = self._cache_choices if job.op == "decode" else None
+            return planning.best_plan(job, chip, known, serving, compiler, choices)
+        if job.op == "bwd" and all(record.workload.op != "bwd" for record in lock.records):
+            return planning.pytorch_plan(job, f"{lock.path} has no record of gradients")
+        return planning.frozen_plan(job, chip, lock, self._ready(), compiler)
+
+    def few_queries(self, tensors: Tensors, options: Options) -> FewQueriesPlan | None:
+        """The plan of a call that runs as attention over a cache; None for other calls, and where
+        a record was measured for just this forward pass on this device."""
+        chip, compiler = self._device(tensors.q.device)
+        if self.freeze.file is not None or chip.target is None:
+            return None
+        if not few_queries.serves(tensors, options, chip.target.device.sms):
+            return None
+        asked = Call.of(tensors, options, None).workload()
+        job = few_queries.job(tensors, options)
+        known, serving = self._known(job)
+        device = chip.target.device.name
+        if not serving or any((r.workload, r.device) == (asked, device) for r in known.records()):
+            return None
+        plan = planning.best_plan(job, chip, known, serving, compiler, self._cache_choices)
+        return plan if isinstance(plan, FewQueriesPlan) and plan.is_of_kernel else None
+
+    def family(self, job: plans.Forward) -> FamilyPlans | TunefaError:
+        """The family of a job, or why it has none."""
+        known, serving = self._known(job)
+        chip, compiler = self._device(job.call.q.device)
+        index = job.call.q.get_device()
+        tables = self._tables.setdefault(index, TableCache(index))
+        try:
+            made = planning.family(job, chip, known, serving)
+            made.prepare()
+        except TunefaError as error:
+            return error
+        return FamilyPlans(made, compiler, tables, job.call.softcap)
+
+    def _known(self, job: Job[P]) -> tuple[UsableStore, list[Kernel]]:
+        """The records that may serve, and the kernels of the job's op."""
+        installed = self._ready()
+        assert self.kernels is not None
+        serving = [k for k in self.kernels if k.op == job.op and self._may_run(k)]
+        return UsableStore(self.records, installed), serving
+
+    def _ready(self) -> Installed:
+        if self.kernels is None:
+            self.kernels = tuple(kernel_files.usable())
+        self._installed = self._installed or Installed(self.kernels)
+        return self._installed
+
+    def _device(self, device: torch.device) -> tuple[Chip, Compiler]:
+        if device not in self.devices:
+            self.devices[device] = (Chip.of(device), Compiler())
+        return self.devices[device]
+
+    def _may_run(self, kernel: Kernel) -> bool:
+        return self._takes_libraries or not kernel.is_library

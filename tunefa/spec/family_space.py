@@ -1,0 +1,190 @@
+"""The search space of a kernel for one family of workloads, which differ in batch and lengths only.
+
+It answers as the whole space does, in some microseconds: all that does not depend on the batch and
+the lengths is computed once, for the family and for each config that is asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+from tunefa.spec.arch import Arch
+from tunefa.spec.default import Default
+from tunefa.spec.expr import Expr
+from tunefa.spec.space import Space
+from tunefa.spec.tiling import Tiling
+from tunefa.spec.trial import Config
+from tunefa.spec.workload import Workload
+
+LENGTHS = ("batch", "seqlen_q", "seqlen_k")
+"""The fields in which workloads of one family may differ."""
+MAX_CONFIGS = 256
+"""Configs whose expressions are kept."""
+Named = tuple[tuple[str, Expr], ...]
+
+
+@dataclass(frozen=True)
+class FamilySpace(Space):
+    """A space whose expressions know all of a workload but its batch and lengths."""
+
+    never: str | None = None
+    """Why the kernel serves no workload of the family; None if it serves some."""
+    _configs: dict[tuple[object, ...], ConfigSpace] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, space: Space, workload: Workload, arch: Arch) -> FamilySpace:
+        """Returns the space for the family of a workload on an arch."""
+        known = {**workload.env(), **arch.env()}
+        for name in LENGTHS:
+            del known[name]
+
+        def given(expressions: Mapping[str, Expr]) -> dict[str, Expr]:
+            return {name: each.given(known) for name, each in expressions.items()}
+
+        own = {each.name: getattr(space, each.name) for each in fields(Space)}
+        changed: dict[str, Any] = {
+            name: given(own[name])
+            for name in ("serves", "define", "resources", "rules", "tiling_exprs")
+        }
+        whens = ((default, default.when.given(known)) for default in space.defaults)
+        changed["defaults"] = tuple(
+            replace(default, when=when) for default, when in whens if when.names or when({})
+        )
+        changed["priority"] = space.priority.given(known)
+        conditions = _undecided(changed["serves"])
+        never = conditions[0][0] if conditions and not conditions[0][1].names else None
+        why = space.why_not(workload, arch)
+        if why is not None and why not in space.serves:  # the chip, the op or the dtype
+            never = why
+        return cls(**{**own, **changed}, never=never)
+
+    def why_not(self, workload: Workload, arch: Arch) -> str | None:
+        """Returns why the kernel does not serve the workload on the arch; None if it does."""
+        if self.never is not None or not self._whether:
+            return self.never
+        env = _lengths(workload)
+        return next((name for name, holds in self._whether if not holds(env)), None)
+
+    @cached_property
+    def _whether(self) -> Named:
+        """The conditions that decide whether the kernel serves a workload, by name."""
+        return _undecided(self.serves)
+
+    def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
+        """Returns the first rule that refuses the config; None if it is feasible."""
+        return self.of_config(config).refusal(_lengths(workload))
+
+    def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
+        """Returns the tiling of a config."""
+        return self.tiling_and_estimate(config, workload, arch)[0]
+
+    def tiling_and_estimate(
+        self, config: Config, workload: Workload, arch: Arch
+    ) -> tuple[Tiling, dict[str, float]]:
+        """Returns the tiling of a config and the lower bounds of its resources."""
+        return self.of_config(config).tiling_and_estimate(_lengths(workload))
+
+    def first_default(self, workload: Workload, arch: Arch) -> Default:
+        """Returns the first default that matches and fits. Raises TunefaError if none does."""
+        env = _lengths(workload)
+        for default in self.defaults:
+            if default.when(env) and self.of_config(default.config).refusal(env) is None:
+                return default
+        return super().first_default(workload, arch)  # it knows why
+
+    def of_config(self, config: Config) -> ConfigSpace:
+        """Returns what is left of the expressions for a config."""
+        key = *config.items(), *map(type, config.values())  # 64.0 is not 64 in a space
+        found = self._configs.get(key)
+        if found is None:
+            if len(self._configs) >= MAX_CONFIGS:
+                self._configs.clear()
+            found = self._configs[key] = ConfigSpace.of(self, config)
+        return found
+
+
+@dataclass(frozen=True)
+class ConfigSpace:
+    """What is left of a space's expressions for one config of a family."""
+
+    misfit: str | None
+    rules: Named
+    define: Named
+    """What rules, resources and tilings read, as far as it depends on lengths."""
+    resources: Named
+    tiling_exprs: Named
+    known_resources: Mapping[str, float]
+    known_tiling: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, space: FamilySpace, config: Config) -> ConfigSpace:
+        """Returns what is left of `space` for a config."""
+        if misfit := space.misfit(config):
+            return cls(misfit, (), (), (), (), {}, {})
+        known, define, resources = dict(config), dict[str, Expr](), dict[str, Expr]()
+        for group, left in ((space.define, define), (space.resources, resources)):
+            for name, expression in group.items():
+                made = expression.given(known)
+                if made.names:
+                    left[name] = made
+                else:
+                    known[name] = made({})
+        tiling = {name: each.given(known) for name, each in space.tiling_exprs.items()}
+        return cls(
+            None,
+            _undecided({name: each.given(known) for name, each in space.rules.items()}),
+            tuple(define.items()),
+            tuple(resources.items()),
+            tuple((name, each) for name, each in tiling.items() if each.names),
+            {name: known[name] for name in space.resources if name in known},
+            {name: each({}) for name, each in tiling.items() if not each.names},
+        )
+
+    def refusal(self, env: dict[str, Any]) -> str | None:
+        """Returns the first rule that refuses the config for these lengths; None if none does."""
+        if self.misfit is not None or not self.rules:
+            return self.misfit
+        if self.define or self.resources:
+            env = self._with_derived(env)
+        return next((name for name, holds in self.rules if not holds(env)), None)
+
+    def tiling_and_estimate(self, env: dict[str, Any]) -> tuple[Tiling, dict[str, float]]:
+        """Returns the tiling of the config and the lower bounds of its resources."""
+        if not self.tiling_exprs and not self.resources:
+            return self._tiling, dict(self.known_resources)
+        env = self._with_derived(env)
+        tiling = {name: each(env) for name, each in self.tiling_exprs}
+        needed = {name: env[name] for name, _ in self.resources}
+        return Tiling(**self.known_tiling, **tiling), {**self.known_resources, **needed}
+
+    @cached_property
+    def _tiling(self) -> Tiling:
+        return Tiling(**self.known_tiling)
+
+    def _with_derived(self, env: dict[str, Any]) -> dict[str, Any]:
+        env = dict(env)
+        for name, expression in (*self.define, *self.resources):
+            env[name] = expression(env)
+        return env
+
+
+def _undecided(conditions: Mapping[str, Expr]) -> Named:
+    """Returns the conditions, by name, that may not hold, up to the first that never does."""
+    left: list[tuple[str, Expr]] = []
+    for name, holds in conditions.items():
+        if holds.names:
+            left.append((name, holds))
+        elif not holds({}):
+            return (*left, (name, holds))
+    return tuple(left)
+
+
+def _lengths(workload: Workload) -> dict[str, Any]:
+    return {
+        "batch": workload.batch,
+        "seqlen_q": workload.seqlen_q,
+        "seqlen_k": workload.seqlen_k,
+    }
