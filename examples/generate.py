@@ -32,7 +32,7 @@ import tunefa
 PAGE = 16
 """Keys of a page."""
 IDLE = 0
-"""The page of rows without a request, which nobody reads."""
+"""The page of rows without a request; no text is in it."""
 
 
 class Cache:
@@ -155,7 +155,7 @@ class Server:
         with torch.cuda.graph(graph):
             self._compute()
         for mine, was in zip((self.tokens, self.cache.seqlens), before, strict=True):
-            mine.copy_(was)  # the step has run twice, and its keys are written again
+            mine.copy_(was)  # the step has run once; the first replay writes its keys again
         return graph.replay
 
     def _compute(self) -> None:

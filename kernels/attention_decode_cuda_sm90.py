@@ -57,9 +57,9 @@ class Sizes(ctypes.Structure):
     """The structure of the same name in cuda/decode_problem.cuh."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("batch", "heads_kv", "seqlen_q", "splits_kept")),
-        *((name, ctypes.c_int) for name in ("table_row", "window_left", "leaf_keys")),
-        *((name, ctypes.c_int) for name in ("split_cost", "ctas")),
+        *((name, ctypes.c_int) for name in ("batch", "heads_kv", "seqlen_q", "most_keys")),
+        *((name, ctypes.c_int) for name in ("splits_kept", "table_row", "window_left")),
+        *((name, ctypes.c_int) for name in ("leaf_keys", "split_cost", "ctas")),
         ("scale_log2", ctypes.c_float),
         ("tanh_scale", ctypes.c_float),
     )
@@ -128,7 +128,8 @@ def scratch(tensors, spec):
 def _sizes(tensors, spec):
     workload, config = spec.workload, spec.config
     return Sizes(
-        workload.batch, workload.heads_kv, workload.seqlen_q, tensors[-1].shape[1],
+        workload.batch, workload.heads_kv, workload.seqlen_q, most_keys(tensors, workload),
+        tensors[-1].shape[1],
         table_row(tensors, workload), workload.window_left or 0, config["LEAF_KEYS"],
         config["SPLIT_COST"], _ctas(spec, tensors[-1].shape[1]), *score_factors(spec),
     )  # fmt: skip

@@ -18,7 +18,8 @@ sequences. So a CUDA graph may be replayed with other lengths, pages and rows.
 
 The cache is contiguous, (batch, heads_kv, seqlen_k, head_dim), or has pages, (pages, heads_kv,
 page_size, head_dim), of any strides, and a block table (batch, pages of the longest sequence). No
-key beyond a sequence's length is read.
+key beyond a sequence's length is read. Keys and values may be in e4m3, with a factor for each
+sequence and KV head; they are multiplied in the dtype of the queries.
 
 Causal means bottom-right aligned (FlashAttention >= 2.1): query i of m sees the keys j <= i + n - m
 of n. With sinks, each head has one more logit, which has no value (Xiao et al., arXiv:2309.17453).
@@ -39,6 +40,7 @@ What each parameter trades:
 from __future__ import annotations
 
 from tunefa.kernels.decode.tensors import (
+    descales,
     most_keys,
     score_factors,
     sees_all_keys,
@@ -51,7 +53,7 @@ from tunefa.spec.rounding import ceil_div, next_pow2
 _MOST_ROWS = 64
 """The most query rows of a tile; more are several tiles, whose keys the L2 cache holds."""
 _SIZES_OF_COMBINING = (
-    "heads", "seqlen_q", "splits_kept", "window_left", "min_split_keys", "max_splits",
+    "heads", "seqlen_q", "most_keys", "splits_kept", "window_left", "min_split_keys", "max_splits",
 )  # fmt: skip
 """The sizes that the second kernel takes."""
 _CHUNK = 32
@@ -81,6 +83,7 @@ def _constants(workload, config):
         "WINDOWED": workload.window_left is not None,
         "SOFTCAP": workload.softcap,
         "SINKS": workload.sinks,
+        "E4M3_CACHE": workload.e4m3cache,
         "PAGE_SIZE": workload.page_size or 0,
         "BLOCK_M": _block_m(workload),
         "BLOCK_N": config["BLOCK_N"],
@@ -128,14 +131,18 @@ def variant(workload, config, aligned=True):
         **_strides("kv", ("page", "head", "slot")),
         **_strides("o", ("batch", "head", "row")),
     }
-    sizes = ("table_row", "batch", "heads_kv", "seqlen_q", "row_tiles", "splits_kept",
+    sizes = ("table_row", "batch", "heads_kv", "seqlen_q", "most_keys", "row_tiles", "splits_kept",
              "window_left", "min_split_keys", "max_splits")  # fmt: skip
     signature = {
-        **dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), f"*{kind}"),
+        "q_ptr": f"*{kind}",
+        **dict.fromkeys(("k_ptr", "v_ptr"), "*fp8e4nv" if workload.e4m3cache else f"*{kind}"),
+        "out_ptr": f"*{kind}",
         "lse_ptr": "*fp32",
         **dict.fromkeys(("seqlens_ptr", "table_ptr"), "*i32"),
-        **dict.fromkeys(("sinks_ptr", "partial_ptr", "partial_lse_ptr"), "*fp32"),
+        **dict.fromkeys(("sinks_ptr", "k_descale_ptr", "v_descale_ptr"), "*fp32"),
+        **dict.fromkeys(("partial_ptr", "partial_lse_ptr"), "*fp32"),
         **strides,
+        **_strides(("kd", "vd"), ("sequence", "head")),
         **dict.fromkeys(sizes, "i32"),
         **dict.fromkeys(("scale_log2", "tanh_scale"), "fp32"),
         **dict.fromkeys(constants, "constexpr"),
@@ -213,20 +220,29 @@ def arguments(tensors, spec):
     (batch, heads, seqlen_q, head_dim | head_dim_v); k, v (batch, heads_kv, seqlen_k, head_dim |
     head_dim_v) or (pages, heads_kv, page_size, ...), any strides with contiguous rows; lse (batch,
     heads, seqlen_q), fp32, contiguous; seqlens (batch,), int32; block_table (batch, most pages),
-    int32; sinks (heads,), fp32. The last two are of `scratch`. `scale` multiplies q @ k^T and is
-    positive.
+    int32; sinks (heads,), fp32. With e4m3cache the descales of k and v follow, (batch, heads_kv),
+    fp32, of any strides. The last two are of `scratch`. `scale` multiplies q @ k^T and is positive.
     """
     q, k, v, out, lse, seqlens, *_, partial, partial_lse = tensors
     workload, config = spec.workload, spec.config
     table, sinks = table_and_sinks(tensors, workload)
+    factors = descales(tensors, workload)
     row_tiles = ceil_div(workload.group * workload.seqlen_q, _block_m(workload))
     splits = partial_lse.shape[1]
     strides = [step for tensor in (q, k, v, out) for step in tensor.stride()[:3]]
-    sizes = [workload.batch, workload.heads_kv, workload.seqlen_q, row_tiles, splits]
+    sizes = [
+        workload.batch,
+        workload.heads_kv,
+        workload.seqlen_q,
+        most_keys(tensors, workload),
+        row_tiles,
+        splits,
+    ]
     most = workload.batch * workload.heads_kv * row_tiles * splits
     grid = (min(most, spec.sms * config["CTAS_PER_SM"]), 1, 1)
     return grid, [
-        q, k, v, out, lse, seqlens, table, sinks, partial, partial_lse, *strides,
+        q, k, v, out, lse, seqlens, table, sinks, *factors, partial, partial_lse, *strides,
+        *(step for each in factors for step in each.stride()[:2]),
         table_row(tensors, workload), *sizes, *_rule(spec), *score_factors(spec),
         *_constants(workload, config).values(),
     ]  # fmt: skip
@@ -237,7 +253,8 @@ def postprocess_arguments(tensors, spec):
     _, _, _, out, lse, seqlens, *_, partial, partial_lse = tensors
     workload, config = spec.workload, spec.config
     sinks = table_and_sinks(tensors, workload)[1]
-    sizes = [workload.heads, workload.seqlen_q, partial_lse.shape[1], *_rule(spec)]
+    sizes = [workload.heads, workload.seqlen_q, most_keys(tensors, workload), partial_lse.shape[1]]
+    sizes += _rule(spec)
     rows = workload.batch * workload.heads * workload.seqlen_q
     return (rows, 1, 1), [
         out, lse, seqlens, sinks, partial, partial_lse, *out.stride()[:3], *sizes,

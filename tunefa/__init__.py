@@ -13,7 +13,8 @@ from tunefa._version import __version__
 TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
 if TYPE_CHECKING:
     from tunefa.errors import TunefaError
-    from tunefa.runtime.api import flash_attention, flash_attention_varlen
+    from tunefa.runtime.api import flash_attention
+    from tunefa.runtime.api_varlen import flash_attention_varlen
     from tunefa.runtime.decode import decode_attention
     from tunefa.runtime.process import last_choice, load
     from tunefa.spec.workload import Workload
@@ -33,7 +34,7 @@ _HOMES = {
     "Workload": "tunefa.spec.workload",
     "decode_attention": "tunefa.runtime.decode",
     "flash_attention": "tunefa.runtime.api",
-    "flash_attention_varlen": "tunefa.runtime.api",
+    "flash_attention_varlen": "tunefa.runtime.api_varlen",
 }
 
 

@@ -88,7 +88,7 @@ DEVICE void sum_of_warps(Part& rows, int busy) {
 // The number of splits of the sequence that a row is of.
 DEVICE int splits_of_row(const Sizes& sizes, const int* seqlens, int number, int depth) {
     const int sequence = number / (sizes.seqlen_q * sizes.heads_kv * GROUP);
-    const Leaves leaves = Leaves::of<BLOCK_N, WINDOWED>(sizes, seqlens[sequence]);
+    const Leaves leaves = Leaves::of<BLOCK_N, WINDOWED>(sizes, keys_of(sizes, seqlens, sequence));
     return shifted_up(leaves.count, WARPS_LOG2 + depth);
 }
 

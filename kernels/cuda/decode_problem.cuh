@@ -21,6 +21,7 @@ struct Strides {
 
 struct Sizes {
     int batch, heads_kv, seqlen_q;
+    int most_keys;    // that the cache of a sequence has places for
     int splits_kept;         // splits of a sequence that there is memory for
     int table_row;    // pages between the rows of the block table
     int window_left;  // keys before the diagonal that a query sees
@@ -30,6 +31,11 @@ struct Sizes {
     float scale_log2;  // of scores; with a soft-cap, of its tanh
     float tanh_scale;  // of scores, before the tanh
 };
+
+// The keys of a sequence. A length beyond the cache counts as a full one.
+DEVICE int keys_of(const Sizes& sizes, const int* seqlens, int sequence) {
+    return min(seqlens[sequence], sizes.most_keys);
+}
 
 // The leaves of a sequence: those of the keys from `first_key` on, before which no query sees one.
 struct Leaves {
@@ -54,7 +60,8 @@ DEVICE int depth_of_splits(const Sizes& sizes, const int* seqlens) {
     int splits[MOST_DEPTH + 1] = {}, most_leaves = 1;
     for (int first = 0; first < sizes.batch; first += 32) {
         if (first + lane < sizes.batch) {
-            const Leaves own = Leaves::of<BLOCK, IS_WINDOWED>(sizes, seqlens[first + lane]);
+            const Leaves own = 
+                Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys_of(sizes, seqlens, first + lane));
             most_leaves = max(most_leaves, own.count);
 #pragma unroll
             for (int depth = 0; depth <= MOST_DEPTH; ++depth)
@@ -89,7 +96,7 @@ DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, int de
     int before = 0;
     for (int first = 0; first < sizes.batch; first += 32) {
         const bool exists = first + lane < sizes.batch;
-        const int keys = exists ? seqlens[first + lane] : 0;
+        const int keys = exists ? keys_of(sizes, seqlens, first + lane) : 0;
         const Leaves leaves = Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys);
         const int own = exists ? shifted_up(leaves.count, WARPS_LOG2 + depth) : 0;
         int up_to_here = own;

@@ -20,6 +20,14 @@ def table_and_sinks(tensors, workload):
     return table, more.pop(0) if workload.sinks else tensors[-1]
 
 
+def descales(tensors, workload):
+    """Returns the factors of k and of v, (batch, heads_kv) each. Where there are none, the kernels
+    read neither, so any tensors with two axes do."""
+    if workload.e4m3cache:
+        return tensors[-4:-2]
+    return tensors[4], tensors[4]
+
+
 def table_row(tensors, workload):
     """Elements from one sequence's pages to the next one's in the block table."""
     return tensors[6].stride(0) if workload.page_size else 0

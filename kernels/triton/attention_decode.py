@@ -18,18 +18,19 @@ SEQUENCES = tl.constexpr(128)
 
 @triton.jit
 def attention_decode(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, seqlens_ptr, table_ptr, sinks_ptr,
-    partial_ptr, partial_lse_ptr,
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, seqlens_ptr, table_ptr, sinks_ptr, k_descale_ptr,
+    v_descale_ptr, partial_ptr, partial_lse_ptr,
     q_batch, q_head, q_row, k_page, k_head, k_slot, v_page, v_head, v_slot, o_batch, o_head, o_row,
-    table_row, batch, heads_kv, seqlen_q, row_tiles, splits_kept, window_left, min_split_keys,
-    max_splits, scale_log2, tanh_scale,
+    kd_sequence, kd_head, vd_sequence, vd_head, table_row, batch, heads_kv, seqlen_q, most_keys,
+    row_tiles, splits_kept, window_left, min_split_keys, max_splits, scale_log2, tanh_scale,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
-    SINKS: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    DEPENDENT_LAUNCH: tl.constexpr,
+    SINKS: tl.constexpr, E4M3_CACHE: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, DEPENDENT_LAUNCH: tl.constexpr,
 ):  # fmt: skip
     """Computes splits: one after the other, as many CTAs apart as there are.
 
+    A length beyond `most_keys`, the places of the cache, counts as that.
     `splits_kept` is the number of splits that each sequence has memory for in `partial_ptr`:
     (batch, heads_kv, group * seqlen_q, splits_kept, head_dim_v), and without the last axis in
     `partial_lse_ptr`.
@@ -38,8 +39,9 @@ def attention_decode(
         tl.extra.cuda.gdc_launch_dependents()
     heads_here = heads_kv * row_tiles
     for item in range(tl.program_id(0), batch * splits_kept * heads_here, tl.num_programs(0)):
-        sequence, split = _split_of(item // heads_here, seqlens_ptr, batch, seqlen_q, window_left,
-                                    min_split_keys, max_splits, WINDOWED, BLOCK_N)  # fmt: skip
+        sequence, split = _split_of(
+            item // heads_here, seqlens_ptr, batch, seqlen_q, most_keys, window_left,
+            min_split_keys, max_splits, WINDOWED, BLOCK_N)  # fmt: skip
         if sequence < batch:
             head_kv = item % heads_here // row_tiles
             k = k_ptr + head_kv.to(tl.int64) * k_head
@@ -47,14 +49,21 @@ def attention_decode(
             if PAGE_SIZE == 0:
                 k += sequence.to(tl.int64) * k_page
                 v += sequence.to(tl.int64) * v_page
+            k_descale = 1.0
+            v_descale = 1.0
+            if E4M3_CACHE:
+                k_descale = tl.load(k_descale_ptr + sequence * kd_sequence + head_kv * kd_head)
+                v_descale = tl.load(v_descale_ptr + sequence * vd_sequence + head_kv * vd_head)
             _attend_split(
                 q_ptr + sequence.to(tl.int64) * q_batch, q_head, q_row,
                 k, k_page, k_slot, v, v_page, v_slot,
                 out_ptr + sequence.to(tl.int64) * o_batch, o_head, o_row, lse_ptr,
-                tl.load(seqlens_ptr + sequence), table_ptr + sequence.to(tl.int64) * table_row,
+                tl.minimum(tl.load(seqlens_ptr + sequence), most_keys),
+                table_ptr + sequence.to(tl.int64) * table_row,
                 sinks_ptr, partial_ptr, partial_lse_ptr, sequence, split, head_kv,
                 item % row_tiles, heads_kv, seqlen_q, splits_kept, window_left, min_split_keys,
-                max_splits, scale_log2, tanh_scale,
+                max_splits, scale_log2 if SOFTCAP else scale_log2 * k_descale,
+                tanh_scale * k_descale, v_descale,
                 HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, GROUP, CAUSAL, WINDOWED, SOFTCAP, SINKS,
                 PAGE_SIZE, BLOCK_M, BLOCK_N)  # fmt: skip
 
@@ -62,7 +71,8 @@ def attention_decode(
 @triton.jit
 def combine_splits(
     out_ptr, lse_ptr, seqlens_ptr, sinks_ptr, partial_ptr, partial_lse_ptr,
-    o_batch, o_head, o_row, heads, seqlen_q, splits_kept, window_left, min_split_keys, max_splits,
+    o_batch, o_head, o_row, heads, seqlen_q, most_keys, splits_kept, window_left, min_split_keys,
+    max_splits,
     HEAD_DIM_V: tl.constexpr, PAD_DV: tl.constexpr, GROUP: tl.constexpr, WINDOWED: tl.constexpr,
     SINKS: tl.constexpr, BLOCK_N: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT_LAUNCH: tl.constexpr,
 ):  # fmt: skip
@@ -76,7 +86,7 @@ def combine_splits(
     sequence = row // (heads * seqlen_q)
     head = row // seqlen_q % heads
     query = row % seqlen_q
-    keys = tl.load(seqlens_ptr + sequence)
+    keys = tl.minimum(tl.load(seqlens_ptr + sequence), most_keys)
     begin = _first_key(keys, seqlen_q, window_left, WINDOWED, BLOCK_N)
     splits = _splits(keys - begin, min_split_keys, max_splits, BLOCK_N)
     if splits > 1:
@@ -140,7 +150,7 @@ def _splits(keys, min_split_keys, max_splits, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _split_of(
-    number, seqlens_ptr, batch, seqlen_q, window_left, min_split_keys, max_splits,
+    number, seqlens_ptr, batch, seqlen_q, most_keys, window_left, min_split_keys, max_splits,
     WINDOWED: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Returns (sequence, split) of the split with that number, among those of all sequences.
@@ -150,7 +160,7 @@ def _split_of(
     sequence = 0
     split = number
     if batch == 1:
-        keys = tl.load(seqlens_ptr)
+        keys = tl.minimum(tl.load(seqlens_ptr), most_keys)
         begin = _first_key(keys, seqlen_q, window_left, WINDOWED, BLOCK_N)
         if number >= _splits(keys - begin, min_split_keys, max_splits, BLOCK_N):
             sequence = 1
@@ -158,7 +168,7 @@ def _split_of(
         before = 0
         for first in range(0, batch, SEQUENCES):
             each = first + tl.arange(0, SEQUENCES)
-            keys = tl.load(seqlens_ptr + each, mask=each < batch, other=0)
+            keys = tl.minimum(tl.load(seqlens_ptr + each, mask=each < batch, other=0), most_keys)
             begin = _first_key(keys, seqlen_q, window_left, WINDOWED, BLOCK_N)
             splits = _splits(keys - begin, min_split_keys, max_splits, BLOCK_N)
             splits = tl.where(each < batch, splits, 0)
@@ -183,7 +193,7 @@ def _attend_split(
     q_ptr, q_head, q_row, k_ptr, k_page, k_slot, v_ptr, v_page, v_slot, out_ptr, o_head, o_row,
     lse_ptr, keys, table_ptr, sinks_ptr, partial_ptr, partial_lse_ptr,
     sequence, split, head_kv, row_tile, heads_kv, seqlen_q, splits_kept, window_left,
-    min_split_keys, max_splits, scale_log2, tanh_scale,
+    min_split_keys, max_splits, scale_log2, tanh_scale, v_descale,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -212,7 +222,7 @@ def _attend_split(
     if splits == 1 and SINKS:
         row_max, row_sum, acc = _with_sinks(row_max, row_sum, acc, sinks_ptr + row_heads, real)
     seen = row_sum > 0.0
-    acc = acc / tl.where(seen, row_sum, 1.0)[:, None]
+    acc = acc / tl.where(seen, row_sum, 1.0)[:, None] * v_descale
     lse = tl.where(seen, row_max + tl.log2(row_sum), float("-inf"))
     cols_v = tl.arange(0, PAD_DV)
     within = real[:, None] & (cols_v < HEAD_DIM_V)[None, :]

@@ -78,6 +78,7 @@ def test_without_a_gpu_it_says_what_to_do(words: list[str]) -> None:
         (["-w", "q512", "--mode", "fast"], 2, "'fast' is not one of 'eager', 'graph'"),
         (["--from", "nowhere.json"], 2, "does not exist"),
         (["-w", "matmul_m64"], 1, "is no attention, which is what is compared here"),
+        (["-w", "decode_k512"], 1, "is attention over a cache, which is not compared here"),
         (["-w", "bwd_q512_e4m3"], 1, "attention in e4m3 has no gradient"),
     ],
 )

@@ -77,6 +77,7 @@ def test_each_record_says_which_step_it_belongs_to(run: Run, fake: type[Fake]) -
     ("arguments", "error"),
     [
         (("--backward",), "searches both passes: leave out --backward"),
+        (("--decode", "--seqlen-k", "64"), "searches both passes: leave out --decode"),
         (("--resume",), "--resume is for one search, and --forward-backward makes two"),
         (("--replay", "x.jsonl"), "--replay is for one search"),
     ],

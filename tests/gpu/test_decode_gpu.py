@@ -44,6 +44,7 @@ def workloads() -> Iterator[Workload]:
             window_left=chance.choice([None, None, None, 50]),
             softcap=chance.random() < 0.1,
             sinks=chance.random() < 0.2,
+            e4m3cache=chance.random() < 0.15,
             page_size=chance.choice([None, None, 1, 16, 64, 48, 256]),
             varlen=chance.random() < 0.8,
         )
@@ -94,7 +95,7 @@ def of_sequences(tensors: CacheTensors, chosen: Tensor) -> CacheTensors:
 
 
 def run(tensors: CacheTensors, **more: Any) -> Tensor:
-    q, k, v, seqlens, table, sinks = tensors
+    q, k, v, seqlens, table, sinks, *_ = tensors
     found: Tensor = tunefa.decode_attention(q, k, v, seqlens, table, sinks=sinks, **more)
     chosen = tunefa.last_choice()
     assert chosen is not None and chosen.kernel.startswith("attention_decode"), chosen
@@ -184,6 +185,6 @@ def test_kernels_need_no_synchronisation() -> None:
 def test_workloads_have_something_of_everything() -> None:
     every = list(workloads())
     assert len(every) == CASES
-    for name in ("varlen", "softcap", "sinks", "causal"):
+    for name in ("varlen", "softcap", "sinks", "causal", "e4m3cache"):
         assert {getattr(each, name) for each in every} == {True, False}
     assert all(replace(each, batch=1).op == "decode" for each in every)

@@ -114,6 +114,7 @@ def test_rows_of_q_that_are_not_contiguous_are_copied(prepared: list[Recorded]) 
     plan.run(tensors._replace(q=strided), None, None)
     for seen in (usual.given[0][0], asked.tensors()[0].transpose(1, 2)):
         assert seen.stride(-1) == 1 and torch.equal(seen, tensors.q)
+        assert seen.stride() == tensors.q.stride(), "a launch is prepared for what it gets"
     assert asked.why_not(ANY_KERNEL) is None
 
 

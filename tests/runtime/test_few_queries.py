@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.support.fake_kernel import FakeKernel, FakeLanguage
 from tests.support.sample_records import measured
+from tunefa.compile.contract import CompileError
 from tunefa.measure import reference
 from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.runtime import few_queries
@@ -126,6 +127,60 @@ def test_lengths_that_grow_choose_and_compile_once(
         assert workload is not None and workload.seqlen_k == keys
     assert [each.seqlen_k for each in chosen] == [8192]
     assert len(both.compiled) == 1
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_rows_of_q_that_are_not_contiguous_are_copied(
+    fresh: Runtime, both: FakeLanguage, layout: str
+) -> None:
+    given = tensors(5, layout=layout)
+    strided = given._replace(q=given.q.transpose(2, 3).contiguous().transpose(2, 3))
+    options = Options(True, layout=layout)
+    for _ in range(2):
+        out, _ = fresh.plan(strided, options).run(strided, None)
+        right, _ = expected(given, options)
+        torch.testing.assert_close(out.float(), right.float(), atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("heads", "columns", "batch", "dtype"),
+    [
+        (4, 16, 2, torch.float64),
+        (4, 16, 2, torch.float32),
+        (4, 8, 2, torch.bfloat16),
+        (4, 320, 1, torch.bfloat16),
+        (4, 16, 0, torch.bfloat16),
+        (0, 16, 2, torch.bfloat16),
+    ],
+)
+def test_what_no_kernel_serves_is_computed_as_before(
+    fresh: Runtime, both: FakeLanguage, heads: int, columns: int, batch: int, dtype: torch.dtype
+) -> None:
+    q = torch.zeros(batch, 1, heads, columns, dtype=dtype)
+    short = torch.zeros(batch, KEYS - 1, 2, columns, dtype=dtype)
+    long = torch.zeros(batch, KEYS, 2, columns, dtype=dtype)
+    chosen = [fresh.plan(Tensors(q, k, k), Options()).chosen for k in (short, long)]
+    assert chosen[0].kernel == chosen[1].kernel != "attention_decode_triton"
+
+
+def test_what_does_not_compile_is_tried_once(
+    fresh: Runtime, both: FakeLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+    compiled = both.compile
+
+    def compile(case: Any, *rest: Any) -> Any:
+        tried.append(case.kernel.op)
+        if case.kernel.op == "decode":
+            raise CompileError("ptxas says no")
+        return compiled(case, *rest)
+
+    monkeypatch.setattr(both, "compile", compile)
+    with pytest.warns(UserWarning) as warned:
+        plans = [fresh.plan(tensors(keys=KEYS + i), Options()) for i in range(4)]
+    assert {plan.chosen.kernel for plan in plans} == {"attention_fwd_triton"}
+    assert tried.count("decode") == 1
+    assert any("few queries is left to the forward pass" in str(each.message) for each in warned)
 
 
 def test_without_a_kernel_for_it_the_forward_pass_runs(

@@ -209,7 +209,7 @@ def test_the_output_of_e4m3_has_two_bytes() -> None:
 def test_expressions_read_its_fields() -> None:
     env = Workload.parse("b2_h6_kv3_q10_fp32").env()
     fields = {field.name for field in dataclasses.fields(Workload)} - {"op"}
-    assert env.keys() == fields | {"group", "dtype_bytes"}
+    assert env.keys() == fields | {"group", "dtype_bytes", "kv_bytes"}
     assert Expr("batch * group * dtype_bytes if causal and window_left == None else 0")(env) == 16
 
 

@@ -14,8 +14,8 @@ from tunefa.spec.workload_checks import check
 FIELDS: dict[str, Any] = {
     "op": "decode", "batch": 4, "heads": 32, "heads_kv": 8, "seqlen_q": 1, "seqlen_k": 4096,
     "head_dim": 128, "head_dim_v": 128, "dtype": "bf16", "causal": True, "window_left": None,
-    "window_right": None, "softcap": False, "sinks": False, "page_size": None, "varlen": False,
-    "deterministic": False, "accuracy": "standard",
+    "window_right": None, "softcap": False, "sinks": False, "e4m3cache": False, "page_size": None,
+    "varlen": False, "deterministic": False, "accuracy": "standard",
 }  # fmt: skip
 """All fields of a `Workload`, which are valid."""
 SIZES = ("batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
@@ -39,6 +39,7 @@ def test_the_fields_are_those_of_a_workload() -> None:
         {"dtype": "fp16"},
         {"page_size": 1, "varlen": True},
         {"page_size": 17, "sinks": True, "softcap": True},
+        {"page_size": 16, "e4m3cache": True},
         {"window_left": 0, "accuracy": "fast"},
         {"causal": False, "seqlen_q": 9000},
         {"op": "fwd", "dtype": "e4m3"},
@@ -65,7 +66,9 @@ def test_queries_over_a_cache_see_nothing_beyond_their_diagonal() -> None:
 
 
 @pytest.mark.parametrize("op", ["fwd", "bwd"])
-@pytest.mark.parametrize(("name", "value"), [("page_size", 16), ("sinks", True)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True)]
+)
 def test_pages_and_sinks_go_with_a_cache(op: str, name: str, value: object) -> None:
     said = f"{name} goes with the op decode (--decode): {op} kernels have none"
     assert refusal(op=op, **{name: value}) == said

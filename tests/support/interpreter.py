@@ -58,6 +58,8 @@ WORKLOADS = [
     "decode_b2_h4_kv1_q5_k1100_d16_bf16_page16_varlen",
     "decode_b2_h6_kv2_q3_k200_d40_fp16_w50_sinks",
     "decode_h4_kv2_q16_k130_d64_dv32_fp16_full_page32",
+    "decode_b2_h4_kv2_q2_k70_d32_bf16_page16_varlen_e4m3cache",
+    "decode_b2_h4_kv2_k90_d64_fp16_softcap_e4m3cache",
     "decode_h16_kv1_q7_k90_d32_fp16_softcap_sinks",
     # Matrix products: each layout, sizes that no tile divides, several groups of rows of tiles.
     "matmul_m1_n1_k1_bf16",

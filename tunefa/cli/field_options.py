@@ -32,6 +32,7 @@ _OTHER_FLAGS = {
     "causal": "--causal/--full",
     "softcap": "--softcap",
     "sinks": "--sinks",
+    "e4m3cache": "--e4m3-cache",
     "varlen": "--varlen",
     "deterministic": "--deterministic",
 }
@@ -48,6 +49,6 @@ def words(name: str, value: Any) -> str:
         return "--causal" if value else "--full"
     if name == "op":
         return f"--{'backward' if value == 'bwd' else value}"
-    if name in ("softcap", "sinks", "varlen", "deterministic"):
+    if name in ("softcap", "sinks", "e4m3cache", "varlen", "deterministic"):
         return flag(name)
     return f"{flag(name)} {value + 1 if name == 'window_left' else value}"

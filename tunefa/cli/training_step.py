@@ -16,7 +16,7 @@ import click
 
 from tunefa.cli.workload_options import Selection
 from tunefa.spec.workload import Workload
-from tunefa.spec.workload_parts import OPS
+from tunefa.spec.workload_parts import TRAINING_OPS
 
 if TYPE_CHECKING:  # it brings what only a search needs: numpy, the process pool
     from tunefa.search.budget import Budget
@@ -32,11 +32,12 @@ def selection_of_both(selection: Selection) -> Selection:
     Raises click.UsageError for --backward, and for a workload that is no attention.
     """
     if "op" in selection.fields:
-        raise click.UsageError("--forward-backward searches both passes: leave out --backward")
+        given = "--backward" if selection.fields["op"] == "bwd" else "--decode"
+        raise click.UsageError(f"--forward-backward searches both passes: leave out {given}")
     fields = {**selection.fields, "op": "bwd"}  # which --deterministic goes with
     texts = []
     for workload in replace(selection, fields=fields).workloads:
-        if workload.op not in OPS:
+        if workload.op not in TRAINING_OPS:
             raise click.UsageError(f"{workload} has no backward pass: leave out --forward-backward")
         texts += [str(forward(workload)), str(replace(workload, op="bwd"))]
     return replace(selection, texts=tuple(dict.fromkeys(texts)), fields={}, models=())

@@ -259,13 +259,8 @@ class Anchor:
 
 def as_if_exact(record: Record, workload: Workload, target: Target) -> bool:
     """Whether a record's config was compared with others on as many SMs for this very workload."""
-    own = record.workload
-    # Most records differ in lengths, which are compared faster than whole workloads.
-    lengths = all(
-        getattr(own, name, None) == getattr(workload, name, None)
-        for name in ("seqlen_q", "seqlen_k")
-    )
-    if record.device is None or not lengths or own.op != workload.op:
+    own, quick = record.workload, ("op", "seqlen_q", "seqlen_k")  # whole workloads take longer
+    if record.device is None or any(getattr(own, x, 0) != getattr(workload, x, 0) for x in quick):
         return False
     if replace(own, dtype=workload.dtype) != workload:
         return False

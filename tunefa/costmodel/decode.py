@@ -20,7 +20,7 @@ from tunefa.spec.arch import Device, GpuArch
 from tunefa.spec.rounding import ceil_div
 from tunefa.spec.tiling import DecodeTiling
 from tunefa.spec.trial import Resources
-from tunefa.spec.workload import DTYPES, Workload
+from tunefa.spec.workload import Workload
 
 # The constants were set on 36 configs of attention_decode_cuda_sm90 for each of 15 workloads, timed
 # on an H200: docs/model.md.
@@ -81,7 +81,7 @@ def _of_splits(
     items = workload.batch * workload.heads_kv * row_tiles * splits
     rounds = ceil_div(items, device.sms * at_once)
     busy = min(at_once, ceil_div(items, device.sms))
-    key_bytes = DTYPES[workload.dtype] * (workload.head_dim + workload.head_dim_v)
+    key_bytes = workload.kv_bytes * (workload.head_dim + workload.head_dim_v)
     in_flight = busy * tiling.blocks_ahead * tiling.block_n * key_bytes
     flight_us = rounds * busy * each * key_bytes / max(in_flight, key_bytes) * LATENCY_US
     pipes = {"warps": cycles_of_block(workload, tiling)}

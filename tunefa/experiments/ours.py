@@ -90,20 +90,22 @@ def backward_ran(workload: Workload, device: Any) -> dict[str, Any]:
 
 def _users_call(workload: Workload, tensors: Tensors) -> Call:
     from tunefa.measure.check import softcap
-    from tunefa.runtime import api, process
+    from tunefa.runtime import api, api_varlen, process
 
     process.current().leave_out_libraries()
-    functions: Any = api  # its overloads take no dictionaries
+    # Their overloads take no dictionaries.
+    dense: Any = api.flash_attention
+    packed: Any = api_varlen.flash_attention_varlen
     mask: dict[str, Any] = {"causal": workload.causal, "softcap": softcap(workload)}
     if workload.window_left is not None or workload.window_right is not None:
         mask["window"] = workload.band
     if workload.varlen:
         lengths = workload.seqlen_q, workload.seqlen_k
-        return lambda: functions.flash_attention_varlen(*tensors, *lengths, **mask)
+        return lambda: packed(*tensors, *lengths, **mask)
     q, k, v = (tensor.transpose(1, 2) for tensor in tensors[:3])
     names = ("q_descale", "k_descale", "v_descale")
     descales: dict[str, Any] = dict(zip(names, tensors[3:], strict=False))
-    return lambda: functions.flash_attention(q, k, v, **mask, **descales).transpose(1, 2)
+    return lambda: dense(q, k, v, **mask, **descales).transpose(1, 2)
 
 
 def ran() -> dict[str, Any] | None:

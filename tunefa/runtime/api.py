@@ -1,4 +1,4 @@
-"""`flash_attention` and `flash_attention_varlen`, the functions that users call."""
+"""`flash_attention`, which users call, and what `flash_attention_varlen` shares with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from torch.compiler import is_compiling
 
 from tunefa.errors import TunefaError
 from tunefa.runtime import autocast, process
-from tunefa.runtime.call import PACKED, Call, Descales, Options, Tensors, Window
+from tunefa.runtime.call import Call, Descales, Options, Tensors, Window
+from tunefa.runtime.sinks import check_sinks, with_sinks
 
 Layout = Literal["bshd", "bhsd"]
 
@@ -32,6 +33,7 @@ def flash_attention(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    sinks: Tensor | None = ...,
     deterministic: bool = ...,
     layout: Layout = ...,
     q_descale: Tensor | None = ...,
@@ -51,6 +53,7 @@ def flash_attention(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    sinks: Tensor | None = ...,
     deterministic: bool = ...,
     layout: Layout = ...,
     q_descale: Tensor | None = ...,
@@ -70,6 +73,7 @@ def flash_attention(
     window: Window = ...,
     softcap: float | None = ...,
     scale: float | None = ...,
+    sinks: Tensor | None = ...,
     deterministic: bool = ...,
     layout: Layout = ...,
     q_descale: Tensor | None = ...,
@@ -87,6 +91,7 @@ def flash_attention(
     window: Window = None,
     softcap: float | None = None,
     scale: float | None = None,
+    sinks: Tensor | None = None,
     deterministic: bool = False,
     layout: Layout = "bshd",
     return_lse: bool = False,
@@ -119,6 +124,10 @@ def flash_attention(
 
     scale: head_dim ** -0.5 if None.
 
+    sinks: (heads,), a logit of each head beside the scores of a row, which has no value (attention
+    sinks, arXiv:2309.17453). It has a gradient, and lse includes it. PyTorch adds it to what the
+    kernels wrote: out is read and written once more.
+
     deterministic: the gradients of equal calls are equal to the last bit. Otherwise dq may not be.
 
     return_lse: also return lse, the logsumexp of the scores of each row, as (out, lse). It is
@@ -129,120 +138,27 @@ def flash_attention(
     no kernel serves the call, PyTorch computes it. Raises TunefaError for wrong arguments.
     """
     if unknown:
-        raise _unknown_parameter(flash_attention, unknown)
+        raise unknown_argument(flash_attention, unknown)
     descales: Descales = ()
     if q_descale is not None or k_descale is not None or v_descale is not None:
         descales = (q_descale, k_descale, v_descale)
     options = Options.of(causal, window, layout, softcap, (0, 0, deterministic))
-    return _attention(Tensors(q, k, v, None, descales), options, scale, return_lse)
+    return attention(Tensors(q, k, v, None, descales), options, scale, return_lse, sinks)
 
 
-@overload
-def flash_attention_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *,
-    return_lse: Literal[False] = ...,
-    causal: bool = ...,
-    window: Window = ...,
-    softcap: float | None = ...,
-    scale: float | None = ...,
-    deterministic: bool = ...,
-) -> Tensor: ...
-
-
-@overload
-def flash_attention_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *,
-    return_lse: Literal[True],
-    causal: bool = ...,
-    window: Window = ...,
-    softcap: float | None = ...,
-    scale: float | None = ...,
-    deterministic: bool = ...,
-) -> tuple[Tensor, Tensor]: ...
-
-
-@overload
-def flash_attention_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *,
+def attention(
+    tensors: Tensors,
+    options: Options,
+    scale: float | None,
     return_lse: bool,
-    causal: bool = ...,
-    window: Window = ...,
-    softcap: float | None = ...,
-    scale: float | None = ...,
-    deterministic: bool = ...,
-) -> Tensor | tuple[Tensor, Tensor]: ...
-
-
-def flash_attention_varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    *,
-    causal: bool = False,
-    window: Window = None,
-    softcap: float | None = None,
-    scale: float | None = None,
-    deterministic: bool = False,
-    return_lse: bool = False,
-    **unknown: object,
+    sinks: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Returns the attention of several packed sequences, which follow one another without padding.
-
-    q is (rows, heads, head_dim), k is (keys, heads_kv, head_dim) and v is (keys, heads_kv,
-    head_dim_v), with the rows or keys of all sequences. cu_seqlens_q and cu_seqlens_k are the
-    cumulative lengths: (batch + 1,), int32, on q's device. Sequence i has the rows cu_seqlens_q[i]
-    to cu_seqlens_q[i + 1] of q, and the keys cu_seqlens_k[i] to cu_seqlens_k[i + 1] of k and v.
-    Sequences may be empty. max_seqlen_q and max_seqlen_k are the lengths of the longest sequences,
-    or more; the config is chosen by them.
-
-    `out` is (rows, heads, head_dim_v) and lse is (heads, rows). Rows of q that belong to no
-    sequence are not computed: their part of `out` and lse is uninitialised. All other arguments and
-    the gradients are those of `flash_attention`, for each sequence by itself.
-
-    Kernels serve packed sequences on sm90, and the call does not wait for the device. Elsewhere
-    PyTorch computes it and waits. A CUDA graph may capture a call that a kernel serves; when it is
-    replayed, cu_seqlens may hold other lengths, up to max_seqlen_q and max_seqlen_k.
-
-    Raises TunefaError for arguments that do not fit. On CUDA the contents of cu_seqlens are not
-    checked: if they are not cumulative lengths within q and k, or a sequence is longer than its
-    max_seqlen, the behaviour is undefined.
-    """
-    if unknown:
-        raise _unknown_parameter(flash_attention_varlen, unknown)
-    tensors = Tensors(q, k, v, (cu_seqlens_q, cu_seqlens_k))
-    longest = max_seqlen_q, max_seqlen_k
-    options = Options.of(causal, window, PACKED, softcap, (*longest, deterministic))
-    return _attention(tensors, options, scale, return_lse)
-
-
-def _attention(
-    tensors: Tensors, options: Options, scale: float | None, return_lse: bool
-) -> Tensor | tuple[Tensor, Tensor]:
+    """Returns out, or (out, lse), of a call whose arguments were not checked."""
+    if sinks is not None:
+        check_sinks(sinks, tensors, options)
+        out, lse = attention(tensors, options, scale, True)
+        out, lse = with_sinks(out, lse, sinks, options.layout)
+        return (out, lse) if return_lse else out
     if _is_any_autocast_enabled():
         tensors = autocast.cast(tensors)
     if is_compiling():
@@ -294,7 +210,7 @@ def _through_op(tensors: Tensors, options: Options, scale: float | None) -> tupl
     return ops.flash_attention(tensors, options, scale)
 
 
-def _unknown_parameter(function: Callable[..., Any], given: Mapping[str, object]) -> TunefaError:
+def unknown_argument(function: Callable[..., Any], given: Mapping[str, object]) -> TunefaError:
     from tunefa.runtime.parameter_names import unknown_parameter
 
     return unknown_parameter(function, given)

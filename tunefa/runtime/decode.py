@@ -6,13 +6,28 @@ from typing import Literal, overload
 
 import torch
 from torch import Tensor, is_grad_enabled
+from torch._C import (
+    _are_functorch_transforms_active,
+    _is_any_autocast_enabled,
+    _len_torch_dispatch_stack,
+)
 from torch.compiler import is_compiling
+from torch.nn import Parameter
 
 from tunefa.errors import TunefaError
-from tunefa.runtime import process
+from tunefa.runtime import autocast, process
 from tunefa.runtime.api import Layout
-from tunefa.runtime.call import Window, heads_first
-from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors
+from tunefa.runtime.argument_checks import check_tensor
+from tunefa.runtime.call import LAYOUTS, Tensors, Window, heads_first
+from tunefa.runtime.decode_call import (
+    CacheCall,
+    CacheOptions,
+    CacheTensors,
+    as_indexed,
+    check_device,
+    check_like_result,
+    check_out,
+)
 
 
 @overload
@@ -31,6 +46,8 @@ def decode_attention(
     softcap: float | None = ...,
     scale: float | None = ...,
     sinks: Tensor | None = ...,
+    k_descale: Tensor | None = ...,
+    v_descale: Tensor | None = ...,
     layout: Layout = ...,
     out: Tensor | None = ...,
 ) -> Tensor: ...
@@ -52,6 +69,8 @@ def decode_attention(
     softcap: float | None = ...,
     scale: float | None = ...,
     sinks: Tensor | None = ...,
+    k_descale: Tensor | None = ...,
+    v_descale: Tensor | None = ...,
     layout: Layout = ...,
     out: Tensor | None = ...,
 ) -> tuple[Tensor, Tensor]: ...
@@ -71,6 +90,8 @@ def decode_attention(
     softcap: float | None = None,
     scale: float | None = None,
     sinks: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
     layout: Layout = "bshd",
     out: Tensor | None = None,
     return_lse: bool = False,
@@ -79,8 +100,8 @@ def decode_attention(
 
     q is (batch, seqlen_q, heads, head_dim). The cache is k_cache (batch, keys, heads_kv, head_dim)
     and v_cache (batch, keys, heads_kv, head_dim_v). seqlens, (batch,) in int32, says how many keys
-    of it each sequence has; what lies behind them is not used, and may be NaN. With layout "bhsd",
-    heads come before seqlen_q and keys. The result has q's shape with head_dim_v.
+    of it each sequence has, at most all; what lies behind them is not used, and may be NaN. With
+    layout "bhsd", heads come before seqlen_q and keys. The result has q's shape with head_dim_v.
 
     block_table: the cache has pages, k_cache (pages, page_size, heads_kv, head_dim), and
     block_table, (batch, pages of the longest sequence) in int32, has the numbers of the pages of
@@ -88,13 +109,18 @@ def decode_attention(
 
     k, v: new keys and values, (batch, new, heads_kv, head_dim | head_dim_v), which are written into
     the cache behind the `seqlens` keys of each sequence first. The queries see them. The cache must
-    have room for them. seqlens itself does not change.
+    have room for them, also for rows of a batch that have no sequence: with pages, such a row needs
+    a page that nobody else has. seqlens itself does not change.
 
     causal: query i of m sees the keys j <= i + n - m of its n, new ones included. window, softcap
     and scale are those of `tunefa.flash_attention`; a window needs a causal mask.
 
     sinks: (heads,) in fp32, a logit of each head beside its scores that has no value (attention
     sinks, arXiv:2309.17453). lse includes it.
+
+    k_descale, v_descale: the factors of a cache in torch.float8_e4m3fn, under queries in bf16 or
+    fp16: (batch, heads_kv) in fp32, or a shape that broadcasts to it. New keys and values in q's
+    dtype are divided by them and rounded.
 
     out: where the result is written. return_lse: also return lse, the logsumexp of the scores of
     each row, (batch, heads, seqlen_q) in fp32.
@@ -107,17 +133,36 @@ def decode_attention(
 
     It has no gradients. Raises TunefaError for arguments that do not fit.
     """
-    tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks)
+    factors = _broadcast((k_descale, v_descale), q, k_cache, layout)
+    tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks, *factors)
     options = CacheOptions.of(causal, window, softcap, layout)
     _check_no_gradients(tensors, k, v)
+    tensors = _as_autocast_casts(tensors)
     if k is not None or v is not None:
-        tensors = tensors._replace(seqlens=_append(tensors, layout, k, v))
-    if is_compiling():
-        made = torch.ops.tunefa.decode_attention.default(*tensors, *options, scale)
-        found, lse = made if out is None else (out.copy_(made[0]), made[1])
+        call = CacheCall.of(tensors, options, scale)
+        check_out(call, out)
+        tensors = tensors._replace(seqlens=_append(call, k, v))
+    if is_compiling() or not _is_plain(tensors):
+        found, lse = _through_op(tensors, options, scale, out)
     else:
         found, lse = process.current().decode(tensors, options, scale, out)
     return (found, lse) if return_lse else found
+
+
+def _broadcast(
+    factors: tuple[Tensor | None, Tensor | None], q: Tensor, cache: Tensor, layout: str
+) -> list[Tensor | None]:
+    """Returns factors as (batch, heads_kv), where they broadcast to it; others as they are."""
+    if factors == (None, None) or not isinstance(q, Tensor) or not isinstance(cache, Tensor):
+        return list(factors)
+    shape = q.shape[:1] + cache.shape[1 if layout == "bhsd" else 2 :][:1]
+    found: list[Tensor | None] = []
+    for each in factors:
+        fits = isinstance(each, Tensor) and each.dim() <= 2 and all(
+            size in (1, wanted) for size, wanted in zip(each.shape[::-1], shape[::-1], strict=False)
+        )  # fmt: skip
+        found.append(each.expand(shape) if fits and each is not None else each)
+    return found
 
 
 def _check_no_gradients(tensors: CacheTensors, *more: Tensor | None) -> None:
@@ -131,48 +176,97 @@ def _check_no_gradients(tensors: CacheTensors, *more: Tensor | None) -> None:
             )
 
 
-def _append(tensors: CacheTensors, layout: str, k: Tensor | None, v: Tensor | None) -> Tensor:
+def _as_autocast_casts(tensors: CacheTensors) -> CacheTensors:
+    """Returns the tensors with q in autocast's dtype where it is on; the cache stays as it is."""
+    if not _is_any_autocast_enabled():
+        return tensors
+    return tensors._replace(q=autocast.cast(Tensors(*tensors[:3])).q)
+
+
+def _is_plain(tensors: CacheTensors) -> bool:
+    """Whether the call can go around PyTorch's dispatcher, as `tunefa.runtime.api` has it."""
+    return (
+        _len_torch_dispatch_stack() == 0
+        and not _are_functorch_transforms_active()
+        and all(type(x) in (Tensor, Parameter) for x in tensors if isinstance(x, Tensor))
+    )
+
+
+def _through_op(
+    tensors: CacheTensors, options: CacheOptions, scale: float | None, out: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Calls the op, for torch.compile, fake tensors and dispatch modes."""
+    if not is_compiling():
+        if _are_functorch_transforms_active():
+            raise TunefaError("decode_attention has no rule for torch.func's transforms, as vmap")
+        CacheCall.of(tensors, options, scale)  # raises for wrong arguments before PyTorch does
+    found, lse = torch.ops.tunefa.decode_attention.default(*tensors, *options, scale)
+    if out is not None:
+        check_like_result(out, found)
+        found = out.copy_(found)
+    return found, lse
+
+
+def _append(call: CacheCall, k: Tensor | None, v: Tensor | None) -> Tensor:
     """Writes new keys and values into the cache; returns the lengths with them."""
     if k is None or v is None:
         raise TunefaError(f"{'k' if k is None else 'v'} is missing: give both k and v, or neither")
-    call = CacheCall.of(tensors, CacheOptions(layout=layout), None)
+    layout = call.options.layout
+    for name, tensor in (("k", k), ("v", v)):
+        check_tensor(name, tensor, 4, LAYOUTS[layout])
+        check_device(name, tensor, call.q)
     new_k, new_v = heads_first(k, layout), heads_first(v, layout)
     for name, new, cache in (("k", new_k, call.k), ("v", new_v, call.v)):
         shape = call.q.shape[0], cache.shape[1], new_k.shape[2], cache.shape[3]
-        if new.dim() != 4 or tuple(new.shape) != shape or new.dtype != cache.dtype:
+        fits = new.dtype in (cache.dtype, call.q.dtype)
+        if new.dim() != 4 or tuple(new.shape) != shape or not fits:
             raise TunefaError(
                 f"{name} is {tuple(new.shape)}, {new.dtype} with heads first: give (batch, "
                 f"heads_kv, new, {'head_dim' if name == 'k' else 'head_dim_v'}), here {shape}, in "
-                f"{cache.dtype}"
+                f"{call.q.dtype}"
             )
     count = new_k.shape[2]
-    places = tensors.seqlens[:, None].long() + torch.arange(count, device=k.device)
+    lengths = call.seqlens.clamp_min(0)
+    places = lengths[:, None].long() + torch.arange(count, device=k.device)
     rows = torch.arange(places.shape[0], device=k.device)[:, None]
     if call.block_table is not None:
         page = call.k.shape[2]
         rows = call.block_table.gather(1, places // page).long()
         places = places % page
-    call.k.transpose(1, 2)[rows, places] = new_k.transpose(1, 2)
-    call.v.transpose(1, 2)[rows, places] = new_v.transpose(1, 2)
-    return tensors.seqlens + count
+    for cache, new, factor in (
+        (call.k, new_k, call.k_descale),
+        (call.v, new_v, call.v_descale),
+    ):
+        stored = _stored(new, cache.dtype, factor)
+        as_indexed(cache).transpose(1, 2)[rows, places] = as_indexed(stored).transpose(1, 2)
+    return lengths + count
+
+
+def _stored(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> Tensor:
+    """New keys or values as the cache stores them; those beyond e4m3 become its largest number."""
+    if new.dtype == dtype or factor is None:
+        return new
+    largest = torch.finfo(dtype).max
+    return (new.float() / factor[..., None, None]).clamp(-largest, largest).to(dtype)
 
 
 _SCHEMA = (
     "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seqlens, Tensor? block_table, "
-    "Tensor? sinks, bool causal, int? window_left, float? softcap, str layout, float? scale)"
+    "Tensor? sinks, Tensor? k_descale, Tensor? v_descale, bool causal, int? window_left, "
+    "float? softcap, str layout, float? scale)"
     " -> (Tensor, Tensor)"
 )
 
 
 def _run(*arguments: object) -> tuple[Tensor, Tensor]:
     *given, scale = arguments
-    tensors, options = CacheTensors(*given[:6]), CacheOptions(*given[6:])  # type: ignore[arg-type]
+    tensors, options = CacheTensors(*given[:8]), CacheOptions(*given[8:])  # type: ignore[arg-type]
     return process.current().decode(tensors, options, scale, None)  # type: ignore[arg-type]
 
 
 def _fake(*arguments: object) -> tuple[Tensor, Tensor]:
     *given, _ = arguments
-    tensors, options = CacheTensors(*given[:6]), CacheOptions(*given[6:])  # type: ignore[arg-type]
+    tensors, options = CacheTensors(*given[:8]), CacheOptions(*given[8:])  # type: ignore[arg-type]
     call = CacheCall.of(tensors, options, 1.0)
     return call.new_out(), call.new_lse()
 

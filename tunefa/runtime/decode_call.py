@@ -35,6 +35,9 @@ class CacheTensors(NamedTuple):
     seqlens: Tensor
     block_table: Tensor | None = None
     sinks: Tensor | None = None
+    k_descale: Tensor | None = None
+    """The factors of a cache in e4m3, (batch, heads_kv) in fp32."""
+    v_descale: Tensor | None = None
 
 
 class CacheOptions(NamedTuple):
@@ -51,7 +54,9 @@ class CacheOptions(NamedTuple):
         that does not fit: queries are the last ones of their sequence, so none sees a key beyond
         its diagonal but in a call without a causal mask and without a window."""
         options = Options.of(causal, window, layout, softcap)
-        if options.window_right is not None or (window is not None and not options.causal):
+        if options.window_right is not None or (
+            options.window_left is not None and not options.causal
+        ):
             raise TunefaError(
                 f"window is {window!r} and causal is {causal}: over a cache a window goes with a "
                 f"causal mask, so give causal=True"
@@ -73,6 +78,8 @@ class CacheCall:
     seqlens: Tensor
     block_table: Tensor | None
     sinks: Tensor | None
+    k_descale: Tensor | None
+    v_descale: Tensor | None
     scale: float
     options: CacheOptions
 
@@ -91,8 +98,7 @@ class CacheCall:
             check_tensor(name, tensor, 4, f"{axes} for layout {layout!r}")
         if tensors.q.dtype == E4M3:
             raise TunefaError(f"q is {E4M3}: attention over a cache takes bf16 and fp16")
-        for name, tensor in (("k_cache", tensors.k), ("v_cache", tensors.v)):
-            check_like_q(name, tensor, tensors.q)
+        _check_dtypes(tensors)
         views = [heads_first(tensor, layout) for tensor in tensors[:3]]
         q, k, v = views
         _check_sizes(q, k, v, tensors.block_table)
@@ -101,6 +107,7 @@ class CacheCall:
         if tensors.sinks is not None:
             _check_vector("sinks", tensors.sinks, (heads,), torch.float32, q)
         _check_table(tensors.block_table, q)
+        _check_descales(tensors, (batch, k.shape[1]))
         scale = check_scale(scale, q.shape[-1])
         return cls(q, k, v, *tensors[3:], scale, options)
 
@@ -113,6 +120,12 @@ class CacheCall:
     def page_size(self) -> int | None:
         """Keys of a page; None where the cache has no pages."""
         return None if self.block_table is None else self.k.shape[2]
+
+    @property
+    def more(self) -> tuple[Tensor, ...]:
+        """What kernels take behind q, the cache, out and lse."""
+        given = self.seqlens, self.block_table, self.sinks, self.k_descale, self.v_descale
+        return tuple(each for each in given if each is not None)
 
     @property
     def most_keys(self) -> int:
@@ -154,22 +167,31 @@ class CacheCall:
             window_left=self.options.window_left,
             softcap=self.softcap is not None,
             sinks=self.sinks is not None,
+            e4m3cache=self.k_descale is not None,
             page_size=self.page_size,
         )
 
 
+def as_indexed(cache: Tensor) -> Tensor:
+    """A view that PyTorch can index: e4m3 numbers as bytes, others as they are."""
+    return cache.view(torch.uint8) if cache.dtype == E4M3 else cache
+
+
 def check_out(call: CacheCall, out: Tensor | None) -> None:
     """Raises TunefaError unless `out` has the result's shape, dtype and device, or is None."""
-    if out is None:
-        return
+    if out is not None:
+        check_like_result(out, call.new_out())
+
+
+def check_like_result(out: Tensor, wanted: Tensor) -> None:
+    """Raises TunefaError unless `out` has the shape, dtype and device of `wanted`."""
     if not isinstance(out, Tensor):
         raise TunefaError(f"out is a {type(out).__name__}: give a torch.Tensor, or None")
-    wanted = call.new_out()
     if (out.shape, out.dtype) != (wanted.shape, wanted.dtype):
         raise TunefaError(
             f"out is {tuple(out.shape)}, {out.dtype}: give {tuple(wanted.shape)} in {wanted.dtype}"
         )
-    _check_device("out", out, call.q)
+    check_device("out", out, wanted)
 
 
 def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Hashable:
@@ -178,13 +200,45 @@ def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Has
     aligned = all(x.data_ptr() % 16 == 0 for x in tensors[:3])
     if out is not None:
         aligned = aligned and out.data_ptr() % 16 == 0
-    given = tensors.block_table is None, tensors.sinks is None, out is None
+    given = tuple(x is None for x in (*tensors, out))
     return (
         *((x.shape, x.stride(), x.dtype, x.get_device()) for x in each),
         *given,
         aligned,
         options,
     )
+
+
+def _check_dtypes(tensors: CacheTensors) -> None:
+    """Raises TunefaError unless the cache has q's dtype, or e4m3 under bf16 or fp16."""
+    q, k, v = tensors[:3]
+    if k.dtype != E4M3 or q.dtype not in (torch.bfloat16, torch.float16):
+        check_like_q("k_cache", k, q)
+    if k.dtype == q.dtype:
+        check_like_q("v_cache", v, q)
+    if v.dtype != k.dtype:
+        raise TunefaError(f"k_cache is {k.dtype} and v_cache {v.dtype}: make them equal")
+    for name, tensor in (("k_cache", k), ("v_cache", v)):
+        check_device(name, tensor, q)
+
+
+def _check_descales(tensors: CacheTensors, shape: tuple[int, int]) -> None:
+    """Raises TunefaError unless a cache in e4m3, and no other, has the factors of k and v."""
+    is_e4m3 = tensors.k.dtype == E4M3
+    for name, tensor in (("k_descale", tensors.k_descale), ("v_descale", tensors.v_descale)):
+        if tensor is None:
+            if is_e4m3:
+                raise TunefaError(f"the cache is {E4M3}, and {name} is missing: give k_descale and "
+                                  f"v_descale, (batch, heads_kv) in torch.float32")  # fmt: skip
+            continue
+        if not is_e4m3:
+            raise TunefaError(f"{name} goes with a cache in {E4M3}, and it is {tensors.k.dtype}")
+        if not isinstance(tensor, Tensor):
+            raise TunefaError(f"{name} is a {type(tensor).__name__}: give a torch.Tensor")
+        if (tuple(tensor.shape), tensor.dtype) != (shape, torch.float32):
+            raise TunefaError(f"{name} is {tuple(tensor.shape)}, {tensor.dtype}: give (batch, "
+                              f"heads_kv), here {shape}, in torch.float32")  # fmt: skip
+        check_device(name, tensor, tensors.q)
 
 
 def _check_sizes(q: Tensor, k: Tensor, v: Tensor, block_table: Any) -> None:
@@ -222,7 +276,7 @@ def _check_vector(
         raise TunefaError(f"{name} is {tuple(tensor.shape)}, {tensor.dtype}: {said}")
     if not tensor.is_contiguous():
         raise TunefaError(f"{name} has strides {tensor.stride()}: make it contiguous")
-    _check_device(name, tensor, q)
+    check_device(name, tensor, q)
 
 
 def _check_table(table: Any, q: Tensor) -> None:
@@ -235,10 +289,10 @@ def _check_table(table: Any, q: Tensor) -> None:
         raise TunefaError(f"block_table is {tuple(table.shape)}, {table.dtype}: {said}")
     if table.shape[1] > 1 and table.stride(1) != 1:
         raise TunefaError(f"block_table has strides {table.stride()}: make its rows contiguous")
-    _check_device("block_table", table, q)
+    check_device("block_table", table, q)
 
 
-def _check_device(name: str, tensor: Tensor, q: Tensor) -> None:
+def check_device(name: str, tensor: Tensor, q: Tensor) -> None:
     if tensor.device != q.device:
         raise TunefaError(
             f"{name} is on {tensor.device} and q is on {q.device}: move one, such as "

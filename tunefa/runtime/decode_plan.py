@@ -21,6 +21,7 @@ from tunefa.runtime.decode_call import (
     CacheCall,
     CacheOptions,
     CacheTensors,
+    as_indexed,
 )
 from tunefa.runtime.kernel_plan import Launches
 from tunefa.spec.kernel import Kernel
@@ -98,6 +99,8 @@ class PyTorchCachePlan:
         """Runs a call; returns (out, lse)."""
         call = CacheCall.of(tensors, self.options, scale)
         out = call.new_out() if out is None else out
+        if call.q.is_meta:
+            return out, call.new_lse()
         lse, view = call.new_lse(), heads_first(out, self.options.layout)
         lengths = call.seqlens.tolist()
         for number, keys in enumerate(lengths):
@@ -112,9 +115,17 @@ def _of_sequence(call: CacheCall, number: int, keys: int) -> tuple[Tensor, Tenso
         k, v = call.k[number, :, :keys], call.v[number, :, :keys]
     else:
         pages = call.block_table[number, : ceil_div(keys, page)].long()
-        k, v = (each[pages].transpose(0, 1).flatten(1, 2)[:, :keys] for each in (call.k, call.v))
+        k, v = (
+            as_indexed(each)[pages].transpose(0, 1).flatten(1, 2)[:, :keys].view(each.dtype)
+            for each in (call.k, call.v)
+        )
     mask = call.options.window_left, None, call.softcap
-    asked = AttentionInputs(q, k[None], v[None], call.options.causal, call.scale, *mask)
+    factors: tuple[Tensor, ...] = ()
+    if call.k_descale is not None and call.v_descale is not None:
+        of_sequence = slice(number, number + 1)
+        factors = q.new_empty(0), call.k_descale[of_sequence], call.v_descale[of_sequence]
+    causal, scale = call.options.causal, call.scale
+    asked = AttentionInputs(q, k[None], v[None], causal, scale, *mask, factors)
     if keys == 0:
         out, lse = q.new_zeros(asked.out_shape), call.new_lse()[:1].fill_(-math.inf)
     else:
@@ -157,9 +168,11 @@ class Decode:
         """The call's tensors with out and lse, with heads first, as launches are prepared."""
         call = self.call
         out = call.new_out() if self.out is None else self.out
-        q = call.q if call.q.stride(-1) == 1 else call.q.contiguous()
-        more = [x for x in (call.seqlens, call.block_table, call.sinks) if x is not None]
-        return q, call.k, call.v, heads_first(out, call.options.layout), call.new_lse(), *more
+        q, layout = call.q, call.options.layout
+        if q.stride(-1) != 1:  # as the plan does for each call: in the caller's layout
+            q = heads_first(heads_first(q, layout).contiguous(), layout)
+        out = heads_first(out, layout)
+        return q, call.k, call.v, out, call.new_lse(), *call.more
 
     def why_not(self, kernel: Kernel) -> str | None:
         """Returns why a kernel cannot read the call's tensors, whatever it serves; or None."""

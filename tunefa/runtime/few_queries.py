@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import CachePlan, Decode
 from tunefa.runtime.kernel_plan import Launches
+from tunefa.spec.workload import Workload
 
 MOST_QUERIES = 16
 """The most queries of a sequence; the kernels of both ops have tiles for so many."""
@@ -29,16 +29,25 @@ def serves(tensors: Tensors, options: Options, sms: int) -> bool:
     """Whether a call has so few queries that the forward pass would leave half of the SMs idle, and
     otherwise only what attention over a cache has too."""
     q, k, v, cu_seqlens, descales = tensors
-    if cu_seqlens is not None or descales or q.dtype == E4M3:
+    if cu_seqlens is not None or descales or q.dtype not in (torch.bfloat16, torch.float16):
         return False
     if options.window_right is not None or (options.window_left is not None and not options.causal):
         return False
     if not q.dim() == k.dim() == v.dim() == 4 or not k.stride(-1) == v.stride(-1) == 1:
         return False
     at = 1 if options.layout == "bshd" else 2  # the axis of lengths
-    if not 0 < q.shape[at] <= MOST_QUERIES or k.shape[at] < LEAST_KEYS:
+    if not _is_few(q.shape[at], k.shape[at]):
         return False
     return 2 * q.shape[0] * k.shape[3 - at] <= sms
+
+
+def is_few(workload: Workload) -> bool:
+    """Whether a forward pass has few queries over many keys."""
+    return _is_few(workload.seqlen_q, workload.seqlen_k)
+
+
+def _is_few(rows: int, keys: int) -> bool:
+    return 0 < rows <= MOST_QUERIES and keys >= LEAST_KEYS
 
 
 def job(tensors: Tensors, options: Options) -> FewQueries:
@@ -51,6 +60,8 @@ def job(tensors: Tensors, options: Options) -> FewQueries:
 @dataclass(frozen=True)
 class FewQueries(Decode):
     """Attention over a cache whose sequences all have all keys, as the job of a forward pass."""
+
+    what = "attention of few queries is left to the forward pass, as it would run"
 
     def plan(self, chosen: Chosen, launches: Launches) -> FewQueriesPlan:  # type: ignore[override]
         """The plan that starts these launches."""

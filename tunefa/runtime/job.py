@@ -29,6 +29,10 @@ class CheckedCall(Protocol):
         """The keys."""
 
     @property
+    def scale(self) -> float:
+        """The factor of the scores."""
+
+    @property
     def softcap(self) -> float | None:
         """The bound of the scores, None for none."""
 

@@ -14,6 +14,8 @@ from tunefa.runtime import in_pytorch, planning
 from tunefa.runtime.call import Call, Options, Tensors, heads_first, no_descales
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
+from tunefa.runtime.decode_plan import CachePlan, Decode
+from tunefa.runtime.job import CheckedCall, Job, P
 from tunefa.runtime.kernel_plan import KernelPlan, Launches, all_heads_first, with_contiguous_rows
 from tunefa.runtime.library_plan import LibraryPlan
 from tunefa.runtime.lock_file import LockFile
@@ -136,15 +138,25 @@ def plan_without_kernel(call: Call, lock: LockFile | None) -> Plan:
 
     Raises TunefaError for a call on CUDA in a process that is frozen to `lock`.
     """
+    return _without_kernel(Forward(call), lock)
+
+
+def cache_plan_without_kernel(job: Decode, lock: LockFile | None) -> CachePlan:
+    """The same for attention over a cache."""
+    return _without_kernel(job, lock)
+
+
+def _without_kernel(job: Job[P], lock: LockFile | None) -> P:
+    call = job.call
     why = why_no_kernel(call)
     if lock is not None and call.q.is_cuda:
         raise lock.serves_no(
             f"call with q {tuple(call.q.shape)} on {Chip.of(call.q.device).name}", why
         )
-    return planning.pytorch_plan(Forward(call), why)
+    return planning.pytorch_plan(job, why)
 
 
-def why_no_kernel(call: Call) -> str:
+def why_no_kernel(call: CheckedCall) -> str:
     """Why no kernel serves a call that is not on CUDA, or has a scale that kernels do not take."""
     why = Chip.of(call.q.device).why_not
     return why or f"scale {call.scale} is not positive, and kernels multiply a row's maximum by it"

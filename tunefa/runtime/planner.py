@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from tunefa.compile import languages
 from tunefa.compile.serving import Installed, UsableStore
 from tunefa.errors import TunefaError
 from tunefa.runtime import few_queries, planning
@@ -22,6 +23,7 @@ from tunefa.runtime.planning import Choices
 from tunefa.runtime.tables import TableCache
 from tunefa.spec import kernel as kernel_files
 from tunefa.spec.kernel import Kernel
+from tunefa.spec.workload import Workload
 from tunefa.store import results as store
 from tunefa.store.record import Record
 from tunefa.store.results import Store
@@ -51,6 +53,10 @@ class Planner:
         self._tables: dict[int, TableCache] = {}
         self._takes_libraries = True
         self._cache_choices: Choices = {}
+        self._of_few: set[tuple[Workload, str | None]] | None = None
+        """Of which forward passes with few queries there are records, on which devices."""
+        self._unsplit: set[Workload] = set()
+        """For which workloads over a cache no config compiled."""
 
     @property
     def records(self) -> Records:
@@ -61,7 +67,7 @@ class Planner:
 
     def load(self, path: Path, frozen: bool) -> None:
         """Adds the records of a file, or freezes to it. Raises TunefaError if it cannot be read."""
-        self._cache_choices.clear()
+        self._forget()
         if frozen:
             self.freeze.to(path)
         else:
@@ -71,7 +77,7 @@ class Planner:
     def leave_out_libraries(self) -> None:
         """From now on plans no kernel that calls a library."""
         self._takes_libraries = False
-        self._cache_choices.clear()
+        self._forget()
 
     def plan(self, job: Job[P]) -> P:
         """The new plan of a job."""
@@ -93,14 +99,26 @@ class Planner:
             return None
         if not few_queries.serves(tensors, options, chip.target.device.sms):
             return None
-        asked = Call.of(tensors, options, None).workload()
-        job = few_queries.job(tensors, options)
+        call = Call.of(tensors, options, None)
+        try:
+            job, own = few_queries.job(tensors, options), call.workload()
+            asked = job.asked()
+        except TunefaError:  # the forward pass says what no kernel serves, and PyTorch computes it
+            return None
         known, serving = self._known(job)
-        device = chip.target.device.name
-        if not serving or any((r.workload, r.device) == (asked, device) for r in known.records()):
+        lacking = languages.without_compiler(serving, chip.target.arch)
+        if call.empty or asked in self._unsplit or all(each.name in lacking for each in serving):
+            return None
+        if self._of_few is None:
+            few = (r for r in known.records() if r.workload.op == "fwd")
+            self._of_few = {(r.workload, r.device) for r in few if few_queries.is_few(r.workload)}
+        if (own, chip.target.device.name) in self._of_few:
             return None
         plan = planning.best_plan(job, chip, known, serving, compiler, self._cache_choices)
-        return plan if isinstance(plan, FewQueriesPlan) and plan.is_of_kernel else None
+        if plan.is_of_kernel:
+            return plan
+        self._unsplit.add(asked)
+        return None
 
     def family(self, job: plans.Forward) -> FamilyPlans | TunefaError:
         """The family of a job, or why it has none."""
@@ -114,6 +132,11 @@ class Planner:
         except TunefaError as error:
             return error
         return FamilyPlans(made, compiler, tables, job.call.softcap)
+
+    def _forget(self) -> None:
+        self._cache_choices.clear()
+        self._unsplit.clear()
+        self._of_few = None
 
     def _known(self, job: Job[P]) -> tuple[UsableStore, list[Kernel]]:
         """The records that may serve, and the kernels of the job's op."""

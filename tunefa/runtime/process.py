@@ -114,21 +114,20 @@ class Runtime:
     ) -> tuple[Tensor, Tensor]:
         """Returns (out, lse) of attention over a cache, with `out` in the call's layout."""
         try:
+            on_cuda = tensors.q.is_cuda
             key = decode_call.key(tensors, options, out)
-            plan = self._cache_plans.get(key)
+            plan = self._cache_plans.get(key) if on_cuda else None
         except (AttributeError, NotImplementedError, RuntimeError, TypeError):
             CacheCall.of(tensors, options, None)
             raise
-        if plan is None:
-            call = CacheCall.of(tensors, options, None)
-            check_out(call, out)
-            plan = self._kept(self._cache_plans, key, Decode(call, out))
-        if not is_usual(scale):
+        if plan is None or not is_usual(scale):
             call = CacheCall.of(tensors, options, scale)
-            scale = call.scale
-            if scale <= 0:  # kernels serve no such call
-                why = f"scale {scale} is not positive"
-                plan = planning.pytorch_plan(Decode(call, out), why)
+            check_out(call, out)
+            scale = None if scale is None else call.scale
+            if not on_cuda or call.scale <= 0:  # kernels serve no such call
+                plan = plans.cache_plan_without_kernel(Decode(call, out), self.planner.freeze.file)
+            elif plan is None:
+                plan = self._kept(self._cache_plans, key, Decode(call, out))
         self._last.chosen = plan.chosen
         return plan.run(tensors, scale, out)
 
@@ -221,8 +220,8 @@ def current() -> Runtime:
 
 
 def last_choice(*, backward: bool = False) -> Chosen | None:
-    """Returns what ran this thread's last call of `flash_attention` or `flash_attention_varlen`,
-    and why; with `backward`, what computed the last gradients, in any thread.
+    """Returns what ran this thread's last call of `flash_attention`, `flash_attention_varlen` or
+    `decode_attention`, and why; with `backward`, what computed the last gradients, in any thread.
 
     It is None before the first call. The replay of a CUDA graph is not a call.
     """

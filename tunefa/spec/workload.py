@@ -38,7 +38,8 @@ class Workload:
 
     Of the op `decode`, k and v are a cache: `page_size` says how many keys a page of it has, None
     that it has none. `varlen` says that sequences have different numbers of keys. `sinks` says that
-    each head has a learned logit beside its scores.
+    each head has a learned logit beside its scores. `e4m3cache` says that keys and values are in
+    e4m3, with factors, and the queries in `dtype`.
     """
 
     op: str = "fwd"
@@ -55,6 +56,7 @@ class Workload:
     window_right: int | None = None
     softcap: bool = False
     sinks: bool = False
+    e4m3cache: bool = False
     page_size: int | None = None
     varlen: bool = False
     deterministic: bool = False
@@ -220,6 +222,11 @@ class Workload:
         return total(start + self.seqlen_q) - total(start)
 
     @property
+    def kv_bytes(self) -> int:
+        """Bytes of an element of k and v."""
+        return DTYPES["e4m3" if self.e4m3cache else self.dtype]
+
+    @property
     def exp2_count(self) -> int:
         """Elements of the softmax over all heads; each takes one exp2."""
         return (1 if self.varlen else self.batch) * self.heads * self.pairs
@@ -250,12 +257,15 @@ class Workload:
         of their gradients, but for that of the logsumexp."""
         rows, keys = self.rows_and_keys
         rows, rows_kv, size = self.heads * rows, self.heads_kv * keys, DTYPES[self.dtype]
-        inputs = (rows * self.head_dim + rows_kv * (self.head_dim + self.head_dim_v)) * size
+        inputs = rows * self.head_dim * size
+        inputs += rows_kv * (self.head_dim + self.head_dim_v) * self.kv_bytes
         both = inputs + rows * self.head_dim_v * max(size, 2)
         return both * (2 if self.op == "bwd" else 1) + 4 * rows
 
     def env(self) -> dict[str, Any]:
-        """Returns what expressions may read: each field but `op`, and `group` and `dtype_bytes`."""
+        """Returns what expressions may read: each field but `op`, and `group`, `dtype_bytes` and
+        `kv_bytes`."""
         env = dict(self.__dict__)
         del env["op"]
-        return env | {"group": self.group, "dtype_bytes": DTYPES[self.dtype]}
+        sizes = {"dtype_bytes": DTYPES[self.dtype], "kv_bytes": self.kv_bytes}
+        return env | {"group": self.group, **sizes}

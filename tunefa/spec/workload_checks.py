@@ -76,6 +76,6 @@ def _check_op(fields: Mapping[str, Any]) -> None:
                 f"last ones of their sequence, so leave it out"
             )
         return
-    for name in ("page_size", "sinks"):
+    for name in ("page_size", "sinks", "e4m3cache"):
         if fields[name]:
             raise TunefaError(f"{name} goes with the op decode (--decode): {op} kernels have none")

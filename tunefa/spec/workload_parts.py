@@ -12,6 +12,8 @@ from tunefa.spec.sizes import parse_size
 
 OPS = ("fwd", "bwd", "decode")
 """Attention, its gradients, and attention of few queries over a cache of keys and values."""
+TRAINING_OPS = OPS[:2]
+"""Those of a training step."""
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
 """Bytes of one element of q, k and v. The output has the same dtype, except bf16 for e4m3."""
 ACCURACIES = ("standard", "fast")
@@ -32,7 +34,7 @@ SIZES = {
 }
 SIDES = ("window_left", "window_right")
 MASKS = {"causal": True, "full": False}
-FLAGS = ("softcap", "sinks", "varlen", "deterministic")
+FLAGS = ("softcap", "sinks", "e4m3cache", "varlen", "deterministic")
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 
 

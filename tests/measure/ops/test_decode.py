@@ -24,6 +24,8 @@ TEXTS = (
     "decode_b3_h4_kv2_q2_k37_d32_fp16_causal_w9_page8_varlen_sinks",
     "decode_b3_h2_kv2_q3_k3_d16_bf16_causal_page1_varlen_sinks",  # 1 to 3 keys
     "decode_b2_h6_kv2_q2_k40_d16_dv32_fp16_full_softcap_page16_sinks",
+    "decode_b3_h4_kv2_q2_k37_d32_bf16_page8_varlen_sinks_e4m3cache",
+    "decode_b2_h4_kv2_k21_d32_fp16_e4m3cache",
 )
 
 
@@ -37,7 +39,10 @@ def cached(workload: Workload, made: Any, place: tuple[int, int, int]) -> tuple[
     sequence, key, head = place
     if workload.page_size is not None:
         sequence, key = int(made[6][sequence, key // workload.page_size]), key % workload.page_size
-    return made[1][sequence, head, key].double(), made[2][sequence, head, key].double()
+    k, v = (each[sequence, head, key].double() for each in made[1:3])
+    if workload.e4m3cache:
+        k, v = k * made[-2][place[0], head], v * made[-1][place[0], head]
+    return k, v
 
 
 def plain(workload: Workload, made: Any) -> tuple[Tensor, Tensor]:
@@ -57,7 +62,8 @@ def plain(workload: Workload, made: Any) -> tuple[Tensor, Tensor]:
         total = sum(math.exp(each) for each in scores)
         for score, (_, v) in zip(scores, seen, strict=True):
             out[sequence, head, row] += math.exp(score) * v
-        total += math.exp(made[-1][head]) if workload.sinks else 0.0
+        sinks = made[-3 if workload.e4m3cache else -1]
+        total += math.exp(sinks[head]) if workload.sinks else 0.0
         if total:
             out[sequence, head, row] /= total
             lse[sequence, head, row] = math.log(total)
@@ -124,15 +130,16 @@ def test_all_but_a_sequence_s_own_keys_is_no_number(text: str) -> None:
     workload, made = Workload.parse(text), probe(text).tensors
     keys, behind = sum(keys for _, keys in workload.lengths), set()
     for cache, memory in zip(made[1:3], probe(text).memories[1:3], strict=True):
-        assert int(memory.isfinite().sum()) == keys * workload.heads_kv * cache.shape[-1]
+        assert int(memory.float().isfinite().sum()) == keys * workload.heads_kv * cache.shape[-1]
         for sequence, (_, own) in enumerate(workload.lengths):
             tail = cache[sequence, :, own:]
             if workload.page_size is not None:
                 pages = made[6][sequence].long()
-                tail = cache[pages].transpose(0, 1).flatten(1, 2)[:, own:]
+                tail = op._bits(cache)[pages].transpose(0, 1).flatten(1, 2)[:, own:]
+                tail = tail.view(cache.dtype)
                 behind |= set(pages[math.ceil(own / workload.page_size) :].tolist())
-            assert tail.numel() == 0 or bool(tail.isnan().any())
-            assert not tail.isfinite().any()
+            assert tail.numel() == 0 or bool(tail.float().isnan().any())
+            assert not tail.float().isfinite().any()
     assert len(behind) == (workload.page_size is not None and workload.varlen), "a spare page"
     assert bool(made[0].isfinite().all()) and made[5].tolist() == [n for _, n in workload.lengths]
 

@@ -44,7 +44,7 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     (batch, seqlen_q, heads, head_dim), and so is a contiguous cache; pages are in the order
     (page, slot, head, dim). lse is (batch, heads, seqlen_q), seqlens (batch,) in int32. The block
     table is (batch, pages of the longest sequence) in int32, in random order; sinks are (heads,) in
-    fp32.
+    fp32. A cache in e4m3 has the descales of k and v at the end, (batch, heads_kv) in fp32.
     """
     import torch
 
@@ -55,14 +55,15 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     else:
         generator.manual_seed(seed)
 
-    def normal(*shape: int) -> Tensor:
+    def normal(*shape: int, stored: Any = dtype) -> Tensor:
         made = torch.randn(shape, generator=generator, device=device, dtype=dtype)
-        return made.transpose(1, 2)
+        return made.to(stored).transpose(1, 2)
 
     size, pages = _cache_size(workload)
     q = normal(workload.batch, workload.seqlen_q, workload.heads, workload.head_dim)
-    k = normal(*size, workload.heads_kv, workload.head_dim)
-    v = normal(*size, workload.heads_kv, workload.head_dim_v)
+    stored = torch.float8_e4m3fn if workload.e4m3cache else dtype
+    k = normal(*size, workload.heads_kv, workload.head_dim, stored=stored)
+    v = normal(*size, workload.heads_kv, workload.head_dim_v, stored=stored)
     shape = (workload.batch, workload.seqlen_q, workload.heads, workload.head_dim_v)
     out = torch.full(shape, math.nan, device=device, dtype=dtype).transpose(1, 2)
     lse = torch.full(q.shape[:3], math.nan, device=device)
@@ -73,6 +74,9 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
         more.append(order[: workload.batch * pages].view(workload.batch, pages).int())
     if workload.sinks:
         more.append(torch.randn(workload.heads, generator=generator, device=device))
+    if workload.e4m3cache:
+        of_heads = (2, workload.batch, workload.heads_kv)
+        more += list(0.5 + torch.rand(of_heads, generator=generator, device=device))
     return q, k, v, out, lse, *more
 
 
@@ -159,8 +163,18 @@ def sequence_of(workload: Workload, made: Any, number: int) -> tuple[Tensor, Ten
         k, v = (made[i][number, :, :keys].clone() for i in (1, 2))
         return k, v
     pages = made[6][number, : ceil_div(keys, workload.page_size)].long()
-    k, v = (made[i][pages].transpose(0, 1).flatten(1, 2)[:, :keys].clone() for i in (1, 2))
+    k, v = (
+        _bits(made[i])[pages].transpose(0, 1).flatten(1, 2)[:, :keys].clone().view(made[i].dtype)
+        for i in (1, 2)
+    )
     return k, v
+
+
+def _bits(cache: Tensor) -> Tensor:
+    """A view of e4m3 numbers as bytes, which PyTorch can index; others as they are."""
+    import torch
+
+    return cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
 
 
 def _write_sequence(
@@ -176,16 +190,20 @@ def _write_sequence(
         if page is None:
             cache[number, :, :keys] = own
             cache[number, :, keys:] = math.nan
-            cache[number, :, keys + 1 :: 2] = math.inf
+            if not workload.e4m3cache:  # it has no Inf
+                cache[number, :, keys + 1 :: 2] = math.inf
             continue
         pages = made[6][number].long()
-        room = own.new_full((own.shape[0], pages.numel() * page, own.shape[2]), math.nan)
-        room[:, keys + 1 :: 2] = math.inf
-        room[:, :keys] = own
-        cache[pages] = room.reshape(room.shape[0], -1, page, room.shape[2]).transpose(0, 1)
+        whole = torch.full_like(own[:, :1], math.nan).repeat(1, pages.numel() * page, 1)
+        if not workload.e4m3cache:
+            whole[:, keys + 1 :: 2] = math.inf
+        whole[:, :keys] = own
+        in_pages = whole.reshape(whole.shape[0], -1, page, whole.shape[2]).transpose(0, 1)
+        _bits(cache)[pages] = _bits(in_pages)
         if number == 0:
             every = torch.arange(cache.shape[0], device=cache.device)
-            cache[every[~torch.isin(every, made[6].long())]] = math.nan
+            unused = every[~torch.isin(every, made[6].long())]
+            _bits(cache)[unused] = _bits(torch.full_like(cache[:1], math.nan))
     if page is not None:
         every = torch.arange(made[1].shape[0], device=made[6].device)
         used = torch.cat([made[6][i, : ceil_div(n, page)]
@@ -231,10 +249,15 @@ def attention(
 
     q, (k, v) = made[0][number : number + 1], sequence_of(workload, made, number)
     mask = workload.window_left, None, check.softcap(workload)
-    asked = AttentionInputs(q, k[None], v[None], workload.causal, workload.head_dim**-0.5, *mask)
+    factors: tuple[Tensor, ...] = ()
+    if workload.e4m3cache:
+        factors = q.new_empty(0), *(each[number : number + 1] for each in made[-2:])
+    scale = workload.head_dim**-0.5
+    asked = AttentionInputs(q, k[None], v[None], workload.causal, scale, *mask, factors)
     out, lse, spread = reference.attention_and_spread(asked, dtype)
     if workload.sinks:
-        with_sink = torch.logaddexp(lse, made[-1].to(dtype)[None, :, None])
+        sinks = made[-3 if workload.e4m3cache else -1]
+        with_sink = torch.logaddexp(lse, sinks.to(dtype)[None, :, None])
         share = (lse - with_sink).exp()
         out, lse, spread = out * share[..., None], with_sink, spread * share
     return out, lse, spread

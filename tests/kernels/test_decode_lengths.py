@@ -1,0 +1,49 @@
+"""attention_decode_triton in Triton's interpreter, with lengths beyond the cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.tree import TREE
+from tunefa.compile import languages
+
+CODE = """
+import torch
+from tunefa.compile import languages
+from tunefa.measure import ops
+from tunefa.spec.target import Case
+
+case = Case.from_names("attention_decode_triton", "decode_b3_h4_kv2_k512_d16_fp16{pages}", "sm90")
+op = ops.of(case.workload)
+config = {**case.default(), "BLOCK_N": 32, "num_warps": 1, "MIN_SPLIT_KEYS": 128}
+
+def run(lengths):
+    made = op.tensors(case.workload, "cpu", seed=0)
+    made[5].copy_(torch.tensor(lengths, dtype=torch.int32))
+    languages.load("triton").interpret(op.launch_spec(case, config), made)
+    return made[3], made[4]
+
+full = run([512, 512, 512])
+for lengths in ([900, 512, 512], [512, 2000, 512], [512, 512, 10**6]):
+    assert all(map(torch.equal, run(lengths), full)), lengths
+print("equal")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pages", ["", "_page16"])
+def test_a_length_beyond_the_cache_counts_as_a_full_one(pages: str) -> None:
+    """Its splits beyond the memory for partial results would overwrite those of other rows."""
+    if reason := languages.load("triton").why_no_interpreter():
+        pytest.skip(reason)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE.replace("{pages}", pages)],
+        cwd=TREE, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "equal\n"

@@ -1,0 +1,48 @@
+"""Attention sinks: a logit of each head beside the scores of a row, which has no value.
+
+With the logit s of a row's head and the logsumexp l of its scores, the row's output is multiplied
+by exp(l) / (exp(l) + exp(s)), which is the sigmoid of l - s (Xiao et al., arXiv:2309.17453;
+gpt-oss, arXiv:2508.10925, learns s). So sinks need no kernel of their own, and autograd has their
+gradient from that of the logsumexp.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tunefa.errors import TunefaError
+from tunefa.runtime.call import PACKED, Options, Tensors
+
+
+def check_sinks(sinks: object, tensors: Tensors, options: Options) -> None:
+    """Raises TunefaError unless the sinks are a logit for each of q's heads, on its device."""
+    q = tensors.q
+    if not isinstance(sinks, Tensor):
+        raise TunefaError(f"sinks is a {type(sinks).__name__}: give a torch.Tensor, (heads,)")
+    if not isinstance(q, Tensor) or q.dim() < 3:
+        return  # the check of q says what is wrong
+    heads = q.shape[1 if options.layout in ("bhsd", PACKED) else 2]
+    if tuple(sinks.shape) != (heads,) or not sinks.dtype.is_floating_point:
+        raise TunefaError(
+            f"sinks is {tuple(sinks.shape)}, {sinks.dtype}: give (heads,), here ({heads},), in a "
+            f"floating-point dtype"
+        )
+    if sinks.device != q.device:
+        raise TunefaError(
+            f"sinks is on {sinks.device} and q is on {q.device}: move one, such as "
+            f"sinks.to(q.device)"
+        )
+
+
+def with_sinks(out: Tensor, lse: Tensor, sinks: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    """Returns (out, lse) with sinks, from those without.
+
+    lse is (batch, heads, rows), or (heads, rows) of packed sequences. A row without a key keeps its
+    zeros, and its lse becomes the sink.
+    """
+    logits = sinks.to(lse.dtype)[:, None]
+    # Finite, because -inf minus -inf is NaN: the sigmoid is 0 or 1 all the same.
+    share = torch.sigmoid(lse - logits.clamp_min(torch.finfo(lse.dtype).min))
+    share = share if layout == "bhsd" else share.transpose(-1, -2)
+    return (out * share[..., None]).to(out.dtype), torch.logaddexp(lse, logits)
