@@ -54,7 +54,7 @@ class Planner:
         self._takes_libraries = True
         self._cache_choices: Choices = {}
         self._of_few: set[tuple[Workload, str | None]] | None = None
-        """Of which forward passes with few queries there are records, on which devices."""
+        """The forward passes with few queries that have records, and the records' devices."""
         self._unsplit: set[Workload] = set()
         """For which workloads over a cache no config compiled."""
 

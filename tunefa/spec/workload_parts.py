@@ -13,7 +13,7 @@ from tunefa.spec.sizes import parse_size
 OPS = ("fwd", "bwd", "decode")
 """Attention, its gradients, and attention of few queries over a cache of keys and values."""
 TRAINING_OPS = OPS[:2]
-"""Those of a training step."""
+"""The ops of a training step."""
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
 """Bytes of one element of q, k and v. The output has the same dtype, except bf16 for e4m3."""
 ACCURACIES = ("standard", "fast")
