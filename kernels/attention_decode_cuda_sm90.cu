@@ -177,11 +177,11 @@ DEVICE void merge_warps(QueryRows& rows, u32 smem, int busy) {
     for (int step = 1; step < num_warps; step *= 2) {
         const u32 kept = smem + MERGED_OFFSET + warp / (2 * step) * MERGED_BYTES;
         if (step > 1) __syncthreads();  // those of the step before have been read
-        if (warp % (2 * step) == step) rows.keep(kept);
+        if (warp % (2 * step) == step) rows.keep(SharedPlace(kept));
         __syncthreads();
         if (warp % (2 * step) == 0 && warp + step < busy) {
             QueryRows right;
-            right.load(kept);
+            right.load(SharedPlace(kept));
             right.add_to(rows);
         }
     }
@@ -240,11 +240,16 @@ struct Outputs {
     }
 };
 
+typedef LeafTree<QueryRows, MOST_DEPTH> Tree;
+constexpr int NODES = MOST_DEPTH - 2;  // of a warp in global memory: those from height 2 on
+
 // Attends the rows to the warp's leaves of a split.
 DEVICE void attend_leaves(QueryRows& rows, const Queries& q, Pipeline& pipeline, Reader& reader,
-                          Cursor& at, const Sizes& sizes, const Cache& cache, u32 pair) {
-    LeafTree<QueryRows> tree;
+                          Cursor& at, const Sizes& sizes, const Cache& cache, u32 pair,
+                          float4* nodes) {
+    Tree tree;
     tree.pair = pair;
+    tree.nodes = nodes;
     tree.count = 0;
     const int end = at.split.end;
     do {
@@ -261,10 +266,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     attention_decode(const Element* q, const __grid_constant__ TensorMap k_map,
                      const __grid_constant__ TensorMap v_map, Element* out, float* lse,
                      const int* seqlens, const int* table, const float* sinks, float* partial,
-                     float2* ends, Strides q_strides, Strides out_strides, Sizes sizes) {
+                     float2* ends, float4* nodes, Strides q_strides, Strides out_strides,
+                     Sizes sizes) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 smem = shared_address(shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    nodes += (blockIdx.x * num_warps + warp) * NODES * Tree::NODE_FLOAT4S;
     const Outputs outputs = {out, lse, partial, ends, sinks, out_strides};
 
     Pipeline pipeline;
@@ -286,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
                      q + split.sequence * q_strides.batch + split.head_kv * GROUP * q_strides.head,
                      q_strides, sizes.seqlen_q);
         attend_leaves(rows, queries, pipeline, reader, at, sizes, cache,
-                      smem + PAIRS_OFFSET + warp * PAIRS_BYTES);
+                      smem + PAIRS_OFFSET + warp * PAIRS_BYTES, nodes);
         const int of_warp = sizes.leaf_keys << depth;
         const int begin = split.begin - warp * of_warp;  // of the split
         merge_warps(rows, smem, max((split.keys - begin + of_warp - 1) / of_warp, 1));

@@ -38,8 +38,6 @@ from tunefa.kernels.hopper.tma import is_aligned as is_aligned
 
 from tunefa.spec.rounding import ceil_div, round_up
 
-_MOST_LEAVES = 4
-"""The most leaves that a warp has of a split: 2^MOST_DEPTH in cuda/decode_problem.cuh."""
 _COMBINING_CTAS = 2
 """CTAs of the second kernel for each SM: so many find room beside the first kernel's."""
 _MOST_SPLITS, _MOST_SCRATCH_BYTES = 128, 2**26
@@ -68,6 +66,16 @@ class Sizes(ctypes.Structure):
 def _block_m(workload):
     """Query rows of a tile: those of all heads of a group."""
     return round_up(workload.group * workload.seqlen_q, 8)
+
+
+def _most_depth(workload):
+    """A warp has at most 2^depth leaves of a split: MOST_DEPTH in cuda/decode_problem.cuh."""
+    return 2 if workload.head_dim_v > 128 else 6
+
+
+def _kept_bytes(workload):
+    """Bytes of a warp's rows in memory: KEPT_BYTES in cuda/decode_rows.cuh."""
+    return 32 * 16 * _block_m(workload) // 8 * (workload.head_dim_v // 16 + 1)
 
 
 def _defines(workload, config):
@@ -112,8 +120,8 @@ def postprocess(workload, config):
 
 
 def scratch(tensors, spec):
-    """Shapes and dtypes of the rows of splits, and of their maxima and sums, as the kernels lay
-    them out. Each call has its own."""
+    """Shapes and dtypes of the high nodes of warps, of the rows of splits, and of their maxima and
+    sums, as the kernels lay them out. Each call has its own."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload, config = spec.workload, spec.config
@@ -121,8 +129,13 @@ def scratch(tensors, spec):
     most = ceil_div(most_keys(tensors, workload), least)
     rows = workload.batch * workload.heads * workload.seqlen_q
     usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * (4 * workload.head_dim_v + 8)))
-    splits = max(1, min(most, max(usual, ceil_div(most, _MOST_LEAVES))))
-    return ((rows, splits, workload.head_dim_v), torch.float32), ((rows, splits, 2), torch.float32)
+    splits = max(1, min(most, max(usual, ceil_div(most, 2 ** _most_depth(workload)))))
+    warps = _ctas(spec, splits) * config["num_warps"]
+    return (
+        ((warps, max(_most_depth(workload) - 2, 1), _kept_bytes(workload) // 4), torch.float32),
+        ((rows, splits, workload.head_dim_v), torch.float32),
+        ((rows, splits, 2), torch.float32),
+    )
 
 
 def _sizes(tensors, spec):
@@ -148,7 +161,7 @@ def _strides(tensor):
 def arguments(tensors, spec):
     """The grid and the first kernel's arguments, in the order of its parameters, for the tensors
     of `arguments` in attention_decode_triton.py."""
-    q, k, v, out, lse, seqlens, *_, partial, ends = tensors
+    q, k, v, out, lse, seqlens, *_, nodes, partial, ends = tensors
     workload, config = spec.workload, spec.config
     table, sinks = table_and_sinks(tensors, workload)
     rows = config["BLOCK_N"]
@@ -156,7 +169,7 @@ def arguments(tensors, spec):
         rows = min(rows, workload.page_size)
     maps = [{"map": each, "box": (1, 1, rows, 64), "swizzle_bytes": 128} for each in (k, v)]
     return (_ctas(spec, partial.shape[1]), 1, 1), [
-        q, *maps, out, lse, seqlens, table, sinks, partial, ends, _strides(q),
+        q, *maps, out, lse, seqlens, table, sinks, partial, ends, nodes, _strides(q),
         _strides(out), _sizes(tensors, spec),
     ]  # fmt: skip
 

@@ -11,7 +11,8 @@
 
 #include "cuda/ptx.cuh"
 
-constexpr int MOST_DEPTH = 2;  // a warp has at most 2^2 leaves of a split
+// A warp has at most 2^MOST_DEPTH leaves of a split. Wide heads have no registers for high trees.
+constexpr int MOST_DEPTH = HEAD_DIM_V > 128 ? 2 : 6;
 
 // In elements; the elements of a row are contiguous.
 struct Strides {

@@ -192,61 +192,104 @@ struct DecodeRows {
 
     static constexpr int KEPT_BYTES = 32 * 16 * N_TILES * (O_TILES + 1);  // of a warp
 
-    // Writes the rows to shared memory, for another warp.
-    DEVICE void keep(u32 to) const {
-        to += 16 * (threadIdx.x % 32);
+    // Writes the rows to memory, from where another warp, or this one, loads them.
+    template <class PLACE>
+    DEVICE void keep(PLACE to) const {
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n) {
             const float x[4] = {max_log2[n][0], max_log2[n][1], sum[n][0], sum[n][1]};
-            st_shared_v4(to, x);
-            to += 512;
+            to.store(x);
 #pragma unroll
-            for (int o = 0; o < O_TILES; ++o, to += 512) st_shared_v4(to, out[o][n]);
+            for (int o = 0; o < O_TILES; ++o) to.store(out[o][n]);
         }
     }
 
-    DEVICE void load(u32 from) {
-        from += 16 * (threadIdx.x % 32);
+    template <class PLACE>
+    DEVICE void load(PLACE from) {
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n) {
-            const float4 x = ld_shared_v4_f32(from);
+            const float4 x = from.load();
             max_log2[n][0] = x.x, max_log2[n][1] = x.y, sum[n][0] = x.z, sum[n][1] = x.w;
-            from += 512;
 #pragma unroll
-            for (int o = 0; o < O_TILES; ++o, from += 512) {
-                const float4 y = ld_shared_v4_f32(from);
+            for (int o = 0; o < O_TILES; ++o) {
+                const float4 y = from.load();
                 out[o][n][0] = y.x, out[o][n][1] = y.y, out[o][n][2] = y.z, out[o][n][3] = y.w;
             }
         }
     }
 };
 
-// The sum of a warp's leaves, at most four, added up as a binary tree whatever their number is: the
-// nodes that wait for their right neighbour are a leaf in registers and a pair in shared memory.
-template <class ROWS>
+// Where a lane keeps rows in shared memory: the 32 lanes beside one another, 512 bytes at a time.
+struct SharedPlace {
+    u32 at;
+
+    DEVICE explicit SharedPlace(u32 of_warp) : at(of_warp + 16 * (threadIdx.x % 32)) {}
+    DEVICE void store(const float* x) { st_shared_v4(at, x), at += 512; }
+    DEVICE float4 load() {
+        const float4 x = ld_shared_v4_f32(at);
+        at += 512;
+        return x;
+    }
+};
+
+// The same in global memory.
+struct GlobalPlace {
+    float4* at;
+
+    DEVICE explicit GlobalPlace(float4* of_warp) : at(of_warp + threadIdx.x % 32) {}
+    DEVICE void store(const float* x) { *at = make_float4(x[0], x[1], x[2], x[3]), at += 32; }
+    DEVICE float4 load() {
+        const float4 x = *at;
+        at += 32;
+        return x;
+    }
+};
+
+// The sum of a warp's leaves, at most 2^MOST_DEPTH, added up as a binary tree whatever their number is. Of each height at
+// most one node waits for its right neighbour: a leaf in registers, a pair of leaves in shared
+// memory, higher ones in global memory, which are so rare that their way does not matter.
+template <class ROWS, int MOST_DEPTH>
 struct LeafTree {
+    static constexpr int NODE_FLOAT4S = ROWS::KEPT_BYTES / 16;
     ROWS leaf;
-    u32 pair;  // where there is memory for it
+    u32 pair;       // where there is memory for it
+    float4* nodes;  // and for those from height 2 on
     int count;
 
     // Adds the next leaf; is_last: `rows` then has the sum of all.
     DEVICE void push(ROWS& rows, bool is_last) {
-        const bool is_right = count & 1, is_right_pair = count & 2;
-        ++count;
-        if (is_right) {
-            rows.add_to(leaf);
-            rows = leaf;
-        } else if (!is_last) {
+        int left = count++;  // bit h: whether a node of height h waits
+        if (left & 1)
+            take(rows);
+        else if (!is_last) {
             leaf = rows;
             return;
         }
-        if (is_right_pair) {
-            if (!is_right && !is_last) return;
-            leaf.load(pair);
-            rows.add_to(leaf);
-            rows = leaf;
+        left >>= 1;
+        if (left & 1) {
+            leaf.load(SharedPlace(pair));
+            take(rows);
         } else if (!is_last) {
-            rows.keep(pair);
+            rows.keep(SharedPlace(pair));
+            return;
         }
+        if (MOST_DEPTH == 2) return;
+        float4* node = nodes;
+#pragma unroll 1  // copies of the loop would take registers
+        for (left >>= 1; left || !is_last; left >>= 1, node += NODE_FLOAT4S) {
+            if (left & 1) {
+                leaf.load(GlobalPlace(node));
+                take(rows);
+            } else if (!is_last) {
+                rows.keep(GlobalPlace(node));
+                return;
+            }
+        }
+    }
+
+    // `rows` becomes the sum of its left neighbour, in `leaf`, and of itself.
+    DEVICE void take(ROWS& rows) {
+        rows.add_to(leaf);
+        rows = leaf;
     }
 };
