@@ -98,3 +98,9 @@ def test_compiled_calls_check_out() -> None:
     compiled: Any = torch.compile(tunefa.decode_attention, backend="eager")
     with pytest.raises(Exception, match=r"out is \(5,\)"):
         compiled(**given, out=torch.zeros(5).double())
+
+
+def test_an_unknown_parameter_is_named() -> None:
+    wrong: dict[str, Any] = {"block_tabel": None}
+    with pytest.raises(TunefaError, match="block_table"):
+        tunefa.decode_attention(**made(), **wrong)

@@ -16,7 +16,7 @@ from torch.nn import Parameter
 
 from tunefa.errors import TunefaError
 from tunefa.runtime import autocast, process
-from tunefa.runtime.api import Layout
+from tunefa.runtime.api import Layout, unknown_argument
 from tunefa.runtime.argument_checks import check_tensor
 from tunefa.runtime.call import LAYOUTS, Tensors, Window, heads_first
 from tunefa.runtime.decode_call import (
@@ -95,6 +95,7 @@ def decode_attention(
     layout: Layout = "bshd",
     out: Tensor | None = None,
     return_lse: bool = False,
+    **unknown: object,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Returns the attention of the last queries of each sequence over its cached keys and values.
 
@@ -133,6 +134,8 @@ def decode_attention(
 
     It has no gradients. Raises TunefaError for arguments that do not fit.
     """
+    if unknown:
+        raise unknown_argument(decode_attention, unknown)
     factors = _broadcast((k_descale, v_descale), q, k_cache, layout)
     tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks, *factors)
     options = CacheOptions.of(causal, window, softcap, layout)

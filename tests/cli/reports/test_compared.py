@@ -26,6 +26,12 @@ def test_every_gpu_says_whether_it_was_compared(name: str) -> None:
         assert device in said and archs.load(name).device(device).name == device
 
 
+def test_attention_over_a_cache_says_what_its_constants_rest_on() -> None:
+    said = compared.sentence(archs.load("sm90"), "decode")
+    assert "were set on measurements on an H200" in said and "were never" not in said
+    assert "were never compared" in compared.sentence(archs.load("sm80"), "decode")
+
+
 def test_a_predicted_search_ends_with_it(run: Run, canned: Searching) -> None:
     canned(record=predicted(config=CONFIG))
     out = run(*SMALL).stdout

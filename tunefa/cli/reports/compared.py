@@ -47,6 +47,11 @@ def sentence(arch: Arch, op: str = "fwd") -> str:
         for each in found
     ]
     if op != "fwd":
+        if op == "decode" and arch.name == _ARCH_WITH_DATA:
+            said = (
+                "The constants of the model of attention over a cache were set on measurements on "
+                "an H200, and compared with no others."
+            )
         of_attention = f"error of the model of attention on {_ARCH_WITH_DATA}"
         return f"{said} The intervals of {op} assume the {of_attention}."
     if not figures and arch.name == _ARCH_WITH_DATA:  # nothing that was learned is installed
