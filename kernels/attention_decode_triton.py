@@ -207,7 +207,7 @@ def scratch(tensors, spec):
 
 
 def _rule(spec):
-    """What splits depend on, beside the length of a sequence."""
+    """The numbers that splits depend on, beside the length of a sequence."""
     config = spec.config
     return spec.workload.window_left or 0, config["MIN_SPLIT_KEYS"], config["MAX_SPLITS"]
 

@@ -14,6 +14,11 @@ E4M3 = torch.float8_e4m3fn
 """The 8-bit dtype of q, k and v; the output of attention in it is bf16."""
 
 
+def as_indexed(tensor: Tensor) -> Tensor:
+    """Returns a view that PyTorch can index: e4m3 numbers as bytes, others as they are."""
+    return tensor.view(torch.uint8) if tensor.dtype == E4M3 else tensor
+
+
 @dataclass(frozen=True)
 class AttentionInputs:
     """The tensors of one attention, its mask and its scale.

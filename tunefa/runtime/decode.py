@@ -15,6 +15,7 @@ from torch.compiler import is_compiling
 from torch.nn import Parameter
 
 from tunefa.errors import TunefaError
+from tunefa.measure.attention_inputs import as_indexed
 from tunefa.runtime import autocast, process
 from tunefa.runtime.api import Layout, unknown_argument
 from tunefa.runtime.argument_checks import check_tensor
@@ -23,7 +24,6 @@ from tunefa.runtime.decode_call import (
     CacheCall,
     CacheOptions,
     CacheTensors,
-    as_indexed,
     check_device,
     check_like_result,
     check_out,
@@ -222,7 +222,7 @@ def _append(call: CacheCall, k: Tensor | None, v: Tensor | None) -> Tensor:
     for name, new, cache in (("k", new_k, call.k), ("v", new_v, call.v)):
         shape = call.q.shape[0], cache.shape[1], new_k.shape[2], cache.shape[3]
         fits = new.dtype in (cache.dtype, call.q.dtype)
-        if new.dim() != 4 or tuple(new.shape) != shape or not fits:
+        if tuple(new.shape) != shape or not fits:
             raise TunefaError(
                 f"{name} is {tuple(new.shape)}, {new.dtype} with heads first: give (batch, "
                 f"heads_kv, new, {'head_dim' if name == 'k' else 'head_dim_v'}), here {shape}, in "

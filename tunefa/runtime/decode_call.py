@@ -123,7 +123,7 @@ class CacheCall:
 
     @property
     def more(self) -> tuple[Tensor, ...]:
-        """What kernels take behind q, the cache, out and lse."""
+        """The tensors that kernels take behind q, the cache, out and lse."""
         given = self.seqlens, self.block_table, self.sinks, self.k_descale, self.v_descale
         return tuple(each for each in given if each is not None)
 
@@ -170,11 +170,6 @@ class CacheCall:
             e4m3cache=self.k_descale is not None,
             page_size=self.page_size,
         )
-
-
-def as_indexed(cache: Tensor) -> Tensor:
-    """A view that PyTorch can index: e4m3 numbers as bytes, others as they are."""
-    return cache.view(torch.uint8) if cache.dtype == E4M3 else cache
 
 
 def check_out(call: CacheCall, out: Tensor | None) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tunefa.measure import reference
-from tunefa.measure.attention_inputs import AttentionInputs
+from tunefa.measure.attention_inputs import AttentionInputs, as_indexed
 from tunefa.runtime.call import heads_first
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import (
@@ -21,9 +21,9 @@ from tunefa.runtime.decode_call import (
     CacheCall,
     CacheOptions,
     CacheTensors,
-    as_indexed,
 )
 from tunefa.runtime.kernel_plan import Launches
+from tunefa.runtime.sinks import with_sinks
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.rounding import ceil_div
 from tunefa.spec.workload import Workload
@@ -131,10 +131,7 @@ def _of_sequence(call: CacheCall, number: int, keys: int) -> tuple[Tensor, Tenso
     else:
         out, lse = reference.attention(asked)
     if call.sinks is not None:
-        with_sink = torch.logaddexp(lse, call.sinks.to(lse.dtype)[None, :, None])
-        share = (lse - with_sink).exp().nan_to_num(0.0)  # -inf minus -inf, of a row without keys
-        out = (out * share[..., None]).to(out.dtype)
-        lse = with_sink
+        out, lse = with_sinks(out, lse, call.sinks, "bhsd")
     return out[0], lse[0]
 
 
@@ -144,7 +141,7 @@ class Decode:
 
     call: CacheCall
     out: Tensor | None
-    """Where the caller wants the output, in the call's layout; None for a new tensor."""
+    """The output that the caller has given, in the call's layout; None for a new tensor."""
     op = "decode"
     what = "attention over a cache runs"
 

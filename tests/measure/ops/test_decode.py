@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tunefa.measure import check
+from tunefa.measure.attention_inputs import as_indexed
 from tunefa.measure.gate import Gate, Probe
 from tunefa.measure.ops import decode as op
 from tunefa.spec.target import Case
@@ -135,7 +136,7 @@ def test_all_but_a_sequence_s_own_keys_is_no_number(text: str) -> None:
             tail = cache[sequence, :, own:]
             if workload.page_size is not None:
                 pages = made[6][sequence].long()
-                tail = op._bits(cache)[pages].transpose(0, 1).flatten(1, 2)[:, own:]
+                tail = as_indexed(cache)[pages].transpose(0, 1).flatten(1, 2)[:, own:]
                 tail = tail.view(cache.dtype)
                 behind |= set(pages[math.ceil(own / workload.page_size) :].tolist())
             assert tail.numel() == 0 or bool(tail.float().isnan().any())

@@ -143,7 +143,7 @@ def inputs(
 
 
 def _roles(workload: Workload, kind: Kind) -> list[Any]:
-    """What the inputs of each sequence are."""
+    """Returns the kind of inputs of each sequence."""
     from tunefa.measure import hostile
 
     return list(hostile.roles(replace(workload, varlen=False), kind))
@@ -162,19 +162,18 @@ def sequence_of(workload: Workload, made: Any, number: int) -> tuple[Tensor, Ten
     if workload.page_size is None:
         k, v = (made[i][number, :, :keys].clone() for i in (1, 2))
         return k, v
+    from tunefa.measure.attention_inputs import as_indexed
+
     pages = made[6][number, : ceil_div(keys, workload.page_size)].long()
     k, v = (
-        _bits(made[i])[pages].transpose(0, 1).flatten(1, 2)[:, :keys].clone().view(made[i].dtype)
+        as_indexed(made[i])[pages]
+        .transpose(0, 1)
+        .flatten(1, 2)[:, :keys]
+        .clone()
+        .view(made[i].dtype)
         for i in (1, 2)
     )
     return k, v
-
-
-def _bits(cache: Tensor) -> Tensor:
-    """A view of e4m3 numbers as bytes, which PyTorch can index; others as they are."""
-    import torch
-
-    return cache.view(torch.uint8) if cache.dtype.itemsize == 1 else cache
 
 
 def _write_sequence(
@@ -184,6 +183,8 @@ def _write_sequence(
     first sequence's come those of spare pages; table entries behind a sequence's last page are one
     of them."""
     import torch
+
+    from tunefa.measure.attention_inputs import as_indexed
 
     keys, page = workload.lengths[number][1], workload.page_size
     for cache, own in zip(made[1:3], found, strict=True):
@@ -199,11 +200,11 @@ def _write_sequence(
             whole[:, keys + 1 :: 2] = math.inf
         whole[:, :keys] = own
         in_pages = whole.reshape(whole.shape[0], -1, page, whole.shape[2]).transpose(0, 1)
-        _bits(cache)[pages] = _bits(in_pages)
+        as_indexed(cache)[pages] = as_indexed(in_pages)
         if number == 0:
             every = torch.arange(cache.shape[0], device=cache.device)
             unused = every[~torch.isin(every, made[6].long())]
-            _bits(cache)[unused] = _bits(torch.full_like(cache[:1], math.nan))
+            as_indexed(cache)[unused] = as_indexed(torch.full_like(cache[:1], math.nan))
     if page is not None:
         every = torch.arange(made[1].shape[0], device=made[6].device)
         used = torch.cat([made[6][i, : ceil_div(n, page)]
