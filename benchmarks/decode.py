@@ -1,12 +1,14 @@
 """Races attention over a cache with the libraries that are installed, on the GPU of this machine.
 
     python -m benchmarks.decode [--out FILE] [--batch 1 16 ...] [--keys 1024 ...] [--page-size N]
+                                [--e4m3-cache]
     python -m benchmarks.decode --from FILE        # prints the tables of a file
 
 Of each point, `tunefa.decode_attention` and the peers run in turns, on the same tensors, as CUDA
-graphs: a graph calls one of them on several caches, one after the other, which are larger than the
-L2 cache together. A figure is the median of ROUNDS replays. tunefa runs with the config that its
-runtime takes, and libraries are no candidates.
+graphs: a graph calls one of them on several caches, one after the other, which are many times as
+large as the L2 cache together: what a call before has left there is at most 2 % of what is read.
+Graphs are replayed in another random order in each round, and a figure is the median of ROUNDS.
+tunefa runs with the config that its runtime takes, and libraries are no candidates.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import importlib
 import itertools
 import json
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,7 +33,7 @@ from tunefa.spec.workload import Workload
 
 HEADS = ((32, 8), (64, 8), (32, 4), (32, 32))
 BATCHES, KEYS = (1, 4, 16, 64, 128), (1024, 4096, 16384, 32768, 131072)
-ROUNDS, COLD_BYTES, MOST_BYTES, MOST_CACHES = 7, 400e6, 60e9, 32
+ROUNDS, COLD_BYTES, MOST_BYTES, MOST_CACHES = 9, 3e9, 80e9, 500
 Call = Callable[[int], Any]
 Point = dict[str, Any]
 
@@ -40,11 +43,13 @@ def ours(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
     views = []
     for tensors in made:
         q, k, v, out, _, *more = tensors
-        views.append(([x.transpose(1, 2) for x in (q, k, v)], out.transpose(1, 2), more))
+        descales = {"k_descale": more[-2], "v_descale": more[-1]} if workload.e4m3cache else {}
+        lengths = more[: 1 + (workload.page_size is not None)]
+        views.append(([x.transpose(1, 2) for x in (q, k, v, out)], lengths, descales))
 
     def call(number: int) -> None:
-        (q, k, v), out, more = views[number]
-        tunefa.decode_attention(q, k, v, *more, out=out)
+        (q, k, v, out), lengths, descales = views[number]
+        tunefa.decode_attention(q, k, v, *lengths, out=out, **descales)
 
     return call
 
@@ -116,10 +121,10 @@ def replay_us(graph: torch.cuda.CUDAGraph) -> float:
 def point(workload: Workload) -> Point:
     """The figures of one workload, by implementation."""
     own_bytes = workload.io_bytes
-    caches = max(2, min(MOST_CACHES, math.ceil(COLD_BYTES / own_bytes)))
+    caches = min(MOST_CACHES, math.ceil(COLD_BYTES / own_bytes))
     made = [ops.of(workload).tensors(workload, "cuda", seed) for seed in range(caches)]
     calls, graphs, failed = {"tunefa": ours(made, workload)}, {}, {}
-    if workload.page_size is None:
+    if workload.page_size is None and not workload.e4m3cache:
         calls |= {name: peer(made, workload) for name, peer in PEERS.items()}
     for name, call in calls.items():
         try:
@@ -131,7 +136,9 @@ def point(workload: Workload) -> Point:
             torch.cuda.synchronize()
     times: dict[str, list[float]] = {name: [] for name in graphs}
     for turn in range(ROUNDS + 1):
-        for name, graph in graphs.items():
+        in_turn = list(graphs.items())
+        random.Random(turn).shuffle(in_turn)
+        for name, graph in in_turn:
             found = replay_us(graph) / caches
             if turn:  # the first one warms up
                 times[name].append(found)
@@ -155,12 +162,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=BATCHES)
     parser.add_argument("--keys", type=int, nargs="+", default=KEYS)
     parser.add_argument("--page-size", type=int)
+    parser.add_argument("--e4m3-cache", action="store_true")
     given = parser.parse_args()
     if given.recorded:
         points = json.loads(given.recorded.read_text(encoding="utf-8"))["points"]
     else:
         process.current().leave_out_libraries()
-        points = measured(given.batch, given.keys, given.page_size)
+        points = measured(given.batch, given.keys, given.page_size, given.e4m3_cache)
     print(tables(points))
     if given.out:
         device = torch.cuda.get_device_name()
@@ -168,13 +176,15 @@ def main() -> None:
         given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def measured(batches: Sequence[int], lengths: Sequence[int], page_size: int | None) -> list[Point]:
+def measured(
+    batches: Sequence[int], lengths: Sequence[int], page_size: int | None, e4m3cache: bool
+) -> list[Point]:
     """The figures of all points whose cache fits into MOST_BYTES."""
     points = []
     for (heads, heads_kv), batch, keys in itertools.product(HEADS, batches, lengths):
         workload = Workload.of(
             op="decode", batch=batch, heads=heads, heads_kv=heads_kv, seqlen_k=keys,
-            page_size=page_size,
+            page_size=page_size, e4m3cache=e4m3cache,
         )  # fmt: skip
         if workload.io_bytes > MOST_BYTES:
             continue

@@ -1,4 +1,4 @@
-"""Launches tunefa's own backward kernels on small problems, for compute-sanitizer.
+"""Launches tunefa's own kernels of gradients and decode on small problems, for compute-sanitizer.
 
     python -m benchmarks.sanitized  # compiles, so that the next commands find all binaries
     compute-sanitizer --tool memcheck python -m benchmarks.sanitized
@@ -39,15 +39,23 @@ WORKLOADS = (
     "bwd_b1_h2_kv2_q300_k300_d128_bf16_causal_w51",
     "bwd_b3_h2_kv2_q200_k200_d128_bf16_causal_varlen",
     "bwd_b1_h2_kv2_q300_k300_d128_bf16_causal_deterministic",
+    "decode_b3_h8_kv2_q1_k900_d128_bf16_causal_varlen",
+    "decode_b3_h8_kv2_q1_k900_d128_bf16_causal_page16_varlen",
+    "decode_b2_h4_kv2_q3_k700_d64_fp16_causal_w200_page64_sinks_varlen",
+    "decode_b2_h4_kv1_q1_k300_d256_bf16_causal_varlen",
+    "decode_b2_h8_kv2_q1_k900_d128_bf16_causal_page64_e4m3cache_varlen",
 )
 """Masks, head dimensions, groups, and lengths that no tile divides; few CTAs, because racecheck
 makes a kernel hundreds of times slower."""
 
 
+OPS = ("bwd", "decode")
+
+
 def own_kernels() -> list[str]:
-    """The kernels that compute gradients themselves, without a library."""
+    """The kernels of these ops that are no library."""
     found = (kernels.load(name) for name in kernels.names())
-    return [each.name for each in found if each.op == "bwd" and not each.is_library]
+    return [each.name for each in found if each.op in OPS and not each.is_library]
 
 
 def cases(names: Sequence[str], target: Target) -> Iterator[Case]:
@@ -60,7 +68,7 @@ def cases(names: Sequence[str], target: Target) -> Iterator[Case]:
 
 
 def wrong(case: Case, gate: Gate) -> str | None:
-    """Launches a kernel's default config twice; returns what is wrong with the gradients."""
+    """Launches a kernel's default config twice; returns what is wrong with the results."""
     probe = gate.probe(case.workload, unread(case.kernel))
     config = case.default()
     if not case.kernel.module.is_aligned(probe.tensors):

@@ -60,6 +60,12 @@
 #ifndef CTAS_PER_SM
 #define CTAS_PER_SM 1
 #endif
+#ifndef MOST_LEAVES
+#define MOST_LEAVES 128
+#endif
+#ifndef TREE_DEPTH
+#define TREE_DEPTH 2
+#endif
 
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0, "TMA copies 128 bytes of a row");
 static_assert(BLOCK_N % 16 == 0 && BLOCK_M % 8 == 0, "a fragment has 16 keys and 8 query rows");
@@ -82,6 +88,8 @@ struct Shape {
 typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
 typedef DecodeRows<Shape> QueryRows;
+constexpr bool IS_WIDE = BLOCK_M * HEAD_DIM_V > 1024;  // a second leaf does not fit in registers
+constexpr int NODES = TREE_DEPTH - !IS_WIDE;           // of a warp in shared memory
 typedef u32 Queries[Shape::D_STEPS][Shape::N_TILES][2];
 
 #if COMBINE_SPLITS  // the second kernel, by itself
@@ -94,9 +102,9 @@ static_assert(STAGES_SLOTS == num_warps * num_stages, "each warp has its stages"
 static_assert(MERGED_OFFSET % 16 == 0 && MERGED_BYTES == QueryRows::KEPT_BYTES &&
                   MERGED_SLOTS == num_warps / 2,
               "half of the warps keep their rows for the others");
-static_assert(PAIRS_OFFSET % 16 == 0 && PAIRS_BYTES == QueryRows::KEPT_BYTES &&
-                  PAIRS_SLOTS == num_warps,
-              "each warp keeps a pair of leaves");
+static_assert(NODES_OFFSET % 16 == 0 && NODES_BYTES == QueryRows::KEPT_BYTES &&
+                  NODES_SLOTS == num_warps * NODES,
+              "each warp keeps a node of each height below the top");
 static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 8 && BARRIERS_SLOTS == STAGES_SLOTS,
               "each stage has a barrier");
 
@@ -179,11 +187,7 @@ DEVICE void merge_warps(QueryRows& rows, u32 smem, int busy) {
         if (step > 1) __syncthreads();  // those of the step before have been read
         if (warp % (2 * step) == step) rows.keep(kept);
         __syncthreads();
-        if (warp % (2 * step) == 0 && warp + step < busy) {
-            QueryRows right;
-            right.load(kept);
-            right.add_to(rows);
-        }
+        if (warp % (2 * step) == 0 && warp + step < busy) rows.add_kept<false>(kept);
     }
 }
 
@@ -242,14 +246,14 @@ struct Outputs {
 
 // Attends the rows to the warp's leaves of a split.
 DEVICE void attend_leaves(QueryRows& rows, const Queries& q, Pipeline& pipeline, Reader& reader,
-                          Cursor& at, const Sizes& sizes, const Cache& cache, u32 pair) {
-    LeafTree<QueryRows> tree;
-    tree.pair = pair;
+                          Cursor& at, const Sizes& sizes, const Cache& cache, u32 nodes) {
+    LeafTree<QueryRows, IS_WIDE> tree;
+    tree.nodes = nodes;
     tree.count = 0;
     const int end = at.split.end;
     do {
         rows.init();
-        const int leaf_end = min(at.key + sizes.leaf_keys, end);
+        const int leaf_end = min(at.key + at.split.leaf_keys, end);
         for (; at.key < leaf_end; at.key += BLOCK_N)
             attend_block(rows, q, pipeline, reader, at, sizes, cache);
         rows.sum_lanes();
@@ -286,8 +290,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
                      q + split.sequence * q_strides.batch + split.head_kv * GROUP * q_strides.head,
                      q_strides, sizes.seqlen_q);
         attend_leaves(rows, queries, pipeline, reader, at, sizes, cache,
-                      smem + PAIRS_OFFSET + warp * PAIRS_BYTES);
-        const int of_warp = sizes.leaf_keys << depth;
+                      smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
+        const int of_warp = split.leaf_keys << depth;
         const int begin = split.begin - warp * of_warp;  // of the split
         merge_warps(rows, smem, max((split.keys - begin + of_warp - 1) / of_warp, 1));
         if (warp == 0) outputs.write(rows, split, sizes);

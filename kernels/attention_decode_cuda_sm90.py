@@ -22,6 +22,8 @@ What each parameter trades:
     num_stages      blocks of K or V of each warp in shared memory
     CTAS_PER_SM     CTAs that run at the same time on an SM
     LEAF_KEYS       keys of a leaf of the sum: the least that a warp has of a split
+    MOST_LEAVES     leaves of a sequence: a longer sequence has longer leaves
+    TREE_DEPTH      a warp has at most 2^TREE_DEPTH leaves of a split, and keeps so many nodes
     SPLIT_COST      what a split is taken to cost beside its keys, in keys of a warp
 """
 
@@ -38,13 +40,15 @@ from tunefa.kernels.hopper.tma import is_aligned as is_aligned
 
 from tunefa.spec.rounding import ceil_div, round_up
 
-_MOST_LEAVES = 4
-"""The most leaves that a warp has of a split: 2^MOST_DEPTH in cuda/decode_problem.cuh."""
 _COMBINING_CTAS = 2
 """CTAs of the second kernel for each SM: so many find room beside the first kernel's."""
 _MOST_SPLITS, _MOST_SCRATCH_BYTES = 128, 2**26
 """Splits of a sequence that have memory, and bytes of all; more only where a sequence must have
 more splits."""
+
+
+_COMPILED = ("BLOCK_N", "num_warps", "num_stages", "CTAS_PER_SM", "MOST_LEAVES", "TREE_DEPTH")
+"""The parameters that the kernel is compiled for."""
 
 
 class Strides(ctypes.Structure):
@@ -82,7 +86,7 @@ def _defines(workload, config):
         "SINKS": int(workload.sinks),
         "PAGE_SIZE": workload.page_size or 0,
         "BLOCK_M": _block_m(workload),
-        **{name: config[name] for name in ("BLOCK_N", "num_warps", "num_stages", "CTAS_PER_SM")},
+        **{name: config[name] for name in _COMPILED},
     }
 
 
@@ -117,11 +121,12 @@ def scratch(tensors, spec):
     import torch  # importing it takes seconds, and compiling does not need it
 
     workload, config = spec.workload, spec.config
-    least = config["LEAF_KEYS"] * config["num_warps"]
-    most = ceil_div(most_keys(tensors, workload), least)
+    warps = config["num_warps"]
+    least = config["LEAF_KEYS"] * warps
+    most = min(ceil_div(most_keys(tensors, workload), least), ceil_div(config["MOST_LEAVES"], warps))
     rows = workload.batch * workload.heads * workload.seqlen_q
     usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * (4 * workload.head_dim_v + 8)))
-    splits = max(1, min(most, max(usual, ceil_div(most, _MOST_LEAVES))))
+    splits = max(1, min(most, max(usual, ceil_div(most, 2 ** config["TREE_DEPTH"]))))
     return ((rows, splits, workload.head_dim_v), torch.float32), ((rows, splits, 2), torch.float32)
 
 

@@ -92,32 +92,15 @@ DEVICE int splits_of_row(const Sizes& sizes, const int* seqlens, int number, int
     return shifted_up(leaves.count, WARPS_LOG2 + depth);
 }
 
-// A CTA has the rows blockIdx.x, blockIdx.x + gridDim.x, ... A row with one split is written
-// already. What does not need the splits comes before the wait, while the first kernel runs.
-extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
-    combine_splits(Element* out, float* lse, const int* seqlens, const float* sinks,
-                   const float* partial, const float2* ends, Strides strides, Sizes sizes) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int heads = sizes.heads_kv * GROUP, rows_in_all = sizes.batch * heads * sizes.seqlen_q;
-    const int depth = depth_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, seqlens);
-    bool has_work = false;
-    for (int row = blockIdx.x + lane * gridDim.x; row < rows_in_all; row += 32 * gridDim.x)
-        has_work |= splits_of_row(sizes, seqlens, row, depth) > 1;
-    has_work = __any_sync(~0u, has_work);
-    wait_for_kernel_before();  // in every CTA: a launch that does not would end before it
-    if (!has_work) return;
+struct Combined {
+    Element* out;
+    float* lse;
+    const float* sinks;
+    Strides strides;
 
-    for (int number = blockIdx.x; number < rows_in_all; number += gridDim.x) {
-        const int splits = splits_of_row(sizes, seqlens, number, depth);
-        if (splits == 1) continue;
-        int each = 1;  // splits of a warp: a quarter of the next power of two
-        while (COMBINE_WARPS * each < splits) each *= 2;
-        const int begin = warp * each, end = min(begin + each, splits);
-        Part rows;
-        if (begin < end)
-            rows = sum_of_splits(partial, ends, (long long)number * sizes.splits_kept, begin, end);
-        sum_of_warps(rows, (splits + each - 1) / each);
-        if (warp > 0) continue;
+    // Writes a row, of which each lane has its columns.
+    DEVICE void write(const Part& rows, const Sizes& sizes, int number) const {
+        const int lane = threadIdx.x % 32, heads = sizes.heads_kv * GROUP;
         const int query = number % sizes.seqlen_q, head = number / sizes.seqlen_q % heads;
         const int sequence = number / sizes.seqlen_q / heads;
         const RowEnd row(rows.max_log2, rows.sum, SINKS ? sinks + head : nullptr);
@@ -128,5 +111,46 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
         for (int i = 0; i < Part::COLUMNS; i += 2)
             *reinterpret_cast<u32*>(to + i) =
                 cvt_16bit_x2<Shape::IS_BF16>(rows.out[i] * row.scale, rows.out[i + 1] * row.scale);
+    }
+};
+
+// A row with one split is written already. One with a few is combined by one warp, and one with
+// more by a whole CTA. What does not need the splits comes before the wait, while the first kernel
+// runs.
+extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
+    combine_splits(Element* out, float* lse, const int* seqlens, const float* sinks,
+                   const float* partial, const float2* ends, Strides strides, Sizes sizes) {
+    launch_dependents();  // the next call's kernel waits for the end of this one
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int of_sequence = sizes.heads_kv * GROUP * sizes.seqlen_q;
+    const int rows_in_all = sizes.batch * of_sequence;
+    const int depth = depth_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, seqlens);
+    int most = 1;
+    for (int sequence = lane; sequence < sizes.batch; sequence += 32)
+        most = max(most, splits_of_row(sizes, seqlens, sequence * of_sequence, depth));
+    most = __reduce_max_sync(~0u, most);
+    wait_for_kernel_before();  // in every CTA: a launch that does not would end before it
+    if (most == 1) return;
+
+    const Combined combined = {out, lse, sinks, strides};
+    for (int number = blockIdx.x + gridDim.x * warp; number < rows_in_all;
+         number += COMBINE_WARPS * gridDim.x) {
+        const int splits = splits_of_row(sizes, seqlens, number, depth);
+        if (splits == 1 || splits > COMBINE_AT_ONCE) continue;
+        const long long kept = (long long)number * sizes.splits_kept;
+        combined.write(sum_of_splits(partial, ends, kept, 0, splits), sizes, number);
+    }
+    if (most <= COMBINE_AT_ONCE) return;
+    for (int number = blockIdx.x; number < rows_in_all; number += gridDim.x) {
+        const int splits = splits_of_row(sizes, seqlens, number, depth);
+        if (splits <= COMBINE_AT_ONCE) continue;
+        int each = 1;  // splits of a warp: a quarter of the next power of two
+        while (COMBINE_WARPS * each < splits) each *= 2;
+        const int begin = warp * each, end = min(begin + each, splits);
+        Part rows;
+        if (begin < end)
+            rows = sum_of_splits(partial, ends, (long long)number * sizes.splits_kept, begin, end);
+        sum_of_warps(rows, (splits + each - 1) / each);
+        if (warp == 0) combined.write(rows, sizes, number);
     }
 }

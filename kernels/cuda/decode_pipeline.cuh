@@ -9,6 +9,18 @@ DEVICE void prefetch_tensor_map(const TensorMap* map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// As `tma_load` in ptx.cuh, of data that is read once: the L2 cache evicts it first. The policy is
+// what createpolicy.fractional.L2::evict_first gives for all of the data.
+DEVICE void tma_load_once(u32 to, const TensorMap* map, u32 barrier, int column, int row, int head,
+                          int batch) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch),
+        "l"(0x12F0000000000000ull)
+        : "memory");
+}
+
 struct Cache {
     const TensorMap *k, *v;
     const int *seqlens, *table;
@@ -95,7 +107,7 @@ struct Pipeline {
             }
 #pragma unroll
             for (int column = 0; column < COLUMNS; column += 64)
-                tma_load(tile(stage) + column * BLOCK_N * 2 + row * 128, map, barrier, column,
+                tma_load_once(tile(stage) + column * BLOCK_N * 2 + row * 128, map, barrier, column,
                          place, at.split.head_kv, page);
         }
     }

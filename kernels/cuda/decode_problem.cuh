@@ -1,8 +1,9 @@
 // What the host passes to attention_decode_cuda_sm90, and how the keys of all sequences are split
 // among CTAs.
 //
-// The keys of a sequence form leaves of `leaf_keys`. What a leaf contributes to a row, and the order
-// in which contributions are added up, a binary tree over the leaves, depend on the sequence alone.
+// The keys of a sequence form leaves of `leaf_keys`, or of the least power of two times as many with
+// which there are at most MOST_LEAVES. What a leaf contributes to a row, and the order in which
+// contributions are added up, a binary tree over the leaves, depend on the sequence alone.
 // So a sequence gets the same bits whatever else is in the batch. A split is a node of that tree:
 // the leaves below it are computed by one CTA, and the tree above all splits by the second kernel.
 // The height of splits may therefore follow the whole batch: high where there are many sequences,
@@ -10,8 +11,6 @@
 #pragma once
 
 #include "cuda/ptx.cuh"
-
-constexpr int MOST_DEPTH = 2;  // a warp has at most 2^2 leaves of a split
 
 // In elements; the elements of a row are contiguous.
 struct Strides {
@@ -25,7 +24,7 @@ struct Sizes {
     int splits_kept;         // splits of a sequence that there is memory for
     int table_row;    // pages between the rows of the block table
     int window_left;  // keys before the diagonal that a query sees
-    int leaf_keys;    // a multiple of BLOCK_N
+    int leaf_keys;    // of a short sequence; a multiple of BLOCK_N
     int split_cost;   // what a split costs beside its keys, in keys of a warp
     int ctas;         // CTAs of the first kernel
     float scale_log2;  // of scores; with a soft-cap, of its tanh
@@ -37,47 +36,51 @@ DEVICE int keys_of(const Sizes& sizes, const int* seqlens, int sequence) {
     return min(seqlens[sequence], sizes.most_keys);
 }
 
+DEVICE int shifted_up(int count, int shift) { return (count + (1 << shift) - 1) >> shift; }
+
 // The leaves of a sequence: those of the keys from `first_key` on, before which no query sees one.
+// There are at most MOST_LEAVES, as leaves of long sequences are longer.
 struct Leaves {
-    int first_key, count;
+    int first_key, keys, count;  // keys: of each leaf
 
     template <int BLOCK, bool IS_WINDOWED>
     static DEVICE Leaves of(const Sizes& sizes, int keys) {
         int first_key = 0;
         if (IS_WINDOWED)
             first_key = max(keys - sizes.seqlen_q - sizes.window_left, 0) / BLOCK * BLOCK;
-        return {first_key, max((keys - first_key + sizes.leaf_keys - 1) / sizes.leaf_keys, 1)};
+        const int count = max((keys - first_key + sizes.leaf_keys - 1) / sizes.leaf_keys, 1);
+        const int shift = max(32 - __clz((count - 1) / MOST_LEAVES), 0);
+        return {first_key, sizes.leaf_keys << shift, shifted_up(count, shift)};
     }
 };
-
-DEVICE int shifted_up(int count, int shift) { return (count + (1 << shift) - 1) >> shift; }
 
 // Returns the height of splits: each warp of a CTA has 2^depth leaves of a split. It is the one with
 // which the CTA that has most to do ends first; of equal ones the highest. All lanes take part.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
 DEVICE int depth_of_splits(const Sizes& sizes, const int* seqlens) {
     const int lane = threadIdx.x % 32;
-    int splits[MOST_DEPTH + 1] = {}, most_leaves = 1;
+    int splits[TREE_DEPTH + 1] = {}, most_leaves = 1, leaf_keys = 0;
     for (int first = 0; first < sizes.batch; first += 32) {
         if (first + lane < sizes.batch) {
             const Leaves own = 
                 Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys_of(sizes, seqlens, first + lane));
             most_leaves = max(most_leaves, own.count);
+            leaf_keys = max(leaf_keys, own.keys);
 #pragma unroll
-            for (int depth = 0; depth <= MOST_DEPTH; ++depth)
+            for (int depth = 0; depth <= TREE_DEPTH; ++depth)
                 splits[depth] += shifted_up(own.count, WARPS_LOG2 + depth);
         }
     }
     most_leaves = __reduce_max_sync(~0u, most_leaves);
-    int best = MOST_DEPTH, least = 0x7fffffff;
+    leaf_keys = __reduce_max_sync(~0u, leaf_keys);
+    int best = TREE_DEPTH, least = 0x7fffffff;
 #pragma unroll
-    for (int depth = MOST_DEPTH; depth >= 0; --depth) {
+    for (int depth = TREE_DEPTH; depth >= 0; --depth) {
         const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[depth]);
         const int rounds = (items + sizes.ctas - 1) / sizes.ctas;
-        const int leaves = min(1 << depth, shifted_up(most_leaves, WARPS_LOG2));
-        const int cost = rounds * (leaves * sizes.leaf_keys + sizes.split_cost);
+        const int cost = rounds * (min(1 << depth, most_leaves) * leaf_keys + sizes.split_cost);
         const bool fits = shifted_up(most_leaves, WARPS_LOG2 + depth) <= sizes.splits_kept;
-        if (cost < least && (fits || depth == MOST_DEPTH)) least = cost, best = depth;
+        if (cost < least && (fits || depth == TREE_DEPTH)) least = cost, best = depth;
     }
     return best;
 }
@@ -85,6 +88,7 @@ DEVICE int depth_of_splits(const Sizes& sizes, const int* seqlens) {
 // One split of one KV head of a sequence, and the keys [begin, end) of it that a warp has.
 struct Split {
     int sequence = -1, number = 0, splits = 0, head_kv = 0, begin = 0, end = 0, keys = 0;
+    int leaf_keys = 0;
 };
 
 // Returns the split with that number among those of all sequences; its `sequence` is -1 where there
@@ -116,9 +120,10 @@ DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, int de
             split.splits = __shfl_sync(~0u, own, at);
             split.keys = __shfl_sync(~0u, keys, at);
             const int leaf = (split.number << WARPS_LOG2) + threadIdx.x / 32;
+            split.leaf_keys = __shfl_sync(~0u, leaves.keys, at);
             split.begin = __shfl_sync(~0u, leaves.first_key, at) +
-                          (leaf << depth) * sizes.leaf_keys;
-            split.end = min(split.begin + (sizes.leaf_keys << depth), split.keys);
+                          (leaf << depth) * split.leaf_keys;
+            split.end = min(split.begin + (split.leaf_keys << depth), split.keys);
             break;
         }
         before += __shfl_sync(~0u, up_to_here, 31);

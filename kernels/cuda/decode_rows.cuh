@@ -192,7 +192,7 @@ struct DecodeRows {
 
     static constexpr int KEPT_BYTES = 32 * 16 * N_TILES * (O_TILES + 1);  // of a warp
 
-    // Writes the rows to shared memory, for another warp.
+    // Writes the rows to shared memory, for another warp or for later.
     DEVICE void keep(u32 to) const {
         to += 16 * (threadIdx.x % 32);
 #pragma unroll
@@ -205,48 +205,77 @@ struct DecodeRows {
         }
     }
 
-    DEVICE void load(u32 from) {
+    // Adds rows that `keep` has written, on the left or on the right of these.
+    template <bool IS_LEFT>
+    DEVICE void add_kept(u32 from) {
         from += 16 * (threadIdx.x % 32);
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n) {
             const float4 x = ld_shared_v4_f32(from);
-            max_log2[n][0] = x.x, max_log2[n][1] = x.y, sum[n][0] = x.z, sum[n][1] = x.w;
+            const float kept_max[2] = {x.x, x.y}, kept_sum[2] = {x.z, x.w};
+            float own_weight[2], kept_weight[2];
+#pragma unroll
+            for (int row = 0; row < 2; ++row) {
+                float first_max = IS_LEFT ? kept_max[row] : max_log2[n][row];
+                const Weights weights(first_max, IS_LEFT ? max_log2[n][row] : kept_max[row]);
+                max_log2[n][row] = first_max;
+                own_weight[row] = IS_LEFT ? weights.right : weights.left;
+                kept_weight[row] = IS_LEFT ? weights.left : weights.right;
+                sum[n][row] = in_turn<IS_LEFT>(sum[n][row], own_weight[row], kept_sum[row],
+                                               kept_weight[row]);
+            }
             from += 512;
 #pragma unroll
             for (int o = 0; o < O_TILES; ++o, from += 512) {
                 const float4 y = ld_shared_v4_f32(from);
-                out[o][n][0] = y.x, out[o][n][1] = y.y, out[o][n][2] = y.z, out[o][n][3] = y.w;
+                const float kept[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    out[o][n][i] = in_turn<IS_LEFT>(out[o][n][i], own_weight[i % 2], kept[i],
+                                                    kept_weight[i % 2]);
             }
         }
     }
+
+    // A sum whose left term comes first, whichever is kept.
+    template <bool IS_LEFT>
+    static DEVICE float in_turn(float own, float own_weight, float kept, float kept_weight) {
+        return IS_LEFT ? weighted_sum(kept, kept_weight, own, own_weight)
+                       : weighted_sum(own, own_weight, kept, kept_weight);
+    }
 };
 
-// The sum of a warp's leaves, at most four, added up as a binary tree whatever their number is: the
-// nodes that wait for their right neighbour are a leaf in registers and a pair in shared memory.
-template <class ROWS>
+// The sum of a warp's leaves, added up as a binary tree whatever their number is. At most one node
+// of each height waits for its right neighbour, in shared memory; a leaf, which is not wide, in
+// registers.
+template <class ROWS, bool IS_WIDE>
 struct LeafTree {
     ROWS leaf;
-    u32 pair;  // where there is memory for it
+    u32 nodes;  // where there is memory for the nodes of heights (0,) 1, 2, ...
     int count;
 
     // Adds the next leaf; is_last: `rows` then has the sum of all.
     DEVICE void push(ROWS& rows, bool is_last) {
-        const bool is_right = count & 1, is_right_pair = count & 2;
-        ++count;
-        if (is_right) {
-            rows.add_to(leaf);
-            rows = leaf;
-        } else if (!is_last) {
-            leaf = rows;
-            return;
+        int left = count++;  // bit h: whether a node of height h waits
+        if (!IS_WIDE) {
+            if (left & 1) {
+                rows.add_to(leaf);
+                rows = leaf;
+            } else if (!is_last) {
+                leaf = rows;
+                return;
+            }
+            left >>= 1;
         }
-        if (is_right_pair) {
-            if (!is_right && !is_last) return;
-            leaf.load(pair);
-            rows.add_to(leaf);
-            rows = leaf;
-        } else if (!is_last) {
-            rows.keep(pair);
+        u32 node = nodes;
+#pragma unroll 1  // copies of the loop would take registers
+        for (; left || !is_last; left >>= 1, node += ROWS::KEPT_BYTES) {
+            if (left & 1) {
+                rows.template add_kept<true>(node);
+            } else if (!is_last) {
+                rows.keep(node);
+                return;
+            }
         }
     }
 };
