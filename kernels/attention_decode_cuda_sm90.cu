@@ -27,6 +27,9 @@
 #ifndef BF16
 #define BF16 1
 #endif
+#ifndef E4M3_CACHE
+#define E4M3_CACHE 0
+#endif
 #ifndef GROUP
 #define GROUP 4
 #endif
@@ -74,6 +77,8 @@ static_assert(PAGE_SIZE == 0 || PAGE_SIZE % BLOCK_N == 0 ||
               "a block has whole pages, or a page whole blocks");
 static_assert(num_warps <= 8 && (num_warps & (num_warps - 1)) == 0, "warps add up in pairs");
 
+constexpr int KV_BYTES = E4M3_CACHE ? 1 : 2;
+constexpr int PANEL_BYTES = HEAD_DIM * KV_BYTES % 128 || HEAD_DIM_V * KV_BYTES % 128 ? 64 : 128;
 constexpr int THREADS = 32 * num_warps;
 constexpr int WARPS_LOG2 = num_warps == 1 ? 0 : num_warps == 2 ? 1 : num_warps == 4 ? 2 : 3;
 constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < BLOCK_N ? PAGE_SIZE : BLOCK_N;
@@ -81,15 +86,16 @@ constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < BLOCK_N ? PAGE_SIZE : BLOCK_N;
 struct Shape {
     static constexpr int N_TILES = BLOCK_M / 8, D_STEPS = HEAD_DIM / 16;
     static constexpr int S_TILES = BLOCK_N / 16, O_TILES = HEAD_DIM_V / 16;
-    static constexpr bool IS_BF16 = BF16;
-    typedef SmemTile<BLOCK_N, HEAD_DIM> KTile;
-    typedef SmemTile<BLOCK_N, HEAD_DIM_V> VTile;
+    static constexpr bool IS_BF16 = BF16, IS_E4M3 = E4M3_CACHE;
+    typedef SmemTile<BLOCK_N, HEAD_DIM * KV_BYTES / 2> KTile;
+    typedef SmemTile<BLOCK_N, HEAD_DIM_V * KV_BYTES / 2> VTile;
 };
 typedef Shape::KTile KTile;
 typedef Shape::VTile VTile;
 typedef DecodeRows<Shape> QueryRows;
 constexpr bool IS_WIDE = BLOCK_M * HEAD_DIM_V > 1024;  // a second leaf does not fit in registers
 constexpr int NODES = TREE_DEPTH - !IS_WIDE;           // of a warp in shared memory
+typedef QueryRows::Factors Factors;
 typedef u32 Queries[Shape::D_STEPS][Shape::N_TILES][2];
 
 #if COMBINE_SPLITS  // the second kernel, by itself
@@ -114,16 +120,51 @@ static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 8 && BARRIERS_SLOTS 
 // of a tile is query r / GROUP of query head r % GROUP of the KV head.
 DEVICE void load_queries(Queries& to, const Element* q, const Strides& strides, int seqlen_q) {
     const int lane = threadIdx.x % 32;
+    // The words of a lane: dimensions d, d + 1, d + 8 and d + 9 of 16, or d to d + 3.
+    constexpr int WIDTH = E4M3_CACHE ? 4 : 2, NEXT = E4M3_CACHE ? 1 : 4;
 #pragma unroll
     for (int n = 0; n < Shape::N_TILES; ++n) {
         const int row = 8 * n + lane / 4, query = row / GROUP;
         const Element* from = q + (row % GROUP) * strides.head + (long long)query * strides.row;
-        const u32* words = reinterpret_cast<const u32*>(from + 2 * (lane % 4));
+        const u32* words = reinterpret_cast<const u32*>(from + WIDTH * (lane % 4));
 #pragma unroll
         for (int step = 0; step < Shape::D_STEPS; ++step) {
             to[step][n][0] = query < seqlen_q ? words[8 * step] : 0;
-            to[step][n][1] = query < seqlen_q ? words[8 * step + 4] : 0;
+            to[step][n][1] = query < seqlen_q ? words[8 * step + NEXT] : 0;
         }
+    }
+}
+
+// Turns queries from bf16 into fp16: each row times the power of two with which its greatest
+// magnitude is from 2^14 to 2^15. Numbers keep all bits where they are at least 2^-28 of that.
+// `factors` is multiplied by what undoes that.
+DEVICE void to_fp16(Queries& q, Factors& factors) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int n = 0; n < Shape::N_TILES; ++n) {
+        u32 greatest = 0;  // the order of magnitudes is that of their bits
+#pragma unroll
+        for (int step = 0; step < Shape::D_STEPS; ++step)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                greatest = max(greatest, max(q[step][n][i] << 16 & 0x7fff0000u,
+                                             q[step][n][i] & 0x7fff0000u));
+        greatest = max(greatest, __shfl_xor_sync(~0u, greatest, 1));
+        greatest = max(greatest, __shfl_xor_sync(~0u, greatest, 2));
+        const int exponent = max(greatest >> 23, 15);
+        const float scale = __int_as_float((268 - exponent) << 23);
+        const float undone = __int_as_float((exponent - 14) << 23);
+#pragma unroll
+        for (int step = 0; step < Shape::D_STEPS; ++step)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const u32 two = q[step][n][i];
+                q[step][n][i] = cvt_16bit_x2<false>(__uint_as_float(two << 16) * scale,
+                                                    __uint_as_float(two & 0xffff0000u) * scale);
+            }
+#pragma unroll
+        for (int i = 0; i < 2; ++i)  // from row lane / 4 to those of scores
+            factors[n][i] *= __shfl_sync(~0u, undone, 8 * (lane % 4) + 4 * i);
     }
 }
 
@@ -149,26 +190,52 @@ DEVICE void mask(QueryRows::Scores& s, const Split& split, const Sizes& sizes, i
         }
 }
 
-DEVICE void soft_cap(QueryRows::Scores& s, float tanh_scale) {
+DEVICE void soft_cap(QueryRows::Scores& s, const Factors& tanh_scale) {
 #pragma unroll
     for (int t = 0; t < Shape::S_TILES; ++t)
 #pragma unroll
         for (int n = 0; n < Shape::N_TILES; ++n)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                asm("tanh.approx.f32 %0, %1;" : "=f"(s[t][n][i]) : "f"(s[t][n][i] * tanh_scale));
+                asm("tanh.approx.f32 %0, %1;" : "=f"(s[t][n][i]) : "f"(s[t][n][i] * tanh_scale[n][i % 2]));
 }
 
+// The queries of a split, and what their scores are multiplied by.
+struct SplitQueries {
+    Queries q;
+    Factors before_tanh, scale_log2;  // without a soft-cap, there is the second one alone
+
+    DEVICE void load(const Element* from, const Strides& strides, const Split& split,
+                     const Sizes& sizes, const float* k_descale) {
+        load_queries(q, from + split.sequence * strides.batch + split.head_kv * GROUP * strides.head,
+                     strides, sizes.seqlen_q);
+        Factors& first = SOFTCAP ? before_tanh : scale_log2;
+        // A factor of 0, of keys that are 0, would make NaN of the -inf of masked scores.
+        const float descale =
+            E4M3_CACHE ? fmaxf(k_descale[split.sequence * sizes.k_descale_sequence +
+                                         split.head_kv * sizes.k_descale_head], 1e-30f)
+                       : 1.0f;
+#pragma unroll
+        for (int n = 0; n < Shape::N_TILES; ++n)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                if (SOFTCAP) scale_log2[n][i] = sizes.scale_log2;
+                first[n][i] = (SOFTCAP ? sizes.tanh_scale : sizes.scale_log2) * descale;
+            }
+        if constexpr (E4M3_CACHE && BF16) to_fp16(q, first);
+    }
+};
+
 // Attends the rows to the block at the cursor.
-DEVICE void attend_block(QueryRows& rows, const Queries& q, Pipeline& pipeline, Reader& reader,
-                         const Cursor& at, const Sizes& sizes, const Cache& cache) {
+DEVICE void attend_block(QueryRows& rows, const SplitQueries& queries, Pipeline& pipeline,
+                         Reader& reader, const Cursor& at, const Sizes& sizes, const Cache& cache) {
     QueryRows::Scores s;
-    QueryRows::compute_scores(s, q, reader.wait(pipeline));
+    QueryRows::compute_scores(s, queries.q, reader.wait(pipeline));
     reader.release(pipeline, sizes, cache);
-    if (SOFTCAP) soft_cap(s, sizes.tanh_scale);
+    if (SOFTCAP) soft_cap(s, queries.before_tanh);
     const bool is_cut = at.key + BLOCK_N > at.split.end;
     if (is_cut || CAUSAL || WINDOWED) mask(s, at.split, sizes, at.key);
-    rows.softmax(s, sizes.scale_log2);
+    rows.softmax(s, queries.scale_log2);
     const u32 v_tile = reader.wait(pipeline);
     if (is_cut) clear_values(v_tile, at.split.end - at.key);
     rows.add_values(s, v_tile);
@@ -197,7 +264,7 @@ struct Outputs {
     Element* out;
     float *lse, *partial;
     float2* ends;
-    const float* sinks;
+    const float *sinks, *v_descale;
     Strides strides;
 
     DEVICE void write(const QueryRows& rows, const Split& split, const Sizes& sizes) const {
@@ -221,7 +288,9 @@ struct Outputs {
                 if (lane < 4) lse[number] = end.lse;
                 write_row(out + split.sequence * strides.batch + head * strides.head +
                               (long long)query * strides.row,
-                          rows, n, i, end.scale);
+                          rows, n, i,
+                          end.scale * descale_of_values(v_descale, sizes, split.sequence,
+                                                        split.head_kv));
             }
     }
 
@@ -230,7 +299,7 @@ struct Outputs {
         for (int o = 0; o < Shape::O_TILES; ++o)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                to[16 * o + 8 * half + threadIdx.x % 32 / 4] = rows.out[o][n][2 * half + i];
+                to[QueryRows::dimension(o, half)] = rows.out[o][n][2 * half + i];
     }
 
     static DEVICE void write_row(Element* to, const QueryRows& rows, int n, int i, float scale) {
@@ -238,14 +307,14 @@ struct Outputs {
         for (int o = 0; o < Shape::O_TILES; ++o) {
             const u32 two = cvt_16bit_x2<Shape::IS_BF16>(rows.out[o][n][i] * scale,
                                                          rows.out[o][n][2 + i] * scale);
-            to[16 * o + threadIdx.x % 32 / 4] = (Element)two;
-            to[16 * o + 8 + threadIdx.x % 32 / 4] = (Element)(two >> 16);
+            to[QueryRows::dimension(o, 0)] = (Element)two;
+            to[QueryRows::dimension(o, 1)] = (Element)(two >> 16);
         }
     }
 };
 
 // Attends the rows to the warp's leaves of a split.
-DEVICE void attend_leaves(QueryRows& rows, const Queries& q, Pipeline& pipeline, Reader& reader,
+DEVICE void attend_leaves(QueryRows& rows, const SplitQueries& q, Pipeline& pipeline, Reader& reader,
                           Cursor& at, const Sizes& sizes, const Cache& cache, u32 nodes) {
     LeafTree<QueryRows, IS_WIDE> tree;
     tree.nodes = nodes;
@@ -264,12 +333,12 @@ DEVICE void attend_leaves(QueryRows& rows, const Queries& q, Pipeline& pipeline,
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     attention_decode(const Element* q, const __grid_constant__ TensorMap k_map,
                      const __grid_constant__ TensorMap v_map, Element* out, float* lse,
-                     const int* seqlens, const int* table, const float* sinks, float* partial,
-                     float2* ends, Strides q_strides, Strides out_strides, Sizes sizes) {
+                     const int* seqlens, const int* table, const float* sinks,
+                     const float* k_descale, const float* v_descale, float* partial, float2* ends, Strides q_strides, Strides out_strides, Sizes sizes) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 smem = shared_address(shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Outputs outputs = {out, lse, partial, ends, sinks, out_strides};
+    const Outputs outputs = {out, lse, partial, ends, sinks, v_descale, out_strides};
 
     Pipeline pipeline;
     pipeline.init(smem, warp, k_map, v_map);
@@ -282,13 +351,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     for (int stage = 0; stage < num_stages; ++stage) pipeline.fetch(sizes, cache);
 
     QueryRows rows;
-    Queries queries;
+    SplitQueries queries;
     Reader reader = {0, 0};
     for (; at.has_work(); at.follow(sizes, cache, pipeline.at)) {
         const Split split = at.split;
-        load_queries(queries,
-                     q + split.sequence * q_strides.batch + split.head_kv * GROUP * q_strides.head,
-                     q_strides, sizes.seqlen_q);
+        queries.load(q, q_strides, split, sizes, k_descale);
         attend_leaves(rows, queries, pipeline, reader, at, sizes, cache,
                       smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
         const int of_warp = split.leaf_keys << depth;

@@ -30,6 +30,7 @@ What each parameter trades:
 import ctypes
 
 from tunefa.kernels.decode.tensors import (
+    descales,
     most_keys,
     score_factors,
     sees_all_keys,
@@ -66,6 +67,8 @@ class Sizes(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("leaf_keys", "split_cost", "ctas")),
         ("scale_log2", ctypes.c_float),
         ("tanh_scale", ctypes.c_float),
+        *((name, ctypes.c_int) for name in ("k_descale_sequence", "k_descale_head")),
+        *((name, ctypes.c_int) for name in ("v_descale_sequence", "v_descale_head")),
     )
 
 
@@ -79,6 +82,7 @@ def _defines(workload, config):
         "HEAD_DIM": workload.head_dim,
         "HEAD_DIM_V": workload.head_dim_v,
         "BF16": int(workload.dtype == "bf16"),
+        "E4M3_CACHE": int(workload.e4m3cache),
         "GROUP": workload.group,
         "CAUSAL": int(not sees_all_keys(workload)),
         "WINDOWED": int(workload.window_left is not None),
@@ -123,7 +127,7 @@ def scratch(tensors, spec):
     workload, config = spec.workload, spec.config
     warps = config["num_warps"]
     least = config["LEAF_KEYS"] * warps
-    most = min(ceil_div(most_keys(tensors, workload), least), ceil_div(config["MOST_LEAVES"], warps))
+    most = min(ceil_div(most_keys(tensors, workload), least), config["MOST_LEAVES"] // warps)
     rows = workload.batch * workload.heads * workload.seqlen_q
     usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * (4 * workload.head_dim_v + 8)))
     splits = max(1, min(most, max(usual, ceil_div(most, 2 ** config["TREE_DEPTH"]))))
@@ -137,6 +141,7 @@ def _sizes(tensors, spec):
         tensors[-1].shape[1],
         table_row(tensors, workload), workload.window_left or 0, config["LEAF_KEYS"],
         config["SPLIT_COST"], _ctas(spec, tensors[-1].shape[1]), *score_factors(spec),
+        *(step for each in descales(tensors, workload) for step in each.stride()[:2]),
     )  # fmt: skip
 
 
@@ -159,10 +164,13 @@ def arguments(tensors, spec):
     rows = config["BLOCK_N"]
     if workload.page_size:
         rows = min(rows, workload.page_size)
-    maps = [{"map": each, "box": (1, 1, rows, 64), "swizzle_bytes": 128} for each in (k, v)]
+    widest = 128 if workload.head_dim % 128 == workload.head_dim_v % 128 == 0 else 64
+    panel = widest if workload.e4m3cache else 128
+    box = (1, 1, rows, panel // workload.kv_bytes)
+    maps = [{"map": each, "box": box, "swizzle_bytes": panel} for each in (k, v)]
     return (_ctas(spec, partial.shape[1]), 1, 1), [
-        q, *maps, out, lse, seqlens, table, sinks, partial, ends, _strides(q),
-        _strides(out), _sizes(tensors, spec),
+        q, *maps, out, lse, seqlens, table, sinks, *descales(tensors, workload), partial, ends,
+        _strides(q), _strides(out), _sizes(tensors, spec),
     ]  # fmt: skip
 
 
@@ -172,6 +180,6 @@ def postprocess_arguments(tensors, spec):
     workload = spec.workload
     rows = workload.batch * workload.heads * workload.seqlen_q
     return (min(rows, _COMBINING_CTAS * spec.sms), 1, 1), [
-        out, lse, seqlens, table_and_sinks(tensors, workload)[1], partial, ends, _strides(out),
-        _sizes(tensors, spec),
+        out, lse, seqlens, table_and_sinks(tensors, workload)[1],
+        descales(tensors, workload)[1], partial, ends, _strides(out), _sizes(tensors, spec),
     ]  # fmt: skip

@@ -95,7 +95,7 @@ DEVICE int splits_of_row(const Sizes& sizes, const int* seqlens, int number, int
 struct Combined {
     Element* out;
     float* lse;
-    const float* sinks;
+    const float *sinks, *v_descale;
     Strides strides;
 
     // Writes a row, of which each lane has its columns.
@@ -104,13 +104,14 @@ struct Combined {
         const int query = number % sizes.seqlen_q, head = number / sizes.seqlen_q % heads;
         const int sequence = number / sizes.seqlen_q / heads;
         const RowEnd row(rows.max_log2, rows.sum, SINKS ? sinks + head : nullptr);
+        const float scale = row.scale * descale_of_values(v_descale, sizes, sequence, head / GROUP);
         if (lane == 0) lse[number] = row.lse;
         Element* to = out + sequence * strides.batch + head * strides.head +
                       (long long)query * strides.row + Part::COLUMNS * lane;
 #pragma unroll
         for (int i = 0; i < Part::COLUMNS; i += 2)
             *reinterpret_cast<u32*>(to + i) =
-                cvt_16bit_x2<Shape::IS_BF16>(rows.out[i] * row.scale, rows.out[i + 1] * row.scale);
+                cvt_16bit_x2<Shape::IS_BF16>(rows.out[i] * scale, rows.out[i + 1] * scale);
     }
 };
 
@@ -119,7 +120,8 @@ struct Combined {
 // runs.
 extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     combine_splits(Element* out, float* lse, const int* seqlens, const float* sinks,
-                   const float* partial, const float2* ends, Strides strides, Sizes sizes) {
+                   const float* v_descale, const float* partial, const float2* ends,
+                   Strides strides, Sizes sizes) {
     launch_dependents();  // the next call's kernel waits for the end of this one
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int of_sequence = sizes.heads_kv * GROUP * sizes.seqlen_q;
@@ -132,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     wait_for_kernel_before();  // in every CTA: a launch that does not would end before it
     if (most == 1) return;
 
-    const Combined combined = {out, lse, sinks, strides};
+    const Combined combined = {out, lse, sinks, v_descale, strides};
     for (int number = blockIdx.x + gridDim.x * warp; number < rows_in_all;
          number += COMBINE_WARPS * gridDim.x) {
         const int splits = splits_of_row(sizes, seqlens, number, depth);

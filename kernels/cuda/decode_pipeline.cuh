@@ -83,16 +83,16 @@ struct Pipeline {
         if (!at.has_work()) return;
         if (threadIdx.x % 32 == 0) {
             if (is_v)
-                copy<VTile::BYTES, HEAD_DIM_V>(cache.v, cache, sizes);
+                copy<VTile::BYTES>(cache.v, cache, sizes);
             else
-                copy<KTile::BYTES, HEAD_DIM>(cache.k, cache, sizes);
+                copy<KTile::BYTES>(cache.k, cache, sizes);
         }
         if (is_v) at.key += BLOCK_N;
         is_v = !is_v;
         stage = stage + 1 == num_stages ? 0 : stage + 1;
     }
 
-    template <int BYTES, int COLUMNS>
+    template <int BYTES>
     DEVICE void copy(const TensorMap* map, const Cache& cache, const Sizes& sizes) const {
         const u32 barrier = barriers + 8 * stage;
         mbarrier_arrive_expect_tx(barrier, BYTES);
@@ -106,9 +106,9 @@ struct Pipeline {
                 place %= max(PAGE_SIZE, 1);
             }
 #pragma unroll
-            for (int column = 0; column < COLUMNS; column += 64)
-                tma_load_once(tile(stage) + column * BLOCK_N * 2 + row * 128, map, barrier, column,
-                         place, at.split.head_kv, page);
+            for (int panel = 0; panel < BYTES / (BLOCK_N * PANEL_BYTES); ++panel)
+                tma_load_once(tile(stage) + (panel * BLOCK_N + row) * PANEL_BYTES, map, barrier,
+                              panel * PANEL_BYTES / KV_BYTES, place, at.split.head_kv, page);
         }
     }
 };
@@ -136,8 +136,9 @@ struct Reader {
 DEVICE void clear_values(u32 tile, int from_row) {
     const int lane = threadIdx.x % 32;
     const float zeros[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (int column = 0; column < HEAD_DIM_V; column += 64)
-        for (int row = from_row + lane / 8; row < BLOCK_N; row += 4)
-            st_shared_v4(tile + column * BLOCK_N * 2 + row * 128 + 16 * (lane % 8), zeros);
+#pragma unroll
+    for (int panel = 0; panel < VTile::BYTES; panel += BLOCK_N * PANEL_BYTES)
+        for (int at = from_row * PANEL_BYTES + 16 * lane; at < BLOCK_N * PANEL_BYTES; at += 512)
+            st_shared_v4(tile + panel + at, zeros);
     __syncwarp();
 }

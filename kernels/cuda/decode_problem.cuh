@@ -29,7 +29,14 @@ struct Sizes {
     int ctas;         // CTAs of the first kernel
     float scale_log2;  // of scores; with a soft-cap, of its tanh
     float tanh_scale;  // of scores, before the tanh
+    int k_descale_sequence, k_descale_head, v_descale_sequence, v_descale_head;  // strides
 };
+
+// What the output of a KV head is multiplied by.
+DEVICE float descale_of_values(const float* descale, const Sizes& sizes, int sequence, int head_kv) {
+    if (!E4M3_CACHE) return 1.0f;
+    return descale[sequence * sizes.v_descale_sequence + head_kv * sizes.v_descale_head];
+}
 
 // The keys of a sequence. A length beyond the cache counts as a full one.
 DEVICE int keys_of(const Sizes& sizes, const int* seqlens, int sequence) {

@@ -5,6 +5,11 @@
 // a tile of mma.sync (16 x 8): S^T = K Q^T and O^T = V^T P^T. A lane has of each tile of S^T the keys
 // lane / 4 and lane / 4 + 8, of O^T the dimensions lane / 4 and lane / 4 + 8, and of both the rows
 // 2 (lane % 4) and 2 (lane % 4) + 1. The last index is that of the register: 2 * half + row % 2.
+//
+// A cache in e4m3 is converted to fp16, which holds its numbers exactly. ldmatrix moves two of them
+// as one element, so a lane has the dimensions 4 (lane % 4) to 4 (lane % 4) + 3 of a key, and the
+// queries are loaded in that way too (see load_queries); of O^T it has the dimensions
+// 2 (lane / 4) and 2 (lane / 4) + 1.
 #pragma once
 
 #include "cuda/numbers.cuh"
@@ -15,6 +20,18 @@
 DEVICE u32 movmatrix_trans(u32 x) {
     u32 y;
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+// Two numbers in e4m3 as two in fp16: those in the low or the high half of x.
+template <int HALF>
+DEVICE u32 f16_of_e4m3(u32 x) {
+    u32 y;
+    asm("{ .reg .b16 half0, half1;\n"
+        "mov.b32 {half0, half1}, %1;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, half0; }"
+        : "=r"(y)
+        : "r"(HALF ? x >> 16 : x));
     return y;
 }
 
@@ -59,10 +76,12 @@ template <class SHAPE>
 struct DecodeRows {
     static constexpr int N_TILES = SHAPE::N_TILES, D_STEPS = SHAPE::D_STEPS;
     static constexpr int S_TILES = SHAPE::S_TILES, O_TILES = SHAPE::O_TILES;
-    static constexpr bool IS_BF16 = SHAPE::IS_BF16;
+    static constexpr bool IS_E4M3 = SHAPE::IS_E4M3;  // the cache
+    static constexpr bool IS_BF16 = SHAPE::IS_BF16 && !IS_E4M3;  // the operands of products
     typedef typename SHAPE::KTile KTile;
     typedef typename SHAPE::VTile VTile;
     typedef float Scores[S_TILES][N_TILES][4];
+    typedef float Factors[N_TILES][2];  // of each row
 
     float out[O_TILES][N_TILES][4];
     float max_log2[N_TILES][2];  // of scores times scale_log2
@@ -90,19 +109,35 @@ struct DecodeRows {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) s[t][n][i] = 0.0f;
 #pragma unroll
-        for (int step = 0; step < D_STEPS; ++step)
+        for (int step = 0; step < D_STEPS; step += 1 + IS_E4M3)
 #pragma unroll
             for (int t = 0; t < S_TILES; ++t) {
                 u32 a[4];
-                ldmatrix_x4(a, k_tile + KTile::at(16 * t, 2 * step, lane % 16, lane / 16));
+                if constexpr (IS_E4M3) {
+                    u32 x[4];
+                    ldmatrix_x4(x, k_tile + KTile::at(16 * t, step, lane % 16, lane / 16));
 #pragma unroll
-                for (int n = 0; n < N_TILES; ++n)
-                    mma_m16n8k16<IS_BF16>(s[t][n], a, q[step][n][0], q[step][n][1]);
+                    for (int next = 0; next < 2; ++next) {
+                        a[0] = f16_of_e4m3<0>(x[2 * next]), a[2] = f16_of_e4m3<1>(x[2 * next]);
+                        a[1] = f16_of_e4m3<0>(x[2 * next + 1]), a[3] = f16_of_e4m3<1>(x[2 * next + 1]);
+                        multiply(s[t], a, q[step + next]);
+                    }
+                } else {
+                    ldmatrix_x4(a, k_tile + KTile::at(16 * t, 2 * step, lane % 16, lane / 16));
+                    multiply(s[t], a, q[step]);
+                }
             }
     }
 
+    // Adds the products of 16 rows and the query rows.
+    static DEVICE void multiply(float (&to)[N_TILES][4], const u32 (&a)[4],
+                                const u32 (&b)[N_TILES][2]) {
+#pragma unroll
+        for (int n = 0; n < N_TILES; ++n) mma_m16n8k16<IS_BF16>(to[n], a, b[n][0], b[n][1]);
+    }
+
     // s becomes exp2(scale_log2 s - max_log2); output and sums follow the new maximum.
-    DEVICE void softmax(Scores& s, float scale_log2) {
+    DEVICE void softmax(Scores& s, const Factors& scale_log2) {
 #pragma unroll
         for (int n = 0; n < N_TILES; ++n)
 #pragma unroll
@@ -115,7 +150,7 @@ struct DecodeRows {
                 for (int step = 4; step < 32; step *= 2)
                     block_max = fmaxf(block_max, __shfl_xor_sync(~0u, block_max, step));
                 const float old_max = max_log2[n][row];
-                const float new_max = fmaxf(old_max, block_max * scale_log2);
+                const float new_max = fmaxf(old_max, block_max * scale_log2[n][row]);
                 // -inf - -inf would be NaN.
                 const float shift = new_max == MINUS_INFINITY ? 0.0f : new_max;
                 const float row_scale = exp2_approx(old_max - shift);
@@ -125,7 +160,7 @@ struct DecodeRows {
                 for (int t = 0; t < S_TILES; ++t)
 #pragma unroll
                     for (int i = row; i < 4; i += 2) {
-                        s[t][n][i] = exp2_approx(fmaf(s[t][n][i], scale_log2, -shift));
+                        s[t][n][i] = exp2_approx(fmaf(s[t][n][i], scale_log2[n][row], -shift));
                         block_sum += s[t][n][i];
                     }
                 sum[n][row] = fmaf(sum[n][row], row_scale, block_sum);
@@ -150,14 +185,31 @@ struct DecodeRows {
                     b[n][half] = movmatrix_trans(
                         cvt_16bit_x2<IS_BF16>(s[t][n][2 * half], s[t][n][2 * half + 1]));
 #pragma unroll
-            for (int o = 0; o < O_TILES; ++o) {
+            for (int o = 0; o < O_TILES; o += 1 + IS_E4M3) {
                 u32 a[4];
-                ldmatrix_x4_trans(a, v_tile + VTile::at(16 * t, 2 * o, key, lane / 8 % 2));
+                if constexpr (IS_E4M3) {
+                    u32 x[4];
+                    ldmatrix_x4_trans(x, v_tile + VTile::at(16 * t, o, key, lane / 8 % 2));
 #pragma unroll
-                for (int n = 0; n < N_TILES; ++n)
-                    mma_m16n8k16<IS_BF16>(out[o][n], a, b[n][0], b[n][1]);
+                    for (int i = 0; i < 4; ++i) x[i] = __byte_perm(x[i], 0, 0x3120);
+#pragma unroll
+                    for (int next = 0; next < 2; ++next) {
+                        a[0] = f16_of_e4m3<0>(x[next]), a[1] = f16_of_e4m3<1>(x[next]);
+                        a[2] = f16_of_e4m3<0>(x[next + 2]), a[3] = f16_of_e4m3<1>(x[next + 2]);
+                        multiply(out[o + next], a, b);
+                    }
+                } else {
+                    ldmatrix_x4_trans(a, v_tile + VTile::at(16 * t, 2 * o, key, lane / 8 % 2));
+                    multiply(out[o], a, b);
+                }
             }
         }
+    }
+
+    // The dimension of the output that a lane has in registers `half` of tile o.
+    static DEVICE int dimension(int o, int half) {
+        const int lane = threadIdx.x % 32;
+        return 16 * o + (IS_E4M3 ? 2 * (lane / 4) + half : lane / 4 + 8 * half);
     }
 
     // All lanes of a row have its whole sum from here on.
