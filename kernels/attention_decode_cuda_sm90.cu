@@ -151,7 +151,7 @@ DEVICE void to_fp16(Queries& q, Factors& factors) {
                                              q[step][n][i] & 0x7fff0000u));
         greatest = max(greatest, __shfl_xor_sync(~0u, greatest, 1));
         greatest = max(greatest, __shfl_xor_sync(~0u, greatest, 2));
-        const int exponent = max(greatest >> 23, 15);
+        const int exponent = max((int)(greatest >> 23), 15);
         const float scale = __int_as_float((268 - exponent) << 23);
         const float undone = __int_as_float((exponent - 14) << 23);
 #pragma unroll

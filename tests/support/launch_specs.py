@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tunefa.compile.contract import LaunchSpec
+from tunefa.measure import check
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
@@ -13,4 +14,5 @@ def spec_of(
     kernel: Kernel, workload: Workload, config: Config, scale: float = 0.5, *, sms: int = 132
 ) -> LaunchSpec:
     """The launch of a config on a Hopper device with so many SMs."""
-    return LaunchSpec(Case(kernel, workload, Target.named("sm90")), config, scale, seen_sms=sms)
+    case = Case(kernel, workload, Target.named("sm90"))
+    return LaunchSpec(case, config, scale, check.softcap(workload), seen_sms=sms)

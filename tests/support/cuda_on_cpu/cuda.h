@@ -53,6 +53,37 @@ template <class T> T __shfl_sync(unsigned, T value, int lane) {
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int distance) {
     return __shfl_sync(mask, value, threadIdx.x % machine::WARP ^ distance);
 }
+template <class T> T __shfl_up_sync(unsigned mask, T value, int distance) {
+    const int lane = threadIdx.x % machine::WARP;
+    return __shfl_sync(mask, value, lane < distance ? lane : lane - distance);
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+    machine::show({{value}});
+    unsigned found = 0;
+    for (int lane = 0; lane < machine::WARP; ++lane)
+        found |= unsigned(machine::shown_by(lane).words[0] != 0) << lane;
+    return found;
+}
+inline int __reduce_add_sync(unsigned, int value) {
+    machine::show({{unsigned(value)}});
+    int sum = 0;
+    for (int lane = 0; lane < machine::WARP; ++lane) sum += int(machine::shown_by(lane).words[0]);
+    return sum;
+}
+inline int __reduce_max_sync(unsigned, int value) {
+    machine::show({{unsigned(value)}});
+    for (int lane = 0; lane < machine::WARP; ++lane)
+        value = max(value, int(machine::shown_by(lane).words[0]));
+    return value;
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
+
 inline bool __any_sync(unsigned, bool value) {
     machine::show({{value}});
     for (int lane = 0; lane < machine::WARP; ++lane)

@@ -78,6 +78,10 @@ void ptx::cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low)
     to = narrowed_e4m3(low) | narrowed_e4m3(high) << 8;
 }
 
+void ptx::cvt_rn_f16x2_e4m3x2(u32 &to, unsigned short from) {
+    to = narrowed_fp16(e4m3(from & 0xff)) | narrowed_fp16(e4m3(from >> 8)) << 16;
+}
+
 // ------------------------------------------------------------- matrices of 8 x 8 x 16 bits
 
 // Eight rows of 16 bytes must lie in different banks: kernels are laid out so.
@@ -102,6 +106,16 @@ void ptx::load_matrices(u32 *const *to, int count, u32 row, bool transposed) {
             machine::read(&both[i], from + 2 * column, 2);
         }
         std::memcpy(to[matrix], both, 4);
+    }
+}
+
+void ptx::movmatrix_sync_aligned_m8n8_trans_b16(u32 &to, u32 from) {
+    machine::show({{from}});
+    const int lane = this_thread().index % WARP, column = lane / 4;
+    to = 0;
+    for (int i = 0; i < 2; ++i) {
+        const u32 both = machine::shown_by((lane % 4 * 2 + i) * 4 + column / 2).words[0];
+        to |= (column % 2 ? both >> 16 : both & 0xffff) << 16 * i;
     }
 }
 

@@ -23,6 +23,8 @@ inline void setp_ne_b32(bool &to, int a, int b) { to = a != b; }
 inline void mov_b32(u32 &to, List<unsigned short, 2> parts) {
     to = *parts.at[0] | u32(*parts.at[1]) << 16;
 }
+inline void tanh_approx_f32(float &to, float x) { to = std::tanh(x); }
+void cvt_rn_f16x2_e4m3x2(u32 &to, unsigned short from);
 inline void ex2_approx_ftz_f32(float &to, float x) { to = std::exp2(x); }
 inline void lg2_approx_ftz_f32(float &to, float x) { to = std::log2(x); }
 inline void rcp_approx_ftz_f32(float &to, float x) { to = 1 / x; }
@@ -63,6 +65,7 @@ inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(List<u32, 4> to, u32 
 inline void ldmatrix_sync_aligned_m8n8_x2_trans_shared_b16(List<u32, 2> to, u32 row) {
     load_matrices(to.at, 2, row, true);
 }
+void movmatrix_sync_aligned_m8n8_trans_b16(u32 &to, u32 from);
 void store_matrices(u32 row, const u32 *const *from, bool transposed);
 template <class T> void stmatrix_sync_aligned_m8n8_x4_shared_b16(u32 row, List<T, 4> from) {
     const u32 *all[4] = {from.at[0], from.at[1], from.at[2], from.at[3]};
@@ -121,6 +124,13 @@ template <class T>
 void cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(
     u32 to, const void *map, List<T, 4> at, u32 barrier) {
     load_tensor(to, map, {*at.at[0], *at.at[1], *at.at[2], *at.at[3]}, barrier, own_mask());
+}
+inline void prefetch_tensormap(const void *) {}
+template <class T>
+void cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_L2_cache_hint(
+    u32 to, const void *map, List<T, 4> at, u32 barrier, u64) {
+    cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes(to, map, at,
+                                                                                 barrier);
 }
 template <class T>
 void cp_async_bulk_tensor_4d_shared_cluster_global_tile_mbarrier_complete_tx_bytes_multicast_cluster(

@@ -1,0 +1,72 @@
+"""kernels/attention_decode_cuda_sm90.cu on the CPU, with the kernel that combines splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support import cuda_on_cpu
+from tests.support.cuda_on_cpu import Mode
+from tunefa.measure import ops
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.workload import Workload
+
+KERNEL = kernels.load("attention_decode_cuda_sm90")
+SM90 = archs.load("sm90")
+pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
+
+SMALL = {"BLOCK_N": 16, "num_warps": 4, "num_stages": 2, "CTAS_PER_SM": 1, "LEAF_KEYS": 32,
+         "MOST_LEAVES": 64, "TREE_DEPTH": 3, "SPLIT_COST": 32}  # fmt: skip
+CASES: list[tuple[str, dict[str, int]]] = [
+    ("b3_h8_kv2_q1_k900_d128_bf16", {}),
+    ("b2_h4_kv2_q3_k333_d64_fp16_causal_w100_page16_sinks", {"BLOCK_N": 32}),
+    ("b2_h4_kv1_q1_k300_d256_bf16_softcap", {"num_stages": 3, "TREE_DEPTH": 2}),
+    ("b3_h8_kv2_q1_k500_d128_bf16_page64_e4m3cache", {}),
+    ("b2_h4_kv2_q2_k200_d64_fp16_causal_e4m3cache_softcap", {"num_warps": 8, "TREE_DEPTH": 2}),
+]
+MODES = (Mode.LAST_WARP_FIRST, Mode.LATE_LOADS, Mode.LATE_LOADS | Mode.LANES_APART)
+
+
+def made(text: str) -> tuple[Workload, tuple[Any, ...]]:
+    """A call's tensors; sequences have different numbers of keys, and NaN behind them."""
+    workload = Workload.parse(f"decode_{text}_varlen")
+    tensors, _ = ops.of(workload).inputs(workload, "normal", "cpu")
+    return workload, tensors
+
+
+@pytest.mark.parametrize(("text", "changes"), CASES, ids=[text for text, _ in CASES])
+def test_rows_are_right_in_the_same_bits_on_every_device(
+    text: str, changes: dict[str, int], tmp_path: Path
+) -> None:
+    """How many SMs there are decides how high splits are, and which CTA has which."""
+    (workload, tensors), config = made(text), {**SMALL, **changes}
+    assert KERNEL.why_not(workload, SM90) is None
+    assert KERNEL.refusal(config, workload, SM90) is None
+    run = cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path)
+    wanted = ops.of(workload).expected(workload, "normal", tensors, torch.float64)
+    found = []
+    for mode, sms in zip(MODES, (132, 7, 1), strict=True):
+        for output in tensors[3:5]:
+            output.fill_(torch.nan)
+        run(tensors, workload, mode, sms)
+        compared = wanted.compare(*tensors[3:5])
+        assert compared.passed, compared.reason
+        found.append([output.clone() for output in tensors[3:5]])
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+
+
+def test_a_sequence_has_the_same_bits_alone(tmp_path: Path) -> None:
+    workload, tensors = made("b3_h8_kv2_q1_k900_d128_bf16")
+    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path)
+    run(tensors, workload)
+    together = [output.clone() for output in tensors[3:5]]
+    for number in range(3):
+        alone = tuple(each[number : number + 1].clone() for each in tensors)
+        run(alone, Workload.parse("decode_b1_h8_kv2_q1_k900_d128_bf16_varlen"), sms=20)
+        for mine, theirs in zip(alone[3:5], together, strict=True):
+            assert torch.equal(mine[0], theirs[number])
