@@ -84,42 +84,57 @@ def combine_splits(
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0)
     sequence = row // (heads * seqlen_q)
-    head = row // seqlen_q % heads
-    query = row % seqlen_q
     keys = tl.minimum(tl.load(seqlens_ptr + sequence), most_keys)
     begin = _first_key(keys, seqlen_q, window_left, WINDOWED, BLOCK_N)
     splits = _splits(keys - begin, min_split_keys, max_splits, BLOCK_N)
     if splits > 1:
-        kept = _kept_row(sequence, head // GROUP, query * GROUP + head % GROUP,
-                         heads // GROUP, seqlen_q, GROUP) * splits_kept  # fmt: skip
-        cols = tl.arange(0, PAD_DV)
-        row_max = float("-inf")
-        row_sum = 0.0
-        acc = tl.zeros([PAD_DV], tl.float32)
-        for first in range(0, splits, CHUNK):
-            each = first + tl.arange(0, CHUNK)
-            real = each < splits
-            lse = tl.load(partial_lse_ptr + kept + each, mask=real, other=float("-inf"))
-            parts = tl.load(
-                partial_ptr + (kept + each)[:, None] * HEAD_DIM_V + cols[None, :],
-                mask=real[:, None] & (cols < HEAD_DIM_V)[None, :], other=0.0,
-            )  # fmt: skip
-            new_max = tl.maximum(row_max, tl.max(lse, 0))
-            shift = tl.where(new_max == float("-inf"), 0.0, new_max)
-            weights = tl.exp2(lse - shift)
-            row_scale = tl.exp2(row_max - shift)
-            row_sum = row_sum * row_scale + tl.sum(weights, 0)
-            acc = acc * row_scale + tl.sum(parts * weights[:, None], 0)
-            row_max = new_max
-        if SINKS:
-            row_max, row_sum, acc = _with_sink(row_max, row_sum, acc, sinks_ptr + head)
-        seen = row_sum > 0.0
-        acc = acc / tl.where(seen, row_sum, 1.0)
-        lse = tl.where(seen, (row_max + tl.log2(row_sum)) * LN_2, float("-inf"))
-        tl.store(lse_ptr + row, lse)
-        out = out_ptr + sequence.to(tl.int64) * o_batch + head.to(tl.int64) * o_head
-        tl.store(out + query.to(tl.int64) * o_row + cols, acc.to(out_ptr.dtype.element_ty),
-                 mask=cols < HEAD_DIM_V)  # fmt: skip
+        _combine_row(
+            out_ptr, lse_ptr, sinks_ptr, partial_ptr, partial_lse_ptr, o_batch, o_head, o_row, row,
+            heads, seqlen_q, splits, splits_kept,
+            HEAD_DIM_V, PAD_DV, GROUP, SINKS, CHUNK)  # fmt: skip
+
+
+@triton.jit
+def _combine_row(
+    out_ptr, lse_ptr, sinks_ptr, partial_ptr, partial_lse_ptr, o_batch, o_head, o_row, row, heads,
+    seqlen_q, splits, splits_kept,
+    HEAD_DIM_V: tl.constexpr, PAD_DV: tl.constexpr, GROUP: tl.constexpr, SINKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Combines the first `splits` of a row, which is counted as in lse, and writes its results."""
+    sequence = row // (heads * seqlen_q)
+    head = row // seqlen_q % heads
+    query = row % seqlen_q
+    kept = _kept_row(sequence, head // GROUP, query * GROUP + head % GROUP,
+                     heads // GROUP, seqlen_q, GROUP) * splits_kept  # fmt: skip
+    cols = tl.arange(0, PAD_DV)
+    row_max = float("-inf")
+    row_sum = 0.0
+    acc = tl.zeros([PAD_DV], tl.float32)
+    for first in range(0, splits, CHUNK):
+        each = first + tl.arange(0, CHUNK)
+        real = each < splits
+        lse = tl.load(partial_lse_ptr + kept + each, mask=real, other=float("-inf"))
+        parts = tl.load(
+            partial_ptr + (kept + each)[:, None] * HEAD_DIM_V + cols[None, :],
+            mask=real[:, None] & (cols < HEAD_DIM_V)[None, :], other=0.0,
+        )  # fmt: skip
+        new_max = tl.maximum(row_max, tl.max(lse, 0))
+        shift = tl.where(new_max == float("-inf"), 0.0, new_max)
+        weights = tl.exp2(lse - shift)
+        row_scale = tl.exp2(row_max - shift)
+        row_sum = row_sum * row_scale + tl.sum(weights, 0)
+        acc = acc * row_scale + tl.sum(parts * weights[:, None], 0)
+        row_max = new_max
+    if SINKS:
+        row_max, row_sum, acc = _with_sink(row_max, row_sum, acc, sinks_ptr + head)
+    seen = row_sum > 0.0
+    acc = acc / tl.where(seen, row_sum, 1.0)
+    lse = tl.where(seen, (row_max + tl.log2(row_sum)) * LN_2, float("-inf"))
+    tl.store(lse_ptr + row, lse)
+    out = out_ptr + sequence.to(tl.int64) * o_batch + head.to(tl.int64) * o_head
+    tl.store(out + query.to(tl.int64) * o_row + cols, acc.to(out_ptr.dtype.element_ty),
+             mask=cols < HEAD_DIM_V)  # fmt: skip
 
 
 # --------------------------------------------------------------------------------- the split rule

@@ -49,6 +49,7 @@ def decode_attention(
     k_descale: Tensor | None = ...,
     v_descale: Tensor | None = ...,
     layout: Layout = ...,
+    shared_prefix: bool = ...,
     out: Tensor | None = ...,
 ) -> Tensor: ...
 
@@ -72,6 +73,7 @@ def decode_attention(
     k_descale: Tensor | None = ...,
     v_descale: Tensor | None = ...,
     layout: Layout = ...,
+    shared_prefix: bool = ...,
     out: Tensor | None = ...,
 ) -> tuple[Tensor, Tensor]: ...
 
@@ -93,6 +95,7 @@ def decode_attention(
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
     layout: Layout = "bshd",
+    shared_prefix: bool = False,
     out: Tensor | None = None,
     return_lse: bool = False,
     **unknown: object,
@@ -123,6 +126,11 @@ def decode_attention(
     fp16: (batch, heads_kv) in fp32, or a shape that broadcasts to it. New keys and values in q's
     dtype are divided by them and rounded.
 
+    shared_prefix: the first pages that the block table has in common for all sequences are read for
+    many queries at once, and not once for each sequence. Their number is found on the device. The
+    last bits of a result then depend on the whole batch. It goes with a block table, without a
+    window and without factors.
+
     out: where the result is written. return_lse: also return lse, the logsumexp of the scores of
     each row, (batch, heads, seqlen_q) in fp32.
 
@@ -138,7 +146,7 @@ def decode_attention(
         raise unknown_argument(decode_attention, unknown)
     factors = _broadcast((k_descale, v_descale), q, k_cache, layout)
     tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks, *factors)
-    options = CacheOptions.of(causal, window, softcap, layout)
+    options = CacheOptions.of(causal, window, softcap, layout)._replace(shared_prefix=shared_prefix)
     _check_no_gradients(tensors, k, v)
     tensors = _as_autocast_casts(tensors)
     if k is not None or v is not None:
@@ -256,7 +264,7 @@ def _stored(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> Tensor:
 _SCHEMA = (
     "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seqlens, Tensor? block_table, "
     "Tensor? sinks, Tensor? k_descale, Tensor? v_descale, bool causal, int? window_left, "
-    "float? softcap, str layout, float? scale)"
+    "float? softcap, str layout, bool shared_prefix, float? scale)"
     " -> (Tensor, Tensor)"
 )
 

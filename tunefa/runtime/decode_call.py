@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tunefa.errors import TunefaError, unknown
 from tunefa.measure.attention_inputs import E4M3
+from tunefa.runtime import shared_prefix as prefixes
 from tunefa.runtime.argument_checks import (
     DTYPES,
     check_like_q,
@@ -47,6 +48,7 @@ class CacheOptions(NamedTuple):
     window_left: int | None = None
     softcap: float | None = None
     layout: str = "bshd"
+    shared_prefix: bool = False
 
     @classmethod
     def of(cls, causal: bool, window: Window, softcap: float | None, layout: str) -> CacheOptions:
@@ -108,6 +110,8 @@ class CacheCall:
             _check_vector("sinks", tensors.sinks, (heads,), torch.float32, q)
         _check_table(tensors.block_table, q)
         _check_descales(tensors, (batch, k.shape[1]))
+        over = options.shared_prefix, tensors.block_table, options.window_left, tensors.k_descale
+        prefixes.check(*over)
         scale = check_scale(scale, q.shape[-1])
         return cls(q, k, v, *tensors[3:], scale, options)
 
@@ -168,6 +172,7 @@ class CacheCall:
             softcap=self.softcap is not None,
             sinks=self.sinks is not None,
             e4m3cache=self.k_descale is not None,
+            prefix=self.options.shared_prefix,
             page_size=self.page_size,
         )
 

@@ -39,7 +39,8 @@ class Workload:
     Of the op `decode`, k and v are a cache: `page_size` says how many keys a page of it has, None
     that it has none. `varlen` says that sequences have different numbers of keys. `sinks` says that
     each head has a learned logit beside its scores. `e4m3cache` says that keys and values are in
-    e4m3, with factors, and the queries in `dtype`.
+    e4m3, with factors, and the queries in `dtype`. `prefix` says that all sequences begin with the
+    same pages, `prefix_keys` keys, and that kernels read them once.
     """
 
     op: str = "fwd"
@@ -57,6 +58,7 @@ class Workload:
     softcap: bool = False
     sinks: bool = False
     e4m3cache: bool = False
+    prefix: bool = False
     page_size: int | None = None
     varlen: bool = False
     deterministic: bool = False
@@ -166,7 +168,8 @@ class Workload:
 
     @property
     def rows_and_keys(self) -> tuple[int, int]:
-        """Query rows and keys of all sequences; over a cache, the keys that some query sees."""
+        """Query rows and keys of all sequences; over a cache, the keys that some query sees, those
+        of a shared prefix once."""
         # A batch may have any number of sequences, so equal ones are not listed.
         lengths = self.lengths if self.varlen else [(self.seqlen_q, self.seqlen_k)]
         most = self.seqlen_k
@@ -174,7 +177,17 @@ class Workload:
             most = self.window_left + self.seqlen_q
         times = 1 if self.varlen else self.batch
         rows = times * sum(rows for rows, _ in lengths)
-        return rows, times * sum(min(keys, most) for _, keys in lengths)
+        keys = times * sum(min(keys, most) for _, keys in lengths)
+        return rows, keys - (self.batch - 1) * self.prefix_keys
+
+    @property
+    def prefix_keys(self) -> int:
+        """Keys in the pages that all sequences share: half of the shortest one's, in whole pages;
+        0 without `prefix`."""
+        if not self.prefix or self.page_size is None:
+            return 0
+        shortest = min(keys for _, keys in self.lengths) if self.varlen else self.seqlen_k
+        return shortest // 2 // self.page_size * self.page_size
 
     @property
     def dense_equivalent(self) -> Workload:

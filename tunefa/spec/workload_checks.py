@@ -75,7 +75,19 @@ def _check_op(fields: Mapping[str, Any]) -> None:
                 f"window_right is {fields['window_right']} with the op decode: its queries are the "
                 f"last ones of their sequence, so leave it out"
             )
+        _check_prefix(fields)
         return
-    for name in ("page_size", "sinks", "e4m3cache"):
+    for name in ("page_size", "sinks", "e4m3cache", "prefix"):
         if fields[name]:
             raise TunefaError(f"{name} goes with the op decode (--decode): {op} kernels have none")
+
+
+def _check_prefix(fields: Mapping[str, Any]) -> None:
+    """Raises TunefaError where `prefix` says that sequences share pages and they cannot."""
+    if not fields["prefix"]:
+        return
+    if fields["page_size"] is None:
+        raise TunefaError("prefix needs a cache with pages, which sequences share: give page_size")
+    for name in ("window_left", "e4m3cache"):
+        if fields[name] not in (None, False):
+            raise TunefaError(f"{name} with prefix: kernels that share a prefix serve none")

@@ -34,7 +34,7 @@ SIZES = {
 }
 SIDES = ("window_left", "window_right")
 MASKS = {"causal": True, "full": False}
-FLAGS = ("softcap", "sinks", "e4m3cache", "varlen", "deterministic")
+FLAGS = ("softcap", "sinks", "e4m3cache", "prefix", "varlen", "deterministic")
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 
 

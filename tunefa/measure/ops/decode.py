@@ -43,7 +43,8 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     q and out are (batch, heads, seqlen_q, head_dim | head_dim_v) views of memory in the order
     (batch, seqlen_q, heads, head_dim), and so is a contiguous cache; pages are in the order
     (page, slot, head, dim). lse is (batch, heads, seqlen_q), seqlens (batch,) in int32. The block
-    table is (batch, pages of the longest sequence) in int32, in random order; sinks are (heads,) in
+    table is (batch, pages of the longest sequence) in int32, in random order, with the same first
+    pages of all sequences where they share a prefix; sinks are (heads,) in
     fp32. A cache in e4m3 has the descales of k and v at the end, (batch, heads_kv) in fp32.
     """
     import torch
@@ -71,7 +72,10 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     more = [torch.tensor(keys, device=device, dtype=torch.int32)]
     if workload.page_size is not None:
         order = torch.randperm(size[0], generator=generator, device=device)
-        more.append(order[: workload.batch * pages].view(workload.batch, pages).int())
+        table = order[: workload.batch * pages].view(workload.batch, pages).int()
+        shared = workload.prefix_keys // workload.page_size
+        table[:, :shared] = table[0, :shared]
+        more.append(table)
     if workload.sinks:
         more.append(torch.randn(workload.heads, generator=generator, device=device))
     if workload.e4m3cache:
@@ -94,6 +98,8 @@ def ragged(workload: Workload, config: Config) -> Workload:
     the binary depends on."""
     least = config.get("MIN_SPLIT_KEYS") or config["num_warps"] * config["LEAF_KEYS"]
     left, keys = workload.window_left, 2 * int(least) + 77
+    if workload.prefix and workload.page_size is not None:
+        keys += 6 * workload.page_size  # so that the shortest one has a page of the prefix
     return replace(
         workload,
         batch=3,
@@ -129,7 +135,8 @@ def inputs(
     for number, role in enumerate(_roles(workload, kind)):
         keys, values = sequence_of(workload, made, number)
         if role == "hostile":
-            hostile.change_sequence(made[0][number], keys, values, _generator(generator, number))
+            own = (each[:, workload.prefix_keys :] for each in (keys, values))  # the prefix is shared
+            hostile.change_sequence(made[0][number], *own, _generator(generator, number))
         _write_sequence(workload, made, number, (keys, values))
     whole = []
     for i in range(4):

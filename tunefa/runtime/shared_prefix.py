@@ -1,0 +1,35 @@
+"""The argument `shared_prefix` of attention over a cache: what it goes with."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tunefa.errors import TunefaError
+
+
+def check(
+    asked: object,
+    block_table: Tensor | None,
+    window_left: int | None,
+    k_descale: Tensor | None,
+) -> None:
+    """Raises TunefaError where `asked`, the argument, is no bool, or is True in a call without a
+    block table, with a window, or over a cache in e4m3."""
+    if not isinstance(asked, bool):
+        raise TunefaError(f"shared_prefix is {asked!r}: give True or False")
+    if not asked:
+        return
+    if block_table is None:
+        raise TunefaError(
+            "shared_prefix goes with a cache in pages, as sequences share pages: give a "
+            "block_table, or leave shared_prefix out"
+        )
+    if window_left is not None:
+        raise TunefaError(
+            "shared_prefix with a window: the windows of sequences hide different parts of a "
+            "prefix, so leave one of the two out"
+        )
+    if k_descale is not None:
+        raise TunefaError(
+            "shared_prefix over a cache in e4m3: no kernel serves it, so leave shared_prefix out"
+        )
