@@ -96,7 +96,7 @@ WORKLOADS = [
         (16, 40, 64, 80, 128, 192, 256),
         ("bf16", "fp16"),
         ("causal", "causal_page16", "full_page256_softcap", "causal_w100_sinks_varlen_page1",
-         "causal_e4m3cache_page16"),
+         "causal_e4m3cache_page16", "causal_page16_prefix"),
     )
 ] + [
     Workload.parse(f"matmul_m{m}_n{n}_k{k}_{dtype}_{layout}")
@@ -185,7 +185,8 @@ PRODUCTS = ("matmul_m4096_bf16", "matmul_m4096_fp32_nt", "matmul_m16_n4096_k4096
 CACHES = ("b16_h32_kv8_k8192_d128_bf16", "h32_kv4_k1024_d64_bf16_page64", "b4_h8_k4096_d256_bf16",
           "b128_h64_kv8_k2048_d128_fp16_sinks_varlen_page16", "h32_kv8_q4_k4096_d64_bf16",
           "b2_h32_kv8_k4096_d80_bf16_w512", "h32_kv8_k4096_d128_bf16_e4m3cache_page16",
-          "b4_h32_kv4_k4096_d64_bf16_e4m3cache")  # fmt: skip
+          "b4_h32_kv4_k4096_d64_bf16_e4m3cache", "b64_h32_kv8_k8192_d128_bf16_page64_prefix",
+          "b16_h32_kv4_q4_k4096_d64_fp16_page16_varlen_prefix")  # fmt: skip
 
 
 def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:

@@ -14,8 +14,8 @@ from tunefa.spec.workload_checks import check
 FIELDS: dict[str, Any] = {
     "op": "decode", "batch": 4, "heads": 32, "heads_kv": 8, "seqlen_q": 1, "seqlen_k": 4096,
     "head_dim": 128, "head_dim_v": 128, "dtype": "bf16", "causal": True, "window_left": None,
-    "window_right": None, "softcap": False, "sinks": False, "e4m3cache": False, "page_size": None,
-    "varlen": False, "deterministic": False, "accuracy": "standard",
+    "window_right": None, "softcap": False, "sinks": False, "e4m3cache": False, "prefix": False,
+    "page_size": None, "varlen": False, "deterministic": False, "accuracy": "standard",
 }  # fmt: skip
 """All fields of a `Workload`, which are valid."""
 SIZES = ("batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
@@ -40,6 +40,7 @@ def test_the_fields_are_those_of_a_workload() -> None:
         {"page_size": 1, "varlen": True},
         {"page_size": 17, "sinks": True, "softcap": True},
         {"page_size": 16, "e4m3cache": True},
+        {"page_size": 16, "prefix": True, "sinks": True, "softcap": True, "varlen": True},
         {"window_left": 0, "accuracy": "fast"},
         {"causal": False, "seqlen_q": 9000},
         {"op": "fwd", "dtype": "e4m3"},
@@ -67,7 +68,7 @@ def test_queries_over_a_cache_see_nothing_beyond_their_diagonal() -> None:
 
 @pytest.mark.parametrize("op", ["fwd", "bwd"])
 @pytest.mark.parametrize(
-    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True)]
+    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True), ("prefix", True)]
 )
 def test_pages_and_sinks_go_with_a_cache(op: str, name: str, value: object) -> None:
     said = f"{name} goes with the op decode (--decode): {op} kernels have none"
@@ -109,3 +110,10 @@ def test_messages_give_the_numbers_to_use() -> None:
     assert refusal(head_dim_v=257).endswith("use 256 or less")
     assert refusal(op="decoed").startswith("unknown op 'decoed': did you mean decode?")
     assert refusal(accuracy="fats").endswith("did you mean fast? (known: standard, fast)")
+
+
+def test_a_prefix_is_shared_in_pages_alone() -> None:
+    assert refusal(prefix=True).endswith("which sequences share: give page_size")
+    said = "with prefix: kernels that share a prefix serve none"
+    assert refusal(prefix=True, page_size=16, window_left=0) == f"window_left {said}"
+    assert refusal(prefix=True, page_size=16, e4m3cache=True) == f"e4m3cache {said}"

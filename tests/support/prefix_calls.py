@@ -56,7 +56,7 @@ class Problem(NamedTuple):
         return seen if len(with_keys) == 1 else min(seen, self.shared)
 
 
-def tensors(problem: Problem, device: str = "cpu", seed: int = 0) -> dict[str, Tensor]:
+def tensors(problem: Problem, device: str = "cpu", seed: int = 0) -> dict[str, Any]:
     """Arguments of `decode_attention`, with NaN in every slot that no sequence has. Entries behind
     the last page of a sequence are those of no page. Behind the shared pages, every other column of
     the block table is equal for all sequences again, as far as no page comes twice."""
@@ -93,7 +93,7 @@ def tensors(problem: Problem, device: str = "cpu", seed: int = 0) -> dict[str, T
 
 
 def expected(
-    problem: Problem, made: dict[str, Tensor], softcap: float | None = None
+    problem: Problem, made: dict[str, Any], softcap: float | None = None
 ) -> tuple[Tensor, Tensor]:
     """Returns (out, lse) in fp64: each row of scores by itself, (batch, seqlen_q, heads,
     head_dim_v) and (batch, heads, seqlen_q)."""

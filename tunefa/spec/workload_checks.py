@@ -88,6 +88,7 @@ def _check_prefix(fields: Mapping[str, Any]) -> None:
         return
     if fields["page_size"] is None:
         raise TunefaError("prefix needs a cache with pages, which sequences share: give page_size")
-    for name in ("window_left", "e4m3cache"):
-        if fields[name] not in (None, False):
+    windowed = fields["window_left"] is not None
+    for name, asked in (("window_left", windowed), ("e4m3cache", fields["e4m3cache"])):
+        if asked:
             raise TunefaError(f"{name} with prefix: kernels that share a prefix serve none")

@@ -135,7 +135,8 @@ def inputs(
     for number, role in enumerate(_roles(workload, kind)):
         keys, values = sequence_of(workload, made, number)
         if role == "hostile":
-            own = (each[:, workload.prefix_keys :] for each in (keys, values))  # the prefix is shared
+            first = workload.prefix_keys  # the keys before it are those of other sequences too
+            own = keys[:, first:], values[:, first:]
             hostile.change_sequence(made[0][number], *own, _generator(generator, number))
         _write_sequence(workload, made, number, (keys, values))
     whole = []

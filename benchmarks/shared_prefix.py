@@ -1,0 +1,139 @@
+"""Times attention over a cache with and without `shared_prefix`, on the GPU of this machine.
+
+    python -m benchmarks.shared_prefix [--out FILE] [--batch 64] [--heads 32] [--kv-heads 8]
+                                       [--keys 8704] [--prefix 0 8192 ...] [--page-size 64]
+
+All sequences have the same number of keys, of which the first `--prefix` are the same pages. Both
+calls run in turns on the same tensors, as CUDA graphs of calls on several caches, which are many
+times as large as the L2 cache together. Without `shared_prefix` a sequence finds pages in the L2
+cache that another one has read, so the time does not follow the bytes of the block tables. Graphs
+are replayed in another random order in each round, and a figure is the median of ROUNDS. The
+outputs of both are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tunefa
+from benchmarks.decode import captured, replay_us
+from tunefa.runtime import process
+
+ROUNDS, COLD_BYTES, MOST_CACHES = 9, 3e9, 50
+NAMES = {False: "each sequence", True: "shared prefix"}
+
+
+def tensors(given: argparse.Namespace, prefix: int, seed: int) -> dict[str, Tensor]:
+    """Arguments of `decode_attention` in bf16 on pages in random order."""
+    torch.manual_seed(seed)
+    page, batch = given.page_size, given.batch
+    shared, pages = prefix // page, math.ceil(given.keys / page)
+    count = shared + batch * (pages - shared)
+    order = torch.randperm(count, device="cuda").int()
+    own = order[shared:].view(batch, pages - shared)
+    table = torch.cat([order[:shared].expand(batch, shared), own], 1).contiguous()
+    kinds: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    cache = torch.randn(2, count, page, given.kv_heads, given.head_dim, **kinds)
+    return {
+        "q": torch.randn(batch, given.seqlen_q, given.heads, given.head_dim, **kinds),
+        "k_cache": cache[0],
+        "v_cache": cache[1],
+        "seqlens": torch.full((batch,), given.keys, device="cuda", dtype=torch.int32),
+        "block_table": table,
+    }
+
+
+def caller(made: list[dict[str, Tensor]], shared_prefix: bool) -> Callable[[int], None]:
+    """A call on the cache with a number."""
+    outs = [torch.empty_like(each["q"]) for each in made]
+
+    def call(number: int) -> None:
+        given: dict[str, Any] = made[number]
+        tunefa.decode_attention(**given, out=outs[number], shared_prefix=shared_prefix)
+
+    return call
+
+
+def point(given: argparse.Namespace, prefix: int) -> dict[str, Any]:
+    """The figures of one prefix: us of both calls, and their kernels."""
+    row = 4 * given.kv_heads * given.head_dim  # bytes of a key and its value
+    read = row * (prefix + given.batch * (given.keys - prefix))
+    caches = min(MOST_CACHES, math.ceil(COLD_BYTES / read))
+    made = [tensors(given, prefix, seed) for seed in range(caches)]
+    graphs, chosen, outs = {}, {}, {}
+    for shared, name in NAMES.items():
+        graphs[name] = captured(caller(made, shared), caches)
+        choice = tunefa.last_choice()
+        assert choice is not None
+        chosen[name] = {"kernel": choice.kernel, "config": choice.config, "why": choice.why}
+        arguments: dict[str, Any] = made[0]
+        outs[name] = tunefa.decode_attention(**arguments, shared_prefix=shared).float()
+    one, other = outs.values()
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for turn in range(ROUNDS + 1):
+        in_turn = list(graphs.items())
+        random.Random(turn).shuffle(in_turn)
+        for name, graph in in_turn:
+            found = replay_us(graph) / caches
+            if turn:  # the first one warms up
+                times[name].append(found)
+    return {
+        "prefix": prefix,
+        "us": {name: round(statistics.median(each), 2) for name, each in times.items()},
+        "bytes_read_once": read,
+        "difference": float((one - other).norm() / one.norm()),
+        "chosen": chosen,
+    }
+
+
+def table(points: list[dict[str, Any]]) -> str:
+    """A row for each prefix: us of both, how many times as fast the shared one is, and its rate."""
+    lines = ["| prefix | each sequence | shared prefix | times as fast | GB/s of distinct bytes |",
+             "| ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    for each in points:
+        one, other = (each["us"][name] for name in NAMES.values())
+        rate = each["bytes_read_once"] / other / 1e3
+        lines.append(
+            f"| {each['prefix']:,} | {one:.1f} | {other:.1f} | {one / other:.2f} | {rate:,.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path)
+    sizes = {"batch": 64, "heads": 32, "kv-heads": 8, "head-dim": 128, "seqlen-q": 1, "keys": 8704,
+             "page-size": 64}  # fmt: skip
+    for name, default in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--prefix", type=int, nargs="+", default=[0, 8192])
+    given = parser.parse_args()
+    for prefix in given.prefix:
+        if prefix % given.page_size or not 0 <= prefix <= given.keys:
+            parser.error(
+                f"--prefix {prefix}: give whole pages of {given.page_size}, at most --keys"
+            )
+    process.current().leave_out_libraries()
+    points = []
+    for prefix in given.prefix:
+        points.append(point(given, prefix))
+        torch.cuda.empty_cache()
+    print(table(points))
+    if given.out:
+        asked = {name: value for name, value in vars(given).items() if name != "out"}
+        found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, **asked}
+        given.out.write_text(json.dumps({**found, "points": points}, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
