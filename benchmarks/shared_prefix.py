@@ -39,9 +39,9 @@ def tensors(given: argparse.Namespace, prefix: int, seed: int) -> dict[str, Tens
     page, batch = given.page_size, given.batch
     shared, pages = prefix // page, math.ceil(given.keys / page)
     count = shared + batch * (pages - shared)
-    order = torch.randperm(count, device="cuda").int()
-    own = order[shared:].view(batch, pages - shared)
-    table = torch.cat([order[:shared].expand(batch, shared), own], 1).contiguous()
+    numbers = torch.randperm(count, device="cuda").int()
+    own = numbers[shared:].view(batch, pages - shared)
+    table = torch.cat([numbers[:shared].expand(batch, shared), own], 1).contiguous()
     kinds: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
     cache = torch.randn(2, count, page, given.kv_heads, given.head_dim, **kinds)
     return {

@@ -83,45 +83,33 @@ def attention_decode_prefix(
     prefix, longest = _prefix_and_longest(seqlens_ptr, found_ptr, batch, most_keys, PAGE_SIZE)
     prefix_each = _keys_of_split(prefix, min_split_keys, prefix_splits, BLOCK_N)
     parts = (prefix + prefix_each - 1) // prefix_each
-    prefix_items = parts * heads_kv * prefix_tiles
     # No sequence has more splits than so many, as each but the last has `min_split_keys` or more.
     most = (longest - prefix + min_split_keys - 1) // min_split_keys
     most = tl.maximum(tl.minimum(most, max_splits), 1)
     of_split = batch * heads_kv * row_tiles
+    of_prefix = parts * heads_kv * prefix_tiles
     item = tl.program_id(0)
-    while item < prefix_items + most * of_split:
-        if item < prefix_items:
-            tile = item % prefix_tiles
-            head_kv = item // prefix_tiles % heads_kv
+    while item < of_prefix + most * of_split:
+        if item < of_prefix:
             part = item // prefix_tiles // heads_kv
             begin = part * prefix_each
             table = table_ptr + tl.load(found_ptr + FIRST).to(tl.int64) * table_row
             _attend_tile(
-                q_ptr, q_batch, q_head, q_row, k_ptr + head_kv.to(tl.int64) * k_head, k_page,
-                k_slot, v_ptr + head_kv.to(tl.int64) * v_head, v_page, v_slot, table, seqlens_ptr,
-                partial_ptr, partial_lse_ptr, tile * PREFIX_BLOCK_M, batch * seqlen_q * GROUP,
-                begin, tl.minimum(begin + prefix_each, prefix), part, head_kv, heads_kv, seqlen_q,
-                most_keys, splits_kept, scale_log2, tanh_scale, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV,
-                GROUP, False, SOFTCAP, PAGE_SIZE, PREFIX_BLOCK_M, BLOCK_N)  # fmt: skip
+                q_ptr, q_batch, q_head, q_row, k_ptr, k_page, k_head, k_slot, v_ptr, v_page, v_head,
+                v_slot, table, seqlens_ptr, partial_ptr, partial_lse_ptr,
+                item % prefix_tiles * PREFIX_BLOCK_M, batch * seqlen_q * GROUP, begin,
+                tl.minimum(begin + prefix_each, prefix), part, item // prefix_tiles % heads_kv,
+                heads_kv, seqlen_q, most_keys, splits_kept, scale_log2, tanh_scale, HEAD_DIM,
+                HEAD_DIM_V, PAD_D, PAD_DV, GROUP, False, SOFTCAP, PAGE_SIZE, PREFIX_BLOCK_M,
+                BLOCK_N)  # fmt: skip
         else:
-            number = item - prefix_items
-            tile = number % row_tiles
-            head_kv = number // row_tiles % heads_kv
-            sequence = number // row_tiles // heads_kv % batch
-            split = number // of_split
-            keys = tl.minimum(tl.load(seqlens_ptr + sequence), most_keys)
-            if split < _splits(keys - prefix, min_split_keys, max_splits, BLOCK_N):
-                each = _keys_of_split(keys - prefix, min_split_keys, max_splits, BLOCK_N)
-                begin = prefix + split * each
-                rows = sequence * seqlen_q * GROUP
-                _attend_tile(
-                    q_ptr, q_batch, q_head, q_row, k_ptr + head_kv.to(tl.int64) * k_head, k_page,
-                    k_slot, v_ptr + head_kv.to(tl.int64) * v_head, v_page, v_slot,
-                    table_ptr + sequence.to(tl.int64) * table_row, seqlens_ptr,
-                    partial_ptr, partial_lse_ptr, rows + tile * BLOCK_M, rows + seqlen_q * GROUP,
-                    begin, tl.minimum(begin + each, keys), parts + split, head_kv, heads_kv,
-                    seqlen_q, most_keys, splits_kept, scale_log2, tanh_scale, HEAD_DIM, HEAD_DIM_V,
-                    PAD_D, PAD_DV, GROUP, CAUSAL, SOFTCAP, PAGE_SIZE, BLOCK_M, BLOCK_N)  # fmt: skip
+            _attend_own_keys(
+                item - of_prefix, q_ptr, q_batch, q_head, q_row, k_ptr, k_page, k_head, k_slot,
+                v_ptr, v_page, v_head, v_slot, table_ptr, table_row, seqlens_ptr, partial_ptr,
+                partial_lse_ptr, prefix, parts, batch, heads_kv, seqlen_q, most_keys, row_tiles,
+                splits_kept, min_split_keys, max_splits, scale_log2, tanh_scale, HEAD_DIM,
+                HEAD_DIM_V, PAD_D, PAD_DV, GROUP, CAUSAL, SOFTCAP, PAGE_SIZE, BLOCK_M,
+                BLOCK_N)  # fmt: skip
         item = tl.num_programs(0) + tl.atomic_add(found_ptr, 1, sem="relaxed")
 
 
@@ -167,10 +155,40 @@ def _prefix_and_longest(seqlens_ptr, found_ptr, batch, most_keys, PAGE_SIZE: tl.
 
 
 @triton.jit
+def _attend_own_keys(
+    number, q_ptr, q_batch, q_head, q_row, k_ptr, k_page, k_head, k_slot, v_ptr, v_page, v_head,
+    v_slot, table_ptr, table_row, seqlens_ptr, partial_ptr, partial_lse_ptr, prefix, parts, batch,
+    heads_kv, seqlen_q, most_keys, row_tiles, splits_kept, min_split_keys, max_splits, scale_log2,
+    tanh_scale,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
+    GROUP: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Attends rows of one sequence to one split of its keys behind the prefix; `number` counts the
+    first split of all sequences, then the second one. Most sequences have fewer than the most."""
+    tile = number % row_tiles
+    head_kv = number // row_tiles % heads_kv
+    sequence = number // row_tiles // heads_kv % batch
+    split = number // row_tiles // heads_kv // batch
+    keys = tl.minimum(tl.load(seqlens_ptr + sequence), most_keys)
+    if split < _splits(keys - prefix, min_split_keys, max_splits, BLOCK_N):
+        each = _keys_of_split(keys - prefix, min_split_keys, max_splits, BLOCK_N)
+        begin = prefix + split * each
+        first_row = sequence * seqlen_q * GROUP
+        _attend_tile(
+            q_ptr, q_batch, q_head, q_row, k_ptr, k_page, k_head, k_slot, v_ptr, v_page, v_head,
+            v_slot, table_ptr + sequence.to(tl.int64) * table_row, seqlens_ptr, partial_ptr,
+            partial_lse_ptr, first_row + tile * BLOCK_M, first_row + seqlen_q * GROUP, begin,
+            tl.minimum(begin + each, keys), parts + split, head_kv, heads_kv, seqlen_q, most_keys,
+            splits_kept, scale_log2, tanh_scale, HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, GROUP, CAUSAL,
+            SOFTCAP, PAGE_SIZE, BLOCK_M, BLOCK_N)  # fmt: skip
+
+
+@triton.jit
 def _attend_tile(
-    q_ptr, q_batch, q_head, q_row, k_ptr, k_page, k_slot, v_ptr, v_page, v_slot, table_ptr,
-    seqlens_ptr, partial_ptr, partial_lse_ptr, first_row, end_row, begin, end, place, head_kv,
-    heads_kv, seqlen_q, most_keys, splits_kept, scale_log2, tanh_scale,
+    q_ptr, q_batch, q_head, q_row, k_ptr, k_page, k_head, k_slot, v_ptr, v_page, v_head, v_slot,
+    table_ptr, seqlens_ptr, partial_ptr, partial_lse_ptr, first_row, end_row, begin, end, place,
+    head_kv, heads_kv, seqlen_q, most_keys, splits_kept, scale_log2, tanh_scale,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PAD_D: tl.constexpr, PAD_DV: tl.constexpr,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, SOFTCAP: tl.constexpr, PAGE_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -192,7 +210,8 @@ def _attend_tile(
     q = tl.load(q_ptr + q_rows[:, None] + cols[None, :],
                 mask=real[:, None] & (cols < HEAD_DIM)[None, :], other=0.0)  # fmt: skip
     acc, row_max, row_sum = _key_blocks(
-        q, k_ptr, k_page, k_slot, v_ptr, v_page, v_slot, table_ptr, begin, end,
+        q, k_ptr + head_kv.to(tl.int64) * k_head, k_page, k_slot,
+        v_ptr + head_kv.to(tl.int64) * v_head, v_page, v_slot, table_ptr, begin, end,
         keys - seqlen_q + queries, 0, scale_log2, tanh_scale,
         HEAD_DIM, HEAD_DIM_V, PAD_D, PAD_DV, CAUSAL, False, SOFTCAP, PAGE_SIZE,
         BLOCK_M, BLOCK_N)  # fmt: skip

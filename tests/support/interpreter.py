@@ -63,7 +63,7 @@ WORKLOADS = [
     "decode_h16_kv1_q7_k90_d32_fp16_softcap_sinks",
     # A prefix that sequences share, of some pages or of none.
     "decode_b3_h4_kv2_k300_d32_fp16_page16_varlen_sinks_prefix",
-    "decode_b2_h8_kv1_q9_k400_d40_dv32_bf16_page64_softcap_prefix",
+    "decode_b2_h8_kv1_q9_k600_d40_dv32_bf16_page64_softcap_prefix",
     "decode_h2_q2_k20_d16_fp16_full_page16_prefix",
     # Matrix products: each layout, sizes that no tile divides, several groups of rows of tiles.
     "matmul_m1_n1_k1_bf16",
