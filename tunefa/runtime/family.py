@@ -31,6 +31,10 @@ _SPREAD = ((1, 32), (1, 100, 1000, 8000), (100, 1000, 8000, 30000))
 """Batches and lengths of queries and keys."""
 
 
+MAX_SURE = 256
+"""How many choices are kept with the answer whether a rule depends on lengths."""
+
+
 class FamilyStore(Store):
     """The records of one family, read once."""
 
@@ -88,6 +92,8 @@ class Family(Chooser):
         self._is_banded = (workload.window_left, workload.window_right) != (None, None)
         self._cells = Cells(self._anew)
         self._measured = {_lengths(record.workload) for record in own.records()}
+        self._sure: dict[int, tuple[Choice, bool]] = {}
+        """By the identity of a choice: the choice, and whether no rule depends on lengths."""
 
     def workload(self, asked: Lengths) -> Workload:
         """The workload of the family with these lengths."""
@@ -109,17 +115,54 @@ class Family(Chooser):
 
         Raises TunefaError when no kernel serves the workload.
         """
-        asked, arch = _lengths(workload), self.target.arch
+        found = self.general(workload)
+        return self.choose(workload) if found is None else self.explained(found, workload)
+
+    def general(self, workload: Workload) -> Choice | None:
+        """Returns the choice that is remembered of lengths nearby, or made and remembered, before
+        the kernel sets parameters for the workload. It is None where the workload has a choice of
+        its own: it was measured, or a rule refuses what is remembered.
+
+        Raises TunefaError when no kernel serves the workload.
+        """
+        asked = _lengths(workload)
         if asked in self._measured:
-            return self.choose(workload)
+            return None
         found = self._cells.find(asked) or self._cells.choose(asked)
-        kernel = self.kernel(found.kernel)
-        if kernel.why_not(workload, arch) or kernel.refusal(found.config, workload, arch):
-            return self.choose(workload)
-        if found.record is not None:
-            octaves = lookup.distance(found.record.workload, workload)
-            found = replace(found, octaves=octaves)
-        return self.specialized(found, workload)
+        return found if self._runs(found, workload) else None
+
+    def remembered(self, asked: Lengths) -> Choice | None:
+        """Returns what `general` does where that is remembered; None where it is not."""
+        found = self._cells.find(asked)
+        if found is None or asked in self._measured:
+            return None
+        return found if self._is_sure(found) or self._runs(found, self.workload(asked)) else None
+
+    def explained(self, choice: Choice, workload: Workload) -> Choice:
+        """Returns what `general` returned, with the parameters for the workload and the reason."""
+        return self.specialized(self.with_distance(choice, workload), workload)
+
+    def with_distance(self, choice: Choice, workload: Workload) -> Choice:
+        """Returns a choice with the distance of its record from a workload."""
+        if choice.record is None:
+            return choice
+        return replace(choice, octaves=lookup.distance(choice.record.workload, workload))
+
+    def _runs(self, choice: Choice, workload: Workload) -> bool:
+        kernel, arch = self.kernel(choice.kernel), self.target.arch
+        if kernel.why_not(workload, arch):
+            return False
+        return not kernel.refusal(choice.config, workload, arch)
+
+    def _is_sure(self, choice: Choice) -> bool:
+        """Whether a choice runs for all lengths: no rule depends on them."""
+        if id(choice) not in self._sure:
+            space = self.kernel(choice.kernel).space
+            if len(self._sure) >= MAX_SURE:
+                self._sure.clear()
+            sure = isinstance(space, FamilySpace) and space.is_for_all_lengths(choice.config)
+            self._sure[id(choice)] = choice, sure
+        return self._sure[id(choice)][1]
 
     def kernel(self, name: str) -> Kernel:
         """The kernel with this name."""

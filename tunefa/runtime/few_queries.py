@@ -36,17 +36,23 @@ def serves(tensors: Tensors, options: Options, sms: int) -> bool:
     if not q.dim() == k.dim() == v.dim() == 4 or not k.stride(-1) == v.stride(-1) == 1:
         return False
     at = 1 if options.layout == "bshd" else 2  # the axis of lengths
-    if not _is_few(q.shape[at], k.shape[at]):
+    if not are_few(q.shape[at], k.shape[at]):
         return False
-    return 2 * q.shape[0] * k.shape[3 - at] <= sms
+    return leaves_idle(q.shape[0], k.shape[3 - at], sms)
 
 
 def is_few(workload: Workload) -> bool:
     """Whether a forward pass has few queries over many keys."""
-    return _is_few(workload.seqlen_q, workload.seqlen_k)
+    return are_few(workload.seqlen_q, workload.seqlen_k)
 
 
-def _is_few(rows: int, keys: int) -> bool:
+def leaves_idle(batch: int, heads_kv: int, sms: int) -> bool:
+    """Whether the forward pass of few queries would leave half of the SMs idle."""
+    return 2 * batch * heads_kv <= sms
+
+
+def are_few(rows: int, keys: int) -> bool:
+    """Whether there are few queries over many keys."""
     return 0 < rows <= MOST_QUERIES and keys >= LEAST_KEYS
 
 

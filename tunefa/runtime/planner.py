@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,9 +43,10 @@ class Records(Store):
 
 
 class Planner:
-    """Makes the plans of a process. Its caller holds a lock."""
+    """Makes the plans of a process. Its caller holds `lock`."""
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
         self.kernels: tuple[Kernel, ...] | None = None
         self.devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self.freeze = FreezeState()
@@ -131,7 +133,7 @@ class Planner:
             made.prepare()
         except TunefaError as error:
             return error
-        return FamilyPlans(made, compiler, tables, job.call.softcap)
+        return FamilyPlans(made, (compiler, tables), job.call.options, self.lock)
 
     def _forget(self) -> None:
         self._cache_choices.clear()

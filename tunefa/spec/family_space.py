@@ -77,6 +77,13 @@ class FamilySpace(Space):
         """Returns the first rule that refuses the config; None if it is feasible."""
         return self.of_config(config).refusal(_lengths(workload))
 
+    def is_for_all_lengths(self, config: Config) -> bool:
+        """Whether the kernel serves the whole family, and no rule refuses the config in it."""
+        if self.never is not None or self._whether:
+            return False
+        own = self.of_config(config)
+        return own.misfit is None and not own.rules
+
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config."""
         return self.tiling_and_estimate(config, workload, arch)[0]
