@@ -16,7 +16,7 @@ class _Resized(TileTables):
     def variant(self, rows, keys):
         return not self._is_causal and keys % self._block_n != 0
 
-    def numbers(self, batch, rows, keys, steps, tables):
+    def numbers(self, batch, rows, keys, sizes, tables):
         schedule, tiles = tables
         places = schedule.data_ptr(), tiles.data_ptr()
         return len(schedule) - 1, (*places, self._all_heads, rows, keys)

@@ -18,7 +18,7 @@ class _Resized(TileTables):
             return keys % self._block_n != 0
         return keys < rows or (keys - rows) % 64 != 0
 
-    def numbers(self, batch, rows, keys, steps, tables):
+    def numbers(self, batch, rows, keys, sizes, tables):
         schedule, tiles = tables
         window_right = 0 if self._is_causal else rows - 1
         places = schedule.data_ptr(), tiles.data_ptr()

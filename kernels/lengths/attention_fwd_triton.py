@@ -24,7 +24,8 @@ class _Resized:
     def tables(self, spec, device):
         return ()
 
-    def numbers(self, batch, rows, keys, steps, tables):
+    def numbers(self, batch, rows, keys, sizes, tables):
         tiles = ceil_div(rows * self._packed, self._block_m)
         heads = batch * self._heads // self._packed
+        steps = [step for each in sizes for step in each[4:7]]
         return tiles * heads, (*steps, self._heads, rows, keys, tiles, heads)

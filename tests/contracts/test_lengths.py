@@ -97,10 +97,10 @@ def test_numbers_are_the_arguments_of_the_host_side(kernel: Kernel, first: Workl
             made[4] = torch.empty(0)  # where tables are made; no kernel's arguments read its shape
             (ctas, *rest), found = spec.arguments(made)
             tables = tuple(sized.tables(spec, torch.device("cpu")))
-            steps = [step for each in made[:4] for step in each.stride()[:3]]
+            sizes = [(*each.shape, *each.stride()) for each in made[:4]]
             asked = w.batch, w.seqlen_q, w.seqlen_k
             expected = list(_numbers(found, made))
-            got_ctas, numbers = sized.numbers(*asked, steps, tables)
+            got_ctas, numbers = sized.numbers(*asked, sizes, tables)
             assert (got_ctas, [1, 1]) == (ctas, rest), w
             assert list(numbers) == expected[: len(numbers)], (w, config)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.call import Options, Tensors, plan_key
 from tunefa.runtime.family_call import contiguous, family_call
 
 OPTIONS = Options(True)
@@ -22,7 +22,7 @@ def tensors(rows: int, keys: int, batch: int = 2, dtype: torch.dtype = torch.flo
 
 
 def family_of(given: Tensors, options: Options) -> Hashable:
-    call = family_call(given, options)
+    call = family_call(given, options, plan_key(given, options))
     return None if call is None else call.family
 
 
@@ -32,7 +32,8 @@ def test_sizes_have_heads_first(layout: str) -> None:
     if layout == "bhsd":
         q, k, v = (x.transpose(1, 2).contiguous() for x in given[:3])
         given = Tensors(q, k, v)
-    call = family_call(given, OPTIONS._replace(layout=layout))
+    options = OPTIONS._replace(layout=layout)
+    call = family_call(given, options, plan_key(given, options))
     assert call is not None and call.lengths == (2, 16, 24)
     for sizes, tensor in zip(call.sizes, given[:3], strict=True):
         view = tensor if layout == "bhsd" else tensor.transpose(1, 2)

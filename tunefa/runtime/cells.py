@@ -61,7 +61,14 @@ class Cells:
 
     def find(self, asked: Lengths) -> Choice | None:
         """Returns the choice for the lengths, if it is remembered."""
-        cell = self._cells.get(_key(asked))
+        batch, rows, keys = asked  # as `_key` does, without its calls
+        cell = self._cells.get(
+            (
+                batch,
+                -rows if rows <= SHORT else -(-rows // STEP),
+                -keys if keys <= SHORT else -(-keys // STEP),
+            )
+        )
         return cell.choice if cell is not None and cell.holds(asked) else None
 
     def choose(self, asked: Lengths) -> Choice:

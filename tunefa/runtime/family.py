@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tunefa.costmodel.family_times import FamilyTimes
 from tunefa.errors import TunefaError
@@ -30,9 +31,8 @@ from tunefa.store.results import Store, current, question
 _SPREAD = ((1, 32), (1, 100, 1000, 8000), (100, 1000, 8000, 30000))
 """Batches and lengths of queries and keys."""
 
-
-MAX_SURE = 256
-"""How many choices are kept with the answer whether a rule depends on lengths."""
+MAX_RULES = 1024
+"""How many choices are kept with what rules say of them."""
 
 
 class FamilyStore(Store):
@@ -92,8 +92,8 @@ class Family(Chooser):
         self._is_banded = (workload.window_left, workload.window_right) != (None, None)
         self._cells = Cells(self._anew)
         self._measured = {_lengths(record.workload) for record in own.records()}
-        self._sure: dict[int, tuple[Choice, bool]] = {}
-        """By the identity of a choice: the choice, and whether no rule depends on lengths."""
+        self._rules: dict[int, tuple[Choice, Callable[[dict[str, Any]], bool] | None]] = {}
+        """By the identity of a choice: the choice, and what rules say of lengths."""
 
     def workload(self, asked: Lengths) -> Workload:
         """The workload of the family with these lengths."""
@@ -136,7 +136,12 @@ class Family(Chooser):
         found = self._cells.find(asked)
         if found is None or asked in self._measured:
             return None
-        return found if self._is_sure(found) or self._runs(found, self.workload(asked)) else None
+        known = self._rules.get(id(found))
+        runs = self._whether(found) if known is None else known[1]
+        if runs is None:
+            return found
+        batch, rows, keys = asked
+        return found if runs({"batch": batch, "seqlen_q": rows, "seqlen_k": keys}) else None
 
     def explained(self, choice: Choice, workload: Workload) -> Choice:
         """Returns what `general` returned, with the parameters for the workload and the reason."""
@@ -154,15 +159,18 @@ class Family(Chooser):
             return False
         return not kernel.refusal(choice.config, workload, arch)
 
-    def _is_sure(self, choice: Choice) -> bool:
-        """Whether a choice runs for all lengths: no rule depends on them."""
-        if id(choice) not in self._sure:
-            space = self.kernel(choice.kernel).space
-            if len(self._sure) >= MAX_SURE:
-                self._sure.clear()
-            sure = isinstance(space, FamilySpace) and space.is_for_all_lengths(choice.config)
-            self._sure[id(choice)] = choice, sure
-        return self._sure[id(choice)][1]
+    def _whether(self, choice: Choice) -> Callable[[dict[str, Any]], bool] | None:
+        """Whether a choice runs, as a function of lengths; None where no rule depends on them."""
+        if id(choice) not in self._rules:
+            kernel = self.kernel(choice.kernel)
+            if len(self._rules) >= MAX_RULES:
+                self._rules.clear()
+            if isinstance(kernel.space, FamilySpace):
+                runs = kernel.space.runs(choice.config)
+            else:  # a test's
+                runs = lambda asked: self._runs(choice, self.workload(Lengths(**asked)))  # noqa: E731
+            self._rules[id(choice)] = choice, runs
+        return self._rules[id(choice)][1]
 
     def kernel(self, name: str) -> Kernel:
         """The kernel with this name."""

@@ -4,9 +4,7 @@ what is different."""
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
-
-from torch import Tensor
+from typing import Any, NamedTuple
 
 from tunefa.compile.launch.resizable import Sizes
 from tunefa.measure.attention_inputs import E4M3
@@ -26,30 +24,30 @@ class FamilyCall(NamedTuple):
     """The sizes of q, k and v with heads first: shape, then strides, in elements."""
 
 
-def family_call(tensors: Tensors, options: Options) -> FamilyCall | None:
+def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | None:
     """Returns what plans of a family need to know of a call; None for calls that are planned one by
-    one.
+    one. `key` is the call's `plan_key`, whose parts need not be asked of the tensors again.
 
-    These have packed sequences, e4m3, a window, a tensor that is not aligned, or wrong arguments.
+    Calls without a family have packed sequences, e4m3, a window, a tensor that is not aligned, or
+    wrong arguments.
     """
-    q, k, v, cu_seqlens, descales = tensors
-    if cu_seqlens is not None or descales or q.dtype == E4M3:
+    if tensors.cu_seqlens is not None or tensors.descales or tensors.q.dtype == E4M3:
         return None
     if options.window_left is not None or options.window_right is not None:
         return None  # of short sequences a window hides nothing, which is another family
-    try:
-        if options.layout == "bshd":
-            sizes = _of_bshd(q), _of_bshd(k), _of_bshd(v)
-        else:
-            sizes = _of_bhsd(q), _of_bhsd(k), _of_bhsd(v)
-    except ValueError:  # another number of axes
+    q, q_steps, q_type, q_at, k, k_steps, k_type, k_at, v, v_steps, v_type, v_at, aligned = key[:13]
+    if not aligned or not len(q) == len(k) == len(v) == 4:
         return None
-    batch, heads, rows, head_dim, q0, q1, q2, q3 = sizes[0]
-    batch_k, heads_kv, keys, dim_k, k0, k1, k2, k3 = sizes[1]
-    batch_v, heads_v, keys_v, head_dim_v, v0, v1, v2, v3 = sizes[2]
-    mixed = q.data_ptr() | k.data_ptr() | v.data_ptr() | head_dim_v
+    if options.layout == "bshd":
+        (batch, rows, heads, head_dim), (q0, q2, q1, q3) = q, q_steps
+        (batch_k, keys, heads_kv, dim_k), (k0, k2, k1, k3) = k, k_steps
+        (batch_v, keys_v, heads_v, head_dim_v), (v0, v2, v1, v3) = v, v_steps
+    else:
+        (batch, heads, rows, head_dim), (q0, q1, q2, q3) = q, q_steps
+        (batch_k, heads_kv, keys, dim_k), (k0, k1, k2, k3) = k, k_steps
+        (batch_v, heads_v, keys_v, head_dim_v), (v0, v1, v2, v3) = v, v_steps
     if (
-        (mixed | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16
+        (head_dim_v | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16
         or not batch == batch_k == batch_v
         or not (heads_kv == heads_v and keys == keys_v and head_dim == dim_k)
         or not q3 == k3 == v3 == 1
@@ -59,23 +57,24 @@ def family_call(tensors: Tensors, options: Options) -> FamilyCall | None:
     ):
         return None
     family = (
-        *(q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device()),
-        *(heads, heads_kv, head_dim, head_dim_v),
+        q_type,
+        k_type,
+        v_type,
+        q_at,
+        k_at,
+        v_at,
+        heads,
+        heads_kv,
+        head_dim,
+        head_dim_v,
         options,
     )
+    sizes = (
+        (batch, heads, rows, head_dim, q0, q1, q2, q3),
+        (batch, heads_kv, keys, head_dim, k0, k1, k2, k3),
+        (batch, heads_kv, keys, head_dim_v, v0, v1, v2, v3),
+    )
     return FamilyCall(family, Lengths(batch, rows, keys), sizes)
-
-
-def _of_bshd(tensor: Tensor) -> Sizes:
-    batch, rows, heads, columns = tensor.shape
-    of_batch, of_row, of_head, step = tensor.stride()
-    return batch, heads, rows, columns, of_batch, of_head, of_row, step
-
-
-def _of_bhsd(tensor: Tensor) -> Sizes:
-    batch, heads, rows, columns = tensor.shape
-    of_batch, of_head, of_row, step = tensor.stride()
-    return batch, heads, rows, columns, of_batch, of_head, of_row, step
 
 
 def contiguous(shape: tuple[int, ...], layout: str) -> Sizes:

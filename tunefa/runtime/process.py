@@ -176,7 +176,7 @@ class Runtime:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                call = None if self.planner.freeze.file else family_call(tensors, options)
+                call = None if self.planner.freeze.file else family_call(tensors, options, key)
                 plan = self._made(tensors, options, call)
                 self._plans.add(key, plan)
             return plan

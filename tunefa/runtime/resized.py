@@ -218,10 +218,9 @@ class ResizedPlan:
 def resizing(config: ResizedConfig, tables: Tables, call: FamilyCall, layout: str) -> Resizing:
     """Returns what a launch gets for the lengths of a call."""
     q, k, v = call.sizes
-    out = contiguous((*q[:3], v[3]), layout)
-    steps = (*q[4:7], *k[4:7], *v[4:7], *out[4:7])
-    ctas, numbers = config.lengths.numbers(*call.lengths, steps, tables.tensors)
-    return Resizing(ctas, numbers, (q, k, v, out))
+    sizes = q, k, v, contiguous((*q[:3], v[3]), layout)
+    ctas, numbers = config.lengths.numbers(*call.lengths, sizes, tables.tensors)
+    return Resizing(ctas, numbers, sizes)
 
 
 def _is_contiguous(sizes: Sizes, layout: str) -> bool:

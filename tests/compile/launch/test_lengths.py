@@ -21,7 +21,9 @@ def test_a_kernel_that_says_it() -> None:
     config = kernel.default(WORKLOAD, Target.named("sm90").arch)
     found = lengths.load(kernel, WORKLOAD, config, 132)
     assert found is not None
-    assert found.numbers(2, 512, 70, range(12), ())[1][:15] == (*range(12), 8, 512, 70)
+    sizes = [(0, 0, 0, 0, *range(first, first + 4)) for first in (1, 5, 9, 13)]
+    steps = (1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15)
+    assert found.numbers(2, 512, 70, sizes, ())[1][:15] == (*steps, 8, 512, 70)
 
 
 def test_a_kernel_that_does_not(own_kernels: OwnKernels) -> None:

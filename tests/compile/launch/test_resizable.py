@@ -117,10 +117,10 @@ def test_errors_are_those_of_the_driver() -> None:
 @pytest.mark.parametrize(
     ("parameters", "resizing"),
     [
-        (PLAIN, replace(FIRST, ctas=6)),
-        (PLAIN, replace(FIRST, numbers=(7, 9))),
-        (PLAIN, replace(FIRST, numbers=(7, 8, 1, 1))),
-        (PLAIN, replace(FIRST, sizes=OTHER.sizes)),
+        (PLAIN, FIRST._replace(ctas=6)),
+        (PLAIN, FIRST._replace(numbers=(7, 9))),
+        (PLAIN, FIRST._replace(numbers=(7, 8, 1, 1))),
+        (PLAIN, FIRST._replace(sizes=OTHER.sizes)),
         ([*PLAIN, Length(0, 0)], FIRST),
         ([*PLAIN, Value(bytes(16))], FIRST),
         ([Descriptor(0, replace(MAP, shape=(1, *MAP.shape))), *PLAIN], FIRST),

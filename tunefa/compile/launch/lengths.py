@@ -41,12 +41,17 @@ class Resized(Protocol):
         """Returns the tables of a launch, tensors on the device, from `spec.table`."""
 
     def numbers(
-        self, batch: int, rows: int, keys: int, steps: Sequence[int], tables: Sequence[Tensor]
+        self,
+        batch: int,
+        rows: int,
+        keys: int,
+        sizes: Sequence[tuple[int, ...]],
+        tables: Sequence[Tensor],
     ) -> tuple[int, tuple[int, ...]]:
         """Returns the CTAs of the grid, and the kernel's first numbers behind its TMA descriptors,
         up to the last that may differ. The address of a table is a number.
 
-        `steps` are the strides of batches, heads and rows, of q, k, v and out.
+        `sizes` has the shape, then the strides of each of q, k, v and out, with heads first.
         """
 
 

@@ -11,8 +11,8 @@ import ctypes
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -28,8 +28,7 @@ AXES = 4
 _ENCODE = "cuTensorMapEncodeTiled"
 
 
-@dataclass(frozen=True)
-class Resizing:
+class Resizing(NamedTuple):
     """What a launch gets for the lengths of a call."""
 
     ctas: int
