@@ -16,7 +16,7 @@ from typing import Any
 
 from tunefa.costmodel.family_times import FamilyTimes
 from tunefa.errors import TunefaError
-from tunefa.runtime.cells import Cells, Lengths
+from tunefa.runtime.cells import Cells, Lengths, lengths_of
 from tunefa.runtime.choose import Chooser
 from tunefa.spec.family_space import FamilySpace
 from tunefa.spec.kernel import Kernel
@@ -91,7 +91,7 @@ class Family(Chooser):
         self._fields = dict(vars(workload))
         self._is_banded = (workload.window_left, workload.window_right) != (None, None)
         self._cells = Cells(self._anew)
-        self._measured = {_lengths(record.workload) for record in own.records()}
+        self._measured = {lengths_of(record.workload) for record in own.records()}
         self._rules: dict[int, tuple[Choice, Callable[[dict[str, Any]], bool] | None]] = {}
         """By the identity of a choice: the choice, and what rules say of lengths."""
 
@@ -125,7 +125,7 @@ class Family(Chooser):
 
         Raises TunefaError when no kernel serves the workload.
         """
-        asked = _lengths(workload)
+        asked = lengths_of(workload)
         if asked in self._measured:
             return None
         found = self._cells.find(asked) or self._cells.choose(asked)
@@ -182,10 +182,6 @@ class Family(Chooser):
     def ranked(self, workload: Workload) -> list[Record]:
         """Returns the family's records, as `lookup.by_trust` sorts them."""
         return self._own.ranked(workload, self.target)
-
-
-def _lengths(workload: Workload) -> Lengths:
-    return Lengths(workload.batch, workload.seqlen_q, workload.seqlen_k)
 
 
 def _of_family(kernel: Kernel, workload: Workload, target: Target) -> Kernel:

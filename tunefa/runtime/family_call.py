@@ -31,10 +31,8 @@ def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | No
     Calls without a family have packed sequences, e4m3, a window, a tensor that is not aligned, or
     wrong arguments.
     """
-    if tensors.cu_seqlens is not None or tensors.descales or tensors.q.dtype == E4M3:
+    if not _may_have(tensors, options):
         return None
-    if options.window_left is not None or options.window_right is not None:
-        return None  # of short sequences a window hides nothing, which is another family
     q, q_steps, q_type, q_at, k, k_steps, k_type, k_at, v, v_steps, v_type, v_at, aligned = key[:13]
     if not aligned or not len(q) == len(k) == len(v) == 4:
         return None
@@ -75,6 +73,13 @@ def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | No
         (batch, heads_kv, keys, head_dim_v, v0, v1, v2, v3),
     )
     return FamilyCall(family, Lengths(batch, rows, keys), sizes)
+
+
+def _may_have(tensors: Tensors, options: Options) -> bool:
+    if tensors.cu_seqlens is not None or tensors.descales or tensors.q.dtype == E4M3:
+        return False
+    # Of short sequences a window hides nothing, which is another family.
+    return options.window_left is None and options.window_right is None
 
 
 def contiguous(shape: tuple[int, ...], layout: str) -> Sizes:

@@ -60,7 +60,7 @@ def job(tensors: Tensors, options: Options) -> FewQueries:
     """The job of a call that `serves` accepts. Raises TunefaError for the first argument that does
     not fit."""
     over = CacheOptions(options.causal, options.window_left, options.softcap, options.layout)
-    return FewQueries(CacheCall.of(_with_lengths(tensors, options.layout), over, None), None)
+    return FewQueries(CacheCall.of(with_lengths(tensors, options.layout), over, None), None)
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,15 @@ class FewQueriesPlan:
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
-        return self.over_cache.run(_with_lengths(tensors, self.layout), scale, None)
+        return self.over_cache.run(with_lengths(tensors, self.layout), scale, None)
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone."""
         return self.run(tensors, scale)[0]
 
 
-def _with_lengths(tensors: Tensors, layout: str) -> CacheTensors:
+def with_lengths(tensors: Tensors, layout: str) -> CacheTensors:
+    """Returns the tensors of a call over a cache, whose sequences all have all keys."""
     q, k, v = tensors[:3]
     # Each call has its own: a CUDA graph may hold its address for longer than a plan lives.
     keys = k.shape[1 if layout == "bshd" else 2]

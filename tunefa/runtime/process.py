@@ -187,7 +187,7 @@ class Runtime:
         if call is not None and isinstance(family, FamilyPlans) and not family.has_few(call):
             found = family.plan(tensors, call)
         else:
-            found = self.planner.few_queries(tensors, options)
+            found = self.planner.few_queries(tensors, options, call)
             if found is None and call is not None:
                 found = self._of_family(tensors, options, call)
         return found or self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
