@@ -25,12 +25,9 @@ class FamilyCall(NamedTuple):
 
 
 def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | None:
-    """Returns what plans of a family need to know of a call; None for calls that are planned one by
-    one. `key` is the call's `plan_key`, whose parts need not be asked of the tensors again.
-
-    Calls without a family have packed sequences, e4m3, a window, a tensor that is not aligned, or
-    wrong arguments.
-    """
+    """Returns what plans of a family need of a call; None for calls that are planned one by one:
+    those with packed sequences, e4m3, a window, unaligned tensors, or wrong arguments. `key` is the
+    call's `plan_key`, which has most of it."""
     if not _may_have(tensors, options):
         return None
     q, q_steps, q_type, q_at, k, k_steps, k_type, k_at, v, v_steps, v_type, v_at, aligned = key[:13]
@@ -44,15 +41,12 @@ def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | No
         (batch, heads, rows, head_dim), (q0, q1, q2, q3) = q, q_steps
         (batch_k, heads_kv, keys, dim_k), (k0, k1, k2, k3) = k, k_steps
         (batch_v, heads_v, keys_v, head_dim_v), (v0, v1, v2, v3) = v, v_steps
-    if (
-        (head_dim_v | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16
-        or not batch == batch_k == batch_v
-        or not (heads_kv == heads_v and keys == keys_v and head_dim == dim_k)
-        or not q3 == k3 == v3 == 1
-        or not (batch and heads and heads_kv and rows and keys and head_dim and head_dim_v)
-        or not (q0 and q1 and q2 and k0 and k1 and k2 and v0 and v1 and v2)
-        or max(q1, q2, k1, k2, v1, v2) >= _MAX_STRIDE
-    ):
+    sizes = (
+        (batch, heads, rows, head_dim, q0, q1, q2, q3),
+        (batch_k, heads_kv, keys, dim_k, k0, k1, k2, k3),
+        (batch_v, heads_v, keys_v, head_dim_v, v0, v1, v2, v3),
+    )
+    if not (_have_own_shapes(*sizes) and _are_strided_well(*sizes)):
         return None
     family = (
         q_type,
@@ -67,12 +61,26 @@ def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | No
         head_dim_v,
         options,
     )
-    sizes = (
-        (batch, heads, rows, head_dim, q0, q1, q2, q3),
-        (batch, heads_kv, keys, head_dim, k0, k1, k2, k3),
-        (batch, heads_kv, keys, head_dim_v, v0, v1, v2, v3),
-    )
     return FamilyCall(family, Lengths(batch, rows, keys), sizes)
+
+
+def _have_own_shapes(q: Sizes, k: Sizes, v: Sizes) -> bool:
+    """Whether the shapes fit, and no tensor is empty."""
+    return q[0] == k[0] and k[:3] == v[:3] and q[3] == k[3] and all(q[:4]) and all(v[:4])
+
+
+def _are_strided_well(q: Sizes, k: Sizes, v: Sizes) -> bool:
+    """Whether rows are contiguous and begin at multiples of 16 elements, no axis is expanded, and
+    only the stride of batches passes 2^31."""
+    _, _, _, _, q0, q1, q2, q3 = q
+    _, _, _, _, k0, k1, k2, k3 = k
+    _, _, _, head_dim_v, v0, v1, v2, v3 = v
+    return (
+        (head_dim_v | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16 == 0
+        and q3 == k3 == v3 == 1
+        and bool(q0 and q1 and q2 and k0 and k1 and k2 and v0 and v1 and v2)
+        and max(q1, q2, k1, k2, v1, v2) < _MAX_STRIDE
+    )
 
 
 def _may_have(tensors: Tensors, options: Options) -> bool:
