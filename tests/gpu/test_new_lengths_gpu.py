@@ -4,6 +4,7 @@ CUDA graphs, and that nothing is compiled or kept for them."""
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
+CUDA: Any = torch.cuda  # parts of it have no types
 HEADS = [(8, 8), (32, 8), (16, 2)]
 
 
@@ -35,8 +37,9 @@ def check(out: Tensor, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> None:
     rows, keys = q.shape[1], k.shape[1]
     if causal:
         mask = torch.ones(rows, keys, dtype=torch.bool, device="cuda").tril(keys - rows)
-    x = [each.transpose(1, 2).float() for each in (q, k, v)]
-    right = F.scaled_dot_product_attention(*x, attn_mask=mask, enable_gqa=True).transpose(1, 2)
+    x, y, z = (each.transpose(1, 2).float() for each in (q, k, v))
+    right = F.scaled_dot_product_attention(x, y, z, attn_mask=mask, enable_gqa=True)
+    right = right.transpose(1, 2)
     torch.testing.assert_close(out.float(), right, atol=2e-2, rtol=2e-2)
 
 
@@ -69,7 +72,7 @@ def test_streams_and_graphs(fresh: Runtime) -> None:
     q, k, v = buffers(32, 8, 900)
     for rows in (300, 301, 302):
         tunefa.flash_attention(q[:, :rows], k[:, :rows], v[:, :rows], causal=True)
-    stream = torch.cuda.Stream()
+    stream = CUDA.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     for rows in range(303, 340):
         given = q[:, :rows], k[:, :rows], v[:, :rows]
