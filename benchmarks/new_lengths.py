@@ -28,6 +28,8 @@ from tunefa.spec.workload import Workload
 
 FIRST = 16
 """Calls that make a family known, and are not counted."""
+REPEATED, CALLS_BEFORE = 8, 20
+"""Every so-manieth length is called this often, before a call of a known length is timed."""
 Call = Callable[[], Any]
 
 
@@ -136,7 +138,7 @@ class LaunchClock:
 
 def figures(kind: Kind, count: int, clock: LaunchClock, device: str = "cuda") -> dict[str, Any]:
     """The host's times in us of so many calls with new lengths, each timed by itself, and what they
-    leave behind. "known length" has the third call of each length.
+    leave behind. "known length" has a later call of every eighth length.
 
     "launched" says how many of the calls started a kernel of tunefa's.
     """
@@ -148,8 +150,9 @@ def figures(kind: Kind, count: int, clock: LaunchClock, device: str = "cuda") ->
         if number in (count // 2, count - 1):  # the first half fills what is bounded
             held.append(memory(device))
         _time(call, clock, to_launch, to_return)
-        if number % 8 == 0:
-            call()
+        if number % REPEATED == 0:
+            for _ in range(CALLS_BEFORE):
+                call()
             _time(call, clock, [], known)
         if number == FIRST:
             for each in (to_launch, to_return, known):

@@ -17,7 +17,7 @@ from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.kernel_plan import KernelPlan
 from tunefa.runtime.process import Runtime
-from tunefa.runtime.resized import ResizedPlan
+from tunefa.runtime.resized import SHARED_CALLS, ResizedPlan
 
 CUDA = "attention_fwd_cuda_sm90"
 OWN = ("attention_fwd_triton", "attention_fwd_gluon_sm90")
@@ -176,14 +176,16 @@ def test_ten_thousand_lengths_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> No
     assert after - before < 500 * 1000
 
 
-def test_a_second_call_has_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_that_return_have_a_launch_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, _ = hopper(monkeypatch, CUDA)
     calls = Calls(8, 8, True)
     for rows in (300, 301, 302):
         given = calls.of(1, rows, rows)
         plan = runtime.plan(given, calls.options)
         plan.output(given, None)
-    assert isinstance(plan, ResizedPlan) and plan._own is None
+    assert isinstance(plan, ResizedPlan)
+    for _ in range(SHARED_CALLS - 1):
+        assert plan.run(given, None)[1].shape == (1, 8, 302) and plan._own is None
     assert plan.run(given, None)[1].shape == (1, 8, 302)
     assert plan._own is not None and runtime.plan(given, calls.options) is plan
 
@@ -196,7 +198,7 @@ def test_a_captured_call_has_a_launch_of_its_own(monkeypatch: pytest.MonkeyPatch
         given = calls.of(1, rows, rows)
         plan = runtime.plan(given, calls.options)
     cuda.capturing = True
-    assert isinstance(plan, ResizedPlan) and not plan._used
+    assert isinstance(plan, ResizedPlan) and plan._calls == 0
     plan.output(given, None)
     own: Any = plan.own.launches.launch
     assert own._immortal

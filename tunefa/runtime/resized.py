@@ -25,6 +25,9 @@ from tunefa.store.lookup import Choice
 
 TABLE_BYTES = 2**20
 """Bytes of tables that a config keeps beside those of `tunefa.runtime.tables`, or one table."""
+SHARED_CALLS = 16
+"""How many calls of one length share a launch with other lengths. To prepare a launch takes about
+as long as so many calls lose by sharing one; layers of a model each call with a length once."""
 TENSORS = 5
 """q, k, v, out and lse."""
 Prepare = Callable[[Sequence[Tensor], float], Launch]
@@ -124,17 +127,25 @@ class Known(NamedTuple):
 
 
 class ResizedPlan:
-    """Runs calls of one key. The first one starts the launch that all lengths share; later ones
+    """Runs calls of one key. The first ones start the launch that all lengths share; later ones
     have a launch of their own, which starts sooner."""
 
-    __slots__ = ("_binary", "_choice", "_lengths", "_own", "_owner", "_resizing", "_tables",
-                 "_used")  # fmt: skip
+    __slots__ = (
+        "_binary",
+        "_calls",
+        "_choice",
+        "_lengths",
+        "_own",
+        "_owner",
+        "_resizing",
+        "_tables",
+    )  # fmt: skip
 
     def __init__(self, owner: Owner, known: Known, call: FamilyCall) -> None:
         self._owner, self._lengths = owner, call.lengths
         self._choice, config, self._binary, self._tables = known
         self._resizing = resizing(config, self._tables, call, owner.layout)
-        self._used = False
+        self._calls = 0
         self._own: KernelPlan | None = None
 
     @property
@@ -166,12 +177,14 @@ class ResizedPlan:
 
     def _needs_own(self, scale: float | None) -> bool:
         # A CUDA graph keeps what its launches point to, so it gets a launch of its own.
-        if self._used or (scale is not None and scale != self._owner.default_scale):
+        if self._calls >= SHARED_CALLS:
+            return True
+        if scale is not None and scale != self._owner.default_scale:
             return True
         return bool(self._binary.launch.driver.is_capturing())
 
     def _first(self, tensors: Tensors, lse: Tensor) -> Tensor:
-        self._used = True
+        self._calls += 1
         q, k, v = tensors[:3]
         out = self._new_out(q)
         device, given = self._owner.device, (q, k, v, out, lse)
@@ -180,7 +193,8 @@ class ResizedPlan:
         else:
             with torch.cuda.device(device):
                 self._start(given)
-        self._owner.expect(self._lengths)
+        if self._calls == 1:
+            self._owner.expect(self._lengths)
         return out
 
     def _start(self, given: tuple[Tensor, ...]) -> None:
