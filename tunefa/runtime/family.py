@@ -143,6 +143,10 @@ class Family(Chooser):
         batch, rows, keys = asked
         return found if runs({"batch": batch, "seqlen_q": rows, "seqlen_k": keys}) else None
 
+    def has_chosen(self, asked: Lengths) -> bool:
+        """Whether a choice for the lengths is remembered."""
+        return self._cells.find(asked) is not None
+
     def explained(self, choice: Choice, workload: Workload) -> Choice:
         """Returns what `general` returned, with the parameters for the workload and the reason."""
         return self.specialized(self.with_distance(choice, workload), workload)

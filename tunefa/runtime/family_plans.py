@@ -31,7 +31,7 @@ from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
 from tunefa.runtime.family_binaries import FamilyBinaries
 from tunefa.runtime.family_call import FamilyCall
-from tunefa.runtime.kernel_plan import KernelPlan, Launches
+from tunefa.runtime.kernel_plan import KernelPlan, Launches, unread_lse
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.resized import (
     TENSORS,
@@ -83,6 +83,8 @@ class FamilyPlans:
         """By kernel and values; None where the kernel does not say what follows the lengths."""
         self._of_choice: dict[int, tuple[Choice, ResizedConfig | None]] = {}
         """By the identity of a choice: the choice, and its config."""
+        self._unread: Tensor | None = None
+        """The largest memory of an lse that was not read; other lengths write to a part of it."""
         self._before: Lengths | None = None
         """The lengths of the new call before."""
 
@@ -199,6 +201,13 @@ class FamilyPlans:
             choice = replace(choice, config={**choice.config, **changes}, specialized=changes)
         return Chosen(choice.kernel, dict(choice.config), choice.how, choice.why, workload)
 
+    def unread(self, elements: int) -> Tensor:
+        """Returns memory for so many elements of an lse that no caller reads."""
+        found = self._unread
+        if found is None or found.numel() < elements:
+            self._unread = found = unread_lse(self.device, elements)
+        return found
+
     def expect(self, asked: Lengths) -> None:
         """Prepares what the call after the one with these lengths may need, if lengths grow: that
         call then starts its kernel at once. It compiles nothing."""
@@ -209,7 +218,9 @@ class FamilyPlans:
         if not (0 <= more_rows <= STEP and 0 <= more_keys <= STEP):
             return
         following = Lengths(asked[0], asked[1] + more_rows, asked[2] + more_keys)
-        if cell(following) == cell(asked) or not self._lock.acquire(blocking=False):
+        if cell(following) == cell(asked) and self._family.has_chosen(following):
+            return
+        if not self._lock.acquire(blocking=False):
             return  # another thread plans
         try:
             self._learn(following)

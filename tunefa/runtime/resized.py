@@ -18,7 +18,7 @@ from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import STEP, Lengths
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family_call import FamilyCall, contiguous
-from tunefa.runtime.kernel_plan import KernelPlan, Launches, unread_lse
+from tunefa.runtime.kernel_plan import KernelPlan, Launches
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.store.lookup import Choice
@@ -115,6 +115,9 @@ class Owner(Protocol):
     def expect(self, asked: Lengths) -> None:
         """Prepares what the call after the one with these lengths may need."""
 
+    def unread(self, elements: int) -> Tensor:
+        """Returns memory for so many elements of an lse that no caller reads."""
+
 
 class Known(NamedTuple):
     """A choice for some lengths, and what was prepared for it."""
@@ -173,7 +176,7 @@ class ResizedPlan:
         if self._needs_own(scale):
             return self.own.output(tensors, scale)
         batch, heads, rows, _ = self._resizing.sizes[0][:AXES]
-        return self._first(tensors, unread_lse(self._owner.device, batch * heads * rows))
+        return self._first(tensors, self._owner.unread(batch * heads * rows))
 
     def _needs_own(self, scale: float | None) -> bool:
         # A CUDA graph keeps what its launches point to, so it gets a launch of its own.

@@ -85,7 +85,17 @@ class FamilySpace(Space):
             return lambda env: False
         if not whether and not own.rules:
             return None
-        return lambda env: all([holds(env) for holds in whether]) and own.refusal(env) is None
+        if own.define or own.resources:
+            return lambda env: all([holds(env) for holds in whether]) and own.refusal(env) is None
+        conditions = [*whether, *(holds for _, holds in own.rules)]
+
+        def runs(env: dict[str, Any]) -> bool:
+            for holds in conditions:  # noqa: SIM110 - a generator takes longer
+                if not holds(env):
+                    return False
+            return True
+
+        return runs
 
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config."""

@@ -58,8 +58,12 @@ class ResizableLaunch:
         self._values_at = self._parameters_at + 8 * len(self._parameters)
         pointers = base, entry.function, base + self._parameters_at, None
         self._arguments = tuple(map(ctypes.c_void_p, pointers))
-        self._head = struct.Struct(f"7I4x{3 + tensors}Q")
-        self._fixed = entry.threads, 1, 1, entry.smem_bytes
+        self._pack_head = struct.Struct(f"7I4x{3 + tensors}Q").pack_into
+        self._device, self._threads, self._smem_bytes = (
+            entry.device,
+            entry.threads,
+            entry.smem_bytes,
+        )
         self._attributes = overlap_attributes(entry)
         self._lock = threading.Lock()
         self._values: dict[int, struct.Struct] = {}
@@ -80,22 +84,24 @@ class ResizableLaunch:
 
     def __call__(self, resizing: Resizing, tensors: Sequence[Tensor]) -> None:
         """Starts the kernel on the current stream of its device, the current device."""
+        ctas, words, sizes = resizing
         addresses = [*map(Tensor.data_ptr, tensors)]
-        sizes = resizing.sizes
-        words = resizing.numbers
         if self._described:
             words = (*(word for tensor in self._described for word in sizes[tensor]), *words)
-        stream = self._current_stream(self.entry.device)
+        stream = self._current_stream(self._device)
+        block, attributes, count = self._block, *self._attributes
         with self._lock:  # the driver copies parameters and maps before it returns
-            self._head.pack_into(
-                *(self._block, 0, resizing.ctas, 1, 1, *self._fixed),
-                *(stream, *self._attributes, *addresses),
+            self._pack_head(
+                *(block, 0, ctas, 1, 1, self._threads, 1, 1, self._smem_bytes, stream),
+                *(attributes, count),
+                *addresses,
             )
             for each in self._maps:
-                each.follow(addresses[each.tensor], sizes[each.tensor])
-            self._packing(len(words)).pack_into(self._block, self._values_at, *words)
+                tensor = each.tensor
+                each.follow(addresses[tensor], sizes[tensor])
+            self._packing(len(words)).pack_into(block, self._values_at, *words)
             if self._start(*self._arguments) != SUCCESS:
-                self.driver.call_on(self.entry.device, "cuLaunchKernelEx", *self._arguments)
+                self.driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
 
     def bound(self, resizing: Resizing, tables: Sequence[Tensor] = ()) -> PreparedLaunch | None:
         """Returns a launch that is prepared for these lengths, which starts sooner; None where
@@ -118,9 +124,10 @@ class ResizableLaunch:
         return PreparedLaunch(self.driver, entry, self._tensors, found, tables)
 
     def _packing(self, words: int) -> struct.Struct:
-        if words not in self._values:
-            self._values[words] = struct.Struct(f"{words}q")
-        return self._values[words]
+        found = self._values.get(words)
+        if found is None:
+            found = self._values[words] = struct.Struct(f"{words}q")
+        return found
 
     def _new_maps(self) -> list[_Map]:
         """One map for each different descriptor, with a pointer to it at each of its places."""
@@ -157,7 +164,7 @@ class _Map:
         self._memory = (ctypes.c_ubyte * (MAP_BYTES + 63))()
         self.place = drivers.aligned(self._memory)
         self._lengths = (ctypes.c_uint64 * (2 * AXES))()
-        self._packing = struct.Struct(f"{2 * AXES}Q")
+        self._pack = struct.Struct(f"{2 * AXES}Q").pack_into
         self._address = ctypes.c_void_p()
         self._now: tuple[int, Sizes] | None = None
         lengths = ctypes.addressof(self._lengths)
@@ -175,10 +182,9 @@ class _Map:
         if now == self._now:
             return
         batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
-        each = self._bytes
-        self._packing.pack_into(
-            *(self._lengths, 0, columns, rows, heads, batch),
-            *(each * of_row, each * of_head, each * of_batch, 0),
+        each, to_head, to_batch = self._bytes, self._bytes * of_head, self._bytes * of_batch
+        self._pack(
+            self._lengths, 0, columns, rows, heads, batch, each * of_row, to_head, to_batch, 0
         )
         self._address.value = address
         if self._encode(*self._arguments) != SUCCESS:
