@@ -28,7 +28,8 @@ from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors, check_out
 from tunefa.runtime.decode_plan import CachePlan, Decode
-from tunefa.runtime.family_plans import FamilyPlans, family_key
+from tunefa.runtime.family_call import FamilyCall, family_call
+from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.planner import Planner
@@ -51,7 +52,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.planner = Planner()
-        self._lock = threading.RLock()
+        self._lock = self.planner.lock
         self._plans = BoundedCache[Plan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
         self._backward_plans = BoundedCache[BackwardPlan](
             MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
@@ -64,7 +65,8 @@ class Runtime:
     @property
     def last(self) -> Chosen | None:
         """The choice that ran this thread's last call; None before the first call."""
-        return _copied(getattr(self._last, "chosen", None))
+        plan = getattr(self._last, "plan", None)
+        return None if plan is None else _copied(plan.chosen)
 
     @property
     def last_backward(self) -> Chosen | None:
@@ -85,7 +87,7 @@ class Runtime:
                 plan = self.plan(tensors, options)
             else:  # kernels serve no such call, of any shape
                 plan = plans.plan_without_kernel(call, self.planner.freeze.file)
-        self._last.chosen = plan.chosen
+        self._last.plan = plan
         return plan, scale
 
     def gradients(
@@ -128,7 +130,7 @@ class Runtime:
                 plan = plans.cache_plan_without_kernel(Decode(call, out), self.planner.freeze.file)
             elif plan is None:
                 plan = self._kept(self._cache_plans, key, Decode(call, out))
-        self._last.chosen = plan.chosen
+        self._last.plan = plan
         return plan.run(tensors, scale, out)
 
     def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
@@ -174,28 +176,33 @@ class Runtime:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                plan = self.planner.few_queries(tensors, options)
-            if plan is None:
-                plan = self._of_family(tensors, options)
-            if plan is None:
-                plan = self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
-            self._plans.add(key, plan)
+                call = None if self.planner.freeze.file else family_call(tensors, options, key)
+                plan = self._made(tensors, options, call)
+                self._plans.add(key, plan)
             return plan
 
-    def _of_family(self, tensors: Tensors, options: Options) -> Plan | None:
+    def _made(self, tensors: Tensors, options: Options, call: FamilyCall | None) -> Plan:
+        """A new plan of the forward pass; `call` is None where it has no family."""
+        family = None if call is None else self._families.get(call.family)
+        if call is not None and isinstance(family, FamilyPlans) and not family.has_few(call):
+            found = family.plan(tensors, call)
+        else:
+            found = self.planner.few_queries(tensors, options, call)
+            if found is None and call is not None:
+                found = self._of_family(tensors, options, call)
+        return found or self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
+
+    def _of_family(self, tensors: Tensors, options: Options, call: FamilyCall) -> Plan | None:
         """The plan of a call whose family is known; None for others, and where the family makes
         none. The second call of a family makes it known."""
-        key = None if self.planner.freeze.file else family_key(tensors, options)
-        if key is None:
-            return None
-        family = self._families.get(key)
+        family = self._families.get(call.family)
         if family is None:
-            self._families.add(key, _Met())
+            self._families.add(call.family, _Met())
             return None
         if isinstance(family, _Met):
             family = self.planner.family(plans.Forward(Call.of(tensors, options, None)))
-            self._families.add(key, family)
-        return None if isinstance(family, TunefaError) else family.plan(tensors, options.layout)
+            self._families.add(call.family, family)
+        return None if isinstance(family, TunefaError) else family.plan(tensors, call)
 
     def _forget_plans(self) -> None:
         self._plans.clear()
