@@ -21,7 +21,7 @@ SM80, SM90 = (archs.gpu(archs.load(name)) for name in ("sm80", "sm90"))
 H200 = SM90.device("h200")
 TILING = DecodeTiling(
     block_m=16, block_n=64, columns=128, columns_v=128, warps=4, blocks_ahead=4,
-    copied_by_threads=False, max_registers=255, ctas_per_sm=1, min_split_keys=512,
+    copied_by_threads=False, by_wgmma=False, max_registers=255, ctas_per_sm=1, min_split_keys=512,
     max_splits=128, follows_batch=False,
 )  # fmt: skip
 NEEDED = Resources(65536, 128, 0, 0)

@@ -19,6 +19,11 @@ def as_indexed(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) if tensor.dtype == E4M3 else tensor
 
 
+def shares_rows(k: Tensor, v: Tensor) -> bool:
+    """Whether the rows of v begin where those of k do, in the same memory."""
+    return k.stride() == v.stride() and k.data_ptr() == v.data_ptr()
+
+
 @dataclass(frozen=True)
 class AttentionInputs:
     """The tensors of one attention, its mask and its scale.

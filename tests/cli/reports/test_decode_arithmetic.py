@@ -16,7 +16,7 @@ from tunefa.spec.workload import Workload
 NEEDED = Resources(32768, 64, 0, 0)
 TILING = DecodeTiling(
     block_m=16, block_n=64, columns=128, columns_v=64, warps=4, blocks_ahead=2,
-    copied_by_threads=True, max_registers=255, ctas_per_sm=2, min_split_keys=512,
+    copied_by_threads=True, by_wgmma=False, max_registers=255, ctas_per_sm=2, min_split_keys=512,
     max_splits=8, follows_batch=False,
 )  # fmt: skip
 KERNELS = [
