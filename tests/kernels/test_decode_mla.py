@@ -1,5 +1,7 @@
-"""attention_decode_mla_triton: ragged lengths, shuffled pages and NaN in Triton's interpreter, and
-what the compiler needs."""
+"""Latent attention over a cache: attention_decode_mla_triton in Triton's interpreter, with ragged
+lengths, shuffled pages and NaN, and what both kernels' compilers need.
+
+test_decode_mla_on_cpu.py has the numbers of attention_decode_mla_cuda_sm90."""
 
 from __future__ import annotations
 
@@ -60,3 +62,25 @@ def _of_tables(case: Case, config: dict[str, Any]) -> int:
     if case.workload.page_size is None or config["num_stages"] < 3:
         return 0
     return int(8 * config["BLOCK_N"] * (config["num_stages"] // 2))
+
+
+OF_CUDA: list[tuple[str, dict[str, int]]] = [
+    ("b16_h128_k8192_bf16_page64", {}),
+    ("b16_h128_k8192_bf16_page16", {"CLUSTER_SIZE": 2}),
+    ("b16_h16_k8192_fp16", {}),
+    ("b16_h16_q4_k8192_bf16_page64", {"BLOCK_N": 32, "num_stages": 4}),
+]
+
+
+@pytest.mark.parametrize(("text", "changes"), OF_CUDA)
+def test_a_tile_fits_in_the_registers_of_two_warpgroups(text: str, changes: dict[str, int]) -> None:
+    """NVRTC also refuses WGMMA that the compiler makes wait for each product."""
+    language = languages.load("cuda")
+    if why := language.why_no_compiler(archs.load("sm90")):
+        pytest.skip(why)
+    case = Case.from_names("attention_decode_mla_cuda_sm90", f"decode_{text}_mla", "sm90")
+    config = {**case.default(), **changes}
+    assert case.refusal(config) is None
+    made = language.compile(case, config).inspect()
+    assert (made.registers, made.spill_bytes) == (168, 0)
+    assert made.smem_bytes == case.estimate(config)["smem_bytes"]

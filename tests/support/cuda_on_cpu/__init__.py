@@ -118,8 +118,9 @@ class OnCpu:
         self._launch(spec, tensors)
 
     def _launch(self, spec: LaunchSpec, tensors: list[Tensor]) -> None:
-        if self.preprocess is not None:
+        if self.preprocess is not None or self.postprocess is not None:
             tensors += new_scratch(spec.scratch(tensors), tensors[0])
+        if self.preprocess is not None:
             self.preprocess.launch(spec.preprocess_arguments, tensors)
         self.program.launch(spec.arguments, tensors)
         if self.postprocess is not None:
@@ -139,9 +140,12 @@ def compiled(
     """
     source = kernel.source.with_suffix(".cu")
     case = spec_of(kernel, workload, config).case
-    variant, *first = cuda.variants(case, config, aligned=True).values()
-    programs = [Program(source, each, folder, lambda source: source) for each in first]
-    return OnCpu(kernel, config, Program(source, variant, folder, change), *programs)
+    found = cuda.variants(case, config, aligned=True)
+    variant = found.pop("binary")
+    programs = {
+        step: Program(source, each, folder, lambda source: source) for step, each in found.items()
+    }
+    return OnCpu(kernel, config, Program(source, variant, folder, change), **programs)
 
 
 def _preprocessed(source: Path, defines: dict[str, Any]) -> str:

@@ -53,6 +53,18 @@ template <class T> T __shfl_sync(unsigned, T value, int lane) {
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int distance) {
     return __shfl_sync(mask, value, threadIdx.x % machine::WARP ^ distance);
 }
+template <class T> T __shfl_up_sync(unsigned mask, T value, int distance) {
+    const int lane = threadIdx.x % machine::WARP;
+    return __shfl_sync(mask, value, lane < distance ? lane : lane - distance);
+}
+inline unsigned __ballot_sync(unsigned, bool value) {
+    machine::show({{value}});
+    unsigned lanes = 0;
+    for (int lane = 0; lane < machine::WARP; ++lane)
+        lanes |= unsigned(machine::shown_by(lane).words[0] != 0) << lane;
+    return lanes;
+}
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline bool __any_sync(unsigned, bool value) {
     machine::show({{value}});
     for (int lane = 0; lane < machine::WARP; ++lane)
@@ -60,6 +72,12 @@ inline bool __any_sync(unsigned, bool value) {
     return false;
 }
 
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
 inline float __int_as_float(unsigned bits) {
     float value;
     std::memcpy(&value, &bits, 4);
