@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +46,12 @@ def test_copies_by_threads_are_in_the_formula() -> None:
     (formula, numbers) = decode_arithmetic.cycle_lines(TILING)["warps"]
     assert formula == "cycles per key x N x M / 16 x (D + Dv) / 256 / warps + 600"
     assert numbers == "(70 + 16 x 16 / 16) x 64 x 16 / 16 x 192 / 256 / 4 + 600"
+
+
+def test_wgmma_multiplies_at_the_peak_rate() -> None:
+    (formula, numbers) = decode_arithmetic.cycle_lines(replace(TILING, by_wgmma=True))["warps"]
+    assert formula == "2 x M x N x (D + Dv) / FLOPs per clock + 600"
+    assert numbers == "2 x 16 x 64 x 192 / 4096 + 600"
 
 
 @pytest.mark.parametrize(
