@@ -6,16 +6,17 @@
 // computes the scores of one block, and both multiply both blocks' probabilities with their half of
 // the values, which are the first columns of the same rows in shared memory:
 //
-//      warpgroup 0   | S0 = Q K0^T | max | P0 | O[:, left]  += P0 K0[:, left]  + P1 K1[:, left]
-//      warpgroup 1   | S1 = Q K1^T | max | P1 | O[:, right] += P0 K0[:, right] + P1 K1[:, right]
-//                                  ^ named 1  ^ named 2
+//      warpgroup 0   | S0 = Q K0^T | P0 | O[:, left] += P0 K0[:, left]   | += P1 K1[:, left]
+//      warpgroup 1         | S1 = Q K1^T | P1 | O[:, right] += P0 K0[:, right] | += P1 K1[:, right]
+//                                  ^ named 1, 2  ^ named 3
 //
-// They exchange the maxima of rows through shared memory, so that one factor serves both halves and
-// both blocks. Probabilities are written over the last 64 columns of their block, of which no value
-// is part: the scores that need these are computed.
+// So the softmax of one warpgroup runs while the other one multiplies. The maxima of rows go over
+// through shared memory: that of the first block to the second one, and that of both back. Each time
+// the output gets a factor, if a maximum has grown. Probabilities are written over the last 64
+// columns of their block, of which no value is part: the scores that need these are computed.
 //
-// Blocks arrive in parts, so that scores begin before a block is complete, and the first block of a
-// pair is released before the second one. With CLUSTER_SIZE 2 the CTAs of two tiles of the same keys
+// Blocks arrive in parts, so that scores begin before a block is complete. The first block of a pair
+// is released before the second one, so the first warpgroup begins the next pair earlier. With CLUSTER_SIZE 2 the CTAs of two tiles of the same keys
 // copy one half of each block to the shared memory of both.
 
 // Each default may be replaced by any value for which the static_asserts hold.
@@ -69,10 +70,12 @@ constexpr int P_AT = V_CHUNKS * CHUNK_BYTES, P_SWIZZLE = 2 * BLOCK_N;
 constexpr int COPIED_KEYS = BLOCK_N / CLUSTER_SIZE;  // of a block, by each CTA of a cluster
 constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < COPIED_KEYS ? PAGE_SIZE : COPIED_KEYS;
 constexpr int BOXES = COPIED_KEYS / BOX_ROWS;
+// A row's maximum stays until a score exceeds it by 2^THRESHOLD_LOG2.
+constexpr float THRESHOLD_LOG2 = 8.0f;
 constexpr int THREADS = 384, QUERY_THREADS = 96;
 // The launch gives each thread 65,536 / THREADS registers, rounded down to a multiple of 8: 168.
-// Consumers take more of what the producer gives back: 128 (24 + 2 x 240) are 64,512.
-constexpr int CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24;
+// Consumers take more of what the producer gives back: 128 (40 + 2 x 232) are 64,512.
+constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
 
 static_assert(PAGE_SIZE == 0 || PAGE_SIZE % BOX_ROWS == 0, "a box lies in one page");
 static_assert(COPIED_KEYS % BOX_ROWS == 0 && BOX_ROWS % 8 == 0,
@@ -83,8 +86,8 @@ static_assert(Q_OFFSET % 1024 == 0 && Q_BYTES == ROWS * HEAD_DIM * 2 && Q_SLOTS 
 static_assert(STAGES_OFFSET % 1024 == 0 && STAGES_BYTES == BLOCK_N * HEAD_DIM * 2 &&
                   STAGES_SLOTS == num_stages,
               "a stage holds a block");
-static_assert(ROWS_OFFSET % 8 == 0 && ROWS_BYTES == 4 * ROWS && ROWS_SLOTS == 2,
-              "each warpgroup has a number for each row");
+static_assert(ROWS_OFFSET % 8 == 0 && ROWS_BYTES == 4 * ROWS && ROWS_SLOTS == 4,
+              "warpgroups exchange maxima and sums of each row");
 static_assert(WORK_OFFSET % 16 == 0 && WORK_BYTES == 32 && WORK_SLOTS == 1,
               "eight numbers say what work it is");
 static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 8 &&

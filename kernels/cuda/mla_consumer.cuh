@@ -9,6 +9,9 @@
 #include "cuda/numbers.cuh"
 #include "cuda/wgmma.cuh"
 
+// Named barriers: what one warpgroup says to the other, and one for the warps of each.
+enum { FIRST_MAXIMUM = 1, FIRST_PROBABILITIES, SECOND_PROBABILITIES, SUMS, OWN_WARPS };
+
 struct Consumer {
     float out[COLUMNS / 2];
     float max_log2[2];  // of scores times scale_log2
@@ -78,52 +81,63 @@ struct Consumer {
         }
     }
 
-    // Gives two numbers of the lane's rows to the other warpgroup, and returns that one's.
-    DEVICE float2 exchanged(float first, float second, int barrier) const {
-        const u32 to = shared + ROWS_OFFSET + 8 * (8 * warp + lane / 4);
-        if (lane % 4 == 0) {
-            st_shared(to + warpgroup * ROWS_BYTES, __float_as_uint(first));
-            st_shared(to + warpgroup * ROWS_BYTES + 4, __float_as_uint(second));
-        }
-        named_barrier_sync(barrier, 256);
-        return ld_shared_v2_f32(to + (1 - warpgroup) * ROWS_BYTES);
+    // Numbers of the lane's rows, for the other warpgroup or from it.
+    DEVICE u32 rows_address(int slot) const {
+        return shared + ROWS_OFFSET + slot * ROWS_BYTES + 8 * (8 * warp + lane / 4);
     }
+    DEVICE void give(int slot, const float (&x)[2]) const {
+        if (lane % 4 != 0) return;
+        st_shared(rows_address(slot), __float_as_uint(x[0]));
+        st_shared(rows_address(slot) + 4, __float_as_uint(x[1]));
+    }
+    DEVICE float2 take(int slot) const { return ld_shared_v2_f32(rows_address(slot)); }
 
-    // Scores become probabilities, for the maximum of both warpgroups' blocks. Without a block of its
-    // own a warpgroup has no scores. Returns the factors of the output so far.
-    DEVICE float2 softmax(float (&s)[BLOCK_N / 2], bool has_block, float scale_log2) {
-        float block_max[2] = {MINUS_INFINITY, MINUS_INFINITY}, row_scale[2];
-        if (has_block)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-#pragma unroll
-                for (int i = 0; i < BLOCK_N / 8; ++i)
-                    block_max[half] = fmaxf(block_max[half], fmaxf(s[4 * i + 2 * half],
-                                                                   s[4 * i + 2 * half + 1]));
-                for (int step = 1; step < 4; step *= 2)
-                    block_max[half] =
-                        fmaxf(block_max[half], __shfl_xor_sync(~0u, block_max[half], step));
-            }
-        const float2 other = exchanged(block_max[0], block_max[1], 1);
+    // A new maximum of the rows, and the factors of all that was computed with the one before.
+    DEVICE float2 take_maximum(float first, float second) {
+        float row_scale[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float both = fmaxf(block_max[half], half ? other.y : other.x) * scale_log2;
-            const float new_max = fmaxf(max_log2[half], both);
+            const float new_max = half ? second : first;
             const float shift = new_max == MINUS_INFINITY ? 0.0f : new_max;  // -inf - -inf is NaN
             row_scale[half] = exp2_approx(max_log2[half] - shift);
             max_log2[half] = new_max;
-            float block_sum = 0.0f;
-            if (has_block)
-#pragma unroll
-                for (int i = 0; i < BLOCK_N / 8; ++i) {
-                    float* pair = s + 4 * i + 2 * half;
-                    pair[0] = exp2_approx(fmaf(pair[0], scale_log2, -shift));
-                    pair[1] = exp2_approx(fmaf(pair[1], scale_log2, -shift));
-                    block_sum += pair[0] + pair[1];
-                }
-            sum[half] = fmaf(sum[half], row_scale[half], block_sum);
+            sum[half] *= row_scale[half];
         }
         return make_float2(row_scale[0], row_scale[1]);
+    }
+
+    // The same for the maximum with a block's scores. It stays until a score exceeds it by
+    // 2^THRESHOLD_LOG2, so that the output seldom has another factor than 1 (FlashAttention-4).
+    DEVICE float2 raise_maximum(const float (&s)[BLOCK_N / 2], float scale_log2) {
+        float new_max[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            float block_max = MINUS_INFINITY;
+#pragma unroll
+            for (int i = 0; i < BLOCK_N / 8; ++i)
+                block_max = fmaxf(block_max, fmaxf(s[4 * i + 2 * half], s[4 * i + 2 * half + 1]));
+            for (int step = 1; step < 4; step *= 2)
+                block_max = fmaxf(block_max, __shfl_xor_sync(~0u, block_max, step));
+            block_max *= scale_log2;
+            new_max[half] =
+                block_max > max_log2[half] + THRESHOLD_LOG2 ? block_max : max_log2[half];
+        }
+        return take_maximum(new_max[0], new_max[1]);
+    }
+
+    // Scores become probabilities.
+    DEVICE void exponentiate(float (&s)[BLOCK_N / 2], float scale_log2) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const float shift = max_log2[half] == MINUS_INFINITY ? 0.0f : max_log2[half];
+#pragma unroll
+            for (int i = 0; i < BLOCK_N / 8; ++i) {
+                float* pair = s + 4 * i + 2 * half;
+                pair[0] = exp2_approx(fmaf(pair[0], scale_log2, -shift));
+                pair[1] = exp2_approx(fmaf(pair[1], scale_log2, -shift));
+                sum[half] += pair[0] + pair[1];
+            }
+        }
     }
 
     // Writes the probabilities over the last chunk of the block, whose scores are computed.
@@ -171,36 +185,95 @@ struct Consumer {
         wgmma_commit();
     }
 
-    // Attends the rows to the two blocks from `key` on, or to one, if the split ends there.
-    DEVICE void step(const Work& work, const Sizes& sizes, int key) {
-        const int blocks = key + BLOCK_N < work.end ? 2 : 1, own = key + warpgroup * BLOCK_N;
-        const int first = block % num_stages, second = (block + 1) % num_stages;
-        const bool has_block = warpgroup < blocks;
-        const int at = block + warpgroup, stage = at % num_stages;
-        float s[BLOCK_N / 2];
-        if (has_block) {
-            compute_scores(s, stage, at / num_stages & 1);
-            if (own + BLOCK_N > work.end || (CAUSAL && own + BLOCK_N > work.keys - sizes.seqlen_q))
-                mask(s, work, sizes, own);
-        }
-        if (key + 2 * BLOCK_N >= work.end) release_queries();
-        const float2 row_scale = softmax(s, has_block, sizes.scale_log2);
-        if (has_block) {
-            write_probabilities(s, stage);
-            if (own + BLOCK_N > work.end) clear_values(stage, work.end - own);
-            fence_proxy_async();
-        }
+    // The scores of this warpgroup's block, which begins at `key`.
+    DEVICE void compute_own_scores(float (&s)[BLOCK_N / 2], const Work& work, const Sizes& sizes,
+                                   int at, int key) const {
+        compute_scores(s, at % num_stages, at / num_stages & 1);
+        if (key + BLOCK_N > work.end || (CAUSAL && key + BLOCK_N > work.keys - sizes.seqlen_q))
+            mask(s, work, sizes, key);
+    }
+
+    // Probabilities of this warpgroup's block, for both warpgroups.
+    DEVICE void give_probabilities(float (&s)[BLOCK_N / 2], const Work& work, const Sizes& sizes,
+                                   int stage, int key) {
+        exponentiate(s, sizes.scale_log2);
+        named_barrier_sync(OWN_WARPS + warpgroup, 128);  // all have read the keys under them
+        write_probabilities(s, stage);
+        const bool is_cut = key + BLOCK_N > work.end;
+        if (is_cut) clear_values(stage, work.end - key);
+        fence_proxy_async();
+        // Each warp's quarter of WGMMA reads only rows of P that the same warp wrote, as in
+        // FlashAttention-3 (hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp), but all values.
+        if (is_cut)
+            named_barrier_sync(OWN_WARPS + warpgroup, 128);
+        else
+            __syncwarp();
+    }
+
+    // out = out * row_scale + p @ v of the block in a stage; then the stage is released.
+    DEVICE void add_values(int stage, float2 row_scale) {
         rescale_output(row_scale);
-        named_barrier_sync(2, 256);
-        issue_values(first);
-        if (blocks == 2) {
-            issue_values(second);
-            wgmma_wait<1>();
-            release_stage(first);
+        issue_values(stage);
+        wgmma_wait<0>();
+        wgmma_fence_operand(out);
+        release_stage(stage);
+    }
+
+    // Attends the rows to the two blocks from `key` on, or to one, if the split ends there: as
+    // warpgroup 0, whose block is the first one.
+    DEVICE void step_as_first(const Work& work, const Sizes& sizes, int key) {
+        const bool has_second = key + BLOCK_N < work.end;
+        const int stage = block % num_stages, second = (block + 1) % num_stages;
+        float s[BLOCK_N / 2];
+        compute_own_scores(s, work, sizes, block, key);
+        if (key + 2 * BLOCK_N >= work.end) release_queries();
+        float2 row_scale = raise_maximum(s, sizes.scale_log2);
+        give(0, max_log2);
+        named_barrier_arrive(FIRST_MAXIMUM, 256);
+        give_probabilities(s, work, sizes, stage, key);
+        named_barrier_arrive(FIRST_PROBABILITIES, 256);
+        rescale_output(row_scale);
+        issue_values(stage);
+        if (has_second) {
+            named_barrier_sync(SECOND_PROBABILITIES, 256);
+            const float2 maximum = take(1);
+            row_scale = take_maximum(maximum.x, maximum.y);
         }
         wgmma_wait<0>();
         wgmma_fence_operand(out);
-        release_stage(blocks == 2 ? second : first);
-        block += blocks;
+        release_stage(stage);
+        if (has_second) add_values(second, row_scale);
+        block += 1 + has_second;
+    }
+
+    // The same as warpgroup 1, whose block is the second one.
+    DEVICE void step_as_second(const Work& work, const Sizes& sizes, int key) {
+        const bool has_second = key + BLOCK_N < work.end;
+        const int first = block % num_stages, stage = (block + 1) % num_stages;
+        float s[BLOCK_N / 2];
+        if (has_second) compute_own_scores(s, work, sizes, block + 1, key + BLOCK_N);
+        if (key + 2 * BLOCK_N >= work.end) release_queries();
+        named_barrier_sync(FIRST_MAXIMUM, 256);
+        const float2 maximum = take(0);
+        const float2 row_scale = take_maximum(maximum.x, maximum.y);
+        float2 next_scale = make_float2(1.0f, 1.0f);
+        if (has_second) {
+            next_scale = raise_maximum(s, sizes.scale_log2);
+            give(1, max_log2);
+            give_probabilities(s, work, sizes, stage, key + BLOCK_N);
+        }
+        // Before the other barrier: the first warpgroup may then go on to its next arrival here.
+        named_barrier_sync(FIRST_PROBABILITIES, 256);
+        if (has_second) named_barrier_arrive(SECOND_PROBABILITIES, 256);
+        add_values(first, row_scale);
+        if (has_second) add_values(stage, next_scale);
+        block += 1 + has_second;
+    }
+
+    DEVICE void step(const Work& work, const Sizes& sizes, int key) {
+        if (warpgroup == 0)
+            step_as_first(work, sizes, key);
+        else
+            step_as_second(work, sizes, key);
     }
 };

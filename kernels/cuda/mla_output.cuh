@@ -17,8 +17,10 @@ struct Outputs {
         for (int half = 0; half < 2; ++half)
             for (int step = 1; step < 4; step *= 2)
                 sum[half] += __shfl_xor_sync(~0u, sum[half], step);
-        const float2 other = rows.exchanged(sum[0], sum[1], 1);
-        named_barrier_sync(2, 256);  // both have read before one writes again
+        rows.give(2 + rows.warpgroup, sum);
+        named_barrier_sync(SUMS, 256);
+        const float2 other = rows.take(3 - rows.warpgroup);
+        named_barrier_sync(SUMS, 256);  // both have read before one writes again
         sum[0] += other.x, sum[1] += other.y;
         const int heads = sizes.heads_kv * GROUP;
 #pragma unroll

@@ -92,16 +92,21 @@ def test_cases_have_every_value_of_what_is_compiled() -> None:
 
 
 MISTAKES = [
-    ("probabilities are read before all are written", r"named_barrier_sync\(2, 256\);(\s*issue)"),
-    ("WGMMA does not see probabilities", r"fence_proxy_async\(\);(\s*\}\s*rescale_output)"),
-    ("a stage is released before its values are read", r"wgmma_wait<1>\(\);()"),
+    ("a maximum is read before it is there", r"named_barrier_sync\(FIRST_MAXIMUM, 256\);()"),
+    ("the first block is read too early", r"named_barrier_sync\(FIRST_PROBABILITIES, 256\);()"),
+    ("the second block is read too early", r"named_barrier_sync\(SECOND_PROBABILITIES, 256\);()"),
+    ("WGMMA does not see probabilities", r"fence_proxy_async\(\);(\s*if \(is_cut\))"),
+    (
+        "a stage is released before its values are read",
+        r"wgmma_wait<0>\(\);(\s*wgmma_fence_operand\(out\);\s*release_stage)",
+    ),
     ("queries are overwritten too early", r"mbarrier_wait\(shared \+ QUERY_BARRIERS \+ 8.*?\);()"),
-    ("values behind the last key are not cleared", r"clear_values\(stage.*?\);()"),
+    ("values behind the last key are not cleared", r"if \(is_cut\) clear_values\(stage.*?\);()"),
     (
         "a part is read before it is there",
         r"mbarrier_wait\(full_barrier\(shared, stage, chunk.*?\), parity\);()",
     ),
-    ("sums are overwritten before they are read", r"named_barrier_sync\(2, 256\);(\s*sum\[0\])"),
+    ("sums are read before they are there", r"named_barrier_sync\(SUMS, 256\);(\s*const float2)"),
 ]
 
 
