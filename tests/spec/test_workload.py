@@ -292,6 +292,8 @@ def test_latent_attention_has_one_row_for_keys_and_values() -> None:
     rows, keys = 16 * 128, 16 * 8192
     assert workload.io_bytes == 2 * (rows * 576 + keys * 576 + rows * 512) + 4 * rows
     assert workload.flops == 2 * rows * 8192 * (576 + 512)
-    assert Workload.parse("decode_h4_k8_d80_mla").head_dim_v == 16
+    assert Workload.parse("decode_h4_k8_d320_mla").head_dim_v == 256
+    with pytest.raises(TunefaError, match="head_dim_v is 64 and head_dim 64 with mla"):
+        Workload.parse("decode_h4_k8_d64_mla")
     with pytest.raises(TunefaError, match="head_dim_v 512 is above 256"):
         Workload.parse(text.removesuffix("_mla").replace("d576", "d128"))

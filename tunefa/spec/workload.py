@@ -95,7 +95,7 @@ class Workload:
         if given.get("mla"):
             given.setdefault("heads_kv", 1)
             given.setdefault("head_dim", MAX_MLA_DIMS["head_dim"])
-            if isinstance(given["head_dim"], int):
+            if isinstance(given["head_dim"], int) and given["head_dim"] > 2 * ROPE_DIM:
                 given.setdefault("head_dim_v", given["head_dim"] - ROPE_DIM)
         if "seqlen_q" not in given:
             raise TunefaError("seqlen_q is missing: give the number of query rows, such as 8192")
