@@ -199,6 +199,8 @@ def test_values_that_are_columns_of_the_keys_make_latent_attention() -> None:
     assert str(latent().workload()) == text
     with pytest.raises(TunefaError, match="head_dim 576 is above 256"):
         latent(v=torch.zeros(2, 40, 1, 512, dtype=torch.bfloat16)).workload()
+    rows = torch.zeros(2, 40, 576, dtype=torch.bfloat16)  # strides of the axis of heads differ
+    assert latent(k=rows.unsqueeze(2), v=rows[..., :512].unsqueeze(2)).workload().mla
     narrow = torch.zeros(2, 40, 1, 128, dtype=torch.bfloat16)
     q = torch.zeros(2, 1, 16, 128, dtype=torch.bfloat16)
     assert not latent(q=q, k=narrow, v=narrow[..., :64]).workload().mla

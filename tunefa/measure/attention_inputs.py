@@ -20,8 +20,12 @@ def as_indexed(tensor: Tensor) -> Tensor:
 
 
 def shares_rows(k: Tensor, v: Tensor) -> bool:
-    """Whether the rows of v begin where those of k do, in the same memory."""
-    return k.stride() == v.stride() and k.data_ptr() == v.data_ptr()
+    """Whether the rows of v begin where those of k do, in the same memory. An axis of size 1 may
+    have any stride."""
+    if k.data_ptr() != v.data_ptr() or k.dim() != v.dim():
+        return False
+    steps = zip(k.shape, k.stride(), v.stride(), strict=True)
+    return all(size == 1 or one == other for size, one, other in steps)
 
 
 @dataclass(frozen=True)
