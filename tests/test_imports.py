@@ -147,7 +147,8 @@ WORKLOADS = {"fwd": "q100_d64", "matmul": "matmul_m128", "bwd": "bwd_q100_d64"}
 WORKLOADS["decode"] = "decode_k100_d64"
 for name in kernel.names():
     if kernel.load(name).space.vendor == "nvidia" and not kernel.load(name).is_library:
-        case = Case.from_names(name, WORKLOADS[kernel.load(name).op], "sm90")
+        own = "decode_h16_k100_mla" if "mla" in name else WORKLOADS[kernel.load(name).op]
+        case = Case.from_names(name, own, "sm90")
         print(pool._compile(case.names, dict(case.default()), launches.shape_to_check)[3])
 sys.exit("torch" in sys.modules)
 """

@@ -80,6 +80,10 @@ def asked(run: Run, *arguments: str) -> str:
             "--model gemma2-9b --seqlen 4k --heads 16 --softcap",
             "fwd_b1_h16_kv8_q4096_k4096_d256_bf16_causal_softcap",
         ),
+        (
+            "--decode --mla --heads 16 --seqlen-k 8k --page-size 64",
+            "decode_b1_h16_kv1_q1_k8192_d576_dv512_bf16_causal_page64_mla",
+        ),
         ("--model GPT2 --seqlen 1024", "fwd_b1_h12_kv12_q1024_k1024_d64_bf16_causal"),
     ],
 )

@@ -99,6 +99,12 @@ WORKLOADS = [
          "causal_e4m3cache_page16"),
     )
 ] + [
+    Workload.parse(f"decode_{heads}_kv1_q{rows}_k{keys}_{dims}_fp16_{more}_mla")
+    for heads, rows, keys, dims, more in itertools.product(
+        ("b128_h16", "h128", "b2_h5"), (1, 4), (4, 131072), ("d576_dv512", "d288_dv256"),
+        ("causal", "full_page16", "causal_varlen_page1"),
+    )
+] + [
     Workload.parse(f"matmul_m{m}_n{n}_k{k}_{dtype}_{layout}")
     for (m, n, k), dtype, layout in itertools.product(
         (
@@ -185,7 +191,8 @@ PRODUCTS = ("matmul_m4096_bf16", "matmul_m4096_fp32_nt", "matmul_m16_n4096_k4096
 CACHES = ("b16_h32_kv8_k8192_d128_bf16", "h32_kv4_k1024_d64_bf16_page64", "b4_h8_k4096_d256_bf16",
           "b128_h64_kv8_k2048_d128_fp16_sinks_varlen_page16", "h32_kv8_q4_k4096_d64_bf16",
           "b2_h32_kv8_k4096_d80_bf16_w512", "h32_kv8_k4096_d128_bf16_e4m3cache_page16",
-          "b4_h32_kv4_k4096_d64_bf16_e4m3cache")  # fmt: skip
+          "b4_h32_kv4_k4096_d64_bf16_e4m3cache", "b16_h128_k8192_bf16_page64_mla",
+          "b4_h16_q2_k4096_bf16_mla", "b64_h64_k2048_bf16_page16_mla")  # fmt: skip
 
 
 def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:

@@ -14,8 +14,8 @@ from tunefa.spec.workload_checks import check
 FIELDS: dict[str, Any] = {
     "op": "decode", "batch": 4, "heads": 32, "heads_kv": 8, "seqlen_q": 1, "seqlen_k": 4096,
     "head_dim": 128, "head_dim_v": 128, "dtype": "bf16", "causal": True, "window_left": None,
-    "window_right": None, "softcap": False, "sinks": False, "e4m3cache": False, "page_size": None,
-    "varlen": False, "deterministic": False, "accuracy": "standard",
+    "window_right": None, "softcap": False, "sinks": False, "e4m3cache": False, "mla": False,
+    "page_size": None, "varlen": False, "deterministic": False, "accuracy": "standard",
 }  # fmt: skip
 """All fields of a `Workload`, which are valid."""
 SIZES = ("batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
@@ -40,6 +40,7 @@ def test_the_fields_are_those_of_a_workload() -> None:
         {"page_size": 1, "varlen": True},
         {"page_size": 17, "sinks": True, "softcap": True},
         {"page_size": 16, "e4m3cache": True},
+        {"mla": True, "head_dim": 576, "head_dim_v": 512, "heads_kv": 1, "page_size": 64},
         {"window_left": 0, "accuracy": "fast"},
         {"causal": False, "seqlen_q": 9000},
         {"op": "fwd", "dtype": "e4m3"},
@@ -67,7 +68,7 @@ def test_queries_over_a_cache_see_nothing_beyond_their_diagonal() -> None:
 
 @pytest.mark.parametrize("op", ["fwd", "bwd"])
 @pytest.mark.parametrize(
-    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True)]
+    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True), ("mla", True)]
 )
 def test_pages_and_sinks_go_with_a_cache(op: str, name: str, value: object) -> None:
     said = f"{name} goes with the op decode (--decode): {op} kernels have none"
@@ -106,6 +107,16 @@ def test_sizes_of_a_cache_are_never_left_out(name: str) -> None:
 def test_messages_give_the_numbers_to_use() -> None:
     assert refusal(heads=12).endswith("so heads_kv must divide 12")
     assert refusal(head_dim=15).endswith("pad it with zeros to 16 and keep the scale")
-    assert refusal(head_dim_v=257).endswith("use 256 or less")
+    assert "use 256 or less, or mla (decode), which serves up to 512" in refusal(head_dim_v=257)
     assert refusal(op="decoed").startswith("unknown op 'decoed': did you mean decode?")
     assert refusal(accuracy="fats").endswith("did you mean fast? (known: standard, fast)")
+
+
+def test_values_of_latent_attention_are_columns_of_the_keys() -> None:
+    latent = {"mla": True, "head_dim": 576, "head_dim_v": 512}
+    said = refusal(**{**latent, "head_dim_v": 576})
+    assert said.startswith("head_dim_v 576 is above 512")
+    said = refusal(mla=True)
+    assert said.startswith("head_dim_v is 128 and head_dim 128 with mla: its values are the first")
+    assert refusal(**{**latent, "head_dim": 577}).endswith("use 576 or less")
+    assert refusal(**latent, e4m3cache=True).startswith("e4m3cache with mla: its cache is in bf16")

@@ -61,6 +61,13 @@ WORKLOADS = [
     "decode_b2_h4_kv2_q2_k70_d32_bf16_page16_varlen_e4m3cache",
     "decode_b2_h4_kv2_k90_d64_fp16_softcap_e4m3cache",
     "decode_h16_kv1_q7_k90_d32_fp16_softcap_sinks",
+    # Multi-head latent attention: one head to several tiles of them, padded widths.
+    "decode_h1_k1_d576_dv512_bf16_mla",
+    "decode_h16_k70_d576_dv512_fp16_page64_mla",
+    "decode_b3_h5_q2_k200_d80_dv64_fp16_page16_varlen_mla",
+    "decode_b4_h64_k300_d48_dv32_bf16_varlen_mla",
+    "decode_h2_kv1_k1100_d32_dv16_bf16_mla",
+    "decode_b2_h128_q2_k140_d112_dv80_fp16_full_varlen_mla",
     # Matrix products: each layout, sizes that no tile divides, several groups of rows of tiles.
     "matmul_m1_n1_k1_bf16",
     "matmul_m300_n50_k70_fp16",

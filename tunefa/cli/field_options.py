@@ -33,6 +33,7 @@ _OTHER_FLAGS = {
     "softcap": "--softcap",
     "sinks": "--sinks",
     "e4m3cache": "--e4m3-cache",
+    "mla": "--mla",
     "varlen": "--varlen",
     "deterministic": "--deterministic",
 }
@@ -49,6 +50,6 @@ def words(name: str, value: Any) -> str:
         return "--causal" if value else "--full"
     if name == "op":
         return f"--{'backward' if value == 'bwd' else value}"
-    if name in ("softcap", "sinks", "e4m3cache", "varlen", "deterministic"):
+    if name in ("softcap", "sinks", "e4m3cache", "mla", "varlen", "deterministic"):
         return flag(name)
     return f"{flag(name)} {value + 1 if name == 'window_left' else value}"

@@ -163,7 +163,7 @@ class Selection:
 _Options = Mapping[tuple[str, ...], Mapping[str, Any]]  # by names
 SELECTING = (
     *("arch", "device", "models", "backward", "decode", *SIZE_OPTIONS, "dtype", "causal"),
-    *("softcap", "sinks", "e4m3cache", "varlen", "deterministic", "texts"),
+    *("softcap", "sinks", "e4m3cache", "mla", "varlen", "deterministic", "texts"),
 )
 """The parameters of a selection, by click's names."""
 
@@ -201,6 +201,9 @@ _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
         "Attention sinks: a learned logit of each head beside its scores; with --decode.")},
     ("--e4m3-cache", "e4m3cache"): {"is_flag": True, "default": None, "help": (
         "Keys and values in e4m3 under queries in --dtype; with --decode.")},
+    ("--mla",): {"is_flag": True, "default": None, "help": (
+        "Multi-head latent attention in its absorbed form: one KV head, whose values are the first "
+        "512 of the 576 columns of the keys; with --decode.")},
     ("--varlen",): {"is_flag": True, "default": None, "help": (
         "Packed sequences of different lengths; --seqlen is the longest. With --decode, "
         "sequences with different numbers of keys.")},

@@ -56,5 +56,4 @@ def roofline(workload: Workload, target: Target) -> Roofline:
 def kv_bytes(workload: Workload) -> int:
     """Returns the bytes of K and V."""
     keys = sum(keys for _, keys in workload.lengths)
-    columns = workload.head_dim + workload.head_dim_v
-    return workload.heads_kv * keys * columns * DTYPES[workload.dtype]
+    return workload.heads_kv * keys * workload.kv_columns * DTYPES[workload.dtype]

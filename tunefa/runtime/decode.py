@@ -108,6 +108,11 @@ def decode_attention(
     block_table, (batch, pages of the longest sequence) in int32, has the numbers of the pages of
     each sequence. Entries behind its last page are not read.
 
+    v_cache may be a view of k_cache, k_cache[..., :head_dim_v]: multi-head latent attention in its
+    absorbed form (DeepSeek-V2, arXiv:2405.04434, section 2.1.2), with a head_dim of up to 576 and a
+    head_dim_v of up to 512. Kernels then read each row of the cache once. `scale` is usually that
+    of the head dimension before the absorption, such as 192^-0.5 times a factor.
+
     k, v: new keys and values, (batch, new, heads_kv, head_dim | head_dim_v), which are written into
     the cache behind the `seqlens` keys of each sequence first. The queries see them. The cache must
     have room for them, also for rows of a batch that have no sequence: with pages, such a row needs

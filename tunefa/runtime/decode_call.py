@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.measure.attention_inputs import E4M3
+from tunefa.measure.attention_inputs import E4M3, shares_rows
 from tunefa.runtime.argument_checks import (
     DTYPES,
     check_like_q,
@@ -20,6 +20,7 @@ from tunefa.runtime.argument_checks import (
 )
 from tunefa.runtime.call import LAYOUTS, Options, Window, heads_first
 from tunefa.spec.workload import Workload
+from tunefa.spec.workload_parts import MAX_HEAD_DIM
 
 USUAL_BATCH, USUAL_KEYS = 16, 8192
 """The workload that a config is looked up for has this batch and so many keys. It depends on no
@@ -169,6 +170,7 @@ class CacheCall:
             sinks=self.sinks is not None,
             e4m3cache=self.k_descale is not None,
             page_size=self.page_size,
+            mla=self.k.shape[3] > MAX_HEAD_DIM and shares_rows(self.k, self.v),
         )
 
 
@@ -200,6 +202,7 @@ def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Has
         *((x.shape, x.stride(), x.dtype, x.get_device()) for x in each),
         *given,
         aligned,
+        shares_rows(tensors.k, tensors.v),
         options,
     )
 

@@ -14,7 +14,7 @@ from tunefa.spec.sizes import parts_of
 from tunefa.spec.workload_checks import check
 from tunefa.spec.workload_parts import ACCURACIES as ACCURACIES
 from tunefa.spec.workload_parts import DTYPES as DTYPES
-from tunefa.spec.workload_parts import FLAGS, SIDES, SIZES, parse_part
+from tunefa.spec.workload_parts import FLAGS, MAX_MLA_DIMS, ROPE_DIM, SIDES, SIZES, parse_part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,9 @@ class Workload:
     Of the op `decode`, k and v are a cache: `page_size` says how many keys a page of it has, None
     that it has none. `varlen` says that sequences have different numbers of keys. `sinks` says that
     each head has a learned logit beside its scores. `e4m3cache` says that keys and values are in
-    e4m3, with factors, and the queries in `dtype`.
+    e4m3, with factors, and the queries in `dtype`. `mla` says that the values are the first
+    head_dim_v columns of the keys, in the same memory: multi-head latent attention in its absorbed
+    form (DeepSeek-V2, arXiv:2405.04434, section 2.1.2).
     """
 
     op: str = "fwd"
@@ -57,6 +59,7 @@ class Workload:
     softcap: bool = False
     sinks: bool = False
     e4m3cache: bool = False
+    mla: bool = False
     page_size: int | None = None
     varlen: bool = False
     deterministic: bool = False
@@ -80,7 +83,8 @@ class Workload:
         """Returns a workload from some of its fields; missing fields and None mean the default.
 
         `heads_kv` defaults to a given `heads`, `seqlen_k` to `seqlen_q`, `head_dim_v` to a given
-        `head_dim`, `causal` to False if `window_right` is given. Raises TunefaError if `seqlen_q`
+        `head_dim`, `causal` to False if `window_right` is given. With `mla` there is one KV head,
+        `head_dim` defaults to 576 and `head_dim_v` to 64 less. Raises TunefaError if `seqlen_q`
         is missing or a value is not valid.
         """
         given = {name: value for name, value in parts.items() if value is not None}
@@ -88,6 +92,11 @@ class Workload:
             if "seqlen_k" not in given:
                 raise TunefaError("seqlen_k is missing: give the number of keys, such as 8192")
             given.setdefault("seqlen_q", 1)
+        if given.get("mla"):
+            given.setdefault("heads_kv", 1)
+            given.setdefault("head_dim", MAX_MLA_DIMS["head_dim"])
+            if isinstance(given["head_dim"], int) and given["head_dim"] > 2 * ROPE_DIM:
+                given.setdefault("head_dim_v", given["head_dim"] - ROPE_DIM)
         if "seqlen_q" not in given:
             raise TunefaError("seqlen_q is missing: give the number of query rows, such as 8192")
         pairs = (("heads", "heads_kv"), ("seqlen_q", "seqlen_k"), ("head_dim", "head_dim_v"))
@@ -227,6 +236,11 @@ class Workload:
         return DTYPES["e4m3" if self.e4m3cache else self.dtype]
 
     @property
+    def kv_columns(self) -> int:
+        """Elements of k and v for one key and KV head; with `mla` k has those of v."""
+        return self.head_dim + (0 if self.mla else self.head_dim_v)
+
+    @property
     def exp2_count(self) -> int:
         """Elements of the softmax over all heads; each takes one exp2."""
         return (1 if self.varlen else self.batch) * self.heads * self.pairs
@@ -257,8 +271,7 @@ class Workload:
         of their gradients, but for that of the logsumexp."""
         rows, keys = self.rows_and_keys
         rows, rows_kv, size = self.heads * rows, self.heads_kv * keys, DTYPES[self.dtype]
-        inputs = rows * self.head_dim * size
-        inputs += rows_kv * (self.head_dim + self.head_dim_v) * self.kv_bytes
+        inputs = rows * self.head_dim * size + rows_kv * self.kv_columns * self.kv_bytes
         both = inputs + rows * self.head_dim_v * max(size, 2)
         return both * (2 if self.op == "bwd" else 1) + 4 * rows
 

@@ -11,6 +11,7 @@ from tunefa.spec.workload_parts import (
     ACCURACIES,
     DTYPES,
     MAX_HEAD_DIM,
+    MAX_MLA_DIMS,
     MIN_HEAD_DIM,
     OPS,
     SIDES,
@@ -38,7 +39,7 @@ def check(fields: Mapping[str, Any]) -> None:
             f"head serves equally many query heads, so heads_kv must divide {fields['heads']}"
         )
     for name in ("head_dim", "head_dim_v"):
-        _check_head_dim(name, fields[name])
+        _check_head_dim(name, fields[name], fields["mla"])
     if fields["window_right"] is not None and fields["causal"]:
         raise TunefaError(
             f"window_right is {fields['window_right']} with a causal mask, which hides every key "
@@ -47,15 +48,19 @@ def check(fields: Mapping[str, Any]) -> None:
     _check_op(fields)
 
 
-def _check_head_dim(name: str, value: int) -> None:
+def _check_head_dim(name: str, value: int, is_mla: bool) -> None:
     if value < MIN_HEAD_DIM:
         raise TunefaError(
             f"{name} {value} is below {MIN_HEAD_DIM}, the smallest tunefa's kernels serve: "
             f"pad it with zeros to {MIN_HEAD_DIM} and keep the scale"
         )
-    if value > MAX_HEAD_DIM:
-        limit = f"{MAX_HEAD_DIM}, the largest tunefa's kernels serve"
-        raise TunefaError(f"{name} {value} is above {limit}: use {MAX_HEAD_DIM} or less")
+    most = MAX_MLA_DIMS[name] if is_mla else MAX_HEAD_DIM
+    if value > most:
+        with_mla = "" if is_mla else f", or mla (decode), which serves up to {MAX_MLA_DIMS[name]}"
+        raise TunefaError(
+            f"{name} {value} is above {most}, the largest tunefa's kernels serve: use {most} or "
+            f"less{with_mla}"
+        )
 
 
 def _check_op(fields: Mapping[str, Any]) -> None:
@@ -75,7 +80,22 @@ def _check_op(fields: Mapping[str, Any]) -> None:
                 f"window_right is {fields['window_right']} with the op decode: its queries are the "
                 f"last ones of their sequence, so leave it out"
             )
+        _check_mla(fields)
         return
-    for name in ("page_size", "sinks", "e4m3cache"):
+    for name in ("page_size", "sinks", "e4m3cache", "mla"):
         if fields[name]:
             raise TunefaError(f"{name} goes with the op decode (--decode): {op} kernels have none")
+
+
+def _check_mla(fields: Mapping[str, Any]) -> None:
+    """Raises TunefaError where `mla` says that values are columns of the keys and they cannot."""
+    if not fields["mla"]:
+        return
+    if fields["e4m3cache"]:
+        raise TunefaError("e4m3cache with mla: its cache is in bf16 or fp16, as the queries are")
+    if fields["head_dim_v"] >= fields["head_dim"]:
+        raise TunefaError(
+            f"head_dim_v is {fields['head_dim_v']} and head_dim {fields['head_dim']} with mla: its "
+            f"values are the first columns of the keys, so make head_dim_v less, such as "
+            f"head_dim {MAX_MLA_DIMS['head_dim']} and head_dim_v {MAX_MLA_DIMS['head_dim_v']}"
+        )

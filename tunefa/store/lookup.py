@@ -281,6 +281,7 @@ def _family(workload: Workload) -> tuple[object, ...]:
         workload.softcap,
         workload.sinks,
         workload.e4m3cache,
+        workload.mla,
         workload.page_size is None,
         workload.varlen and workload.op != "decode",  # its kernels read lengths on the device
         workload.deterministic,

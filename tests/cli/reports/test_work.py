@@ -80,6 +80,17 @@ def test_what_limits_a_chip_is_said() -> None:
     assert {"standard", "in general"}.isdisjoint(work.lines(packed, H200))
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("decode_b64_h16_k8192_mla", "K with V in it 576 MiB"),
+        ("decode_b64_h32_kv8_k8192_e4m3cache", "K 512 MiB + V 512 MiB"),
+    ],
+)
+def test_the_bytes_of_a_cache_are_those_that_are_read(text: str, says: str) -> None:
+    assert f" + {says} + " in work.lines(Workload.parse(text), H200)["bytes"]
+
+
 def test_the_points_of_the_roofline() -> None:
     standard, predicted = work.points(CAUSAL, H200, 700.0, None)
     assert (standard.kind, predicted.kind) == (STANDARD, PREDICTED)

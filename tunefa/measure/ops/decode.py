@@ -44,7 +44,8 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     (batch, seqlen_q, heads, head_dim), and so is a contiguous cache; pages are in the order
     (page, slot, head, dim). lse is (batch, heads, seqlen_q), seqlens (batch,) in int32. The block
     table is (batch, pages of the longest sequence) in int32, in random order; sinks are (heads,) in
-    fp32. A cache in e4m3 has the descales of k and v at the end, (batch, heads_kv) in fp32.
+    fp32. A cache in e4m3 has the descales of k and v at the end, (batch, heads_kv) in fp32. With
+    `mla` v is a view of the first head_dim_v columns of k.
     """
     import torch
 
@@ -63,7 +64,10 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     q = normal(workload.batch, workload.seqlen_q, workload.heads, workload.head_dim)
     stored = torch.float8_e4m3fn if workload.e4m3cache else dtype
     k = normal(*size, workload.heads_kv, workload.head_dim, stored=stored)
-    v = normal(*size, workload.heads_kv, workload.head_dim_v, stored=stored)
+    if workload.mla:
+        v = k[..., : workload.head_dim_v]
+    else:
+        v = normal(*size, workload.heads_kv, workload.head_dim_v, stored=stored)
     shape = (workload.batch, workload.seqlen_q, workload.heads, workload.head_dim_v)
     out = torch.full(shape, math.nan, device=device, dtype=dtype).transpose(1, 2)
     lse = torch.full(q.shape[:3], math.nan, device=device)
@@ -130,10 +134,15 @@ def inputs(
         keys, values = sequence_of(workload, made, number)
         if role == "hostile":
             hostile.change_sequence(made[0][number], keys, values, _generator(generator, number))
+            if workload.mla:  # they are the keys' own
+                values = keys[..., : workload.head_dim_v]
         _write_sequence(workload, made, number, (keys, values))
-    whole = []
+    whole: list[tuple[Tensor, Tensor]] = []
     for i in range(4):
-        if workload.page_size is None or i in (0, 3):
+        if workload.mla and i == 2:
+            keys, memory = whole[1]
+            whole.append((keys[..., : workload.head_dim_v], memory))
+        elif workload.page_size is None or i in (0, 3):
             whole.append(hostile.surrounded(made[i], is_input=i < 3))
         else:
             whole.append((made[i], made[i]))
