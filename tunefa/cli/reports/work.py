@@ -114,8 +114,8 @@ def _attention_bytes(workload: Workload) -> dict[str, int]:
     rows, keys = workload.rows_and_keys
     tensors = {
         "Q": rows * workload.heads * workload.head_dim * size,
-        "K": keys * workload.heads_kv * workload.head_dim * size,
-        "V": keys * workload.heads_kv * workload.head_dim_v * size,
+        "K": keys * workload.heads_kv * workload.head_dim * workload.kv_bytes,
+        "V": keys * workload.heads_kv * workload.head_dim_v * workload.kv_bytes,
         "O": rows * workload.heads * workload.head_dim_v * max(size, 2),
     }
     lse = {"lse": rows * workload.heads * 4}
