@@ -17,7 +17,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +118,25 @@ def point(workload: Workload) -> Point:
     own_bytes = workload.io_bytes
     caches = max(2, min(MOST_CACHES, math.ceil(COLD_BYTES / own_bytes)))
     made = [ops.of(workload).tensors(workload, "cuda", seed) for seed in range(caches)]
-    calls, graphs, failed = {"tunefa": ours(made, workload)}, {}, {}
+    calls = {"tunefa": ours(made, workload)}
     if workload.page_size is None:
         calls |= {name: peer(made, workload) for name, peer in PEERS.items()}
+    us, failed = raced(calls, caches)
+    chosen = tunefa.last_choice()
+    assert chosen is not None
+    return {
+        "workload": str(workload),
+        "us": us,
+        "gb_per_s": {name: round(own_bytes / each / 1e3) for name, each in us.items()},
+        "kernel": chosen.kernel,
+        "config": chosen.config,
+        "failed": failed,
+    }
+
+
+def raced(calls: Mapping[str, Call], caches: int) -> tuple[dict[str, float], dict[str, str]]:
+    """Returns the us of each call, and why others failed. A call has the number of a cache."""
+    graphs, failed = {}, {}
     for name, call in calls.items():
         try:
             graphs[name] = captured(call, caches)
@@ -135,17 +151,7 @@ def point(workload: Workload) -> Point:
             found = replay_us(graph) / caches
             if turn:  # the first one warms up
                 times[name].append(found)
-    us = {name: round(statistics.median(each), 2) for name, each in times.items()}
-    chosen = tunefa.last_choice()
-    assert chosen is not None
-    return {
-        "workload": str(workload),
-        "us": us,
-        "gb_per_s": {name: round(own_bytes / each / 1e3) for name, each in us.items()},
-        "kernel": chosen.kernel,
-        "config": chosen.config,
-        "failed": failed,
-    }
+    return {name: round(statistics.median(each), 2) for name, each in times.items()}, failed
 
 
 def main() -> None:

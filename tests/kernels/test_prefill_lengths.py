@@ -87,6 +87,62 @@ for rows in (449, 450, 480):
         tiles = sum(-(-each // 16) for each in [rows - batch + 1] + [1] * (batch - 1))
         assert 4 * tiles <= grid[0]
 """
+PLANNED = """
+import torch
+from tests.support.fake_kernel import H200
+from tests.support.fixed_store import Fixed
+from tests.support.paged_calls import made
+from tunefa.compile import languages
+from tunefa.runtime import planning, prefill_call
+from tunefa.runtime.call import PACKED, Options
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
+from tunefa.runtime.prefill_plan import KernelPrefillPlan, Prefill
+from tunefa.spec import kernel as kernels
+
+language = languages.load("triton")
+
+class Interpreted:
+    device_bytes = 0
+
+    def __init__(self, spec, tensors):
+        self.spec, self.views = spec, [(x.shape, x.stride()) for x in tensors]
+
+    def __call__(self, *tensors):  # with the strides that it was prepared for, and today's rows
+        seen = []
+        for tensor, (shape, stride) in zip(tensors, self.views, strict=True):
+            turned = tensor.dim() == 4
+            seen.append(tensor.as_strided(shape, stride) if turned else tensor)
+        language.interpret(self.spec, seen)
+
+def call(lengths, seed, **changes):
+    given = made(lengths, 16, torch.float16, seed)
+    names = [name for name in PrefillTensors._fields if name in given]
+    return PrefillTensors(*(given[name] for name in names))._replace(**changes)
+
+torch._C._cuda_getDevice = lambda: -1
+torch.Tensor.get_device = lambda self: -1
+language.prepare = lambda spec, compiled, tensors: Interpreted(spec, tensors)
+options = Options(True, None, None, PACKED, None, 64, 0)
+kernel = kernels.load("attention_prefill_triton")
+for seed, (sinks, scale) in enumerate(((None, None), (torch.randn(4), 0.5))):
+    first = call(((40, 50), (0, 9), (3, 60)), seed, sinks=sinks)
+    job = Prefill(PrefillCall.of(first, options, None), None)
+    plan = planning.best_plan(job, H200, Fixed([]), [kernel], lambda case, config, aligned: None)
+    assert isinstance(plan, KernelPrefillPlan) and "default" in plan.chosen.why, plan.chosen
+    second = call(((20, 64), (1, 1), (21, 60)), seed, sinks=sinks)
+    keys = {prefill_call.key(each, options, None) for each in (first, second)}
+    for tensors in (first, second):
+        out, lse = plan.run(tensors, scale, None)
+        wide = tensors._replace(**{name: getattr(tensors, name).double() for name in "qkv"})
+        right = Prefill(PrefillCall.of(wide, options, scale), None).in_pytorch(plan.chosen)
+        right_out, right_lse = right.run(wide, scale, None)
+        count = int(tensors.cu_seqlens_q[-1])
+        torch.testing.assert_close(out[:count].double(), right_out[:count], atol=2e-3, rtol=2e-3)
+        seen = lse[:, :count].double()
+        torch.testing.assert_close(seen, right_lse[:, :count], atol=1e-4, rtol=1e-4)
+    print(len(keys))
+"""
 
 
 def interpreted(code: str) -> str:
@@ -109,3 +165,7 @@ def test_ragged_lengths_pages_and_groups() -> None:
 
 def test_one_launch_serves_all_calls_of_a_plan() -> None:
     assert interpreted(COARSE) == ""
+
+
+def test_a_plan_launches_the_kernel_on_each_call_s_tensors() -> None:
+    assert interpreted(PLANNED) == "1\n1\n", "both calls have one plan"
