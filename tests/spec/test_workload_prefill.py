@@ -40,5 +40,7 @@ def test_the_work_is_that_of_packed_sequences() -> None:
     """The same products as without pages; the bytes of an e4m3 cache are half as many."""
     workload, plain = Workload.parse(TEXT), Workload.parse("b4_q512_k4096_varlen")
     assert workload.flops == plain.flops and workload.io_bytes == plain.io_bytes
+    windowed = replace(workload, window_left=99)
+    assert windowed.rows_and_keys == (1280, 1280 + 4 * 99), "keys that some query sees"
     in_e4m3 = replace(workload, e4m3cache=True)
     assert workload.io_bytes - in_e4m3.io_bytes == 8 * 10240 * 256

@@ -179,12 +179,11 @@ class Workload:
         """Query rows and keys of all sequences; over a cache, the keys that some query sees."""
         # A batch may have any number of sequences, so equal ones are not listed.
         lengths = self.lengths if self.varlen else [(self.seqlen_q, self.seqlen_k)]
-        most = self.seqlen_k
-        if self.op == "decode" and self.window_left is not None:
-            most = self.window_left + self.seqlen_q
+        if self.op in CACHE_OPS and self.window_left is not None:
+            lengths = [(rows, min(keys, self.window_left + rows)) for rows, keys in lengths]
         times = 1 if self.varlen else self.batch
-        rows = times * sum(rows for rows, _ in lengths)
-        return rows, times * sum(min(keys, most) for _, keys in lengths)
+        rows, keys = (times * sum(each) for each in zip(*lengths, strict=True))
+        return rows, keys
 
     @property
     def dense_equivalent(self) -> Workload:
