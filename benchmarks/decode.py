@@ -8,7 +8,7 @@
 Of each point, `tunefa.decode_attention` and the peers run in turns, on the same tensors, as CUDA
 graphs: a graph calls one of them on several caches, one after the other, which are many times as
 large as the L2 cache together: what a call before has left there is at most 2 % of what is read.
-Graphs are replayed in another random order in each round, and a figure is the median of ROUNDS.
+Graphs are replayed in another random order in each round, and a figure is the median of them.
 tunefa runs with the config that its runtime takes, and libraries are no candidates. Bytes are those
 of the cache read once, of the queries and of the output.
 """
@@ -20,15 +20,16 @@ import importlib
 import itertools
 import json
 import math
-import random
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import tunefa
+from benchmarks.graphs import Call, raced
 from tunefa.measure import ops
 from tunefa.runtime import process
 from tunefa.spec.workload import Workload
@@ -37,8 +38,7 @@ HEADS = ((32, 8), (64, 8), (32, 4), (32, 32))
 BATCHES, KEYS = (1, 4, 16, 64, 128), (1024, 4096, 16384, 32768, 131072)
 MLA_HEADS = ((16, 1), (128, 1))
 MLA_BATCHES, MLA_KEYS = (1, 16, 64, 128), (1024, 2048, 4096, 8192, 16384, 32768)
-ROUNDS, COLD_BYTES, MOST_BYTES, MOST_CACHES = 9, 3e9, 80e9, 500
-Call = Callable[[int], Any]
+COLD_BYTES, MOST_BYTES, MOST_CACHES = 3e9, 80e9, 500
 Point = dict[str, Any]
 
 
@@ -140,56 +140,15 @@ def peers_of(workload: Workload) -> dict[str, Callable[..., Call]]:
     return dict(PEERS) if workload.page_size is None and not workload.e4m3cache else {}
 
 
-def captured(call: Call, caches: int) -> torch.cuda.CUDAGraph:
-    """A graph that calls on one cache after the other."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for number in range(caches):
-            call(number)
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for number in range(caches):
-            call(number)
-    return graph
-
-
-def replay_us(graph: torch.cuda.CUDAGraph) -> float:
-    """Device time of one replay."""
-    start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    start.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3
-
-
 def point(workload: Workload) -> Point:
     """The figures of one workload, by implementation."""
     own_bytes = workload.io_bytes
     caches = min(MOST_CACHES, math.ceil(COLD_BYTES / own_bytes))
     made = [ops.of(workload).tensors(workload, "cuda", seed) for seed in range(caches)]
-    graphs, failed = {}, {}
-    for name, maker in {"tunefa": ours, **peers_of(workload)}.items():
-        try:
-            graphs[name] = captured(maker(made, workload), caches)
-        except Exception as error:  # a peer that is not installed, or refuses
-            if name == "tunefa":
-                raise
-            failed[name] = f"{type(error).__name__}: {error}"[:200]
-            torch.cuda.synchronize()
-    times: dict[str, list[float]] = {name: [] for name in graphs}
-    for turn in range(ROUNDS + 1):
-        in_turn = list(graphs.items())
-        random.Random(turn).shuffle(in_turn)
-        for name, graph in in_turn:
-            found = replay_us(graph) / caches
-            if turn:  # the first one warms up
-                times[name].append(found)
-    us = {name: round(statistics.median(each), 2) for name, each in times.items()}
+    makers = {"tunefa": ours, **peers_of(workload)}
+    us, failed = raced(
+        {name: partial(each, made, workload) for name, each in makers.items()}, caches
+    )
     chosen = tunefa.last_choice()
     assert chosen is not None
     return {

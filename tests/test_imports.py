@@ -144,7 +144,7 @@ from tunefa.measure import launches
 from tunefa.spec import kernel
 from tunefa.spec.target import Case
 WORKLOADS = {"fwd": "q100_d64", "matmul": "matmul_m128", "bwd": "bwd_q100_d64"}
-WORKLOADS["decode"] = "decode_k100_d64"
+WORKLOADS |= {"decode": "decode_k100_d64", "prefill": "q100_d64_page16"}
 for name in kernel.names():
     if kernel.load(name).space.vendor == "nvidia" and not kernel.load(name).is_library:
         own = "decode_h16_k100_mla" if "mla" in name else WORKLOADS[kernel.load(name).op]

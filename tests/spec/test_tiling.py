@@ -74,7 +74,7 @@ def test_every_kernel_says_all_of_its_fields(name: str) -> None:
     space = kernels.load(name).space
     arch = {"nvidia": "sm90", "huawei": "ascend910b3"}[space.vendor]
     examples = {"fwd": "q4096_d128", "bwd": "bwd_q4096_d128", "decode": "decode_k4096_d128",
-                "matmul": "matmul_m4096"}  # fmt: skip
+                "prefill": "q4096_d128_page64", "matmul": "matmul_m4096"}  # fmt: skip
     workload = examples[space.op]
     case = Case.from_names(name, workload, arch)
     if why := case.why_not():

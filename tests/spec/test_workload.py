@@ -216,7 +216,7 @@ def test_expressions_read_its_fields() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "unknown part '' (known: fwd, bwd, decode, b<batch>, h<heads>, kv<heads_kv>"),
+        ("", "unknown part '' (known: fwd, bwd, decode, prefill, b<batch>, h<heads>, kv<heads_kv>"),
         ("fwd_b4", "seqlen_q is missing: give the number of query rows, such as 8192"),
         ("q0", "seqlen_q is '0': give a whole number from 1"),
         ("q-1", "seqlen_q is '-1': give a whole number from 1"),
@@ -269,7 +269,7 @@ def test_parse_quotes_the_text_and_says_what_to_do(text: str, problem: str) -> N
             "fp61",
             "unknown dtype 'fp61': did you mean fp16? (known: bf16, fp16, fp32, e4m3)",
         ),
-        ("op", "fdw", "unknown op 'fdw': did you mean fwd? (known: fwd, bwd, decode)"),
+        ("op", "fdw", "unknown op 'fdw': did you mean fwd? (known: fwd, bwd, decode, prefill)"),
     ],
 )
 def test_fields_are_checked(field: str, value: object, message: str) -> None:

@@ -43,6 +43,8 @@ def test_the_fields_are_those_of_a_workload() -> None:
         {"mla": True, "head_dim": 576, "head_dim_v": 512, "heads_kv": 1, "page_size": 64},
         {"window_left": 0, "accuracy": "fast"},
         {"causal": False, "seqlen_q": 9000},
+        {"op": "prefill", "page_size": 64, "varlen": True, "sinks": True, "e4m3cache": True},
+        {"op": "prefill", "page_size": 1, "causal": False, "window_right": 3},
         {"op": "fwd", "dtype": "e4m3"},
         {"op": "fwd", "causal": False, "window_right": 3},
         {"op": "bwd", "dtype": "fp32", "deterministic": True},
@@ -59,6 +61,12 @@ def test_a_cache_has_16_bit_numbers(dtype: str) -> None:
     assert refusal(dtype="fp8").startswith("unknown dtype 'fp8'")
 
 
+def test_packed_queries_over_a_cache_need_pages() -> None:
+    assert refusal(op="prefill").startswith("page_size is missing: the op prefill reads a cache")
+    said = "dtype fp32 with the op prefill: it serves bf16 and fp16"
+    assert refusal(op="prefill", page_size=16, dtype="fp32") == said
+
+
 def test_queries_over_a_cache_see_nothing_beyond_their_diagonal() -> None:
     said = refusal(causal=False, window_right=3)
     assert said.startswith("window_right is 3 with the op decode: its queries are the last ones")
@@ -68,14 +76,23 @@ def test_queries_over_a_cache_see_nothing_beyond_their_diagonal() -> None:
 
 @pytest.mark.parametrize("op", ["fwd", "bwd"])
 @pytest.mark.parametrize(
-    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True), ("mla", True)]
+    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True)]
 )
 def test_pages_and_sinks_go_with_a_cache(op: str, name: str, value: object) -> None:
-    said = f"{name} goes with the op decode (--decode): {op} kernels have none"
+    said = (
+        f"{name} goes with the ops over a cache, decode (--decode) and prefill (--page-size): {op} "
+        f"kernels have none"
+    )
     assert refusal(op=op, **{name: value}) == said
     with pytest.raises(TunefaError) as caught:
         Workload.of(op=op, seqlen_q=64, **{name: value})
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(("op", "more"), [("fwd", {}), ("bwd", {}), ("prefill", {"page_size": 16})])
+def test_latent_attention_goes_with_decode(op: str, more: dict[str, object]) -> None:
+    said = f"mla goes with the op decode (--decode): {op} kernels have none"
+    assert refusal(op=op, mla=True, **more) == said
 
 
 @pytest.mark.parametrize("op", ["fwd", "decode"])

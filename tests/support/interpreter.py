@@ -68,6 +68,13 @@ WORKLOADS = [
     "decode_b4_h64_k300_d48_dv32_bf16_varlen_mla",
     "decode_h2_kv1_k1100_d32_dv16_bf16_mla",
     "decode_b2_h128_q2_k140_d112_dv80_fp16_full_varlen_mla",
+    # Packed queries over pages: more and fewer queries than keys, windows on both sides.
+    "prefill_b3_h4_kv2_q50_k90_d64_bf16_page16_varlen",
+    "prefill_b2_h6_kv2_q20_k150_d40_fp16_page48_w30_softcap_sinks",
+    "prefill_b3_h16_kv1_q70_k40_d32_fp16_page1_varlen",
+    "prefill_b2_h2_q40_k90_d64_dv32_fp16_full_page32_w20_a9",
+    "prefill_b2_h14_kv2_q40_k300_d32_bf16_page128_varlen_e4m3cache",
+    "prefill_b2_h4_kv4_q300_k300_d16_fp16_full_page256",
     # Matrix products: each layout, sizes that no tile divides, several groups of rows of tiles.
     "matmul_m1_n1_k1_bf16",
     "matmul_m300_n50_k70_fp16",

@@ -22,7 +22,8 @@ SIZE_OPTIONS = {
     ),
     "page_size": (
         "--page-size",
-        "Keys of a page of the cache; with --decode.  [default: a cache without pages]",
+        "Keys of a page of a cache: with --decode, or for packed queries over pages, the op "
+        "prefill.  [default: no pages]",
     ),
 }
 """By field: the option, and its help."""

@@ -198,9 +198,10 @@ _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--softcap",): {"is_flag": True, "default": None, "help": (
         "Soft-cap: scores are bounded by a tanh, as in Gemma 2.")},
     ("--sinks",): {"is_flag": True, "default": None, "help": (
-        "Attention sinks: a learned logit of each head beside its scores; with --decode.")},
+        "Attention sinks: a learned logit of each head beside its scores; with --decode or "
+        "--page-size.")},
     ("--e4m3-cache", "e4m3cache"): {"is_flag": True, "default": None, "help": (
-        "Keys and values in e4m3 under queries in --dtype; with --decode.")},
+        "Keys and values in e4m3 under queries in --dtype; with --decode or --page-size.")},
     ("--mla",): {"is_flag": True, "default": None, "help": (
         "Multi-head latent attention in its absorbed form: one KV head, whose values are the first "
         "512 of the 576 columns of the keys; with --decode.")},

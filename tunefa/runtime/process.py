@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tunefa.errors import TunefaError
 from tunefa.measure.gradients import Gradients, Three
-from tunefa.runtime import backward, decode_call, planning
+from tunefa.runtime import backward, decode_call, planning, prefill_call
 from tunefa.runtime import plan as plans
 from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
@@ -33,6 +33,8 @@ from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.planner import Planner
+from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
+from tunefa.runtime.prefill_plan import Prefill, PrefillPlan
 
 MAX_PLANS = 4096
 """How many plans are kept. A server that decodes needs one for each length. A plan counts once more
@@ -58,6 +60,7 @@ class Runtime:
             MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
         )
         self._cache_plans = BoundedCache[CachePlan](MAX_PLANS, lambda plan: 1)
+        self._prefill_plans = BoundedCache[PrefillPlan](MAX_PLANS, lambda plan: 1)
         self._families: BoundedCache[FamilyPlans | TunefaError | _Met] = BoundedCache(MAX_FAMILIES)
         self._last = threading.local()
         self._last_backward: Chosen | None = None
@@ -131,6 +134,29 @@ class Runtime:
             elif plan is None:
                 plan = self._kept(self._cache_plans, key, Decode(call, out))
         self._last.plan = plan
+        return plan.run(tensors, scale, out)
+
+    def prefill(
+        self, tensors: PrefillTensors, options: Options, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (out, lse) of attention of packed queries over a cache with pages."""
+        try:
+            on_cuda = tensors.q.is_cuda
+            key = prefill_call.key(tensors, options, out) if on_cuda else None
+            plan = self._prefill_plans.get(key) if on_cuda else None
+        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError):
+            prefill_call.check_out(PrefillCall.of(tensors, options, None), out)
+            raise
+        if plan is None or not is_usual(scale):
+            call = PrefillCall.of(tensors, options, scale)
+            prefill_call.check_out(call, out)
+            scale = None if scale is None else call.scale
+            if not on_cuda or call.scale <= 0:  # kernels serve no such call
+                job = Prefill(call, out)
+                plan = plans.prefill_plan_without_kernel(job, self.planner.freeze.file)
+            elif plan is None:
+                plan = self._kept(self._prefill_plans, key, Prefill(call, out))
+        self._last.chosen = plan.chosen
         return plan.run(tensors, scale, out)
 
     def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
@@ -208,6 +234,7 @@ class Runtime:
         self._plans.clear()
         self._backward_plans.clear()
         self._cache_plans.clear()
+        self._prefill_plans.clear()
         self._families.clear()
 
     def leave_out_libraries(self) -> None:

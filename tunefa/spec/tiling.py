@@ -205,6 +205,7 @@ KINDS: Mapping[tuple[str, str], type[AnyTiling]] = {
     ("nvidia", "fwd"): Tiling,
     ("nvidia", "bwd"): BackwardTiling,
     ("nvidia", "decode"): DecodeTiling,
+    ("nvidia", "prefill"): Tiling,
     ("nvidia", "matmul"): MatmulTiling,
     ("huawei", "fwd"): NpuTiling,
 }

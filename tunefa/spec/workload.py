@@ -13,14 +13,23 @@ from tunefa.spec.rounding import ceil_div
 from tunefa.spec.sizes import parts_of
 from tunefa.spec.workload_checks import check
 from tunefa.spec.workload_parts import ACCURACIES as ACCURACIES
+from tunefa.spec.workload_parts import (
+    CACHE_OPS,
+    FLAGS,
+    MAX_MLA_DIMS,
+    ROPE_DIM,
+    SIDES,
+    SIZES,
+    parse_part,
+)
 from tunefa.spec.workload_parts import DTYPES as DTYPES
-from tunefa.spec.workload_parts import FLAGS, MAX_MLA_DIMS, ROPE_DIM, SIDES, SIZES, parse_part
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One attention problem: forward (op `fwd`), backward (`bwd`), or few queries over a cache of
-    keys and values (`decode`). `Workload.of` makes one from some of its fields.
+    """One attention problem: forward (op `fwd`), backward (`bwd`), or over a cache of keys and
+    values, with few queries (`decode`) or packed ones (`prefill`). `Workload.of` makes one from
+    some of its fields.
 
     Shapes: q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim), v
     is (batch, heads_kv, seqlen_k, head_dim_v).
@@ -36,12 +45,12 @@ class Workload:
     the value of c is not part of a workload. `varlen` says that the sequences are packed one after
     the other; then seqlen_q and seqlen_k are those of the longest, and `lengths` gives all.
 
-    Of the op `decode`, k and v are a cache: `page_size` says how many keys a page of it has, None
-    that it has none. `varlen` says that sequences have different numbers of keys. `sinks` says that
-    each head has a learned logit beside its scores. `e4m3cache` says that keys and values are in
-    e4m3, with factors, and the queries in `dtype`. `mla` says that the values are the first
-    head_dim_v columns of the keys, in the same memory: multi-head latent attention in its absorbed
-    form (DeepSeek-V2, arXiv:2405.04434, section 2.1.2).
+    Of the ops `decode` and `prefill`, k and v are a cache: `page_size` says how many keys a page of
+    it has, None that it has none, which only `decode` allows. `varlen` says that sequences have
+    different numbers of keys, and of `prefill` of queries. `sinks` says that each head has a
+    learned logit beside its scores. `e4m3cache` says that keys and values are in e4m3, with
+    factors, and the queries in `dtype`. `mla`, of `decode`, says that the values are the keys'
+    first head_dim_v columns: absorbed multi-head latent attention (arXiv:2405.04434, 2.1.2).
     """
 
     op: str = "fwd"
@@ -83,11 +92,13 @@ class Workload:
         """Returns a workload from some of its fields; missing fields and None mean the default.
 
         `heads_kv` defaults to a given `heads`, `seqlen_k` to `seqlen_q`, `head_dim_v` to a given
-        `head_dim`, `causal` to False if `window_right` is given. With `mla` there is one KV head,
-        `head_dim` defaults to 576 and `head_dim_v` to 64 less. Raises TunefaError if `seqlen_q`
-        is missing or a value is not valid.
+        `head_dim`, `causal` to False if `window_right` is given, and `op` to `prefill` if
+        `page_size` is. With `mla`, `heads_kv` defaults to 1, `head_dim` to 576 and `head_dim_v` to
+        64 less. Raises TunefaError if `seqlen_q` is missing or a value is not valid.
         """
         given = {name: value for name, value in parts.items() if value is not None}
+        if "page_size" in given:
+            given.setdefault("op", "prefill")
         if given.get("op") == "decode":
             if "seqlen_k" not in given:
                 raise TunefaError("seqlen_k is missing: give the number of keys, such as 8192")
@@ -157,6 +168,12 @@ class Workload:
         return self.head_dim % 16 == 0 and self.head_dim_v % 16 == 0
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the query rows of all sequences follow one another: q is (rows, heads, head_dim),
+        and the logsumexp (heads, rows)."""
+        return self.op == "prefill" or (self.varlen and self.op != "decode")
+
+    @property
     def lengths(self) -> list[tuple[int, int]]:
         """(query rows, keys) of each sequence.
 
@@ -178,12 +195,11 @@ class Workload:
         """Query rows and keys of all sequences; over a cache, the keys that some query sees."""
         # A batch may have any number of sequences, so equal ones are not listed.
         lengths = self.lengths if self.varlen else [(self.seqlen_q, self.seqlen_k)]
-        most = self.seqlen_k
-        if self.op == "decode" and self.window_left is not None:
-            most = self.window_left + self.seqlen_q
+        if self.op in CACHE_OPS and self.window_left is not None:
+            lengths = [(rows, min(keys, self.window_left + rows)) for rows, keys in lengths]
         times = 1 if self.varlen else self.batch
-        rows = times * sum(rows for rows, _ in lengths)
-        return rows, times * sum(min(keys, most) for _, keys in lengths)
+        rows, keys = (times * sum(each) for each in zip(*lengths, strict=True))
+        return rows, keys
 
     @property
     def dense_equivalent(self) -> Workload:
@@ -250,7 +266,7 @@ class Workload:
         """The tensors that a launch reads and writes, for messages."""
         if self.op == "bwd":
             return "Q, K, V, the output, the logsumexp and their gradients"
-        if self.op == "decode":
+        if self.op in CACHE_OPS:
             return "Q, the cache, the output and the logsumexp"
         return "Q, K, V, the output and the logsumexp"
 

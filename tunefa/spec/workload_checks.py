@@ -9,6 +9,7 @@ from tunefa.errors import TunefaError, unknown
 from tunefa.spec.sizes import bad_size
 from tunefa.spec.workload_parts import (
     ACCURACIES,
+    CACHE_OPS,
     DTYPES,
     MAX_HEAD_DIM,
     MAX_MLA_DIMS,
@@ -18,7 +19,7 @@ from tunefa.spec.workload_parts import (
     SIZES,
 )
 
-DECODE_DTYPES = ("bf16", "fp16")
+CACHE_DTYPES = ("bf16", "fp16")
 """The dtypes of attention over a cache."""
 
 
@@ -72,19 +73,36 @@ def _check_op(fields: Mapping[str, Any]) -> None:
         raise TunefaError(
             "deterministic goes with the op bwd (--backward): forward kernels always are"
         )
-    if op == "decode":
-        if dtype not in DECODE_DTYPES:
-            raise TunefaError(f"dtype {dtype} with the op decode: it serves bf16 and fp16")
-        if fields["window_right"] is not None:
+    if op in CACHE_OPS:
+        if dtype not in CACHE_DTYPES:
+            raise TunefaError(f"dtype {dtype} with the op {op}: it serves bf16 and fp16")
+        if op == "prefill" and fields["page_size"] is None:
+            raise TunefaError(
+                "page_size is missing: the op prefill reads a cache with pages, so give the keys "
+                "of a page (--page-size 64, or page64 in a workload's text)"
+            )
+        if op == "decode" and fields["window_right"] is not None:
             raise TunefaError(
                 f"window_right is {fields['window_right']} with the op decode: its queries are the "
                 f"last ones of their sequence, so leave it out"
             )
+        if fields["mla"] and op != "decode":
+            raise TunefaError(_not_of(op, "mla"))
         _check_mla(fields)
         return
     for name in ("page_size", "sinks", "e4m3cache", "mla"):
         if fields[name]:
-            raise TunefaError(f"{name} goes with the op decode (--decode): {op} kernels have none")
+            raise TunefaError(_not_of(op, name))
+
+
+def _not_of(op: str, name: str) -> str:
+    """Returns the message for a field that the op does not have."""
+    if name == "mla":
+        return f"{name} goes with the op decode (--decode): {op} kernels have none"
+    return (
+        f"{name} goes with the ops over a cache, decode (--decode) and prefill (--page-size): {op} "
+        "kernels have none"
+    )
 
 
 def _check_mla(fields: Mapping[str, Any]) -> None:

@@ -10,8 +10,11 @@ from tunefa.errors import unknown
 from tunefa.spec import dtype_names, matmul
 from tunefa.spec.sizes import parse_size
 
-OPS = ("fwd", "bwd", "decode")
-"""Attention, its gradients, and attention of few queries over a cache of keys and values."""
+OPS = ("fwd", "bwd", "decode", "prefill")
+"""Attention, its gradients, and attention over a cache of keys and values: of few queries, and of
+packed ones over pages."""
+CACHE_OPS = OPS[2:]
+"""The ops over a cache."""
 TRAINING_OPS = OPS[:2]
 """The ops of a training step."""
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tunefa.cli.reports import work
+from tunefa.costmodel import roofline
 from tunefa.experiments import figure
 from tunefa.experiments.roofline_figure import PREDICTED, STANDARD
 from tunefa.spec.target import Target
@@ -55,6 +56,13 @@ def test_bytes_intensity_and_ridge_by_hand() -> None:
     # write them; P V reads them.
     assert standard["bytes"] == 10 * scores + 8192 * 8192 + 4 * q
     assert standard["flops_per_byte"] == found["flops"] / standard["bytes"]
+
+
+@pytest.mark.parametrize("text", ["decode_k8k_e4m3cache", "q8k_page64_e4m3cache"])
+def test_an_e4m3_cache_has_one_byte_for_each_number(text: str) -> None:
+    asked = Workload.parse(text)
+    assert "K 8 MiB + V 8 MiB" in work.lines(asked, H200)["bytes"]
+    assert roofline.kv_bytes(asked) == 2**24
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def inputs(
             hostile.change_sequence(made[0][number], keys, values, _generator(generator, number))
             if workload.mla:  # they are the keys' own
                 values = keys[..., : workload.head_dim_v]
-        _write_sequence(workload, made, number, (keys, values))
+        write_sequence(workload, made, number, (keys, values))
     whole: list[tuple[Tensor, Tensor]] = []
     for i in range(4):
         if workload.mla and i == 2:
@@ -185,7 +185,7 @@ def sequence_of(workload: Workload, made: Any, number: int) -> tuple[Tensor, Ten
     return k, v
 
 
-def _write_sequence(
+def write_sequence(
     workload: Workload, made: list[Any], number: int, found: tuple[Tensor, Tensor]
 ) -> None:
     """Writes keys and values of a sequence into the cache, and NaN and Inf behind them. With the
@@ -252,13 +252,20 @@ def attention(
     workload: Workload, made: Any, number: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns (out, lse, spread) of one sequence, as `reference.attention_and_spread` does."""
+    return attention_of(workload, made, number, made[0][number : number + 1], dtype)
+
+
+def attention_of(
+    workload: Workload, made: Any, number: int, q: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns what `attention` does, of these queries of a sequence: (1, heads, rows, head_dim)."""
     import torch
 
     from tunefa.measure import reference
     from tunefa.measure.attention_inputs import AttentionInputs
 
-    q, (k, v) = made[0][number : number + 1], sequence_of(workload, made, number)
-    mask = workload.window_left, None, check.softcap(workload)
+    k, v = sequence_of(workload, made, number)
+    mask = workload.window_left, workload.window_right, check.softcap(workload)
     factors: tuple[Tensor, ...] = ()
     if workload.e4m3cache:
         factors = q.new_empty(0), *(each[number : number + 1] for each in made[-2:])
