@@ -13,6 +13,7 @@ from tunefa._version import __version__
 TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
 if TYPE_CHECKING:
     from tunefa.errors import TunefaError
+    from tunefa.integrations.sdpa import activate, deactivate
     from tunefa.runtime.api import flash_attention
     from tunefa.runtime.api_varlen import flash_attention_varlen
     from tunefa.runtime.decode import decode_attention
@@ -23,6 +24,8 @@ __all__ = [
     "TunefaError",
     "Workload",
     "__version__",
+    "activate",
+    "deactivate",
     "decode_attention",
     "flash_attention",
     "flash_attention_varlen",
@@ -32,6 +35,8 @@ __all__ = [
 _HOMES = {
     "TunefaError": "tunefa.errors",
     "Workload": "tunefa.spec.workload",
+    "activate": "tunefa.integrations.sdpa",
+    "deactivate": "tunefa.integrations.sdpa",
     "decode_attention": "tunefa.runtime.decode",
     "flash_attention": "tunefa.runtime.api",
     "flash_attention_varlen": "tunefa.runtime.api_varlen",

@@ -60,6 +60,8 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(str(unknown("command", args[0], COMMANDS)), ctx)
+        if args[0] != "trace":  # which starts a program
+            os.environ.pop("TUNEFA_ACTIVATE", None)  # other commands compare tunefa with PyTorch
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

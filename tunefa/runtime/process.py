@@ -85,8 +85,16 @@ class Runtime:
                 plan = self.plan(tensors, options)
             else:  # kernels serve no such call, of any shape
                 plan = plans.plan_without_kernel(call, self.planner.freeze.file)
-        self._last.chosen = plan.chosen
+        self.taken(plan)
         return plan, scale
+
+    def taken(self, plan: Plan | CachePlan) -> None:
+        """Remembers that a plan runs this thread's last call."""
+        self._last.chosen = plan.chosen
+
+    def taken_backward(self, plan: BackwardPlan) -> None:
+        """Remembers that a plan computes the last gradients."""
+        self._last_backward = plan.chosen
 
     def gradients(
         self, tensors: Tensors, options: Options, scale: float | None, given: Gradients
@@ -106,7 +114,7 @@ class Runtime:
             else:  # kernels serve no such call, of any shape
                 why = plans.why_no_kernel(call)
                 plan = planning.pytorch_plan(Backward(call, given), why)
-        self._last_backward = plan.chosen
+        self.taken_backward(plan)
         return plan.gradients(tensors, given, scale)
 
     def decode(
@@ -128,7 +136,7 @@ class Runtime:
                 plan = plans.cache_plan_without_kernel(Decode(call, out), self.planner.freeze.file)
             elif plan is None:
                 plan = self._kept(self._cache_plans, key, Decode(call, out))
-        self._last.chosen = plan.chosen
+        self.taken(plan)
         return plan.run(tensors, scale, out)
 
     def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
