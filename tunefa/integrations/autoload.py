@@ -1,7 +1,8 @@
 """Switches tunefa on while PyTorch is imported, if the environment variable TUNEFA_ACTIVATE is 1.
 
 PyTorch calls `at_import` at the end of `import torch`, as an entry point of the group
-`torch.backends`, unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0. Nothing here may make `import torch` fail: whatever goes wrong is one warning.
+`torch.backends`, unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0. Nothing here may make `import torch`
+fail: whatever goes wrong is one warning.
 """
 
 from __future__ import annotations
