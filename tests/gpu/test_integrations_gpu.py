@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -42,8 +43,7 @@ def inactive() -> Iterator[None]:
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_a_training_step_is_tunefa_s(backend: Any, causal: bool, head_dim: int) -> None:
     given = inputs(4096, 4096, head_dim=head_dim)
-    order = sdpa_kernel(backend) if backend else sdpa_kernel(list(SDPBackend.__members__.values()))
-    with order:
+    with sdpa_kernel(backend) if backend else contextlib.nullcontext():
         right = step(attend, given, causal=causal)
         tunefa.activate()
         seen = kernels_of(lambda: step(attend, given, causal=causal))
@@ -164,7 +164,7 @@ def test_the_overrides_are_all_there() -> None:
     made = sdpa.Overrides("CUDA")
     made.remove()
     for name in sdpa.OPERATORS:
-        assert sdpa._has_kernel(name, "CUDA"), name
+        assert sdpa.has_kernel(f"aten::{name}", "CUDA"), name
 
 
 PROGRAM = """
@@ -193,3 +193,24 @@ def test_the_environment_variable_is_enough(value: str) -> None:
     forward, backward = done.stdout.split()
     assert forward.startswith("attention_fwd") == (value == "1")
     assert backward.startswith("attention_bwd") == (value == "1")
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_a_trace_times_calls_on_the_device(active: bool, tmp_path: Any) -> None:
+    from tunefa.store import traced
+
+    given = inputs(4096, 4096)
+    step(attend, given)
+    if active:
+        tunefa.activate()
+        step(attend, given)
+    with tunefa.trace(tmp_path / "workloads.yaml"):
+        for _ in range(5):
+            step(attend, given)
+    found = traced.read(tmp_path / "workloads.yaml")
+    assert found.device == CUDA.get_device_name()
+    calls = {str(each): of.count for each, of in found.workloads.items()}
+    name = "b2_h32_kv8_q4096_k4096_d128_bf16_causal"
+    assert calls == {f"fwd_{name}": 5, f"bwd_{name}": 5}
+    for of in found.workloads.values():
+        assert 5 * 100e-6 < of.seconds < 5 * 20e-3

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "learn": "Learn from measured trials how long configs take.",
     "space": "Show a kernel's search space, and how many configs its rules allow.",
     "explain": "Show what limits the speed of a config, with the arithmetic.",
+    "trace": "Trace which attention workloads a program runs, for a search of them.",
     "integrate": "Let other programs run tunefa, with no line of them changed.",
     "ascend": "Install the compiler for Huawei's NPUs.",
     "bench": "Compare tunefa with other libraries, and answer questions about attention.",

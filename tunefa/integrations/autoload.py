@@ -1,4 +1,5 @@
-"""Switches tunefa on while PyTorch is imported, if the environment variable TUNEFA_ACTIVATE is 1.
+"""Switches tunefa on while PyTorch is imported, if an environment variable says so: TUNEFA_ACTIVATE
+for `activate`, TUNEFA_TRACE, which `tunefa trace` sets, for a trace.
 
 PyTorch calls `at_import` at the end of `import torch`, as an entry point of the group
 `torch.backends`, unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0. Nothing here may make `import torch`
@@ -9,20 +10,26 @@ from __future__ import annotations
 
 import os
 
-VARIABLE = "TUNEFA_ACTIVATE"
+ACTIVATE = "TUNEFA_ACTIVATE"
+TRACE = "TUNEFA_TRACE"
+"""The variable with the folder in which each process of a traced program writes."""
 
 
 def at_import() -> None:
-    """Calls `activate` if the environment variable asks for it. It never raises."""
-    asked = os.environ.get(VARIABLE, "")
-    if asked in ("", "0"):
-        return
-    try:
-        _activate(asked)
-    except Exception as error:  # PyTorch turns it into a failure of `import torch`
-        import warnings
+    """Does what the environment variables ask for. It never raises."""
+    for variable, start, what in (
+        (ACTIVATE, _activate, "tunefa is not active"),
+        (TRACE, _trace, "nothing is traced"),
+    ):
+        asked = os.environ.get(variable, "")
+        if asked in ("", "0"):
+            continue
+        try:
+            start(asked)
+        except Exception as error:  # PyTorch turns it into a failure of `import torch`
+            import warnings
 
-        warnings.warn(f"{VARIABLE}={asked}: tunefa is not active: {error}", stacklevel=2)
+            warnings.warn(f"{variable}={asked}: {what}: {error}", stacklevel=2)
 
 
 def _activate(asked: str) -> None:
@@ -33,3 +40,11 @@ def _activate(asked: str) -> None:
     from tunefa.integrations.sdpa import activate
 
     activate()
+
+
+def _trace(folder: str) -> None:
+    from pathlib import Path
+
+    from tunefa.integrations.tracing import trace_process
+
+    trace_process(Path(folder))

@@ -12,8 +12,9 @@ being imported, see `tunefa.integrations.autoload`.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tunefa.errors import TunefaError
@@ -80,12 +81,11 @@ class Overrides:
         before = {
             name: torch.library.get_kernel(f"aten::{name}", dispatch_key)
             for name in OPERATORS
-            if _has_kernel(name, dispatch_key)
+            if has_kernel(f"aten::{name}", dispatch_key)
         }
         make: Any = torch.library.Library
         self._library = make("aten", "IMPL")
-        with warnings.catch_warnings():  # PyTorch warns of the override that is wanted here
-            warnings.filterwarnings("ignore", message="Warning only once for all operators")
+        with expected_overrides():
             for name, kernel in before.items():
                 self._library.impl(name, _override(name, kernel), dispatch_key, with_keyset=True)
 
@@ -96,10 +96,22 @@ class Overrides:
             self._library = None
 
 
-def _has_kernel(name: str, dispatch_key: str) -> bool:
+@contextlib.contextmanager
+def expected_overrides() -> Iterator[None]:
+    """Silences PyTorch's warning of overrides, which are wanted here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")
+        yield
+
+
+def has_kernel(name: str, dispatch_key: str) -> bool:
+    """Whether there is an operator, such as `aten::mm`, with a kernel for a dispatch key."""
     import torch
 
-    has: bool = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", dispatch_key)
+    space, _, short = name.partition("::")
+    if not hasattr(getattr(torch.ops, space), short):
+        return False
+    has: bool = torch._C._dispatch_has_kernel_for_dispatch_key(name, dispatch_key)
     return has
 
 

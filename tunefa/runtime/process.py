@@ -222,6 +222,13 @@ class Runtime:
 _RUNTIME = Runtime()
 
 
+def run_by(runtime: Runtime) -> Runtime:
+    """Lets a runtime, or what has its methods, run this process's calls; returns the one before."""
+    global _RUNTIME
+    before, _RUNTIME = _RUNTIME, runtime
+    return before
+
+
 def current() -> Runtime:
     """The runtime of this process."""
     return _RUNTIME
