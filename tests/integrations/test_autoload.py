@@ -79,6 +79,15 @@ print(tunefa.flash_attention(q, q, q).shape[1])
     assert words == ["3", "tunefa"], said
 
 
+def test_an_entry_point_that_is_there_twice_begins_once(installed: Path) -> None:
+    info = installed / "tunefa_plugin_under_test-0.dist-info" / "entry_points.txt"
+    info.write_text(ENTRY + ENTRY.splitlines()[1].replace("under_test", "again") + "\n")
+    words, said = run(SHOW, installed, "1")
+    assert words == ["tunefa"] and "Warning" not in said
+    _, said = run(SHOW, installed, "yes")
+    assert said.count("UserWarning") == 1
+
+
 def test_importing_torch_loads_no_runtime(installed: Path) -> None:
     code = "import torch, sys\nprint(*[m for m in sys.modules if m.startswith('tunefa')])"
     for value in ("1", None):

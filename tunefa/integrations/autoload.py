@@ -8,6 +8,7 @@ fail: whatever goes wrong is one warning.
 
 from __future__ import annotations
 
+import functools
 import os
 
 ACTIVATE = "TUNEFA_ACTIVATE"
@@ -17,19 +18,22 @@ TRACE = "TUNEFA_TRACE"
 
 def at_import() -> None:
     """Does what the environment variables ask for. It never raises."""
-    for variable, start, what in (
-        (ACTIVATE, _activate, "tunefa is not active"),
-        (TRACE, _trace, "nothing is traced"),
-    ):
+    for variable in (ACTIVATE, TRACE):
         asked = os.environ.get(variable, "")
-        if asked in ("", "0"):
-            continue
-        try:
-            start(asked)
-        except Exception as error:  # PyTorch turns it into a failure of `import torch`
-            import warnings
+        if asked not in ("", "0"):
+            _begin(variable, asked)
 
-            warnings.warn(f"{variable}={asked}: {what}: {error}", stacklevel=2)
+
+@functools.cache  # PyTorch calls twice where tunefa is installed twice
+def _begin(variable: str, asked: str) -> None:
+    """Begins what a variable asks for; if that fails, warns."""
+    try:
+        _activate(asked) if variable == ACTIVATE else _trace(asked)
+    except Exception as error:  # PyTorch turns it into a failure of `import torch`
+        import warnings
+
+        what = "tunefa is not active" if variable == ACTIVATE else "nothing is traced"
+        warnings.warn(f"{variable}={asked}: {what}: {error}", stacklevel=3)
 
 
 def _activate(asked: str) -> None:
