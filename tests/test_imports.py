@@ -16,8 +16,8 @@ PACKAGE = TREE / "tunefa"
 ROOT = ("_version", "errors", "assets")
 """Modules at the root that every other may import."""
 ORDER = (
-    *("spec", "store", "costmodel", "compile", "measure", "search", "runtime", "experiments"),
-    *("report", "cli"),
+    *("spec", "store", "costmodel", "compile", "measure", "search", "runtime", "integrations"),
+    *("experiments", "report", "cli"),
 )
 """The packages: each imports from itself and from those before it."""
 APART = {("runtime", "search")}

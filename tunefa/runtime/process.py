@@ -90,8 +90,16 @@ class Runtime:
                 plan = self.plan(tensors, options)
             else:  # kernels serve no such call, of any shape
                 plan = plans.plan_without_kernel(call, self.planner.freeze.file)
-        self._last.plan = plan
+        self.taken(plan)
         return plan, scale
+
+    def taken(self, plan: Plan | CachePlan | PrefillPlan) -> None:
+        """Remembers that a plan runs this thread's last call."""
+        self._last.plan = plan
+
+    def taken_backward(self, plan: BackwardPlan) -> None:
+        """Remembers that a plan computes the last gradients."""
+        self._last_backward = plan.chosen
 
     def gradients(
         self, tensors: Tensors, options: Options, scale: float | None, given: Gradients
@@ -111,7 +119,7 @@ class Runtime:
             else:  # kernels serve no such call, of any shape
                 why = plans.why_no_kernel(call)
                 plan = planning.pytorch_plan(Backward(call, given), why)
-        self._last_backward = plan.chosen
+        self.taken_backward(plan)
         return plan.gradients(tensors, given, scale)
 
     def decode(
@@ -133,7 +141,7 @@ class Runtime:
                 plan = plans.cache_plan_without_kernel(Decode(call, out), self.planner.freeze.file)
             elif plan is None:
                 plan = self._kept(self._cache_plans, key, Decode(call, out))
-        self._last.plan = plan
+        self.taken(plan)
         return plan.run(tensors, scale, out)
 
     def prefill(
@@ -156,7 +164,7 @@ class Runtime:
                 plan = plans.prefill_plan_without_kernel(job, self.planner.freeze.file)
             elif plan is None:
                 plan = self._kept(self._prefill_plans, key, Prefill(call, out))
-        self._last.chosen = plan.chosen
+        self.taken(plan)
         return plan.run(tensors, scale, out)
 
     def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
@@ -246,6 +254,13 @@ class Runtime:
 
 
 _RUNTIME = Runtime()
+
+
+def run_by(runtime: Runtime) -> Runtime:
+    """Lets a runtime, or what has its methods, run this process's calls; returns the one before."""
+    global _RUNTIME
+    before, _RUNTIME = _RUNTIME, runtime
+    return before
 
 
 def current() -> Runtime:
