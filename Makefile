@@ -11,7 +11,7 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks lint bench report \
+.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-integrations lint bench report \
         mutants bench-search venv clean
 
 help: ## this list
@@ -59,6 +59,15 @@ test-ascend: $(READY) ## of these the ones with Huawei's real compiler
 test-attacks: $(READY) ## attack it on purpose: random kills, damaged files; takes minutes
 	$(VENV)/bin/python -m pytest -m "attack or not attack" tests/attacks
 
+# In an environment of its own: the tests of this tree need neither package.
+INTEGRATIONS := $(VENV)-integrations
+TRANSFORMERS ?= transformers==5.20.2 kernels==0.17.2
+test-integrations: $(READY) ## the tests with Hugging Face Transformers; TRANSFORMERS="transformers" for the newest
+	$(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --constraint constraints.txt --editable ".[dev]" $(TRANSFORMERS)
+	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py
+
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
 lint: $(READY) ## ruff and mypy
 	$(VENV)/bin/python -m ruff check
@@ -79,7 +88,7 @@ bench-search: $(READY) ## compare search strategies on recorded landscapes; rewr
 venv: $(READY) ## .venv with tunefa and its tools; reuses the torch of PYTHON if it has one
 
 clean: ## remove .venv, builds and caches; results of searches are kept
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(INTEGRATIONS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Holds the folder it was made for: a .venv copied along with the tree still runs the old tree.

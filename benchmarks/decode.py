@@ -2,13 +2,15 @@
 
     python -m benchmarks.decode [--out FILE] [--batch 1 16 ...] [--keys 1024 ...] [--page-size N]
                                 [--e4m3-cache]
+    python -m benchmarks.decode --mla --page-size 64 [--out FILE]   # multi-head latent attention
     python -m benchmarks.decode --from FILE        # prints the tables of a file
 
 Of each point, `tunefa.decode_attention` and the peers run in turns, on the same tensors, as CUDA
 graphs: a graph calls one of them on several caches, one after the other, which are many times as
 large as the L2 cache together: what a call before has left there is at most 2 % of what is read.
-Graphs are replayed in another random order in each round, and a figure is the median of ROUNDS.
-tunefa runs with the config that its runtime takes, and libraries are no candidates.
+Graphs are replayed in another random order in each round, and a figure is the median of them.
+tunefa runs with the config that its runtime takes, and libraries are no candidates. Bytes are those
+of the cache read once, of the queries and of the output.
 """
 
 from __future__ import annotations
@@ -18,23 +20,25 @@ import importlib
 import itertools
 import json
 import math
-import random
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import tunefa
+from benchmarks.graphs import Call, raced
 from tunefa.measure import ops
 from tunefa.runtime import process
 from tunefa.spec.workload import Workload
 
 HEADS = ((32, 8), (64, 8), (32, 4), (32, 32))
 BATCHES, KEYS = (1, 4, 16, 64, 128), (1024, 4096, 16384, 32768, 131072)
-ROUNDS, COLD_BYTES, MOST_BYTES, MOST_CACHES = 9, 3e9, 80e9, 500
-Call = Callable[[int], Any]
+MLA_HEADS = ((16, 1), (128, 1))
+MLA_BATCHES, MLA_KEYS = (1, 16, 64, 128), (1024, 2048, 4096, 8192, 16384, 32768)
+COLD_BYTES, MOST_BYTES, MOST_CACHES = 3e9, 80e9, 500
 Point = dict[str, Any]
 
 
@@ -88,34 +92,52 @@ def fa3(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
     return call
 
 
+def sdpa(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
+    """PyTorch's attention, by whatever serves such head dimensions, with keys for each head."""
+
+    def call(number: int) -> None:
+        q, k, v = made[number][:3]
+        k, v = (each.expand(-1, workload.heads, -1, -1) for each in (k, v))
+        torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    return call
+
+
+def flashinfer(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
+    """FlashInfer's latent attention over pages, planned beforehand; latents and rotated parts are
+    caches of their own there."""
+    library = importlib.import_module("flashinfer")
+    w, page, wrappers, caches = workload, workload.page_size or 1, [], []
+    for q, k, _, _, _, seqlens, table in made:
+        workspace = torch.empty(128 * 2**20, dtype=torch.uint8, device=q.device)
+        wrapper = library.mla.BatchMLAPagedAttentionWrapper(workspace, backend="auto")
+        starts = torch.arange(w.batch + 1, dtype=torch.int32, device=q.device)
+        wrapper.plan(
+            starts * w.seqlen_q, starts * table.shape[1], table.flatten(), seqlens, w.heads,
+            w.head_dim_v, w.head_dim - w.head_dim_v, page, w.causal, w.head_dim**-0.5, q.dtype,
+            k.dtype,
+        )  # fmt: skip
+        wrappers.append(wrapper)
+        rows = q.transpose(1, 2).flatten(0, 1)
+        parts = (each[..., : w.head_dim_v].contiguous() for each in (rows, k[:, 0]))
+        rest = (each[..., w.head_dim_v :].contiguous() for each in (rows, k[:, 0]))
+        caches.append([*parts, *rest])
+
+    def call(number: int) -> None:
+        q_latent, latent, q_rope, rope = caches[number]
+        wrappers[number].run(q_latent, q_rope, latent, rope)
+
+    return call
+
+
 PEERS = {"cudnn": cudnn, "fa2": fa2, "fa3": fa3}
 
 
-def captured(call: Call, caches: int) -> torch.cuda.CUDAGraph:
-    """A graph that calls on one cache after the other."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for number in range(caches):
-            call(number)
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for number in range(caches):
-            call(number)
-    return graph
-
-
-def replay_us(graph: torch.cuda.CUDAGraph) -> float:
-    """Device time of one replay."""
-    start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    start.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) * 1e3
+def peers_of(workload: Workload) -> dict[str, Callable[..., Call]]:
+    """The peers that may serve a workload; one that is not installed fails when it is made."""
+    if workload.mla:
+        return {"flashinfer": flashinfer} if workload.page_size else {"sdpa": sdpa}
+    return dict(PEERS) if workload.page_size is None and not workload.e4m3cache else {}
 
 
 def point(workload: Workload) -> Point:
@@ -123,32 +145,17 @@ def point(workload: Workload) -> Point:
     own_bytes = workload.io_bytes
     caches = min(MOST_CACHES, math.ceil(COLD_BYTES / own_bytes))
     made = [ops.of(workload).tensors(workload, "cuda", seed) for seed in range(caches)]
-    calls, graphs, failed = {"tunefa": ours(made, workload)}, {}, {}
-    if workload.page_size is None and not workload.e4m3cache:
-        calls |= {name: peer(made, workload) for name, peer in PEERS.items()}
-    for name, call in calls.items():
-        try:
-            graphs[name] = captured(call, caches)
-        except Exception as error:  # a peer that is not installed, or refuses
-            if name == "tunefa":
-                raise
-            failed[name] = f"{type(error).__name__}: {error}"[:200]
-            torch.cuda.synchronize()
-    times: dict[str, list[float]] = {name: [] for name in graphs}
-    for turn in range(ROUNDS + 1):
-        in_turn = list(graphs.items())
-        random.Random(turn).shuffle(in_turn)
-        for name, graph in in_turn:
-            found = replay_us(graph) / caches
-            if turn:  # the first one warms up
-                times[name].append(found)
-    us = {name: round(statistics.median(each), 2) for name, each in times.items()}
+    makers = {"tunefa": ours, **peers_of(workload)}
+    us, failed = raced(
+        {name: partial(each, made, workload) for name, each in makers.items()}, caches
+    )
     chosen = tunefa.last_choice()
     assert chosen is not None
     return {
         "workload": str(workload),
         "us": us,
         "gb_per_s": {name: round(own_bytes / each / 1e3) for name, each in us.items()},
+        "tflops": {name: round(workload.flops / each / 1e6, 1) for name, each in us.items()},
         "kernel": chosen.kernel,
         "config": chosen.config,
         "failed": failed,
@@ -159,16 +166,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--from", type=Path, dest="recorded")
-    parser.add_argument("--batch", type=int, nargs="+", default=BATCHES)
-    parser.add_argument("--keys", type=int, nargs="+", default=KEYS)
+    parser.add_argument("--batch", type=int, nargs="+")
+    parser.add_argument("--keys", type=int, nargs="+")
+    parser.add_argument("--heads", type=int, nargs="+", help="query heads, with --mla")
     parser.add_argument("--page-size", type=int)
     parser.add_argument("--e4m3-cache", action="store_true")
+    parser.add_argument("--mla", action="store_true", help="multi-head latent attention")
     given = parser.parse_args()
     if given.recorded:
         points = json.loads(given.recorded.read_text(encoding="utf-8"))["points"]
     else:
         process.current().leave_out_libraries()
-        points = measured(given.batch, given.keys, given.page_size, given.e4m3_cache)
+        points = measured(given)
     print(tables(points))
     if given.out:
         device = torch.cuda.get_device_name()
@@ -176,20 +185,25 @@ def main() -> None:
         given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def measured(
-    batches: Sequence[int], lengths: Sequence[int], page_size: int | None, e4m3cache: bool
-) -> list[Point]:
+def measured(given: argparse.Namespace) -> list[Point]:
     """The figures of all points whose cache fits into MOST_BYTES."""
     points = []
-    for (heads, heads_kv), batch, keys in itertools.product(HEADS, batches, lengths):
+    heads: tuple[tuple[int, int], ...] = MLA_HEADS if given.mla else HEADS
+    if given.mla and given.heads:
+        heads = tuple((each, 1) for each in given.heads)
+    batches = given.batch or (MLA_BATCHES if given.mla else BATCHES)
+    lengths = given.keys or (MLA_KEYS if given.mla else KEYS)
+    for (of_q, of_kv), batch, keys in itertools.product(heads, batches, lengths):
         workload = Workload.of(
-            op="decode", batch=batch, heads=heads, heads_kv=heads_kv, seqlen_k=keys,
-            page_size=page_size, e4m3cache=e4m3cache,
+            op="decode", batch=batch, heads=of_q, heads_kv=of_kv, seqlen_k=keys,
+            page_size=given.page_size, mla=given.mla or None, e4m3cache=given.e4m3_cache,
         )  # fmt: skip
         if workload.io_bytes > MOST_BYTES:
             continue
-        points.append(point(workload))
-        print(workload, points[-1]["us"], flush=True)
+        found = point(workload)
+        points.append(found)
+        rates = {name: (found["gb_per_s"][name], found["tflops"][name]) for name in found["us"]}
+        print(workload, found["us"], "GB/s and TFLOP/s", rates, found["failed"], flush=True)
         torch.cuda.empty_cache()
     return points
 
@@ -202,10 +216,11 @@ def lead(found: Point) -> float | None:
 
 def tables(points: Sequence[Point]) -> str:
     """A table for each pair of heads: a row for each batch, and a column for each number of keys,
-    with the time in us and, in parentheses, the lead. A sentence about all points ends it."""
+    with the time in us and, in parentheses, the lead; of latent attention with TB/s and TFLOP/s. A
+    sentence about all points ends it."""
     lines = []
     cells = {Workload.parse(each["workload"]): each for each in points}
-    for heads, heads_kv in HEADS:
+    for heads, heads_kv in sorted({(w.heads, w.heads_kv) for w in cells}):
         own = {(w.batch, w.seqlen_k): each for w, each in cells.items()
                if (w.heads, w.heads_kv) == (heads, heads_kv)}  # fmt: skip
         if not own:
@@ -231,6 +246,9 @@ def cell(found: Point | None) -> str:
         return ""
     over, us = lead(found), found["us"]["tunefa"]
     shown = f"{us:.1f}" if us < 1000 else f"{us:,.0f}"
+    if Workload.parse(found["workload"]).mla:
+        rates = found["gb_per_s"]["tunefa"] / 1e3, found["tflops"]["tunefa"]
+        shown += f", {rates[0]:.2f} TB/s, {rates[1]:.0f} TFLOP/s"
     if over is None:
         return shown
     return f"**{shown}** ({over:.2f})" if over > 1 else f"{shown} ({over:.2f})"

@@ -1,6 +1,7 @@
 """Compares the errors of gradients with those of FlashAttention-2, on the GPU of this machine.
 
-    python -m benchmarks.gradient_errors [--cases 300] [--out FILE]
+    python -m benchmarks.gradient_errors [--cases 300] [--kernel NAME] [--containing fp16]
+                                         [--out FILE]
 
 Each of tunefa's own backward kernels computes those random workloads that it serves, with its
 default config. FlashAttention-2 of PyTorch computes the same tensors; where it does not serve a
@@ -180,10 +181,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", type=int, default=CASES)
     parser.add_argument("--kernel", action="append", choices=OWN, help="only this; may be repeated")
+    parser.add_argument("--containing", default="", help="only workloads with this in their text")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     target = Target.named(torch.cuda.get_device_name())
     asked = served(given.kernel or OWN, given.cases, target)
+    asked = [case for case in asked if given.containing in str(case.workload)]
     tasks = [(case.names, case.default()) for case in asked]
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:  # fills the caches
         list(pool.map(compile_pool._compile, *zip(*tasks, strict=True)))

@@ -6,9 +6,8 @@
 All sequences have the same number of keys, of which the first `--prefix` are the same pages. Both
 calls run in turns on the same tensors, as CUDA graphs of calls on several caches, which are many
 times as large as the L2 cache together. Without `shared_prefix` a sequence finds pages in the L2
-cache that another one has read, so the time does not follow the bytes of the block tables. Graphs
-are replayed in another random order in each round, and a figure is the median of ROUNDS. The
-outputs of both are compared.
+cache that another one has read, so the time does not follow the bytes of the block tables. A figure
+is the median of nine replays (benchmarks/graphs.py). The difference is that of both outputs.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
-import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +24,10 @@ import torch
 from torch import Tensor
 
 import tunefa
-from benchmarks.decode import captured, replay_us
+from benchmarks.graphs import raced
 from tunefa.runtime import process
 
-ROUNDS, COLD_BYTES, MOST_CACHES = 9, 3e9, 50
+COLD_BYTES, MOST_CACHES = 3e9, 50
 NAMES = {False: "each sequence", True: "shared prefix"}
 
 
@@ -70,41 +68,35 @@ def point(given: argparse.Namespace, prefix: int) -> dict[str, Any]:
     read = row * (prefix + given.batch * (given.keys - prefix))
     caches = min(MOST_CACHES, math.ceil(COLD_BYTES / read))
     made = [tensors(given, prefix, seed) for seed in range(caches)]
-    graphs, chosen, outs = {}, {}, {}
+    us, failed = raced({name: partial(caller, made, on) for on, name in NAMES.items()}, caches)
+    if failed:
+        raise RuntimeError(f"a call failed: {failed}")
+    chosen, outs, arguments = {}, [], dict[str, Any](made[0])
     for shared, name in NAMES.items():
-        graphs[name] = captured(caller(made, shared), caches)
+        outs.append(tunefa.decode_attention(**arguments, shared_prefix=shared).float())
         choice = tunefa.last_choice()
         assert choice is not None
         chosen[name] = {"kernel": choice.kernel, "config": choice.config, "why": choice.why}
-        arguments: dict[str, Any] = made[0]
-        outs[name] = tunefa.decode_attention(**arguments, shared_prefix=shared).float()
-    one, other = outs.values()
-    times: dict[str, list[float]] = {name: [] for name in graphs}
-    for turn in range(ROUNDS + 1):
-        in_turn = list(graphs.items())
-        random.Random(turn).shuffle(in_turn)
-        for name, graph in in_turn:
-            found = replay_us(graph) / caches
-            if turn:  # the first one warms up
-                times[name].append(found)
     return {
         "prefix": prefix,
-        "us": {name: round(statistics.median(each), 2) for name, each in times.items()},
+        "us": us,
         "bytes_read_once": read,
-        "difference": float((one - other).norm() / one.norm()),
+        "difference": float((outs[0] - outs[1]).norm() / outs[0].norm()),
         "chosen": chosen,
     }
 
 
 def table(points: list[dict[str, Any]]) -> str:
     """A row for each prefix: us of both, how many times as fast the shared one is, and its rate."""
-    lines = ["| prefix | each sequence | shared prefix | times as fast | GB/s of distinct bytes |",
-             "| ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    lines = ["| prefix | each sequence | shared prefix | times as fast | GB/s of distinct bytes | "
+             "difference |",
+             "| ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     for each in points:
         one, other = (each["us"][name] for name in NAMES.values())
         rate = each["bytes_read_once"] / other / 1e3
         lines.append(
-            f"| {each['prefix']:,} | {one:.1f} | {other:.1f} | {one / other:.2f} | {rate:,.0f} |"
+            f"| {each['prefix']:,} | {one:.1f} | {other:.1f} | {one / other:.2f} | {rate:,.0f} "
+            f"| {each['difference']:.1e} |"
         )
     return "\n".join(lines)
 

@@ -16,8 +16,8 @@ PACKAGE = TREE / "tunefa"
 ROOT = ("_version", "errors", "assets")
 """Modules at the root that every other may import."""
 ORDER = (
-    *("spec", "store", "costmodel", "compile", "measure", "search", "runtime", "experiments"),
-    *("report", "cli"),
+    *("spec", "store", "costmodel", "compile", "measure", "search", "runtime", "integrations"),
+    *("experiments", "report", "cli"),
 )
 """The packages: each imports from itself and from those before it."""
 APART = {("runtime", "search")}
@@ -144,10 +144,11 @@ from tunefa.measure import launches
 from tunefa.spec import kernel
 from tunefa.spec.target import Case
 WORKLOADS = {"fwd": "q100_d64", "matmul": "matmul_m128", "bwd": "bwd_q100_d64"}
-WORKLOADS["decode"] = "decode_k100_d64"
+WORKLOADS |= {"decode": "decode_k100_d64", "prefill": "q100_d64_page16"}
 for name in kernel.names():
     if kernel.load(name).space.vendor == "nvidia" and not kernel.load(name).is_library:
-        own = WORKLOADS[kernel.load(name).op] + ("_page16_prefix" if "prefix" in name else "")
+        own = "decode_h16_k100_mla" if "mla" in name else WORKLOADS[kernel.load(name).op]
+        own += "_page16_prefix" if "prefix" in name else ""
         case = Case.from_names(name, own, "sm90")
         print(pool._compile(case.names, dict(case.default()), launches.shape_to_check)[3])
 sys.exit("torch" in sys.modules)

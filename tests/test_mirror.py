@@ -20,6 +20,8 @@ DECLARATIONS = {
     "cli/reports/__init__": "a docstring",
     "costmodel/__init__": "a docstring",
     "experiments/__init__": "a docstring",
+    "integrations/__init__": "a docstring",
+    "integrations/compat/__init__": "a docstring",
     "measure/__init__": "a docstring",
     "measure/objective": "a protocol and what it returns",
     "report/__init__": "a docstring",

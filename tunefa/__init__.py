@@ -13,6 +13,8 @@ from tunefa._version import __version__
 TYPE_CHECKING = False  # type checkers read True; importing `typing` for it would take longer
 if TYPE_CHECKING:
     from tunefa.errors import TunefaError
+    from tunefa.integrations.sdpa import activate, deactivate
+    from tunefa.integrations.tracing import trace
     from tunefa.runtime.api import flash_attention
     from tunefa.runtime.api_varlen import flash_attention_varlen
     from tunefa.runtime.decode import decode_attention
@@ -23,18 +25,24 @@ __all__ = [
     "TunefaError",
     "Workload",
     "__version__",
+    "activate",
+    "deactivate",
     "decode_attention",
     "flash_attention",
     "flash_attention_varlen",
     "last_choice",
     "load",
+    "trace",
 ]
 _HOMES = {
     "TunefaError": "tunefa.errors",
     "Workload": "tunefa.spec.workload",
+    "activate": "tunefa.integrations.sdpa",
+    "deactivate": "tunefa.integrations.sdpa",
     "decode_attention": "tunefa.runtime.decode",
     "flash_attention": "tunefa.runtime.api",
     "flash_attention_varlen": "tunefa.runtime.api_varlen",
+    "trace": "tunefa.integrations.tracing",
 }
 
 
@@ -42,7 +50,10 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
+    import os
 
+    if "TUNEFA_TRACE" in os.environ:  # PyTorch's import begins the trace, which loads the runtime
+        importlib.import_module("torch")
     home = importlib.import_module(_HOMES.get(name, "tunefa.runtime.process"))
     value: object = getattr(home, name)
     globals()[name] = value  # the next access finds it without this function

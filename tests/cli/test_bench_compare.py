@@ -79,6 +79,7 @@ def test_without_a_gpu_it_says_what_to_do(words: list[str]) -> None:
         (["--from", "nowhere.json"], 2, "does not exist"),
         (["-w", "matmul_m64"], 1, "is no attention, which is what is compared here"),
         (["-w", "decode_k512"], 1, "is attention over a cache, which is not compared here"),
+        (["--seqlen", "64", "--page-size", "16"], 1, "`python -m benchmarks.prefill` compares it"),
         (["-w", "bwd_q512_e4m3"], 1, "attention in e4m3 has no gradient"),
     ],
 )

@@ -51,6 +51,14 @@ def asked(run: Run, *arguments: str) -> str:
         ),
         ("--seqlen 8k --softcap", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_softcap"),
         ("--seqlen 8k --varlen", "fwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal_varlen"),
+        (
+            "--batch 8 --seqlen 2k --seqlen-k 8k --varlen --page-size 64 --sinks",
+            "prefill_b8_h32_kv8_q2048_k8192_d128_bf16_causal_page64_sinks_varlen",
+        ),
+        (
+            "--model llama3-8b --seqlen 512 --page-size 16",
+            "prefill_b1_h32_kv8_q512_k512_d128_bf16_causal_page16",
+        ),
         ("--seqlen 8k --backward", "bwd_b1_h32_kv8_q8192_k8192_d128_bf16_causal"),
         (
             "--seqlen 8k --backward --deterministic --full",
@@ -79,6 +87,10 @@ def asked(run: Run, *arguments: str) -> str:
         (
             "--model gemma2-9b --seqlen 4k --heads 16 --softcap",
             "fwd_b1_h16_kv8_q4096_k4096_d256_bf16_causal_softcap",
+        ),
+        (
+            "--decode --mla --heads 16 --seqlen-k 8k --page-size 64",
+            "decode_b1_h16_kv1_q1_k8192_d576_dv512_bf16_causal_page64_mla",
         ),
         (
             "--decode --batch 16 --seqlen-k 8k --page-size 64 --shared-prefix",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunefa.compile import languages
-from tunefa.runtime.family_plans import divisors
+from tunefa.runtime.family_binaries import divisors
 from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import interpreter, processes
+from tests.support.contract_workloads import CACHES, DEFAULTS, PAGES, PRODUCTS, VARIED, WORKLOADS
 from tunefa import assets
 from tunefa.compile import languages
 from tunefa.compile import pool as compile_pool
@@ -68,47 +69,6 @@ def test_its_language_is_there(kernel: Kernel) -> None:
     own = ("run", "version") if kernel.is_library else ("arguments",)
     for needed in (*own, "is_aligned"):
         assert callable(getattr(kernel.module, needed))
-
-
-WORKLOADS = [
-    Workload.parse(f"{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{mask}")
-    for heads, (seqlen_q, seqlen_k), head_dim, dtype, mask in itertools.product(
-        ("h32_kv8", "h8", "h8_kv1_b4", "h1"),
-        ((1, 1), (1, 16384), (17, 100), (100, 17), (1024, 1024), (4096, 15360), (16384, 16384)),
-        (16, 17, 40, 64, 72, 80, 96, 128, 160, 256),
-        ("bf16", "fp16", "fp32", "e4m3"),
-        ("causal", "full"),
-    )
-] + [
-    Workload.parse(f"bwd_{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{mask}")
-    for heads, (seqlen_q, seqlen_k), head_dim, dtype, mask in itertools.product(
-        ("h32_kv8", "h1"),
-        ((1, 1), (1, 16384), (17, 100), (100, 17), (1024, 1024), (4096, 15360)),
-        (16, 40, 64, 80, 128, 192, 256),
-        ("bf16", "fp16", "fp32"),
-        ("causal", "full", "causal_varlen"),
-    )
-] + [
-    Workload.parse(f"decode_{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{more}")
-    for heads, (seqlen_q, seqlen_k), head_dim, dtype, more in itertools.product(
-        ("b128_h32_kv4", "h32", "b2_h64_kv8"),
-        ((1, 1), (1, 131072), (4, 1000), (16, 5000)),
-        (16, 40, 64, 80, 128, 192, 256),
-        ("bf16", "fp16"),
-        ("causal", "causal_page16", "full_page256_softcap", "causal_w100_sinks_varlen_page1",
-         "causal_e4m3cache_page16", "causal_page16_prefix"),
-    )
-] + [
-    Workload.parse(f"matmul_m{m}_n{n}_k{k}_{dtype}_{layout}")
-    for (m, n, k), dtype, layout in itertools.product(
-        (
-            (1, 1, 1), (1, 4096, 4096), (4096, 1, 4096), (4096, 4096, 1), (17, 100, 33),
-            (1024, 1024, 1024), (8192, 8192, 8192), (16, 2048, 65536), (2048, 32, 128),
-        ),
-        ("bf16", "fp16", "fp32"),
-        ("nn", "nt", "tn", "tt"),
-    )
-]  # fmt: skip
 
 
 @every
@@ -177,18 +137,6 @@ class Compiled:
         return f"{self.config} for {case.workload} on {case.arch.name}: {self.resources}"
 
 
-VARIED = ("d128_bf16_causal", "d64_bf16_full", "d80_bf16_causal", "d256_bf16_full",
-          "d64_fp32_causal")  # fmt: skip
-DEFAULTS = (*VARIED, "d80_fp32_full", "d128_fp32_causal", "d256_fp32_causal")
-PRODUCTS = ("matmul_m4096_bf16", "matmul_m4096_fp32_nt", "matmul_m16_n4096_k4096_bf16_nt",
-            "matmul_m1000_fp16", "matmul_m512_bf16_tn")  # fmt: skip
-CACHES = ("b16_h32_kv8_k8192_d128_bf16", "h32_kv4_k1024_d64_bf16_page64", "b4_h8_k4096_d256_bf16",
-          "b128_h64_kv8_k2048_d128_fp16_sinks_varlen_page16", "h32_kv8_q4_k4096_d64_bf16",
-          "b2_h32_kv8_k4096_d80_bf16_w512", "h32_kv8_k4096_d128_bf16_e4m3cache_page16",
-          "b4_h32_kv4_k4096_d64_bf16_e4m3cache", "b64_h32_kv8_k8192_d128_bf16_page64_prefix",
-          "b16_h32_kv4_q4_k4096_d64_fp16_page16_varlen_prefix")  # fmt: skip
-
-
 def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
     """Always the same: defaults on 4 archs, another config of each of `VARIED` on 1 or 3 of these.
 
@@ -201,9 +149,11 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
         products = [Case(kernel, Workload.parse(w), Target.named(arch)) for w, arch in named]
         others = [(each, chance.choice(each.feasible().configs)) for each in products]
         return [*((each, each.default()) for each in products), *others]
-    if kernel.op == "decode":
-        named = itertools.product(CACHES, ("sm80", "sm90", "sm120"))
-        found = [Case(kernel, Workload.parse(f"decode_{w}"), Target.named(a)) for w, a in named]
+    if kernel.op in ("decode", "prefill"):
+        words = CACHES if kernel.op == "decode" else PAGES
+        named = itertools.product(words, ("sm80", "sm90", "sm120"))
+        texts = [(f"{kernel.op}_{words}", arch) for words, arch in named]
+        found = [Case(kernel, Workload.parse(w), Target.named(a)) for w, a in texts]
         served = [case for case in found if case.why_not() is None]
         others = [(each, chance.choice(each.feasible().configs)) for each in served]
         return [*((each, each.default()) for each in served), *others]

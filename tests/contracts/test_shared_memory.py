@@ -35,6 +35,8 @@ def cases(kernel: Kernel) -> list[Case]:
     sizes = [each for each in SIZES if op == "fwd" or "e4m3" not in each]
     lengths = "k4096" if op == "decode" else "q4096"
     workloads = [Workload.parse(f"{op}_h32_kv8_{lengths}_{each}") for each in sizes]
+    if op == "decode":
+        workloads += [Workload.parse(f"decode_h{heads}_k4096_page64_mla") for heads in (16, 128)]
     targets = map(Target.named, ("sm80", "sm90"))
     made = [Case(kernel, w, target) for target, w in itertools.product(targets, workloads)]
     return [case for case in made if case.why_not() is None]

@@ -21,7 +21,7 @@ SM80, SM90 = (archs.gpu(archs.load(name)) for name in ("sm80", "sm90"))
 H200 = SM90.device("h200")
 TILING = DecodeTiling(
     block_m=16, block_n=64, columns=128, columns_v=128, warps=4, blocks_ahead=4,
-    copied_by_threads=False, max_registers=255, ctas_per_sm=1, min_split_keys=512,
+    copied_by_threads=False, by_wgmma=False, max_registers=255, ctas_per_sm=1, min_split_keys=512,
     max_splits=128, follows_batch=False,
 )  # fmt: skip
 NEEDED = Resources(65536, 128, 0, 0)
@@ -153,3 +153,21 @@ def test_predictions_do_not_change_unnoticed() -> None:
         model.predict(LARGE, SM80, SM80.device(), TILING, NEEDED).time_us,
     ]
     assert found == pytest.approx(TIMES_US, rel=1e-3)
+
+
+def test_latent_attention_reads_each_row_once_and_multiplies_at_the_peak_rate() -> None:
+    """With 16 heads the memory is the limit, with 128 the tensor cores."""
+    tile = {"block_m": 64, "block_n": 128, "columns": 576, "columns_v": 512, "warps": 12,
+            "blocks_ahead": 0.5, "by_wgmma": True, "max_registers": 168}  # fmt: skip
+    needed = Resources(221808, 168, 0, 0)
+    few, many = (Workload.parse(f"decode_b64_h{heads}_k8192_mla") for heads in (16, 128))
+    memory, products = (predict(each, needed, **tile) for each in (few, many))
+    cache = 64 * 8192 * 576 * 2
+    moved = cache + 64 * 16 * ((576 + 512) * 2 + 4)
+    assert memory.hbm_us == pytest.approx(moved / 4.8e6 / model.HBM_SHARE)
+    assert memory.limiter == "HBM" and products.limiter == "warps"
+    cycles = 2 * 64 * 128 * (576 + 512) / 4096 + model.STEP_CYCLES
+    assert products.cycles_per_step["warps"] == pytest.approx(cycles)
+    splits = 64 * 2 * 16
+    rounds = -(-splits // H200.sms)
+    assert products.compute_us == pytest.approx(rounds * 4 * cycles / H200.boost_mhz)

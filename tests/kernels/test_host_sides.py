@@ -29,7 +29,10 @@ WORKLOADS = [
     "decode_b2_h4_kv2_k900_d64_bf16_causal",
     "decode_h8_kv1_q3_k200_d128_fp16_causal_w50_softcap_sinks_page16_varlen",
     "decode_b3_h4_kv2_k200_d64_bf16_sinks_page16_e4m3cache",
+    "decode_b2_h16_kv1_q2_k200_d576_dv512_bf16_page64_varlen_mla",
     "decode_b3_h4_kv2_k200_d64_bf16_sinks_page16_prefix",
+    "prefill_b2_h4_kv2_q70_k90_d128_bf16_page64_varlen",
+    "prefill_b3_h4_kv2_q70_k90_d64_fp16_full_page16_w50_a9_softcap_sinks_e4m3cache",
     "matmul_m256_n512_k128_bf16_nt",
     "matmul_m100_n70_k33_fp32_tn",
 ]

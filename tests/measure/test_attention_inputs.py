@@ -9,7 +9,7 @@ import torch
 
 from tests.support.packed_sequences import starts
 from tunefa.errors import TunefaError
-from tunefa.measure.attention_inputs import E4M3, AttentionInputs, batch_of_one
+from tunefa.measure.attention_inputs import E4M3, AttentionInputs, batch_of_one, shares_rows
 
 
 def dense(seqlen_q: int, seqlen_k: int, causal: bool, right: int | None = None) -> AttentionInputs:
@@ -104,3 +104,15 @@ def test_sequences_that_are_not_there(name: str, values: tuple[int, ...]) -> Non
     broken = replace(made, cu_seqlens=(given["q"], given["k"]))
     with pytest.raises(TunefaError, match=rf"cu_seqlens_{name} is \[.*cumulative lengths"):
         list(broken.sequences())
+
+
+def test_rows_are_shared_where_each_begins_at_the_same_place() -> None:
+    cache = torch.zeros(3, 5, 1, 8)
+    assert shares_rows(cache, cache[..., :6]) and shares_rows(cache, cache)
+    rows = cache[:, :, 0]
+    assert shares_rows(rows.unsqueeze(2), rows[..., :6].unsqueeze(2))
+    assert not shares_rows(cache, cache[..., 1:])
+    assert not shares_rows(cache, cache[..., :6].clone())
+    assert not shares_rows(cache.transpose(0, 1), cache[..., :6])
+    wide = torch.zeros(3, 5, 2, 8)
+    assert not shares_rows(wide[:, :, :1], wide[:, ::2, :1]) and not shares_rows(cache, rows)

@@ -184,3 +184,34 @@ def test_what_a_plan_depends_on_is_in_the_key() -> None:
     assert len(set(keys)) == len(keys)
     same = CacheTensors(*(torch.full_like(x, 2) for x in own if x is not None))
     assert key(same, CacheOptions(), None) == keys[0]
+
+
+def latent(**changes: Any) -> CacheCall:
+    """A call with rows of 576 elements, of which the first 512 are the values."""
+    cache = torch.zeros(2, 40, 1, 576, dtype=torch.bfloat16)
+    given = {"q": torch.zeros(2, 1, 16, 576, dtype=torch.bfloat16), "k": cache,
+             "v": cache[..., :512], "seqlens": torch.zeros(2, dtype=torch.int32)}  # fmt: skip
+    return CacheCall.of(CacheTensors(**{**given, **changes}), CacheOptions(), None)
+
+
+def test_values_that_are_columns_of_the_keys_make_latent_attention() -> None:
+    text = "decode_b2_h16_kv1_q1_k40_d576_dv512_bf16_causal_mla"
+    assert str(latent().workload()) == text
+    with pytest.raises(TunefaError, match="head_dim 576 is above 256"):
+        latent(v=torch.zeros(2, 40, 1, 512, dtype=torch.bfloat16)).workload()
+    rows = torch.zeros(2, 40, 576, dtype=torch.bfloat16)  # strides of the axis of heads differ
+    assert latent(k=rows.unsqueeze(2), v=rows[..., :512].unsqueeze(2)).workload().mla
+    narrow = torch.zeros(2, 40, 1, 128, dtype=torch.bfloat16)
+    q = torch.zeros(2, 1, 16, 128, dtype=torch.bfloat16)
+    assert not latent(q=q, k=narrow, v=narrow[..., :64]).workload().mla
+
+
+def test_a_plan_of_latent_attention_serves_no_values_of_their_own() -> None:
+    """Both calls have the same shapes and strides."""
+    cache = torch.zeros(2, 2, 40, 1, 576, dtype=torch.bfloat16)
+    q, seqlens = torch.zeros(2, 1, 16, 576), torch.zeros(2, dtype=torch.int32)
+    keys = [
+        key(CacheTensors(q, cache[0], cache[i][..., :512], seqlens), CacheOptions(), None)
+        for i in range(2)
+    ]
+    assert keys[0] != keys[1]

@@ -14,7 +14,7 @@ from tests.support.fake_kernel import DEFAULT, FakeLanguage
 from tunefa.compile.contract import CompileError, LaunchSpec
 from tunefa.runtime import planning
 from tunefa.runtime.call import Options, Tensors
-from tunefa.runtime.family_plans import FamilyPlans, family_key
+from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.kernel_plan import KernelPlan
 from tunefa.runtime.process import Runtime
 from tunefa.spec.workload import Workload
@@ -101,7 +101,7 @@ def test_a_binary_that_is_not_there_yet_is_compiled_as_for_a_first_call(
     compiler._compiled.clear()
     (family,) = (each.value for each in fresh._families._values.values())
     assert isinstance(family, FamilyPlans)
-    family._binaries.clear()
+    family._binaries._known.clear()
     fresh.plan(tensors(18, 24), OPTIONS)
     fresh.plan(tensors(19, 24), OPTIONS)
     assert [each.seqlen_q for each in made_anew] == [16, 18] and len(language.compiled) == 2
@@ -150,48 +150,6 @@ def test_loading_records_forgets_families(fresh: Runtime, language: FakeLanguage
     assert len(fresh._families) == 1
     fresh.leave_out_libraries()
     assert len(fresh._families) == 0
-
-
-def test_families_differ_in_all_but_batch_and_lengths() -> None:
-    base = tensors(16, 24)
-    key = family_key(base, OPTIONS)
-    assert key is not None and key == family_key(tensors(40, 100, batch=1), OPTIONS)
-    grown = torch.randn(2, 100, 2, 32)[:, :24]  # a cache of keys
-    assert key == family_key(base._replace(k=grown, v=grown), OPTIONS)
-    others = [
-        family_key(tensors(16, 24, dtype=torch.bfloat16), OPTIONS),
-        family_key(base, OPTIONS._replace(causal=False)),
-        family_key(base, OPTIONS._replace(softcap=3.0)),
-        family_key(base._replace(k=base.k[:, :, :1], v=base.v[:, :, :1]), OPTIONS),
-    ]
-    assert None not in others and len({key, *others}) == 5
-
-
-WIDE = torch.randn(2, 16, 4, 32)
-
-
-@pytest.mark.parametrize(
-    ("changes", "options"),
-    [
-        ({"q": WIDE[..., :31]}, {}),
-        ({"q": torch.randn(2 * 16 * 4 * 32 + 1)[1:].view(2, 16, 4, 32)}, {}),
-        ({"q": WIDE[:, :, :1].expand(-1, -1, 4, -1)}, {}),
-        ({"q": WIDE[:1]}, {}),
-        ({"q": WIDE.transpose(2, 3)}, {}),
-        ({"q": torch.randn(2, 16, 4, 32).as_strided((2, 1, 4, 32), (128, 1, 32, 1))}, {}),
-        ({"q": WIDE[:, :0]}, {}),
-        ({"q": WIDE[0]}, {}),
-        ({"k": torch.randn(2, 25, 2, 32)}, {}),
-        ({"v": torch.randn(2, 24, 2, 24)}, {}),
-        ({"descales": (None, None, torch.ones(2, 2))}, {}),
-        ({"cu_seqlens": (torch.zeros(3), torch.zeros(3))}, {}),
-        ({}, {"window_left": 3}),
-        ({}, {"causal": False, "window_right": 3}),
-    ],
-)
-def test_calls_without_a_family(changes: dict[str, Any], options: dict[str, Any]) -> None:
-    """They are planned one by one, where wrong arguments are named."""
-    assert family_key(tensors(16, 24)._replace(**changes), OPTIONS._replace(**options)) is None
 
 
 def test_ten_thousand_lengths_leave_no_more_than_some(

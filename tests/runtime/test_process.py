@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,7 +50,8 @@ def test_last_choice_is_the_thread_s_own() -> None:
 
 
 def test_the_config_that_last_choice_shows_is_a_copy(fresh: Runtime) -> None:
-    fresh._last.chosen = Chosen("kernel", dict(TMA), "exact", "exact: it is", None)
+    chosen = Chosen("kernel", dict(TMA), "exact", "exact: it is", None)
+    fresh._last.plan = SimpleNamespace(chosen=chosen)
     shown = tunefa.last_choice()
     assert shown is not None and shown.config == TMA
     shown.config["BLOCK_M"] = 1

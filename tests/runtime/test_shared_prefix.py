@@ -121,3 +121,10 @@ def test_a_cache_in_e4m3_is_refused_by_name() -> None:
     factors = torch.ones(3, 2)
     with pytest.raises(TunefaError, match="shared_prefix over a cache in e4m3: no kernel"):
         tunefa.decode_attention(**given, k_descale=factors, v_descale=factors, shared_prefix=True)
+
+
+def test_latent_attention_is_refused_by_name() -> None:
+    given: dict[str, Any] = tensors(Problem([30], 1, 2, head_dim=320, head_dim_v=320))
+    given["v_cache"] = given["k_cache"][..., :256]
+    with pytest.raises(TunefaError, match="shared_prefix with a head_dim of 320: kernels that"):
+        tunefa.decode_attention(**given, shared_prefix=True)

@@ -81,7 +81,8 @@ def test_a_reason_says_what_can_be_done_instead() -> None:
     window, _ = model_preset.load("gpt-oss-20b").left_out
     assert "--heads 64 --kv-heads 8 --head-dim 64 --window 128" in window.why
     (decode,) = model_preset.load("deepseek-v3").left_out
-    assert decode.why.startswith("its head_dim is 576 and its head_dim_v 512, and tunefa's kernels")
+    assert "-w decode_b16_h128_k8192_d576_dv512_page64_mla" in decode.why
+    assert Workload.parse("decode_b16_h128_k8192_d576_dv512_page64_mla").mla
 
 
 def test_a_window_at_its_length_hides_no_key() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefa.spec.rounding import ceil_div, next_pow2, round_up
+from tunefa.spec.rounding import ceil_div, coarse_ceil, next_pow2, round_up
 
 
 @given(st.integers(0, 10**12), st.integers(1, 10**6))
@@ -38,3 +38,11 @@ def test_powers_of_two_stay_and_nothing_is_one() -> None:
     assert [next_pow2(value) for value in (-3, 0, 1, 2, 3, 4, 5)] == [1, 1, 1, 2, 4, 4, 8]
     with pytest.raises(TypeError):
         next_pow2(2.0)
+
+
+@given(st.integers(1, 10**9))
+def test_a_coarse_ceiling_is_at_most_an_eighth_more(number: int) -> None:
+    coarse = coarse_ceil(number)
+    assert number <= coarse < number + next_pow2(number) / 8 or coarse == number
+    assert coarse_ceil(coarse) == coarse and next_pow2(coarse) == next_pow2(number)
+    assert coarse_ceil(0) == coarse_ceil(-3) == 1

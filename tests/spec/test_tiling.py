@@ -74,11 +74,12 @@ def test_every_kernel_says_all_of_its_fields(name: str) -> None:
     space = kernels.load(name).space
     arch = {"nvidia": "sm90", "huawei": "ascend910b3"}[space.vendor]
     examples = {"fwd": "q4096_d128", "bwd": "bwd_q4096_d128", "decode": "decode_k4096_d128",
-                "matmul": "matmul_m4096"}  # fmt: skip
+                "prefill": "q4096_d128_page64", "matmul": "matmul_m4096"}  # fmt: skip
     workload = examples[space.op]
     case = Case.from_names(name, workload, arch)
     if why := case.why_not():
-        other = "decode_k4096_page64_prefix" if "prefix" in name else f"{workload}_fp16"
+        other = "decode_k4096_mla" if "mla" in name else f"{workload}_fp16"
+        other = "decode_k4096_page64_prefix" if "prefix" in name else other
         case = Case.from_names(name, other, arch)
         assert case.why_not() is None, why
     tilings: dict[type, Any] = {

@@ -216,7 +216,7 @@ def test_expressions_read_its_fields() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "unknown part '' (known: fwd, bwd, decode, b<batch>, h<heads>, kv<heads_kv>"),
+        ("", "unknown part '' (known: fwd, bwd, decode, prefill, b<batch>, h<heads>, kv<heads_kv>"),
         ("fwd_b4", "seqlen_q is missing: give the number of query rows, such as 8192"),
         ("q0", "seqlen_q is '0': give a whole number from 1"),
         ("q-1", "seqlen_q is '-1': give a whole number from 1"),
@@ -269,7 +269,7 @@ def test_parse_quotes_the_text_and_says_what_to_do(text: str, problem: str) -> N
             "fp61",
             "unknown dtype 'fp61': did you mean fp16? (known: bf16, fp16, fp32, e4m3)",
         ),
-        ("op", "fdw", "unknown op 'fdw': did you mean fwd? (known: fwd, bwd, decode)"),
+        ("op", "fdw", "unknown op 'fdw': did you mean fwd? (known: fwd, bwd, decode, prefill)"),
     ],
 )
 def test_fields_are_checked(field: str, value: object, message: str) -> None:
@@ -281,6 +281,22 @@ def test_fields_are_checked(field: str, value: object, message: str) -> None:
 def test_seqlen_q_has_no_default() -> None:
     with pytest.raises(TunefaError, match="seqlen_q is missing"):
         Workload.of(batch=1)
+
+
+def test_latent_attention_has_one_row_for_keys_and_values() -> None:
+    short, text = "decode_b16_h128_k8192_page64_mla", (
+        "decode_b16_h128_kv1_q1_k8192_d576_dv512_bf16_causal_page64_mla"
+    )  # fmt: skip
+    workload = Workload.parse(short)
+    assert str(workload) == text and Workload.parse(text) == workload
+    rows, keys = 16 * 128, 16 * 8192
+    assert workload.io_bytes == 2 * (rows * 576 + keys * 576 + rows * 512) + 4 * rows
+    assert workload.flops == 2 * rows * 8192 * (576 + 512)
+    assert Workload.parse("decode_h4_k8_d320_mla").head_dim_v == 256
+    with pytest.raises(TunefaError, match="head_dim_v is 64 and head_dim 64 with mla"):
+        Workload.parse("decode_h4_k8_d64_mla")
+    with pytest.raises(TunefaError, match="head_dim_v 512 is above 256"):
+        Workload.parse(text.removesuffix("_mla").replace("d576", "d128"))
 
 
 def test_a_shared_prefix_is_read_once() -> None:

@@ -14,7 +14,8 @@ from tunefa.spec.workload_checks import check
 FIELDS: dict[str, Any] = {
     "op": "decode", "batch": 4, "heads": 32, "heads_kv": 8, "seqlen_q": 1, "seqlen_k": 4096,
     "head_dim": 128, "head_dim_v": 128, "dtype": "bf16", "causal": True, "window_left": None,
-    "window_right": None, "softcap": False, "sinks": False, "e4m3cache": False, "prefix": False,
+    "window_right": None, "softcap": False, "sinks": False, "e4m3cache": False, "mla": False,
+    "prefix": False,
     "page_size": None, "varlen": False, "deterministic": False, "accuracy": "standard",
 }  # fmt: skip
 """All fields of a `Workload`, which are valid."""
@@ -40,9 +41,12 @@ def test_the_fields_are_those_of_a_workload() -> None:
         {"page_size": 1, "varlen": True},
         {"page_size": 17, "sinks": True, "softcap": True},
         {"page_size": 16, "e4m3cache": True},
+        {"mla": True, "head_dim": 576, "head_dim_v": 512, "heads_kv": 1, "page_size": 64},
         {"page_size": 16, "prefix": True, "sinks": True, "softcap": True, "varlen": True},
         {"window_left": 0, "accuracy": "fast"},
         {"causal": False, "seqlen_q": 9000},
+        {"op": "prefill", "page_size": 64, "varlen": True, "sinks": True, "e4m3cache": True},
+        {"op": "prefill", "page_size": 1, "causal": False, "window_right": 3},
         {"op": "fwd", "dtype": "e4m3"},
         {"op": "fwd", "causal": False, "window_right": 3},
         {"op": "bwd", "dtype": "fp32", "deterministic": True},
@@ -59,6 +63,12 @@ def test_a_cache_has_16_bit_numbers(dtype: str) -> None:
     assert refusal(dtype="fp8").startswith("unknown dtype 'fp8'")
 
 
+def test_packed_queries_over_a_cache_need_pages() -> None:
+    assert refusal(op="prefill").startswith("page_size is missing: the op prefill reads a cache")
+    said = "dtype fp32 with the op prefill: it serves bf16 and fp16"
+    assert refusal(op="prefill", page_size=16, dtype="fp32") == said
+
+
 def test_queries_over_a_cache_see_nothing_beyond_their_diagonal() -> None:
     said = refusal(causal=False, window_right=3)
     assert said.startswith("window_right is 3 with the op decode: its queries are the last ones")
@@ -71,11 +81,23 @@ def test_queries_over_a_cache_see_nothing_beyond_their_diagonal() -> None:
     ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True), ("prefix", True)]
 )
 def test_pages_and_sinks_go_with_a_cache(op: str, name: str, value: object) -> None:
-    said = f"{name} goes with the op decode (--decode): {op} kernels have none"
+    said = (
+        f"{name} goes with the ops over a cache, decode (--decode) and prefill (--page-size): {op} "
+        f"kernels have none"
+    )
     assert refusal(op=op, **{name: value}) == said
     with pytest.raises(TunefaError) as caught:
         Workload.of(op=op, seqlen_q=64, **{name: value})
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(("op", "more"), [("fwd", {}), ("bwd", {}), ("prefill", {"page_size": 16})])
+@pytest.mark.parametrize("name", ["mla", "prefix"])
+def test_latent_attention_and_prefixes_go_with_decode(
+    op: str, more: dict[str, object], name: str
+) -> None:
+    said = f"{name} goes with the op decode (--decode): {op} kernels have none"
+    assert refusal(**{"op": op, name: True, **more}) == said
 
 
 @pytest.mark.parametrize("op", ["fwd", "decode"])
@@ -107,9 +129,19 @@ def test_sizes_of_a_cache_are_never_left_out(name: str) -> None:
 def test_messages_give_the_numbers_to_use() -> None:
     assert refusal(heads=12).endswith("so heads_kv must divide 12")
     assert refusal(head_dim=15).endswith("pad it with zeros to 16 and keep the scale")
-    assert refusal(head_dim_v=257).endswith("use 256 or less")
+    assert "use 256 or less, or mla (decode), which serves up to 512" in refusal(head_dim_v=257)
     assert refusal(op="decoed").startswith("unknown op 'decoed': did you mean decode?")
     assert refusal(accuracy="fats").endswith("did you mean fast? (known: standard, fast)")
+
+
+def test_values_of_latent_attention_are_columns_of_the_keys() -> None:
+    latent = {"mla": True, "head_dim": 576, "head_dim_v": 512}
+    said = refusal(**{**latent, "head_dim_v": 576})
+    assert said.startswith("head_dim_v 576 is above 512")
+    said = refusal(mla=True)
+    assert said.startswith("head_dim_v is 128 and head_dim 128 with mla: its values are the first")
+    assert refusal(**{**latent, "head_dim": 577}).endswith("use 576 or less")
+    assert refusal(**latent, e4m3cache=True).startswith("e4m3cache with mla: its cache is in bf16")
 
 
 def test_a_prefix_is_shared_in_pages_alone() -> None:
@@ -117,3 +149,5 @@ def test_a_prefix_is_shared_in_pages_alone() -> None:
     said = "with prefix: kernels that share a prefix serve none"
     assert refusal(prefix=True, page_size=16, window_left=0) == f"window_left {said}"
     assert refusal(prefix=True, page_size=16, e4m3cache=True) == f"e4m3cache {said}"
+    latent = {"mla": True, "head_dim": 576, "head_dim_v": 512}
+    assert refusal(prefix=True, page_size=16, **latent) == f"mla {said}"

@@ -61,10 +61,24 @@ WORKLOADS = [
     "decode_b2_h4_kv2_q2_k70_d32_bf16_page16_varlen_e4m3cache",
     "decode_b2_h4_kv2_k90_d64_fp16_softcap_e4m3cache",
     "decode_h16_kv1_q7_k90_d32_fp16_softcap_sinks",
+    # Multi-head latent attention: one head to several tiles of them, padded widths.
+    "decode_h1_k1_d576_dv512_bf16_mla",
+    "decode_h16_k70_d576_dv512_fp16_page64_mla",
+    "decode_b3_h5_q2_k200_d80_dv64_fp16_page16_varlen_mla",
+    "decode_b4_h64_k300_d48_dv32_bf16_varlen_mla",
+    "decode_h2_kv1_k1100_d32_dv16_bf16_mla",
+    "decode_b2_h128_q2_k140_d112_dv80_fp16_full_varlen_mla",
     # A prefix that sequences share, of some pages or of none.
     "decode_b3_h4_kv2_k300_d32_fp16_page16_varlen_sinks_prefix",
     "decode_b2_h8_kv1_q9_k600_d40_dv32_bf16_page64_softcap_prefix",
     "decode_h2_q2_k20_d16_fp16_full_page16_prefix",
+    # Packed queries over pages: more and fewer queries than keys, windows on both sides.
+    "prefill_b3_h4_kv2_q50_k90_d64_bf16_page16_varlen",
+    "prefill_b2_h6_kv2_q20_k150_d40_fp16_page48_w30_softcap_sinks",
+    "prefill_b3_h16_kv1_q70_k40_d32_fp16_page1_varlen",
+    "prefill_b2_h2_q40_k90_d64_dv32_fp16_full_page32_w20_a9",
+    "prefill_b2_h14_kv2_q40_k300_d32_bf16_page128_varlen_e4m3cache",
+    "prefill_b2_h4_kv4_q300_k300_d16_fp16_full_page256",
     # Matrix products: each layout, sizes that no tile divides, several groups of rows of tiles.
     "matmul_m1_n1_k1_bf16",
     "matmul_m300_n50_k70_fp16",

@@ -32,6 +32,8 @@ COMMANDS: Mapping[str, str] = {
     "learn": "Learn from measured trials how long configs take.",
     "space": "Show a kernel's search space, and how many configs its rules allow.",
     "explain": "Show what limits the speed of a config, with the arithmetic.",
+    "trace": "Trace which attention workloads a program runs, for a search of them.",
+    "integrate": "Let other programs run tunefa, with no line of them changed.",
     "ascend": "Install the compiler for Huawei's NPUs.",
     "bench": "Compare tunefa with other libraries, and answer questions about attention.",
     "report": "Write one HTML page of winners, searches, failures and experiments.",
@@ -60,6 +62,8 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             raise click.UsageError(str(unknown("command", args[0], COMMANDS)), ctx)
+        if args[0] != "trace":  # which starts a program
+            os.environ.pop("TUNEFA_ACTIVATE", None)  # other commands compare tunefa with PyTorch
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

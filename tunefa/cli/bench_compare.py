@@ -18,7 +18,7 @@ from tunefa.cli.workload_options import Selection, workload_options
 from tunefa.errors import TunefaError, unknown
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
-from tunefa.spec.workload_parts import TRAINING_OPS
+from tunefa.spec.workload_parts import CACHE_OPS, TRAINING_OPS
 
 if TYPE_CHECKING:  # they import PyTorch, which takes seconds
     from tunefa.experiments.document import Document
@@ -128,10 +128,10 @@ def _measurable(selection: Selection, kernel: str | None) -> list[Selection]:
     if kernel is not None and kernel not in kernels.names():
         raise unknown("kernel", kernel, kernels.names())
     for workload in selection.workloads:
-        if workload.op == "decode":
+        if workload.op in CACHE_OPS:
             raise TunefaError(
                 f"{workload} is attention over a cache, which is not compared here: in a checkout, "
-                f"`python -m benchmarks.decode` compares it with other libraries"
+                f"`python -m benchmarks.{workload.op}` compares it with other libraries"
             )
         if workload.op not in TRAINING_OPS:
             raise TunefaError(

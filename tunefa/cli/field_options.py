@@ -22,7 +22,8 @@ SIZE_OPTIONS = {
     ),
     "page_size": (
         "--page-size",
-        "Keys of a page of the cache; with --decode.  [default: a cache without pages]",
+        "Keys of a page of a cache: with --decode, or for packed queries over pages, the op "
+        "prefill.  [default: no pages]",
     ),
 }
 """By field: the option, and its help."""
@@ -33,6 +34,7 @@ _OTHER_FLAGS = {
     "softcap": "--softcap",
     "sinks": "--sinks",
     "e4m3cache": "--e4m3-cache",
+    "mla": "--mla",
     "prefix": "--shared-prefix",
     "varlen": "--varlen",
     "deterministic": "--deterministic",
@@ -50,6 +52,6 @@ def words(name: str, value: Any) -> str:
         return "--causal" if value else "--full"
     if name == "op":
         return f"--{'backward' if value == 'bwd' else value}"
-    if name in ("softcap", "sinks", "e4m3cache", "prefix", "varlen", "deterministic"):
+    if name in ("softcap", "sinks", "e4m3cache", "mla", "prefix", "varlen", "deterministic"):
         return flag(name)
     return f"{flag(name)} {value + 1 if name == 'window_left' else value}"

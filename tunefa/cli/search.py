@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tunefa.cli import each_workload, files, search_requests, training_step
+from tunefa.cli import each_workload, files, search_requests, traced_workloads, training_step
 from tunefa.cli.exit_codes import INTERRUPTED, NOTHING_VALID
 from tunefa.cli.reports import next_steps, text
 from tunefa.cli.training_step import Step
@@ -60,6 +60,7 @@ NPU_BUDGET = "150s"
 )
 @click.option("--strategy", default="auto", show_default=True, metavar="NAME",
               help=f"Strategy that proposes configs: {', '.join(strategies.names())}.")  # fmt: skip
+@traced_workloads.options
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
               help="Also write the record to a file; its suffix says the format.")  # fmt: skip
 @click.option(
@@ -108,10 +109,10 @@ def command(
     is stored. Ctrl-C ends the search and keeps the best config so far; --resume continues it, also
     after a crash. The exit status is 3 if one of the workloads has no valid config.
     """
-    # BLAS gets one thread, before numpy is imported here and in the processes that compile:
-    # matrices are small, and threads that wait keep the cores busy. On two cores, a proposal takes
-    # 44 ms with one thread and 171 ms with two.
+    # BLAS gets one thread, before numpy is imported here and in the processes that compile: threads
+    # that wait keep the cores busy. On two cores, a proposal takes 44 ms with one, 171 with two.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    selection = traced_workloads.selected(selection, how.pop("workloads"), how.pop("top"))
     if is_step:
         selection = _both_passes(selection, resume, replay)
     if resume and replay is None:

@@ -163,7 +163,7 @@ class Selection:
 _Options = Mapping[tuple[str, ...], Mapping[str, Any]]  # by names
 SELECTING = (
     *("arch", "device", "models", "backward", "decode", *SIZE_OPTIONS, "dtype", "causal"),
-    *("softcap", "sinks", "e4m3cache", "prefix", "varlen", "deterministic", "texts"),
+    *("softcap", "sinks", "e4m3cache", "mla", "prefix", "varlen", "deterministic", "texts"),
 )
 """The parameters of a selection, by click's names."""
 
@@ -198,9 +198,13 @@ _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
     ("--softcap",): {"is_flag": True, "default": None, "help": (
         "Soft-cap: scores are bounded by a tanh, as in Gemma 2.")},
     ("--sinks",): {"is_flag": True, "default": None, "help": (
-        "Attention sinks: a learned logit of each head beside its scores; with --decode.")},
+        "Attention sinks: a learned logit of each head beside its scores; with --decode or "
+        "--page-size.")},
     ("--e4m3-cache", "e4m3cache"): {"is_flag": True, "default": None, "help": (
-        "Keys and values in e4m3 under queries in --dtype; with --decode.")},
+        "Keys and values in e4m3 under queries in --dtype; with --decode or --page-size.")},
+    ("--mla",): {"is_flag": True, "default": None, "help": (
+        "Multi-head latent attention in its absorbed form: one KV head, whose values are the first "
+        "512 of the 576 columns of the keys; with --decode.")},
     ("--shared-prefix", "prefix"): {"is_flag": True, "default": None, "help": (
         "Sequences whose first half is the same pages, which are read once; with --decode.")},
     ("--varlen",): {"is_flag": True, "default": None, "help": (

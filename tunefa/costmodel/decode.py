@@ -6,7 +6,8 @@ Every key is read once, so the memory is the limit if enough bytes are on their 
     HBM      bytes of the cache, the queries and the output / (bandwidth x `HBM_SHARE`)
     flight   bytes of the SM with most splits / (bytes that its CTAs have on their way / latency):
              by Little's law, an SM that waits `LATENCY_US` for a copy moves no more than that
-    steps    cycles that the warps of that SM compute: `CYCLES_PER_KEY` of a warp and 16 query rows
+    steps    cycles that the warps of that SM compute: `CYCLES_PER_KEY` of a warp and 16 query rows,
+             or with WGMMA the products at the peak rate
 
 The longest of them, the launch, and the start and end of each split that a CTA computes, one after
 the other, add up. A second launch reads what the splits have written. docs/model.md has the errors.
@@ -31,6 +32,9 @@ LATENCY_US = 1.1
 CYCLES_PER_KEY = 70.0
 """Cycles of a warp for one key and 16 query rows, at head_dim 128; copies by threads take more."""
 COPY_CYCLES_PER_KEY = 16.0
+WGMMA_FLOPS_PER_CLOCK = 4096.0
+"""Dense FLOPs of an SM's tensor cores in 16 bits (NVIDIA's H100 white paper: 989.4 TFLOP/s of 132
+SMs at 1,830 MHz)."""
 STEP_CYCLES = 600.0
 """Cycles of a step in which the warps of a CTA wait for one another."""
 LAUNCH_US = 4.3
@@ -81,12 +85,12 @@ def _of_splits(
     items = workload.batch * workload.heads_kv * row_tiles * splits
     rounds = ceil_div(items, device.sms * at_once)
     busy = min(at_once, ceil_div(items, device.sms))
-    key_bytes = workload.kv_bytes * (workload.head_dim + workload.head_dim_v)
+    key_bytes = workload.kv_bytes * workload.kv_columns
     in_flight = busy * tiling.blocks_ahead * tiling.block_n * key_bytes
     flight_us = rounds * busy * each * key_bytes / max(in_flight, key_bytes) * LATENCY_US
     pipes = {"warps": cycles_of_block(workload, tiling)}
-    sharing = 1 if tiling.copied_by_threads else tiling.warps
-    crowded = max(1.0, busy * tiling.warps / 16)
+    sharing = 1 if tiling.copied_by_threads or tiling.by_wgmma else tiling.warps
+    crowded = busy if tiling.by_wgmma else max(1.0, busy * tiling.warps / 16)
     steps = rounds * ceil_div(each, tiling.block_n * sharing) * crowded
     compute_us = steps * pipes["warps"] / device.boost_mhz
     hbm_us = workload.io_bytes / (device.hbm_bytes_per_s * HBM_SHARE) * 1e6
@@ -111,7 +115,11 @@ def expected_resources(tiling: DecodeTiling, smem_bytes: int, registers: int) ->
 
 def cycles_of_block(workload: Workload, tiling: DecodeTiling) -> float:
     """Cycles that a block of keys takes: of one warp, or with copies by threads of all."""
-    size = (tiling.columns + tiling.columns_v) / 256 * tiling.block_m / 16 * tiling.block_n
+    columns = tiling.columns + tiling.columns_v
+    if tiling.by_wgmma:
+        products = 2 * tiling.block_m * tiling.block_n * columns
+        return products / WGMMA_FLOPS_PER_CLOCK + STEP_CYCLES
+    size = columns / 256 * tiling.block_m / 16 * tiling.block_n
     if not tiling.copied_by_threads:
         return CYCLES_PER_KEY * size
     copies = COPY_CYCLES_PER_KEY * 16 / tiling.block_m

@@ -273,7 +273,7 @@ def l2_misses(workload: Workload, device: Device, tiling: Tiling) -> float:
 
     The heads of an L2 section share the cache. If their K and V do not fit, they are read again.
     """
-    row = (workload.head_dim + workload.head_dim_v) * DTYPES[workload.dtype]
+    row = (workload.head_dim + workload.head_dim_v) * workload.kv_bytes
     heads = min(tiling.l2_section_heads, workload.batch * workload.heads)
     resident = heads * workload.seqlen_k * row
     return max(0.0, 1.0 - device.l2_bytes / (2.0 * resident)) if resident else 0.0
@@ -281,8 +281,7 @@ def l2_misses(workload: Workload, device: Device, tiling: Tiling) -> float:
 
 def _memory_us(workload: Workload, device: Device, tiling: Tiling, cut: Cut) -> tuple[float, float]:
     """Returns (us of L2 traffic, us of device memory traffic)."""
-    size = DTYPES[workload.dtype]
-    row = (workload.head_dim + workload.head_dim_v) * size
+    row = (workload.head_dim + workload.head_dim_v) * workload.kv_bytes
     streamed = cut.tiles * cut.steps_per_tile * tiling.block_n * row
     device_bytes = workload.io_bytes + l2_misses(workload, device, tiling) * streamed
     l2_bytes_per_us = device.l2_bytes_per_clock * device.boost_mhz

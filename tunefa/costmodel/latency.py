@@ -85,14 +85,15 @@ def _bounds(lower: Mapping[str, float]) -> tuple[int, int]:
     return int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
 
 
+_ATTENTION = Model(
+    _predict_attention,
+    _expected_of_attention,
+    lambda case, config: case.tiling(config).threads,
+    lambda case, config: case.tiling(config).warp_specialised,
+    FEWER_REGISTERS,
+)
 MODELS: Mapping[str, Model] = {
-    "fwd": Model(
-        _predict_attention,
-        _expected_of_attention,
-        lambda case, config: case.tiling(config).threads,
-        lambda case, config: case.tiling(config).warp_specialised,
-        FEWER_REGISTERS,
-    ),
+    "fwd": _ATTENTION,
     "bwd": Model(
         _predict_backward,
         _expected_of_backward,
@@ -107,6 +108,7 @@ MODELS: Mapping[str, Model] = {
         lambda case, config: False,
         FEWER_REGISTERS,
     ),
+    "prefill": _ATTENTION,
     "matmul": Model(
         _predict_matmul,
         _expected_of_matmul,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.target import Target
-from tunefa.spec.workload import DTYPES, Workload
+from tunefa.spec.workload import Workload
 
 TENSOR, EXP2, HBM = "tensor cores", "exp2 units", "HBM bandwidth"
 DECODE_ROWS = 16
@@ -56,5 +56,4 @@ def roofline(workload: Workload, target: Target) -> Roofline:
 def kv_bytes(workload: Workload) -> int:
     """Returns the bytes of K and V."""
     keys = sum(keys for _, keys in workload.lengths)
-    columns = workload.head_dim + workload.head_dim_v
-    return workload.heads_kv * keys * columns * DTYPES[workload.dtype]
+    return workload.heads_kv * keys * workload.kv_columns * workload.kv_bytes

@@ -19,6 +19,15 @@ def as_indexed(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8) if tensor.dtype == E4M3 else tensor
 
 
+def shares_rows(k: Tensor, v: Tensor) -> bool:
+    """Whether the rows of v begin where those of k do, in the same memory. An axis of size 1 may
+    have any stride."""
+    if k.data_ptr() != v.data_ptr() or k.dim() != v.dim():
+        return False
+    steps = zip(k.shape, k.stride(), v.stride(), strict=True)
+    return all(size == 1 or one == other for size, one, other in steps)
+
+
 @dataclass(frozen=True)
 class AttentionInputs:
     """The tensors of one attention, its mask and its scale.

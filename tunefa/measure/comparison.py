@@ -180,7 +180,7 @@ class Expected:
         from tunefa.measure import reference
 
         out, lse, spread = reference.attention_and_spread(inputs, dtype)
-        if workload.varlen:
+        if workload.is_packed:
             out = out.transpose(0, 1)
         return cls.from_reference(workload, (out, lse, spread), inputs.softcap)
 
@@ -242,7 +242,7 @@ class Expected:
 
     def _off(self, out: Tensor) -> Tensor:
         """||out - reference|| of each row."""
-        if self.workload.varlen:
+        if self.workload.is_packed:
             out = out.transpose(0, 1)
         off: Tensor = (out.to(self.out.dtype) - self.out).norm(dim=-1)
         return off
@@ -267,7 +267,7 @@ class Expected:
 
     def _named(self, place: list[int]) -> str:
         """`row 17 of head 3 in batch 1`, or `... in sequence 1`, whose rows count from its own."""
-        if not self.workload.varlen:
+        if not self.workload.is_packed:
             batch, head, row = place
             return f"row {row} of head {head} in batch {batch}"
         head, row = place

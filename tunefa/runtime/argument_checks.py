@@ -126,7 +126,7 @@ def check_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any, q: Tensor) -> None:
     Their contents are not checked: reading them would wait for the device.
     """
     for name, starts in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        _check_starts(name, starts, q)
+        check_starts(name, starts, q)
     sequences = [starts.shape[0] - 1 for starts in (cu_seqlens_q, cu_seqlens_k)]
     if sequences[0] != sequences[1]:
         raise TunefaError(
@@ -149,7 +149,8 @@ def _check_strided(name: str, tensor: Tensor) -> None:
         raise TunefaError(f"{name} is {tensor.layout}: convert it, {name}.to_dense()")
 
 
-def _check_starts(name: str, tensor: Any, q: Tensor) -> None:
+def check_starts(name: str, tensor: Any, q: Tensor) -> None:
+    """Raises TunefaError unless it is int32, (batch + 1,), on q's device."""
     if not isinstance(tensor, Tensor):
         raise TunefaError(
             f"{name} is a {type(tensor).__name__}: give a torch.Tensor, (batch + 1,), of int32"

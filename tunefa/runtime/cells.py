@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.spec.rounding import ceil_div, round_up
+from tunefa.spec.workload import Workload
 from tunefa.store.lookup import Choice
 
 STEP, SHORT = 16, 64
@@ -28,6 +29,11 @@ class Lengths(NamedTuple):
     batch: int
     seqlen_q: int
     seqlen_k: int
+
+
+def lengths_of(workload: Workload) -> Lengths:
+    """Returns the batch and the lengths of a workload."""
+    return Lengths(workload.batch, workload.seqlen_q, workload.seqlen_k)
 
 
 @dataclass
@@ -61,7 +67,14 @@ class Cells:
 
     def find(self, asked: Lengths) -> Choice | None:
         """Returns the choice for the lengths, if it is remembered."""
-        cell = self._cells.get(_key(asked))
+        batch, rows, keys = asked  # as `_key` does, without its calls
+        cell = self._cells.get(
+            (
+                batch,
+                -rows if rows <= SHORT else -(-rows // STEP),
+                -keys if keys <= SHORT else -(-keys // STEP),
+            )
+        )
         return cell.choice if cell is not None and cell.holds(asked) else None
 
     def choose(self, asked: Lengths) -> Choice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, overload
 
 import torch
@@ -19,12 +20,12 @@ from tunefa.measure.attention_inputs import as_indexed
 from tunefa.runtime import autocast, process
 from tunefa.runtime.api import Layout, unknown_argument
 from tunefa.runtime.argument_checks import check_tensor
+from tunefa.runtime.cache_checks import check_device
 from tunefa.runtime.call import LAYOUTS, Tensors, Window, heads_first
 from tunefa.runtime.decode_call import (
     CacheCall,
     CacheOptions,
     CacheTensors,
-    check_device,
     check_like_result,
     check_out,
 )
@@ -111,6 +112,11 @@ def decode_attention(
     block_table, (batch, pages of the longest sequence) in int32, has the numbers of the pages of
     each sequence. Entries behind its last page are not read.
 
+    v_cache may be a view of k_cache, k_cache[..., :head_dim_v]: multi-head latent attention in its
+    absorbed form (DeepSeek-V2, arXiv:2405.04434, section 2.1.2), with a head_dim of up to 576 and a
+    head_dim_v of up to 512. Kernels then read each row of the cache once. `scale` is usually that
+    of the head dimension before the absorption, such as 192^-0.5 times a factor.
+
     k, v: new keys and values, (batch, new, heads_kv, head_dim | head_dim_v), which are written into
     the cache behind the `seqlens` keys of each sequence first. The queries see them. The cache must
     have room for them, also for rows of a batch that have no sequence: with pages, such a row needs
@@ -147,13 +153,14 @@ def decode_attention(
     factors = _broadcast((k_descale, v_descale), q, k_cache, layout)
     tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks, *factors)
     options = CacheOptions.of(causal, window, softcap, layout)._replace(shared_prefix=shared_prefix)
-    _check_no_gradients(tensors, k, v)
-    tensors = _as_autocast_casts(tensors)
+    check_no_gradients("decode_attention has", (*tensors, k, v))
+    if _is_any_autocast_enabled():
+        tensors = tensors._replace(q=autocast.cast(Tensors(*tensors[:3])).q)
     if k is not None or v is not None:
         call = CacheCall.of(tensors, options, scale)
         check_out(call, out)
         tensors = tensors._replace(seqlens=_append(call, k, v))
-    if is_compiling() or not _is_plain(tensors):
+    if is_compiling() or not is_plain(tensors):
         found, lse = _through_op(tensors, options, scale, out)
     else:
         found, lse = process.current().decode(tensors, options, scale, out)
@@ -166,35 +173,35 @@ def _broadcast(
     """Returns factors as (batch, heads_kv), where they broadcast to it; others as they are."""
     if factors == (None, None) or not isinstance(q, Tensor) or not isinstance(cache, Tensor):
         return list(factors)
-    shape = q.shape[:1] + cache.shape[1 if layout == "bhsd" else 2 :][:1]
+    return broadcast(factors, q.shape[:1] + cache.shape[1 if layout == "bhsd" else 2 :][:1])
+
+
+def broadcast(
+    factors: Sequence[Tensor | None], shape: Sequence[int | torch.SymInt]
+) -> list[Tensor | None]:
+    """Returns factors with that shape, where they broadcast to it; others as they are."""
     found: list[Tensor | None] = []
     for each in factors:
         fits = isinstance(each, Tensor) and each.dim() <= 2 and all(
             size in (1, wanted) for size, wanted in zip(each.shape[::-1], shape[::-1], strict=False)
         )  # fmt: skip
-        found.append(each.expand(shape) if fits and each is not None else each)
+        found.append(each.expand(tuple(shape)) if fits and each is not None else each)
     return found
 
 
-def _check_no_gradients(tensors: CacheTensors, *more: Tensor | None) -> None:
+def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
+    """Raises TunefaError where a gradient of a tensor is asked for; `what` has none."""
     if not is_grad_enabled():
         return
-    for tensor in (*tensors, *more):
+    for tensor in tensors:
         if isinstance(tensor, Tensor) and tensor.requires_grad:
             raise TunefaError(
-                "decode_attention has no gradients: call it under torch.no_grad(), or "
-                "flash_attention where you need them"
+                f"{what} no gradients: call it under torch.no_grad(), or flash_attention where you "
+                f"need them"
             )
 
 
-def _as_autocast_casts(tensors: CacheTensors) -> CacheTensors:
-    """Returns the tensors with q in autocast's dtype where it is on; the cache stays as it is."""
-    if not _is_any_autocast_enabled():
-        return tensors
-    return tensors._replace(q=autocast.cast(Tensors(*tensors[:3])).q)
-
-
-def _is_plain(tensors: CacheTensors) -> bool:
+def is_plain(tensors: Sequence[object]) -> bool:
     """Whether the call can go around PyTorch's dispatcher, as `tunefa.runtime.api` has it."""
     return (
         _len_torch_dispatch_stack() == 0

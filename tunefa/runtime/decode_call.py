@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tunefa.errors import TunefaError, unknown
-from tunefa.measure.attention_inputs import E4M3
+from tunefa.measure.attention_inputs import E4M3, shares_rows
 from tunefa.runtime import shared_prefix as prefixes
 from tunefa.runtime.argument_checks import (
     DTYPES,
-    check_like_q,
     check_scale,
     check_softcap,
     check_tensor,
 )
+from tunefa.runtime.cache_checks import (
+    check_descales,
+    check_device,
+    check_dtypes,
+    check_sizes,
+    check_table,
+    check_vector,
+)
 from tunefa.runtime.call import LAYOUTS, Options, Window, heads_first
 from tunefa.spec.workload import Workload
+from tunefa.spec.workload_parts import MAX_HEAD_DIM
 
+NAMES = "k_cache", "v_cache"
+"""The arguments of `decode_attention` that are the cache."""
 USUAL_BATCH, USUAL_KEYS = 16, 8192
 """The workload that a config is looked up for has this batch and so many keys. It depends on no
 call, so that a sequence gets the same config, and with it the same bits, in every batch."""
@@ -100,18 +110,21 @@ class CacheCall:
             check_tensor(name, tensor, 4, f"{axes} for layout {layout!r}")
         if tensors.q.dtype == E4M3:
             raise TunefaError(f"q is {E4M3}: attention over a cache takes bf16 and fp16")
-        _check_dtypes(tensors)
+        check_dtypes(tensors[:3], NAMES)
         views = [heads_first(tensor, layout) for tensor in tensors[:3]]
         q, k, v = views
-        _check_sizes(q, k, v, tensors.block_table)
+        check_sizes(q, k, v, tensors.block_table, NAMES)
         batch, heads = q.shape[:2]
-        _check_vector("seqlens", tensors.seqlens, (batch,), torch.int32, q)
+        check_vector("seqlens", tensors.seqlens, (batch,), torch.int32, q)
         if tensors.sinks is not None:
-            _check_vector("sinks", tensors.sinks, (heads,), torch.float32, q)
-        _check_table(tensors.block_table, q)
-        _check_descales(tensors, (batch, k.shape[1]))
-        over = options.shared_prefix, tensors.block_table, options.window_left, tensors.k_descale
-        prefixes.check(*over)
+            check_vector("sinks", tensors.sinks, (heads,), torch.float32, q)
+        if tensors.block_table is not None:
+            check_table(tensors.block_table, q, batch)
+        check_descales(tensors[-2:], (batch, k.shape[1]), k)
+        prefixes.check(
+            options.shared_prefix, tensors.block_table, options.window_left, tensors.k_descale,
+            q.shape[-1],
+        )  # fmt: skip
         scale = check_scale(scale, q.shape[-1])
         return cls(q, k, v, *tensors[3:], scale, options)
 
@@ -174,6 +187,7 @@ class CacheCall:
             e4m3cache=self.k_descale is not None,
             prefix=self.options.shared_prefix,
             page_size=self.page_size,
+            mla=self.k.shape[3] > MAX_HEAD_DIM and shares_rows(self.k, self.v),
         )
 
 
@@ -205,96 +219,6 @@ def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Has
         *((x.shape, x.stride(), x.dtype, x.get_device()) for x in each),
         *given,
         aligned,
+        shares_rows(tensors.k, tensors.v),
         options,
     )
-
-
-def _check_dtypes(tensors: CacheTensors) -> None:
-    """Raises TunefaError unless the cache has q's dtype, or e4m3 under bf16 or fp16."""
-    q, k, v = tensors[:3]
-    if k.dtype != E4M3 or q.dtype not in (torch.bfloat16, torch.float16):
-        check_like_q("k_cache", k, q)
-    if k.dtype == q.dtype:
-        check_like_q("v_cache", v, q)
-    if v.dtype != k.dtype:
-        raise TunefaError(f"k_cache is {k.dtype} and v_cache {v.dtype}: make them equal")
-    for name, tensor in (("k_cache", k), ("v_cache", v)):
-        check_device(name, tensor, q)
-
-
-def _check_descales(tensors: CacheTensors, shape: tuple[int, int]) -> None:
-    """Raises TunefaError unless a cache in e4m3, and no other, has the factors of k and v."""
-    is_e4m3 = tensors.k.dtype == E4M3
-    for name, tensor in (("k_descale", tensors.k_descale), ("v_descale", tensors.v_descale)):
-        if tensor is None:
-            if is_e4m3:
-                raise TunefaError(f"the cache is {E4M3}, and {name} is missing: give k_descale and "
-                                  f"v_descale, (batch, heads_kv) in torch.float32")  # fmt: skip
-            continue
-        if not is_e4m3:
-            raise TunefaError(f"{name} goes with a cache in {E4M3}, and it is {tensors.k.dtype}")
-        if not isinstance(tensor, Tensor):
-            raise TunefaError(f"{name} is a {type(tensor).__name__}: give a torch.Tensor")
-        if (tuple(tensor.shape), tensor.dtype) != (shape, torch.float32):
-            raise TunefaError(f"{name} is {tuple(tensor.shape)}, {tensor.dtype}: give (batch, "
-                              f"heads_kv), here {shape}, in torch.float32")  # fmt: skip
-        check_device(name, tensor, tensors.q)
-
-
-def _check_sizes(q: Tensor, k: Tensor, v: Tensor, block_table: Any) -> None:
-    sizes = [
-        ("heads", "k_cache", k.shape[1], "v_cache", v.shape[1]),
-        ("page_size" if block_table is not None else "seqlen", "k_cache", k.shape[2], "v_cache",
-         v.shape[2]),
-        ("head_dim", "q", q.shape[3], "k_cache", k.shape[3]),
-        ("pages" if block_table is not None else "batch", "k_cache", k.shape[0], "v_cache",
-         v.shape[0]),
-    ]  # fmt: skip
-    if block_table is None:
-        sizes.append(("batch", "q", q.shape[0], "k_cache", k.shape[0]))
-    for size, one, here, other, there in sizes:
-        if here != there:
-            raise TunefaError(f"{size} of {one} is {here} and of {other} {there}: make them equal")
-    if q.shape[3] == 0:
-        raise TunefaError("head_dim of q is 0: give 1 or more")
-    heads, heads_kv = q.shape[1], k.shape[1]
-    if heads_kv == 0 or heads % heads_kv:
-        raise TunefaError(
-            f"q has {heads} heads, which is not a multiple of the {heads_kv} of the cache: each KV "
-            f"head serves the same number of query heads"
-        )
-
-
-def _check_vector(
-    name: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, q: Tensor
-) -> None:
-    """Raises TunefaError unless it is a contiguous tensor of that shape and dtype on q's device."""
-    said = f"give {'(batch,)' if name == 'seqlens' else '(heads,)'}, here {shape}, in {dtype}"
-    if not isinstance(tensor, Tensor):
-        raise TunefaError(f"{name} is a {type(tensor).__name__}: {said}, a torch.Tensor")
-    if (tuple(tensor.shape), tensor.dtype) != (shape, dtype):
-        raise TunefaError(f"{name} is {tuple(tensor.shape)}, {tensor.dtype}: {said}")
-    if not tensor.is_contiguous():
-        raise TunefaError(f"{name} has strides {tensor.stride()}: make it contiguous")
-    check_device(name, tensor, q)
-
-
-def _check_table(table: Any, q: Tensor) -> None:
-    if table is None:
-        return
-    said = f"give (batch, pages of the longest sequence) in torch.int32, with batch {q.shape[0]}"
-    if not isinstance(table, Tensor):
-        raise TunefaError(f"block_table is a {type(table).__name__}: {said}, a torch.Tensor")
-    if table.dim() != 2 or table.shape[0] != q.shape[0] or table.dtype != torch.int32:
-        raise TunefaError(f"block_table is {tuple(table.shape)}, {table.dtype}: {said}")
-    if table.shape[1] > 1 and table.stride(1) != 1:
-        raise TunefaError(f"block_table has strides {table.stride()}: make its rows contiguous")
-    check_device("block_table", table, q)
-
-
-def check_device(name: str, tensor: Tensor, q: Tensor) -> None:
-    if tensor.device != q.device:
-        raise TunefaError(
-            f"{name} is on {tensor.device} and q is on {q.device}: move one, such as "
-            f"{name}.to(q.device)"
-        )

@@ -104,11 +104,13 @@ class PyTorchCachePlan:
         lse, view = call.new_lse(), heads_first(out, self.options.layout)
         lengths = call.seqlens.tolist()
         for number, keys in enumerate(lengths):
-            view[number], lse[number] = _of_sequence(call, number, max(0, keys))
+            view[number], lse[number] = of_sequence(call, number, max(0, keys))
         return out, lse
 
 
-def _of_sequence(call: CacheCall, number: int, keys: int) -> tuple[Tensor, Tensor]:
+def of_sequence(
+    call: CacheCall, number: int, keys: int, window_right: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns (out, lse) of one sequence: (heads, seqlen_q, head_dim_v) and (heads, seqlen_q)."""
     q, page = call.q[number : number + 1], call.page_size
     if call.block_table is None or page is None:
@@ -119,7 +121,7 @@ def _of_sequence(call: CacheCall, number: int, keys: int) -> tuple[Tensor, Tenso
             as_indexed(each)[pages].transpose(0, 1).flatten(1, 2)[:, :keys].view(each.dtype)
             for each in (call.k, call.v)
         )
-    mask = call.options.window_left, None, call.softcap
+    mask = call.options.window_left, window_right, call.softcap
     factors: tuple[Tensor, ...] = ()
     if call.k_descale is not None and call.v_descale is not None:
         of_sequence = slice(number, number + 1)

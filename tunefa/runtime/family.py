@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tunefa.costmodel.family_times import FamilyTimes
 from tunefa.errors import TunefaError
-from tunefa.runtime.cells import Cells, Lengths
+from tunefa.runtime.cells import Cells, Lengths, lengths_of
 from tunefa.runtime.choose import Chooser
 from tunefa.spec.family_space import FamilySpace
 from tunefa.spec.kernel import Kernel
@@ -29,6 +30,9 @@ from tunefa.store.results import Store, current, question
 
 _SPREAD = ((1, 32), (1, 100, 1000, 8000), (100, 1000, 8000, 30000))
 """Batches and lengths of queries and keys."""
+
+MAX_RULES = 1024
+"""How many choices are kept with what rules say of them."""
 
 
 class FamilyStore(Store):
@@ -87,7 +91,9 @@ class Family(Chooser):
         self._fields = dict(vars(workload))
         self._is_banded = (workload.window_left, workload.window_right) != (None, None)
         self._cells = Cells(self._anew)
-        self._measured = {_lengths(record.workload) for record in own.records()}
+        self._measured = {lengths_of(record.workload) for record in own.records()}
+        self._rules: dict[int, tuple[Choice, Callable[[dict[str, Any]], bool] | None]] = {}
+        """By the identity of a choice: the choice, and what rules say of lengths."""
 
     def workload(self, asked: Lengths) -> Workload:
         """The workload of the family with these lengths."""
@@ -109,17 +115,66 @@ class Family(Chooser):
 
         Raises TunefaError when no kernel serves the workload.
         """
-        asked, arch = _lengths(workload), self.target.arch
+        found = self.general(workload)
+        return self.choose(workload) if found is None else self.explained(found, workload)
+
+    def general(self, workload: Workload) -> Choice | None:
+        """Returns the choice that is remembered of lengths nearby, or made and remembered, before
+        the kernel sets parameters for the workload. It is None where the workload has a choice of
+        its own: it was measured, or a rule refuses what is remembered.
+
+        Raises TunefaError when no kernel serves the workload.
+        """
+        asked = lengths_of(workload)
         if asked in self._measured:
-            return self.choose(workload)
+            return None
         found = self._cells.find(asked) or self._cells.choose(asked)
-        kernel = self.kernel(found.kernel)
-        if kernel.why_not(workload, arch) or kernel.refusal(found.config, workload, arch):
-            return self.choose(workload)
-        if found.record is not None:
-            octaves = lookup.distance(found.record.workload, workload)
-            found = replace(found, octaves=octaves)
-        return self.specialized(found, workload)
+        return found if self._runs(found, workload) else None
+
+    def remembered(self, asked: Lengths) -> Choice | None:
+        """Returns what `general` does where that is remembered; None where it is not."""
+        found = self._cells.find(asked)
+        if found is None or asked in self._measured:
+            return None
+        known = self._rules.get(id(found))
+        runs = self._whether(found) if known is None else known[1]
+        if runs is None:
+            return found
+        batch, rows, keys = asked
+        return found if runs({"batch": batch, "seqlen_q": rows, "seqlen_k": keys}) else None
+
+    def has_chosen(self, asked: Lengths) -> bool:
+        """Whether a choice for the lengths is remembered."""
+        return self._cells.find(asked) is not None
+
+    def explained(self, choice: Choice, workload: Workload) -> Choice:
+        """Returns what `general` returned, with the parameters for the workload and the reason."""
+        return self.specialized(self.with_distance(choice, workload), workload)
+
+    def with_distance(self, choice: Choice, workload: Workload) -> Choice:
+        """Returns a choice with the distance of its record from a workload."""
+        if choice.record is None:
+            return choice
+        return replace(choice, octaves=lookup.distance(choice.record.workload, workload))
+
+    def _runs(self, choice: Choice, workload: Workload) -> bool:
+        kernel, arch = self.kernel(choice.kernel), self.target.arch
+        if kernel.why_not(workload, arch):
+            return False
+        return not kernel.refusal(choice.config, workload, arch)
+
+    def _whether(self, choice: Choice) -> Callable[[dict[str, Any]], bool] | None:
+        """Whether a choice runs, as a function of lengths; None where no rule depends on them."""
+        if id(choice) not in self._rules:
+            kernel = self.kernel(choice.kernel)
+            if len(self._rules) >= MAX_RULES:
+                self._rules.clear()
+            if isinstance(kernel.space, FamilySpace):
+                runs = kernel.space.runs(choice.config)
+            else:  # a test's
+                runs = lambda asked: self._runs(choice, self.workload(Lengths(**asked)))  # noqa: E731
+            self._rules[id(choice)] = choice, runs
+        return self._rules[id(choice)][1]
 
     def kernel(self, name: str) -> Kernel:
         """The kernel with this name."""
@@ -131,10 +186,6 @@ class Family(Chooser):
     def ranked(self, workload: Workload) -> list[Record]:
         """Returns the family's records, as `lookup.by_trust` sorts them."""
         return self._own.ranked(workload, self.target)
-
-
-def _lengths(workload: Workload) -> Lengths:
-    return Lengths(workload.batch, workload.seqlen_q, workload.seqlen_k)
 
 
 def _of_family(kernel: Kernel, workload: Workload, target: Target) -> Kernel:

@@ -10,135 +10,234 @@ call is planned as the first one was.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 
-from tunefa.compile import languages
-from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
+from tunefa.compile.contract import Compiled, CompileError, LaunchSpec
+from tunefa.compile.launch import driver
+from tunefa.compile.launch import lengths as launch_lengths
+from tunefa.compile.launch.resizable import ResizableLaunch
+from tunefa.costmodel.specialize import specialized
 from tunefa.errors import TunefaError
-from tunefa.measure.attention_inputs import E4M3
+from tunefa.runtime import few_queries
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Options, Tensors, heads_first
-from tunefa.runtime.cells import Lengths
+from tunefa.runtime.cells import STEP, Lengths
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
-from tunefa.runtime.kernel_plan import KernelPlan, Launches
+from tunefa.runtime.family_binaries import FamilyBinaries
+from tunefa.runtime.family_call import FamilyCall
+from tunefa.runtime.kernel_plan import KernelPlan, Launches, unread_lse
+from tunefa.runtime.plan import Plan
+from tunefa.runtime.resized import (
+    TENSORS,
+    Binary,
+    Known,
+    ResizedConfig,
+    ResizedPlan,
+    Tables,
+    cell,
+    resizing,
+)
 from tunefa.runtime.tables import TableCache
+from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
 from tunefa.store.lookup import Choice
 
-MAX_BINARIES = 1024
-"""For how many lengths, up to their divisors, a family remembers which binary serves them."""
-_MAX_STRIDE = 2**31
-Prepare = Callable[[Sequence[Tensor], float], Launch]
-"""Prepares a launch for a scale."""
+MAX_CONFIGS, MAX_CHOICES = 64, 2048
+"""How many configs of a family are kept with what is prepared for them, and how many choices."""
+_NOTHING = (None, None)
 
 
-def family_key(tensors: Tensors, options: Options) -> Hashable:
-    """Returns what calls of one family share; None for calls that are planned one by one.
+OfDevice = tuple[Compiler, TableCache]
+"""What the families of a device share."""
 
-    These have packed sequences, e4m3, a window, a tensor that is not aligned, or wrong arguments.
-    """
-    q, k, v, cu_seqlens, descales = tensors
-    if cu_seqlens is not None or descales or q.dtype == E4M3:
-        return None
-    if options.window_left is not None or options.window_right is not None:
-        return None  # of short sequences a window hides nothing, which is another family
-    at = 1 if options.layout == "bshd" else 2  # the axis of lengths
-    of_q, of_k, of_v = q.shape, k.shape, v.shape
-    if not (len(of_q) == len(of_k) == len(of_v) == 4) or 0 in of_q or 0 in of_k or 0 in of_v:
-        return None
-    heads, heads_kv = of_q[3 - at], of_k[3 - at]
-    steps = *q.stride(), *k.stride(), *v.stride()
-    mixed = q.data_ptr() | k.data_ptr() | v.data_ptr()
-    for step in (*steps[:3], *steps[4:7], *steps[8:11]):
-        mixed |= step
-    if (
-        of_q[0] != of_k[0]
-        or of_k[:3] != of_v[:3]
-        or of_q[3] != of_k[3]
-        or of_v[3] % 16
-        or mixed % 16
-        or 0 in steps
-        or max(*steps[1:3], *steps[5:7], *steps[9:11]) >= _MAX_STRIDE
-        or not steps[3] == steps[7] == steps[11] == 1
-    ):
-        return None
-    return (
-        *(q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device()),
-        *(heads, heads_kv, of_q[3], of_v[3]),
-        options,
-    )
+
+class Lock(Protocol):
+    """A lock that its thread may acquire again."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Returns whether the thread has the lock now."""
+
+    def release(self) -> None:
+        """Gives the lock back."""
 
 
 class FamilyPlans:
     """The plans of a family on one device."""
 
-    def __init__(
-        self, family: Family, compiler: Compiler, tables: TableCache, softcap: float | None
-    ) -> None:
-        self._family, self._compiler, self._tables = family, compiler, tables
-        self._softcap = softcap
-        self._binaries: BoundedCache[tuple[Compiled]] = BoundedCache(MAX_BINARIES)
+    def __init__(self, family: Family, of_device: OfDevice, options: Options, lock: Lock) -> None:
+        """`lock` is the one that callers of `plan` hold."""
+        self._family, self._tables = family, of_device[1]
+        self._lock = lock
+        self.layout, self._softcap = options.layout, options.softcap
+        self.device, self.sms = self._tables.device, family.target.device.sms
+        self.default_scale = float(family.workload(Lengths(1, 1, 1)).head_dim ** -0.5)
+        self._binaries = FamilyBinaries(family.target, of_device[0], of_device[1], options)
+        self._configs: BoundedCache[tuple[ResizedConfig | None]] = BoundedCache(MAX_CONFIGS)
+        """By kernel and values; None where the kernel does not say what follows the lengths."""
+        self._of_choice: dict[int, tuple[Choice, ResizedConfig | None]] = {}
+        """By the identity of a choice: the choice, and its config."""
+        self._unread: Tensor | None = None
+        """The largest memory of an lse that was not read; other lengths write to a part of it."""
+        self._before: Lengths | None = None
+        """The lengths of the new call before."""
 
-    def plan(self, tensors: Tensors, layout: str) -> KernelPlan | None:
+    def has_few(self, call: FamilyCall) -> bool:
+        """Whether a call may run as attention over a cache."""
+        batch, rows, keys = call.lengths
+        heads_kv = call.sizes[1][1]
+        few = few_queries.are_few(rows, keys)
+        return few and few_queries.leaves_idle(batch, heads_kv, self.sms)
+
+    def plan(self, tensors: Tensors, call: FamilyCall) -> Plan | None:
         """The plan for a call of the family; None where something must be compiled first, and where
         no kernel serves the call."""
-        views = _heads_first(tensors, layout)
-        q, k, _ = views
         try:
-            workload = self._family.workload(Lengths(q.shape[0], q.shape[2], k.shape[2]))
-            choice = self._family.quick(workload)
-            kernel = self._family.kernel(choice.kernel)
-            case = Case(kernel, workload, self._family.target)
-            if kernel.is_library or (compiled := self._compiled(case, choice)) is None:
-                return None
-            spec = LaunchSpec(case, choice.config, 0.0)
-            launches = self._launches(spec, compiled, views, layout)
+            found = self._known(call)
+            if found is None and self._learn(call.lengths):
+                found = self._known(call)
+            return found or self._anew(tensors, call)
         except (CompileError, TunefaError):  # planning it anew says why
             return None
-        chosen = Chosen(kernel.name, choice.config, choice.how, choice.why, workload)
-        return None if launches is None else _plan(chosen, launches, tensors, layout)
 
-    def _compiled(self, case: Case, choice: Choice) -> Compiled | None:
-        """The binary of a choice, if it was compiled before."""
-        key = choice.kernel, *choice.config.values(), *divisors(case.workload)
-        found = self._binaries.get(key)
-        if found is None:
-            compiled = self._compiler.known(case, choice.config, True)
-            if compiled is None:
-                return None
-            self._binaries.add(key, found := (compiled,))
-        return found[0]
-
-    def _launches(
-        self, spec: LaunchSpec, compiled: Compiled, views: tuple[Tensor, ...], layout: str
-    ) -> Launches | None:
-        """The launches of a binary for calls with these tensors, which have heads first; None where
-        its kernel wants them otherwise aligned."""
-        language = languages.load(spec.case.kernel.language)
-        softcap = self._softcap
-
-        def prepare(tensors: Sequence[Tensor], scale: float, tables: Any = None) -> Launch:
-            asked = LaunchSpec(spec.case, spec.config, scale, softcap, tables=tables)
-            launch: Launch = language.prepare(asked, compiled, tensors)
-            return launch
-
-        w = spec.workload
-        q = views[0]
-        out = q.new_empty(_out_shape(w, layout))
-        lse = q.new_empty((w.batch, w.heads, w.seqlen_q), dtype=torch.float32)
-        tensors = *views, heads_first(out, layout), lse
-        if not spec.case.kernel.module.is_aligned(tensors):
+    def _known(self, call: FamilyCall) -> ResizedPlan | None:
+        """The plan for lengths of which everything is known; None for others."""
+        asked = call.lengths
+        choice = self._family.remembered(asked)
+        if choice is None:
             return None
-        usual = prepare(tensors, float(w.head_dim**-0.5), self._tables)
-        return Launches(q.get_device(), usual, prepare)
+        config = self._of_choice.get(id(choice), _NOTHING)[1]
+        if config is None:
+            return None
+        binary = config.binaries.get(config.lengths.variant(asked[1], asked[2]))
+        if binary is None or (tables := config.tables(asked)) is None:
+            return None
+        return ResizedPlan(self, Known(choice, config, binary, tables), call)
+
+    def _learn(self, asked: Lengths) -> bool:
+        """Prepares what `_known` needs beside a binary. Returns whether that may do."""
+        workload = self._family.workload(asked)
+        choice = self._family.general(workload)
+        if choice is None:
+            return False
+        config = self._config(choice, workload)
+        if config is None:
+            return False
+        if config.tables(asked) is None:
+            self._learn_tables(config, asked, choice.is_final)
+        return True
+
+    def _config(self, choice: Choice, workload: Workload) -> ResizedConfig | None:
+        """The config of a choice; None where its kernel does not say what follows the lengths."""
+        if id(choice) not in self._of_choice:
+            key = choice.kernel, choice.is_final, *choice.config.values()
+            if self._configs.get(key) is None:
+                kernel = self._family.kernel(choice.kernel)
+                self._configs.add(key, (resized_config(choice, kernel, workload, self.sms),))
+            (config,) = self._configs.get(key) or _NOTHING[1:]
+            if len(self._of_choice) >= MAX_CHOICES:
+                self._of_choice.clear()
+            self._of_choice[id(choice)] = choice, config
+        return self._of_choice[id(choice)][1]
+
+    def _learn_tables(self, config: ResizedConfig, asked: Lengths, is_final: bool) -> None:
+        workload = self._family.workload(asked)
+        case = Case(config.kernel, workload, self._family.target)
+        changes: dict[str, Any] = {}
+        wanted: dict[str, Any] = {}
+        if not is_final:
+            specialize = getattr(config.kernel.module, "specialize", None)
+            wanted = specialize(workload, config.config, self.sms) if specialize else {}
+            changes = specialized(case, config.config) if wanted else {}
+        made = {**config.config, **changes}
+        seen_sms = driver.device(self.device).sms
+        spec = LaunchSpec(case, made, 1.0, self._softcap, seen_sms, self._tables)
+        tables = Tables(changes, tuple(config.lengths.tables(spec, self._tables.place)))
+        config.keep(asked, wanted, tables)
+
+    def _anew(self, tensors: Tensors, call: FamilyCall) -> KernelPlan | None:
+        """The plan for a call whose launch is prepared by the kernel's `arguments`; other lengths
+        with its binary are started by that launch from then on."""
+        views = _heads_first(tensors, self.layout)
+        workload = self._family.workload(call.lengths)
+        choice = self._family.quick(workload)
+        kernel = self._family.kernel(choice.kernel)
+        case = Case(kernel, workload, self._family.target)
+        if kernel.is_library or (compiled := self._binaries.compiled(case, choice)) is None:
+            return None
+        chosen = Chosen(kernel.name, choice.config, choice.how, choice.why, workload)
+        launches = self._binaries.launches(chosen, kernel, compiled, views)
+        if launches is None:
+            return None
+        self._learn_binary(call, kernel, compiled, launches)
+        return _plan(chosen, launches, tensors, self.layout)
+
+    def _learn_binary(
+        self, call: FamilyCall, kernel: Kernel, compiled: Compiled, launches: Launches
+    ) -> None:
+        asked = call.lengths
+        choice = self._family.remembered(asked)
+        config = None if choice is None else self._of_choice.get(id(choice), _NOTHING)[1]
+        tables = None if config is None else config.tables(asked)
+        if config is None or tables is None:
+            return
+        sized = resizing(config, tables, call, self.layout)
+        launch = ResizableLaunch.of(launches.launch, TENSORS, sized)
+        if launch is not None:
+            binary = Binary(launch, partial(self._binaries.preparing, kernel, compiled))
+            config.binaries[config.lengths.variant(asked[1], asked[2])] = binary
+
+    def explain(self, choice: Choice, tables: Tables, asked: Lengths) -> Chosen:
+        """Returns the choice for these lengths, with the reason."""
+        workload = self._family.workload(asked)
+        choice, changes = self._family.with_distance(choice, workload), tables.changes
+        if changes:
+            choice = replace(choice, config={**choice.config, **changes}, specialized=changes)
+        return Chosen(choice.kernel, dict(choice.config), choice.how, choice.why, workload)
+
+    def unread(self, elements: int) -> Tensor:
+        """Returns memory for so many elements of an lse that no caller reads."""
+        found = self._unread
+        if found is None or found.numel() < elements:
+            self._unread = found = unread_lse(self.device, elements)
+        return found
+
+    def expect(self, asked: Lengths) -> None:
+        """Prepares what the call after the one with these lengths may need, if lengths grow: that
+        call then starts its kernel at once. It compiles nothing."""
+        before, self._before = self._before, asked
+        if before is None or before[0] != asked[0]:
+            return
+        more_rows, more_keys = asked[1] - before[1], asked[2] - before[2]
+        if not (0 <= more_rows <= STEP and 0 <= more_keys <= STEP):
+            return
+        following = Lengths(asked[0], asked[1] + more_rows, asked[2] + more_keys)
+        if cell(following) == cell(asked) and self._family.has_chosen(following):
+            return
+        if not self._lock.acquire(blocking=False):
+            return  # another thread plans
+        try:
+            self._learn(following)
+        except TunefaError:  # the call says why
+            pass
+        finally:
+            self._lock.release()
+
+
+def resized_config(
+    choice: Choice, kernel: Kernel, workload: Workload, sms: int
+) -> ResizedConfig | None:
+    """Returns a config whose launches follow lengths; None where its kernel does not say how."""
+    if not isinstance(kernel, Kernel):  # a test's
+        return None
+    found = launch_lengths.load(kernel, workload, choice.config, sms)
+    return None if found is None else ResizedConfig(choice.config, kernel, found)
 
 
 def _plan(chosen: Chosen, launches: Launches, tensors: Tensors, layout: str) -> KernelPlan:
@@ -148,22 +247,6 @@ def _plan(chosen: Chosen, launches: Launches, tensors: Tensors, layout: str) -> 
     return KernelPlan(chosen, layout, launches, rows_contiguous=True, out_like_q=out_like_q)
 
 
-def _out_shape(w: Workload, layout: str) -> tuple[int, ...]:
-    rows = (w.heads, w.seqlen_q) if layout == "bhsd" else (w.seqlen_q, w.heads)
-    return w.batch, *rows, w.head_dim_v
-
-
 def _heads_first(tensors: Tensors, layout: str) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = tensors[:3]
     return heads_first(q, layout), heads_first(k, layout), heads_first(v, layout)
-
-
-def divisors(w: Workload) -> tuple[int, int, int]:
-    """Returns what a binary may depend on: which blocks divide the queries, the keys, and the keys
-    without those that stand before the first query. Blocks are multiples of 16."""
-    rows, keys, before = w.seqlen_q, w.seqlen_k, w.seqlen_k - w.seqlen_q
-    return (
-        0 if rows % 16 else rows,
-        0 if keys % 16 else keys,
-        -1 if before < 0 else math.gcd(before, 256),
-    )

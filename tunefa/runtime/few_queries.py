@@ -36,17 +36,23 @@ def serves(tensors: Tensors, options: Options, sms: int) -> bool:
     if not q.dim() == k.dim() == v.dim() == 4 or not k.stride(-1) == v.stride(-1) == 1:
         return False
     at = 1 if options.layout == "bshd" else 2  # the axis of lengths
-    if not _is_few(q.shape[at], k.shape[at]):
+    if not are_few(q.shape[at], k.shape[at]):
         return False
-    return 2 * q.shape[0] * k.shape[3 - at] <= sms
+    return leaves_idle(q.shape[0], k.shape[3 - at], sms)
 
 
 def is_few(workload: Workload) -> bool:
     """Whether a forward pass has few queries over many keys."""
-    return _is_few(workload.seqlen_q, workload.seqlen_k)
+    return are_few(workload.seqlen_q, workload.seqlen_k)
 
 
-def _is_few(rows: int, keys: int) -> bool:
+def leaves_idle(batch: int, heads_kv: int, sms: int) -> bool:
+    """Whether the forward pass of few queries would leave half of the SMs idle."""
+    return 2 * batch * heads_kv <= sms
+
+
+def are_few(rows: int, keys: int) -> bool:
+    """Whether there are few queries over many keys."""
     return 0 < rows <= MOST_QUERIES and keys >= LEAST_KEYS
 
 
@@ -54,7 +60,7 @@ def job(tensors: Tensors, options: Options) -> FewQueries:
     """The job of a call that `serves` accepts. Raises TunefaError for the first argument that does
     not fit."""
     over = CacheOptions(options.causal, options.window_left, options.softcap, options.layout)
-    return FewQueries(CacheCall.of(_with_lengths(tensors, options.layout), over, None), None)
+    return FewQueries(CacheCall.of(with_lengths(tensors, options.layout), over, None), None)
 
 
 @dataclass(frozen=True)
@@ -98,14 +104,15 @@ class FewQueriesPlan:
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
-        return self.over_cache.run(_with_lengths(tensors, self.layout), scale, None)
+        return self.over_cache.run(with_lengths(tensors, self.layout), scale, None)
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone."""
         return self.run(tensors, scale)[0]
 
 
-def _with_lengths(tensors: Tensors, layout: str) -> CacheTensors:
+def with_lengths(tensors: Tensors, layout: str) -> CacheTensors:
+    """Returns the tensors of a call over a cache, whose sequences all have all keys."""
     q, k, v = tensors[:3]
     # Each call has its own: a CUDA graph may hold its address for longer than a plan lives.
     keys = k.shape[1 if layout == "bshd" else 2]

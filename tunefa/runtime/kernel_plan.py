@@ -121,10 +121,7 @@ class KernelPlan:
         assert self._dense is not None
         _, shape = self._dense
         elements = math.prod(shape)
-        with _UNREAD_LOCK:
-            size = max(MIN_UNREAD_ELEMENTS, next_pow2(elements))
-            memory = _unread(self.launches.device, size)
-        return memory[:elements].view(shape)
+        return unread_lse(self.launches.device, elements)[:elements].view(shape)
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
@@ -159,6 +156,12 @@ class KernelPlan:
         w = self._workload
         shape = self._dense[0] if self._dense else (q.shape[0], w.heads, w.head_dim_v)
         return q.new_empty(shape, dtype=out_dtype(q.dtype))
+
+
+def unread_lse(device: int, elements: int) -> Tensor:
+    """Returns memory of at least so many elements for an lse that the caller did not ask for."""
+    with _UNREAD_LOCK:
+        return _unread(device, max(MIN_UNREAD_ELEMENTS, next_pow2(elements)))
 
 
 @functools.cache

@@ -30,6 +30,9 @@ CALLED: Mapping[str, str] = {
     "descale_q": "q_descale",
     "descale_k": "k_descale",
     "descale_v": "v_descale",
+    "page_table": "block_table",
+    "block_tables": "block_table",
+    "seqused_k": "seqlens_k",
 }
 """The names of flash-attn, PyTorch, FlashInfer, SageAttention, xFormers and Transformers, with
 those that mean the same here."""
@@ -41,7 +44,7 @@ LACKING: Mapping[str, str] = {
     **dict.fromkeys(("attn_bias", "bias", "alibi_slopes"), "scores take no bias"),
     **dict.fromkeys(("dropout_p", "dropout"), _NO_DROPOUT),
     "enable_gqa": "leave it out, because k and v may always have fewer heads than q",
-    "block_table": "keys and values are not paged",
+    "block_table": "flash_attention_varlen and decode_attention read keys and values in pages",
 }
 """Parameters of other libraries that have no counterpart, with what to do instead."""
 

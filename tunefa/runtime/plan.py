@@ -20,6 +20,7 @@ from tunefa.runtime.kernel_plan import KernelPlan, Launches, all_heads_first, wi
 from tunefa.runtime.library_plan import LibraryPlan
 from tunefa.runtime.lock_file import LockFile
 from tunefa.runtime.planning import Compile
+from tunefa.runtime.prefill_plan import Prefill, PrefillPlan
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.workload import Workload
 from tunefa.store.results import Store
@@ -143,6 +144,11 @@ def plan_without_kernel(call: Call, lock: LockFile | None) -> Plan:
 
 def cache_plan_without_kernel(job: Decode, lock: LockFile | None) -> CachePlan:
     """The same for attention over a cache."""
+    return _without_kernel(job, lock)
+
+
+def prefill_plan_without_kernel(job: Prefill, lock: LockFile | None) -> PrefillPlan:
+    """The same for attention of packed queries over a cache with pages."""
     return _without_kernel(job, lock)
 
 

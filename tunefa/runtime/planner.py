@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from tunefa.compile import languages
 from tunefa.compile.serving import Installed, UsableStore
 from tunefa.errors import TunefaError
 from tunefa.runtime import few_queries, planning
 from tunefa.runtime import plan as plans
+from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Call, Options, Tensors
+from tunefa.runtime.cells import Lengths, lengths_of
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.compiled import Compiler
+from tunefa.runtime.family_call import FamilyCall
 from tunefa.runtime.family_plans import FamilyPlans
+from tunefa.runtime.few_family import FewFamily
 from tunefa.runtime.few_queries import FewQueriesPlan
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.lock_file import FreezeState
@@ -23,10 +29,14 @@ from tunefa.runtime.planning import Choices
 from tunefa.runtime.tables import TableCache
 from tunefa.spec import kernel as kernel_files
 from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 from tunefa.store import results as store
 from tunefa.store.record import Record
 from tunefa.store.results import Store
+
+MAX_FEW = 64
+"""How many families of calls with few queries are kept."""
 
 
 class Records(Store):
@@ -42,9 +52,10 @@ class Records(Store):
 
 
 class Planner:
-    """Makes the plans of a process. Its caller holds a lock."""
+    """Makes the plans of a process. Its caller holds `lock`."""
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
         self.kernels: tuple[Kernel, ...] | None = None
         self.devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self.freeze = FreezeState()
@@ -55,6 +66,10 @@ class Planner:
         self._cache_choices: Choices = {}
         self._of_few: set[tuple[Workload, str | None]] | None = None
         """The forward passes with few queries that have records, and the records' devices."""
+        self._measured_few: set[Lengths] = set()
+        """The batches and lengths of these."""
+        self._few: BoundedCache[FewFamily] = BoundedCache(MAX_FEW)
+        """By the family of a call and its number of queries."""
         self._unsplit: set[Workload] = set()
         """For which workloads over a cache no config compiled."""
 
@@ -91,14 +106,35 @@ class Planner:
             return planning.pytorch_plan(job, f"{lock.path} has no record of gradients")
         return planning.frozen_plan(job, chip, lock, self._ready(), compiler)
 
-    def few_queries(self, tensors: Tensors, options: Options) -> FewQueriesPlan | None:
+    def few_queries(
+        self, tensors: Tensors, options: Options, family: FamilyCall | None = None
+    ) -> FewQueriesPlan | None:
         """The plan of a call that runs as attention over a cache; None for other calls, and where
-        a record was measured for just this forward pass on this device."""
+        a record was measured for just this forward pass on this device. `family` is the call's, if
+        it has one."""
         chip, compiler = self._device(tensors.q.device)
         if self.freeze.file is not None or chip.target is None:
             return None
         if not few_queries.serves(tensors, options, chip.target.device.sms):
             return None
+        key = None if family is None else (family.family, family.lengths.seqlen_q)
+        kept = None if key is None else self._few.get(key)
+        if kept is not None and family is not None and family.lengths not in self._measured_few:
+            made = kept.plan(tensors, family)
+            if made is not None:
+                return made
+        plan = self._of_few_queries(tensors, options, chip.target)
+        if plan is not None and key is not None:
+            of_device = compiler, self._tables_of(tensors.q)
+            new = FewFamily.of(plan, self._serving("decode"), chip.target, of_device, options)
+            if new is not None:
+                self._few.add(key, new)
+        return plan
+
+    def _of_few_queries(
+        self, tensors: Tensors, options: Options, target: Target
+    ) -> FewQueriesPlan | None:
+        chip, compiler = self._device(tensors.q.device)
         call = Call.of(tensors, options, None)
         try:
             job, own = few_queries.job(tensors, options), call.workload()
@@ -106,13 +142,14 @@ class Planner:
         except TunefaError:  # the forward pass says what no kernel serves, and PyTorch computes it
             return None
         known, serving = self._known(job)
-        lacking = languages.without_compiler(serving, chip.target.arch)
+        lacking = languages.without_compiler(serving, target.arch)
         if call.empty or asked in self._unsplit or all(each.name in lacking for each in serving):
             return None
         if self._of_few is None:
             few = (r for r in known.records() if r.workload.op == "fwd")
             self._of_few = {(r.workload, r.device) for r in few if few_queries.is_few(r.workload)}
-        if (own, chip.target.device.name) in self._of_few:
+            self._measured_few = {lengths_of(workload) for workload, _ in self._of_few}
+        if (own, target.device.name) in self._of_few:
             return None
         plan = planning.best_plan(job, chip, known, serving, compiler, self._cache_choices)
         if plan.is_of_kernel:
@@ -124,26 +161,32 @@ class Planner:
         """The family of a job, or why it has none."""
         known, serving = self._known(job)
         chip, compiler = self._device(job.call.q.device)
-        index = job.call.q.get_device()
-        tables = self._tables.setdefault(index, TableCache(index))
+        tables = self._tables_of(job.call.q)
         try:
             made = planning.family(job, chip, known, serving)
             made.prepare()
         except TunefaError as error:
             return error
-        return FamilyPlans(made, compiler, tables, job.call.softcap)
+        return FamilyPlans(made, (compiler, tables), job.call.options, self.lock)
 
     def _forget(self) -> None:
         self._cache_choices.clear()
         self._unsplit.clear()
+        self._few.clear()
         self._of_few = None
 
     def _known(self, job: Job[P]) -> tuple[UsableStore, list[Kernel]]:
         """The records that may serve, and the kernels of the job's op."""
         installed = self._ready()
+        return UsableStore(self.records, installed), self._serving(job.op)
+
+    def _serving(self, op: str) -> list[Kernel]:
         assert self.kernels is not None
-        serving = [k for k in self.kernels if k.op == job.op and self._may_run(k)]
-        return UsableStore(self.records, installed), serving
+        return [each for each in self.kernels if each.op == op and self._may_run(each)]
+
+    def _tables_of(self, tensor: Tensor) -> TableCache:
+        index = tensor.get_device()
+        return self._tables.setdefault(index, TableCache(index))
 
     def _ready(self) -> Installed:
         if self.kernels is None:

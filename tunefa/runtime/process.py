@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tunefa.errors import TunefaError
 from tunefa.measure.gradients import Gradients, Three
-from tunefa.runtime import backward, decode_call, planning
+from tunefa.runtime import backward, decode_call, planning, prefill_call
 from tunefa.runtime import plan as plans
 from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
@@ -28,10 +28,13 @@ from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors, check_out
 from tunefa.runtime.decode_plan import CachePlan, Decode
-from tunefa.runtime.family_plans import FamilyPlans, family_key
+from tunefa.runtime.family_call import FamilyCall, family_call
+from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.planner import Planner
+from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
+from tunefa.runtime.prefill_plan import Prefill, PrefillPlan
 
 MAX_PLANS = 4096
 """How many plans are kept. A server that decodes needs one for each length. A plan counts once more
@@ -51,12 +54,13 @@ class Runtime:
 
     def __init__(self) -> None:
         self.planner = Planner()
-        self._lock = threading.RLock()
+        self._lock = self.planner.lock
         self._plans = BoundedCache[Plan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
         self._backward_plans = BoundedCache[BackwardPlan](
             MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
         )
         self._cache_plans = BoundedCache[CachePlan](MAX_PLANS, lambda plan: 1)
+        self._prefill_plans = BoundedCache[PrefillPlan](MAX_PLANS, lambda plan: 1)
         self._families: BoundedCache[FamilyPlans | TunefaError | _Met] = BoundedCache(MAX_FAMILIES)
         self._last = threading.local()
         self._last_backward: Chosen | None = None
@@ -64,7 +68,8 @@ class Runtime:
     @property
     def last(self) -> Chosen | None:
         """The choice that ran this thread's last call; None before the first call."""
-        return _copied(getattr(self._last, "chosen", None))
+        plan = getattr(self._last, "plan", None)
+        return None if plan is None else _copied(plan.chosen)
 
     @property
     def last_backward(self) -> Chosen | None:
@@ -85,8 +90,16 @@ class Runtime:
                 plan = self.plan(tensors, options)
             else:  # kernels serve no such call, of any shape
                 plan = plans.plan_without_kernel(call, self.planner.freeze.file)
-        self._last.chosen = plan.chosen
+        self.taken(plan)
         return plan, scale
+
+    def taken(self, plan: Plan | CachePlan | PrefillPlan) -> None:
+        """Remembers that a plan runs this thread's last call."""
+        self._last.plan = plan
+
+    def taken_backward(self, plan: BackwardPlan) -> None:
+        """Remembers that a plan computes the last gradients."""
+        self._last_backward = plan.chosen
 
     def gradients(
         self, tensors: Tensors, options: Options, scale: float | None, given: Gradients
@@ -106,7 +119,7 @@ class Runtime:
             else:  # kernels serve no such call, of any shape
                 why = plans.why_no_kernel(call)
                 plan = planning.pytorch_plan(Backward(call, given), why)
-        self._last_backward = plan.chosen
+        self.taken_backward(plan)
         return plan.gradients(tensors, given, scale)
 
     def decode(
@@ -128,7 +141,30 @@ class Runtime:
                 plan = plans.cache_plan_without_kernel(Decode(call, out), self.planner.freeze.file)
             elif plan is None:
                 plan = self._kept(self._cache_plans, key, Decode(call, out))
-        self._last.chosen = plan.chosen
+        self.taken(plan)
+        return plan.run(tensors, scale, out)
+
+    def prefill(
+        self, tensors: PrefillTensors, options: Options, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns (out, lse) of attention of packed queries over a cache with pages."""
+        try:
+            on_cuda = tensors.q.is_cuda
+            key = prefill_call.key(tensors, options, out) if on_cuda else None
+            plan = self._prefill_plans.get(key) if on_cuda else None
+        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError):
+            prefill_call.check_out(PrefillCall.of(tensors, options, None), out)
+            raise
+        if plan is None or not is_usual(scale):
+            call = PrefillCall.of(tensors, options, scale)
+            prefill_call.check_out(call, out)
+            scale = None if scale is None else call.scale
+            if not on_cuda or call.scale <= 0:  # kernels serve no such call
+                job = Prefill(call, out)
+                plan = plans.prefill_plan_without_kernel(job, self.planner.freeze.file)
+            elif plan is None:
+                plan = self._kept(self._prefill_plans, key, Prefill(call, out))
+        self.taken(plan)
         return plan.run(tensors, scale, out)
 
     def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
@@ -174,33 +210,39 @@ class Runtime:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                plan = self.planner.few_queries(tensors, options)
-            if plan is None:
-                plan = self._of_family(tensors, options)
-            if plan is None:
-                plan = self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
-            self._plans.add(key, plan)
+                call = None if self.planner.freeze.file else family_call(tensors, options, key)
+                plan = self._made(tensors, options, call)
+                self._plans.add(key, plan)
             return plan
 
-    def _of_family(self, tensors: Tensors, options: Options) -> Plan | None:
+    def _made(self, tensors: Tensors, options: Options, call: FamilyCall | None) -> Plan:
+        """A new plan of the forward pass; `call` is None where it has no family."""
+        family = None if call is None else self._families.get(call.family)
+        if call is not None and isinstance(family, FamilyPlans) and not family.has_few(call):
+            found = family.plan(tensors, call)
+        else:
+            found = self.planner.few_queries(tensors, options, call)
+            if found is None and call is not None:
+                found = self._of_family(tensors, options, call)
+        return found or self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
+
+    def _of_family(self, tensors: Tensors, options: Options, call: FamilyCall) -> Plan | None:
         """The plan of a call whose family is known; None for others, and where the family makes
         none. The second call of a family makes it known."""
-        key = None if self.planner.freeze.file else family_key(tensors, options)
-        if key is None:
-            return None
-        family = self._families.get(key)
+        family = self._families.get(call.family)
         if family is None:
-            self._families.add(key, _Met())
+            self._families.add(call.family, _Met())
             return None
         if isinstance(family, _Met):
             family = self.planner.family(plans.Forward(Call.of(tensors, options, None)))
-            self._families.add(key, family)
-        return None if isinstance(family, TunefaError) else family.plan(tensors, options.layout)
+            self._families.add(call.family, family)
+        return None if isinstance(family, TunefaError) else family.plan(tensors, call)
 
     def _forget_plans(self) -> None:
         self._plans.clear()
         self._backward_plans.clear()
         self._cache_plans.clear()
+        self._prefill_plans.clear()
         self._families.clear()
 
     def leave_out_libraries(self) -> None:
@@ -212,6 +254,13 @@ class Runtime:
 
 
 _RUNTIME = Runtime()
+
+
+def run_by(runtime: Runtime) -> Runtime:
+    """Lets a runtime, or what has its methods, run this process's calls; returns the one before."""
+    global _RUNTIME
+    before, _RUNTIME = _RUNTIME, runtime
+    return before
 
 
 def current() -> Runtime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tunefa.errors import TunefaError
+from tunefa.spec.workload_parts import MAX_HEAD_DIM
 
 
 def check(
@@ -12,9 +13,10 @@ def check(
     block_table: Tensor | None,
     window_left: int | None,
     k_descale: Tensor | None,
+    head_dim: int,
 ) -> None:
     """Raises TunefaError where `asked`, the argument, is no bool, or is True in a call without a
-    block table, with a window, or over a cache in e4m3."""
+    block table, with a window, over a cache in e4m3, or with a head_dim of latent attention."""
     if not isinstance(asked, bool):
         raise TunefaError(f"shared_prefix is {asked!r}: give True or False")
     if not asked:
@@ -32,4 +34,9 @@ def check(
     if k_descale is not None:
         raise TunefaError(
             "shared_prefix over a cache in e4m3: no kernel serves it, so leave shared_prefix out"
+        )
+    if head_dim > MAX_HEAD_DIM:
+        raise TunefaError(
+            f"shared_prefix with a head_dim of {head_dim}: kernels that share a prefix serve up to "
+            f"{MAX_HEAD_DIM}, so leave shared_prefix out"
         )

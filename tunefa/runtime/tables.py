@@ -19,6 +19,7 @@ class TableCache:
 
     def __init__(self, device: int) -> None:
         self.device = device
+        self.place = "cpu" if device < 0 else f"cuda:{device}"
         self._kept: BoundedCache[tuple[Tensor, ...]] = BoundedCache(MAX_BYTES, _bytes)
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ the lengths is computed once, for the family and for each config that is asked a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -76,6 +76,26 @@ class FamilySpace(Space):
     def refusal(self, config: Config, workload: Workload, arch: Arch) -> str | None:
         """Returns the first rule that refuses the config; None if it is feasible."""
         return self.of_config(config).refusal(_lengths(workload))
+
+    def runs(self, config: Config) -> Callable[[dict[str, Any]], bool] | None:
+        """Returns whether the kernel serves a workload with a config that no rule refuses, as a
+        function of its batch and lengths; None where that is so in the whole family."""
+        own, whether = self.of_config(config), [holds for _, holds in self._whether]
+        if self.never is not None or own.misfit is not None:
+            return lambda env: False
+        if not whether and not own.rules:
+            return None
+        if own.define or own.resources:
+            return lambda env: all([holds(env) for holds in whether]) and own.refusal(env) is None
+        conditions = [*whether, *(holds for _, holds in own.rules)]
+
+        def runs(env: dict[str, Any]) -> bool:
+            for holds in conditions:  # noqa: SIM110 - a generator takes longer
+                if not holds(env):
+                    return False
+            return True
+
+        return runs
 
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config."""

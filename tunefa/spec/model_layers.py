@@ -133,10 +133,10 @@ def _latent(
     shape = {"heads": heads, "kv_heads": heads, "head_dim": latent.nope + latent.rope}
     fields = _fields(keys, shape, window_keys) | {"head_dim_v": latent.value}
     yield _fitting(f"latent attention, prefill: {name}", count, fields)
-    dims = latent.rank + latent.rope, latent.rank
+    dims = f"d{latent.rank + latent.rope}_dv{latent.rank}"
     why = (
-        f"its head_dim is {dims[0]} and its head_dim_v {dims[1]}, and tunefa's kernels serve up to "
-        f"{MAX_HEAD_DIM}"
+        f"it is another op, decode: search it by itself, with -w decode_b16_h{heads}_k8192_{dims}"
+        f"_page64_mla for 16 sequences of 8,192 keys in pages of 64"
     )
     yield LeftOut("latent attention, decode with absorbed weights", count, why)
 

@@ -29,7 +29,8 @@ from tunefa.spec.workload import Workload
 
 _T = TypeVar("_T", BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling)
 _Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
-_EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "decode": "decode_k1", "matmul": "matmul_m1"}
+_EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "decode": "decode_k1", "prefill": "q1_page1",
+             "matmul": "matmul_m1"}  # fmt: skip
 _WORKLOAD_NAMES = {op: frozenset(Workload.parse(text).env()) for op, text in _EXAMPLES.items()}
 
 

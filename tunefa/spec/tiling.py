@@ -130,6 +130,8 @@ class DecodeTiling:
     """Blocks of K and V that a CTA has room for, without those that it computes with."""
     copied_by_threads: bool
     """Whether threads copy blocks with 16-byte cp.async; if not, TMA copies them."""
+    by_wgmma: bool
+    """Whether warpgroups multiply by WGMMA, all warps of a CTA one tile; if not, by mma.sync."""
     max_registers: int
     """The most registers that a thread can have."""
     ctas_per_sm: int
@@ -203,6 +205,7 @@ KINDS: Mapping[tuple[str, str], type[AnyTiling]] = {
     ("nvidia", "fwd"): Tiling,
     ("nvidia", "bwd"): BackwardTiling,
     ("nvidia", "decode"): DecodeTiling,
+    ("nvidia", "prefill"): Tiling,
     ("nvidia", "matmul"): MatmulTiling,
     ("huawei", "fwd"): NpuTiling,
 }

@@ -8,19 +8,29 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tunefa.errors import TunefaError
+from tunefa.spec import attended_pairs
 from tunefa.spec.matmul import Matmul
 from tunefa.spec.rounding import ceil_div
 from tunefa.spec.sizes import parts_of
 from tunefa.spec.workload_checks import check
 from tunefa.spec.workload_parts import ACCURACIES as ACCURACIES
+from tunefa.spec.workload_parts import (
+    CACHE_OPS,
+    FLAGS,
+    MAX_MLA_DIMS,
+    ROPE_DIM,
+    SIDES,
+    SIZES,
+    parse_part,
+)
 from tunefa.spec.workload_parts import DTYPES as DTYPES
-from tunefa.spec.workload_parts import FLAGS, SIDES, SIZES, parse_part
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One attention problem: forward (op `fwd`), backward (`bwd`), or few queries over a cache of
-    keys and values (`decode`). `Workload.of` makes one from some of its fields.
+    """One attention problem: forward (op `fwd`), backward (`bwd`), or over a cache of keys and
+    values, with few queries (`decode`) or packed ones (`prefill`). `Workload.of` makes one from
+    some of its fields.
 
     Shapes: q is (batch, heads, seqlen_q, head_dim), k is (batch, heads_kv, seqlen_k, head_dim), v
     is (batch, heads_kv, seqlen_k, head_dim_v).
@@ -36,11 +46,14 @@ class Workload:
     the value of c is not part of a workload. `varlen` says that the sequences are packed one after
     the other; then seqlen_q and seqlen_k are those of the longest, and `lengths` gives all.
 
-    Of the op `decode`, k and v are a cache: `page_size` says how many keys a page of it has, None
-    that it has none. `varlen` says that sequences have different numbers of keys. `sinks` says that
-    each head has a learned logit beside its scores. `e4m3cache` says that keys and values are in
-    e4m3, with factors, and the queries in `dtype`. `prefix` says that all sequences begin with the
-    same pages, `prefix_keys` keys, and that kernels read them once.
+    Of the ops `decode` and `prefill`, k and v are a cache: `page_size` says how many keys a page of
+    it has, None that it has none, which only `decode` allows. `varlen` says that sequences have
+    different numbers of keys, and of `prefill` of queries. `sinks` says that each head has a
+    learned logit beside its scores. `e4m3cache` says that keys and values are in e4m3, with
+    factors, and the queries in `dtype`. `mla`, of `decode`, says that the values are the keys'
+    first head_dim_v columns: absorbed multi-head latent attention (arXiv:2405.04434, 2.1.2).
+    `prefix`, of `decode`, says that all sequences begin with the same pages, `prefix_keys` keys,
+    and that kernels read them once.
     """
 
     op: str = "fwd"
@@ -58,6 +71,7 @@ class Workload:
     softcap: bool = False
     sinks: bool = False
     e4m3cache: bool = False
+    mla: bool = False
     prefix: bool = False
     page_size: int | None = None
     varlen: bool = False
@@ -82,14 +96,22 @@ class Workload:
         """Returns a workload from some of its fields; missing fields and None mean the default.
 
         `heads_kv` defaults to a given `heads`, `seqlen_k` to `seqlen_q`, `head_dim_v` to a given
-        `head_dim`, `causal` to False if `window_right` is given. Raises TunefaError if `seqlen_q`
-        is missing or a value is not valid.
+        `head_dim`, `causal` to False if `window_right` is given, and `op` to `prefill` if
+        `page_size` is. With `mla`, `heads_kv` defaults to 1, `head_dim` to 576 and `head_dim_v` to
+        64 less. Raises TunefaError if `seqlen_q` is missing or a value is not valid.
         """
         given = {name: value for name, value in parts.items() if value is not None}
+        if "page_size" in given:
+            given.setdefault("op", "prefill")
         if given.get("op") == "decode":
             if "seqlen_k" not in given:
                 raise TunefaError("seqlen_k is missing: give the number of keys, such as 8192")
             given.setdefault("seqlen_q", 1)
+        if given.get("mla"):
+            given.setdefault("heads_kv", 1)
+            given.setdefault("head_dim", MAX_MLA_DIMS["head_dim"])
+            if isinstance(given["head_dim"], int) and given["head_dim"] > 2 * ROPE_DIM:
+                given.setdefault("head_dim_v", given["head_dim"] - ROPE_DIM)
         if "seqlen_q" not in given:
             raise TunefaError("seqlen_q is missing: give the number of query rows, such as 8192")
         pairs = (("heads", "heads_kv"), ("seqlen_q", "seqlen_k"), ("head_dim", "head_dim_v"))
@@ -150,6 +172,12 @@ class Workload:
         return self.head_dim % 16 == 0 and self.head_dim_v % 16 == 0
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the query rows of all sequences follow one another: q is (rows, heads, head_dim),
+        and the logsumexp (heads, rows)."""
+        return self.op == "prefill" or (self.varlen and self.op != "decode")
+
+    @property
     def lengths(self) -> list[tuple[int, int]]:
         """(query rows, keys) of each sequence.
 
@@ -172,12 +200,10 @@ class Workload:
         of a shared prefix once."""
         # A batch may have any number of sequences, so equal ones are not listed.
         lengths = self.lengths if self.varlen else [(self.seqlen_q, self.seqlen_k)]
-        most = self.seqlen_k
-        if self.op == "decode" and self.window_left is not None:
-            most = self.window_left + self.seqlen_q
+        if self.op in CACHE_OPS and self.window_left is not None:
+            lengths = [(rows, min(keys, self.window_left + rows)) for rows, keys in lengths]
         times = 1 if self.varlen else self.batch
-        rows = times * sum(rows for rows, _ in lengths)
-        keys = times * sum(min(keys, most) for _, keys in lengths)
+        rows, keys = (times * sum(each) for each in zip(*lengths, strict=True))
         return rows, keys - (self.batch - 1) * self.prefix_keys
 
     @property
@@ -216,28 +242,17 @@ class Workload:
                 replace(self, batch=1, seqlen_q=rows, seqlen_k=keys, varlen=False).pairs
                 for rows, keys in self.lengths
             )
-        diagonal = self.seqlen_k - self.seqlen_q
-        left, right = self.band
-        pairs = self.seqlen_q * self.seqlen_k
-        if right is not None:
-            pairs = self._keys_before(diagonal + right + 1)
-        if left is not None:
-            pairs -= self._keys_before(diagonal - left)
-        return pairs
-
-    def _keys_before(self, start: int) -> int:
-        """Returns the number of pairs of a query i and a key j < start + i, for one head."""
-
-        def total(rows: int) -> int:  # min(0, seqlen_k) + ... + min(rows - 1, seqlen_k)
-            ramp = min(max(rows, 0), self.seqlen_k)
-            return ramp * (ramp - 1) // 2 + max(rows - ramp, 0) * self.seqlen_k
-
-        return total(start + self.seqlen_q) - total(start)
+        return attended_pairs.count(self.seqlen_q, self.seqlen_k, *self.band)
 
     @property
     def kv_bytes(self) -> int:
         """Bytes of an element of k and v."""
         return DTYPES["e4m3" if self.e4m3cache else self.dtype]
+
+    @property
+    def kv_columns(self) -> int:
+        """Elements of k and v for one key and KV head; with `mla` k has those of v."""
+        return self.head_dim + (0 if self.mla else self.head_dim_v)
 
     @property
     def exp2_count(self) -> int:
@@ -249,7 +264,7 @@ class Workload:
         """The tensors that a launch reads and writes, for messages."""
         if self.op == "bwd":
             return "Q, K, V, the output, the logsumexp and their gradients"
-        if self.op == "decode":
+        if self.op in CACHE_OPS:
             return "Q, the cache, the output and the logsumexp"
         return "Q, K, V, the output and the logsumexp"
 
@@ -270,8 +285,7 @@ class Workload:
         of their gradients, but for that of the logsumexp."""
         rows, keys = self.rows_and_keys
         rows, rows_kv, size = self.heads * rows, self.heads_kv * keys, DTYPES[self.dtype]
-        inputs = rows * self.head_dim * size
-        inputs += rows_kv * (self.head_dim + self.head_dim_v) * self.kv_bytes
+        inputs = rows * self.head_dim * size + rows_kv * self.kv_columns * self.kv_bytes
         both = inputs + rows * self.head_dim_v * max(size, 2)
         return both * (2 if self.op == "bwd" else 1) + 4 * rows
 

@@ -9,16 +9,20 @@ from tunefa.errors import TunefaError, unknown
 from tunefa.spec.sizes import bad_size
 from tunefa.spec.workload_parts import (
     ACCURACIES,
+    CACHE_OPS,
     DTYPES,
     MAX_HEAD_DIM,
+    MAX_MLA_DIMS,
     MIN_HEAD_DIM,
     OPS,
     SIDES,
     SIZES,
 )
 
-DECODE_DTYPES = ("bf16", "fp16")
+CACHE_DTYPES = ("bf16", "fp16")
 """The dtypes of attention over a cache."""
+_OF_DECODE = ("mla", "prefix")
+"""Fields of no other op."""
 
 
 def check(fields: Mapping[str, Any]) -> None:
@@ -38,7 +42,7 @@ def check(fields: Mapping[str, Any]) -> None:
             f"head serves equally many query heads, so heads_kv must divide {fields['heads']}"
         )
     for name in ("head_dim", "head_dim_v"):
-        _check_head_dim(name, fields[name])
+        _check_head_dim(name, fields[name], fields["mla"])
     if fields["window_right"] is not None and fields["causal"]:
         raise TunefaError(
             f"window_right is {fields['window_right']} with a causal mask, which hides every key "
@@ -47,15 +51,19 @@ def check(fields: Mapping[str, Any]) -> None:
     _check_op(fields)
 
 
-def _check_head_dim(name: str, value: int) -> None:
+def _check_head_dim(name: str, value: int, is_mla: bool) -> None:
     if value < MIN_HEAD_DIM:
         raise TunefaError(
             f"{name} {value} is below {MIN_HEAD_DIM}, the smallest tunefa's kernels serve: "
             f"pad it with zeros to {MIN_HEAD_DIM} and keep the scale"
         )
-    if value > MAX_HEAD_DIM:
-        limit = f"{MAX_HEAD_DIM}, the largest tunefa's kernels serve"
-        raise TunefaError(f"{name} {value} is above {limit}: use {MAX_HEAD_DIM} or less")
+    most = MAX_MLA_DIMS[name] if is_mla else MAX_HEAD_DIM
+    if value > most:
+        with_mla = "" if is_mla else f", or mla (decode), which serves up to {MAX_MLA_DIMS[name]}"
+        raise TunefaError(
+            f"{name} {value} is above {most}, the largest tunefa's kernels serve: use {most} or "
+            f"less{with_mla}"
+        )
 
 
 def _check_op(fields: Mapping[str, Any]) -> None:
@@ -67,19 +75,52 @@ def _check_op(fields: Mapping[str, Any]) -> None:
         raise TunefaError(
             "deterministic goes with the op bwd (--backward): forward kernels always are"
         )
-    if op == "decode":
-        if dtype not in DECODE_DTYPES:
-            raise TunefaError(f"dtype {dtype} with the op decode: it serves bf16 and fp16")
-        if fields["window_right"] is not None:
+    if op in CACHE_OPS:
+        if dtype not in CACHE_DTYPES:
+            raise TunefaError(f"dtype {dtype} with the op {op}: it serves bf16 and fp16")
+        if op == "prefill" and fields["page_size"] is None:
+            raise TunefaError(
+                "page_size is missing: the op prefill reads a cache with pages, so give the keys "
+                "of a page (--page-size 64, or page64 in a workload's text)"
+            )
+        if op == "decode" and fields["window_right"] is not None:
             raise TunefaError(
                 f"window_right is {fields['window_right']} with the op decode: its queries are the "
                 f"last ones of their sequence, so leave it out"
             )
+        for name in _OF_DECODE:
+            if fields[name] and op != "decode":
+                raise TunefaError(_not_of(op, name))
+        _check_mla(fields)
         _check_prefix(fields)
         return
-    for name in ("page_size", "sinks", "e4m3cache", "prefix"):
+    for name in ("page_size", "sinks", "e4m3cache", *_OF_DECODE):
         if fields[name]:
-            raise TunefaError(f"{name} goes with the op decode (--decode): {op} kernels have none")
+            raise TunefaError(_not_of(op, name))
+
+
+def _not_of(op: str, name: str) -> str:
+    """Returns the message for a field that the op does not have."""
+    if name in _OF_DECODE:
+        return f"{name} goes with the op decode (--decode): {op} kernels have none"
+    return (
+        f"{name} goes with the ops over a cache, decode (--decode) and prefill (--page-size): {op} "
+        "kernels have none"
+    )
+
+
+def _check_mla(fields: Mapping[str, Any]) -> None:
+    """Raises TunefaError where `mla` says that values are columns of the keys and they cannot."""
+    if not fields["mla"]:
+        return
+    if fields["e4m3cache"]:
+        raise TunefaError("e4m3cache with mla: its cache is in bf16 or fp16, as the queries are")
+    if fields["head_dim_v"] >= fields["head_dim"]:
+        raise TunefaError(
+            f"head_dim_v is {fields['head_dim_v']} and head_dim {fields['head_dim']} with mla: its "
+            f"values are the first columns of the keys, so make head_dim_v less, such as "
+            f"head_dim {MAX_MLA_DIMS['head_dim']} and head_dim_v {MAX_MLA_DIMS['head_dim_v']}"
+        )
 
 
 def _check_prefix(fields: Mapping[str, Any]) -> None:
@@ -89,6 +130,7 @@ def _check_prefix(fields: Mapping[str, Any]) -> None:
     if fields["page_size"] is None:
         raise TunefaError("prefix needs a cache with pages, which sequences share: give page_size")
     windowed = fields["window_left"] is not None
-    for name, asked in (("window_left", windowed), ("e4m3cache", fields["e4m3cache"])):
+    others = (("window_left", windowed), *((name, fields[name]) for name in ("e4m3cache", "mla")))
+    for name, asked in others:
         if asked:
             raise TunefaError(f"{name} with prefix: kernels that share a prefix serve none")

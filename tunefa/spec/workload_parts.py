@@ -10,8 +10,11 @@ from tunefa.errors import unknown
 from tunefa.spec import dtype_names, matmul
 from tunefa.spec.sizes import parse_size
 
-OPS = ("fwd", "bwd", "decode")
-"""Attention, its gradients, and attention of few queries over a cache of keys and values."""
+OPS = ("fwd", "bwd", "decode", "prefill")
+"""Attention, its gradients, and attention over a cache of keys and values: of few queries, and of
+packed ones over pages."""
+CACHE_OPS = OPS[2:]
+"""The ops over a cache."""
 TRAINING_OPS = OPS[:2]
 """The ops of a training step."""
 DTYPES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "e4m3": 1}
@@ -20,6 +23,11 @@ ACCURACIES = ("standard", "fast")
 """From the most exact on. `standard`: what rounding explains; `fast`: errors 8 times as large."""
 
 MIN_HEAD_DIM, MAX_HEAD_DIM = 16, 256
+MAX_MLA_DIMS: Mapping[str, int] = {"head_dim": 576, "head_dim_v": 512}
+"""The largest head dimensions of multi-head latent attention, those of DeepSeek-V2 and V3: a latent
+of 512 elements, and 64 more that are rotated."""
+ROPE_DIM = 64
+"""The rotated elements of a key of multi-head latent attention, if head_dim_v is not given."""
 SIZES = {
     "b": "batch",
     "h": "heads",
@@ -34,7 +42,7 @@ SIZES = {
 }
 SIDES = ("window_left", "window_right")
 MASKS = {"causal": True, "full": False}
-FLAGS = ("softcap", "sinks", "e4m3cache", "prefix", "varlen", "deterministic")
+FLAGS = ("softcap", "sinks", "e4m3cache", "mla", "prefix", "varlen", "deterministic")
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 
 

@@ -27,6 +27,7 @@ from tunefa.spec.arch import Arch
 from tunefa.spec.target import Target
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import ACCURACIES, Workload
+from tunefa.spec.workload_parts import CACHE_OPS
 from tunefa.store.record import Record
 from tunefa.store.results import Store
 
@@ -281,8 +282,9 @@ def _family(workload: Workload) -> tuple[object, ...]:
         workload.softcap,
         workload.sinks,
         workload.e4m3cache,
+        workload.mla,
         workload.prefix,
         workload.page_size is None,
-        workload.varlen and workload.op != "decode",  # its kernels read lengths on the device
+        workload.varlen and workload.op not in CACHE_OPS,  # theirs read lengths on the device
         workload.deterministic,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from tunefa.spec.workload import Workload
 NEEDED = Resources(32768, 64, 0, 0)
 TILING = DecodeTiling(
     block_m=16, block_n=64, columns=128, columns_v=64, warps=4, blocks_ahead=2,
-    copied_by_threads=True, max_registers=255, ctas_per_sm=2, min_split_keys=512,
+    copied_by_threads=True, by_wgmma=False, max_registers=255, ctas_per_sm=2, min_split_keys=512,
     max_splits=8, follows_batch=False,
 )  # fmt: skip
 KERNELS = [
@@ -45,6 +46,12 @@ def test_copies_by_threads_are_in_the_formula() -> None:
     (formula, numbers) = decode_arithmetic.cycle_lines(TILING)["warps"]
     assert formula == "cycles per key x N x M / 16 x (D + Dv) / 256 / warps + 600"
     assert numbers == "(70 + 16 x 16 / 16) x 64 x 16 / 16 x 192 / 256 / 4 + 600"
+
+
+def test_wgmma_multiplies_at_the_peak_rate() -> None:
+    (formula, numbers) = decode_arithmetic.cycle_lines(replace(TILING, by_wgmma=True))["warps"]
+    assert formula == "2 x M x N x (D + Dv) / FLOPs per clock + 600"
+    assert numbers == "2 x 16 x 64 x 192 / 4096 + 600"
 
 
 @pytest.mark.parametrize(

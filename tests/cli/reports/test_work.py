@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tunefa.cli.reports import work
+from tunefa.costmodel import roofline
 from tunefa.experiments import figure
 from tunefa.experiments.roofline_figure import PREDICTED, STANDARD
 from tunefa.spec.target import Target
@@ -57,6 +58,13 @@ def test_bytes_intensity_and_ridge_by_hand() -> None:
     assert standard["flops_per_byte"] == found["flops"] / standard["bytes"]
 
 
+@pytest.mark.parametrize("text", ["decode_k8k_e4m3cache", "q8k_page64_e4m3cache"])
+def test_an_e4m3_cache_has_one_byte_for_each_number(text: str) -> None:
+    asked = Workload.parse(text)
+    assert "K 8 MiB + V 8 MiB" in work.lines(asked, H200)["bytes"]
+    assert roofline.kv_bytes(asked) == 2**24
+
+
 @pytest.mark.parametrize(
     "workload",
     [str(CAUSAL), "b3_h6_kv2_q700_k900_d96_dv64_fp16_full_varlen", "b2_h4_q300_d64_e4m3_full"],
@@ -78,6 +86,17 @@ def test_what_limits_a_chip_is_said() -> None:
     assert "cube units" in npu
     packed = Workload.parse("b4_h8_q512_d64_fp16_full_varlen")
     assert {"standard", "in general"}.isdisjoint(work.lines(packed, H200))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("decode_b64_h16_k8192_mla", "K with V in it 576 MiB"),
+        ("decode_b64_h32_kv8_k8192_e4m3cache", "K 512 MiB + V 512 MiB"),
+    ],
+)
+def test_the_bytes_of_a_cache_are_those_that_are_read(text: str, says: str) -> None:
+    assert f" + {says} + " in work.lines(Workload.parse(text), H200)["bytes"]
 
 
 def test_the_points_of_the_roofline() -> None:

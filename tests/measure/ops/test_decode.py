@@ -27,6 +27,8 @@ TEXTS = (
     "decode_b2_h6_kv2_q2_k40_d16_dv32_fp16_full_softcap_page16_sinks",
     "decode_b3_h4_kv2_q2_k37_d32_bf16_page8_varlen_sinks_e4m3cache",
     "decode_b2_h4_kv2_k21_d32_fp16_e4m3cache",
+    "decode_b3_h4_kv1_q2_k37_d48_dv32_bf16_page8_varlen_mla",
+    "decode_b2_h4_kv2_k21_d32_dv16_fp16_mla",
     "decode_b3_h4_kv2_q2_k61_d32_bf16_page8_varlen_prefix",
     "decode_b2_h4_kv2_k16_d32_fp16_page4_sinks_prefix",
 )
@@ -134,7 +136,8 @@ def test_all_but_a_sequence_s_own_keys_is_no_number(text: str) -> None:
     keys, behind = sum(keys for _, keys in workload.lengths), set()
     keys -= (workload.batch - 1) * workload.prefix_keys
     for cache, memory in zip(made[1:3], probe(text).memories[1:3], strict=True):
-        assert int(memory.float().isfinite().sum()) == keys * workload.heads_kv * cache.shape[-1]
+        columns = workload.head_dim if workload.mla else cache.shape[-1]  # v is in the memory of k
+        assert int(memory.float().isfinite().sum()) == keys * workload.heads_kv * columns
         for sequence, (_, own) in enumerate(workload.lengths):
             tail = cache[sequence, :, own:]
             if workload.page_size is not None:

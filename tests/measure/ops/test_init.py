@@ -16,6 +16,7 @@ EXAMPLES = {
     "bwd": ("attention_bwd_triton", "bwd_b2_h2_q64_d32_bf16"),
     "decode": ("attention_decode_triton", "decode_b2_h4_kv2_k300_d32_bf16_page16_sinks"),
     "fwd": ("attention_fwd_triton", "b2_h2_q64_d32_bf16"),
+    "prefill": ("attention_prefill_triton", "b2_h4_kv2_q30_k300_d32_bf16_page16_sinks"),
     "matmul": ("matmul_triton", "matmul_m256_bf16"),
 }
 

@@ -140,10 +140,10 @@ def compiled(
     """
     source = kernel.source.with_suffix(".cu")
     case = spec_of(kernel, workload, config).case
-    others = cuda.variants(case, config, aligned=True)
-    variant = others.pop("binary")
+    found = cuda.variants(case, config, aligned=True)
+    variant = found.pop("binary")
     programs = {
-        step: Program(source, each, folder, lambda source: source) for step, each in others.items()
+        step: Program(source, each, folder, lambda source: source) for step, each in found.items()
     }
     return OnCpu(kernel, config, Program(source, variant, folder, change), **programs)
 

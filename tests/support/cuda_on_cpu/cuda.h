@@ -79,7 +79,6 @@ inline int __reduce_max_sync(unsigned, int value) {
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
-inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fmaf_rn(float x, float y, float z) { return std::fma(x, y, z); }
@@ -91,6 +90,12 @@ inline bool __any_sync(unsigned, bool value) {
     return false;
 }
 
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    return bits;
+}
 inline float __int_as_float(unsigned bits) {
     float value;
     std::memcpy(&value, &bits, 4);

@@ -22,6 +22,14 @@ def size(workload: Workload, tiling: DecodeTiling) -> str:
 def cycle_lines(tiling: DecodeTiling) -> dict[str, tuple[str, str]]:
     """The formula of one step's cycles and its numbers, by pipe."""
     columns = tiling.columns + tiling.columns_v
+    if tiling.by_wgmma:
+        return {
+            "warps": (
+                f"2 x M x N x (D + Dv) / FLOPs per clock + {model.STEP_CYCLES:.0f}",
+                f"2 x {tiling.block_m} x {tiling.block_n} x {columns} / "
+                f"{model.WGMMA_FLOPS_PER_CLOCK:.0f} + {model.STEP_CYCLES:.0f}",
+            )
+        }
     formula = "cycles per key x N x M / 16 x (D + Dv) / 256"
     cycles = f"{model.CYCLES_PER_KEY:.0f}"
     if tiling.copied_by_threads:

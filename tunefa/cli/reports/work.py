@@ -112,10 +112,11 @@ def _product_bytes(asked: Matmul) -> dict[str, int]:
 def _attention_bytes(workload: Workload) -> dict[str, int]:
     size = DTYPES[workload.dtype]
     rows, keys = workload.rows_and_keys
+    of_keys = keys * workload.heads_kv * workload.kv_bytes
+    k, v = of_keys * workload.head_dim, of_keys * workload.head_dim_v
     tensors = {
         "Q": rows * workload.heads * workload.head_dim * size,
-        "K": keys * workload.heads_kv * workload.head_dim * size,
-        "V": keys * workload.heads_kv * workload.head_dim_v * size,
+        **({"K with V in it": k} if workload.mla else {"K": k, "V": v}),
         "O": rows * workload.heads * workload.head_dim_v * max(size, 2),
     }
     lse = {"lse": rows * workload.heads * 4}

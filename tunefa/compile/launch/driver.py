@@ -61,6 +61,8 @@ class Driver:
         self._library = library
         self.launch = library.cuLaunchKernelEx
         """(config, function, parameters, extra) -> status."""
+        self.encode = getattr(library, "cuTensorMapEncodeTiled", None)
+        """Writes a tensor map, see `TensorMap.arguments`; None with drivers before CUDA 12."""
         self.current_stream = streams._cuda_getCurrentRawStream
         """(device index) -> the handle of PyTorch's current stream on that device."""
         self.is_capturing = streams._cuda_isCurrentStreamCapturing
@@ -249,11 +251,14 @@ class TensorMap:
     def at(self, address: int, driver: Driver, device: int) -> ctypes.Array[ctypes.c_ubyte]:
         """Returns memory with the map of a tensor at `address`, at `aligned(memory)`."""
         memory = _MAP_MEMORY()
-        place, tensor = c_void_p(aligned(memory)), c_void_p(address)
-        before = c_int(self.dtype), c_uint32(len(self.shape))
-        arguments = place, *before, tensor, *self._after()
+        arguments = self.arguments(c_void_p(aligned(memory)), c_void_p(address))
         driver.call_on(device, "cuTensorMapEncodeTiled", *arguments)
         return memory
+
+    def arguments(self, place: c_void_p, tensor: c_void_p) -> tuple[Any, ...]:
+        """Returns those of cuTensorMapEncodeTiled: the fifth and the sixth hold lengths and steps
+        in bytes, the contiguous axis first."""
+        return place, c_int(self.dtype), c_uint32(len(self.shape)), tensor, *self._after()
 
     def _after(self) -> tuple[Any, ...]:
         """The arguments after the tensor's address."""

@@ -78,8 +78,8 @@ class PreparedLaunch:
         the kernel's binary.
         """
         self._driver, self._device = driver, entry.device
-        self._tables, self._binary = tables, entry.binary
-        self._sizes, self._parameters = (entry.grid, entry.threads, entry.smem_bytes), parameters
+        self._tables = tables
+        self.driver, self.entry, self.parameters = driver, entry, parameters
         self._lock = threading.Lock()
         self._streams: set[int] = set()
         self._immortal = False
@@ -87,8 +87,7 @@ class PreparedLaunch:
         places = blocks.places(tensors, parameters)
         self._block = blocks.new(sizes, tensors, parameters, places)
         self._call = blocks.head(tensors)
-        overlaps = entry.overlaps_kernel_before
-        self._attributes = (ctypes.addressof(_may_overlap()), 1) if overlaps else (0, 0)
+        self._attributes = overlap_attributes(entry)
         self._words = memoryview(self._block).cast("B").cast("Q")
         parameters_at = blocks.ADDRESSES_AT + 8 * tensors
         self._descriptors = [
@@ -114,15 +113,21 @@ class PreparedLaunch:
         return sum(table.untyped_storage().nbytes() for table in self._tables)
 
     @property
+    def plain_key(self) -> tuple[Hashable, tuple[Parameter, ...]]:
+        """What `key` is for a launch without tables; tables count by their addresses."""
+        sizes = self.entry.grid, self.entry.threads, self.entry.smem_bytes
+        return sizes, tuple(self.parameters)
+
+    @property
     def key(self) -> Hashable:
         """Equal for launches of one kernel that do the same: their grids, threads, parameters and
         the contents of their tables are equal. It copies the tables from the device."""
         tables = {struct.pack("Q", each.data_ptr()): each for each in self._tables}
         parameters = (
             _content(tables[each.data]) if isinstance(each, Value) and each.data in tables else each
-            for each in self._parameters
+            for each in self.parameters
         )
-        return self._sizes, tuple(parameters)
+        return self.plain_key[0], tuple(parameters)
 
     def __call__(self, *tensors: Tensor) -> None:
         """Starts the kernel on the current stream of its device, the current device."""
@@ -194,6 +199,11 @@ def _content(table: Tensor) -> Hashable:
     """Returns what a table holds."""
     held = table.detach().cpu().contiguous()
     return tuple(held.shape), str(held.dtype), held.view(torch.uint8).numpy().tobytes()
+
+
+def overlap_attributes(entry: Entry) -> tuple[int, int]:
+    """Returns the address and the number of a launch's attributes."""
+    return (ctypes.addressof(_may_overlap()), 1) if entry.overlaps_kernel_before else (0, 0)
 
 
 @functools.cache

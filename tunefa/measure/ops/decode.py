@@ -43,9 +43,9 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     q and out are (batch, heads, seqlen_q, head_dim | head_dim_v) views of memory in the order
     (batch, seqlen_q, heads, head_dim), and so is a contiguous cache; pages are in the order
     (page, slot, head, dim). lse is (batch, heads, seqlen_q), seqlens (batch,) in int32. The block
-    table is (batch, pages of the longest sequence) in int32, in random order, with the same first
-    pages of all sequences where they share a prefix; sinks are (heads,) in
-    fp32. A cache in e4m3 has the descales of k and v at the end, (batch, heads_kv) in fp32.
+    table is (batch, pages of the longest sequence) in int32, in random order but for the pages that
+    sequences share; sinks are (heads,) in fp32. A cache in e4m3 has the descales of k and v at the
+    end, (batch, heads_kv) in fp32. With `mla` v is a view of the first head_dim_v columns of k.
     """
     import torch
 
@@ -64,7 +64,10 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
     q = normal(workload.batch, workload.seqlen_q, workload.heads, workload.head_dim)
     stored = torch.float8_e4m3fn if workload.e4m3cache else dtype
     k = normal(*size, workload.heads_kv, workload.head_dim, stored=stored)
-    v = normal(*size, workload.heads_kv, workload.head_dim_v, stored=stored)
+    if workload.mla:
+        v = k[..., : workload.head_dim_v]
+    else:
+        v = normal(*size, workload.heads_kv, workload.head_dim_v, stored=stored)
     shape = (workload.batch, workload.seqlen_q, workload.heads, workload.head_dim_v)
     out = torch.full(shape, math.nan, device=device, dtype=dtype).transpose(1, 2)
     lse = torch.full(q.shape[:3], math.nan, device=device)
@@ -138,10 +141,15 @@ def inputs(
             first = workload.prefix_keys  # the keys before it are those of other sequences too
             own = keys[:, first:], values[:, first:]
             hostile.change_sequence(made[0][number], *own, _generator(generator, number))
-        _write_sequence(workload, made, number, (keys, values))
-    whole = []
+            if workload.mla:  # they are the keys' own
+                values = keys[..., : workload.head_dim_v]
+        write_sequence(workload, made, number, (keys, values))
+    whole: list[tuple[Tensor, Tensor]] = []
     for i in range(4):
-        if workload.page_size is None or i in (0, 3):
+        if workload.mla and i == 2:
+            keys, memory = whole[1]
+            whole.append((keys[..., : workload.head_dim_v], memory))
+        elif workload.page_size is None or i in (0, 3):
             whole.append(hostile.surrounded(made[i], is_input=i < 3))
         else:
             whole.append((made[i], made[i]))
@@ -184,7 +192,7 @@ def sequence_of(workload: Workload, made: Any, number: int) -> tuple[Tensor, Ten
     return k, v
 
 
-def _write_sequence(
+def write_sequence(
     workload: Workload, made: list[Any], number: int, found: tuple[Tensor, Tensor]
 ) -> None:
     """Writes keys and values of a sequence into the cache, and NaN and Inf behind them. With the
@@ -251,13 +259,20 @@ def attention(
     workload: Workload, made: Any, number: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Returns (out, lse, spread) of one sequence, as `reference.attention_and_spread` does."""
+    return attention_of(workload, made, number, made[0][number : number + 1], dtype)
+
+
+def attention_of(
+    workload: Workload, made: Any, number: int, q: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns what `attention` does, of these queries of a sequence: (1, heads, rows, head_dim)."""
     import torch
 
     from tunefa.measure import reference
     from tunefa.measure.attention_inputs import AttentionInputs
 
-    q, (k, v) = made[0][number : number + 1], sequence_of(workload, made, number)
-    mask = workload.window_left, None, check.softcap(workload)
+    k, v = sequence_of(workload, made, number)
+    mask = workload.window_left, workload.window_right, check.softcap(workload)
     factors: tuple[Tensor, ...] = ()
     if workload.e4m3cache:
         factors = q.new_empty(0), *(each[number : number + 1] for each in made[-2:])

@@ -1,0 +1,65 @@
+"""Races calls as CUDA graphs: a graph runs one of them on several caches in turn."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+ROUNDS = 9
+Call = Callable[[int], Any]
+
+
+def captured(call: Call, caches: int) -> torch.cuda.CUDAGraph:
+    """A graph that calls on one cache after the other."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for number in range(caches):
+            call(number)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for number in range(caches):
+            call(number)
+    return graph
+
+
+def replay_us(graph: torch.cuda.CUDAGraph) -> float:
+    """Device time of one replay."""
+    start: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    end: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e3
+
+
+def raced(
+    makers: Mapping[str, Callable[[], Call]], caches: int
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Returns the us of each call, and why others failed. A maker returns a call, which has the
+    number of a cache."""
+    graphs, failed = {}, {}
+    for name, maker in makers.items():
+        try:
+            graphs[name] = captured(maker(), caches)
+        except Exception as error:  # a peer that is not installed, or refuses
+            if name == "tunefa":
+                raise
+            failed[name] = f"{type(error).__name__}: {error}"[:200]
+            torch.cuda.synchronize()
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for turn in range(ROUNDS + 1):
+        in_turn = list(graphs.items())
+        random.Random(turn).shuffle(in_turn)
+        for name, graph in in_turn:
+            found = replay_us(graph) / caches
+            if turn:  # the first one warms up
+                times[name].append(found)
+    return {name: round(statistics.median(each), 2) for name, each in times.items()}, failed

@@ -1,0 +1,31 @@
+"""What of a launch of attention_fwd_triton follows the batch and the lengths."""
+
+from tunefa.spec.rounding import ceil_div
+
+
+def resized(workload, config, sms):
+    """Returns what `tunefa.compile.launch.lengths` describes; None where it does not apply."""
+    if workload.varlen or workload.dtype == "e4m3":
+        return None
+    return _Resized(workload, config)
+
+
+class _Resized:
+    def __init__(self, workload, config):
+        self._heads, self._block_m = workload.heads, config["BLOCK_M"]
+        self._packed = workload.group if config["PACK_GQA"] else 1
+
+    def variant(self, rows, keys):
+        return None
+
+    def decides(self, batch, rows, keys):
+        return None
+
+    def tables(self, spec, device):
+        return ()
+
+    def numbers(self, batch, rows, keys, sizes, tables):
+        tiles = ceil_div(rows * self._packed, self._block_m)
+        heads = batch * self._heads // self._packed
+        steps = [step for each in sizes for step in each[4:7]]
+        return tiles * heads, (*steps, self._heads, rows, keys, tiles, heads)

@@ -1,0 +1,57 @@
+"""benchmarks/new_lengths.py: each kind of calls runs, here on the CPU, and is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+
+from benchmarks import new_lengths
+from benchmarks.new_lengths import KINDS, Call, Kind, LaunchClock
+from tests.support.hopper_on_cpu import hopper
+from tunefa.runtime import process
+from tunefa.runtime.call import Options, Tensors
+from tunefa.spec.workload import Workload
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_calls_have_new_lengths(kind: Kind) -> None:
+    w = Workload.parse(kind.workload)
+    small = Workload.of(
+        op=w.op, batch=1, heads=w.group, heads_kv=1, head_dim=16, dtype=w.dtype, causal=w.causal,
+        seqlen_q=min(w.seqlen_q, 20), seqlen_k=20,
+    )  # fmt: skip
+    made = [call() for call in kind.calls(small, 3, "cpu")]
+    assert len(made) == 3
+    if small.seqlen_q > 1:
+        shapes = [(each[0] if isinstance(each, tuple) else each).shape for each in made]
+        assert len({*shapes}) == 3
+
+
+def test_times_are_those_up_to_the_first_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime, cuda = hopper(monkeypatch, "attention_fwd_cuda_sm90")
+    monkeypatch.setattr(process, "_RUNTIME", runtime)
+    clock = LaunchClock()
+
+    def run(given: Tensors) -> torch.Tensor:
+        return runtime.plan(given, Options(True)).output(given, None)
+
+    def calls(w: Workload, count: int, device: str) -> Iterator[Call]:
+        q = torch.empty(1, w.seqlen_q + count, 8, 128, dtype=torch.bfloat16)
+        for more in range(count):
+            x = q[:, : w.seqlen_q + more]
+            yield partial(run, Tensors(x, x, x))
+
+    kind = Kind("dense", "b1_h8_kv8_q256_d128_causal", calls)
+    found = new_lengths.figures(kind, 40, clock, "cpu")
+    assert found["launched"] == 1.0 and found["plans"] == 40
+    assert 0 < found["call to launch"]["p50"] <= found["call to return"]["p50"]
+    assert found["known length, call to return"]["p99"] > 0
+    assert len(cuda.started) == 40 + 5 * 21
+
+
+def test_few_times_have_no_spread() -> None:
+    assert new_lengths.spread([1.0]) == {}
+    assert new_lengths.spread([1.0, 3.0])["p50"] == 2.0

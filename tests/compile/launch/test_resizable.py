@@ -1,0 +1,133 @@
+"""tunefa/compile/launch/resizable.py: what reaches the driver for lengths that are new."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.support.fake_cuda import FakeCuda
+from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
+from tunefa.compile.launch.driver import TensorMap
+from tunefa.compile.launch.prepared import Entry, PreparedLaunch
+from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Sizes
+
+MAP = TensorMap(
+    dtype=9, element_bytes=2, shape=(2, 8, 100, 64), strides=(51200, 64, 512, 1),
+    box=(1, 1, 64, 64), swizzle=3, fill_nan=False,
+)  # fmt: skip
+SIZES: Sizes = (*MAP.shape, *MAP.strides)
+ENTRY = Entry(device=0, function=0xF00, grid=(5, 1, 1), threads=128, smem_bytes=4096)
+FIRST = Resizing(5, (7, 8), (SIZES, SIZES, SIZES))
+OTHER = Resizing(
+    9, (70, 80), ((1, 8, 33, 64, 16896, 64, 512, 1), (1, 8, 9, 64, 51200, 64, 512, 1), SIZES)
+)
+
+
+def i32(number: int) -> Value:
+    return Value(struct.pack("i", number))
+
+
+def of_triton(tensor: int) -> list[Parameter]:
+    """A descriptor, with its shape and strides behind it."""
+    strides = [Value(struct.pack("q", step)) for step in MAP.strides]
+    return [Descriptor(tensor, MAP), *map(i32, MAP.shape), *strides]
+
+
+PLAIN: list[Parameter] = [
+    Descriptor(0, MAP), Descriptor(1, MAP), Pointer(2), i32(7), i32(8), Value(struct.pack("f", 0.5))
+]  # fmt: skip
+WITH_SHAPES: list[Parameter] = [
+    *of_triton(0), *of_triton(1), Pointer(2), i32(7), i32(8), Value(struct.pack("f", 0.5))
+]  # fmt: skip
+
+
+def three() -> list[Tensor]:
+    return [torch.empty(16) for _ in range(3)]
+
+
+def resizable(
+    parameters: list[Parameter], entry: Entry = ENTRY
+) -> tuple[FakeCuda, PreparedLaunch, Any]:
+    cuda = FakeCuda([each.size for each in parameters])
+    launch = PreparedLaunch(cuda.driver, entry, 3, parameters)
+    return cuda, launch, ResizableLaunch.of(launch, 3, FIRST)
+
+
+@pytest.mark.parametrize("parameters", [PLAIN, WITH_SHAPES], ids=["cuda", "triton"])
+def test_the_driver_gets_what_a_launch_of_these_lengths_gives_it(parameters: Any) -> None:
+    for entry in (ENTRY, replace(ENTRY, overlaps_kernel_before=True)):
+        cuda, _, quick = resizable(parameters, entry)
+        tensors = three()
+        for resizing in (FIRST, OTHER, OTHER, FIRST):
+            cuda.stream += 1
+            quick(resizing, tensors)
+            maps = dict.fromkeys(each[1:] for each in cuda.encoded)
+            quick.bound(resizing)(*tensors)
+            assert cuda.started[-2] == cuda.started[-1]
+            assert cuda.started[-1].grid == (resizing.ctas, 1, 1)
+            assert {*maps} <= {each[1:] for each in cuda.encoded}
+
+
+def test_maps_are_written_where_something_changed() -> None:
+    cuda, _, quick = resizable(PLAIN)
+    tensors = three()
+    quick(FIRST, tensors)
+    quick(FIRST, tensors)
+    assert len(cuda.encoded) == 2
+    quick(OTHER, tensors)
+    assert len(cuda.encoded) == 4
+    (place, dtype, address, shape, strides, box, _, modes) = cuda.encoded[-1]
+    assert (place, dtype, address) == (0, 9, tensors[1].data_ptr())
+    assert (shape, strides) == ((64, 9, 8, 1), (1024, 128, 102400))
+    assert (box, modes) == ((64, 64, 1, 1), (0, 3, 2, 0))
+    quick(OTHER, [tensors[0], torch.empty(16), tensors[2]])
+    assert len(cuda.encoded) == 5
+
+
+def test_equal_descriptors_have_one_map() -> None:
+    cuda, _, quick = resizable([Descriptor(0, MAP), *PLAIN])
+    quick(FIRST, three())
+    assert len(cuda.encoded) == 2
+    first, second, third = cuda.started[0].parameters[:3]
+    assert first == second != third
+
+
+def test_a_thread_without_a_context_gets_one() -> None:
+    cuda, _, quick = resizable(PLAIN)
+    cuda.contexts = False
+    quick(FIRST, three())
+    assert cuda.bound == 1 and len(cuda.started) == 1
+
+
+def test_errors_are_those_of_the_driver() -> None:
+    cuda, _, quick = resizable(PLAIN)
+    cuda.fails = True
+    with pytest.raises(RuntimeError, match="cuTensorMapEncodeTiled"):
+        quick(FIRST, three())
+    cuda.fails = False
+    quick(FIRST, three())
+    assert len(cuda.encoded) == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "resizing"),
+    [
+        (PLAIN, FIRST._replace(ctas=6)),
+        (PLAIN, FIRST._replace(numbers=(7, 9))),
+        (PLAIN, FIRST._replace(numbers=(7, 8, 1, 1))),
+        (PLAIN, FIRST._replace(sizes=OTHER.sizes)),
+        ([*PLAIN, Length(0, 0)], FIRST),
+        ([*PLAIN, Value(bytes(16))], FIRST),
+        ([Descriptor(0, replace(MAP, shape=(1, *MAP.shape))), *PLAIN], FIRST),
+    ],
+)
+def test_what_does_something_else_is_not_taken(parameters: Any, resizing: Resizing) -> None:
+    cuda = FakeCuda([each.size for each in parameters])
+    launch = PreparedLaunch(cuda.driver, ENTRY, 3, parameters)
+    assert ResizableLaunch.of(launch, 3, resizing) is None
+    assert ResizableLaunch.of(lambda: None, 3, resizing) is None

@@ -1,0 +1,83 @@
+"""The folder that stands for flash-attn in Hugging Face's `kernels`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tunefa
+from tests.support.tree import TREE
+from tunefa.integrations import local_kernels
+from tunefa.integrations.compat import flash_attn2
+
+MODEL = """
+import torch, transformers, tunefa
+sizes = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, vocab_size=99, pad_token_id=0)
+config = transformers.LlamaConfig(**sizes, attn_implementation="flash_attention_2")
+config.dtype = torch.bfloat16
+model = transformers.LlamaForCausalLM(config).bfloat16().eval()
+torch.manual_seed(0)
+ids, mask = torch.randint(2, 90, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+mask[0, :4] = 0
+with torch.no_grad():
+    found = model(ids, attention_mask=mask).logits[mask.bool()].float()
+    choice = tunefa.last_choice()
+    model.set_attn_implementation("sdpa")
+    right = model(ids, attention_mask=mask).logits[mask.bool()].float()
+assert choice is not None, "tunefa was not called"
+print(float((found - right).norm() / right.norm()))
+"""
+
+
+def test_the_folder_has_flash_attn_s_functions(tmp_path: Path) -> None:
+    assignment = local_kernels.write(tmp_path / "new")
+    assert assignment == f"LOCAL_KERNELS=kernels-community/flash-attn2={tmp_path}/new"
+    for backend in ("cuda", "cpu"):
+        place = tmp_path / "new" / "build" / f"torch-{backend}"
+        names: dict[str, object] = {}
+        exec((place / "__init__.py").read_text(), names)
+        assert names["flash_attn_func"] is flash_attn2.flash_attn_func
+        assert names["flash_attn_varlen_func"] is flash_attn2.flash_attn_varlen_func
+        data = json.loads((place / "metadata.json").read_text())
+        assert data["backend"] == {"type": backend} and data["name"] == "flash-attn2"
+
+
+def test_a_folder_of_its_own_is_written_again_and_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    assert local_kernels.write(folder) == local_kernels.write(folder)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(tunefa.TunefaError, match="other is not empty: name a new folder"):
+        local_kernels.write(tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["a:b", "a=b"])
+def test_a_path_that_the_variable_cannot_hold_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(tunefa.TunefaError, match="takes for a separator"):
+        local_kernels.write(tmp_path / name)
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tunefa.TunefaError, match="cannot be written: Not a directory"):
+        local_kernels.write(tmp_path / "file" / "new")
+
+
+def test_an_unchanged_program_runs_tunefa(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from transformers.utils import import_utils
+
+    if not import_utils.is_kernels_available():
+        pytest.skip("the version of kernels that transformers needs is not installed")
+    name, _, value = local_kernels.write(tmp_path / "new").partition("=")
+    path = os.pathsep.join([str(TREE), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, name: value, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", MODEL], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 0.03

@@ -1,0 +1,87 @@
+"""`tunefa.trace`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import tunefa
+from tunefa.integrations import sdpa, sdpa_choice, tracing
+from tunefa.spec.workload import Workload
+from tunefa.store import traced
+
+FWD = Workload.parse("b2_h4_kv4_q16_d32_bf16_causal")
+
+
+def calls() -> None:
+    q = torch.randn(2, 4, 16, 32, dtype=torch.bfloat16, requires_grad=True)
+    out = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+    torch.autograd.grad(out.sum(), q)
+    torch.autograd.grad(tunefa.flash_attention(q, q, q, causal=True, layout="bhsd").sum(), q)
+
+
+def test_the_file_has_the_workloads(tmp_path: Path) -> None:
+    path = tmp_path / "workloads.yaml"
+    with tunefa.trace(path):
+        calls()
+    calls()
+    found = traced.read(path)
+    assert found.device == "cpu"
+    assert found.workloads[FWD].count == 2 and len(found.workloads) == 2
+    assert all(calls.seconds > 0 for calls in found.workloads.values())
+
+
+def test_one_trace_at_a_time(tmp_path: Path) -> None:
+    with tunefa.trace(tmp_path / "one.yaml"):
+        other = tunefa.trace(tmp_path / "other.yaml")
+        with pytest.raises(tunefa.TunefaError, match="a trace is on already"):
+            other.__enter__()
+        calls()
+    with tunefa.trace(tmp_path / "other.yaml"):
+        calls()
+    assert len(traced.read(tmp_path / "one.yaml").workloads) == 2
+
+
+def test_a_program_that_fails_ends_the_trace(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), tunefa.trace(tmp_path / "one.yaml"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "one.yaml").exists()
+    with tracing.tracing() as found:
+        calls()
+    assert len(found().workloads) == 2
+
+
+@pytest.mark.parametrize("first", ["activate", "trace"])
+def test_calls_that_an_activation_serves_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch, pytorch_calls: list[str], first: str
+) -> None:
+    made = sdpa.Overrides
+    monkeypatch.setattr(sdpa, "override", lambda: made("CPU"))
+    monkeypatch.setattr(sdpa_choice, "is_taken", lambda chosen, device, rival: True)
+    q = torch.randn(2, 4, 16, 32, dtype=torch.bfloat16, requires_grad=True)
+
+    def step() -> None:
+        flash = torch.ops.aten._scaled_dot_product_flash_attention.default
+        flash(q, q, q, 0.0, True)[0].sum().backward()
+
+    try:
+        if first == "activate":
+            tunefa.activate()
+        with tracing.tracing() as found:
+            if first == "trace":
+                tunefa.activate()
+            step()
+            if first == "trace":
+                tunefa.deactivate()
+    finally:
+        tunefa.deactivate()
+    assert pytorch_calls == []
+    assert [calls.count for calls in found().workloads.values()] == [1, 1]
+
+
+def test_a_pytorch_that_cannot_be_traced_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.library, "get_kernel")
+    with pytest.raises(tunefa.TunefaError, match=r"cannot be traced.*new in 2\.10"):
+        tracing.tracing().__enter__()

@@ -1,0 +1,129 @@
+"""What `tunefa trace` says: the calls of a program, and what tuning its workloads would save."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tunefa.cli.reports import text
+from tunefa.costmodel.estimate import estimates, expected_us
+from tunefa.errors import TunefaError
+from tunefa.runtime import choose
+from tunefa.spec import kernel as kernels
+from tunefa.spec.target import Case, Target
+from tunefa.spec.workload import Workload
+from tunefa.store import results as store
+from tunefa.store.traced import Calls, Traced
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What tuning one workload would save."""
+
+    workload: str
+    calls: int
+    seconds: float
+    """The time of all calls of the traced program."""
+    now_us: float | None
+    """The time of one call of the traced program; None where it is not known."""
+    untuned_us: float | None
+    """The expected time of what tunefa runs today, without a search; None where nothing is known
+    of it."""
+    tuned_us: float | None
+    """The least time that the latency model expects of any config; that of the record, where the
+    workload was measured."""
+    saves_s: float | None
+    """Seconds of all calls that `tuned_us` would save."""
+    why: str = ""
+    """Why nothing is known."""
+
+
+def show(found: Traced, target: Target, path: Path, as_json: bool) -> None:
+    """Prints what tuning each workload would save on a target."""
+    there = found.device == target.device.name
+    savings = [saving(each, found.workloads[each], target, there) for each in found.heaviest]
+    savings.sort(key=lambda each: -(each.saves_s or 0.0))
+    if as_json:
+        of_trace = to_data(found)
+        text.emit_json({**of_trace, "target": str(target), "savings": list(map(asdict, savings))})
+        return
+    out = text.console()
+    if not there:
+        measured = f"measured on {found.device}" if found.device else "measured elsewhere"
+        out.print(f"The trace was {measured}: what tuning saves on {target} is against tunefa "
+                  f"without a search there.", soft_wrap=True)  # fmt: skip
+    rows = [("saves s", "calls", "now us", "untuned us", "tuned us", "workload")]
+    for each in savings:
+        saves, calls = text.number(each.saves_s, 3), f"{each.calls:,}"
+        now, untuned, tuned = (
+            text.number(us, 1) for us in (each.now_us, each.untuned_us, each.tuned_us)
+        )
+        rows.append((saves, calls, now, untuned, tuned, each.workload))
+    for *numbers, name in rows:  # the name is on one line, to copy it, whatever the width
+        line = " ".join(f"{number:>10}" for number in numbers)
+        out.print(f"{line}  {name}", soft_wrap=True)
+    for each in savings:
+        if each.why:
+            out.print(f"{each.workload}: {each.why}", soft_wrap=True)
+    out.print("now: of the trace; untuned, tuned: of a record, or predicted by the latency model, "
+              "which promises most where it errs most", soft_wrap=True)  # fmt: skip
+    words = ("tunefa", "search", "--workloads", str(path), "--top", "10")
+    text.print_command(out, "Next: tune them", text.command(*words))
+
+
+def saving(workload: Workload, calls: Calls, target: Target, is_there: bool) -> Saving:
+    """Returns what tuning a workload would save on a target; `is_there` says whether the trace was
+    measured on it."""
+    count = calls.count or 1
+    now_us = calls.seconds / count * 1e6 if calls.seconds else None
+    given = str(workload), calls.count, calls.seconds, now_us
+    try:
+        untuned_us, tuned_us = expected(workload, target)
+    except TunefaError as error:
+        return Saving(*given, None, None, None, str(error))
+    before = now_us if is_there else untuned_us
+    saves = None if before is None else max(0.0, before - tuned_us) * count / 1e6
+    return Saving(*given, untuned_us, tuned_us, saves)
+
+
+def expected(workload: Workload, target: Target) -> tuple[float | None, float]:
+    """Returns the expected times in us of what runs without a search, and of the best config.
+
+    Raises TunefaError where no kernel of tunefa serves the workload.
+    """
+    serving = kernels.serving(workload, target.arch)
+    choice = choose.choose(store.default_store(), workload, target, serving)
+    if choice.how == "exact" and choice.record is not None:
+        return choice.record.median_us, choice.record.median_us
+    cases = {each.name: Case(each, workload, target) for each in serving}
+    times = [expected_us(cases[choice.kernel], choice.config)]
+    for case in cases.values():
+        times += [each.time_us for each in estimates(case, case.feasible().configs)]
+    known = [time for time in times if 0.0 < time < math.inf]
+    if not known:
+        raise TunefaError(f"the latency model knows no time of {workload} on {target}")
+    return (times[0] if times[0] in known else None), min(known)
+
+
+def to_data(found: Traced) -> dict[str, Any]:
+    """Plain data for `--json`: the calls of the program."""
+    return {
+        "device": found.device,
+        "workloads": [
+            {"workload": str(each), **asdict(found.workloads[each])} for each in found.heaviest
+        ],
+        "other": [{"what": what, **asdict(calls)} for what, calls in found.other.items()],
+    }
+
+
+def print_calls(found: Traced, out: Console) -> None:
+    """Prints the calls of the program."""
+    table = text.table("s", "calls", "workload", right=("s", "calls"))
+    rows = [(found.workloads[each], str(each)) for each in found.heaviest]
+    for calls, name in (*rows, *((calls, what) for what, calls in found.other.items())):
+        table.add_row(f"{calls.seconds:.3f}", f"{calls.count:,}", name)
+    out.print(table)

@@ -1,0 +1,210 @@
+"""Launches for lengths that are seen for the first time: what follows the lengths is written into
+memory that was prepared once, and the kernel starts from there.
+
+A length costs a tensor map for each descriptor and two writes, about 10 us in all. Nothing is kept
+for a length, so any number of them may follow one another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from tunefa.compile.launch import blocks
+from tunefa.compile.launch import driver as drivers
+from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Value
+from tunefa.compile.launch.driver import MAP_BYTES, SUCCESS, TensorMap
+from tunefa.compile.launch.prepared import PreparedLaunch, overlap_attributes
+
+Sizes = tuple[int, ...]
+"""The shape of a tensor with heads first, then its strides, in elements."""
+AXES = 4
+_ENCODE = "cuTensorMapEncodeTiled"
+
+
+class Resizing(NamedTuple):
+    """What a launch gets for the lengths of a call."""
+
+    ctas: int
+    numbers: tuple[int, ...]
+    """See `tunefa.compile.launch.lengths.Resized.numbers`."""
+    sizes: tuple[Sizes, ...]
+    """The sizes of the first tensors, which have descriptors."""
+
+
+class ResizableLaunch:
+    """Starts one kernel on dense tensors of any lengths. Threads and streams may share it.
+
+    Its caller keeps the tables that the numbers point to, and prepares a launch anew while a CUDA
+    graph is captured.
+    """
+
+    def __init__(self, launch: PreparedLaunch, tensors: int) -> None:
+        """Copies a launch of the kernel. `tensors` is how many a call has."""
+        self.driver, self.entry, self._tensors = launch.driver, launch.entry, tensors
+        self._parameters, entry = launch.parameters, launch.entry
+        sizes = *entry.grid, entry.threads, 1, 1, entry.smem_bytes
+        self._block = blocks.new(
+            sizes, tensors, self._parameters, blocks.places(tensors, self._parameters)
+        )
+        base = ctypes.addressof(self._block)
+        self._parameters_at = blocks.ADDRESSES_AT + 8 * tensors
+        self._values_at = self._parameters_at + 8 * len(self._parameters)
+        pointers = base, entry.function, base + self._parameters_at, None
+        self._arguments = tuple(map(ctypes.c_void_p, pointers))
+        self._pack_head = struct.Struct(f"7I4x{3 + tensors}Q").pack_into
+        self._device, self._threads, self._smem_bytes = (
+            entry.device,
+            entry.threads,
+            entry.smem_bytes,
+        )
+        self._attributes = overlap_attributes(entry)
+        self._lock = threading.Lock()
+        self._values: dict[int, struct.Struct] = {}
+        self._maps = self._new_maps()
+        self._described = self._shapes_in_parameters()
+        """The tensors whose shapes and strides are parameters behind their descriptors."""
+        self._start, self._current_stream = self.driver.launch, self.driver.current_stream
+
+    @classmethod
+    def of(cls, launch: Any, tensors: int, resizing: Resizing) -> ResizableLaunch | None:
+        """Returns one that does what a prepared launch does; None where it would do anything else
+        for the lengths that the launch was prepared for."""
+        if not isinstance(launch, PreparedLaunch) or not _has_plain_words(launch.parameters):
+            return None
+        made = cls(launch, tensors)
+        same = made.bound(resizing)
+        return made if same is not None and same.plain_key == launch.plain_key else None
+
+    def __call__(self, resizing: Resizing, tensors: Sequence[Tensor]) -> None:
+        """Starts the kernel on the current stream of its device, the current device."""
+        ctas, words, sizes = resizing
+        addresses = [*map(Tensor.data_ptr, tensors)]
+        if self._described:
+            words = (*(word for tensor in self._described for word in sizes[tensor]), *words)
+        stream = self._current_stream(self._device)
+        block, attributes, count = self._block, *self._attributes
+        with self._lock:  # the driver copies parameters and maps before it returns
+            self._pack_head(
+                *(block, 0, ctas, 1, 1, self._threads, 1, 1, self._smem_bytes, stream),
+                *(attributes, count),
+                *addresses,
+            )
+            for each in self._maps:
+                tensor = each.tensor
+                each.follow(addresses[tensor], sizes[tensor])
+            self._packing(len(words)).pack_into(block, self._values_at, *words)
+            if self._start(*self._arguments) != SUCCESS:
+                self.driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
+
+    def bound(self, resizing: Resizing, tables: Sequence[Tensor] = ()) -> PreparedLaunch | None:
+        """Returns a launch that is prepared for these lengths, which starts sooner; None where
+        there are more numbers than the kernel has. `tables` live as long as the launch."""
+        words = [word for tensor in self._described for word in resizing.sizes[tensor]]
+        left = iter([*words, *resizing.numbers])
+        found: list[Parameter] = []
+        for each in self._parameters:
+            if isinstance(each, Descriptor):
+                own = resizing.sizes[each.tensor]
+                of_lengths = replace(each.map, shape=own[:AXES], strides=own[AXES:])
+                found.append(Descriptor(each.tensor, of_lengths))
+            elif isinstance(each, Value) and (word := next(left, None)) is not None:
+                found.append(Value(struct.pack("q", word)[: each.size]))
+            else:
+                found.append(each)
+        if next(left, None) is not None:
+            return None
+        entry = replace(self.entry, grid=(resizing.ctas, 1, 1))
+        return PreparedLaunch(self.driver, entry, self._tensors, found, tables)
+
+    def _packing(self, words: int) -> struct.Struct:
+        found = self._values.get(words)
+        if found is None:
+            found = self._values[words] = struct.Struct(f"{words}q")
+        return found
+
+    def _new_maps(self) -> list[_Map]:
+        """One map for each different descriptor, with a pointer to it at each of its places."""
+        found: dict[tuple[int, TensorMap], _Map] = {}
+        words = memoryview(self._block).cast("B").cast("Q")
+        for number, each in enumerate(self._parameters):
+            if isinstance(each, Descriptor):
+                key = each.tensor, each.map
+                if key not in found:
+                    found[key] = _Map(self.driver, self.entry.device, each)
+                words[self._parameters_at // 8 + number] = found[key].place
+        return [*found.values()]
+
+    def _shapes_in_parameters(self) -> tuple[int, ...]:
+        """The tensors of the descriptors, if shape and strides follow each as parameters."""
+        found: list[int] = []
+        for number, each in enumerate(self._parameters):
+            if isinstance(each, Descriptor):
+                values = *each.map.shape, *each.map.strides
+                behind = self._parameters[number + 1 : number + 1 + len(values)]
+                if [_word(value) for value in behind] != list(values):
+                    return ()
+                found.append(each.tensor)
+        return tuple(found)
+
+
+class _Map:
+    """A tensor map that follows a tensor from call to call. The launch's lock protects it."""
+
+    def __init__(self, driver: drivers.Driver, device: int, parameter: Descriptor) -> None:
+        self.tensor = parameter.tensor
+        self._driver, self._device = driver, device
+        self._bytes = parameter.map.element_bytes
+        self._memory = (ctypes.c_ubyte * (MAP_BYTES + 63))()
+        self.place = drivers.aligned(self._memory)
+        self._lengths = (ctypes.c_uint64 * (2 * AXES))()
+        self._pack = struct.Struct(f"{2 * AXES}Q").pack_into
+        self._address = ctypes.c_void_p()
+        self._now: tuple[int, Sizes] | None = None
+        lengths = ctypes.addressof(self._lengths)
+        arguments = parameter.map.arguments(ctypes.c_void_p(self.place), self._address)
+        self._arguments = (
+            *arguments[:4],
+            *(ctypes.c_void_p(lengths), ctypes.c_void_p(lengths + 8 * AXES)),
+            *arguments[6:],
+        )
+        self._encode: Any = driver.encode
+
+    def follow(self, address: int, sizes: Sizes) -> None:
+        """Makes it the map of the tensor that is at `address` now."""
+        now = address, sizes
+        if now == self._now:
+            return
+        batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
+        each, to_head, to_batch = self._bytes, self._bytes * of_head, self._bytes * of_batch
+        self._pack(
+            self._lengths, 0, columns, rows, heads, batch, each * of_row, to_head, to_batch, 0
+        )
+        self._address.value = address
+        if self._encode(*self._arguments) != SUCCESS:
+            self._now = None
+            self._driver.call_on(self._device, _ENCODE, *self._arguments)
+        self._now = now
+
+
+def _has_plain_words(parameters: Sequence[Parameter]) -> bool:
+    """Whether each value has a word of its own, and each map has four axes."""
+    kinds = [type(each) for each in parameters]
+    return (
+        Length not in kinds
+        and all(each.size <= 8 for each in parameters if isinstance(each, Value))
+        and all(len(each.map.shape) == AXES for each in parameters if isinstance(each, Descriptor))
+    )
+
+
+def _word(parameter: Parameter) -> int | None:
+    """Returns the number that a value holds; None for other parameters."""
+    if not isinstance(parameter, Value):
+        return None
+    return int.from_bytes(parameter.data, "little", signed=True)

@@ -1,0 +1,247 @@
+"""Plans of new lengths of a family, in a few microseconds: the config is one that is remembered,
+and its launch is one that was prepared for other lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from tunefa.compile.contract import Launch
+from tunefa.compile.launch.lengths import Resized
+from tunefa.compile.launch.resizable import AXES, ResizableLaunch, Resizing, Sizes
+from tunefa.runtime.bounded_cache import BoundedCache
+from tunefa.runtime.call import Tensors
+from tunefa.runtime.cells import STEP, Lengths
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.family_call import FamilyCall, contiguous
+from tunefa.runtime.kernel_plan import KernelPlan, Launches
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.trial import Config
+from tunefa.store.lookup import Choice
+
+TABLE_BYTES = 2**20
+"""Bytes of tables that a config keeps beside those of `tunefa.runtime.tables`, or one table."""
+SHARED_CALLS = 16
+"""How many calls of one length share a launch with other lengths. To prepare a launch takes about
+as long as so many calls lose by sharing one; layers of a model each call with a length once."""
+TENSORS = 5
+"""q, k, v, out and lse."""
+Prepare = Callable[[Sequence[Tensor], float], Launch]
+"""Prepares a launch for a scale."""
+
+
+class Tables:
+    """The tables of some lengths, and what the kernel changes in the config for these."""
+
+    __slots__ = ("changes", "device_bytes", "streams", "tensors")
+
+    def __init__(self, changes: dict[str, Any], tensors: tuple[Tensor, ...]) -> None:
+        self.changes, self.tensors = changes, tensors
+        self.streams: set[int] = set()
+        self.device_bytes = sum(each.untyped_storage().nbytes() for each in tensors)
+
+    def meet(self, stream: int, device: int) -> None:
+        """Tells PyTorch not to reuse the tables' memory before this stream has finished."""
+        for table in self.tensors:
+            table.record_stream(torch.cuda.current_stream(device))
+        self.streams.add(stream)
+
+
+def _kept() -> BoundedCache[Tables]:
+    return BoundedCache(TABLE_BYTES, lambda each: 1024 + each.device_bytes)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A binary with a launch for all lengths."""
+
+    launch: ResizableLaunch
+    prepare: Callable[[Chosen], Prepare]
+    """Returns what prepares launches with a choice."""
+
+
+@dataclass(eq=False)
+class ResizedConfig:
+    """A config of a family, with the launches and tables that were prepared for it."""
+
+    config: Config
+    """Before the kernel sets parameters for the lengths."""
+    kernel: Kernel
+    lengths: Resized
+    binaries: dict[Hashable, Binary] = field(default_factory=dict)
+    """By what the binary depends on."""
+    _tables: BoundedCache[Tables] = field(default_factory=_kept)
+    _allowed: BoundedCache[Tables] = field(default_factory=_kept)
+    """The tables of configs that the kernel changes, which is for the cost model to allow: by the
+    lengths' cell too."""
+
+    def tables(self, asked: Lengths) -> Tables | None:
+        """Returns what is kept for the lengths."""
+        key = self.lengths.decides(*asked)
+        found = self._tables.get(key)
+        if found is None or not found.changes:
+            return found
+        return self._allowed.get((key, *cell(asked)))
+
+    def keep(self, asked: Lengths, wanted: dict[str, Any], tables: Tables) -> None:
+        """Keeps tables. `wanted` are the changes for these lengths before they are allowed."""
+        key = self.lengths.decides(*asked)
+        if wanted:
+            self._allowed.add((key, *cell(asked)), tables)
+            self._tables.add(key, Tables(wanted, ()))
+        else:
+            self._tables.add(key, tables)
+
+
+def cell(asked: Lengths) -> tuple[int, int]:
+    """Returns a number for each cell of lengths, see `tunefa.runtime.cells`, of one batch."""
+    return -(-asked[1] // STEP), -(-asked[2] // STEP)
+
+
+class Owner(Protocol):
+    """The family of a plan, as far as plans ask it."""
+
+    layout: str
+    device: int
+    default_scale: float
+
+    def explain(self, choice: Choice, tables: Tables, asked: Lengths) -> Chosen:
+        """Returns the choice for these lengths, with the reason."""
+
+    def expect(self, asked: Lengths) -> None:
+        """Prepares what the call after the one with these lengths may need."""
+
+    def unread(self, elements: int) -> Tensor:
+        """Returns memory for so many elements of an lse that no caller reads."""
+
+
+class Known(NamedTuple):
+    """A choice for some lengths, and what was prepared for it."""
+
+    choice: Choice
+    """Before the kernel sets parameters for the lengths."""
+    config: ResizedConfig
+    binary: Binary
+    tables: Tables
+
+
+class ResizedPlan:
+    """Runs calls of one key. The first ones start the launch that all lengths share; later ones
+    have a launch of their own, which starts sooner."""
+
+    __slots__ = (
+        "_binary",
+        "_calls",
+        "_choice",
+        "_lengths",
+        "_own",
+        "_owner",
+        "_resizing",
+        "_tables",
+    )  # fmt: skip
+
+    def __init__(self, owner: Owner, known: Known, call: FamilyCall) -> None:
+        self._owner, self._lengths = owner, call.lengths
+        self._choice, config, self._binary, self._tables = known
+        self._resizing = resizing(config, self._tables, call, owner.layout)
+        self._calls = 0
+        self._own: KernelPlan | None = None
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the tables, which plans share."""
+        return self._tables.device_bytes
+
+    @property
+    def chosen(self) -> Chosen:
+        """The kernel and config that it runs, and why."""
+        return self._owner.explain(self._choice, self._tables, self._lengths)
+
+    def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
+        """Runs a call; returns (out, lse), with `out` in the call's layout."""
+        if self._needs_own(scale):
+            return self.own.run(tensors, scale)
+        batch, heads, rows, _ = self._resizing.sizes[0][:AXES]
+        lse = tensors[0].new_empty((batch, heads, rows), dtype=torch.float32)
+        return self._first(tensors, lse), lse
+
+    def output(self, tensors: Tensors, scale: float | None) -> Tensor:
+        """Runs a call; returns `out` alone."""
+        if self._own is not None:
+            return self._own.output(tensors, scale)
+        if self._needs_own(scale):
+            return self.own.output(tensors, scale)
+        batch, heads, rows, _ = self._resizing.sizes[0][:AXES]
+        return self._first(tensors, self._owner.unread(batch * heads * rows))
+
+    def _needs_own(self, scale: float | None) -> bool:
+        # A CUDA graph keeps what its launches point to, so it gets a launch of its own.
+        if self._calls >= SHARED_CALLS:
+            return True
+        if scale is not None and scale != self._owner.default_scale:
+            return True
+        return bool(self._binary.launch.driver.is_capturing())
+
+    def _first(self, tensors: Tensors, lse: Tensor) -> Tensor:
+        self._calls += 1
+        q, k, v = tensors[:3]
+        out = self._new_out(q)
+        device, given = self._owner.device, (q, k, v, out, lse)
+        if torch._C._cuda_getDevice() == device:
+            self._start(given)
+        else:
+            with torch.cuda.device(device):
+                self._start(given)
+        if self._calls == 1:
+            self._owner.expect(self._lengths)
+        return out
+
+    def _start(self, given: tuple[Tensor, ...]) -> None:
+        tables, device = self._tables, self._owner.device
+        if tables.tensors:
+            stream = self._binary.launch.driver.current_stream(device)
+            if stream not in tables.streams:
+                tables.meet(stream, device)
+        self._binary.launch(self._resizing, given)
+
+    def _new_out(self, q: Tensor) -> Tensor:
+        batch, heads, rows, columns = self._resizing.sizes[3][:AXES]
+        if q.shape[3] == columns and q.is_contiguous():
+            return torch.empty_like(q)  # takes half of the time of new_empty
+        by_layout = (heads, rows) if self._owner.layout == "bhsd" else (rows, heads)
+        return q.new_empty((batch, *by_layout, columns))
+
+    @property
+    def own(self) -> KernelPlan:
+        """The plan that is prepared for these lengths; it is made when it is first asked for."""
+        if self._own is None:
+            self._own = self._made_own()
+        return self._own
+
+    def _made_own(self) -> KernelPlan:
+        owner, binary, chosen = self._owner, self._binary, self.chosen
+        launch = binary.launch.bound(self._resizing, self._tables.tensors)
+        assert launch is not None and chosen.workload is not None
+        launches = Launches(owner.device, launch, binary.prepare(chosen))
+        sizes = self._resizing.sizes
+        like_q = sizes[0][3] == sizes[3][3] and _is_contiguous(sizes[0], owner.layout)
+        return KernelPlan(chosen, owner.layout, launches, rows_contiguous=True, out_like_q=like_q)
+
+
+def resizing(config: ResizedConfig, tables: Tables, call: FamilyCall, layout: str) -> Resizing:
+    """Returns what a launch gets for the lengths of a call."""
+    q, k, v = call.sizes
+    sizes = q, k, v, contiguous((*q[:3], v[3]), layout)
+    ctas, numbers = config.lengths.numbers(*call.lengths, sizes, tables.tensors)
+    return Resizing(ctas, numbers, sizes)
+
+
+def _is_contiguous(sizes: Sizes, layout: str) -> bool:
+    """Whether a tensor is contiguous: the stride of an axis of length 1 does not count."""
+    expected = contiguous(sizes[:AXES], layout)
+    pairs = zip(sizes[:AXES], sizes[AXES:], expected[AXES:], strict=True)
+    return all(length == 1 or step == wanted for length, step, wanted in pairs)
