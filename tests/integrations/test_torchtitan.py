@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
 import tunefa
 from tests.support.exact_attention import exact
 
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
 
+import spmd_types as spmd
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchtitan.config import OverrideConfig, apply_overrides, override
+from torchtitan.distributed.spmd_types import set_current_spmd_mesh
+from torchtitan.distributed.utils import spmd_typecheck
 from torchtitan.models.common.attention import (
     FlexAttention,
     VarlenAttention,
@@ -26,7 +32,7 @@ from tunefa.integrations import torchtitan as integration
 
 NAME = "tunefa.integrations.torchtitan.attention"
 POSITIONS = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1, 2], [0, 0, 1, 2, 3, 4, 5, 6, 7]])
-"""Of two rows with two documents each."""
+"""Positions of two rows with two documents each."""
 DOCUMENTS = ((0, 0, 6), (0, 6, 9), (1, 0, 1), (1, 1, 9))
 """(row, start, end)."""
 CLOSE: dict[str, Any] = {"rtol": 2e-2, "atol": 2e-2}
@@ -125,6 +131,32 @@ def test_models_with_flex_attention_stay() -> None:
             lambda b, h, i, j: i >= j, None, None, 128, 128, device="cpu"
         )
         built()(*inputs(), attention_masks=mask)
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """The mesh of a rank among four, which do not communicate."""
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.distributed.destroy_process_group()
+
+
+def test_results_are_sharded_as_queries_are(mesh: Any) -> None:
+    given, lengths = inputs(), create_varlen_metadata_for_document(POSITIONS)
+    seen = []
+
+    def kept(out: Tensor, lse: Tensor) -> Tensor:
+        seen.append(lse)
+        return out
+
+    with set_current_spmd_mesh(mesh), spmd_typecheck(local=False):
+        for x in given:
+            spmd.assert_type(x, {"dp": spmd.S(0), "tp": spmd.S(2)})
+        for out_transform in (None, kept):
+            out = built()(*given, attention_masks=lengths, out_transform=out_transform)
+            assert spmd.get_partition_spec(out) == spmd.get_partition_spec(given[0])
+            assert spmd.get_local_type(out) == spmd.get_local_type(given[0])
+    assert spmd.get_partition_spec(seen[0]) == spmd.get_partition_spec(given[0])[:3]
 
 
 def test_the_override_is_registered_once() -> None:

@@ -71,18 +71,18 @@ class TunefaAttention(VarlenAttention):  # type: ignore[misc]
                 scale=scale,
                 return_lse=True,
             )
-        _give_type(out, packed[0])
-        whole: Tensor = out.view(*q.shape[:3], v.shape[3]).to(q.dtype)
+            whole: Tensor = out.view(*q.shape[:3], v.shape[3]).to(q.dtype)
+            lse = lse.transpose(0, 1).reshape(q.shape[:3])
+        _give_type(whole, q)
         if out_transform is None:
             return whole
-        lse = lse.transpose(0, 1)
-        _give_type(lse, packed[0])
-        return out_transform(whole, lse.reshape(q.shape[:3]))
+        _give_type(lse, q)
+        return out_transform(whole, lse)
 
 
 def _give_type(result: Tensor, q: Tensor) -> None:
-    """Tells torchtitan's type checker of shards, where it is on, that a result, (rows, heads, ...),
-    is sharded as q is."""
+    """Tells torchtitan's type checker of shards, where it is on, that a result, (batch, seqlen,
+    heads, ...), is sharded as q is."""
     if spmd.is_type_checking():
         spec = get_partition_spec(q)
         if spec is not None:
