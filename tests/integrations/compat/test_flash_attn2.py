@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 import tunefa
+from tests.support import paged_calls
 from tests.support.exact_attention import close, exact
 from tunefa.integrations.compat import flash_attn2
 
@@ -76,6 +78,42 @@ def test_packed(named: dict[str, Any]) -> None:
     same = fa2.flash_attn_varlen_qkvpacked_func(qkv, starts_q, 5, **named)
     other = fa2.flash_attn_varlen_func(q, q, q, starts_q, starts_q, 5, 5, **named)
     assert torch.equal(same, other)
+
+
+PAGED: list[tuple[dict[str, Any], tuple[int | None, int | None]]] = [
+    ({"causal": True}, (None, 0)),
+    ({}, (None, None)),
+    ({"causal": True, "window_size": (3, 5)}, (3, 0)),
+    ({"window_size": (3, 2)}, (3, 2)),
+]
+
+
+@pytest.mark.parametrize(("named", "band"), PAGED, ids=str)
+def test_packed_queries_over_pages(
+    named: dict[str, Any], band: tuple[int | None, int | None]
+) -> None:
+    given = paged_calls.made(page_size=4)
+    starts = given["cu_seqlens_q"], torch.nn.functional.pad(given["seqlens_k"].cumsum(0), (1, 0))
+    rest = *(x.int() for x in starts), given["max_seqlen_q"], int(given["seqlens_k"].max())
+    cache = given["q"], given["k"], given["v"]
+    out, lse, _ = fa2.flash_attn_varlen_func(
+        *(*cache, *rest), block_table=given["block_table"], return_attn_probs=True, **named
+    )
+    right, right_lse = paged_calls.expected(given, *band)
+    count = len(right)
+    torch.testing.assert_close(out[:count], right)
+    torch.testing.assert_close(
+        lse[:, :count], right_lse.masked_fill(right_lse.isneginf(), math.inf)
+    )
+
+
+def test_pages_have_no_gradients_and_need_lengths_in_int32() -> None:
+    q, k = normal(4, 4, 16), torch.randn(2, 8, 2, 16)
+    starts, table = torch.tensor([0, 4], dtype=torch.int32), torch.zeros(1, 1, dtype=torch.int32)
+    with pytest.raises(tunefa.TunefaError, match="with block_table has no gradients"):
+        fa2.flash_attn_varlen_func(q, k, k, starts, starts, 4, 4, block_table=table)
+    with pytest.raises(tunefa.TunefaError, match=r"cu_seqlens_k is torch\.int64: convert it"):
+        fa2.flash_attn_varlen_func(q, k, k, starts, starts.long(), 4, 4, block_table=table)
 
 
 def test_rows_that_see_no_key() -> None:

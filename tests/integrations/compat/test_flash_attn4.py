@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import tunefa
+from tests.support import paged_calls
 from tests.support.exact_attention import close, exact
 from tunefa.integrations.compat import flash_attn4
 
@@ -68,6 +69,43 @@ def test_a_cache_by_seqused_k() -> None:
         close(lse[i], right_lse[0])
     dense, _ = fa4.flash_attn_varlen_func(q, k, k)
     close(dense, exact(q, k, k)[0])
+
+
+def test_packed_queries_over_pages() -> None:
+    given = paged_calls.made(page_size=4)
+    sinks = torch.randn(paged_calls.HEADS)
+    named = {
+        "cu_seqlens_q": given["cu_seqlens_q"],
+        "seqused_k": given["seqlens_k"],
+        "page_table": given["block_table"],
+    }
+    inputs = given["q"], given["k"], given["v"]
+    out, lse = fa4.flash_attn_varlen_func(
+        *inputs, **named, causal=True, window_size=(3, None), return_lse=True
+    )
+    right, right_lse = paged_calls.expected(given, 3, 0)
+    count = len(right)
+    torch.testing.assert_close(out[:count], right)
+    torch.testing.assert_close(lse[:, :count], right_lse)
+    with_sinks, _ = fa4.flash_attn_varlen_func(
+        *inputs, **named, max_seqlen_q=12, max_seqlen_k=33, learnable_sink=sinks.requires_grad_()
+    )
+    right, right_lse = paged_calls.expected(given, None, None)
+    kept = (right_lse - sinks.detach().double()[:, None]).sigmoid().T[..., None]
+    torch.testing.assert_close(with_sinks[:count], right * kept)
+    with pytest.raises(tunefa.TunefaError, match="seqused_k is missing: with page_table"):
+        fa4.flash_attn_varlen_func(*inputs, **{**named, "seqused_k": None})
+
+
+def test_packed_queries_over_a_cache_without_pages() -> None:
+    q, k, v = torch.randn(6, 4, 16), torch.randn(2, 9, 2, 16), torch.randn(2, 9, 2, 16)
+    starts, counts = torch.tensor([0, 4, 6], dtype=torch.int32), torch.tensor([5, 9]).int()
+    out, _ = fa4.flash_attn_varlen_func(
+        q, k, v, cu_seqlens_q=starts, seqused_k=counts, causal=True, deterministic=True
+    )
+    for rows, i, count in ((slice(0, 4), 0, 5), (slice(4, 6), 1, 9)):
+        right, _ = exact(q[None, rows], k[i : i + 1, :count], v[i : i + 1, :count], True)
+        close(out[rows], right[0])
 
 
 @pytest.mark.parametrize("name", ["qv", "gather_kv_indices", "mask_mod", "block_sparse_tensors"])

@@ -18,6 +18,7 @@ from tunefa.errors import TunefaError
 from tunefa.integrations.compat.arguments import Sides, flash_lse, refuse, window
 from tunefa.runtime.api import flash_attention
 from tunefa.runtime.api_varlen import flash_attention_varlen
+from tunefa.runtime.argument_checks import check_starts
 from tunefa.runtime.decode import decode_attention
 
 Result = Tensor | tuple[Tensor, Tensor, None]
@@ -75,17 +76,22 @@ def flash_attn_varlen_func(
     block_table: Tensor | None = None,
 ) -> Result:
     """Returns the attention of packed sequences, q (rows, heads, head_dim) over k and v, (keys,
-    heads_kv, head_dim); with `return_attn_probs` also lse, (heads, rows)."""
-    refuse(
-        "flash_attn_varlen_func",
-        dropout_p=dropout_p,
-        alibi_slopes=alibi_slopes,
-        block_table=block_table,
-    )
+    heads_kv, head_dim); with `return_attn_probs` also lse, (heads, rows).
+
+    With a block table, (batch, pages of the longest sequence), k and v are a cache, (pages,
+    page_size, heads_kv, head_dim), and there are no gradients.
+    """
+    refuse("flash_attn_varlen_func", dropout_p=dropout_p, alibi_slopes=alibi_slopes)
     named = _named(softmax_scale, causal, window_size, softcap, deterministic)
-    lengths = cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q), int(max_seqlen_k)
-    made = flash_attention_varlen(q, k, v, *lengths, **named, return_lse=return_attn_probs)
-    return _result(made)
+    named.update(max_seqlen_q=int(max_seqlen_q), max_seqlen_k=int(max_seqlen_k))
+    if block_table is None:
+        named.update(cu_seqlens_k=cu_seqlens_k)
+    else:
+        check_starts("cu_seqlens_k", cu_seqlens_k, q)
+        named.update(block_table=block_table, seqlens_k=cu_seqlens_k.diff())
+    return _result(
+        flash_attention_varlen(q, k, v, cu_seqlens_q, **named, return_lse=return_attn_probs)
+    )
 
 
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *arguments: Any, **named: Any) -> Result:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tunefa.errors import TunefaError
@@ -104,39 +105,53 @@ def flash_attn_varlen_func(
     """Returns the attention of packed sequences, q (rows, heads, head_dim) over k and v, (keys,
     heads_kv, head_dim | head_dim_v), and lse, (heads, rows).
 
-    max_seqlen may be left out: all rows are no fewer than the longest sequence has. Without
-    cu_seqlens, tensors are as in `flash_attn_func`; with `seqused_k`, (batch,), k and v are a
-    cache, which may have a `page_table`: see `tunefa.decode_attention`.
+    max_seqlen may be left out. Without cu_seqlens, tensors are as in `flash_attn_func`. With
+    `seqused_k` for cu_seqlens_k, k and v are a cache, of pages with `page_table`: no gradients.
     """
     name = "flash_attn_varlen_func"
-    refuse(name, qv=qv, gather_kv_indices=gather_kv_indices, seqused_q=seqused_q)
     _check(name, more)
+    refuse(name, qv=qv, gather_kv_indices=gather_kv_indices, seqused_q=seqused_q)
     named = _named(softmax_scale, causal, window_size, learnable_sink, softcap)
     named.update(return_lse=return_lse)
-    if cu_seqlens_q is None and cu_seqlens_k is None:
-        if seqused_k is not None:
-            return _over_cache((q, k, v), seqused_k, page_table, named)
-        refuse(name, page_table=page_table)
-        return _result(flash_attention(q, k, v, **named, deterministic=deterministic))
+    if cu_seqlens_k is None and (seqused_k is not None or page_table is not None):
+        queries = cu_seqlens_q, int(max_seqlen_q or q.shape[0]), max_seqlen_k
+        return _over_cache((q, k, v), (seqused_k, page_table), queries, named)
     refuse(name, seqused_k=seqused_k, page_table=page_table)
+    named["deterministic"] = deterministic
+    if cu_seqlens_q is cu_seqlens_k is None:
+        return _result(flash_attention(q, k, v, **named))
     if cu_seqlens_q is None or cu_seqlens_k is None:
         raise TunefaError("one of cu_seqlens_q and cu_seqlens_k is missing: give both, or neither")
     longest = int(max_seqlen_q or q.shape[0]), int(max_seqlen_k or k.shape[0])
-    lengths = cu_seqlens_q, cu_seqlens_k, *longest
-    return _result(flash_attention_varlen(q, k, v, *lengths, **named, deterministic=deterministic))
+    return _result(flash_attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, *longest, **named))
 
 
 def _over_cache(
     inputs: tuple[Tensor, Tensor, Tensor],
-    counts: Tensor,
-    page_table: Tensor | None,
+    cache: tuple[Tensor | None, Tensor | None],
+    lengths: tuple[Tensor | None, int, int | None],
     named: dict[str, Any],
 ) -> Result:
-    sinks = named["sinks"]
-    named["sinks"] = None if sinks is None else sinks.detach().float()
-    if inputs[0].shape[1] == 1:
-        named["causal"] = True  # it hides nothing from a last row, and a window needs it
-    return _result(decode_attention(*inputs, counts, page_table, **named))
+    """Returns the attention over a cache, (batch, keys, heads_kv, head_dim), or with a page table
+    (pages, page_size, heads_kv, head_dim). Without one, packed queries take each sequence's keys
+    for a page. `lengths` are cu_seqlens_q and the lengths of the longest sequences."""
+    q, k, v = inputs
+    (counts, table), (starts, most_q, most_k) = cache, lengths
+    if counts is None:
+        raise TunefaError(
+            "seqused_k is missing: with page_table give the number of keys of each sequence, "
+            "(batch,) in torch.int32"
+        )
+    if named["sinks"] is not None:
+        named["sinks"] = named["sinks"].detach().float()
+    if starts is None:
+        if q.shape[1] == 1:
+            named["causal"] = True  # it hides nothing from a last row, and a window needs it
+        return _result(decode_attention(q, k, v, counts, table, **named))
+    if table is None:
+        table = torch.arange(k.shape[0], dtype=torch.int32, device=k.device)[:, None]
+    named.update(max_seqlen_q=most_q, max_seqlen_k=most_k, block_table=table, seqlens_k=counts)
+    return _result(flash_attention_varlen(q, k, v, starts, **named))
 
 
 def _check(function: str, more: dict[str, Any]) -> None:
