@@ -86,10 +86,10 @@ def attention_decode_prefix(
     # No sequence has more splits than so many, as each but the last has `min_split_keys` or more.
     most = (longest - prefix + min_split_keys - 1) // min_split_keys
     most = tl.maximum(tl.minimum(most, max_splits), 1)
-    of_split = batch * heads_kv * row_tiles
     of_prefix = parts * heads_kv * prefix_tiles
+    items = of_prefix + most * batch * heads_kv * row_tiles
     item = tl.program_id(0)
-    while item < of_prefix + most * of_split:
+    while item < items:
         if item < of_prefix:
             part = item // prefix_tiles // heads_kv
             begin = part * prefix_each

@@ -43,11 +43,11 @@ def workloads() -> Iterator[Workload]:
         heads_kv = chance.randint(1, 8)
         yield Workload(
             op="decode",
-            batch=chance.choice([1, 2, 5, 33, 70, 150]),
+            batch=chance.choice([1, 2, 5, 33]),
             heads=heads_kv * group,
             heads_kv=heads_kv,
             seqlen_q=seqlen_q,
-            seqlen_k=chance.randint(seqlen_q, chance.choice([40, 700, 9000])),
+            seqlen_k=chance.randint(seqlen_q, chance.choice([40, 700, 3000])),
             head_dim=head_dim,
             head_dim_v=head_dim,
             dtype="fp16" if seqlen_q == 16 else "bf16",

@@ -78,7 +78,7 @@ def test_queries_over_a_cache_see_nothing_beyond_their_diagonal() -> None:
 
 @pytest.mark.parametrize("op", ["fwd", "bwd"])
 @pytest.mark.parametrize(
-    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True), ("prefix", True)]
+    ("name", "value"), [("page_size", 16), ("sinks", True), ("e4m3cache", True)]
 )
 def test_pages_and_sinks_go_with_a_cache(op: str, name: str, value: object) -> None:
     said = (

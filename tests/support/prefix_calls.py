@@ -66,8 +66,8 @@ def tensors(problem: Problem, device: str = "cpu", seed: int = 0) -> dict[str, A
     count = batch * problem.columns + 3
     order = torch.randperm(count, generator=generator, device=device).int()
     table = order[: batch * problem.columns].view(batch, problem.columns).clone()
-    table[:, : problem.shared] = table[0, : problem.shared]
-    table[:, problem.shared + 1 :: 2] = table[0, problem.shared + 1 :: 2]
+    table[:, : problem.shared] = table[0, : problem.shared].clone()
+    table[:, problem.shared + 1 :: 2] = table[0, problem.shared + 1 :: 2].clone()
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=device).to(dtype)

@@ -77,7 +77,7 @@ def tensors(workload: Workload, device: str, seed: int | None = None) -> tuple[A
         order = torch.randperm(size[0], generator=generator, device=device)
         table = order[: workload.batch * pages].view(workload.batch, pages).int()
         shared = workload.prefix_keys // workload.page_size
-        table[:, :shared] = table[0, :shared]
+        table[:, :shared] = table[0, :shared].clone()
         more.append(table)
     if workload.sinks:
         more.append(torch.randn(workload.heads, generator=generator, device=device))
