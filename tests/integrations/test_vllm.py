@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
 from importlib import import_module
@@ -14,34 +15,31 @@ from tests.support.tree import TREE
 from tunefa.integrations import vllm as plugin
 
 
-@pytest.fixture
-def members(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """vLLM's registry, which refuses a name that it has, as vLLM's does."""
-    known = {"FLASH_ATTN": "vllm.v1.attention.backends.flash_attn.FlashAttentionBackend"}
-
-    def register(name: str, path: str) -> None:
-        if name in known:
-            raise ValueError(f"Backend {name} already exists")
-        known[name] = path
-
-    for name, module in vllm_stand_ins.packages(vllm_stand_ins.registry(register, known)).items():
+def begin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """vLLM's registry as a process has it that has loaded no plugin."""
+    made: Any = vllm_stand_ins.registry()
+    for name, module in vllm_stand_ins.packages(made).items():
         monkeypatch.setitem(sys.modules, name, module)
-    return known
+    return made
 
 
-def test_it_registers_once(members: dict[str, str]) -> None:
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return begin(monkeypatch)
+
+
+def test_it_registers_once(registry: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         plugin.register()
         plugin.register()
-    assert members["TUNEFA"] == plugin.BACKEND and len(members) == 2
+    members = registry.AttentionBackendEnum.__members__
+    assert members["TUNEFA"].value == plugin.BACKEND and len(members) == 2
 
 
-def test_the_registered_class_is_there(
-    members: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_registered_class_is_there(registry: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin.register()
-    module, _, name = members["TUNEFA"].rpartition(".")
+    module, _, name = registry.AttentionBackendEnum["TUNEFA"].value.rpartition(".")
     for path, made in vllm_stand_ins.packages(vllm_stand_ins.backend()).items():
         monkeypatch.setitem(sys.modules, path, made)
     monkeypatch.delitem(sys.modules, module, raising=False)
@@ -50,30 +48,38 @@ def test_the_registered_class_is_there(
     assert found.get_name() == "TUNEFA"
 
 
+def test_a_process_without_plugins_reads_the_name(
+    registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM pickles its configuration for processes that it starts."""
+    plugin.register()
+    sent = pickle.dumps({"backend": registry.AttentionBackendEnum["TUNEFA"]})
+    other = begin(monkeypatch).AttentionBackendEnum
+    assert "TUNEFA" not in other.__members__
+    assert pickle.loads(sent)["backend"] is other["TUNEFA"]
+
+
 def test_a_vllm_without_a_registry_is_one_warning(
-    members: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, vllm_stand_ins.REGISTRY, None)  # its import fails
     with pytest.warns(UserWarning, match="vLLM has no attention backend TUNEFA: Mod") as said:
         plugin.register()
-    assert len(said) == 1 and "TUNEFA" not in members
+    assert len(said) == 1 and "TUNEFA" not in registry.AttentionBackendEnum.__members__
 
 
-def test_an_older_registry_is_one_warning(
-    members: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(sys.modules[vllm_stand_ins.REGISTRY], "register_backend")
+def test_an_older_registry_is_one_warning(registry: Any) -> None:
+    del registry.register_backend
     with pytest.warns(UserWarning, match="TUNEFA: ImportError: cannot import name"):
         plugin.register()
-    assert "TUNEFA" not in members
+    assert "TUNEFA" not in registry.AttentionBackendEnum.__members__
 
 
-def test_whatever_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_fails_is_one_warning(registry: Any) -> None:
     def register(name: str, path: str) -> None:
         raise RuntimeError("another signature")
 
-    for name, module in vllm_stand_ins.packages(vllm_stand_ins.registry(register, {})).items():
-        monkeypatch.setitem(sys.modules, name, module)
+    registry.register_backend = register
     with pytest.warns(UserWarning, match="TUNEFA: RuntimeError: another signature"):
         plugin.register()
 

@@ -5,10 +5,9 @@ The base classes have what vLLM's have and the plugin calls, and no attention.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 BACKEND, REGISTRY = "vllm.v1.attention.backend", "vllm.v1.attention.backends.registry"
@@ -62,11 +61,24 @@ def backend() -> ModuleType:
     return made  # type: ignore[no-any-return]
 
 
-def registry(register: Callable[[str, str], object], members: dict[str, str]) -> ModuleType:
-    """The module with the registry, which has these members."""
+def registry() -> ModuleType:
+    """The module with the registry: an Enum that gets members, as vLLM's does, and refuses a name
+    that it has. `register_backend` is the module's function."""
     made: Any = ModuleType(REGISTRY)
-    made.AttentionBackendEnum = SimpleNamespace(__members__=members)
-    made.register_backend = register
+
+    class AttentionBackendEnum(Enum):
+        FLASH_ATTN = "vllm.v1.attention.backends.flash_attn.FlashAttentionBackend"
+
+    def register_backend(name: str, path: str) -> None:
+        known: Any = AttentionBackendEnum
+        if name in known.__members__:
+            raise ValueError(f"Backend {name} already exists in AttentionBackendEnum")
+        member = object.__new__(known)
+        member._name_, member._value_ = name, path
+        known._member_map_[name] = member
+        known._value2member_map_[path] = member
+
+    made.AttentionBackendEnum, made.register_backend = AttentionBackendEnum, register_backend
     return made  # type: ignore[no-any-return]
 
 

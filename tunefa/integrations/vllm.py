@@ -7,6 +7,8 @@ warning. The backend itself is imported when vLLM chooses it.
 
 from __future__ import annotations
 
+from typing import Any
+
 NAME = "TUNEFA"
 """The backend's name, for `--attention-backend TUNEFA`."""
 BACKEND = "tunefa.integrations.vllm_backend.TunefaBackend"
@@ -24,9 +26,14 @@ def register() -> None:
         )
 
 
-def _register() -> None:
-    """Adds the backend. Raises what vLLM's registry raises, also where vLLM has none."""
+def _register() -> Any:
+    """Adds the backend, and returns its name in vLLM's registry. Raises what the registry raises,
+    also where vLLM has none."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
     if NAME not in AttentionBackendEnum.__members__:  # vLLM may call twice in a process
         register_backend(NAME, BACKEND)
+    member = AttentionBackendEnum[NAME]
+    # vLLM sends its configuration to processes that have loaded no plugin when they read it.
+    member.__reduce_ex__ = lambda protocol: (_register, ())
+    return member
