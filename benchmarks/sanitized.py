@@ -45,6 +45,7 @@ WORKLOADS = (
     "decode_b2_h4_kv1_q1_k300_d256_bf16_causal_varlen",
     "decode_b2_h8_kv2_q1_k900_d128_bf16_causal_page64_e4m3cache_varlen",
     "decode_b5_h8_kv2_q2_k900_d128_bf16_causal_page16_prefix_varlen",
+    "decode_b3_h20_kv1_q2_k300_d576_dv512_bf16_causal_page16_mla_varlen",
 )
 """Masks, head dimensions, groups, and lengths that no tile divides; few CTAs, because racecheck
 makes a kernel hundreds of times slower."""
