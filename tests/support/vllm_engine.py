@@ -32,6 +32,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": 40},
     "Gemma2": {"sliding_window": 40, "attn_logit_softcapping": 2.0},
 }
+DTYPES = {"Llama": "float16", "Mistral": "float16", "Gemma2": "bfloat16"}
+"""vLLM has no Gemma 2 in fp16; bf16 has more ties between tokens."""
 PROMPTS, STEPS = (5, 100, 33, 1, 150), 16
 """Tokens of the prompts, some of more than a step of 64 tokens takes, and new tokens of each."""
 OWN = "tunefa.integrations.vllm_backend.TunefaBackend"
@@ -48,7 +50,7 @@ def save(name: str, folder: Path) -> None:
     for weights in model.parameters():
         if weights.dim() > 1:
             weights.data.mul_(5)
-    model.to(torch.float16).save_pretrained(folder)
+    model.to(getattr(torch, DTYPES[name])).save_pretrained(folder)
 
 
 def ranked(step: Any) -> list[float]:
@@ -69,7 +71,7 @@ def main(name: str, backend: str, folder: str) -> None:
         register_backend(AttentionBackendEnum.CPU_ATTN, OWN)
         named["attention_backend"] = backend
     named |= {"block_size": 32, "max_model_len": 256, "max_num_batched_tokens": 64}
-    llm = LLM(folder, dtype="float16", skip_tokenizer_init=True, enforce_eager=True, **named)
+    llm = LLM(folder, dtype=DTYPES[name], skip_tokenizer_init=True, enforce_eager=True, **named)
     layers = llm.llm_engine.vllm_config.compilation_config.static_forward_context.values()
     prompts: Any = [
         {"prompt_token_ids": [(row * 7 + token * 13) % 240 + 3 for token in range(length)]}

@@ -1,8 +1,9 @@
 """tunefa as a general plugin of vLLM, which adds the attention backend TUNEFA.
 
 vLLM calls `register` in each of its processes, as an entry point of the group
-`vllm.general_plugins`. Nothing here may keep vLLM from starting: whatever goes wrong is one
-warning. The backend itself is imported when vLLM chooses it.
+`vllm.general_plugins`; where VLLM_PLUGINS is set, only if it names `tunefa`. Nothing here may keep
+vLLM from starting: whatever goes wrong is one warning. The backend itself is imported when vLLM
+chooses it.
 """
 
 from __future__ import annotations

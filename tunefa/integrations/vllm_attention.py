@@ -113,8 +113,8 @@ def halves(kv_cache: Tensor, head_dim: int) -> tuple[Tensor, Tensor]:
     """
     if kv_cache.dtype == torch.uint8:
         kv_cache = kv_cache.view(E4M3)
-    k, v = kv_cache.transpose(1, 2).split(head_dim, dim=-1)
-    return k, v
+    rows = kv_cache.transpose(1, 2)
+    return rows[..., :head_dim], rows[..., head_dim:]
 
 
 def attend(q: Tensor, kv_cache: Tensor, batch: Batch, mask: Mask, out: Tensor, layer: Any) -> None:

@@ -83,7 +83,8 @@ class TunefaImpl(AttentionImpl):
             return
         from vllm._custom_ops import reshape_and_cache_flash
 
-        k, v = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
+        rows = kv_cache.transpose(1, 2)
+        k, v = rows[..., : self.head_size], rows[..., self.head_size :]
         dtype, factors = self.kv_cache_dtype, (layer._k_scale, layer._v_scale)
         reshape_and_cache_flash(key, value, k, v, slot_mapping, dtype, *factors)
 
