@@ -124,7 +124,7 @@ def test_fast_sums_need_no_memory_in_fp32() -> None:
         made[accuracy] = said, KERNEL.module.variant(workload, config)["defines"]
     # Sums of two warpgroups of 64 rows in fp32, in place of their output in 16 bits.
     assert made[""][0] - made["_fast"][0] == 2 * 64 * 256 * (4 - 2)
-    assert made["_fast"][1]["SUM_KEYS"] == 0 and "SUM_KEYS" not in made[""][1]
+    assert made["_fast"][1]["MOST_SUM_KEYS"] == 0 and "MOST_SUM_KEYS" not in made[""][1]
 
 
 @needs_nvrtc
