@@ -145,13 +145,21 @@ def _padded(inputs: tuple[Tensor, ...], valid: Tensor, named: dict[str, Any]) ->
         of_rows = valid[:, -rows:]  # queries are the last tokens
     rows_first, starts_q = _without_padding(of_rows)
     places, starts_k = _without_padding(valid)
-    out: Tensor
     flat = q.flatten(0, 1).index_select(0, rows_first)
     k, v = (x.flatten(0, 1).index_select(0, places) for x in (k, v))
-    out = flash_attention_varlen(flat, k, v, starts_q, starts_k, rows, keys, **named)
-    behind = torch.arange(rows_first.shape[0], device=q.device) >= starts_q[-1]
-    out = out.masked_fill(behind[:, None, None], 0.0)  # nothing was written there
+    if _needs_gradients(inputs):
+        # Attention does not write the gradients there, and those of a mask are 0 whatever they are.
+        flat = _zero_behind(flat, starts_q)
+        k, v = (_zero_behind(x, starts_k) for x in (k, v))
+    out: Tensor = flash_attention_varlen(flat, k, v, starts_q, starts_k, rows, keys, **named)
+    out = _zero_behind(out, starts_q)  # nothing was written there
     return out.index_select(0, rows_first.argsort()).reshape(*q.shape[:3], -1)
+
+
+def _zero_behind(x: Tensor, starts: Tensor) -> Tensor:
+    """Returns packed rows with 0 in those behind the last sequence, and in their gradients."""
+    behind = torch.arange(x.shape[0], device=x.device) >= starts[-1]
+    return x.masked_fill(behind[:, None, None], 0.0)
 
 
 def _first(valid: Tensor) -> Tensor:
