@@ -69,7 +69,7 @@ test-integrations: $(READY) ## the tests with Hugging Face Transformers (TRANSFO
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet \
 	  --constraint constraints.txt --editable ".[dev]" $(TRANSFORMERS) tyro einops
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(TRAINING)
-	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py
+	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py tests/benchmarks/test_llama.py
 
 # vLLM pins its torch, and needs Python 3.11. PyPI has torchvision and torchcodec for CUDA: on a CPU their import fails.
 VLLM := $(VENV)-vllm

@@ -11,7 +11,7 @@ Transformers lets one be captured. The variants are `sdpa`, which is scaled_dot_
 PyTorch chooses its backend; `cudnn`, the same with no other backend than cuDNN's; `activated`, the
 same under `tunefa.activate()`; and `tunefa`, which is attn_implementation="tunefa".
 
-On a CPU it runs what runs there: `--device cpu --layers 1 --tokens 64 --hidden 256 --rounds 2`.
+On a CPU it runs what runs there: `--device cpu --layers 1 --tokens 64 --hidden 512 --rounds 2`.
 """
 
 from __future__ import annotations

@@ -80,6 +80,16 @@ def test_options_behind_the_program_s_name_are_its_own(
     assert len(traced.read(tmp_path / "mine.yaml").workloads) == 3
 
 
+def test_without_a_workload_no_search_is_proposed(tmp_path: Path, program: list[str]) -> None:
+    text = (tmp_path / "program.py").read_text().split("F.scaled")[0]
+    masked = "F.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(32, 32).bool())"
+    (tmp_path / "program.py").write_text(text + masked)
+    done = run(*program)
+    assert done.exit_code == 0, done.output
+    assert "attention with a mask" in done.stderr and "Next" not in done.stderr
+    assert "Written to workloads.yaml. Nothing in it is a workload of tunefa." in done.stderr
+
+
 def test_a_wrong_option_before_the_program_is_named() -> None:
     done = run("--oot", "mine.yaml", "--", sys.executable)
     assert done.exit_code == 2 and "No such option" in done.output and "--out" in done.output

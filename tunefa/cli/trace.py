@@ -92,5 +92,8 @@ def _say(found: Traced, path: Path, as_json: bool) -> None:
         return
     out = text.console(stderr=True)
     reports.print_calls(found, out)
+    if not found.workloads:
+        out.print(f"\nWritten to {path}. Nothing in it is a workload of tunefa.", soft_wrap=True)
+        return
     line = text.command("tunefa", "search", "--workloads", str(path), "--top", TOP)
     text.print_command(out, f"Written to {path}. Next: tune them", line)
