@@ -32,18 +32,20 @@ def attention(
     if gradients:
         # Attention does not write the gradients there, and those of a mask are 0 whatever they are.
         k, v = (_zero_behind(x, starts_k) for x in (k, v))
-    flat, out = q.flatten(0, 1), q
+    out: Tensor
+    flat = q.flatten(0, 1)
     if valid_q is None:
         starts_q = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * rows
         out = flash_attention_varlen(flat, k, v, starts_q, starts_k, rows, keys, **named)
-        return out.reshape(batch, rows, *out.shape[1:])
-    places, starts_q = _without_padding(valid_q)
-    flat = flat.index_select(0, places)
-    if gradients:
-        flat = _zero_behind(flat, starts_q)
-    out = flash_attention_varlen(flat, k, v, starts_q, starts_k, rows, keys, **named)
-    out = _zero_behind(out, starts_q)  # nothing was written there
-    return out.index_select(0, places.argsort()).reshape(batch, rows, *out.shape[1:])
+    else:
+        places, starts_q = _without_padding(valid_q)
+        flat = flat.index_select(0, places)
+        if gradients:
+            flat = _zero_behind(flat, starts_q)
+        out = flash_attention_varlen(flat, k, v, starts_q, starts_k, rows, keys, **named)
+        out = _zero_behind(out, starts_q)  # nothing was written there
+        out = out.index_select(0, places.argsort())
+    return out.reshape(batch, rows, *out.shape[1:])
 
 
 def first(valid: Tensor) -> Tensor:
