@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from tunefa.runtime import process
+from tunefa.runtime.call import Options
 
 
 @contextmanager
-def nan_behind() -> Iterator[None]:
+def nan_behind() -> Iterator[list[Options]]:
     """Lets the calls inside of the `with` have NaN in the rows and keys behind the last packed
-    sequence: in out and lse, and in the gradients of q, k and v."""
-    before = process.run_by(_Runtime(process.current()))  # type: ignore[arg-type]
+    sequence: in out and lse, and in the gradients of q, k and v. Gives the calls' options."""
+    calls: list[Options] = []
+    before = process.run_by(_Runtime(process.current(), calls))  # type: ignore[arg-type]
     try:
-        yield
+        yield calls
     finally:
         process.run_by(before)
 
@@ -27,11 +29,13 @@ def nan_behind() -> Iterator[None]:
 @dataclass(frozen=True)
 class _Runtime:
     inner: Any
+    calls: list[Options]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     def ready(self, tensors: Any, options: Any, scale: Any) -> Any:
+        self.calls.append(options)
         plan, scale = self.inner.ready(tensors, options, scale)
         return _Plan(plan), scale
 
