@@ -167,7 +167,8 @@ def attention(
     if sinks is not None:
         check_sinks(sinks, tensors, options)
         out, lse = attention(tensors, options, scale, True)
-        out, lse = with_sinks(out, lse, sinks, options.layout)
+        starts_q = tensors.cu_seqlens[0] if tensors.cu_seqlens else None
+        out, lse = with_sinks(out, lse, sinks, options.layout, starts_q)
         return (out, lse) if return_lse else out
     if _is_any_autocast_enabled():
         tensors = autocast.cast(tensors)
