@@ -60,9 +60,9 @@ def test_fast_sums_are_another_workload_and_for_e4m3_only() -> None:
     options = [Options.of(True, None, accumulate=each) for each in ("precise", "fast")]
     precise, fast = (Call.of(Tensors(q, kv, kv), each, None) for each in options)
     assert str(fast.workload()) == f"{precise.workload()}_fast"
-    with pytest.raises(TunefaError, match="it is for torch.float8_e4m3fn only"):
+    with pytest.raises(TunefaError, match=r"it is for torch.* only"):
         Call.of(Tensors(Q, KV, KV), options[1], None)
-    with pytest.raises(TunefaError, match="unknown accumulate 'exact'.*precise"):
+    with pytest.raises(TunefaError, match=r"unknown accumulate .exact.*precise"):
         Call.of(Tensors(q, kv, kv), options[0]._replace(accumulate="exact"), None)
 
 
