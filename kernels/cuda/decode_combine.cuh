@@ -2,6 +2,7 @@
 // binary tree. The file that includes this defines the macros.
 #pragma once
 
+#include "cuda/decode_counter.cuh"
 #include "cuda/decode_problem.cuh"
 #include "cuda/decode_rows.cuh"
 
@@ -86,10 +87,11 @@ DEVICE void sum_of_warps(Part& rows, int busy) {
 }
 
 // The number of splits of the sequence that a row is of.
-DEVICE int splits_of_row(const Sizes& sizes, const int* seqlens, int number, int depth) {
+DEVICE int splits_of_row(const Sizes& sizes, const int* seqlens, int number,
+                         const Heights& heights) {
     const int sequence = number / (sizes.seqlen_q * sizes.heads_kv * GROUP);
     const Leaves leaves = Leaves::of<BLOCK_N, WINDOWED>(sizes, keys_of(sizes, seqlens, sequence));
-    return shifted_up(leaves.count, WARPS_LOG2 + depth);
+    return shifted_up(leaves.count, WARPS_LOG2 + heights.of(sequence));
 }
 
 struct Combined {
@@ -126,25 +128,27 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int of_sequence = sizes.heads_kv * GROUP * sizes.seqlen_q;
     const int rows_in_all = sizes.batch * of_sequence;
-    const int depth = depth_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, seqlens);
+    const Heights heights = heights_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, seqlens);
     int most = 1;
     for (int sequence = lane; sequence < sizes.batch; sequence += 32)
-        most = max(most, splits_of_row(sizes, seqlens, sequence * of_sequence, depth));
+        most = max(most, splits_of_row(sizes, seqlens, sequence * of_sequence, heights));
     most = __reduce_max_sync(~0u, most);
     wait_for_kernel_before();  // in every CTA: a launch that does not would end before it
+    if (SPLIT_COUNTER && blockIdx.x == 0 && threadIdx.x == 0)
+        counter_behind(ends, sizes).clear();
     if (most == 1) return;
 
     const Combined combined = {out, lse, sinks, v_descale, strides};
     for (int number = blockIdx.x + gridDim.x * warp; number < rows_in_all;
          number += COMBINE_WARPS * gridDim.x) {
-        const int splits = splits_of_row(sizes, seqlens, number, depth);
+        const int splits = splits_of_row(sizes, seqlens, number, heights);
         if (splits == 1 || splits > COMBINE_AT_ONCE) continue;
         const long long kept = (long long)number * sizes.splits_kept;
         combined.write(sum_of_splits(partial, ends, kept, 0, splits), sizes, number);
     }
     if (most <= COMBINE_AT_ONCE) return;
     for (int number = blockIdx.x; number < rows_in_all; number += gridDim.x) {
-        const int splits = splits_of_row(sizes, seqlens, number, depth);
+        const int splits = splits_of_row(sizes, seqlens, number, heights);
         if (splits <= COMBINE_AT_ONCE) continue;
         int each = 1;  // splits of a warp: a quarter of the next power of two
         while (COMBINE_WARPS * each < splits) each *= 2;

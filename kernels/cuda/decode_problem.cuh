@@ -61,10 +61,28 @@ struct Leaves {
     }
 };
 
-// Returns the height of splits: each warp of a CTA has 2^depth leaves of a split. It is the one with
-// which the CTA that has most to do ends first; of equal ones the highest. All lanes take part.
+// The heights of splits: each warp of a CTA has 2^height leaves of a split.
+struct Heights {
+    int first, last;     // of the splits of most sequences, and of those of the last ones
+    int last_sequences;  // the first of these
+    bool are_taken;      // whether CTAs take splits from a counter, as there are more than two for each
+
+    DEVICE int of(int sequence) const {
+        return SPLIT_COUNTER && sequence >= last_sequences ? last : first;
+    }
+};
+
+// Whether there is memory for the splits of all sequences; the longest one has `leaves`.
+DEVICE bool fits(const Sizes& sizes, int leaves, int height) {
+    return shifted_up(leaves, height) <= sizes.splits_kept;
+}
+
+// Returns the height with which the CTA that has most to do ends first; of equal ones the highest.
+// All lanes take part. Where CTAs take splits from a counter, they end a quarter of a split apart, and
+// the splits of the last eighth of the sequences are so low that a CTA has about 32 of that size.
+// Where they do not, one SM is taken to need 1/32 longer than the others.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE int depth_of_splits(const Sizes& sizes, const int* seqlens) {
+DEVICE Heights heights_of_splits(const Sizes& sizes, const int* seqlens) {
     const int lane = threadIdx.x % 32;
     int splits[TREE_DEPTH + 1] = {}, most_leaves = 1, leaf_keys = 0;
     for (int first = 0; first < sizes.batch; first += 32) {
@@ -80,28 +98,42 @@ DEVICE int depth_of_splits(const Sizes& sizes, const int* seqlens) {
     }
     most_leaves = __reduce_max_sync(~0u, most_leaves);
     leaf_keys = __reduce_max_sync(~0u, leaf_keys);
-    int best = TREE_DEPTH, least = 0x7fffffff;
+    Heights best = {TREE_DEPTH, TREE_DEPTH, sizes.batch, false};
+    int least = 0x7fffffff, keys_of_last = 0;
 #pragma unroll
     for (int depth = TREE_DEPTH; depth >= 0; --depth) {
         const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[depth]);
-        const int rounds = (items + sizes.ctas - 1) / sizes.ctas;
-        const int cost = rounds * (min(1 << depth, most_leaves) * leaf_keys + sizes.split_cost);
-        const bool fits = shifted_up(most_leaves, WARPS_LOG2 + depth) <= sizes.splits_kept;
-        if (cost < least && (fits || depth == TREE_DEPTH)) least = cost, best = depth;
+        const int keys = min(1 << depth, most_leaves) * leaf_keys;
+        const bool are_taken = SPLIT_COUNTER && items > 2 * sizes.ctas && items < 1 << 22;
+        int rounds = (items + sizes.ctas - 1) / sizes.ctas;
+        if (SPLIT_COUNTER) rounds = are_taken ? 32 * items / sizes.ctas + 8 : 33 * rounds;
+        const int cost = rounds * (keys + sizes.split_cost);
+        if (cost < least && (fits(sizes, most_leaves, WARPS_LOG2 + depth) || depth == TREE_DEPTH)) {
+            least = cost, best.first = depth, best.are_taken = are_taken;
+            keys_of_last = items / sizes.ctas * keys / 32;
+        }
     }
+    if (!best.are_taken) return best;
+    best.last = best.first, best.last_sequences = sizes.batch - (sizes.batch + 4) / 8;
+    while (best.last > 0 && leaf_keys << (best.last - 1) >= max(keys_of_last, 128) &&
+           fits(sizes, most_leaves, WARPS_LOG2 + best.last - 1))
+        --best.last;
     return best;
 }
 
 // One split of one KV head of a sequence, and the keys [begin, end) of it that a warp has.
 struct Split {
     int sequence = -1, number = 0, splits = 0, head_kv = 0, begin = 0, end = 0, keys = 0;
-    int leaf_keys = 0;
+    int leaf_keys = 0, height = 0;
+
+    // Of a warp, where the split is full.
+    DEVICE int warp_keys() const { return leaf_keys << height; }
 };
 
 // Returns the split with that number among those of all sequences; its `sequence` is -1 where there
 // are fewer. All lanes of the warp take part. A lane reads the lengths of 32 sequences at a time.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, int depth) {
+DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, const Heights& heights) {
     const int lane = threadIdx.x % 32, number = item / sizes.heads_kv;
     Split split;
     int before = 0;
@@ -109,7 +141,8 @@ DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, int de
         const bool exists = first + lane < sizes.batch;
         const int keys = exists ? keys_of(sizes, seqlens, first + lane) : 0;
         const Leaves leaves = Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys);
-        const int own = exists ? shifted_up(leaves.count, WARPS_LOG2 + depth) : 0;
+        const int height = heights.of(first + lane);
+        const int own = exists ? shifted_up(leaves.count, WARPS_LOG2 + height) : 0;
         int up_to_here = own;
         if (sizes.batch > 1)
 #pragma unroll
@@ -126,11 +159,11 @@ DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, int de
             split.number = __shfl_sync(~0u, number - before - up_to_here + own, at);
             split.splits = __shfl_sync(~0u, own, at);
             split.keys = __shfl_sync(~0u, keys, at);
-            const int leaf = (split.number << WARPS_LOG2) + threadIdx.x / 32;
             split.leaf_keys = __shfl_sync(~0u, leaves.keys, at);
+            split.height = heights.of(split.sequence);
             split.begin = __shfl_sync(~0u, leaves.first_key, at) +
-                          (leaf << depth) * split.leaf_keys;
-            split.end = min(split.begin + (split.leaf_keys << depth), split.keys);
+                          ((split.number << WARPS_LOG2) + threadIdx.x / 32) * split.warp_keys();
+            split.end = min(split.begin + split.warp_keys(), split.keys);
             break;
         }
         before += __shfl_sync(~0u, up_to_here, 31);
