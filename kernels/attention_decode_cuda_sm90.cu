@@ -63,6 +63,9 @@
 #ifndef CTAS_PER_SM
 #define CTAS_PER_SM 1
 #endif
+#ifndef LEAF_KEYS
+#define LEAF_KEYS 64
+#endif
 #ifndef MOST_LEAVES
 #define MOST_LEAVES 128
 #endif
@@ -81,6 +84,7 @@ static_assert(BLOCK_N % 16 == 0 && BLOCK_M % 8 == 0, "a fragment has 16 keys and
 static_assert(PAGE_SIZE == 0 || PAGE_SIZE % BLOCK_N == 0 ||
                   (BLOCK_N % PAGE_SIZE == 0 && PAGE_SIZE % 8 == 0),
               "a block has whole pages, or a page whole blocks");
+static_assert(LEAF_KEYS % BLOCK_N == 0, "a leaf has whole blocks");
 static_assert(num_warps <= 8 && (num_warps & (num_warps - 1)) == 0, "warps add up in pairs");
 
 constexpr int KV_BYTES = E4M3_CACHE ? 1 : 2;
@@ -354,11 +358,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     pipeline.init(smem, warp, k_map, v_map);
     wait_for_kernel_before();
     launch_dependents();  // after it, so that the lengths are there when the second kernel starts
-    const Heights heights = heights_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, seqlens);
+    const Lengths lengths(sizes, seqlens);
+    const Heights heights = heights_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
     Splits splits = {counter_behind(ends, sizes), smem + ITEMS_OFFSET, heights.are_taken};
-    const Cache cache = {&k_map, &v_map, seqlens, table, heights, splits};
+    const Cache cache = {&k_map, &v_map, table, lengths, heights, splits};
     pipeline.at.begin(sizes, cache, 0);
     Cursor at = pipeline.at;
+#pragma unroll 1  // copies of the loop would be fetched from memory before the first key
     for (int stage = 0; stage < num_stages; ++stage) pipeline.fetch(sizes, cache);
 
     QueryRows rows;

@@ -50,7 +50,8 @@ struct Splits {
 
 struct Cache {
     const TensorMap *k, *v;
-    const int *seqlens, *table;
+    const int* table;
+    Lengths lengths;
     Heights heights;
     Splits splits;
 };
@@ -65,7 +66,7 @@ struct Cursor {
 
     DEVICE void begin(const Sizes& sizes, const Cache& cache, int at) {
         turn = at;
-        split = find_split<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.seqlens,
+        split = find_split<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.lengths,
                                                           cache.splits.item(turn), cache.heights);
         key = split.begin;
     }

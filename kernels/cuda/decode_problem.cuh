@@ -1,7 +1,7 @@
 // What the host passes to attention_decode_cuda_sm90, and how the keys of all sequences are split
 // among CTAs.
 //
-// The keys of a sequence form leaves of `leaf_keys`, or of the least power of two times as many with
+// The keys of a sequence form leaves of LEAF_KEYS, or of the least power of two times as many with
 // which there are at most MOST_LEAVES. What a leaf contributes to a row, and the order in which
 // contributions are added up, a binary tree over the leaves, depend on the sequence alone.
 // So a sequence gets the same bits whatever else is in the batch. A split is a node of that tree:
@@ -24,9 +24,9 @@ struct Sizes {
     int splits_kept;         // splits of a sequence that there is memory for
     int table_row;    // pages between the rows of the block table
     int window_left;  // keys before the diagonal that a query sees
-    int leaf_keys;    // of a short sequence; a multiple of BLOCK_N
     int split_cost;   // what a split costs beside its keys, in keys of a warp
     int ctas;         // CTAs of the first kernel
+    u32 inverse_ctas, inverse_heads_kv;  // see `divided`
     float scale_log2;  // of scores; with a soft-cap, of its tanh
     float tanh_scale;  // of scores, before the tanh
     int k_descale_sequence, k_descale_head, v_descale_sequence, v_descale_head;  // strides
@@ -38,9 +38,12 @@ DEVICE float descale_of_values(const float* descale, const Sizes& sizes, int seq
     return descale[sequence * sizes.v_descale_sequence + head_kv * sizes.v_descale_head];
 }
 
-// The keys of a sequence. A length beyond the cache counts as a full one.
+// Returns x / by, where `inverse` is 2^32 / by + 1, both rounded down: exact below 2^32 / by.
+DEVICE int divided(int x, int by, u32 inverse) { return by == 1 ? x : (int)__umulhi(x, inverse); }
+
+// The keys of a sequence. A length beyond the cache counts as a full one, and one below 0 as 0.
 DEVICE int keys_of(const Sizes& sizes, const int* seqlens, int sequence) {
-    return min(seqlens[sequence], sizes.most_keys);
+    return max(min(seqlens[sequence], sizes.most_keys), 0);
 }
 
 DEVICE int shifted_up(int count, int shift) { return (count + (1 << shift) - 1) >> shift; }
@@ -55,9 +58,9 @@ struct Leaves {
         int first_key = 0;
         if (IS_WINDOWED)
             first_key = max(keys - sizes.seqlen_q - sizes.window_left, 0) / BLOCK * BLOCK;
-        const int count = max((keys - first_key + sizes.leaf_keys - 1) / sizes.leaf_keys, 1);
-        const int shift = max(32 - __clz((count - 1) / MOST_LEAVES), 0);
-        return {first_key, sizes.leaf_keys << shift, shifted_up(count, shift)};
+        const u32 count = max((u32)(keys - first_key + LEAF_KEYS - 1) / LEAF_KEYS, 1u);
+        const int shift = 32 - __clz((count - 1) / MOST_LEAVES);
+        return {first_key, LEAF_KEYS << shift, shifted_up(count, shift)};
     }
 };
 
@@ -72,6 +75,24 @@ struct Heights {
     }
 };
 
+// The keys of all sequences. Each lane has those of the sequence with its number in a register.
+struct Lengths {
+    const int* seqlens;
+    int keys;
+
+    DEVICE Lengths(const Sizes& sizes, const int* seqlens) : seqlens(seqlens), keys(0) {
+        const int lane = threadIdx.x % 32;
+        if (lane < sizes.batch) keys = keys_of(sizes, seqlens, lane);
+    }
+
+    // The keys of the lane's sequence from `first` on; 0 where there is none.
+    DEVICE int of_lane(const Sizes& sizes, int first) const {
+        const int sequence = first + threadIdx.x % 32;
+        if (first == 0) return keys;
+        return sequence < sizes.batch ? keys_of(sizes, seqlens, sequence) : 0;
+    }
+};
+
 // Whether there is memory for the splits of all sequences; the longest one has `leaves`.
 DEVICE bool fits(const Sizes& sizes, int leaves, int height) {
     return shifted_up(leaves, height) <= sizes.splits_kept;
@@ -82,13 +103,13 @@ DEVICE bool fits(const Sizes& sizes, int leaves, int height) {
 // the splits of the last eighth of the sequences are so low that a CTA has about 32 of that size.
 // Where they do not, one SM is taken to need 1/32 longer than the others.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE Heights heights_of_splits(const Sizes& sizes, const int* seqlens) {
+DEVICE Heights heights_of_splits(const Sizes& sizes, const Lengths& lengths) {
     const int lane = threadIdx.x % 32;
     int splits[TREE_DEPTH + 1] = {}, most_leaves = 1, leaf_keys = 0;
+#pragma unroll 1
     for (int first = 0; first < sizes.batch; first += 32) {
         if (first + lane < sizes.batch) {
-            const Leaves own = 
-                Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys_of(sizes, seqlens, first + lane));
+            const Leaves own = Leaves::of<BLOCK, IS_WINDOWED>(sizes, lengths.of_lane(sizes, first));
             most_leaves = max(most_leaves, own.count);
             leaf_keys = max(leaf_keys, own.keys);
 #pragma unroll
@@ -105,12 +126,13 @@ DEVICE Heights heights_of_splits(const Sizes& sizes, const int* seqlens) {
         const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[depth]);
         const int keys = min(1 << depth, most_leaves) * leaf_keys;
         const bool are_taken = SPLIT_COUNTER && items > 2 * sizes.ctas && items < 1 << 22;
-        int rounds = (items + sizes.ctas - 1) / sizes.ctas;
-        if (SPLIT_COUNTER) rounds = are_taken ? 32 * items / sizes.ctas + 8 : 33 * rounds;
+        int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
+        if (SPLIT_COUNTER)
+            rounds = are_taken ? divided(32 * items, sizes.ctas, sizes.inverse_ctas) + 8 : 33 * rounds;
         const int cost = rounds * (keys + sizes.split_cost);
         if (cost < least && (fits(sizes, most_leaves, WARPS_LOG2 + depth) || depth == TREE_DEPTH)) {
             least = cost, best.first = depth, best.are_taken = are_taken;
-            keys_of_last = items / sizes.ctas * keys / 32;
+            keys_of_last = rounds / 32 * keys / 32;
         }
     }
     if (!best.are_taken) return best;
@@ -133,13 +155,15 @@ struct Split {
 // Returns the split with that number among those of all sequences; its `sequence` is -1 where there
 // are fewer. All lanes of the warp take part. A lane reads the lengths of 32 sequences at a time.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, const Heights& heights) {
-    const int lane = threadIdx.x % 32, number = item / sizes.heads_kv;
+DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item, const Heights& heights) {
+    const int lane = threadIdx.x % 32;
+    const int number = divided(item, sizes.heads_kv, sizes.inverse_heads_kv);
     Split split;
     int before = 0;
+#pragma unroll 1
     for (int first = 0; first < sizes.batch; first += 32) {
         const bool exists = first + lane < sizes.batch;
-        const int keys = exists ? keys_of(sizes, seqlens, first + lane) : 0;
+        const int keys = lengths.of_lane(sizes, first);
         const Leaves leaves = Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys);
         const int height = heights.of(first + lane);
         const int own = exists ? shifted_up(leaves.count, WARPS_LOG2 + height) : 0;
