@@ -348,7 +348,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     attention_decode(const Element* q, const __grid_constant__ TensorMap k_map,
                      const __grid_constant__ TensorMap v_map, Element* out, float* lse,
                      const int* seqlens, const int* table, const float* sinks,
-                     const float* k_descale, const float* v_descale, float* partial, float2* ends, Strides q_strides, Strides out_strides, Sizes sizes) {
+                     const float* k_descale, const float* v_descale, float* partial, float2* ends,
+                     Strides q_strides, Strides out_strides, Sizes sizes) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 smem = shared_address(shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -86,6 +86,17 @@ DEVICE void sum_of_warps(Part& rows, int busy) {
     }
 }
 
+// Returns in warp 0 the sum of all splits of a row. Each warp adds up a part of them.
+DEVICE Part sum_of_cta(const float* partial, const float2* ends, long long kept, int splits) {
+    int each = 1;  // splits of a warp: a quarter of the next power of two
+    while (COMBINE_WARPS * each < splits) each *= 2;
+    const int begin = threadIdx.x / 32 * each, end = min(begin + each, splits);
+    Part rows;
+    if (begin < end) rows = sum_of_splits(partial, ends, kept, begin, end);
+    sum_of_warps(rows, (splits + each - 1) / each);
+    return rows;
+}
+
 // The number of splits of a sequence with so many keys.
 DEVICE int splits_of(const Sizes& sizes, int keys, int height) {
     return shifted_up(Leaves::of<BLOCK_N, WINDOWED>(sizes, keys).count, WARPS_LOG2 + height);
@@ -161,16 +172,9 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     if (most <= COMBINE_AT_ONCE) return;
     for (; of_cta.number < rows_in_all;
          of_cta = Row(sizes, seqlens, heights, of_cta.number + gridDim.x)) {
-        const int splits = of_cta.splits;
-        if (splits <= COMBINE_AT_ONCE) continue;
-        int each = 1;  // splits of a warp: a quarter of the next power of two
-        while (COMBINE_WARPS * each < splits) each *= 2;
-        const int begin = warp * each, end = min(begin + each, splits);
-        Part rows;
-        if (begin < end)
-            rows = sum_of_splits(partial, ends, (long long)of_cta.number * sizes.splits_kept, begin,
-                                 end);
-        sum_of_warps(rows, (splits + each - 1) / each);
-        if (warp == 0) combined.write(rows, sizes, of_cta);
+        if (of_cta.splits <= COMBINE_AT_ONCE) continue;
+        const long long kept = (long long)of_cta.number * sizes.splits_kept;
+        const Part sum = sum_of_cta(partial, ends, kept, of_cta.splits);
+        if (warp == 0) combined.write(sum, sizes, of_cta);
     }
 }
