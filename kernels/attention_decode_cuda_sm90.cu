@@ -378,10 +378,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
         queries.load(q, q_strides, split, sizes, k_descale);
         attend_leaves(rows, queries, pipeline, reader, at, sizes, cache,
                       smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
-        const int of_warp = split.warp_keys();
-        const int begin = split.begin - warp * of_warp;  // of the split
         splits.end(at.turn);
-        merge_warps(rows, smem, max((split.keys - begin + of_warp - 1) / of_warp, 1));
+        merge_warps(rows, smem, split.busy_warps());
         if (warp == 0) outputs.write(rows, split, sizes);
     }
 }

@@ -102,6 +102,16 @@ DEVICE int splits_of(const Sizes& sizes, int keys, int height) {
     return shifted_up(Leaves::of<BLOCK_N, WINDOWED>(sizes, keys).count, WARPS_LOG2 + height);
 }
 
+// The number of splits of the sequence that has most. All lanes take part.
+DEVICE int most_splits(const Sizes& sizes, const Lengths& lengths, const Heights& heights) {
+    int most = 1;
+#pragma unroll 1
+    for (int first = 0; first < sizes.batch; first += 32)
+        most = max(most, splits_of(sizes, lengths.of_lane(sizes, first),
+                                   heights.of(first + threadIdx.x % 32)));
+    return __reduce_max_sync(~0u, most);
+}
+
 struct Row {
     int number, query, head, sequence, splits;
 
@@ -145,15 +155,11 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
                    const float* v_descale, const float* partial, const float2* ends,
                    Strides strides, Sizes sizes) {
     launch_dependents();  // the next call's kernel waits for the end of this one
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32;
     const int rows_in_all = sizes.batch * sizes.heads_kv * GROUP * sizes.seqlen_q;
     const Lengths lengths(sizes, seqlens);
     const Heights heights = heights_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
-    int most = 1;
-#pragma unroll 1
-    for (int first = 0; first < sizes.batch; first += 32)
-        most = max(most, splits_of(sizes, lengths.of_lane(sizes, first), heights.of(first + lane)));
-    most = __reduce_max_sync(~0u, most);
+    const int most = most_splits(sizes, lengths, heights);
     Row of_warp(sizes, seqlens, heights, blockIdx.x + gridDim.x * warp);
     Row of_cta(sizes, seqlens, heights, blockIdx.x);
     if (most == 1 && blockIdx.x > 0) return;

@@ -32,7 +32,8 @@ struct Splits {
 
     // The CTA's split of that turn, which is at most one after the turn that is computed.
     DEVICE int item(int turn) const {
-        if (SPLIT_COUNTER && are_taken && turn > 1) return ld_shared_u32(items + ITEMS_BYTES * (turn % ITEMS_SLOTS));
+        if (SPLIT_COUNTER && are_taken && turn > 1)
+            return ld_shared_u32(items + ITEMS_BYTES * (turn % max(ITEMS_SLOTS, 1)));
         return blockIdx.x + turn * gridDim.x;
     }
 

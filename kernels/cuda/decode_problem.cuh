@@ -68,7 +68,7 @@ struct Leaves {
 struct Heights {
     int first, last;     // of the splits of most sequences, and of those of the last ones
     int last_sequences;  // the first of these
-    bool are_taken;      // whether CTAs take splits from a counter, as there are more than two for each
+    bool are_taken;      // from a counter, as there are more than two for each CTA
 
     DEVICE int of(int sequence) const {
         return SPLIT_COUNTER && sequence >= last_sequences ? last : first;
@@ -98,10 +98,18 @@ DEVICE bool fits(const Sizes& sizes, int leaves, int height) {
     return shifted_up(leaves, height) <= sizes.splits_kept;
 }
 
+// The splits that one CTA computes one after the other; with a counter in units of 1/32. Where CTAs take
+// splits from it, they end a quarter of a split apart. Where they do not, one SM is taken to need 1/32
+// longer than the others.
+DEVICE int rounds_of(const Sizes& sizes, int items, bool are_taken) {
+    if (are_taken) return divided(32 * items, sizes.ctas, sizes.inverse_ctas) + 8;
+    const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
+    return SPLIT_COUNTER ? 33 * rounds : rounds;
+}
+
 // Returns the height with which the CTA that has most to do ends first; of equal ones the highest.
-// All lanes take part. Where CTAs take splits from a counter, they end a quarter of a split apart, and
-// the splits of the last eighth of the sequences are so low that a CTA has about 32 of that size.
-// Where they do not, one SM is taken to need 1/32 longer than the others.
+// All lanes take part. Where CTAs take splits from a counter, those of the last eighth of the sequences
+// are low: a CTA would have about 32 of them.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
 DEVICE Heights heights_of_splits(const Sizes& sizes, const Lengths& lengths) {
     const int lane = threadIdx.x % 32;
@@ -126,20 +134,18 @@ DEVICE Heights heights_of_splits(const Sizes& sizes, const Lengths& lengths) {
         const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[depth]);
         const int keys = min(1 << depth, most_leaves) * leaf_keys;
         const bool are_taken = SPLIT_COUNTER && items > 2 * sizes.ctas && items < 1 << 22;
-        int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
-        if (SPLIT_COUNTER)
-            rounds = are_taken ? divided(32 * items, sizes.ctas, sizes.inverse_ctas) + 8 : 33 * rounds;
-        const int cost = rounds * (keys + sizes.split_cost);
+        const int cost = rounds_of(sizes, items, are_taken) * (keys + sizes.split_cost);
         if (cost < least && (fits(sizes, most_leaves, WARPS_LOG2 + depth) || depth == TREE_DEPTH)) {
             least = cost, best.first = depth, best.are_taken = are_taken;
-            keys_of_last = rounds / 32 * keys / 32;
+            keys_of_last = divided(items, sizes.ctas, sizes.inverse_ctas) * keys / 32;
         }
     }
-    if (!best.are_taken) return best;
-    best.last = best.first, best.last_sequences = sizes.batch - (sizes.batch + 4) / 8;
-    while (best.last > 0 && leaf_keys << (best.last - 1) >= max(keys_of_last, 128) &&
-           fits(sizes, most_leaves, WARPS_LOG2 + best.last - 1))
-        --best.last;
+    if (SPLIT_COUNTER && best.are_taken) {
+        best.last = best.first, best.last_sequences = sizes.batch - (sizes.batch + 4) / 8;
+        while (best.last > 0 && leaf_keys << (best.last - 1) >= max(keys_of_last, 128) &&
+               fits(sizes, most_leaves, WARPS_LOG2 + best.last - 1))
+            --best.last;
+    }
     return best;
 }
 
@@ -150,12 +156,19 @@ struct Split {
 
     // Of a warp, where the split is full.
     DEVICE int warp_keys() const { return leaf_keys << height; }
+
+    // The warps that have keys, or 1.
+    DEVICE int busy_warps() const {
+        const int left = keys - (begin - threadIdx.x / 32 * warp_keys());
+        return max((left + warp_keys() - 1) / warp_keys(), 1);
+    }
 };
 
 // Returns the split with that number among those of all sequences; its `sequence` is -1 where there
 // are fewer. All lanes of the warp take part. A lane reads the lengths of 32 sequences at a time.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item, const Heights& heights) {
+DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item,
+                        const Heights& heights) {
     const int lane = threadIdx.x % 32;
     const int number = divided(item, sizes.heads_kv, sizes.inverse_heads_kv);
     Split split;

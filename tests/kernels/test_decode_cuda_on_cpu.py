@@ -21,7 +21,8 @@ SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
 SMALL = {"BLOCK_N": 16, "num_warps": 4, "num_stages": 2, "CTAS_PER_SM": 1, "LEAF_KEYS": 32,
-         "MOST_LEAVES": 64, "TREE_DEPTH": 3, "SPLIT_COST": 32, "SPLIT_COUNTER": 0, "BOX_KEYS": 16}  # fmt: skip
+         "MOST_LEAVES": 64, "TREE_DEPTH": 3, "SPLIT_COST": 32, "SPLIT_COUNTER": 0,
+         "BOX_KEYS": 16}  # fmt: skip
 COUNTED = {"SPLIT_COUNTER": 1, "SPLIT_COST": 16}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("b3_h8_kv2_q1_k900_d128_bf16", {}),
@@ -83,7 +84,7 @@ LENGTHS = ([900, 3, 0, 777, 64, 129, 0, 900, 31, 500], [0] * 10, [1] * 9 + [900]
 
 
 class Garbage:
-    """Scratch memory in the middle of memory that no kernel may write to, all of it the same word."""
+    """Scratch memory amid memory that no kernel may write to, all of it the same word."""
 
     def __init__(self, word: int) -> None:
         self.word, self.guarded = word, list[tuple[torch.Tensor, slice]]()
@@ -116,9 +117,7 @@ def test_splits_from_a_counter_give_the_same_bits(
     for number, config in enumerate((SMALL, {**SMALL, **COUNTED})):
         (tmp_path / str(number)).mkdir()
         change = as_cluster if at_once and number else str
-        runs.append(
-            cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path / str(number), change)
-        )
+        runs.append(cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path / str(number), change))
     for lengths in LENGTHS:
         tensors[5].copy_(torch.tensor(lengths))
         found = []
