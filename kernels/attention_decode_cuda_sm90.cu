@@ -125,7 +125,7 @@ static_assert(NODES_OFFSET % 16 == 0 && NODES_BYTES == QueryRows::KEPT_BYTES &&
               "each warp keeps a node of each height below the top");
 static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 8 && BARRIERS_SLOTS == STAGES_SLOTS,
               "each stage has a barrier");
-static_assert(ITEMS_OFFSET % 4 == 0 && ITEMS_BYTES == 4 && ITEMS_SLOTS == 4 * SPLIT_COUNTER,
+static_assert(ITEMS_OFFSET % 8 == 0 && ITEMS_BYTES == 16 * SPLIT_COUNTER && ITEMS_SLOTS == 1,
               "a CTA knows at most three splits at once");
 
 #include "cuda/decode_pipeline.cuh"

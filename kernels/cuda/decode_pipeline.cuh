@@ -32,8 +32,7 @@ struct Splits {
 
     // The CTA's split of that turn, which is at most one after the turn that is computed.
     DEVICE int item(int turn) const {
-        if (SPLIT_COUNTER && are_taken && turn > 1)
-            return ld_shared_u32(items + ITEMS_BYTES * (turn % max(ITEMS_SLOTS, 1)));
+        if (SPLIT_COUNTER && are_taken && turn > 1) return ld_shared_u32(items + 4 * (turn % 4));
         return blockIdx.x + turn * gridDim.x;
     }
 
@@ -44,8 +43,7 @@ struct Splits {
     // All threads know the split of turn + 2 after the next barrier.
     DEVICE void end(int turn) const {
         if (SPLIT_COUNTER && are_taken && threadIdx.x == 0)
-            st_shared(items + ITEMS_BYTES * ((turn + 2) % ITEMS_SLOTS),
-                      2 * gridDim.x + counter.number(taken));
+            st_shared(items + 4 * ((turn + 2) % 4), 2 * gridDim.x + counter.number(taken));
     }
 };
 
