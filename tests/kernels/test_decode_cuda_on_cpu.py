@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import Mode
@@ -32,6 +34,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h4_kv1_q1_k300_d256_bf16_softcap", {"num_stages": 3, "TREE_DEPTH": 2}),
     ("b3_h8_kv2_q1_k500_d128_bf16_page64_e4m3cache", {"BLOCK_N": 32, "BOX_KEYS": 8}),
     ("b2_h4_kv2_q2_k200_d64_fp16_causal_e4m3cache_softcap", {"num_warps": 8, "TREE_DEPTH": 2}),
+    ("b70_h2_kv2_q1_k70_d64_bf16", COUNTED),
     ("b4_h4_kv2_q2_k300_d64_fp16_e4m3cache", {"num_warps": 1, "TREE_DEPTH": 2, "CTAS_PER_SM": 4,
                                               **COUNTED}),
 ]  # fmt: skip
@@ -79,8 +82,8 @@ def test_a_sequence_has_the_same_bits_alone(tmp_path: Path) -> None:
             assert torch.equal(mine[0], theirs[number])
 
 
-LENGTHS = ([900, 3, 0, 777, 64, 129, 0, 900, 31, 500], [0] * 10, [1] * 9 + [900], [900] * 10)
-"""Keys of ten sequences: no device has as many SMs as they have splits."""
+LENGTHS = ([900, 3, -7, 777, 64, 129, 0, 900, 31, 500], [0] * 10, [1] * 9 + [900], [900] * 10)
+"""Keys of ten sequences, some of which have none. A length below 0 counts as 0."""
 
 
 class Garbage:
@@ -137,3 +140,14 @@ def test_splits_from_a_counter_give_the_same_bits(
 def as_cluster(source: str) -> str:
     """All seven CTAs as one cluster: the simulated GPU runs the CTAs of a cluster at once."""
     return source.replace("__launch_bounds__", "__cluster_dims__(7, 1, 1) __launch_bounds__")
+
+
+@given(divisor=st.integers(1, 5000), share=st.floats(0, 1), above=st.integers(-1, 1))
+def test_a_multiplication_divides_exactly(divisor: int, share: float, above: int) -> None:
+    """As `divided` in cuda/decode_problem.cuh; the numbers next to a multiple are the hardest."""
+    most = 2**32 // divisor
+    number = max(0, int(share * most) // divisor * divisor + above)
+    inverse = KERNEL.module._inverse(divisor)
+    assert 0 <= inverse < 2**32
+    found = number if divisor == 1 else number * inverse >> 32
+    assert number >= most or found == number // divisor
