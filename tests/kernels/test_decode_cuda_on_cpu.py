@@ -144,7 +144,7 @@ def as_cluster(source: str) -> str:
 
 @given(divisor=st.integers(1, 5000), share=st.floats(0, 1), above=st.integers(-1, 1))
 def test_a_multiplication_divides_exactly(divisor: int, share: float, above: int) -> None:
-    """As `divided` in cuda/decode_problem.cuh; the numbers next to a multiple are the hardest."""
+    """The formula of `divided` in cuda/decode_problem.cuh. Next to multiples it is hardest."""
     most = 2**32 // divisor
     number = max(0, int(share * most) // divisor * divisor + above)
     inverse = KERNEL.module._inverse(divisor)
