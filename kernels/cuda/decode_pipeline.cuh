@@ -22,6 +22,12 @@ DEVICE void tma_load_once(u32 to, const TensorMap* map, u32 barrier, int column,
         : "memory");
 }
 
+DEVICE u32 ld_shared_u32(u32 from) {
+    u32 x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+    return x;
+}
+
 // The splits of a CTA. Its first two are known beforehand. It takes the others from the counter, two
 // splits early: so copies of the next split may begin while one is computed.
 struct Splits {
