@@ -62,14 +62,15 @@ test-attacks: $(READY) ## attack it on purpose: random kills, damaged files; tak
 # In an environment of its own: the tests of this tree need neither package.
 INTEGRATIONS := $(VENV)-integrations
 TRANSFORMERS ?= transformers==5.20.2 kernels==0.17.2
+DIFFUSERS ?= diffusers==0.42.1
 # Without what they require, of which attention needs only tyro and einops.
 TRAINING := torchtitan==0.3.0 spmd_types==0.2.3 megatron-core==0.16.1
 test-integrations: $(READY) ## the tests with Hugging Face Transformers (TRANSFORMERS="transformers": the newest) and others
 	$(PYTHON) -m venv $(INTEGRATIONS)
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet \
-	  --constraint constraints.txt --editable ".[dev]" $(TRANSFORMERS) tyro einops
+	  --constraint constraints.txt --editable ".[dev]" $(TRANSFORMERS) $(DIFFUSERS) tyro einops
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(TRAINING)
-	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py
+	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py tests/benchmarks/test_llama.py
 
 # vLLM pins its torch, and needs Python 3.11. PyPI has torchvision and torchcodec for CUDA: on a CPU their import fails.
 VLLM := $(VENV)-vllm

@@ -139,6 +139,9 @@
 #ifndef DTYPE_E4M3
 #define DTYPE_E4M3 0
 #endif
+#ifndef MOST_SUM_KEYS
+#define MOST_SUM_KEYS 512
+#endif
 
 #include "cuda/numbers.cuh"
 #include "cuda/ptx.cuh"
@@ -166,9 +169,9 @@ constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE_BYTES, KV_CHUNK_BYTES = BLOCK_N * SWI
 // EPILOGUE_SUBTILE subtiles.
 constexpr int O_CHUNKS = EPILOGUE_SUBTILE ? V_CHUNKS / EPILOGUE_SUBTILE : V_CHUNKS;  // of a subtile
 // e4m3: promoted sums lie in the output's buffer. A sum of the tensor cores has SUM_KEYS keys at
-// most (or one block).
-constexpr int SUM_BYTES = DTYPE_E4M3 ? 64 * 4 * V_COLUMNS : 0;
-constexpr int SUM_KEYS = 512, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
+// most (or one block), or with 0 all keys.
+constexpr int SUM_BYTES = DTYPE_E4M3 && MOST_SUM_KEYS ? 64 * 4 * V_COLUMNS : 0;
+constexpr int SUM_KEYS = MOST_SUM_KEYS, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
 // Probabilities of 64 rows, in the widest chunks that divide a row: none is half empty.
 constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
 constexpr int P_CHUNK = P_SWIZZLE / 2, P_CHUNK_BYTES = 64 * P_SWIZZLE;

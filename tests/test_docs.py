@@ -79,7 +79,8 @@ def mistakes(line: str) -> list[str]:
         command = found
     assert command is not None
     known = {name for each in command.params for name in each.opts + each.secondary_opts}
-    used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    own = words[: words.index("--")] if "--" in words else words  # the rest is another program's
+    used = {word.partition("=")[0] for word in own if re.match(r"--?[a-z]", word)}
     return [f"{line}: no option {name}" for name in sorted(used - known - {"-h", "--help"})]
 
 

@@ -171,7 +171,7 @@ struct Warpgroup {
     // can be missing. So every SUM_BLOCKS blocks the output is promoted: it is added to sums in
     // fp32, which lie in the output's buffer, and starts at zero again.
     DEVICE void promote(RowState& rows) const {
-        if (!DTYPE_E4M3 || ++rows.summed_blocks % SUM_BLOCKS != 0) return;
+        if (!DTYPE_E4M3 || !MOST_SUM_KEYS || ++rows.summed_blocks % SUM_BLOCKS != 0) return;
         bool is_first = rows.summed_blocks == SUM_BLOCKS;
         if (is_first) {  // the TMA store of the tile before reads the buffer
             if (lane + warp == 0) tma_store_wait();
@@ -188,7 +188,7 @@ struct Warpgroup {
 
     // Adds the promoted sums to the output, at the end of a tile.
     DEVICE void add_promoted_sums(RowState& rows) const {
-        if (!DTYPE_E4M3 || rows.summed_blocks < SUM_BLOCKS) return;
+        if (!DTYPE_E4M3 || !MOST_SUM_KEYS || rows.summed_blocks < SUM_BLOCKS) return;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i += 4) add_promoted(rows, i);
     }

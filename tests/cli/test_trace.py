@@ -67,6 +67,36 @@ def test_json_and_another_file(tmp_path: Path, program: list[str]) -> None:
     assert (tmp_path / "mine.yaml").is_file()
 
 
+@pytest.mark.parametrize("dashes", [["--"], []])
+def test_options_behind_the_program_s_name_are_its_own(
+    tmp_path: Path, program: list[str], dashes: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.split("if len")[0] + "print(sys.argv[1:])")
+    words = ["-o", "x", "--json", "--out=y", "--report", "z", "--", "-h"]
+    done = run("-o", "mine.yaml", *dashes, *program[1:], *words)
+    assert done.exit_code == 0, done.output
+    assert capfd.readouterr().out == f"{words}\n"
+    assert "Written to mine.yaml" in done.stderr
+    assert len(traced.read(tmp_path / "mine.yaml").workloads) == 3
+
+
+def test_without_a_workload_no_search_is_proposed(tmp_path: Path, program: list[str]) -> None:
+    text = (tmp_path / "program.py").read_text().split("F.scaled")[0]
+    masked = "F.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(32, 32).bool())"
+    (tmp_path / "program.py").write_text(text + masked)
+    done = run(*program)
+    assert done.exit_code == 0, done.output
+    assert "attention with a mask" in done.stderr and "Next" not in done.stderr
+    assert "Written to workloads.yaml. Nothing in it is a workload of tunefa." in done.stderr
+
+
+def test_a_wrong_option_before_the_program_is_named() -> None:
+    done = run("--oot", "mine.yaml", "--", sys.executable)
+    assert done.exit_code == 2 and "No such option" in done.output and "--out" in done.output
+    done = run("-x", sys.executable)
+    assert done.exit_code == 2 and "-x" in done.output
+
+
 def test_programs_without_attention_and_programs_that_are_not_there(program: list[str]) -> None:
     done = run("--", sys.executable, "-c", "print(1)")
     assert done.exit_code == 1 and "computed no attention that a trace sees" in done.stderr

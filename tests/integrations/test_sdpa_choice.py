@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+from tunefa.assets import root
 from tunefa.integrations import sdpa_choice
 from tunefa.integrations.sdpa_choice import is_taken
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.choice import Chosen
+from tunefa.runtime.choose import choose
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
+from tunefa.store.results import Store
 
 CUDA = torch.device("cuda", 0)
 LONG = Workload.parse("b4_h32_kv8_q8192_d128_bf16_causal")
@@ -113,6 +116,24 @@ def test_short_kernels_are_taken_in_cuda_graphs_only(
     monkeypatch.setattr(sdpa_choice, "_is_capturing", lambda: True)
     assert is_taken(found, CUDA, "fa2")
     assert not is_taken(chosen("attention_fwd_fa2", "exact", short), CUDA, "fa2")
+
+
+@pytest.mark.parametrize(("rows", "is_taken_in_graphs"), [(64, False), (256, True)])
+def test_short_kernels_that_nothing_was_measured_near_stay_with_pytorch(
+    chips: Chips, monkeypatch: pytest.MonkeyPatch, rows: int, is_taken_in_graphs: bool
+) -> None:
+    """The calls of tests/gpu/test_integrations_gpu.py, with the records that tunefa ships."""
+    workload = Workload.parse(f"b1_h32_kv8_q{rows}_d128_bf16_causal")
+    served = [kernels.load(name) for name in kernels.names()]
+    target = Target.named("NVIDIA H200")
+    choice = choose(
+        Store([root("results")]), workload, target, [k for k in served if k.op == "fwd"]
+    )
+    found = Chosen(choice.kernel, dict(choice.config), choice.how, "", workload)
+    monkeypatch.setattr(sdpa_choice, "_is_capturing", lambda: True)
+    for rival in ("fa2", "cudnn"):
+        given: Any = rival
+        assert is_taken(found, CUDA, given) == is_taken_in_graphs, found
 
 
 def test_growing_lengths_share_what_is_decided(chips: Chips) -> None:

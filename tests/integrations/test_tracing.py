@@ -53,32 +53,42 @@ def test_a_program_that_fails_ends_the_trace(tmp_path: Path) -> None:
     assert len(found().workloads) == 2
 
 
-@pytest.mark.parametrize("first", ["activate", "trace"])
-def test_calls_that_an_activation_serves_are_counted_once(
-    monkeypatch: pytest.MonkeyPatch, pytorch_calls: list[str], first: str
+NESTED = ("A+ A- T+ T-", "A+ T+ A- T-", "A+ T+ T- A-", "T+ A+ A- T-", "T+ A+ T- A-", "T+ T- A+ A-")
+"""How an activation (A) and a trace (T) may begin (+) and end (-)."""
+
+
+@pytest.mark.parametrize("events", NESTED)
+def test_activations_and_traces_are_nested_in_any_way(
+    monkeypatch: pytest.MonkeyPatch, pytorch_calls: list[str], strict: None, events: str
 ) -> None:
     made = sdpa.Overrides
     monkeypatch.setattr(sdpa, "override", lambda: made("CPU"))
     monkeypatch.setattr(sdpa_choice, "is_taken", lambda chosen, device, rival: True)
-    q = torch.randn(2, 4, 16, 32, dtype=torch.bfloat16, requires_grad=True)
+    q = torch.randn(2, 4, 16, 32, requires_grad=True)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention.default
 
-    def step() -> None:
-        flash = torch.ops.aten._scaled_dot_product_flash_attention.default
-        flash(q, q, q, 0.0, True)[0].sum().backward()
+    def step() -> torch.Tensor:
+        return torch.autograd.grad(flash(q, q, q, 0.0, True)[0].sin().sum(), q)[0]
 
+    right, running, active, steps = step(), tracing.tracing(), False, 0
     try:
-        if first == "activate":
-            tunefa.activate()
-        with tracing.tracing() as found:
-            if first == "trace":
-                tunefa.activate()
-            step()
-            if first == "trace":
-                tunefa.deactivate()
+        for event in events.split():
+            if event == "T+":
+                found, steps = running.__enter__(), 0
+            elif event == "T-":
+                seen = found()
+                running.__exit__(None, None, None)
+                assert [calls.count for calls in seen.workloads.values()] == [steps, steps]
+                assert seen.other == {}
+            else:
+                active = event == "A+"
+                (tunefa.activate if active else tunefa.deactivate)()
+            pytorch_calls.clear()
+            torch.testing.assert_close(step(), right)
+            assert len(pytorch_calls) == (0 if active else 2)
+            steps += 1
     finally:
         tunefa.deactivate()
-    assert pytorch_calls == []
-    assert [calls.count for calls in found().workloads.values()] == [1, 1]
 
 
 def test_a_pytorch_that_cannot_be_traced_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import tunefa
+from tests.support.unwritten import nan_behind
 from tunefa.integrations import transformers as integration
 
 COMPILE: Any = torch.compile
@@ -74,7 +75,7 @@ def both(request: pytest.FixtureRequest, transformers: Any) -> Any:
         model.set_attn_implementation(theirs)
         right = function()
         model.set_attn_implementation("tunefa")
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), nan_behind():
             warnings.filterwarnings("error", NOT_TUNEFA)
             return right, function()
 
@@ -232,6 +233,38 @@ def test_an_encoder_s_window_reaches_to_both_sides() -> None:
     alone = tunefa.flash_attention(*(x[1:, :, :6] for x in (q, k, v)), window=(2, 2), layout="bhsd")
     torch.testing.assert_close(padded[1, :6], alone[0].transpose(0, 1))
     assert not padded[1, 6:].any()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_what_attention_leaves_unwritten_behind_padding_is_zero(
+    compiled: bool, sinks: bool
+) -> None:
+    """Kernels write neither outputs nor gradients of rows that belong to no sequence. A NaN there
+    would reach the weights: 0 times NaN is NaN."""
+    q, k, v = (x.requires_grad_() for x in inputs(9, 9))
+    logits = torch.randn(4, requires_grad=sinks)
+    valid = torch.arange(9) >= torch.tensor([0, 5])[:, None]
+    module, grad = torch.nn.Module(), torch.randn(2, 9, 4, 8)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, logits: Tensor) -> Tensor:
+        mask = valid[:, None, None]
+        return integration.attention(module, q, k, v, mask, s_aux=logits if sinks else None)[0]
+
+    def step(function: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+        out = function(q, k, v, logits)
+        given = (q, k, v, logits)[: 3 + sinks]
+        return out, *torch.autograd.grad(out, given, grad)
+
+    right = step(attend)
+    torch._dynamo.reset()
+    with nan_behind():
+        found = step(COMPILE(attend, backend="aot_eager", fullgraph=True) if compiled else attend)
+    for one, other in zip(found, right, strict=True):
+        torch.testing.assert_close(one, other)
+    for one in found[1:4]:
+        assert not one[1, :, :5].any()
+    assert not found[0][1, :5].any()
 
 
 def test_without_transformers_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ needs_nvrtc = pytest.mark.skipif(
 
 @needs_nvrtc
 @pytest.mark.parametrize("head_dim", [16, 64, 96, 128, 192, 256])
-@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("mask", ["full", "causal", "full_fast"])
 def test_defaults_take_the_memory_that_the_space_says(head_dim: int, mask: str) -> None:
     workload = Workload.parse(f"h16_q4096_d{head_dim}_e4m3_{mask}")
     resources = binary(workload).resources
@@ -113,6 +113,18 @@ def test_defaults_take_the_memory_that_the_space_says(head_dim: int, mask: str) 
     assert resources.smem_bytes == said["smem_bytes"]
     # Next to nothing: four registers of 160.
     assert resources.spill_bytes is not None and resources.spill_bytes <= 16
+
+
+def test_fast_sums_need_no_memory_in_fp32() -> None:
+    made = {}
+    for accuracy in ("", "_fast"):
+        workload = Workload.parse(f"h16_q4096_d256_e4m3_full{accuracy}")
+        config = {**KERNEL.default(workload, SM90), "CLUSTER_SIZE": 1}
+        said = KERNEL.space.estimate(config, workload, SM90)["smem_bytes"]
+        made[accuracy] = said, KERNEL.module.variant(workload, config)["defines"]
+    # Sums of two warpgroups of 64 rows in fp32, in place of their output in 16 bits.
+    assert made[""][0] - made["_fast"][0] == 2 * 64 * 256 * (4 - 2)
+    assert made["_fast"][1]["MOST_SUM_KEYS"] == 0 and "MOST_SUM_KEYS" not in made[""][1]
 
 
 @needs_nvrtc

@@ -92,6 +92,11 @@ CASES: list[tuple[str, dict[str, int]]] = [
         {**TWO, "BLOCK_N": 96, "EPILOGUE_SUBTILE": 1, "CLUSTER_SIZE": 2, "PING_PONG": 1},
     ),
     ("h2_q100_k1100_d256_dv64_e4m3_full", {"EPILOGUE_SUBTILE": 1, "RESCALE_THRESHOLD": 0}),
+    # The same on one level.
+    (
+        "h2_q130_k1200_d128_e4m3_causal_fast",
+        {**TWO, "BLOCK_N": 96, "EPILOGUE_SUBTILE": 1, "PING_PONG": 1},
+    ),
 ]
 MODES = (
     # The producer overwrites a slot as early as it may, and the slot is read as late as possible.

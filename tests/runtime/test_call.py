@@ -55,6 +55,17 @@ def test_layouts_name_the_same_problem() -> None:
     assert heads_first(heads_first(Q, "bshd"), "bshd").stride() == Q.stride()
 
 
+def test_fast_sums_are_another_workload_and_for_e4m3_only() -> None:
+    q, kv = (x.to(torch.float8_e4m3fn) for x in (Q, KV))
+    options = [Options.of(True, None, accumulate=each) for each in ("precise", "fast")]
+    precise, fast = (Call.of(Tensors(q, kv, kv), each, None) for each in options)
+    assert str(fast.workload()) == f"{precise.workload()}_fast"
+    with pytest.raises(TunefaError, match=r"it is for torch.* only"):
+        Call.of(Tensors(Q, KV, KV), options[1], None)
+    with pytest.raises(TunefaError, match=r"unknown accumulate .exact.*precise"):
+        Call.of(Tensors(q, kv, kv), options[0]._replace(accumulate="exact"), None)
+
+
 def test_a_window_that_leaves_out_no_key_is_none_to_lookup() -> None:
     assert str(call(window=15).workload()).endswith("_causal_w15")
     assert call(window=16).workload() == call(window=10**9).workload() == call().workload()

@@ -109,6 +109,7 @@ def test_all_changes_make_keys_of_their_own() -> None:
         Options.of(False, (None, 3)),
         Options.of(True, None, "bhsd"),
         Options.of(True, None, "bshd", 30.0),
+        Options.of(False, None, accumulate="fast"),
     ],
 )
 def test_every_option_decides(options: Options) -> None:

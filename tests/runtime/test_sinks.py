@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import tunefa
+from tests.support.unwritten import nan_behind
 from tunefa.errors import TunefaError
 
 BATCH, ROWS, KEYS, HEADS, DIM = 2, 5, 7, 4, 16
@@ -82,6 +83,26 @@ def test_packed_sequences_have_sinks_too() -> None:
     right, right_lse = defined(q, k, v, sinks, True)
     torch.testing.assert_close(out.view(right.shape), right)
     torch.testing.assert_close(lse.view(HEADS, BATCH, ROWS).transpose(0, 1), right_lse)
+
+
+def test_rows_of_no_sequence_take_no_part_in_the_gradient_of_sinks() -> None:
+    q, k, v, sinks = made()
+    starts = torch.tensor([0, ROWS, ROWS + 2], dtype=torch.int32)
+    starts_k = torch.tensor([0, KEYS, KEYS + 4], dtype=torch.int32)
+    packed = [x.flatten(0, 1) for x in (q, k, v)]
+    sinks.requires_grad_()
+
+    def gradient(keep: int) -> Tensor:
+        out, lse = tunefa.flash_attention_varlen(
+            packed[0][:keep], packed[1], packed[2], starts, starts_k, ROWS, KEYS, sinks=sinks,
+            return_lse=True,
+        )  # fmt: skip
+        total = out[: ROWS + 2].cos().sum() + lse[:, : ROWS + 2].sin().sum()
+        return torch.autograd.grad(total, sinks)[0]
+
+    right = gradient(ROWS + 2)
+    with nan_behind():
+        torch.testing.assert_close(gradient(2 * ROWS), right)
 
 
 def test_a_row_without_keys_has_the_sink_alone() -> None:

@@ -22,9 +22,9 @@ TRACE = "TUNEFA_TRACE"
 TOP = "10"
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})  # the rest is the program's
 @click.argument("words", metavar="[PROGRAM]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("-o", "--out", type=click.Path(path_type=Path), metavar="FILE",
               help="The file to write.  [default: workloads.yaml]")  # fmt: skip
 @click.option("--report", "report", type=click.Path(path_type=Path), metavar="FILE", help=(
     "Instead of running a program, say what tuning each workload of this file would save, "
@@ -44,6 +44,8 @@ def command(
     tunefa trace -- python train.py                    writes workloads.yaml
     tunefa trace --report workloads.yaml               what tuning would save
     tunefa search --workloads workloads.yaml --top 10  tunes the heaviest
+
+    Options come before the program: all behind its name is the program's own.
 
     It sees scaled_dot_product_attention, torch.nn.attention.varlen, flash-attn 2.8 and tunefa's own
     functions, in all processes that the program starts. tunefa must be installed in the program's
@@ -90,5 +92,8 @@ def _say(found: Traced, path: Path, as_json: bool) -> None:
         return
     out = text.console(stderr=True)
     reports.print_calls(found, out)
+    if not found.workloads:
+        out.print(f"\nWritten to {path}. Nothing in it is a workload of tunefa.", soft_wrap=True)
+        return
     line = text.command("tunefa", "search", "--workloads", str(path), "--top", TOP)
     text.print_command(out, f"Written to {path}. Next: tune them", line)

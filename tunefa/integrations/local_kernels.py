@@ -2,7 +2,8 @@
 
 Transformers and Diffusers fetch flash-attn from the hub where it is not installed. The environment
 variable LOCAL_KERNELS names a folder to take instead, so a program that says
-attn_implementation="flash_attention_2" runs tunefa with no line changed.
+attn_implementation="flash_attention_2", or set_attention_backend("flash_hub"), runs tunefa with no
+line changed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ BACKENDS = ("cuda", "cpu")
 """What PyTorch may be built for; on the CPU tunefa computes by PyTorch's operators."""
 SOURCE = '''"""flash-attn 2's functions by tunefa. `tunefa integrate transformers` wrote this."""
 
+from tunefa.integrations.compat import flash_attn_interface
 from tunefa.integrations.compat.flash_attn2 import (
     flash_attn_func,
     flash_attn_varlen_func,
@@ -55,7 +57,8 @@ def write(folder: Path) -> str:
 
 def _is_own(folder: Path) -> bool:
     found = folder / "build" / f"torch-{BACKENDS[0]}" / "__init__.py"
-    return found.is_file() and found.read_text(encoding="utf-8") == SOURCE
+    own, _, _ = SOURCE.partition("\n")  # older versions of tunefa wrote other lines below it
+    return found.is_file() and found.read_text(encoding="utf-8").startswith(own)
 
 
 def _metadata(backend: str) -> str:

@@ -3,8 +3,8 @@
 PyTorch chooses a backend for each call of scaled_dot_product_attention. Two of them have operators
 that tunefa overrides on CUDA: FlashAttention's, through PyTorch's registry of implementations of
 FlashAttention, and cuDNN's, which PyTorch prefers on some chips. An override asks whether tunefa is
-expected to be faster (`tunefa.integrations.sdpa_choice`). If not, it calls the kernel that was
-there before, with the arguments as they are.
+expected to be faster (`tunefa.integrations.sdpa_choice`). If not, it calls what it overrides, with
+the arguments as they are (`tunefa.integrations.overrides`).
 
 This module imports nothing of tunefa's runtime: PyTorch may import it while the runtime itself is
 being imported, see `tunefa.integrations.autoload`.
@@ -12,12 +12,11 @@ being imported, see `tunefa.integrations.autoload`.
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from tunefa.errors import TunefaError
+from tunefa.integrations.overrides import Below, Layer, Layers
 
 NAME = "tunefa"
 """The name among PyTorch's implementations of FlashAttention."""
@@ -29,8 +28,6 @@ OPERATORS = (
 )
 """The operators of aten that are overridden. scaled_dot_product_attention,
 torch.nn.attention.varlen and nested tensors call the first two."""
-
-Override = Callable[..., Any]
 
 
 def activate() -> None:
@@ -71,62 +68,25 @@ def override(dispatch_key: str = "CUDA") -> Overrides:
     return Overrides(dispatch_key)
 
 
-class Overrides:
+class Overrides(Layers):
     """The overrides of one activation, as PyTorch's registry keeps them."""
 
     def __init__(self, dispatch_key: str) -> None:
-        import torch
-
-        # get_kernel finds the kernels that are there before this.
-        before = {
-            name: torch.library.get_kernel(f"aten::{name}", dispatch_key)
-            for name in OPERATORS
-            if has_kernel(f"aten::{name}", dispatch_key)
-        }
-        make: Any = torch.library.Library
-        self._library = make("aten", "IMPL")
-        with expected_overrides():
-            for name, kernel in before.items():
-                self._library.impl(name, _override(name, kernel), dispatch_key, with_keyset=True)
-
-    def remove(self) -> None:
-        """Ends the overrides: PyTorch calls the kernels again that it called before."""
-        if self._library is not None:
-            self._library._destroy()
-            self._library = None
+        super().__init__({f"aten::{name}": _layer(name) for name in OPERATORS}, dispatch_key)
 
 
-@contextlib.contextmanager
-def expected_overrides() -> Iterator[None]:
-    """Silences PyTorch's warning of overrides, which are wanted here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Warning only once for all operators")
-        yield
+def _layer(name: str) -> Layer:
+    """Returns the layer on an operator of aten: tunefa, or else what lies below."""
+    served: Callable[..., Any] | None = None
 
-
-def has_kernel(name: str, dispatch_key: str) -> bool:
-    """Whether there is an operator, such as `aten::mm`, with a kernel for a dispatch key."""
-    import torch
-
-    space, _, short = name.partition("::")
-    if not hasattr(getattr(torch.ops, space), short):
-        return False
-    has: bool = torch._C._dispatch_has_kernel_for_dispatch_key(name, dispatch_key)
-    return has
-
-
-def _override(name: str, before: Any) -> Override:
-    """Returns the function that PyTorch calls for an operator, with the dispatch keys first."""
-    served: Override | None = None
-
-    def call(keys: Any, *arguments: Any, **named: Any) -> Any:
+    def call(below: Below, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         nonlocal served
         if served is None:
             from tunefa.integrations import sdpa_calls  # imports the runtime, with the first call
 
             served = sdpa_calls.SERVED[name]
         found = served(*arguments, **named)
-        return before.call_boxed(keys, *arguments, **named) if found is None else found
+        return below() if found is None else found
 
     return call
 

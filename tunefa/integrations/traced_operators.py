@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tunefa.integrations.sdpa import expected_overrides, has_kernel
+from tunefa.integrations.overrides import Below, Layer, Layers, has_kernel
 from tunefa.integrations.traced_runtime import of_attention
 from tunefa.integrations.tracer import Tracer
 from tunefa.runtime.call import PACKED, Options, Tensors
@@ -44,6 +44,8 @@ OPERATORS = (
 )
 """scaled_dot_product_attention and torch.nn.attention.varlen call those of aten. The others are
 flash-attn's, from 2.7 on."""
+KEYS = ("CUDA", "CPU")
+"""The dispatch keys of the kernels that are seen."""
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "q": ("query", "q"),
     "k": ("key", "k"),
@@ -75,36 +77,29 @@ def observed(tracer: Tracer) -> Iterator[None]:
     if importlib.util.find_spec("flash_attn") is not None:
         with contextlib.suppress(ImportError):  # installed for another PyTorch, say
             importlib.import_module("flash_attn.flash_attn_interface")  # defines its operators
-    libraries: dict[str, Any] = {}
-    make: Any = torch.library.Library
+    layers = {each.name: _layer(each, tracer) for each in OPERATORS if _is_there(each)}
+    added: list[Layers] = []
     try:
-        with expected_overrides():
-            for operator in OPERATORS:
-                space, _, name = operator.name.partition("::")
-                for key in ("CUDA", "CPU"):
-                    if has_kernel(operator.name, key):
-                        library = libraries.setdefault(space, make(space, "IMPL"))
-                        override = _override(operator, key, tracer)
-                        library.impl(name, override, key, with_keyset=True)
+        for key in KEYS:
+            added.append(Layers(layers, key))
         yield
     finally:
-        for library in libraries.values():
-            library._destroy()
+        for each in added:
+            each.remove()
 
 
-def _override(operator: Operator, key: str, tracer: Tracer) -> Any:
-    before = torch.library.get_kernel(operator.name, key)
+def _is_there(operator: Operator) -> bool:
+    return any(has_kernel(operator.name, key) for key in KEYS)
+
+
+def _layer(operator: Operator, tracer: Tracer) -> Layer:
     space, _, name = operator.name.partition("::")
     schema = getattr(getattr(torch.ops, space), name).default._schema
     names = [argument.name for argument in schema.arguments]
 
-    def call(keys: Any, *arguments: Any, **named: Any) -> Any:
+    def call(below: Below, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         given = {**dict(zip(names, arguments, strict=False)), **named}
-        return tracer.call(
-            lambda: workload(operator, given),
-            _first(given, "q").device,
-            lambda: before.call_boxed(keys, *arguments, **named),
-        )
+        return tracer.call(lambda: workload(operator, given), _first(given, "q").device, below)
 
     return call
 

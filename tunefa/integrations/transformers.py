@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.functional import pad
 
 from tunefa.errors import TunefaError
-from tunefa.integrations import transformers_masks
+from tunefa.integrations import padding, transformers_masks
 from tunefa.runtime.api import flash_attention
 from tunefa.runtime.api_varlen import flash_attention_varlen
 from tunefa.runtime.decode import decode_attention
@@ -111,7 +110,7 @@ def _masked(inputs: tuple[Tensor, ...], mask: Tensor, named: dict[str, Any]) -> 
     if mask.dtype == torch.int32 and mask.numel() > 1:
         cu_seqlens = mask[0, 0, 0].contiguous()
         return _packed(inputs, [cu_seqlens, cu_seqlens, mask.shape[2], mask.shape[2]], named)
-    if mask.dtype == torch.int8 or _needs_gradients(inputs):
+    if mask.dtype == torch.int8 or padding.needs_gradients(inputs):
         keys = mask.shape[3] if mask.dtype == torch.int8 else int(mask)
         out: Tensor = flash_attention(q, k[:, :keys], v[:, :keys], **named)
         return out
@@ -130,39 +129,19 @@ def _packed(inputs: tuple[Tensor, ...], starts: list[Any], named: dict[str, Any]
 def _padded(inputs: tuple[Tensor, ...], valid: Tensor, named: dict[str, Any]) -> Tensor:
     """Returns the attention of sequences with padding; rows that are padding are 0.
 
-    `valid`, (batch, keys), says which keys are no padding. Nothing waits for the device: padding
-    goes behind the last sequence, where it belongs to none.
+    `valid`, (batch, keys), says which keys are no padding. Nothing waits for the device.
     """
     q, k, v = inputs
     rows, keys = q.shape[1], k.shape[1]
     is_step = rows <= MOST_QUERIES and rows < keys and named["causal"]
-    if is_step and not _needs_gradients(inputs):
-        places = _first(valid)[:, :, None, None]
+    if is_step and not padding.needs_gradients(inputs):
+        places = padding.first(valid)[:, :, None, None]
         k, v = (x.gather(1, places.expand(-1, -1, *x.shape[2:])) for x in (k, v))
         return _over_cache((q, k, v), valid.sum(1, dtype=torch.int32), named)
-    of_rows = torch.ones_like(valid[:, :1]).expand(-1, rows)
+    of_rows = None
     if rows > 1 and (named["causal"] or rows == keys):
         of_rows = valid[:, -rows:]  # queries are the last tokens
-    rows_first, starts_q = _without_padding(of_rows)
-    places, starts_k = _without_padding(valid)
-    out: Tensor
-    flat = q.flatten(0, 1).index_select(0, rows_first)
-    k, v = (x.flatten(0, 1).index_select(0, places) for x in (k, v))
-    out = flash_attention_varlen(flat, k, v, starts_q, starts_k, rows, keys, **named)
-    behind = torch.arange(rows_first.shape[0], device=q.device) >= starts_q[-1]
-    out = out.masked_fill(behind[:, None, None], 0.0)  # nothing was written there
-    return out.index_select(0, rows_first.argsort()).reshape(*q.shape[:3], -1)
-
-
-def _first(valid: Tensor) -> Tensor:
-    """The places along the last axis, those of true elements first."""
-    return (~valid).to(torch.int8).argsort(dim=-1, stable=True)
-
-
-def _without_padding(valid: Tensor) -> tuple[Tensor, Tensor]:
-    """The places of a flattened batch without its padding, which comes last, and cu_seqlens."""
-    lengths = valid.sum(1).cumsum(0)
-    return _first(valid.flatten()), pad(lengths, (1, 0)).to(torch.int32)
+    return padding.attention(inputs, of_rows, valid, named)
 
 
 def _over_cache(inputs: tuple[Tensor, ...], counts: Tensor, named: dict[str, Any]) -> Tensor:
@@ -172,10 +151,6 @@ def _over_cache(inputs: tuple[Tensor, ...], counts: Tensor, named: dict[str, Any
     q, k, v = inputs
     out: Tensor = decode_attention(q, k, v, counts, **over)
     return out
-
-
-def _needs_gradients(inputs: tuple[Tensor, ...]) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
 
 
 def _in_pytorch(

@@ -121,9 +121,15 @@ def flash_attention_varlen(
     Sequences may be empty. max_seqlen_q and max_seqlen_k are the lengths of the longest sequences,
     or more; the config is chosen by them.
 
-    `out` is (rows, heads, head_dim_v) and lse is (heads, rows). Rows of q that belong to no
-    sequence are not computed: their part of `out` and lse is uninitialised. All other arguments and
-    the gradients are those of `flash_attention`, for each sequence by itself.
+    `out` is (rows, heads, head_dim_v) and lse is (heads, rows). All other arguments and the
+    gradients are those of `flash_attention`, for each sequence by itself.
+
+    Rows of q, and keys, behind the last sequence belong to none. They are not read. Their part of
+    `out` and lse, and of the gradients of q, k and v, is uninitialised and may be NaN: kernels do
+    not write it, because zeros would cost a pass over all rows in each call, and few calls have
+    such rows. If yours do, put zeros into `out`, and into q, k and v before the call, so that their
+    gradients are zeros too: `x.masked_fill(behind[:, None, None], 0.0)`, with `behind =
+    torch.arange(len(x)) >= cu_seqlens[-1]` on x's device. The gradient of sinks is right without.
 
     block_table: keys and values are in a cache with pages, as a server has them for prompts, whole
     or in chunks: k is (pages, page_size, heads_kv, head_dim), v (pages, page_size, heads_kv,

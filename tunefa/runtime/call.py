@@ -25,7 +25,7 @@ from tunefa.runtime.argument_checks import (
     check_window_side,
 )
 from tunefa.spec.rounding import next_pow2
-from tunefa.spec.workload import Workload
+from tunefa.spec.workload import ACCURACIES, Workload
 
 LAYOUTS: Mapping[str, str] = {
     "bshd": "(batch, seqlen, heads, head_dim)",
@@ -57,6 +57,11 @@ class Tensors(NamedTuple):
     descales: Descales = ()
 
 
+ACCUMULATE = ("precise", "fast")
+"""How sums over keys in e4m3 are computed, by the accuracy of workloads (`ACCURACIES`): "precise"
+adds those of 512 keys at most, or of a block, in fp32; "fast" leaves all to the tensor cores."""
+
+
 class Options(NamedTuple):
     """The arguments that decide, with the tensors' shapes, what runs a call."""
 
@@ -73,6 +78,8 @@ class Options(NamedTuple):
     """The same for keys."""
     deterministic: bool = False
     """Whether the gradients of equal calls are equal to the last bit; the output always is."""
+    accumulate: str = ACCUMULATE[0]
+    """How sums over keys in e4m3 are computed, one of `ACCUMULATE`."""
 
     @classmethod
     def of(
@@ -82,13 +89,14 @@ class Options(NamedTuple):
         layout: str = "bshd",
         softcap: float | None = None,
         more: tuple[int, int, bool] = (0, 0, False),
+        accumulate: str = ACCUMULATE[0],
     ) -> Options:
         """Makes options from a window as the public functions take it.
 
         `more` are max_seqlen_q, max_seqlen_k and deterministic. Raises TunefaError for a window
         that has none of the forms of `Window`.
         """
-        rest = layout, softcap, *more
+        rest = layout, softcap, *more, accumulate
         if window is None:
             return cls(causal, None, None, *rest)
         if type(window) is int:
@@ -120,6 +128,8 @@ class Options(NamedTuple):
             raise TunefaError(f"causal is {self.causal!r}: give True or False")
         if not isinstance(self.deterministic, bool):
             raise TunefaError(f"deterministic is {self.deterministic!r}: give True or False")
+        if self.accumulate not in ACCUMULATE:
+            raise unknown("accumulate", str(self.accumulate), ACCUMULATE)
         check_window_side("window_left", self.window_left, 0)
         check_window_side("window_right", self.window_right, 1)
         if self.causal and self.window_right is not None:
@@ -172,6 +182,11 @@ class Call(AttentionInputs):
         if cu_seqlens is not None:
             check_cu_seqlens(*cu_seqlens, q)
         check_descales(q, k, descales)
+        if options.accumulate != ACCUMULATE[0] and q.dtype != E4M3:
+            raise TunefaError(
+                f"accumulate is {options.accumulate!r} and q is {q.dtype}: it is for {E4M3} only, "
+                f"other dtypes are summed in fp32"
+            )
         descales = as_kernels_take_them(descales, no_descales(q))
         scale = check_scale(scale, q.shape[-1])
         mask = options.window_left, options.window_right, options.softcap
@@ -215,6 +230,7 @@ class Call(AttentionInputs):
             window_right=self.window_right,
             softcap=self.softcap is not None,
             varlen=self.cu_seqlens is not None,
+            accuracy=ACCURACIES[ACCUMULATE.index(options.accumulate)],
         )
 
 
@@ -258,7 +274,7 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
             tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales),
         )
     starts_q, starts_k = cu_seqlens
-    *decided, max_seqlen_q, max_seqlen_k, deterministic = options
+    *decided, max_seqlen_q, max_seqlen_k, deterministic, accumulate = options
     return (
         *((x.shape[1:], x.stride(), x.dtype, x.get_device()) for x in (q, k, v)),
         *((x.dim(), x.stride(), x.dtype, x.get_device()) for x in (starts_q, starts_k)),
@@ -270,6 +286,7 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
         (_power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k)),
         *decided,
         deterministic,
+        accumulate,
     )
 
 

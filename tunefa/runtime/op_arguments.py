@@ -17,7 +17,7 @@ TENSORS = (
 )
 OPTIONS = (
     "bool causal, int? window_left, int? window_right, str layout, float? softcap, "
-    "SymInt max_seqlen_q, SymInt max_seqlen_k, bool deterministic, float? scale"
+    "SymInt max_seqlen_q, SymInt max_seqlen_k, bool deterministic, str accumulate, float? scale"
 )
 OUTPUTS = "Tensor grad_out, Tensor? grad_lse, Tensor out, Tensor lse"
 COUNT = TENSORS.count(",") + 1

@@ -20,7 +20,7 @@ _SCHEMA = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor seqlens_k, Tensor block_table, "
     "Tensor? sinks, Tensor? k_descale, Tensor? v_descale, bool causal, int? window_left, "
     "int? window_right, str layout, float? softcap, SymInt max_seqlen_q, SymInt max_seqlen_k, "
-    "bool deterministic, float? scale) -> (Tensor, Tensor)"
+    "bool deterministic, str accumulate, float? scale) -> (Tensor, Tensor)"
 )
 
 

@@ -35,14 +35,23 @@ def check_sinks(sinks: object, tensors: Tensors, options: Options) -> None:
         )
 
 
-def with_sinks(out: Tensor, lse: Tensor, sinks: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+def with_sinks(
+    out: Tensor, lse: Tensor, sinks: Tensor, layout: str, starts_q: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Returns (out, lse) with sinks, from those without.
 
-    lse is (batch, heads, rows), or (heads, rows) of packed sequences. A row without a key keeps its
-    zeros, and its lse becomes the sink.
+    lse is (batch, heads, rows), or (heads, rows) of packed sequences, whose cumulative lengths are
+    `starts_q`. A row without a key keeps its zeros, and its lse becomes the sink. Rows that belong
+    to no sequence, where out and lse may be NaN, take no part in the gradient of the sinks.
     """
     logits = sinks.to(lse.dtype)[:, None]
+    behind = None
+    if starts_q is not None:
+        behind = torch.arange(lse.shape[-1], device=lse.device) >= starts_q[-1]
+        lse = lse.masked_fill(behind, 0.0)
     # Finite, because -inf minus -inf is NaN: the sigmoid is 0 or 1 all the same.
     share = torch.sigmoid(lse - logits.clamp_min(torch.finfo(lse.dtype).min))
+    if behind is not None:
+        share = share.masked_fill(behind, 0.0)  # its gradient is the product with `out`
     share = share if layout == "bhsd" else share.transpose(-1, -2)
     return (out * share[..., None]).to(out.dtype), torch.logaddexp(lse, logits)
