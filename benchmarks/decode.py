@@ -2,7 +2,7 @@
 
     python -m benchmarks.decode [--out FILE] [--batch 1 16 ...] [--keys 1024 ...] [--page-size N]
                                 [--e4m3-cache] [-w WORKLOAD ...]
-                                [--config SPLIT_COUNTER=1,SPLIT_COST=16 ...]
+                                [--config TREE_DEPTH=3,SPLIT_COST=16 ...]
     python -m benchmarks.decode --mla --page-size 64 [--out FILE]   # multi-head latent attention
     python -m benchmarks.decode --from FILE        # prints the tables of a file
 

@@ -19,7 +19,7 @@ KERNEL = "attention_decode_cuda_sm90"
 
 
 def parsed(text: str) -> Config:
-    """The parameters in `SPLIT_COUNTER=1,SPLIT_COST=16`. Raises ArgumentTypeError for others."""
+    """The parameters in `TREE_DEPTH=3,SPLIT_COST=16`. Raises ArgumentTypeError for others."""
     known = {each.name: each.values for each in kernels.load(KERNEL).space.parameters}
     changes = {}
     for part in text.split(","):

@@ -72,12 +72,6 @@
 #ifndef TREE_DEPTH
 #define TREE_DEPTH 2
 #endif
-#ifndef SPLIT_COUNTER
-#define SPLIT_COUNTER 0
-#endif
-#ifndef BOX_KEYS
-#define BOX_KEYS 64
-#endif
 
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM_V % 64 == 0, "TMA copies 128 bytes of a row");
 static_assert(BLOCK_N % 16 == 0 && BLOCK_M % 8 == 0, "a fragment has 16 keys and 8 query rows");
@@ -91,9 +85,7 @@ constexpr int KV_BYTES = E4M3_CACHE ? 1 : 2;
 constexpr int PANEL_BYTES = HEAD_DIM * KV_BYTES % 128 || HEAD_DIM_V * KV_BYTES % 128 ? 64 : 128;
 constexpr int THREADS = 32 * num_warps;
 constexpr int WARPS_LOG2 = num_warps == 1 ? 0 : num_warps == 2 ? 1 : num_warps == 4 ? 2 : 3;
-constexpr int BLOCK_BOX = BOX_KEYS < BLOCK_N ? BOX_KEYS : BLOCK_N;
-constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < BLOCK_BOX ? PAGE_SIZE : BLOCK_BOX;
-static_assert(BLOCK_N % BOX_ROWS == 0 && BOX_ROWS % 8 == 0, "boxes have whole swizzles");
+constexpr int BOX_ROWS = PAGE_SIZE && PAGE_SIZE < BLOCK_N ? PAGE_SIZE : BLOCK_N;
 
 struct Shape {
     static constexpr int N_TILES = BLOCK_M / 8, D_STEPS = HEAD_DIM / 16;
@@ -125,8 +117,6 @@ static_assert(NODES_OFFSET % 16 == 0 && NODES_BYTES == QueryRows::KEPT_BYTES &&
               "each warp keeps a node of each height below the top");
 static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 8 && BARRIERS_SLOTS == STAGES_SLOTS,
               "each stage has a barrier");
-static_assert(ITEMS_OFFSET % 8 == 0 && ITEMS_BYTES == 16 * SPLIT_COUNTER && ITEMS_SLOTS == 1,
-              "a CTA knows at most three splits at once");
 
 #include "cuda/decode_pipeline.cuh"
 
@@ -261,7 +251,7 @@ DEVICE void attend_block(QueryRows& rows, const SplitQueries& queries, Pipeline&
 // `busy` have leaves.
 DEVICE void merge_warps(QueryRows& rows, u32 smem, int busy) {
     const int warp = threadIdx.x / 32;
-    if (num_warps > 1 || SPLIT_COUNTER) __syncthreads();  // all have read those of the split before
+    if (num_warps > 1) __syncthreads();  // all have read what is there from the split before
 #pragma unroll
     for (int step = 1; step < num_warps; step *= 2) {
         const u32 kept = smem + MERGED_OFFSET + warp / (2 * step) * MERGED_BYTES;
@@ -360,10 +350,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     wait_for_kernel_before();
     launch_dependents();  // after it, so that the lengths are there when the second kernel starts
     const Lengths lengths(sizes, seqlens);
-    const Heights heights = heights_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
-    Splits splits = {counter_behind(ends, sizes), smem + ITEMS_OFFSET, heights.are_taken};
-    const Cache cache = {&k_map, &v_map, table, lengths, heights, splits};
-    pipeline.at.begin(sizes, cache, 0);
+    const int height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
+    const Cache cache = {&k_map, &v_map, table, lengths, height};
+    pipeline.at.begin(sizes, cache, blockIdx.x);
     Cursor at = pipeline.at;
 #pragma unroll 1  // copies of the loop would be fetched from memory before the first key
     for (int stage = 0; stage < num_stages; ++stage) pipeline.fetch(sizes, cache);
@@ -373,13 +362,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     Reader reader = {0, 0};
     for (; at.has_work(); at.follow(sizes, cache, pipeline.at)) {
         const Split split = at.split;
-        splits.begin();
-        if constexpr (SPLIT_COUNTER) pipeline.refill(sizes, cache, at.turn + 1);
         queries.load(q, q_strides, split, sizes, k_descale);
         attend_leaves(rows, queries, pipeline, reader, at, sizes, cache,
                       smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
-        splits.end(at.turn);
-        merge_warps(rows, smem, split.busy_warps());
+        merge_warps(rows, smem, split.busy_warps(height));
         if (warp == 0) outputs.write(rows, split, sizes);
     }
 }

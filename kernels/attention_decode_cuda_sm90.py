@@ -25,8 +25,6 @@ What each parameter trades:
     MOST_LEAVES     leaves of a sequence: a longer sequence has longer leaves
     TREE_DEPTH      a warp has at most 2^TREE_DEPTH leaves of a split, and keeps so many nodes
     SPLIT_COST      what a split is taken to cost beside its keys, in keys of a warp
-    SPLIT_COUNTER   whether a CTA takes each split after its second from a counter, when it is free
-    BOX_KEYS        keys that TMA copies at once: the first 128 bytes of all, then the next ones
 """
 
 import ctypes
@@ -51,8 +49,8 @@ more splits."""
 
 
 _COMPILED = (
-    *("BLOCK_N", "num_warps", "num_stages", "CTAS_PER_SM", "LEAF_KEYS", "MOST_LEAVES"),
-    *("TREE_DEPTH", "SPLIT_COUNTER", "BOX_KEYS"),
+    *("BLOCK_N", "num_warps", "num_stages", "CTAS_PER_SM"),
+    *("LEAF_KEYS", "MOST_LEAVES", "TREE_DEPTH"),
 )
 """The parameters that the kernel is compiled for."""
 
@@ -137,8 +135,7 @@ def scratch(tensors, spec):
     rows = workload.batch * workload.heads * workload.seqlen_q
     usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * (4 * workload.head_dim_v + 8)))
     splits = max(1, min(most, max(usual, ceil_div(most, 2 ** config["TREE_DEPTH"]))))
-    ends = rows + config["SPLIT_COUNTER"]  # the counter lies behind them
-    return ((rows, splits, workload.head_dim_v), torch.float32), ((ends, splits, 2), torch.float32)
+    return ((rows, splits, workload.head_dim_v), torch.float32), ((rows, splits, 2), torch.float32)
 
 
 def _sizes(tensors, spec):
@@ -174,7 +171,7 @@ def arguments(tensors, spec):
     q, k, v, out, lse, seqlens, *_, partial, ends = tensors
     workload, config = spec.workload, spec.config
     table, sinks = table_and_sinks(tensors, workload)
-    rows = min(config["BLOCK_N"], config["BOX_KEYS"])
+    rows = config["BLOCK_N"]
     if workload.page_size:
         rows = min(rows, workload.page_size)
     widest = 128 if workload.head_dim % 128 == workload.head_dim_v % 128 == 0 else 64

@@ -2,7 +2,6 @@
 // binary tree. The file that includes this defines the macros.
 #pragma once
 
-#include "cuda/decode_counter.cuh"
 #include "cuda/decode_problem.cuh"
 #include "cuda/decode_rows.cuh"
 
@@ -103,25 +102,24 @@ DEVICE int splits_of(const Sizes& sizes, int keys, int height) {
 }
 
 // The number of splits of the sequence that has most. All lanes take part.
-DEVICE int most_splits(const Sizes& sizes, const Lengths& lengths, const Heights& heights) {
+DEVICE int most_splits(const Sizes& sizes, const Lengths& lengths, int height) {
     int most = 1;
 #pragma unroll 1
     for (int first = 0; first < sizes.batch; first += 32)
-        most = max(most, splits_of(sizes, lengths.of_lane(sizes, first),
-                                   heights.of(first + threadIdx.x % 32)));
+        most = max(most, splits_of(sizes, lengths.of_lane(sizes, first), height));
     return __reduce_max_sync(~0u, most);
 }
 
 struct Row {
     int number, query, head, sequence, splits;
 
-    DEVICE Row(const Sizes& sizes, const int* seqlens, const Heights& heights, int number)
+    DEVICE Row(const Sizes& sizes, const int* seqlens, int height, int number)
         : number(number), splits(1) {
         const int heads = sizes.heads_kv * GROUP;
         if (number >= sizes.batch * heads * sizes.seqlen_q) return;
         query = number % sizes.seqlen_q, head = number / sizes.seqlen_q % heads;
         sequence = number / sizes.seqlen_q / heads;
-        splits = splits_of(sizes, keys_of(sizes, seqlens, sequence), heights.of(sequence));
+        splits = splits_of(sizes, keys_of(sizes, seqlens, sequence), height);
     }
 };
 
@@ -158,26 +156,24 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
     const int warp = threadIdx.x / 32;
     const int rows_in_all = sizes.batch * sizes.heads_kv * GROUP * sizes.seqlen_q;
     const Lengths lengths(sizes, seqlens);
-    const Heights heights = heights_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
-    const int most = most_splits(sizes, lengths, heights);
-    Row of_warp(sizes, seqlens, heights, blockIdx.x + gridDim.x * warp);
-    Row of_cta(sizes, seqlens, heights, blockIdx.x);
+    const int height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
+    const int most = most_splits(sizes, lengths, height);
+    Row of_warp(sizes, seqlens, height, blockIdx.x + gridDim.x * warp);
+    Row of_cta(sizes, seqlens, height, blockIdx.x);
     if (most == 1 && blockIdx.x > 0) return;
     wait_for_kernel_before();  // in the first CTA always: else this launch would end before it
-    if (SPLIT_COUNTER && blockIdx.x == 0 && threadIdx.x == 0)
-        counter_behind(ends, sizes).clear();
     if (most == 1) return;
 
     const Combined combined = {out, lse, sinks, v_descale, strides};
     for (; of_warp.number < rows_in_all;
-         of_warp = Row(sizes, seqlens, heights, of_warp.number + COMBINE_WARPS * gridDim.x)) {
+         of_warp = Row(sizes, seqlens, height, of_warp.number + COMBINE_WARPS * gridDim.x)) {
         if (of_warp.splits == 1 || of_warp.splits > COMBINE_AT_ONCE) continue;
         const long long kept = (long long)of_warp.number * sizes.splits_kept;
         combined.write(sum_of_splits(partial, ends, kept, 0, of_warp.splits), sizes, of_warp);
     }
     if (most <= COMBINE_AT_ONCE) return;
     for (; of_cta.number < rows_in_all;
-         of_cta = Row(sizes, seqlens, heights, of_cta.number + gridDim.x)) {
+         of_cta = Row(sizes, seqlens, height, of_cta.number + gridDim.x)) {
         if (of_cta.splits <= COMBINE_AT_ONCE) continue;
         const long long kept = (long long)of_cta.number * sizes.splits_kept;
         const Part sum = sum_of_cta(partial, ends, kept, of_cta.splits);

@@ -2,7 +2,6 @@
 // V in turns. The file that includes this defines the macros and tiles.
 #pragma once
 
-#include "cuda/decode_counter.cuh"
 #include "cuda/decode_problem.cuh"
 
 // Brings a tensor map near, so that the first copy with it need not wait for it.
@@ -22,67 +21,34 @@ DEVICE void tma_load_once(u32 to, const TensorMap* map, u32 barrier, int column,
         : "memory");
 }
 
-DEVICE u32 ld_shared_u32(u32 from) {
-    u32 x;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-    return x;
-}
-
-// The splits of a CTA. Its first two are known beforehand. It takes the others from the counter, two
-// splits early: so copies of the next split may begin while one is computed.
-struct Splits {
-    SplitCounter counter;
-    u32 items;       // 4 numbers of splits, in shared memory
-    bool are_taken;  // from the counter; else all are known beforehand
-    u64 taken;
-
-    // The CTA's split of that turn, which is at most one after the turn that is computed.
-    DEVICE int item(int turn) const {
-        if (SPLIT_COUNTER && are_taken && turn > 1) return ld_shared_u32(items + 4 * (turn % 4));
-        return blockIdx.x + turn * gridDim.x;
-    }
-
-    DEVICE void begin() {
-        if (SPLIT_COUNTER && are_taken && threadIdx.x == 0) taken = counter.take();
-    }
-
-    // All threads know the split of turn + 2 after the next barrier.
-    DEVICE void end(int turn) const {
-        if (SPLIT_COUNTER && are_taken && threadIdx.x == 0)
-            st_shared(items + 4 * ((turn + 2) % 4), 2 * gridDim.x + counter.number(taken));
-    }
-};
-
 struct Cache {
     const TensorMap *k, *v;
     const int* table;
     Lengths lengths;
-    Heights heights;
-    Splits splits;
+    int height;  // of splits
 };
 
-// Where a warp's copies, or its products, are: at the block from `key` on of the CTA's split of that
-// turn.
+// Where a warp's copies, or its products, are: at the block from `key` on of the CTA's work number
+// `item`.
 struct Cursor {
     Split split;
-    int turn, key;
+    int item, key;
 
     DEVICE bool has_work() const { return split.sequence >= 0; }
 
     DEVICE void begin(const Sizes& sizes, const Cache& cache, int at) {
-        turn = at;
-        split = find_split<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.lengths,
-                                                          cache.splits.item(turn), cache.heights);
+        item = at;
+        split = find_split<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.lengths, item, cache.height);
         key = split.begin;
     }
 
     // Goes to the CTA's next split. `copies` has usually found it already.
     DEVICE void follow(const Sizes& sizes, const Cache& cache, const Cursor& copies) {
-        if (copies.turn != turn + 1) {
-            begin(sizes, cache, turn + 1);
+        if (copies.item != item + gridDim.x) {
+            begin(sizes, cache, item + gridDim.x);
             return;
         }
-        turn = copies.turn;
+        item = copies.item;
         split = copies.split;
         key = split.begin;
     }
@@ -93,14 +59,12 @@ struct Pipeline {
     bool is_v;  // whether K of the cursor's block is on its way, and V comes next
     u32 smem, barriers;
     int stage;
-    int free, known;  // stages to copy to, and the last turn whose split is known: of a counter
 
     // The stages and barriers of a warp.
     DEVICE void init(u32 shared, int warp, const TensorMap& k_map, const TensorMap& v_map) {
         smem = shared + STAGES_OFFSET + warp * num_stages * STAGES_BYTES;
         barriers = shared + BARRIERS_OFFSET + warp * num_stages * BARRIERS_BYTES;
-        stage = free = 0;
-        known = 1;
+        stage = 0;
         is_v = false;
         if (threadIdx.x % 32 == 0) {
             for (int i = 0; i < num_stages; ++i) mbarrier_init(barriers + BARRIERS_BYTES * i, 1);
@@ -113,29 +77,11 @@ struct Pipeline {
 
     DEVICE u32 tile(int of) const { return smem + of * STAGES_BYTES; }
 
-    // Starts the next copy into the stage that the warp has read.
+    // Starts the next copy, if there is one, into the stage that the warp has read.
     DEVICE void fetch(const Sizes& sizes, const Cache& cache) {
-        if constexpr (SPLIT_COUNTER) {
-            ++free;
-            refill(sizes, cache, known);
-        } else {
-            start_copy(sizes, cache);
-        }
-    }
-
-    // Starts copies into all stages that the warp has read. Splits are known until that turn.
-    DEVICE void refill(const Sizes& sizes, const Cache& cache, int turn) {
-        known = turn;
-        while (free > 0 && start_copy(sizes, cache)) --free;
-    }
-
-    // Starts the next copy. Returns whether there is one, in a split that is known.
-    DEVICE bool start_copy(const Sizes& sizes, const Cache& cache) {
-        while (at.has_work() && at.key >= at.split.end) {
-            if (SPLIT_COUNTER && cache.splits.are_taken && at.turn == known) return false;
-            at.begin(sizes, cache, at.turn + 1);
-        }
-        if (!at.has_work()) return false;
+        while (at.has_work() && at.key >= at.split.end)
+            at.begin(sizes, cache, at.item + gridDim.x);
+        if (!at.has_work()) return;
         if (threadIdx.x % 32 == 0) {
             if (is_v)
                 copy<VTile::BYTES>(cache.v, cache, sizes);
@@ -145,7 +91,6 @@ struct Pipeline {
         if (is_v) at.key += BLOCK_N;
         is_v = !is_v;
         stage = stage + 1 == num_stages ? 0 : stage + 1;
-        return true;
     }
 
     template <int BYTES>

@@ -64,17 +64,6 @@ struct Leaves {
     }
 };
 
-// The heights of splits: each warp of a CTA has 2^height leaves of a split.
-struct Heights {
-    int first, last;     // of the splits of most sequences, and of those of the last ones
-    int last_sequences;  // the first of these
-    bool are_taken;      // from a counter, as there are more than two for each CTA
-
-    DEVICE int of(int sequence) const {
-        return SPLIT_COUNTER && sequence >= last_sequences ? last : first;
-    }
-};
-
 // The keys of all sequences. Each lane has those of the sequence with its number in a register.
 struct Lengths {
     const int* seqlens;
@@ -93,25 +82,10 @@ struct Lengths {
     }
 };
 
-// Whether there is memory for the splits of all sequences; the longest one has `leaves`.
-DEVICE bool fits(const Sizes& sizes, int leaves, int height) {
-    return shifted_up(leaves, height) <= sizes.splits_kept;
-}
-
-// The splits that one CTA computes one after the other; with a counter in units of 1/32. Where CTAs take
-// splits from it, they end a quarter of a split apart. Where they do not, one SM is taken to need 1/32
-// longer than the others.
-DEVICE int rounds_of(const Sizes& sizes, int items, bool are_taken) {
-    if (are_taken) return divided(32 * items, sizes.ctas, sizes.inverse_ctas) + 8;
-    const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
-    return SPLIT_COUNTER ? 33 * rounds : rounds;
-}
-
-// Returns the height with which the CTA that has most to do ends first; of equal ones the highest.
-// All lanes take part. Where CTAs take splits from a counter, those of the last eighth of the sequences
-// are low: a CTA would have about 32 of them.
+// Returns the height of splits: each warp of a CTA has 2^height leaves of a split. It is the one with
+// which the CTA that has most to do ends first; of equal ones the highest. All lanes take part.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE Heights heights_of_splits(const Sizes& sizes, const Lengths& lengths) {
+DEVICE int height_of_splits(const Sizes& sizes, const Lengths& lengths) {
     const int lane = threadIdx.x % 32;
     int splits[TREE_DEPTH + 1] = {}, most_leaves = 1, leaf_keys = 0;
 #pragma unroll 1
@@ -121,30 +95,20 @@ DEVICE Heights heights_of_splits(const Sizes& sizes, const Lengths& lengths) {
             most_leaves = max(most_leaves, own.count);
             leaf_keys = max(leaf_keys, own.keys);
 #pragma unroll
-            for (int depth = 0; depth <= TREE_DEPTH; ++depth)
-                splits[depth] += shifted_up(own.count, WARPS_LOG2 + depth);
+            for (int height = 0; height <= TREE_DEPTH; ++height)
+                splits[height] += shifted_up(own.count, WARPS_LOG2 + height);
         }
     }
     most_leaves = __reduce_max_sync(~0u, most_leaves);
     leaf_keys = __reduce_max_sync(~0u, leaf_keys);
-    Heights best = {TREE_DEPTH, TREE_DEPTH, sizes.batch, false};
-    int least = 0x7fffffff, keys_of_last = 0;
+    int best = TREE_DEPTH, least = 0x7fffffff;
 #pragma unroll
-    for (int depth = TREE_DEPTH; depth >= 0; --depth) {
-        const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[depth]);
-        const int keys = min(1 << depth, most_leaves) * leaf_keys;
-        const bool are_taken = SPLIT_COUNTER && items > 2 * sizes.ctas && items < 1 << 22;
-        const int cost = rounds_of(sizes, items, are_taken) * (keys + sizes.split_cost);
-        if (cost < least && (fits(sizes, most_leaves, WARPS_LOG2 + depth) || depth == TREE_DEPTH)) {
-            least = cost, best.first = depth, best.are_taken = are_taken;
-            keys_of_last = divided(items, sizes.ctas, sizes.inverse_ctas) * keys / 32;
-        }
-    }
-    if (SPLIT_COUNTER && best.are_taken) {
-        best.last = best.first, best.last_sequences = sizes.batch - (sizes.batch + 4) / 8;
-        while (best.last > 0 && leaf_keys << (best.last - 1) >= max(keys_of_last, 128) &&
-               fits(sizes, most_leaves, WARPS_LOG2 + best.last - 1))
-            --best.last;
+    for (int height = TREE_DEPTH; height >= 0; --height) {
+        const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[height]);
+        const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
+        const int cost = rounds * (min(1 << height, most_leaves) * leaf_keys + sizes.split_cost);
+        const bool fits = shifted_up(most_leaves, WARPS_LOG2 + height) <= sizes.splits_kept;
+        if (cost < least && (fits || height == TREE_DEPTH)) least = cost, best = height;
     }
     return best;
 }
@@ -152,23 +116,20 @@ DEVICE Heights heights_of_splits(const Sizes& sizes, const Lengths& lengths) {
 // One split of one KV head of a sequence, and the keys [begin, end) of it that a warp has.
 struct Split {
     int sequence = -1, number = 0, splits = 0, head_kv = 0, begin = 0, end = 0, keys = 0;
-    int leaf_keys = 0, height = 0;
-
-    // Of a warp, where the split is full.
-    DEVICE int warp_keys() const { return leaf_keys << height; }
+    int leaf_keys = 0;
 
     // The warps that have keys, or 1.
-    DEVICE int busy_warps() const {
-        const int left = keys - (begin - threadIdx.x / 32 * warp_keys());
-        return max((left + warp_keys() - 1) / warp_keys(), 1);
+    DEVICE int busy_warps(int height) const {
+        const int of_warp = leaf_keys << height;  // where the split is full
+        const int left = keys - (begin - threadIdx.x / 32 * of_warp);
+        return max((left + of_warp - 1) / of_warp, 1);
     }
 };
 
 // Returns the split with that number among those of all sequences; its `sequence` is -1 where there
 // are fewer. All lanes of the warp take part. A lane reads the lengths of 32 sequences at a time.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item,
-                        const Heights& heights) {
+DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item, int height) {
     const int lane = threadIdx.x % 32;
     const int number = divided(item, sizes.heads_kv, sizes.inverse_heads_kv);
     Split split;
@@ -178,7 +139,6 @@ DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item,
         const bool exists = first + lane < sizes.batch;
         const int keys = lengths.of_lane(sizes, first);
         const Leaves leaves = Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys);
-        const int height = heights.of(first + lane);
         const int own = exists ? shifted_up(leaves.count, WARPS_LOG2 + height) : 0;
         int up_to_here = own;
         if (sizes.batch > 1)
@@ -197,10 +157,10 @@ DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item,
             split.splits = __shfl_sync(~0u, own, at);
             split.keys = __shfl_sync(~0u, keys, at);
             split.leaf_keys = __shfl_sync(~0u, leaves.keys, at);
-            split.height = heights.of(split.sequence);
+            const int leaf = (split.number << WARPS_LOG2) + threadIdx.x / 32;
             split.begin = __shfl_sync(~0u, leaves.first_key, at) +
-                          ((split.number << WARPS_LOG2) + threadIdx.x / 32) * split.warp_keys();
-            split.end = min(split.begin + split.warp_keys(), split.keys);
+                          (leaf << height) * split.leaf_keys;
+            split.end = min(split.begin + (split.leaf_keys << height), split.keys);
             break;
         }
         before += __shfl_sync(~0u, up_to_here, 31);

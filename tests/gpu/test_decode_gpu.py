@@ -13,11 +13,9 @@ from torch import Tensor
 
 import tunefa
 from tests.support.random_problems import check_random
-from tunefa.measure import launches, ops
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import PyTorchCachePlan
 from tunefa.spec import kernel as kernels
-from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.gpu
@@ -153,35 +151,6 @@ def test_a_graph_is_replayed_with_other_lengths_pages_and_rows() -> None:
                 mine.copy_(theirs)
         graph.replay()
         torch.testing.assert_close(out.double(), in_pytorch(tensors), atol=2e-2, rtol=2e-2)
-
-
-def test_splits_from_a_counter_give_the_same_bits_in_each_replay() -> None:
-    """Lengths differ, so that some CTAs have more to do than others."""
-    workload = Workload.parse("decode_b40_h8_kv2_q1_k20000_d128_bf16_varlen")
-    target = Target.named(torch.cuda.get_device_name())
-    case = Case(kernels.load("attention_decode_cuda_sm90"), workload, target)
-    tensors = ops.of(workload).tensors(workload, "cuda", 0)
-    counted = {**case.default(), "SPLIT_COUNTER": 1, "SPLIT_COST": 16}
-    known, taken = (
-        launches.prepared(case, config, tensors) for config in (case.default(), counted)
-    )
-    taken(*tensors)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(3):
-            taken(*tensors)
-    chance = random.Random(2)
-    for longest in (20_000, 20_000, 3000, 0, 20_000):
-        lengths = [chance.choice([0, longest, chance.randint(0, longest)]) for _ in range(40)]
-        tensors[5].copy_(torch.tensor(lengths, device="cuda"))
-        known(*tensors)
-        wanted = [each.clone() for each in tensors[3:5]]
-        for _ in range(10):
-            for each in tensors[3:5]:
-                each.fill_(torch.nan)
-            graph.replay()
-            assert all(map(torch.equal, tensors[3:5], wanted))
 
 
 def test_new_keys_are_appended_on_the_device() -> None:

@@ -23,21 +23,16 @@ SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
 SMALL = {"BLOCK_N": 16, "num_warps": 4, "num_stages": 2, "CTAS_PER_SM": 1, "LEAF_KEYS": 32,
-         "MOST_LEAVES": 64, "TREE_DEPTH": 3, "SPLIT_COST": 32, "SPLIT_COUNTER": 0,
-         "BOX_KEYS": 16}  # fmt: skip
-COUNTED = {"SPLIT_COUNTER": 1, "SPLIT_COST": 16}
+         "MOST_LEAVES": 64, "TREE_DEPTH": 3, "SPLIT_COST": 32}  # fmt: skip
 CASES: list[tuple[str, dict[str, int]]] = [
     ("b3_h8_kv2_q1_k900_d128_bf16", {}),
-    ("b3_h8_kv2_q1_k900_d128_bf16", COUNTED),
     ("b2_h4_kv2_q3_k333_d64_fp16_causal_w100_page16_sinks", {"BLOCK_N": 32}),
-    ("b4_h4_kv2_q3_k333_d64_fp16_causal_w100_page16_sinks", {"BLOCK_N": 32, **COUNTED}),
     ("b2_h4_kv1_q1_k300_d256_bf16_softcap", {"num_stages": 3, "TREE_DEPTH": 2}),
-    ("b3_h8_kv2_q1_k500_d128_bf16_page64_e4m3cache", {"BLOCK_N": 32, "BOX_KEYS": 8}),
+    ("b3_h8_kv2_q1_k500_d128_bf16_page64_e4m3cache", {}),
     ("b2_h4_kv2_q2_k200_d64_fp16_causal_e4m3cache_softcap", {"num_warps": 8, "TREE_DEPTH": 2}),
-    ("b70_h2_kv2_q1_k70_d64_bf16", COUNTED),
-    ("b4_h4_kv2_q2_k300_d64_fp16_e4m3cache", {"num_warps": 1, "TREE_DEPTH": 2, "CTAS_PER_SM": 4,
-                                              **COUNTED}),
-]  # fmt: skip
+    ("b70_h2_kv2_q1_k70_d64_bf16", {"SPLIT_COST": 16}),
+    ("b4_h4_kv2_q2_k300_d64_fp16_e4m3cache", {"num_warps": 1, "CTAS_PER_SM": 4, "TREE_DEPTH": 2}),
+]
 MODES = (Mode.LAST_WARP_FIRST, Mode.LATE_LOADS, Mode.LATE_LOADS | Mode.LANES_APART)
 
 
@@ -48,7 +43,7 @@ def made(text: str) -> tuple[Workload, tuple[Any, ...]]:
     return workload, tensors
 
 
-@pytest.mark.parametrize(("text", "changes"), CASES)
+@pytest.mark.parametrize(("text", "changes"), CASES, ids=[text for text, _ in CASES])
 def test_rows_are_right_in_the_same_bits_on_every_device(
     text: str, changes: dict[str, int], tmp_path: Path
 ) -> None:
@@ -82,64 +77,29 @@ def test_a_sequence_has_the_same_bits_alone(tmp_path: Path) -> None:
             assert torch.equal(mine[0], theirs[number])
 
 
-LENGTHS = ([900, 3, -7, 777, 64, 129, 0, 900, 31, 500], [0] * 10, [1] * 9 + [900], [900] * 10)
-"""Keys of ten sequences, some of which have none. A length below 0 counts as 0."""
-
-
-class Garbage:
-    """Scratch memory amid memory that no kernel may write to, all of it the same word."""
-
-    def __init__(self, word: int) -> None:
-        self.word, self.guarded = word, list[tuple[torch.Tensor, slice]]()
-
-    def __call__(self, scratch: Any, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = []
-        for shape, dtype in scratch:
-            size = math.prod(shape)
-            memory = torch.full((size + 64,), self.word, dtype=torch.int32)
-            self.guarded.append((memory, slice(32, 32 + size)))
-            made.append(memory[32 : 32 + size].view(dtype).view(shape))
-        return tuple(made)
-
-    def check(self) -> None:
-        for memory, inside in self.guarded:
-            outside = torch.cat([memory[: inside.start], memory[inside.stop :]])
-            assert bool((outside == self.word).all())
-
-
-@pytest.mark.parametrize("at_once", [False, True])
-def test_splits_from_a_counter_give_the_same_bits(
-    at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever its memory holds before; with CTAs that run one after the other, the first of which
-    takes all splits, and with CTAs that run at once."""
+@pytest.mark.parametrize(
+    "lengths",
+    [[900, 3, -7, 777, 64, 129, 0, 900, 31, 500], [0] * 10, [1] * 9 + [900], [900] * 10],
+)
+def test_sequences_may_have_any_lengths(lengths: list[int], tmp_path: Path) -> None:
+    """A length below 0 counts as 0: the output is zero, and the logsumexp is minus infinity."""
     workload, tensors = made("b10_h4_kv2_q1_k900_d64_bf16")
     for cache in tensors[1:3]:
         cache.nan_to_num_(nan=0.5, posinf=0.5, neginf=0.5)
-    runs = []
-    for number, config in enumerate((SMALL, {**SMALL, **COUNTED})):
-        (tmp_path / str(number)).mkdir()
-        change = as_cluster if at_once and number else str
-        runs.append(cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path / str(number), change))
-    for lengths in LENGTHS:
-        tensors[5].copy_(torch.tensor(lengths))
-        found = []
-        for run, word, sms in ((runs[0], -1, 132), (runs[1], -1, 7), (runs[1], 0, 7)):
-            scratch = Garbage(word)
-            monkeypatch.setattr(cuda_on_cpu, "new_scratch", scratch)
-            for output in tensors[3:5]:
-                output.fill_(torch.nan)
-            run(tensors, workload, Mode.LATE_LOADS, sms)
-            scratch.check()
-            found.append([output.clone() for output in tensors[3:5]])
-        assert not found[0][0].isnan().any()
-        for other in found[1:]:
-            assert all(map(torch.equal, found[0], other))
-
-
-def as_cluster(source: str) -> str:
-    """All seven CTAs as one cluster: the simulated GPU runs the CTAs of a cluster at once."""
-    return source.replace("__launch_bounds__", "__cluster_dims__(7, 1, 1) __launch_bounds__")
+    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path)
+    tensors[5].copy_(torch.tensor(lengths))
+    found = []
+    for sms in (132, 7):
+        for output in tensors[3:5]:
+            output.fill_(torch.nan)
+        run(tensors, workload, Mode.LATE_LOADS, sms)
+        found.append([output.clone() for output in tensors[3:5]])
+    (out, lse), other = found
+    assert torch.equal(out, other[0]) and torch.equal(lse, other[1])
+    for number, keys in enumerate(lengths):
+        assert out[number].isfinite().all()
+        assert bool((out[number] == 0).all()) == (keys <= 0)
+        assert bool((lse[number] == -math.inf).all()) == (keys <= 0)
 
 
 @given(divisor=st.integers(1, 5000), share=st.floats(0, 1), above=st.integers(-1, 1))

@@ -43,7 +43,6 @@ template <class T> void st_shared_v4_f32(u32 to, List<T, 4> x) {
     const float all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
     machine::write(to, all, 16);
 }
-inline void ld_shared_b32(u32 &to, u32 from) { machine::read(&to, from, 4); }
 template <class T> void ld_shared_v4_b32(List<T, 4> to, u32 from) {
     T all[4];
     machine::read(all, from, 16);
@@ -80,13 +79,6 @@ template <class T> void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, 
 // ------------------------------------------------------------------------------- global memory
 
 inline void atom_relaxed_gpu_global_add_u32(u32 &before, u32 *to, u32 x) { before = *to, *to += x; }
-inline void atom_relaxed_gpu_global_add_u64(u64 &before, u64 *to, u64 x) {
-    before = *to, *to += x;
-}
-inline void atom_relaxed_gpu_global_cas_b64(u64 &before, u64 *to, u64 expected, u64 x) {
-    before = *to;
-    if (before == expected) *to = x;
-}
 inline void st_release_gpu_global_u32(u32 *to, u32 x) { *to = x; }
 inline void ld_acquire_gpu_global_u32(u32 &to, const u32 *from) { to = *from; }
 
