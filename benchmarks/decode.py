@@ -1,7 +1,8 @@
 """Races attention over a cache with the libraries that are installed, on the GPU of this machine.
 
     python -m benchmarks.decode [--out FILE] [--batch 1 16 ...] [--keys 1024 ...] [--page-size N]
-                                [--e4m3-cache]
+                                [--e4m3-cache] [-w WORKLOAD ...]
+                                [--config TREE_DEPTH=3,SPLIT_COST=16 ...]
     python -m benchmarks.decode --mla --page-size 64 [--out FILE]   # multi-head latent attention
     python -m benchmarks.decode --from FILE        # prints the tables of a file
 
@@ -9,8 +10,9 @@ Of each point, `tunefa.decode_attention` and the peers run in turns, on the same
 graphs: a graph calls one of them on several caches, one after the other, which are many times as
 large as the L2 cache together: what a call before has left there is at most 2 % of what is read.
 Graphs are replayed in another random order in each round, and a figure is the median of them.
-tunefa runs with the config that its runtime takes, and libraries are no candidates. Bytes are those
-of the cache read once, of the queries and of the output.
+tunefa runs with the config that its runtime takes, and libraries are no candidates. Each --config
+is raced too: the default of attention_decode_cuda_sm90 with these parameters changed. Bytes are
+those of the cache read once, of the queries and of the output.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ from typing import Any
 import torch
 
 import tunefa
+from benchmarks import decode_configs
 from benchmarks.graphs import Call, raced
 from tunefa.measure import ops
 from tunefa.runtime import process
+from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 HEADS = ((32, 8), (64, 8), (32, 4), (32, 32))
@@ -140,12 +144,13 @@ def peers_of(workload: Workload) -> dict[str, Callable[..., Call]]:
     return dict(PEERS) if workload.page_size is None and not workload.e4m3cache else {}
 
 
-def point(workload: Workload) -> Point:
+def point(workload: Workload, configs: Sequence[Config] = ()) -> Point:
     """The figures of one workload, by implementation."""
     own_bytes = workload.io_bytes
     caches = min(MOST_CACHES, math.ceil(COLD_BYTES / own_bytes))
     made = [ops.of(workload).tensors(workload, "cuda", seed) for seed in range(caches)]
     makers = {"tunefa": ours, **peers_of(workload)}
+    makers |= {decode_configs.name(each): partial(decode_configs.call, each) for each in configs}
     us, failed = raced(
         {name: partial(each, made, workload) for name, each in makers.items()}, caches
     )
@@ -171,6 +176,8 @@ def main() -> None:
     parser.add_argument("--heads", type=int, nargs="+", help="query heads, with --mla")
     parser.add_argument("--page-size", type=int)
     parser.add_argument("--e4m3-cache", action="store_true")
+    parser.add_argument("-w", "--workload", type=Workload.parse, nargs="+", help="these alone")
+    parser.add_argument("--config", type=decode_configs.parsed, nargs="+")
     parser.add_argument("--mla", action="store_true", help="multi-head latent attention")
     given = parser.parse_args()
     if given.recorded:
@@ -188,19 +195,10 @@ def main() -> None:
 def measured(given: argparse.Namespace) -> list[Point]:
     """The figures of all points whose cache fits into MOST_BYTES."""
     points = []
-    heads: tuple[tuple[int, int], ...] = MLA_HEADS if given.mla else HEADS
-    if given.mla and given.heads:
-        heads = tuple((each, 1) for each in given.heads)
-    batches = given.batch or (MLA_BATCHES if given.mla else BATCHES)
-    lengths = given.keys or (MLA_KEYS if given.mla else KEYS)
-    for (of_q, of_kv), batch, keys in itertools.product(heads, batches, lengths):
-        workload = Workload.of(
-            op="decode", batch=batch, heads=of_q, heads_kv=of_kv, seqlen_k=keys,
-            page_size=given.page_size, mla=given.mla or None, e4m3cache=given.e4m3_cache,
-        )  # fmt: skip
+    for workload in given.workload or workloads(given):
         if workload.io_bytes > MOST_BYTES:
             continue
-        found = point(workload)
+        found = point(workload, given.config or ())
         points.append(found)
         rates = {name: (found["gb_per_s"][name], found["tflops"][name]) for name in found["us"]}
         print(workload, found["us"], "GB/s and TFLOP/s", rates, found["failed"], flush=True)
@@ -208,10 +206,26 @@ def measured(given: argparse.Namespace) -> list[Point]:
     return points
 
 
-def lead(found: Point) -> float | None:
-    """The time of the best peer over tunefa's; None where no peer ran."""
-    peers = [us for name, us in found["us"].items() if name != "tunefa"]
-    return min(peers) / found["us"]["tunefa"] if peers else None
+def workloads(given: argparse.Namespace) -> list[Workload]:
+    """The workloads of all heads, batches and lengths that are asked for."""
+    heads: tuple[tuple[int, int], ...] = MLA_HEADS if given.mla else HEADS
+    if given.mla and given.heads:
+        heads = tuple((each, 1) for each in given.heads)
+    batches = given.batch or (MLA_BATCHES if given.mla else BATCHES)
+    lengths = given.keys or (MLA_KEYS if given.mla else KEYS)
+    return [
+        Workload.of(
+            op="decode", batch=batch, heads=of_q, heads_kv=of_kv, seqlen_k=keys,
+            page_size=given.page_size, mla=given.mla or None, e4m3cache=given.e4m3_cache,
+        )
+        for (of_q, of_kv), batch, keys in itertools.product(heads, batches, lengths)
+    ]  # fmt: skip
+
+
+def lead(found: Point, of: str = "tunefa") -> float | None:
+    """The time of the best peer over tunefa's, or that of a config; None where no peer ran."""
+    peers = [us for name, us in found["us"].items() if name != "tunefa" and "=" not in name]
+    return min(peers) / found["us"][of] if peers and of in found["us"] else None
 
 
 def tables(points: Sequence[Point]) -> str:
@@ -231,12 +245,15 @@ def tables(points: Sequence[Point]) -> str:
         for batch in batches:
             row = [cell(own.get((batch, keys))) for keys in lengths]
             lines.append(f"| b{batch} | " + " | ".join(row) + " |")
-    leads = [each for each in map(lead, points) if each is not None]
-    if leads:
-        mean, wins = statistics.geometric_mean(leads), sum(each > 1 for each in leads)
-        lines.append(
-            f"\n{len(leads)} points, ahead at {wins}, mean {mean:.3f}, least {min(leads):.3f}"
-        )
+    names = dict.fromkeys(name for each in points for name in each["us"] if "=" in name)
+    for name in ("tunefa", *names):
+        leads = [each for found in points if (each := lead(found, name)) is not None]
+        if leads:
+            mean, wins = statistics.geometric_mean(leads), sum(each > 1 for each in leads)
+            lines.append(
+                f"\n{name}: {len(leads)} points, ahead at {wins}, mean {mean:.3f}, "
+                f"least {min(leads):.3f}"
+            )
     return "\n".join(lines)
 
 

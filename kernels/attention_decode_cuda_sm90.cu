@@ -63,6 +63,9 @@
 #ifndef CTAS_PER_SM
 #define CTAS_PER_SM 1
 #endif
+#ifndef LEAF_KEYS
+#define LEAF_KEYS 64
+#endif
 #ifndef MOST_LEAVES
 #define MOST_LEAVES 128
 #endif
@@ -75,6 +78,7 @@ static_assert(BLOCK_N % 16 == 0 && BLOCK_M % 8 == 0, "a fragment has 16 keys and
 static_assert(PAGE_SIZE == 0 || PAGE_SIZE % BLOCK_N == 0 ||
                   (BLOCK_N % PAGE_SIZE == 0 && PAGE_SIZE % 8 == 0),
               "a block has whole pages, or a page whole blocks");
+static_assert(LEAF_KEYS % BLOCK_N == 0, "a leaf has whole blocks");
 static_assert(num_warps <= 8 && (num_warps & (num_warps - 1)) == 0, "warps add up in pairs");
 
 constexpr int KV_BYTES = E4M3_CACHE ? 1 : 2;
@@ -334,7 +338,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     attention_decode(const Element* q, const __grid_constant__ TensorMap k_map,
                      const __grid_constant__ TensorMap v_map, Element* out, float* lse,
                      const int* seqlens, const int* table, const float* sinks,
-                     const float* k_descale, const float* v_descale, float* partial, float2* ends, Strides q_strides, Strides out_strides, Sizes sizes) {
+                     const float* k_descale, const float* v_descale, float* partial, float2* ends,
+                     Strides q_strides, Strides out_strides, Sizes sizes) {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 smem = shared_address(shared);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -344,10 +349,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
     pipeline.init(smem, warp, k_map, v_map);
     wait_for_kernel_before();
     launch_dependents();  // after it, so that the lengths are there when the second kernel starts
-    const int depth = depth_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, seqlens);
-    const Cache cache = {&k_map, &v_map, seqlens, table, depth};
+    const Lengths lengths(sizes, seqlens);
+    const int height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
+    const Cache cache = {&k_map, &v_map, table, lengths, height};
     pipeline.at.begin(sizes, cache, blockIdx.x);
     Cursor at = pipeline.at;
+#pragma unroll 1  // copies of the loop would be fetched from memory before the first key
     for (int stage = 0; stage < num_stages; ++stage) pipeline.fetch(sizes, cache);
 
     QueryRows rows;
@@ -358,9 +365,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_PER_SM)
         queries.load(q, q_strides, split, sizes, k_descale);
         attend_leaves(rows, queries, pipeline, reader, at, sizes, cache,
                       smem + NODES_OFFSET + warp * NODES * NODES_BYTES);
-        const int of_warp = split.leaf_keys << depth;
-        const int begin = split.begin - warp * of_warp;  // of the split
-        merge_warps(rows, smem, max((split.keys - begin + of_warp - 1) / of_warp, 1));
+        merge_warps(rows, smem, split.busy_warps(height));
         if (warp == 0) outputs.write(rows, split, sizes);
     }
 }

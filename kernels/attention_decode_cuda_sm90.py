@@ -48,7 +48,10 @@ _MOST_SPLITS, _MOST_SCRATCH_BYTES = 128, 2**26
 more splits."""
 
 
-_COMPILED = ("BLOCK_N", "num_warps", "num_stages", "CTAS_PER_SM", "MOST_LEAVES", "TREE_DEPTH")
+_COMPILED = (
+    *("BLOCK_N", "num_warps", "num_stages", "CTAS_PER_SM"),
+    *("LEAF_KEYS", "MOST_LEAVES", "TREE_DEPTH"),
+)
 """The parameters that the kernel is compiled for."""
 
 
@@ -64,7 +67,8 @@ class Sizes(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int) for name in ("batch", "heads_kv", "seqlen_q", "most_keys")),
         *((name, ctypes.c_int) for name in ("splits_kept", "table_row", "window_left")),
-        *((name, ctypes.c_int) for name in ("leaf_keys", "split_cost", "ctas")),
+        *((name, ctypes.c_int) for name in ("split_cost", "ctas")),
+        *((name, ctypes.c_uint) for name in ("inverse_ctas", "inverse_heads_kv")),
         ("scale_log2", ctypes.c_float),
         ("tanh_scale", ctypes.c_float),
         *((name, ctypes.c_int) for name in ("k_descale_sequence", "k_descale_head")),
@@ -136,13 +140,19 @@ def scratch(tensors, spec):
 
 def _sizes(tensors, spec):
     workload, config = spec.workload, spec.config
+    ctas = _ctas(spec, tensors[-1].shape[1])
     return Sizes(
         workload.batch, workload.heads_kv, workload.seqlen_q, most_keys(tensors, workload),
         tensors[-1].shape[1],
-        table_row(tensors, workload), workload.window_left or 0, config["LEAF_KEYS"],
-        config["SPLIT_COST"], _ctas(spec, tensors[-1].shape[1]), *score_factors(spec),
+        table_row(tensors, workload), workload.window_left or 0, config["SPLIT_COST"], ctas,
+        _inverse(ctas), _inverse(workload.heads_kv), *score_factors(spec),
         *(step for each in descales(tensors, workload) for step in each.stride()[:2]),
     )  # fmt: skip
+
+
+def _inverse(divisor):
+    """The number with which the kernels divide by a multiplication."""
+    return (2**32 // divisor + 1) % 2**32  # 1 has none
 
 
 def _ctas(spec, splits):

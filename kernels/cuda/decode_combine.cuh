@@ -85,12 +85,43 @@ DEVICE void sum_of_warps(Part& rows, int busy) {
     }
 }
 
-// The number of splits of the sequence that a row is of.
-DEVICE int splits_of_row(const Sizes& sizes, const int* seqlens, int number, int depth) {
-    const int sequence = number / (sizes.seqlen_q * sizes.heads_kv * GROUP);
-    const Leaves leaves = Leaves::of<BLOCK_N, WINDOWED>(sizes, keys_of(sizes, seqlens, sequence));
-    return shifted_up(leaves.count, WARPS_LOG2 + depth);
+// Returns in warp 0 the sum of all splits of a row. Each warp adds up a part of them.
+DEVICE Part sum_of_cta(const float* partial, const float2* ends, long long kept, int splits) {
+    int each = 1;  // splits of a warp: a quarter of the next power of two
+    while (COMBINE_WARPS * each < splits) each *= 2;
+    const int begin = threadIdx.x / 32 * each, end = min(begin + each, splits);
+    Part rows;
+    if (begin < end) rows = sum_of_splits(partial, ends, kept, begin, end);
+    sum_of_warps(rows, (splits + each - 1) / each);
+    return rows;
 }
+
+// The number of splits of a sequence with so many keys.
+DEVICE int splits_of(const Sizes& sizes, int keys, int height) {
+    return shifted_up(Leaves::of<BLOCK_N, WINDOWED>(sizes, keys).count, WARPS_LOG2 + height);
+}
+
+// The number of splits of the sequence that has most. All lanes take part.
+DEVICE int most_splits(const Sizes& sizes, const Lengths& lengths, int height) {
+    int most = 1;
+#pragma unroll 1
+    for (int first = 0; first < sizes.batch; first += 32)
+        most = max(most, splits_of(sizes, lengths.of_lane(sizes, first), height));
+    return __reduce_max_sync(~0u, most);
+}
+
+struct Row {
+    int number, query, head, sequence, splits;
+
+    DEVICE Row(const Sizes& sizes, const int* seqlens, int height, int number)
+        : number(number), splits(1) {
+        const int heads = sizes.heads_kv * GROUP;
+        if (number >= sizes.batch * heads * sizes.seqlen_q) return;
+        query = number % sizes.seqlen_q, head = number / sizes.seqlen_q % heads;
+        sequence = number / sizes.seqlen_q / heads;
+        splits = splits_of(sizes, keys_of(sizes, seqlens, sequence), height);
+    }
+};
 
 struct Combined {
     Element* out;
@@ -99,19 +130,18 @@ struct Combined {
     Strides strides;
 
     // Writes a row, of which each lane has its columns.
-    DEVICE void write(const Part& rows, const Sizes& sizes, int number) const {
-        const int lane = threadIdx.x % 32, heads = sizes.heads_kv * GROUP;
-        const int query = number % sizes.seqlen_q, head = number / sizes.seqlen_q % heads;
-        const int sequence = number / sizes.seqlen_q / heads;
-        const RowEnd row(rows.max_log2, rows.sum, SINKS ? sinks + head : nullptr);
-        const float scale = row.scale * descale_of_values(v_descale, sizes, sequence, head / GROUP);
-        if (lane == 0) lse[number] = row.lse;
-        Element* to = out + sequence * strides.batch + head * strides.head +
-                      (long long)query * strides.row + Part::COLUMNS * lane;
+    DEVICE void write(const Part& sum, const Sizes& sizes, const Row& row) const {
+        const int lane = threadIdx.x % 32;
+        const RowEnd end(sum.max_log2, sum.sum, SINKS ? sinks + row.head : nullptr);
+        const float scale =
+            end.scale * descale_of_values(v_descale, sizes, row.sequence, row.head / GROUP);
+        if (lane == 0) lse[row.number] = end.lse;
+        Element* to = out + row.sequence * strides.batch + row.head * strides.head +
+                      (long long)row.query * strides.row + Part::COLUMNS * lane;
 #pragma unroll
         for (int i = 0; i < Part::COLUMNS; i += 2)
             *reinterpret_cast<u32*>(to + i) =
-                cvt_16bit_x2<Shape::IS_BF16>(rows.out[i] * scale, rows.out[i + 1] * scale);
+                cvt_16bit_x2<Shape::IS_BF16>(sum.out[i] * scale, sum.out[i + 1] * scale);
     }
 };
 
@@ -123,36 +153,30 @@ extern "C" __global__ void __launch_bounds__(32 * COMBINE_WARPS)
                    const float* v_descale, const float* partial, const float2* ends,
                    Strides strides, Sizes sizes) {
     launch_dependents();  // the next call's kernel waits for the end of this one
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int of_sequence = sizes.heads_kv * GROUP * sizes.seqlen_q;
-    const int rows_in_all = sizes.batch * of_sequence;
-    const int depth = depth_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, seqlens);
-    int most = 1;
-    for (int sequence = lane; sequence < sizes.batch; sequence += 32)
-        most = max(most, splits_of_row(sizes, seqlens, sequence * of_sequence, depth));
-    most = __reduce_max_sync(~0u, most);
-    wait_for_kernel_before();  // in every CTA: a launch that does not would end before it
+    const int warp = threadIdx.x / 32;
+    const int rows_in_all = sizes.batch * sizes.heads_kv * GROUP * sizes.seqlen_q;
+    const Lengths lengths(sizes, seqlens);
+    const int height = height_of_splits<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, lengths);
+    const int most = most_splits(sizes, lengths, height);
+    Row of_warp(sizes, seqlens, height, blockIdx.x + gridDim.x * warp);
+    Row of_cta(sizes, seqlens, height, blockIdx.x);
+    if (most == 1 && blockIdx.x > 0) return;
+    wait_for_kernel_before();  // in the first CTA always: else this launch would end before it
     if (most == 1) return;
 
     const Combined combined = {out, lse, sinks, v_descale, strides};
-    for (int number = blockIdx.x + gridDim.x * warp; number < rows_in_all;
-         number += COMBINE_WARPS * gridDim.x) {
-        const int splits = splits_of_row(sizes, seqlens, number, depth);
-        if (splits == 1 || splits > COMBINE_AT_ONCE) continue;
-        const long long kept = (long long)number * sizes.splits_kept;
-        combined.write(sum_of_splits(partial, ends, kept, 0, splits), sizes, number);
+    for (; of_warp.number < rows_in_all;
+         of_warp = Row(sizes, seqlens, height, of_warp.number + COMBINE_WARPS * gridDim.x)) {
+        if (of_warp.splits == 1 || of_warp.splits > COMBINE_AT_ONCE) continue;
+        const long long kept = (long long)of_warp.number * sizes.splits_kept;
+        combined.write(sum_of_splits(partial, ends, kept, 0, of_warp.splits), sizes, of_warp);
     }
     if (most <= COMBINE_AT_ONCE) return;
-    for (int number = blockIdx.x; number < rows_in_all; number += gridDim.x) {
-        const int splits = splits_of_row(sizes, seqlens, number, depth);
-        if (splits <= COMBINE_AT_ONCE) continue;
-        int each = 1;  // splits of a warp: a quarter of the next power of two
-        while (COMBINE_WARPS * each < splits) each *= 2;
-        const int begin = warp * each, end = min(begin + each, splits);
-        Part rows;
-        if (begin < end)
-            rows = sum_of_splits(partial, ends, (long long)number * sizes.splits_kept, begin, end);
-        sum_of_warps(rows, (splits + each - 1) / each);
-        if (warp == 0) combined.write(rows, sizes, number);
+    for (; of_cta.number < rows_in_all;
+         of_cta = Row(sizes, seqlens, height, of_cta.number + gridDim.x)) {
+        if (of_cta.splits <= COMBINE_AT_ONCE) continue;
+        const long long kept = (long long)of_cta.number * sizes.splits_kept;
+        const Part sum = sum_of_cta(partial, ends, kept, of_cta.splits);
+        if (warp == 0) combined.write(sum, sizes, of_cta);
     }
 }

@@ -23,8 +23,9 @@ DEVICE void tma_load_once(u32 to, const TensorMap* map, u32 barrier, int column,
 
 struct Cache {
     const TensorMap *k, *v;
-    const int *seqlens, *table;
-    int depth;  // see depth_of_splits
+    const int* table;
+    Lengths lengths;
+    int height;  // of splits
 };
 
 // Where a warp's copies, or its products, are: at the block from `key` on of the CTA's work number
@@ -37,7 +38,7 @@ struct Cursor {
 
     DEVICE void begin(const Sizes& sizes, const Cache& cache, int at) {
         item = at;
-        split = find_split<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.seqlens, item, cache.depth);
+        split = find_split<BLOCK_N, WINDOWED, WARPS_LOG2>(sizes, cache.lengths, item, cache.height);
         key = split.begin;
     }
 

@@ -1,7 +1,7 @@
 // What the host passes to attention_decode_cuda_sm90, and how the keys of all sequences are split
 // among CTAs.
 //
-// The keys of a sequence form leaves of `leaf_keys`, or of the least power of two times as many with
+// The keys of a sequence form leaves of LEAF_KEYS, or of the least power of two times as many with
 // which there are at most MOST_LEAVES. What a leaf contributes to a row, and the order in which
 // contributions are added up, a binary tree over the leaves, depend on the sequence alone.
 // So a sequence gets the same bits whatever else is in the batch. A split is a node of that tree:
@@ -24,9 +24,9 @@ struct Sizes {
     int splits_kept;         // splits of a sequence that there is memory for
     int table_row;    // pages between the rows of the block table
     int window_left;  // keys before the diagonal that a query sees
-    int leaf_keys;    // of a short sequence; a multiple of BLOCK_N
     int split_cost;   // what a split costs beside its keys, in keys of a warp
     int ctas;         // CTAs of the first kernel
+    u32 inverse_ctas, inverse_heads_kv;  // see `divided`
     float scale_log2;  // of scores; with a soft-cap, of its tanh
     float tanh_scale;  // of scores, before the tanh
     int k_descale_sequence, k_descale_head, v_descale_sequence, v_descale_head;  // strides
@@ -38,9 +38,12 @@ DEVICE float descale_of_values(const float* descale, const Sizes& sizes, int seq
     return descale[sequence * sizes.v_descale_sequence + head_kv * sizes.v_descale_head];
 }
 
-// The keys of a sequence. A length beyond the cache counts as a full one.
+// Returns x / by, where `inverse` is 2^32 / by + 1, both rounded down: exact below 2^32 / by.
+DEVICE int divided(int x, int by, u32 inverse) { return by == 1 ? x : (int)__umulhi(x, inverse); }
+
+// The keys of a sequence. A length beyond the cache counts as a full one, and one below 0 as 0.
 DEVICE int keys_of(const Sizes& sizes, const int* seqlens, int sequence) {
-    return min(seqlens[sequence], sizes.most_keys);
+    return max(min(seqlens[sequence], sizes.most_keys), 0);
 }
 
 DEVICE int shifted_up(int count, int shift) { return (count + (1 << shift) - 1) >> shift; }
@@ -55,39 +58,57 @@ struct Leaves {
         int first_key = 0;
         if (IS_WINDOWED)
             first_key = max(keys - sizes.seqlen_q - sizes.window_left, 0) / BLOCK * BLOCK;
-        const int count = max((keys - first_key + sizes.leaf_keys - 1) / sizes.leaf_keys, 1);
-        const int shift = max(32 - __clz((count - 1) / MOST_LEAVES), 0);
-        return {first_key, sizes.leaf_keys << shift, shifted_up(count, shift)};
+        const u32 count = max((u32)(keys - first_key + LEAF_KEYS - 1) / LEAF_KEYS, 1u);
+        const int shift = 32 - __clz((count - 1) / MOST_LEAVES);
+        return {first_key, LEAF_KEYS << shift, shifted_up(count, shift)};
     }
 };
 
-// Returns the height of splits: each warp of a CTA has 2^depth leaves of a split. It is the one with
+// The keys of all sequences. Each lane has those of the sequence with its number in a register.
+struct Lengths {
+    const int* seqlens;
+    int keys;
+
+    DEVICE Lengths(const Sizes& sizes, const int* seqlens) : seqlens(seqlens), keys(0) {
+        const int lane = threadIdx.x % 32;
+        if (lane < sizes.batch) keys = keys_of(sizes, seqlens, lane);
+    }
+
+    // The keys of the lane's sequence from `first` on; 0 where there is none.
+    DEVICE int of_lane(const Sizes& sizes, int first) const {
+        const int sequence = first + threadIdx.x % 32;
+        if (first == 0) return keys;
+        return sequence < sizes.batch ? keys_of(sizes, seqlens, sequence) : 0;
+    }
+};
+
+// Returns the height of splits: each warp of a CTA has 2^height leaves of a split. It is the one with
 // which the CTA that has most to do ends first; of equal ones the highest. All lanes take part.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE int depth_of_splits(const Sizes& sizes, const int* seqlens) {
+DEVICE int height_of_splits(const Sizes& sizes, const Lengths& lengths) {
     const int lane = threadIdx.x % 32;
     int splits[TREE_DEPTH + 1] = {}, most_leaves = 1, leaf_keys = 0;
+#pragma unroll 1
     for (int first = 0; first < sizes.batch; first += 32) {
         if (first + lane < sizes.batch) {
-            const Leaves own = 
-                Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys_of(sizes, seqlens, first + lane));
+            const Leaves own = Leaves::of<BLOCK, IS_WINDOWED>(sizes, lengths.of_lane(sizes, first));
             most_leaves = max(most_leaves, own.count);
             leaf_keys = max(leaf_keys, own.keys);
 #pragma unroll
-            for (int depth = 0; depth <= TREE_DEPTH; ++depth)
-                splits[depth] += shifted_up(own.count, WARPS_LOG2 + depth);
+            for (int height = 0; height <= TREE_DEPTH; ++height)
+                splits[height] += shifted_up(own.count, WARPS_LOG2 + height);
         }
     }
     most_leaves = __reduce_max_sync(~0u, most_leaves);
     leaf_keys = __reduce_max_sync(~0u, leaf_keys);
     int best = TREE_DEPTH, least = 0x7fffffff;
 #pragma unroll
-    for (int depth = TREE_DEPTH; depth >= 0; --depth) {
-        const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[depth]);
-        const int rounds = (items + sizes.ctas - 1) / sizes.ctas;
-        const int cost = rounds * (min(1 << depth, most_leaves) * leaf_keys + sizes.split_cost);
-        const bool fits = shifted_up(most_leaves, WARPS_LOG2 + depth) <= sizes.splits_kept;
-        if (cost < least && (fits || depth == TREE_DEPTH)) least = cost, best = depth;
+    for (int height = TREE_DEPTH; height >= 0; --height) {
+        const int items = sizes.heads_kv * __reduce_add_sync(~0u, splits[height]);
+        const int rounds = divided(items + sizes.ctas - 1, sizes.ctas, sizes.inverse_ctas);
+        const int cost = rounds * (min(1 << height, most_leaves) * leaf_keys + sizes.split_cost);
+        const bool fits = shifted_up(most_leaves, WARPS_LOG2 + height) <= sizes.splits_kept;
+        if (cost < least && (fits || height == TREE_DEPTH)) least = cost, best = height;
     }
     return best;
 }
@@ -96,20 +117,29 @@ DEVICE int depth_of_splits(const Sizes& sizes, const int* seqlens) {
 struct Split {
     int sequence = -1, number = 0, splits = 0, head_kv = 0, begin = 0, end = 0, keys = 0;
     int leaf_keys = 0;
+
+    // The warps that have keys, or 1.
+    DEVICE int busy_warps(int height) const {
+        const int of_warp = leaf_keys << height;  // where the split is full
+        const int left = keys - (begin - threadIdx.x / 32 * of_warp);
+        return max((left + of_warp - 1) / of_warp, 1);
+    }
 };
 
 // Returns the split with that number among those of all sequences; its `sequence` is -1 where there
 // are fewer. All lanes of the warp take part. A lane reads the lengths of 32 sequences at a time.
 template <int BLOCK, bool IS_WINDOWED, int WARPS_LOG2>
-DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, int depth) {
-    const int lane = threadIdx.x % 32, number = item / sizes.heads_kv;
+DEVICE Split find_split(const Sizes& sizes, const Lengths& lengths, int item, int height) {
+    const int lane = threadIdx.x % 32;
+    const int number = divided(item, sizes.heads_kv, sizes.inverse_heads_kv);
     Split split;
     int before = 0;
+#pragma unroll 1
     for (int first = 0; first < sizes.batch; first += 32) {
         const bool exists = first + lane < sizes.batch;
-        const int keys = exists ? keys_of(sizes, seqlens, first + lane) : 0;
+        const int keys = lengths.of_lane(sizes, first);
         const Leaves leaves = Leaves::of<BLOCK, IS_WINDOWED>(sizes, keys);
-        const int own = exists ? shifted_up(leaves.count, WARPS_LOG2 + depth) : 0;
+        const int own = exists ? shifted_up(leaves.count, WARPS_LOG2 + height) : 0;
         int up_to_here = own;
         if (sizes.batch > 1)
 #pragma unroll
@@ -126,11 +156,11 @@ DEVICE Split find_split(const Sizes& sizes, const int* seqlens, int item, int de
             split.number = __shfl_sync(~0u, number - before - up_to_here + own, at);
             split.splits = __shfl_sync(~0u, own, at);
             split.keys = __shfl_sync(~0u, keys, at);
-            const int leaf = (split.number << WARPS_LOG2) + threadIdx.x / 32;
             split.leaf_keys = __shfl_sync(~0u, leaves.keys, at);
+            const int leaf = (split.number << WARPS_LOG2) + threadIdx.x / 32;
             split.begin = __shfl_sync(~0u, leaves.first_key, at) +
-                          (leaf << depth) * split.leaf_keys;
-            split.end = min(split.begin + (split.leaf_keys << depth), split.keys);
+                          (leaf << height) * split.leaf_keys;
+            split.end = min(split.begin + (split.leaf_keys << height), split.keys);
             break;
         }
         before += __shfl_sync(~0u, up_to_here, 31);

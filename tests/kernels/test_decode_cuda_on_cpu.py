@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support import cuda_on_cpu
 from tests.support.cuda_on_cpu import Mode
@@ -27,6 +30,8 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h4_kv1_q1_k300_d256_bf16_softcap", {"num_stages": 3, "TREE_DEPTH": 2}),
     ("b3_h8_kv2_q1_k500_d128_bf16_page64_e4m3cache", {}),
     ("b2_h4_kv2_q2_k200_d64_fp16_causal_e4m3cache_softcap", {"num_warps": 8, "TREE_DEPTH": 2}),
+    ("b70_h2_kv2_q1_k70_d64_bf16", {"SPLIT_COST": 16}),
+    ("b4_h4_kv2_q2_k300_d64_fp16_e4m3cache", {"num_warps": 1, "CTAS_PER_SM": 4, "TREE_DEPTH": 2}),
 ]
 MODES = (Mode.LAST_WARP_FIRST, Mode.LATE_LOADS, Mode.LATE_LOADS | Mode.LANES_APART)
 
@@ -70,3 +75,39 @@ def test_a_sequence_has_the_same_bits_alone(tmp_path: Path) -> None:
         run(alone, Workload.parse("decode_b1_h8_kv2_q1_k900_d128_bf16_varlen"), sms=20)
         for mine, theirs in zip(alone[3:5], together, strict=True):
             assert torch.equal(mine[0], theirs[number])
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[900, 3, -7, 777, 64, 129, 0, 900, 31, 500], [0] * 10, [1] * 9 + [900], [900] * 10],
+)
+def test_sequences_may_have_any_lengths(lengths: list[int], tmp_path: Path) -> None:
+    """A length below 0 counts as 0: the output is zero, and the logsumexp is minus infinity."""
+    workload, tensors = made("b10_h4_kv2_q1_k900_d64_bf16")
+    for cache in tensors[1:3]:
+        cache.nan_to_num_(nan=0.5, posinf=0.5, neginf=0.5)
+    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path)
+    tensors[5].copy_(torch.tensor(lengths))
+    found = []
+    for sms in (132, 7):
+        for output in tensors[3:5]:
+            output.fill_(torch.nan)
+        run(tensors, workload, Mode.LATE_LOADS, sms)
+        found.append([output.clone() for output in tensors[3:5]])
+    (out, lse), other = found
+    assert torch.equal(out, other[0]) and torch.equal(lse, other[1])
+    for number, keys in enumerate(lengths):
+        assert out[number].isfinite().all()
+        assert bool((out[number] == 0).all()) == (keys <= 0)
+        assert bool((lse[number] == -math.inf).all()) == (keys <= 0)
+
+
+@given(divisor=st.integers(1, 5000), share=st.floats(0, 1), above=st.integers(-1, 1))
+def test_a_multiplication_divides_exactly(divisor: int, share: float, above: int) -> None:
+    """The formula of `divided` in cuda/decode_problem.cuh. Next to multiples it is hardest."""
+    most = 2**32 // divisor
+    number = max(0, int(share * most) // divisor * divisor + above)
+    inverse = KERNEL.module._inverse(divisor)
+    assert 0 <= inverse < 2**32
+    found = number if divisor == 1 else number * inverse >> 32
+    assert number >= most or found == number // divisor

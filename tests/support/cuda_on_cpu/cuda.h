@@ -76,6 +76,7 @@ inline int __reduce_max_sync(unsigned, int value) {
         value = max(value, int(machine::shown_by(lane).words[0]));
     return value;
 }
+inline unsigned __umulhi(unsigned a, unsigned b) { return u64(a) * b >> 32; }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __clz(int bits) { return bits ? __builtin_clz(bits) : 32; }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
