@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import cuda_on_cpu
+from tests.support import cuda_on_cpu, remembered_estimates
 from tests.support.clock import Clock
 from tests.support.fake_device import Device, FakeStopwatch, InProcess, Unwatched
 from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage, is_aligned, on_cpu
@@ -96,6 +96,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None) -> type
     monkeypatch.setattr(search, "Predicted", OwnFake)
     monkeypatch.setattr(proposer, "_known_us", lambda state, part: math.inf)
     monkeypatch.setattr(opening, "warm_up", lambda *_: None)
+    remembered_estimates.remember(monkeypatch)
     return OwnFake
 
 

@@ -33,6 +33,7 @@ every = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.nam
 WITH_BINARY = [kernel for kernel in KERNELS if not kernel.is_library]
 every_binary = pytest.mark.parametrize("kernel", WITH_BINARY, ids=lambda kernel: kernel.name)
 INTERPRETED = [kernels.load(name) for name in interpreter.names()]
+TARGETS = {name: Target.named(name) for name in archs.names()}
 
 
 def test_each_kernel_has_a_space_and_each_space_a_kernel() -> None:
@@ -72,9 +73,9 @@ def test_its_language_is_there(kernel: Kernel) -> None:
 
 
 @every
-@pytest.mark.parametrize("arch", archs.names())
+@pytest.mark.parametrize("arch", TARGETS)
 def test_its_default_is_feasible_wherever_it_serves(kernel: Kernel, arch: str) -> None:
-    cases = [Case(kernel, workload, Target.named(arch)) for workload in WORKLOADS]
+    cases = [Case(kernel, workload, TARGETS[arch]) for workload in WORKLOADS]
     served = [case for case in cases if case.why_not() is None]
     for case in served:
         config = case.default()  # raises where there is none
@@ -85,7 +86,7 @@ def test_its_default_is_feasible_wherever_it_serves(kernel: Kernel, arch: str) -
 
 @every
 def test_it_serves_something_somewhere_and_says_why_not_elsewhere(kernel: Kernel) -> None:
-    reasons = [kernel.why_not(w, archs.load(a)) for a in archs.names() for w in WORKLOADS]
+    reasons = [kernel.why_not(w, target.arch) for target in TARGETS.values() for w in WORKLOADS]
     assert None in reasons
     assert all(reason is None or len(reason) > 5 for reason in reasons)
 
