@@ -84,7 +84,15 @@ def own_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnKernels:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None) -> type[Fake]:
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches in this process share what they know before the first trial with earlier tests."""
+    remembered_estimates.remember(monkeypatch)
+
+
+@pytest.fixture
+def fake(
+    monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None, remembered: None
+) -> type[Fake]:
     """A class of this test's own, in place of the objective that compiles.
 
     Its times are no model's, so they are not compared with those of configs that are known.
@@ -96,7 +104,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None) -> type
     monkeypatch.setattr(search, "Predicted", OwnFake)
     monkeypatch.setattr(proposer, "_known_us", lambda state, part: math.inf)
     monkeypatch.setattr(opening, "warm_up", lambda *_: None)
-    remembered_estimates.remember(monkeypatch)
     return OwnFake
 
 
