@@ -19,7 +19,7 @@ from tests.support import triton_interpreter
 from tunefa.spec import kernel as kernels
 
 UNWRITTEN = -7
-BATCHES = [*[1, 1, 2, 3, 7, 32, 127, 128, 129, 300] * 2, 1500]
+BATCHES = [*[1, 1, 2, 3, 7, 32, 127, 128, 129, 300] * 2, 520]
 
 
 def cases() -> Iterator[dict[str, Any]]:
