@@ -21,9 +21,11 @@ from tunefa.spec.workload import Workload
 for name in kernel.names():
     made = kernel.load(name)
     if made.language == "gluon":
-        texts = ["q8192_d128_causal", "q500_k700_d80_full"]
         if made.op == "fwd":
-            texts += ["q8192_h32_kv8_d64_full", "q8192_d128_e4m3_full", "b4_q900_d64_varlen"]
+            texts = ["q500_k700_d128_causal", "q8192_h32_kv8_d80_full", "q8192_d128_e4m3_full"]
+            texts += ["b4_q900_d64_varlen"]
+        else:
+            texts = ["q8192_d128_causal", "q500_k700_d80_full"]
         for text in texts:
             case = Case(made, Workload.parse(f"{made.op}_{text}"), Target.named("sm90"))
             resources = languages.load("gluon").compile(case, case.default()).resources

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from tunefa.costmodel import learned
+from tunefa.costmodel.before_compiling import expected_and_least_us
+from tunefa.costmodel.estimate import estimates
 from tunefa.search import candidates, parts
 from tunefa.spec.arch import Arch
 from tunefa.spec.space import Feasible, Space
@@ -28,14 +30,12 @@ def remember(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets searches in this process use what an earlier test found for an equal question."""
     monkeypatch.setattr(Space, "feasible", _feasible)
     for module in (candidates, parts):
-        monkeypatch.setattr(module, "estimates", functools.partial(_of_configs, _ESTIMATES))
-    least = functools.partial(_of_configs, _EXPECTED_AND_LEAST_US)
+        monkeypatch.setattr(module, "estimates", functools.partial(_of_configs, estimates))
+    least = functools.partial(_of_configs, expected_and_least_us)
     monkeypatch.setattr(candidates, "expected_and_least_us", least)
 
 
 _ENUMERATE = Space.feasible
-_ESTIMATES = candidates.estimates
-_EXPECTED_AND_LEAST_US = candidates.expected_and_least_us
 _KNOWN: dict[Hashable, Any] = {}
 
 
@@ -52,7 +52,8 @@ def _of_configs(
 ) -> list[Any]:
     model = learned.load(case.kernel.name, case.arch.name)
     asked = str(case.workload), case.target.device.name, model and model.id
-    key = (compute, _content(case.kernel.space), *asked, tuple(map(identity, configs)), *map(tuple, known))
+    given = (tuple(map(identity, configs)), *map(tuple, known))
+    key = (compute, _content(case.kernel.space), *asked, *given)
     if key not in _KNOWN:
         _KNOWN[key] = compute(case, configs, *known)
     return list(_KNOWN[key])
