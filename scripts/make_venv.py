@@ -169,7 +169,7 @@ def create(torch: Torch | None) -> None:
 def install(limits: Path) -> None:
     """Installs tunefa and its tools into .venv; if pip fails, exits with one sentence."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install"]
-    command += ["--constraint", str(limits), "--editable", f"{ROOT}[dev,cuda]"]
+    command += ["--constraint", str(limits), "--no-compile", "--editable", f"{ROOT}[dev,cuda]"]
     # pip may be configured to install into the user's folder, which does not work in .venv.
     env = {**os.environ, "PIP_USER": "0"}
     said = []
@@ -184,6 +184,16 @@ def install(limits: Path) -> None:
             if re.search(sign, "".join(said)):
                 sys.exit(meaning)
         sys.exit("pip could not install what tunefa needs: its last lines above say why")
+    compile_packages()
+
+
+def compile_packages() -> None:
+    """Compiles what was installed to bytecode on all cores; pip would use one of them.
+
+    Some packages hold templates that are no Python: these are left as they are.
+    """
+    command = [str(PYTHON), "-m", "compileall", "-q", "-j", "0", str(VENV / "lib")]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def main() -> None:

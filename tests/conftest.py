@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import cuda_on_cpu
+from tests.support import cuda_on_cpu, remembered_estimates
 from tests.support.clock import Clock
 from tests.support.fake_device import Device, FakeStopwatch, InProcess, Unwatched
 from tests.support.fake_kernel import H200, FakeKernel, FakeLanguage, is_aligned, on_cpu
@@ -84,7 +84,15 @@ def own_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OwnKernels:
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None) -> type[Fake]:
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches in this process share what they know before the first trial with earlier tests."""
+    remembered_estimates.remember(monkeypatch)
+
+
+@pytest.fixture
+def fake(
+    monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None, remembered: None
+) -> type[Fake]:
     """A class of this test's own, in place of the objective that compiles.
 
     Its times are no model's, so they are not compared with those of configs that are known.

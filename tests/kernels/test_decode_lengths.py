@@ -13,9 +13,12 @@ from tunefa.compile import languages
 
 CODE = """
 import torch
+from tests.support import triton_interpreter
 from tunefa.compile import languages
 from tunefa.measure import ops
 from tunefa.spec.target import Case
+
+triton_interpreter.prepare()
 
 case = Case.from_names("attention_decode_triton", "decode_b3_h4_kv2_k512_d16_fp16{pages}", "sm90")
 op = ops.of(case.workload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -102,6 +103,7 @@ def test_every_row_of_every_head_is_in_one_tile(tables: list[dict[str, Any]]) ->
 # ----------------------------------------------------------------------- how CTAs take tiles
 
 
+@functools.cache
 def binary(text: str, **changes: Any) -> Compiled:
     case = Case(KERNEL, Workload.parse(text), SM90)
     config = {**case.default(), **changes}
@@ -169,7 +171,7 @@ def launched() -> Any:
     parameters for them."""
     case = Case(KERNEL, WORKLOAD, SM90)
     config = case.default()
-    compiled = languages.load("gluon").compile(case, config)
+    compiled = binary(str(WORKLOAD))
     made = check.tensors(WORKLOAD, "cpu", seed=0)
     spec = spec_of(KERNEL, WORKLOAD, config)
     shapes = KERNEL.module.scratch(made, spec)

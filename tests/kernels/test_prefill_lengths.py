@@ -15,12 +15,15 @@ from tunefa.compile import languages
 
 CODE = """
 import torch
+from tests.support import triton_interpreter
 from dataclasses import replace
 from tests.support.paged_calls import expected, made
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
 from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
+
+triton_interpreter.prepare()
 
 KV_HEADS, DIM = 2, 16
 
@@ -53,8 +56,9 @@ def run(lengths, page_size, group, config, mask="causal", beyond=0):
 RAGGED = ((5, 9), (0, 4), (1, 33), (12, 12), (3, 0), (7, 2), (1, 1), (0, 0), (40, 70))
 TILE = {"USE_TMA": 0, "PACK_GQA": 1}
 for group in range(1, 9):
-    run(RAGGED, 4, group, {**TILE, "PACK_GQA": group % 2})
-    run(RAGGED[::-1], 16, group, {**TILE, "PACK_GQA": 1 - group % 2})
+    run(RAGGED[:: (-1) ** group], (16, 4)[group % 2], group, TILE)
+for group in (1, 2, 3):
+    run(RAGGED[:: -((-1) ** group)], (4, 16)[group % 2], group, {**TILE, "PACK_GQA": 0})
 for page_size in (1, 16, 32, 48, 64):
     run(RAGGED, page_size, 4, TILE)
 for page_size in (16, 64):
@@ -89,6 +93,7 @@ for rows in (449, 450, 480):
 """
 PLANNED = """
 import torch
+from tests.support import triton_interpreter
 from tests.support.fake_kernel import H200
 from tests.support.fixed_store import Fixed
 from tests.support.paged_calls import made
@@ -99,6 +104,8 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
 from tunefa.runtime.prefill_plan import KernelPrefillPlan, Prefill
 from tunefa.spec import kernel as kernels
+
+triton_interpreter.prepare()
 
 language = languages.load("triton")
 

@@ -29,7 +29,7 @@ COMPILE_S = {GLUON: 5.0, TRITON: 5.0}
 
 @pytest.fixture
 def machine(
-    monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None, clock: Clock
+    monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None, remembered: None, clock: Clock
 ) -> Machine:
     made = Machine(dict(TIMES_US), COMPILE_S)
     monkeypatch.setattr(Simulated, "machine", made, raising=False)

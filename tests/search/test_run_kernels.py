@@ -201,7 +201,7 @@ class Measuring(Fake):
 
 
 @pytest.fixture
-def raced(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Config]]:
+def raced(monkeypatch: pytest.MonkeyPatch, remembered: None) -> dict[str, list[Config]]:
     """Searches measure; what is raced of each kernel."""
     monkeypatch.setattr(measured, "gpu_objective", lambda mode: Measuring)
     monkeypatch.setattr(Measuring, "raced", {})

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from typing import Any
 
-from tests.support.interpreter import _let_it_multiply_bf16, thinned
+from tests.support import triton_interpreter
+from tests.support.interpreter import thinned
 from tunefa.compile.contract import LaunchSpec
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -52,8 +52,7 @@ def main() -> None:
 
     from tunefa.measure import check
 
-    assert os.environ["TRITON_INTERPRET"] == "1"
-    _let_it_multiply_bf16()
+    triton_interpreter.prepare()
     let_it_take_any_length()
     kernel, target = kernels.load(KERNEL), Target.named("ascend910b3")
     module: Any = kernel.module

@@ -7,14 +7,13 @@ the same bits alone. TRITON_INTERPRET=1 must be set before Triton is imported.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests.support import latent_calls
+from tests.support import latent_calls, triton_interpreter
 from tunefa.compile import languages
 from tunefa.measure import ops
 from tunefa.spec.target import Case
@@ -61,7 +60,7 @@ def checked(text: str, lengths: list[int], changes: dict[str, int]) -> dict[str,
 
 def main() -> None:
     """Prints each case."""
-    assert os.environ["TRITON_INTERPRET"] == "1"
+    triton_interpreter.prepare()
     for text, lengths, changes in CASES:
         print(json.dumps(checked(f"decode_{text}_mla", lengths, changes)), flush=True)
 

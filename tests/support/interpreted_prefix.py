@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from typing import Any
 
 import torch
 
+from tests.support import triton_interpreter
 from tests.support.prefix_calls import Problem, expected, tensors
 from tunefa.compile.launch.interpreted import steps
 from tunefa.compile.launch.triton_launch import for_triton
@@ -75,10 +75,7 @@ def ran(problem: Problem, changes: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Prints what became of each problem."""
-    from tests.support.interpreter import _let_it_multiply_bf16
-
-    assert os.environ["TRITON_INTERPRET"] == "1"
-    _let_it_multiply_bf16()
+    triton_interpreter.prepare()
     for name, (problem, changes) in PROBLEMS.items():
         print(json.dumps({"name": name, **ran(problem, changes)}), flush=True)
 

@@ -1,0 +1,68 @@
+"""What Triton's interpreter needs to multiply bf16 and to lose no time, for processes of tests.
+
+TRITON_INTERPRET=1 must be set before Triton is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def prepare() -> None:
+    """Changes the interpreter of this process."""
+    assert os.environ["TRITON_INTERPRET"] == "1"
+    _let_it_multiply_bf16()
+    _let_it_patch_the_language_once()
+
+
+def _let_it_multiply_bf16() -> None:
+    """The interpreter keeps bf16 in uint16 and multiplies these as integers (triton-lang/triton
+    issue 11584, closed as not supported): widens them to fp32 first, which changes no value."""
+    import numpy
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    builder: Any = interpreter.InterpreterBuilder
+    multiply = builder.create_dot
+
+    def widened(matrix: Any) -> Any:
+        if matrix.dtype.scalar != tl.bfloat16:
+            return matrix
+        bits = matrix.data.astype(numpy.uint32) << 16  # bf16 is the upper half of an fp32
+        return interpreter.TensorHandle(bits.view(numpy.float32), tl.float32)
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return multiply(self, widened(a), widened(b), *rest)
+
+    builder.create_dot = create_dot
+
+
+def _let_it_patch_the_language_once() -> None:
+    """The interpreter replaces the functions of triton.language for a launch, and again for each
+    call of a jit function inside it. The repetitions change nothing and take a third of the time:
+    leaves them out where the launch has replaced those of the same modules."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    internal: Any = interpreter
+    if not hasattr(internal, "_LangPatchScope"):  # another version of Triton
+        return
+    patch, patched = internal._patch_lang, set[int]()
+
+    def patch_once(function: Any) -> Any:
+        seen = {id(each) for each in function.__globals__.values() if each in (tl, tl.core)}
+        if seen <= patched:
+            return internal._LangPatchScope()
+        scope = patch(function)
+        patched.update(seen)
+        restore = scope.restore
+
+        def restored() -> None:  # called at the end of a launch, not of a call inside it
+            patched.clear()
+            restore()
+
+        scope.restore = restored
+        return scope
+
+    internal._patch_lang = patch_once
