@@ -21,7 +21,9 @@ from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
-NAMES = sorted(path.stem for path in (assets.root("kernels") / "lengths").glob("attention_*.py"))
+NAMES = sorted(
+    path.stem for path in (assets.root("kernels") / "lengths").glob("attention_fwd_*.py")
+)
 FAMILIES = ("h32_kv8_d128", "h8_kv8_d128_full", "h8_kv2_d64", "h4_d64_dv128_fp16_full")
 WORKLOADS = 400
 SM90 = Target.named("sm90")

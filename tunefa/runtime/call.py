@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -271,6 +272,11 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
         *decided,
         deterministic,
     )
+
+
+def is_usual(scale: float | None) -> bool:
+    """Whether kernels take the scale without a check."""
+    return scale is None or (type(scale) is float and 0.0 < scale < math.inf)
 
 
 def _power_of_2(number: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +31,7 @@ from tunefa.spec.workload_parts import MAX_HEAD_DIM
 
 NAMES = "k_cache", "v_cache"
 """The arguments of `decode_attention` that are the cache."""
+CacheKey = tuple[Any, ...]
 USUAL_BATCH, USUAL_KEYS = 16, 8192
 """The workload that a config is looked up for has this batch and so many keys. It depends on no
 call, so that a sequence gets the same config, and with it the same bits, in every batch."""
@@ -208,17 +208,27 @@ def check_like_result(out: Tensor, wanted: Tensor) -> None:
     check_device("out", out, wanted)
 
 
-def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Hashable:
+def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> CacheKey:
     """The key of a call: calls with equal keys are served by one plan. It has no length."""
-    each = [x for x in (*tensors, out) if x is not None]
-    aligned = all(x.data_ptr() % 16 == 0 for x in tensors[:3])
+    q, k, v, seqlens, table, *others = tensors
+    at = q.data_ptr() | k.data_ptr() | v.data_ptr()
     if out is not None:
-        aligned = aligned and out.data_ptr() % 16 == 0
-    given = tuple(x is None for x in (*tensors, out))
+        at |= out.data_ptr()
     return (
-        *((x.shape, x.stride(), x.dtype, x.get_device()) for x in each),
-        *given,
-        aligned,
-        shares_rows(tensors.k, tensors.v),
-        options,
+        *(q.shape, q.stride(), q.dtype, q.get_device()),
+        *(k.shape, k.stride(), k.dtype, k.get_device()),
+        *(v.shape, v.stride(), v.dtype, v.get_device()),
+        *(at % 16 == 0, shares_rows(k, v), options),
+        *(seqlens.shape, seqlens.stride(), seqlens.dtype, seqlens.get_device()),
+        None if table is None else described(table),
+        None if out is None else described(out),
+        None if others == _NO_OTHERS else tuple(x if x is None else described(x) for x in others),
     )
+
+
+_NO_OTHERS = [None, None, None]
+
+
+def described(tensor: Tensor) -> tuple[Any, ...]:
+    """What a plan depends on in a tensor."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()

@@ -11,7 +11,7 @@ from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.cells import Lengths
 
-_MAX_STRIDE = 2**31
+MAX_STRIDE = 2**31
 
 
 class FamilyCall(NamedTuple):
@@ -79,7 +79,7 @@ def _are_strided_well(q: Sizes, k: Sizes, v: Sizes) -> bool:
         (head_dim_v | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16 == 0
         and q3 == k3 == v3 == 1
         and bool(q0 and q1 and q2 and k0 and k1 and k2 and v0 and v1 and v2)
-        and max(q1, q2, k1, k2, v1, v2) < _MAX_STRIDE
+        and max(q1, q2, k1, k2, v1, v2) < MAX_STRIDE
     )
 
 

@@ -206,7 +206,7 @@ class ResizedPlan:
             stream = self._binary.launch.driver.current_stream(device)
             if stream not in tables.streams:
                 tables.meet(stream, device)
-        self._binary.launch(self._resizing, given)
+        self._binary.launch(self._resizing, [*map(Tensor.data_ptr, given)])
 
     def _new_out(self, q: Tensor) -> Tensor:
         batch, heads, rows, columns = self._resizing.sizes[3][:AXES]

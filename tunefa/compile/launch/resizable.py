@@ -45,14 +45,16 @@ class ResizableLaunch:
     graph is captured.
     """
 
-    def __init__(self, launch: PreparedLaunch, tensors: int) -> None:
-        """Copies a launch of the kernel. `tensors` is how many a call has."""
+    def __init__(self, launch: PreparedLaunch, tensors: int, form: str = "") -> None:
+        """Copies a launch of the kernel. `tensors` is how many a call has, `form` the format of its
+        numbers as `struct` writes it; without one, each number has eight bytes."""
         self.driver, self.entry, self._tensors = launch.driver, launch.entry, tensors
         self._parameters, entry = launch.parameters, launch.entry
         sizes = *entry.grid, entry.threads, 1, 1, entry.smem_bytes
         self._block = blocks.new(
             sizes, tensors, self._parameters, blocks.places(tensors, self._parameters)
         )
+        self._before = bytes(self._block)
         base = ctypes.addressof(self._block)
         self._parameters_at = blocks.ADDRESSES_AT + 8 * tensors
         self._values_at = self._parameters_at + 8 * len(self._parameters)
@@ -66,26 +68,30 @@ class ResizableLaunch:
         )
         self._attributes = overlap_attributes(entry)
         self._lock = threading.Lock()
-        self._values: dict[int, struct.Struct] = {}
+        self._form, self._packings = form, dict[int, struct.Struct]()
         self._maps = self._new_maps()
         self._described = self._shapes_in_parameters()
         """The tensors whose shapes and strides are parameters behind their descriptors."""
         self._start, self._current_stream = self.driver.launch, self.driver.current_stream
 
     @classmethod
-    def of(cls, launch: Any, tensors: int, resizing: Resizing) -> ResizableLaunch | None:
+    def of(
+        cls, launch: Any, tensors: int, resizing: Resizing, form: str = ""
+    ) -> ResizableLaunch | None:
         """Returns one that does what a prepared launch does; None where it would do anything else
-        for the lengths that the launch was prepared for."""
-        if not isinstance(launch, PreparedLaunch) or not _has_plain_words(launch.parameters):
+        for the lengths that the launch was prepared for. `form` is that of the numbers."""
+        if not isinstance(launch, PreparedLaunch) or not _has_four_axes(launch.parameters):
             return None
-        made = cls(launch, tensors)
+        if not form and any(each.size > 8 for each in launch.parameters if type(each) is Value):
+            return None
+        made = cls(launch, tensors, form)
         same = made.bound(resizing)
         return made if same is not None and same.plain_key == launch.plain_key else None
 
-    def __call__(self, resizing: Resizing, tensors: Sequence[Tensor]) -> None:
-        """Starts the kernel on the current stream of its device, the current device."""
+    def __call__(self, resizing: Resizing, addresses: Sequence[int]) -> None:
+        """Starts the kernel on tensors at these addresses, on the current stream of its device, the
+        current device."""
         ctas, words, sizes = resizing
-        addresses = [*map(Tensor.data_ptr, tensors)]
         if self._described:
             words = (*(word for tensor in self._described for word in sizes[tensor]), *words)
         stream = self._current_stream(self._device)
@@ -107,26 +113,29 @@ class ResizableLaunch:
         """Returns a launch that is prepared for these lengths, which starts sooner; None where
         there are more numbers than the kernel has. `tables` live as long as the launch."""
         words = [word for tensor in self._described for word in resizing.sizes[tensor]]
-        left = iter([*words, *resizing.numbers])
+        words += resizing.numbers
+        places = blocks.places(self._tensors, self._parameters)
+        values, packing = bytearray(self._before), self._packing(len(words))
+        if self._values_at + packing.size > len(values):
+            return None
+        packing.pack_into(values, self._values_at, *words)
         found: list[Parameter] = []
-        for each in self._parameters:
+        for place, each in zip(places, self._parameters, strict=False):
             if isinstance(each, Descriptor):
                 own = resizing.sizes[each.tensor]
                 of_lengths = replace(each.map, shape=own[:AXES], strides=own[AXES:])
                 found.append(Descriptor(each.tensor, of_lengths))
-            elif isinstance(each, Value) and (word := next(left, None)) is not None:
-                found.append(Value(struct.pack("q", word)[: each.size]))
+            elif isinstance(each, Value):
+                found.append(Value(bytes(values[place : place + each.size])))
             else:
                 found.append(each)
-        if next(left, None) is not None:
-            return None
         entry = replace(self.entry, grid=(resizing.ctas, 1, 1))
         return PreparedLaunch(self.driver, entry, self._tensors, found, tables)
 
     def _packing(self, words: int) -> struct.Struct:
-        found = self._values.get(words)
+        found = self._packings.get(words)
         if found is None:
-            found = self._values[words] = struct.Struct(f"{words}q")
+            found = self._packings[words] = struct.Struct(self._form or f"{words}q")
         return found
 
     def _new_maps(self) -> list[_Map]:
@@ -193,14 +202,10 @@ class _Map:
         self._now = now
 
 
-def _has_plain_words(parameters: Sequence[Parameter]) -> bool:
-    """Whether each value has a word of its own, and each map has four axes."""
-    kinds = [type(each) for each in parameters]
-    return (
-        Length not in kinds
-        and all(each.size <= 8 for each in parameters if isinstance(each, Value))
-        and all(len(each.map.shape) == AXES for each in parameters if isinstance(each, Descriptor))
-    )
+def _has_four_axes(parameters: Sequence[Parameter]) -> bool:
+    """Whether each map has four axes, and no parameter is read from a call's tensors."""
+    maps = [each.map for each in parameters if isinstance(each, Descriptor)]
+    return Length not in map(type, parameters) and all(len(each.shape) == AXES for each in maps)
 
 
 def _word(parameter: Parameter) -> int | None:
