@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -25,7 +25,7 @@ from tunefa.errors import TunefaError
 from tunefa.runtime import few_queries
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Options, Tensors, heads_first
-from tunefa.runtime.cells import STEP, Lengths
+from tunefa.runtime.cells import MAX_CELLS, STEP, Lengths, place
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
@@ -40,7 +40,6 @@ from tunefa.runtime.resized import (
     ResizedConfig,
     ResizedPlan,
     Tables,
-    cell,
     resizing,
 )
 from tunefa.runtime.tables import TableCache
@@ -83,6 +82,8 @@ class FamilyPlans:
         """By kernel and values; None where the kernel does not say what follows the lengths."""
         self._of_choice: dict[int, tuple[Choice, ResizedConfig | None]] = {}
         """By the identity of a choice: the choice, and its config."""
+        self._sure: BoundedCache[_Sure] = BoundedCache(MAX_CELLS)
+        """By cell: what all its lengths get."""
         self._unread: Tensor | None = None
         """The largest memory of an lse that was not read; other lengths write to a part of it."""
         self._before: Lengths | None = None
@@ -109,12 +110,15 @@ class FamilyPlans:
     def _known(self, call: FamilyCall) -> ResizedPlan | None:
         """The plan for lengths of which everything is known; None for others."""
         asked = call.lengths
-        choice = self._family.remembered(asked)
-        if choice is None:
-            return None
-        config = self._of_choice.get(id(choice), _NOTHING)[1]
-        if config is None:
-            return None
+        found = self._sure.get(place(*asked))
+        if found is not None and found.holds(asked):
+            choice, config = found.choice, found.config
+        else:
+            remembered = self._family.remembered(asked)
+            known = self._of_choice.get(id(remembered), _NOTHING)
+            if remembered is None or known[1] is None:
+                return None
+            choice, config = remembered, known[1]
         binary = config.binaries.get(config.lengths.variant(asked[1], asked[2]))
         if binary is None or (tables := config.tables(asked)) is None:
             return None
@@ -131,6 +135,8 @@ class FamilyPlans:
             return False
         if config.tables(asked) is None:
             self._learn_tables(config, asked, choice.is_final)
+        if (sure := self._family.sure_around(asked)) is not None:
+            self._sure.add(place(*asked), _Sure(*sure, choice, config))
         return True
 
     def _config(self, choice: Choice, workload: Workload) -> ResizedConfig | None:
@@ -218,7 +224,8 @@ class FamilyPlans:
         if not (0 <= more_rows <= STEP and 0 <= more_keys <= STEP):
             return
         following = Lengths(asked[0], asked[1] + more_rows, asked[2] + more_keys)
-        if cell(following) == cell(asked) and self._family.has_chosen(following):
+        found = self._sure.get(place(*following))
+        if found is not None and found.holds(following):
             return
         if not self._lock.acquire(blocking=False):
             return  # another thread plans
@@ -228,6 +235,20 @@ class FamilyPlans:
             pass
         finally:
             self._lock.release()
+
+
+class _Sure(NamedTuple):
+    """What all lengths of a cell get, from the lowest to the highest that are known."""
+
+    low: Lengths
+    high: Lengths
+    choice: Choice
+    config: ResizedConfig
+
+    def holds(self, asked: Lengths) -> bool:
+        """Whether the lengths are between the lowest and the highest."""
+        (_, rows, keys), (_, low_q, low_k), (_, high_q, high_k) = asked, self[0], self[1]
+        return low_q <= rows <= high_q and low_k <= keys <= high_k
 
 
 def resized_config(

@@ -37,10 +37,12 @@ Prepare = Callable[[Sequence[Tensor], float], Launch]
 class Tables:
     """The tables of some lengths, and what the kernel changes in the config for these."""
 
-    __slots__ = ("changes", "device_bytes", "streams", "tensors")
+    __slots__ = ("changes", "device_bytes", "places", "streams", "tensors")
 
     def __init__(self, changes: dict[str, Any], tensors: tuple[Tensor, ...]) -> None:
         self.changes, self.tensors = changes, tensors
+        self.places = tuple((len(each), each.data_ptr()) for each in tensors)
+        """The length and the address of each."""
         self.streams: set[int] = set()
         self.device_bytes = sum(each.untyped_storage().nbytes() for each in tensors)
 
@@ -236,7 +238,7 @@ def resizing(config: ResizedConfig, tables: Tables, call: FamilyCall, layout: st
     """Returns what a launch gets for the lengths of a call."""
     q, k, v = call.sizes
     sizes = q, k, v, contiguous((*q[:3], v[3]), layout)
-    ctas, numbers = config.lengths.numbers(*call.lengths, sizes, tables.tensors)
+    ctas, numbers = config.lengths.numbers(*call.lengths, sizes, tables.places)
     return Resizing(ctas, numbers, sizes)
 
 

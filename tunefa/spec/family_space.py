@@ -6,6 +6,7 @@ the lengths is computed once, for the family and for each config that is asked a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -97,6 +98,20 @@ class FamilySpace(Space):
 
         return runs
 
+    def runs_throughout(self, config: Config, batch: int, rows: range, keys: range) -> bool:
+        """Returns whether `runs` is true of all these lengths of queries and keys."""
+        runs, own = self.runs(config), self.of_config(config)
+        if runs is None:
+            return True
+        whether = (own.read_by(holds) for _, holds in (*self._whether, *own.rules))
+        if any({"seqlen_q", "seqlen_k"} <= read for read in whether):
+            pairs = itertools.product(rows, keys)
+        else:  # each condition reads one of them, so it holds of all pairs if it holds of each
+            pairs = itertools.chain(
+                ((each, keys[0]) for each in rows), ((rows[0], x) for x in keys)
+            )
+        return all(runs({"batch": batch, "seqlen_q": m, "seqlen_k": n}) for m, n in pairs)
+
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config."""
         return self.tiling_and_estimate(config, workload, arch)[0]
@@ -162,6 +177,14 @@ class ConfigSpace:
             {name: known[name] for name in space.resources if name in known},
             {name: each({}) for name, each in tiling.items() if not each.names},
         )
+
+    def read_by(self, expression: Expr) -> frozenset[str]:
+        """Returns the lengths that an expression reads, also by what it derives from them."""
+        read = set(expression.names)
+        for name, each in reversed((*self.define, *self.resources)):  # later ones read earlier ones
+            if name in read:
+                read |= each.names
+        return frozenset(read.intersection(LENGTHS))
 
     def refusal(self, env: dict[str, Any]) -> str | None:
         """Returns the first rule that refuses the config for these lengths; None if none does."""

@@ -48,12 +48,13 @@ class Resized(Protocol):
         rows: int,
         keys: int,
         sizes: Sequence[tuple[int, ...]],
-        tables: Sequence[Tensor],
+        tables: Sequence[tuple[int, int]],
     ) -> tuple[int, tuple[int, ...]]:
         """Returns the CTAs of the grid, and the kernel's first numbers behind its TMA descriptors,
         up to the last that may differ. The address of a table is a number.
 
-        `sizes` has the shape, then the strides of each of q, k, v and out, with heads first.
+        `sizes` has the shape, then the strides of each of q, k, v and out, with heads first;
+        `tables` has the length and the address of each table.
         """
 
 
