@@ -256,7 +256,8 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
             *(v.shape, v.stride(), v.dtype, v.get_device()),
             aligned,
             options,
-            descales and tuple([x if x is None else (x.shape, x.dtype, x.device) for x in descales]),
+            descales
+            and tuple([x if x is None else (x.shape, x.dtype, x.device) for x in descales]),
         )
     starts_q, starts_k = cu_seqlens
     *decided, max_seqlen_q, max_seqlen_k, deterministic = options

@@ -36,7 +36,6 @@ from tunefa.runtime.plan import Plan
 from tunefa.runtime.resized import (
     TENSORS,
     Binary,
-    Known,
     ResizedConfig,
     ResizedPlan,
     Tables,
@@ -92,16 +91,18 @@ class FamilyPlans:
     def has_few(self, call: FamilyCall) -> bool:
         """Whether a call may run as attention over a cache."""
         batch, rows, keys = call.lengths
-        heads_kv = call.sizes[1][1]
-        few = few_queries.are_few(rows, keys)
-        return few and few_queries.leaves_idle(batch, heads_kv, self.sms)
+        if rows > few_queries.MOST_QUERIES or not few_queries.are_few(rows, keys):
+            return False
+        return few_queries.leaves_idle(batch, call.sizes[1][1], self.sms)
 
     def plan(self, tensors: Tensors, call: FamilyCall) -> Plan | None:
         """The plan for a call of the family; None where something must be compiled first, and where
         no kernel serves the call."""
+        found = self._known(call)
+        if found is not None:
+            return found
         try:
-            found = self._known(call)
-            if found is None and self._learn(call.lengths):
+            if self._learn(call.lengths):
                 found = self._known(call)
             return found or self._anew(tensors, call)
         except (CompileError, TunefaError):  # planning it anew says why
@@ -112,7 +113,7 @@ class FamilyPlans:
         asked = call.lengths
         found = self._sure.get(place(*asked))
         if found is not None and found.holds(asked):
-            choice, config = found.choice, found.config
+            _, _, choice, config = found
         else:
             remembered = self._family.remembered(asked)
             known = self._of_choice.get(id(remembered), _NOTHING)
@@ -122,7 +123,7 @@ class FamilyPlans:
         binary = config.binaries.get(config.lengths.variant(asked[1], asked[2]))
         if binary is None or (tables := config.tables(asked)) is None:
             return None
-        return ResizedPlan(self, Known(choice, config, binary, tables), call)
+        return ResizedPlan(self, (choice, config, binary, tables), call)
 
     def _learn(self, asked: Lengths) -> bool:
         """Prepares what `_known` needs beside a binary. Returns whether that may do."""

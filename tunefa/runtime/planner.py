@@ -119,19 +119,27 @@ class Planner:
             return None
         if not few_queries.serves(tensors, options, chip.target.device.sms):
             return None
-        key = None if family is None else (family.family, family.lengths.seqlen_q)
-        kept = None if key is None else self._few.get(key)
-        if kept is not None and family is not None and family.lengths not in self._measured_few:
-            made = kept.plan(few_queries.sizes(family, options.layout))
-            if made is not None:
-                return FewQueriesPlan(made, options.layout)
         plan = self._of_few_queries(tensors, options, chip.target)
         if plan is not None and family is not None:
             sizes = few_queries.sizes(family, options.layout)
             new = self.cache_family(plan.over_cache, tensors.q.device, sizes, few_queries.TENSORS)
             if new is not None:
-                self._few.add(key, new)
+                self._few.add((family.family, family.lengths.seqlen_q), new)
         return plan
+
+    def known_few(self, call: FamilyCall, options: Options) -> FewQueriesPlan | None:
+        """What `few_queries` returns for a call of a family of which a call was planned; None for
+        others, and where a rule refuses the config."""
+        batch, rows, keys = call.lengths
+        if not few_queries.are_few(rows, keys) or self.freeze.file is not None:
+            return None
+        kept = self._few.get((call.family, rows))
+        if kept is None or call.lengths in self._measured_few:
+            return None
+        if not few_queries.leaves_idle(batch, call.sizes[1][1], kept.maker.target.device.sms):
+            return None
+        made = kept.plan(few_queries.sizes(call, options.layout))
+        return None if made is None else FewQueriesPlan(made, options.layout)
 
     def cache_family(
         self, plan: CachePlan, device: torch.device, sizes: CacheSizes, tensors: int

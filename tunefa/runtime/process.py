@@ -80,7 +80,7 @@ class Runtime:
     ) -> tuple[Plan, float | None]:
         """The plan for a call with these arguments, and the scale to run it with."""
         on_cuda = tensors.q.is_cuda
-        if on_cuda and is_usual(scale):
+        if on_cuda and (scale is None or is_usual(scale)):
             plan = self.plan(tensors, options)
         else:
             call = Call.of(tensors, options, scale)
@@ -187,13 +187,17 @@ class Runtime:
 
     def _made(self, tensors: Tensors, options: Options, call: FamilyCall | None) -> Plan:
         """A new plan of the forward pass; `call` is None where it has no family."""
-        family = None if call is None else self._families.get(call.family)
-        if call is not None and isinstance(family, FamilyPlans) and not family.has_few(call):
-            found = family.plan(tensors, call)
+        found: Plan | None
+        if call is None:
+            found = self.planner.few_queries(tensors, options)
         else:
-            found = self.planner.few_queries(tensors, options, call)
-            if found is None and call is not None:
-                found = self._of_family(tensors, options, call)
+            family = self._families.get(call.family)
+            if isinstance(family, FamilyPlans) and not family.has_few(call):
+                found = family.plan(tensors, call)
+            else:
+                found = self.planner.known_few(call, options)
+                found = found or self.planner.few_queries(tensors, options, call)
+                found = found or self._of_family(tensors, options, call)
         return found or self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
 
     def _of_family(self, tensors: Tensors, options: Options, call: FamilyCall) -> Plan | None:

@@ -45,9 +45,9 @@ class ResizableLaunch:
     graph is captured.
     """
 
-    def __init__(self, launch: PreparedLaunch, tensors: int, form: str = "") -> None:
-        """Copies a launch of the kernel. `tensors` is how many a call has, `form` the format of its
-        numbers as `struct` writes it; without one, each number has eight bytes."""
+    def __init__(self, launch: PreparedLaunch, tensors: int, numbers: int, form: str) -> None:
+        """Copies a launch of the kernel. `tensors` and `numbers` are how many a call has, `form` is
+        the format of the numbers as `struct` writes it; without one, each has eight bytes."""
         self.driver, self.entry, self._tensors = launch.driver, launch.entry, tensors
         self._parameters, entry = launch.parameters, launch.entry
         sizes = *entry.grid, entry.threads, 1, 1, entry.smem_bytes
@@ -66,12 +66,14 @@ class ResizableLaunch:
             entry.threads,
             entry.smem_bytes,
         )
-        self._attributes = overlap_attributes(entry)
+        self._attributes_at, self._attributes = overlap_attributes(entry)
         self._lock = threading.Lock()
-        self._form, self._packings = form, dict[int, struct.Struct]()
         self._maps = self._new_maps()
         self._described = self._shapes_in_parameters()
         """The tensors whose shapes and strides are parameters behind their descriptors."""
+        words = 2 * AXES * len(self._described) + numbers
+        self._packing = struct.Struct(form or f"{words}q")
+        self._pack_words = self._packing.pack_into
         self._start, self._current_stream = self.driver.launch, self.driver.current_stream
 
     @classmethod
@@ -84,7 +86,7 @@ class ResizableLaunch:
             return None
         if not form and any(each.size > 8 for each in launch.parameters if type(each) is Value):
             return None
-        made = cls(launch, tensors, form)
+        made = cls(launch, tensors, len(resizing.numbers), form)
         same = made.bound(resizing)
         return made if same is not None and same.plain_key == launch.plain_key else None
 
@@ -94,18 +96,17 @@ class ResizableLaunch:
         ctas, words, sizes = resizing
         if self._described:
             words = (*(word for tensor in self._described for word in sizes[tensor]), *words)
-        stream = self._current_stream(self._device)
-        block, attributes, count = self._block, *self._attributes
+        stream, block = self._current_stream(self._device), self._block
         with self._lock:  # the driver copies parameters and maps before it returns
             self._pack_head(
-                *(block, 0, ctas, 1, 1, self._threads, 1, 1, self._smem_bytes, stream),
-                *(attributes, count),
-                *addresses,
-            )
+                block, 0, ctas, 1, 1, self._threads, 1, 1, self._smem_bytes, stream,
+                self._attributes_at, self._attributes, *addresses,
+            )  # fmt: skip
             for each in self._maps:
-                tensor = each.tensor
-                each.follow(addresses[tensor], sizes[tensor])
-            self._packing(len(words)).pack_into(block, self._values_at, *words)
+                at, own = addresses[each.tensor], sizes[each.tensor]
+                if at != each.address or own != each.sizes:
+                    each.write(at, own)
+            self._pack_words(block, self._values_at, *words)
             if self._start(*self._arguments) != SUCCESS:
                 self.driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
 
@@ -115,10 +116,10 @@ class ResizableLaunch:
         words = [word for tensor in self._described for word in resizing.sizes[tensor]]
         words += resizing.numbers
         places = blocks.places(self._tensors, self._parameters)
-        values, packing = bytearray(self._before), self._packing(len(words))
-        if self._values_at + packing.size > len(values):
+        values = bytearray(self._before)
+        if self._values_at + self._packing.size > len(values):
             return None
-        packing.pack_into(values, self._values_at, *words)
+        self._pack_words(values, self._values_at, *words)
         found: list[Parameter] = []
         for place, each in zip(places, self._parameters, strict=False):
             if isinstance(each, Descriptor):
@@ -131,12 +132,6 @@ class ResizableLaunch:
                 found.append(each)
         entry = replace(self.entry, grid=(resizing.ctas, 1, 1))
         return PreparedLaunch(self.driver, entry, self._tensors, found, tables)
-
-    def _packing(self, words: int) -> struct.Struct:
-        found = self._packings.get(words)
-        if found is None:
-            found = self._packings[words] = struct.Struct(self._form or f"{words}q")
-        return found
 
     def _new_maps(self) -> list[_Map]:
         """One map for each different descriptor, with a pointer to it at each of its places."""
@@ -174,10 +169,12 @@ class _Map:
         self.place = drivers.aligned(self._memory)
         self._lengths = (ctypes.c_uint64 * (2 * AXES))()
         self._pack = struct.Struct(f"{2 * AXES}Q").pack_into
-        self._address = ctypes.c_void_p()
-        self._now: tuple[int, Sizes] | None = None
+        self._tensor_at = ctypes.c_void_p()
+        self.address = 0
+        """Where the tensor is; 0 before the first one."""
+        self.sizes: Sizes = ()
         lengths = ctypes.addressof(self._lengths)
-        arguments = parameter.map.arguments(ctypes.c_void_p(self.place), self._address)
+        arguments = parameter.map.arguments(ctypes.c_void_p(self.place), self._tensor_at)
         self._arguments = (
             *arguments[:4],
             *(ctypes.c_void_p(lengths), ctypes.c_void_p(lengths + 8 * AXES)),
@@ -185,21 +182,19 @@ class _Map:
         )
         self._encode: Any = driver.encode
 
-    def follow(self, address: int, sizes: Sizes) -> None:
-        """Makes it the map of the tensor that is at `address` now."""
-        now = address, sizes
-        if now == self._now:
-            return
-        batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
-        each, to_head, to_batch = self._bytes, self._bytes * of_head, self._bytes * of_batch
-        self._pack(
-            self._lengths, 0, columns, rows, heads, batch, each * of_row, to_head, to_batch, 0
-        )
-        self._address.value = address
+    def write(self, address: int, sizes: Sizes) -> None:
+        """Makes it the map of the tensor with these sizes that is at `address` now."""
+        if sizes != self.sizes:
+            batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
+            each = self._bytes
+            steps = each * of_row, each * of_head, each * of_batch
+            self._pack(self._lengths, 0, columns, rows, heads, batch, *steps, 0)
+            self.sizes = sizes
+        self._tensor_at.value = address
         if self._encode(*self._arguments) != SUCCESS:
-            self._now = None
+            self.address = 0
             self._driver.call_on(self._device, _ENCODE, *self._arguments)
-        self._now = now
+        self.address = address
 
 
 def _has_four_axes(parameters: Sequence[Parameter]) -> bool:
