@@ -84,14 +84,16 @@ class CacheFamily:
         launches = CacheLaunches.of(lengths, plan.launches.launch, sizes, tensors)
         if launches is None:
             return None
-        runs = FamilySpace.of(kernel.space, w, target.arch).runs(chosen.config)
+        space = FamilySpace.of(kernel.space, w, target.arch, ("batch", "seqlen_k"))
+        runs = space.runs(chosen.config)
         maker = Maker(kernel, target, compiled, plan.options.softcap)
         scale = float(w.head_dim**-0.5)
         return cls(chosen, maker, runs, plan.options, plan.launches.device, scale, launches)
 
     def plan(self, sizes: CacheSizes) -> ResizedCachePlan | None:
         """The plan for a call of the family; None where a rule refuses the config."""
-        if self.runs is not None and not self.runs(self._lengths(sizes)):
+        runs = self.runs
+        if runs is not None and not runs({"batch": sizes.batch, "seqlen_k": sizes.keys}):
             return None
         return ResizedCachePlan(self, sizes)
 
@@ -99,7 +101,7 @@ class CacheFamily:
         """Returns the choice for these sizes, with the reason."""
         made = object.__new__(Workload)  # its other fields were checked with the first call
         made.__dict__.update(vars(self.chosen.workload))
-        made.__dict__.update(self._lengths(sizes))
+        made.__dict__.update(batch=sizes.batch, seqlen_k=sizes.keys)
         return replace(self.chosen, workload=made)
 
     def of_scale(
@@ -114,7 +116,3 @@ class CacheFamily:
             assert found is not None, "it does what the launch for the default scale does"
             self._scales.add(scale, found)
         return found
-
-    def _lengths(self, sizes: CacheSizes) -> dict[str, Any]:
-        rows = sizes.tensors[0][2]
-        return {"batch": sizes.batch, "seqlen_q": rows, "seqlen_k": sizes.keys}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from tunefa.compile.launch.lengths import CacheSizes
 from tunefa.compile.launch.resizable import Sizes
 from tunefa.runtime.decode_call import CacheKey, CacheOptions
-from tunefa.runtime.family_call import MAX_STRIDE, contiguous
+from tunefa.runtime.family_call import MAX_STRIDE, contiguous, of_tensors
 
 
 class CacheFamilyCall(NamedTuple):
@@ -26,60 +26,35 @@ def family_call(key: CacheKey, options: CacheOptions) -> CacheFamilyCall | None:
     with a window that hides nothing, or with wrong arguments. What all calls of a family have in
     common is checked with its first one.
     """
-    q, q_steps, q_type, q_at, k, k_steps, k_type, k_at, v, v_steps, v_type, v_at = key[:12]
-    aligned, shares_rows, _, lengths, lengths_step, *of_lengths, table, out, others = key[12:]
-    shapes = (q, k, v) if out is None else (q, k, v, out[0])
-    if not aligned or any(len(each) != 4 for each in shapes) or options.shared_prefix:
+    _, _, q_type, q_at, _, _, k_type, k_at, _, _, v_type, v_at, aligned, shares_rows, *rest = key
+    _, lengths, steps, lengths_type, lengths_at, table, out, others = rest
+    tensors = of_tensors(key, options.layout) if aligned else None
+    if tensors is None or options.shared_prefix:
         return None
-    is_heads_first = options.layout == "bhsd"
-    q, k, v = (
-        _sizes(q, q_steps, is_heads_first),
-        _sizes(k, k_steps, is_heads_first),
-        _sizes(v, v_steps, is_heads_first),
-    )
-    batch, heads, rows, head_dim, heads_kv, dim_k, dim_v = *q[:4], k[1], k[3], v[3]
-    shape = batch, heads, rows, dim_v
-    of_out = (
-        contiguous(shape, options.layout) if out is None else _sizes(out[0], out[1], is_heads_first)
-    )
-    keys, table_row, of_table = (k[2], 0, None) if table is None else _paged(table, k[2], batch)
-    steps, of_others = ((), None) if others is None else _others(others, batch)
-    if not (
-        (k[0] == batch or table is not None)
-        and k[:3] == v[:3]
-        and of_out[:4] == shape
-        and (lengths, lengths_step) == ((batch,), (1,))
-        and steps is not None
-        and batch and k[0] and keys
-        and (options.window_left is None or options.window_left < keys - 1)
-        and _are_strided_well(q, k, v, of_out)
-    ):  # fmt: skip
+    q, k, v = tensors
+    (batch, heads, rows, head_dim, *_), (pages, heads_kv, keys, head_dim_k, *_) = q, k
+    shape, table_row, of_table = (batch, heads, rows, v[3]), 0, None
+    if table is not None:
+        keys, table_row, of_table = _paged(table, keys, batch)
+    elif pages != batch:
+        return None
+    of_out = contiguous(shape, options.layout) if out is None else _out(out, shape, options.layout)
+    factor_steps, of_others = _NO_OTHERS if others is None else _others(others, batch)
+    if not keys or lengths != (batch,) or steps != (1,) or of_out is None or factor_steps is None:
+        return None
+    if options.window_left is not None and options.window_left >= keys - 1:
         return None
     family = (
-        *(q_type, q_at, k_type, k_at, v_type, v_at, heads, rows, head_dim, heads_kv, dim_k, dim_v),
-        *(shares_rows, options, *of_lengths, of_table, out and out[2:], of_others),
+        (q_type, k_type, v_type, q_at, k_at, v_at, lengths_type, lengths_at, shares_rows, options),
+        (heads, rows, head_dim, heads_kv, head_dim_k, v[3]),
+        (of_table, None if out is None else out[2:], of_others),
     )
-    return CacheFamilyCall(family, CacheSizes(batch, keys, table_row, (q, k, v, of_out), steps))
+    return CacheFamilyCall(
+        family, CacheSizes(batch, keys, table_row, (q, k, v, of_out), factor_steps)
+    )
 
 
-def _sizes(shape: Any, steps: Any, is_heads_first: bool) -> Sizes:
-    """Returns the sizes of a tensor with four axes with heads first."""
-    if is_heads_first:
-        return *shape, *steps
-    batch, rows, heads, columns = shape
-    of_batch, of_row, of_head, step = steps
-    return batch, heads, rows, columns, of_batch, of_head, of_row, step
-
-
-def _are_strided_well(*tensors: Sizes) -> bool:
-    """Whether rows are contiguous and begin at multiples of 16 elements, no axis is expanded, and
-    only the stride of batches or pages passes 2^31."""
-    for _, _, _, _, of_batch, of_head, of_row, step in tensors:
-        if step != 1 or (of_batch | of_head | of_row) % 16 or not (of_batch and of_head and of_row):
-            return False
-        if of_head >= MAX_STRIDE or of_row >= MAX_STRIDE:
-            return False
-    return True
+_NO_OTHERS: tuple[tuple[int, ...] | None, Hashable] = (), None
 
 
 def _paged(table: Any, page_size: int, batch: int) -> tuple[int, int, Hashable]:
@@ -89,6 +64,23 @@ def _paged(table: Any, page_size: int, batch: int) -> tuple[int, int, Hashable]:
     if len(shape) != 2 or shape[0] != batch or steps[1] != 1 or not 0 < steps[0] < MAX_STRIDE:
         return 0, 0, None
     return page_size * shape[1], steps[0], (page_size, *kind)
+
+
+def _out(out: Any, wanted: tuple[int, ...], layout: str) -> Sizes | None:
+    """Returns the sizes of a given output; None where kernels cannot write it."""
+    shape, steps, *_ = out
+    if len(shape) != 4:
+        return None
+    if layout == "bshd":
+        (batch, rows, heads, columns), (of_batch, of_row, of_head, step) = shape, steps
+    else:
+        (batch, heads, rows, columns), (of_batch, of_head, of_row, step) = shape, steps
+    is_read = of_batch and of_head and of_row and (of_batch | of_head | of_row) % 16 == 0
+    if (batch, heads, rows, columns) != wanted or step != 1 or not is_read:
+        return None
+    if of_head >= MAX_STRIDE or of_row >= MAX_STRIDE:
+        return None
+    return batch, heads, rows, columns, of_batch, of_head, of_row, step
 
 
 def _others(others: Any, batch: int) -> tuple[tuple[int, ...] | None, Hashable]:

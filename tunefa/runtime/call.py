@@ -250,15 +250,13 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
     q, k, v, cu_seqlens, descales = tensors
     aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
     if cu_seqlens is None:
+        factors = [None if x is None else (x.shape, x.dtype, x.device) for x in descales]
         return (
-            *(q.shape, q.stride(), q.dtype, q.get_device()),
-            *(k.shape, k.stride(), k.dtype, k.get_device()),
-            *(v.shape, v.stride(), v.dtype, v.get_device()),
-            aligned,
-            options,
-            descales
-            and tuple([x if x is None else (x.shape, x.dtype, x.device) for x in descales]),
-        )
+            q.shape, q.stride(), q.dtype, q.get_device(),
+            k.shape, k.stride(), k.dtype, k.get_device(),
+            v.shape, v.stride(), v.dtype, v.get_device(),
+            aligned, options, *factors,
+        )  # fmt: skip
     starts_q, starts_k = cu_seqlens
     *decided, max_seqlen_q, max_seqlen_k, deterministic = options
     return (

@@ -28,47 +28,56 @@ def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | No
     """Returns what plans of a family need of a call; None for calls that are planned one by one:
     those with packed sequences, e4m3, a window, unaligned tensors, or wrong arguments. `key` is the
     call's `plan_key`, which has most of it."""
-    if tensors.cu_seqlens is not None or tensors.descales:
+    if tensors.cu_seqlens is not None or tensors.descales or tensors.q.dtype == E4M3:
         return None
     # Of short sequences a window hides nothing, which is another family.
     if options.window_left is not None or options.window_right is not None:
         return None
-    q, q_steps, q_type, q_at, k, k_steps, k_type, k_at, v, v_steps, v_type, v_at, aligned = key[:13]
-    if not aligned or q_type == E4M3 or not len(q) == len(k) == len(v) == 4:
+    _, _, q_type, q_at, _, _, k_type, k_at, _, _, v_type, v_at, aligned, *_ = key
+    sizes = of_tensors(key, options.layout) if aligned else None
+    if sizes is None:
         return None
-    if options.layout == "bshd":
+    q, k, v = sizes
+    batch, heads, rows, head_dim, *_ = q
+    _, heads_kv, keys, head_dim_k, *_ = k
+    if not (q[0] == k[0] and head_dim == head_dim_k and rows and heads and head_dim):
+        return None
+    types = q_type, k_type, v_type, q_at, k_at, v_at, heads, heads_kv, head_dim, v[3]
+    family = types, options
+    return FamilyCall(family, Lengths(batch, rows, keys), sizes)
+
+
+def of_tensors(key: Any, layout: str) -> tuple[Sizes, Sizes, Sizes] | None:
+    """Returns the sizes of q, k and v, which have their shapes and strides at 0, 4 and 8 of a key;
+    None unless k and v fit, all three have four axes, and kernels can read them.
+
+    For that rows must be contiguous and begin at multiples of 16 elements, no axis may be expanded,
+    no tensor empty, and only the stride of batches, or of pages, may pass 2^31.
+    """
+    q, q_steps, _, _, k, k_steps, _, _, v, v_steps = key[:10]
+    if not len(q) == len(k) == len(v) == 4:
+        return None
+    if layout == "bshd":
         (batch, rows, heads, head_dim), (q0, q2, q1, q3) = q, q_steps
-        (batch_k, keys, heads_kv, dim_k), (k0, k2, k1, k3) = k, k_steps
-        (batch_v, keys_v, heads_v, head_dim_v), (v0, v2, v1, v3) = v, v_steps
+        (pages, keys, heads_kv, dim_k), (k0, k2, k1, k3) = k, k_steps
+        (pages_v, keys_v, heads_v, dim_v), (v0, v2, v1, v3) = v, v_steps
     else:
         (batch, heads, rows, head_dim), (q0, q1, q2, q3) = q, q_steps
-        (batch_k, heads_kv, keys, dim_k), (k0, k1, k2, k3) = k, k_steps
-        (batch_v, heads_v, keys_v, head_dim_v), (v0, v1, v2, v3) = v, v_steps
+        (pages, heads_kv, keys, dim_k), (k0, k1, k2, k3) = k, k_steps
+        (pages_v, heads_v, keys_v, dim_v), (v0, v1, v2, v3) = v, v_steps
     if not (
-        # The shapes fit, and no tensor is empty.
-        batch == batch_k == batch_v
-        and keys == keys_v
-        and heads_kv == heads_v
-        and head_dim == dim_k
-        and (batch and rows and heads and head_dim and keys and heads_kv and head_dim_v)
-        # Rows are contiguous and begin at multiples of 16 elements, no axis is expanded, and only
-        # the stride of batches passes 2^31.
-        and q3 == k3 == v3 == 1
-        and (head_dim_v | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16 == 0
+        (pages == pages_v and keys == keys_v and heads_kv == heads_v)
+        and (batch and pages and keys and heads_kv and dim_v)
+        and (q3 == k3 == v3 == 1 and (dim_v | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16 == 0)
         and (q0 and q1 and q2 and k0 and k1 and k2 and v0 and v1 and v2)
         and (q1 | q2 | k1 | k2 | v1 | v2) < MAX_STRIDE
     ):
         return None
-    family = (
-        *(q_type, k_type, v_type, q_at, k_at, v_at, heads, heads_kv, head_dim, head_dim_v),
-        options,
-    )
-    sizes = (
+    return (
         (batch, heads, rows, head_dim, q0, q1, q2, q3),
-        (batch, heads_kv, keys, head_dim, k0, k1, k2, k3),
-        (batch, heads_kv, keys, head_dim_v, v0, v1, v2, v3),
+        (pages, heads_kv, keys, dim_k, k0, k1, k2, k3),
+        (pages, heads_kv, keys, dim_v, v0, v1, v2, v3),
     )
-    return FamilyCall(family, Lengths(batch, rows, keys), sizes)
 
 
 def contiguous(shape: tuple[int, ...], layout: str) -> Sizes:

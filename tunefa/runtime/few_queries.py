@@ -116,7 +116,7 @@ class FewQueriesPlan:
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone."""
-        return self.run(tensors, scale)[0]
+        return self.over_cache.output(with_lengths(tensors), scale, None)
 
 
 def with_lengths(tensors: Tensors) -> CacheTensors:

@@ -122,12 +122,20 @@ class Runtime:
         return plan.gradients(tensors, given, scale)
 
     def decode(
-        self, tensors: CacheTensors, options: CacheOptions, scale: float | None, out: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (out, lse) of attention over a cache, with `out` in the call's layout."""
+        self,
+        tensors: CacheTensors,
+        options: CacheOptions,
+        scale: float | None,
+        out: Tensor | None,
+        return_lse: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns (out, lse) of attention over a cache, with `out` in the call's layout; None for
+        an lse that is not asked for."""
         plan, scale = self.caches.decode(tensors, options, scale, out)
         self.taken(plan)
-        return plan.run(tensors, scale, out)
+        if return_lse:
+            return plan.run(tensors, scale, out)
+        return plan.output(tensors, scale, out), None
 
     def prefill(
         self, tensors: PrefillTensors, options: Options, scale: float | None, out: Tensor | None

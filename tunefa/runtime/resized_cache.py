@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -15,12 +14,13 @@ from torch import Tensor
 from tunefa.compile.contract import Launch
 from tunefa.compile.launch.lengths import CacheSizes, ResizedCache, Shapes
 from tunefa.compile.launch.prepared import Steps
-from tunefa.compile.launch.resizable import AXES, ResizableLaunch, Resizing
+from tunefa.compile.launch.resizable import ResizableLaunch, Resizing
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan
 from tunefa.runtime.kernel_plan import Launches, all_heads_first
 from tunefa.runtime.resized import SHARED_CALLS
+from tunefa.spec.rounding import round_up
 
 SCRATCH = 2
 """Tensors of memory for splits, which a call needs while it runs."""
@@ -31,7 +31,10 @@ class CacheLaunches:
     """The launches of a config over a cache, for calls of all sizes of a family."""
 
     lengths: ResizedCache
-    launches: tuple[ResizableLaunch, ...]
+    first: ResizableLaunch
+    """Computes splits."""
+    second: ResizableLaunch
+    """Combines them."""
 
     @classmethod
     def of(
@@ -42,25 +45,28 @@ class CacheLaunches:
         shapes, resizings = sized(lengths, sizes)
         if not isinstance(launch, Steps) or launch.scratch != _with_dtypes(shapes):
             return None
+        if len(launch.launches) != len(resizings):
+            return None
         found = [
             ResizableLaunch.of(each, tensors + SCRATCH, resizing, form)
             for each, resizing, form in zip(launch.launches, resizings, lengths.forms, strict=True)
         ]
-        made = tuple(each for each in found if each is not None)
-        return cls(lengths, made) if len(made) == len(found) else None
+        first, second = found
+        return None if first is None or second is None else cls(lengths, first, second)
 
     def bound(self, sizes: CacheSizes) -> Steps:
         """Returns launches that are prepared for these sizes, which start sooner."""
         shapes, resizings = sized(self.lengths, sizes)
-        pairs = zip(self.launches, resizings, strict=True)
+        pairs = zip((self.first, self.second), resizings, strict=True)
         steps = [launch.bound(resizing) for launch, resizing in pairs]
         return Steps([each for each in steps if each is not None], _with_dtypes(shapes))
 
 
-def sized(lengths: ResizedCache, sizes: CacheSizes) -> tuple[Shapes, tuple[Resizing, ...]]:
+def sized(lengths: ResizedCache, sizes: CacheSizes) -> tuple[Shapes, tuple[Resizing, Resizing]]:
     """Returns the shapes of the memory for splits, and what the launches get for these sizes."""
-    shapes, launches = lengths(sizes)
-    return shapes, tuple([Resizing(*each, sizes.tensors) for each in launches])
+    shapes, (first, second) = lengths(sizes)
+    tensors = sizes.tensors
+    return shapes, (Resizing(*first, tensors), Resizing(*second, tensors))
 
 
 def _with_dtypes(shapes: Shapes) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
@@ -99,15 +105,26 @@ class ResizedCachePlan:
     """Runs calls of one key. The first ones start launches that calls of all sizes share; later
     ones have launches of their own, which start sooner."""
 
-    __slots__ = ("_calls", "_elements", "_own", "_owner", "_resizings", "_shape", "_sizes")
+    __slots__ = (
+        "_calls",
+        "_elements",
+        "_launches",
+        "_own",
+        "_owner",
+        "_resizings",
+        "_shape",
+        "_sizes",
+    )  # fmt: skip
     device_bytes = 0
 
     def __init__(self, owner: Owner, sizes: CacheSizes) -> None:
-        self._owner, self._sizes = owner, sizes
-        (partial, ends), self._resizings = sized(owner.launches.lengths, sizes)
-        self._elements = math.prod(partial), math.prod(ends)
-        batch, heads, rows, columns = sizes.tensors[3][:AXES]
-        of_rows = (heads, rows) if owner.options.layout == "bhsd" else (rows, heads)
+        self._owner, self._sizes, self._launches = owner, sizes, owner.launches
+        shapes, self._resizings = sized(self._launches.lengths, sizes)
+        # Kernels read 16 bytes at a time, and so each part begins at a multiple of 256.
+        self._elements = round_up(math.prod(shapes[0]), 64), round_up(math.prod(shapes[1]), 64)
+        batch, heads, rows, columns, *_ = sizes.tensors[3]
+        is_heads_first = owner.options.layout == "bhsd"
+        of_rows = (heads, rows) if is_heads_first else (rows, heads)
         self._shape = batch, *of_rows, columns
         self._calls = 0
         self._own: KernelCachePlan | None = None
@@ -121,34 +138,67 @@ class ResizedCachePlan:
         self, tensors: CacheTensors, scale: float | None, out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout, in `out` if given."""
-        owner = self._owner
-        if self._calls >= SHARED_CALLS or owner.launches.launches[0].driver.is_capturing():
-            # A CUDA graph keeps the kernels of the launches that it captures, and so must they.
+        if self._needs_own():
             return self.own.run(tensors, scale, out)
+        lse = tensors[0].new_empty(self._sizes.tensors[0][:3], dtype=torch.float32)
+        return self._first(tensors, scale, out, lse), lse
+
+    def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
+        """Runs a call; returns `out` alone."""
+        if self._needs_own():
+            return self.own.output(tensors, scale, out)
+        return self._first(tensors, scale, out, None)
+
+    def _needs_own(self) -> bool:
+        # A CUDA graph keeps the kernels of the launches that it captures, and so must they.
+        return self._calls >= SHARED_CALLS or bool(self._launches.first.driver.is_capturing())
+
+    def _first(
+        self, tensors: CacheTensors, scale: float | None, out: Tensor | None, lse: Tensor | None
+    ) -> Tensor:
         self._calls += 1
-        q, k, v, *others = tensors
+        owner, (q, k, v, *others) = self._owner, tensors
         if out is None:
             out = q.new_empty(self._shape)
-        lse = q.new_empty(self._sizes.tensors[0][:3], dtype=torch.float32)
-        given = q, k, v, out, lse, *[each for each in others if each is not None]
-        launches = owner.launches
+        partial, ends = self._elements
+        elements = partial + ends
+        if lse is None:  # memory that is not read
+            scratch = q.new_empty(elements + math.prod(self._shape[:3]), dtype=torch.float32)
+            lse_at = scratch.data_ptr() + 4 * elements
+        else:
+            scratch, lse_at = q.new_empty(elements, dtype=torch.float32), lse.data_ptr()
+        at = scratch.data_ptr()
+        addresses = [
+            *(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse_at),
+            *[each.data_ptr() for each in others if each is not None],
+            *(at, at + 4 * partial),
+        ]
+        launches = self._launches
         if scale is not None and scale != owner.default_scale:
-            prepare_with = partial(all_heads_first, given, owner.options.layout)
-            launches = owner.of_scale(scale, self._sizes, prepare_with)
+            launches = self._of_scale(scale, tensors, out, lse)
         if torch._C._cuda_getDevice() == owner.device:
-            self._start(launches, given)
+            self._start(launches, addresses)
         else:
             with torch.cuda.device(owner.device):
-                self._start(launches, given)
-        return out, lse
+                self._start(launches, addresses)
+        return out
 
-    def _start(self, launches: CacheLaunches, given: Sequence[Tensor]) -> None:
-        partial, ends = self._elements
-        scratch = given[0].new_empty(partial + ends, dtype=torch.float32)
-        at = scratch.data_ptr()
-        addresses = [*map(Tensor.data_ptr, given), at, at + 4 * partial]
-        for launch, resizing in zip(launches.launches, self._resizings, strict=True):
-            launch(resizing, addresses)
+    def _start(self, launches: CacheLaunches, addresses: Sequence[int]) -> None:
+        of_splits, of_combining = self._resizings
+        launches.first(of_splits, addresses)
+        launches.second(of_combining, addresses)
+
+    def _of_scale(
+        self, scale: float, tensors: CacheTensors, out: Tensor, lse: Tensor | None
+    ) -> CacheLaunches:
+        def given() -> Sequence[Tensor]:
+            q, k, v, *others = tensors
+            shape = self._sizes.tensors[0][:3]
+            kept = q.new_empty(shape, dtype=torch.float32) if lse is None else lse
+            found = q, k, v, out, kept, *[each for each in others if each is not None]
+            return all_heads_first(found, self._owner.options.layout)
+
+        return self._owner.of_scale(scale, self._sizes, given)
 
     @property
     def own(self) -> KernelCachePlan:

@@ -7,7 +7,7 @@ the lengths is computed once, for the family and for each config that is asked a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -36,10 +36,13 @@ class FamilySpace(Space):
     _configs: dict[tuple[object, ...], ConfigSpace] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, space: Space, workload: Workload, arch: Arch) -> FamilySpace:
-        """Returns the space for the family of a workload on an arch."""
+    def of(
+        cls, space: Space, workload: Workload, arch: Arch, free: Sequence[str] = LENGTHS
+    ) -> FamilySpace:
+        """Returns the space for the family of a workload on an arch, which differ in the lengths
+        that are `free`."""
         known = {**workload.env(), **arch.env()}
-        for name in LENGTHS:
+        for name in free:
             del known[name]
 
         def given(expressions: Mapping[str, Expr]) -> dict[str, Expr]:
@@ -105,7 +108,7 @@ class FamilySpace(Space):
             return True
         whether = (own.read_by(holds) for _, holds in (*self._whether, *own.rules))
         if any({"seqlen_q", "seqlen_k"} <= read for read in whether):
-            pairs = itertools.product(rows, keys)
+            pairs: Iterable[tuple[int, int]] = itertools.product(rows, keys)
         else:  # each condition reads one of them, so it holds of all pairs if it holds of each
             pairs = itertools.chain(
                 ((each, keys[0]) for each in rows), ((rows[0], x) for x in keys)
