@@ -23,6 +23,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.decode_call import CacheOptions
 from tunefa.runtime.decode_plan import CachePlan, KernelCachePlan
+from tunefa.runtime.growth import Growth
 from tunefa.runtime.kernel_plan import MAX_SCALES
 from tunefa.runtime.resized_cache import CacheLaunches, ResizedCachePlan
 from tunefa.spec.family_space import FamilySpace
@@ -63,6 +64,7 @@ class CacheFamily:
     default_scale: float
     launches: CacheLaunches
     """The launches for the default scale."""
+    growth: Growth = field(default_factory=Growth)
     _scales: BoundedCache[CacheLaunches] = field(default_factory=lambda: BoundedCache(MAX_SCALES))
 
     @classmethod

@@ -13,6 +13,7 @@ from tunefa.runtime.cache_family import CacheFamily
 from tunefa.runtime.call import Options, is_usual
 from tunefa.runtime.decode_call import CacheCall, CacheKey, CacheOptions, CacheTensors, check_out
 from tunefa.runtime.decode_plan import CachePlan, Decode
+from tunefa.runtime.growth import NextPlans
 from tunefa.runtime.planner import Planner
 from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
 from tunefa.runtime.prefill_plan import Prefill, PrefillPlan
@@ -30,6 +31,7 @@ class CachePlans:
         self.plans = BoundedCache[CachePlan](most, lambda plan: 1)
         self.prefill_plans = BoundedCache[PrefillPlan](most, lambda plan: 1)
         self._families: BoundedCache[CacheFamily] = BoundedCache(MAX_FAMILIES)
+        self._next = NextPlans(self.plans, self._next_plan, planner.lock)
 
     def decode(
         self, tensors: CacheTensors, options: CacheOptions, scale: float | None, out: Tensor | None
@@ -83,7 +85,14 @@ class CachePlans:
                     if made is not None:
                         self._families.add(call.family, made)
             self.plans.add(key, plan)
+            self._next.watch(key, options, plan)
             return plan
+
+    def _next_plan(self, key: CacheKey, options: CacheOptions) -> CachePlan | None:
+        """The plan for a call that may come next, if its family is known."""
+        call = cache_sizes.family_call(key, options)
+        family = None if call is None else self._families.get(call.family)
+        return None if family is None or call is None else family.plan(call.sizes)
 
     def prefill(
         self, tensors: PrefillTensors, options: Options, scale: float | None, out: Tensor | None

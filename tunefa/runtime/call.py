@@ -43,6 +43,9 @@ Window = int | tuple[int | None, int | None] | None
 and beyond the diagonal, None for all. A number goes with a causal mask, and counts the keys up to
 the diagonal, with the one on it."""
 
+DENSE_KEY = 14
+"""The length of the `plan_key` of a dense call without descales."""
+
 Descales = tuple[Tensor | None, ...]
 """The descales of q, k and v; () where a call gives none of them."""
 

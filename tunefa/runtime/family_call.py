@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tunefa.compile.launch.resizable import Sizes
 from tunefa.measure.attention_inputs import E4M3
-from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.call import DENSE_KEY, PACKED, Options
 from tunefa.runtime.cells import Lengths
 
 MAX_STRIDE = 2**31
@@ -24,11 +24,11 @@ class FamilyCall(NamedTuple):
     """The sizes of q, k and v with heads first: shape, then strides, in elements."""
 
 
-def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | None:
+def family_call(key: Any, options: Options) -> FamilyCall | None:
     """Returns what plans of a family need of a call; None for calls that are planned one by one:
     those with packed sequences, e4m3, a window, unaligned tensors, or wrong arguments. `key` is the
     call's `plan_key`, which has most of it."""
-    if tensors.cu_seqlens is not None or tensors.descales or tensors.q.dtype == E4M3:
+    if options.layout == PACKED or len(key) != DENSE_KEY or key[2] == E4M3:
         return None
     # Of short sequences a window hides nothing, which is another family.
     if options.window_left is not None or options.window_right is not None:

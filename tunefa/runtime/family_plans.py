@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -25,12 +25,13 @@ from tunefa.errors import TunefaError
 from tunefa.runtime import few_queries
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Options, Tensors, heads_first
-from tunefa.runtime.cells import MAX_CELLS, STEP, Lengths, place
+from tunefa.runtime.cells import MAX_CELLS, Lengths, place
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
 from tunefa.runtime.family_binaries import FamilyBinaries
 from tunefa.runtime.family_call import FamilyCall
+from tunefa.runtime.growth import Growth
 from tunefa.runtime.kernel_plan import KernelPlan, Launches, unread_lse
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.resized import (
@@ -56,23 +57,12 @@ OfDevice = tuple[Compiler, TableCache]
 """What the families of a device share."""
 
 
-class Lock(Protocol):
-    """A lock that its thread may acquire again."""
-
-    def acquire(self, blocking: bool = True) -> bool:
-        """Returns whether the thread has the lock now."""
-
-    def release(self) -> None:
-        """Gives the lock back."""
-
-
 class FamilyPlans:
     """The plans of a family on one device."""
 
-    def __init__(self, family: Family, of_device: OfDevice, options: Options, lock: Lock) -> None:
-        """`lock` is the one that callers of `plan` hold."""
+    def __init__(self, family: Family, of_device: OfDevice, options: Options) -> None:
+        """Makes a family's plans on a device."""
         self._family, self._tables = family, of_device[1]
-        self._lock = lock
         self.layout, self._softcap = options.layout, options.softcap
         self.device, self.sms = self._tables.device, family.target.device.sms
         self.default_scale = float(family.workload(Lengths(1, 1, 1)).head_dim ** -0.5)
@@ -85,8 +75,7 @@ class FamilyPlans:
         """By cell: what all its lengths get."""
         self._unread: Tensor | None = None
         """The largest memory of an lse that was not read; other lengths write to a part of it."""
-        self._before: Lengths | None = None
-        """The lengths of the new call before."""
+        self.growth = Growth()
 
     def has_few(self, call: FamilyCall) -> bool:
         """Whether a call may run as attention over a cache."""
@@ -102,11 +91,19 @@ class FamilyPlans:
         if found is not None:
             return found
         try:
-            if self._learn(call.lengths):
-                found = self._known(call)
-            return found or self._anew(tensors, call)
+            return self.next_plan(call) or self._anew(tensors, call)
         except (CompileError, TunefaError):  # planning it anew says why
             return None
+
+    def next_plan(self, call: FamilyCall) -> ResizedPlan | None:
+        """The plan for a call that may come next; None where something must be compiled first.
+
+        Raises TunefaError where no kernel serves the call.
+        """
+        found = self._known(call)
+        if found is None and self._learn(call.lengths):
+            found = self._known(call)
+        return found
 
     def _known(self, call: FamilyCall) -> ResizedPlan | None:
         """The plan for lengths of which everything is known; None for others."""
@@ -214,28 +211,6 @@ class FamilyPlans:
         if found is None or found.numel() < elements:
             self._unread = found = unread_lse(self.device, elements)
         return found
-
-    def expect(self, asked: Lengths) -> None:
-        """Prepares what the call after the one with these lengths may need, if lengths grow: that
-        call then starts its kernel at once. It compiles nothing."""
-        before, self._before = self._before, asked
-        if before is None or before[0] != asked[0]:
-            return
-        more_rows, more_keys = asked[1] - before[1], asked[2] - before[2]
-        if not (0 <= more_rows <= STEP and 0 <= more_keys <= STEP):
-            return
-        following = Lengths(asked[0], asked[1] + more_rows, asked[2] + more_keys)
-        found = self._sure.get(place(*following))
-        if found is not None and found.holds(following):
-            return
-        if not self._lock.acquire(blocking=False):
-            return  # another thread plans
-        try:
-            self._learn(following)
-        except TunefaError:  # the call says why
-            pass
-        finally:
-            self._lock.release()
 
 
 class _Sure(NamedTuple):

@@ -189,7 +189,7 @@ class Planner:
             made.prepare()
         except TunefaError as error:
             return error
-        return FamilyPlans(made, (compiler, tables), job.call.options, self.lock)
+        return FamilyPlans(made, (compiler, tables), job.call.options)
 
     def _forget(self) -> None:
         self._cache_choices.clear()

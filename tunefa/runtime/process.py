@@ -30,6 +30,7 @@ from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import CachePlan
 from tunefa.runtime.family_call import FamilyCall, family_call
 from tunefa.runtime.family_plans import FamilyPlans
+from tunefa.runtime.growth import NextPlans
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.planner import Planner
@@ -59,6 +60,7 @@ class Runtime:
         self._backward_plans = BoundedCache[BackwardPlan](
             MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
         )
+        self._next = NextPlans(self._plans, self._next_plan, self._lock)
         self.caches = CachePlans(self.planner, MAX_PLANS)
         self._families: BoundedCache[FamilyPlans | TunefaError | _Met] = BoundedCache(MAX_FAMILIES)
         self._last = threading.local()
@@ -188,10 +190,21 @@ class Runtime:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                call = None if self.planner.freeze.file else family_call(tensors, options, key)
+                call = None if self.planner.freeze.file else family_call(key, options)
                 plan = self._made(tensors, options, call)
                 self._plans.add(key, plan)
+                self._next.watch(key, options, plan)
             return plan
+
+    def _next_plan(self, key: Hashable, options: Options) -> Plan | None:
+        """The plan for a call that may come next, if its family is known."""
+        call = None if self.planner.freeze.file else family_call(key, options)
+        family = None if call is None else self._families.get(call.family)
+        if call is None:
+            return None
+        if isinstance(family, FamilyPlans) and not family.has_few(call):
+            return family.next_plan(call)
+        return self.planner.known_few(call, options)
 
     def _made(self, tensors: Tensors, options: Options, call: FamilyCall | None) -> Plan:
         """A new plan of the forward pass; `call` is None where it has no family."""

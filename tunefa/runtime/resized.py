@@ -18,6 +18,7 @@ from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import STEP, Lengths
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family_call import FamilyCall, contiguous
+from tunefa.runtime.growth import Followed, Growth
 from tunefa.runtime.kernel_plan import KernelPlan, Launches
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
@@ -110,12 +111,10 @@ class Owner(Protocol):
     layout: str
     device: int
     default_scale: float
+    growth: Growth
 
     def explain(self, choice: Choice, tables: Tables, asked: Lengths) -> Chosen:
         """Returns the choice for these lengths, with the reason."""
-
-    def expect(self, asked: Lengths) -> None:
-        """Prepares what the call after the one with these lengths may need."""
 
     def unread(self, elements: int) -> Tensor:
         """Returns memory for so many elements of an lse that no caller reads."""
@@ -126,7 +125,7 @@ Known = tuple[Choice, ResizedConfig, Binary, Tables]
 it. A plain tuple is made in half of the time of one with names."""
 
 
-class ResizedPlan:
+class ResizedPlan(Followed):
     """Runs calls of one key. The first ones start the launch that all lengths share; later ones
     have a launch of their own, which starts sooner."""
 
@@ -143,6 +142,7 @@ class ResizedPlan:
     )  # fmt: skip
 
     def __init__(self, owner: Owner, known: Known, call: FamilyCall) -> None:
+        super().__init__(owner.growth)
         self._owner, self._lengths = owner, call.lengths
         self._choice, config, self._binary, tables = known
         self._resizing = resizing(config, tables, call, owner.layout)
@@ -197,8 +197,9 @@ class ResizedPlan:
         else:
             with torch.cuda.device(owner.device):
                 self._binary.launch(resizing, at)
-        if self._calls == 1:
-            owner.expect(self._lengths)
+        if self._calls == 1 and self.then is not None:
+            self.then()
+            self.then = None
         return out
 
     def _meet(self) -> None:

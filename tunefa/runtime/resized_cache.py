@@ -18,6 +18,7 @@ from tunefa.compile.launch.resizable import ResizableLaunch, Resizing
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan
+from tunefa.runtime.growth import Followed, Growth
 from tunefa.runtime.kernel_plan import Launches, all_heads_first
 from tunefa.runtime.resized import SHARED_CALLS
 from tunefa.spec.rounding import round_up
@@ -92,6 +93,10 @@ class Owner(Protocol):
     def launches(self) -> CacheLaunches:
         """The launches for the default scale."""
 
+    @property
+    def growth(self) -> Growth:
+        """The last new calls."""
+
     def explain(self, sizes: CacheSizes) -> Chosen:
         """Returns the choice for these sizes, with the reason."""
 
@@ -101,7 +106,7 @@ class Owner(Protocol):
         """Returns the launches for a scale; `tensors` returns a call's, with heads first."""
 
 
-class ResizedCachePlan:
+class ResizedCachePlan(Followed):
     """Runs calls of one key. The first ones start launches that calls of all sizes share; later
     ones have launches of their own, which start sooner."""
 
@@ -118,6 +123,7 @@ class ResizedCachePlan:
     device_bytes = 0
 
     def __init__(self, owner: Owner, sizes: CacheSizes) -> None:
+        super().__init__(owner.growth)
         self._owner, self._sizes, self._launches = owner, sizes, owner.launches
         shapes, self._resizings = sized(self._launches.lengths, sizes)
         # Kernels read 16 bytes at a time, and so each part begins at a multiple of 256.
@@ -181,6 +187,9 @@ class ResizedCachePlan:
         else:
             with torch.cuda.device(owner.device):
                 self._start(launches, addresses)
+        if self._calls == 1 and self.then is not None:
+            self.then()
+            self.then = None
         return out
 
     def _start(self, launches: CacheLaunches, addresses: Sequence[int]) -> None:
