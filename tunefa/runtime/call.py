@@ -92,9 +92,9 @@ class Options(NamedTuple):
         `more` are max_seqlen_q, max_seqlen_k and deterministic. Raises TunefaError for a window
         that has none of the forms of `Window`.
         """
-        rest = layout, softcap, *more
         if window is None:
-            return cls(causal, None, None, *rest)
+            return cls(causal, None, None, layout, softcap, *more)
+        rest = layout, softcap, *more
         if type(window) is int:
             if not 1 <= window <= MOST_KEYS:
                 raise _bad_window(window)

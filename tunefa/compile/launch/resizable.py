@@ -103,9 +103,8 @@ class ResizableLaunch:
                 self._attributes_at, self._attributes, *addresses,
             )  # fmt: skip
             for each in self._maps:
-                at, own = addresses[each.tensor], sizes[each.tensor]
-                if at != each.address or own != each.sizes:
-                    each.write(at, own)
+                tensor = each.tensor
+                each.follow(addresses[tensor], sizes[tensor])
             self._pack_words(block, self._values_at, *words)
             if self._start(*self._arguments) != SUCCESS:
                 self.driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
@@ -182,9 +181,12 @@ class _Map:
         )
         self._encode: Any = driver.encode
 
-    def write(self, address: int, sizes: Sizes) -> None:
+    def follow(self, address: int, sizes: Sizes) -> None:
         """Makes it the map of the tensor with these sizes that is at `address` now."""
-        if sizes != self.sizes:
+        if sizes == self.sizes:
+            if address == self.address:
+                return
+        else:
             batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
             each = self._bytes
             steps = each * of_row, each * of_head, each * of_batch
