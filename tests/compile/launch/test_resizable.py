@@ -135,3 +135,38 @@ def test_what_does_something_else_is_not_taken(parameters: Any, resizing: Resizi
     launch = PreparedLaunch(cuda.driver, ENTRY, 3, parameters)
     assert ResizableLaunch.of(launch, 3, resizing) is None
     assert ResizableLaunch.of(lambda: None, 3, resizing) is None
+
+
+STRIDES, STRUCTURE = struct.Struct("2qi4x"), struct.Struct("3if4x")
+
+
+def structures(sizes: Sizes, first: tuple[int, int, int]) -> list[Parameter]:
+    """Strides and sizes as structures of C; the last field of the sizes stays as it is."""
+    return [
+        *(Descriptor(0, MAP), Pointer(2), Value(STRIDES.pack(*sizes[4:7]))),
+        Value(STRUCTURE.pack(*first, 0.5)),
+    ]
+
+
+def test_numbers_may_be_fields_of_structures() -> None:
+    parameters = structures(SIZES, (1, 2, 3))
+    cuda = FakeCuda([each.size for each in parameters])
+    launch = PreparedLaunch(cuda.driver, ENTRY, 3, parameters)
+    form, tensors = "2qi4x3i", three()
+    first = Resizing(5, (*SIZES[4:7], 1, 2, 3), (SIZES,))
+    assert ResizableLaunch.of(launch, 3, first) is None, "structures need a format"
+    quick = ResizableLaunch.of(launch, 3, first, form)
+    assert quick is not None
+    sizes = OTHER.sizes[0]
+    for resizing in (Resizing(9, (*sizes[4:7], 7, 8, 9), (sizes,)), first):
+        quick(resizing, addresses(tensors))
+        bound = quick.bound(resizing)
+        assert bound is not None
+        bound(*tensors)
+        assert cuda.started[-2] == cuda.started[-1]
+        _, at, *fields = cuda.started[-1].parameters
+        assert at == struct.pack("Q", tensors[2].data_ptr())
+        expected = structures(resizing.sizes[0], resizing.numbers[3:])[2:]  # type: ignore[arg-type]
+        assert fields == [each.data for each in expected if isinstance(each, Value)]
+    wrong = first._replace(numbers=(*SIZES[4:7], 1, 2, 4))
+    assert ResizableLaunch.of(launch, 3, wrong, form) is None
