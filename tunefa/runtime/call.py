@@ -262,18 +262,18 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
         )  # fmt: skip
     starts_q, starts_k = cu_seqlens
     *decided, max_seqlen_q, max_seqlen_k, deterministic = options
+    keys = k.shape[:1]
     return (
-        *((x.shape[1:], x.stride(), x.dtype, x.get_device()) for x in (q, k, v)),
-        *((x.dim(), x.stride(), x.dtype, x.get_device()) for x in (starts_q, starts_k)),
-        aligned,
-        tuple(map(_power_of_2, q.shape[:1])),
-        (0 in k.shape[:1], k.shape[:1] == v.shape[:1]),
-        tuple(_power_of_2(bounds - 1) for bounds in starts_q.shape[:1]),
-        starts_q.shape == starts_k.shape,
-        (_power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k)),
-        *decided,
-        deterministic,
-    )
+        q.shape[1:], q.stride(), q.dtype, q.get_device(),
+        k.shape[1:], k.stride(), k.dtype, k.get_device(),
+        v.shape[1:], v.stride(), v.dtype, v.get_device(),
+        starts_q.dim(), starts_q.stride(), starts_q.dtype, starts_q.get_device(),
+        starts_k.dim(), starts_k.stride(), starts_k.dtype, starts_k.get_device(),
+        aligned, starts_q.shape == starts_k.shape, 0 in keys, keys == v.shape[:1],
+        *[_power_of_2(rows) for rows in q.shape[:1]],
+        *[_power_of_2(bounds - 1) for bounds in starts_q.shape[:1]],
+        _power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k), deterministic, *decided,
+    )  # fmt: skip
 
 
 def is_usual(scale: float | None) -> bool:
