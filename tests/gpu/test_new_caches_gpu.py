@@ -48,8 +48,9 @@ class Calls:
     options: CacheOptions = CAUSAL
 
     def call(self, chance: random.Random) -> tuple[CacheTensors, Tensor | None]:
-        """A call with another batch, another cache, other strides and lengths each time. What lies
-        behind the lengths is NaN, and entries behind the last page of a sequence point nowhere."""
+        """A call with another batch, another cache, other strides and lengths each time. In a cache
+        without pages NaN lies behind the lengths; table entries that no sequence needs point
+        nowhere."""
         batch, keys = chance.randint(1, 20), chance.randint(self.rows, MOST_KEYS)
         lengths = [chance.randint(0, keys) for _ in range(batch)]
         q = self._tensor(batch, self.rows, self.heads, self.head_dim, chance)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from tunefa.compile.contract import CompileError
 from tunefa.errors import TunefaError
 from tunefa.runtime.bounded_cache import BoundedCache
 
@@ -79,6 +80,12 @@ class Followed:
         self.then: Callable[[], None] | None = None
         """What is done once, after the first launch."""
 
+    def proceed(self) -> None:
+        """Does what is done after the first launch, if no other thread has begun to."""
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
 
 class NextPlans(Generic[PlanOfCall]):
     """Makes the plans of next calls. Threads may share it."""
@@ -109,7 +116,7 @@ class NextPlans(Generic[PlanOfCall]):
                 if plan is not None:
                     self._kept.add(expected, plan)
                     self.watch(expected, options, plan)
-        except TunefaError:  # the call says why
+        except (CompileError, TunefaError):  # the call says why
             pass
         finally:
             self._lock.release()

@@ -197,9 +197,8 @@ class ResizedPlan(Followed):
         else:
             with torch.cuda.device(owner.device):
                 self._binary.launch(resizing, at)
-        if self._calls == 1 and self.then is not None:
-            self.then()
-            self.then = None
+        if self.then is not None:
+            self.proceed()
         return out
 
     def _meet(self) -> None:

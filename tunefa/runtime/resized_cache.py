@@ -187,9 +187,8 @@ class ResizedCachePlan(Followed):
         else:
             with torch.cuda.device(owner.device):
                 self._start(launches, addresses)
-        if self._calls == 1 and self.then is not None:
-            self.then()
-            self.then = None
+        if self.then is not None:
+            self.proceed()
         return out
 
     def _start(self, launches: CacheLaunches, addresses: Sequence[int]) -> None:
