@@ -167,7 +167,7 @@ def figures(kind: Kind, count: int, clock: LaunchClock, device: str = "cuda") ->
         "launched": len(to_launch) / len(to_return),
         "host and device MB by the first half": held[1],
         "host and device MB by the second half": held[-1],
-        "plans": len(runtime._plans) + len(runtime._backward_plans) + len(runtime._cache_plans),
+        "plans": len(runtime._plans) + len(runtime._backward_plans) + len(runtime.caches.plans),
         "compiled configs": sum(len(each) for _, each in runtime.planner.devices.values()),
     }
 

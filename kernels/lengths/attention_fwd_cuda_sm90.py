@@ -17,6 +17,5 @@ class _Resized(TileTables):
         return not self._is_causal and keys % self._block_n != 0
 
     def numbers(self, batch, rows, keys, sizes, tables):
-        schedule, tiles = tables
-        places = schedule.data_ptr(), tiles.data_ptr()
-        return len(schedule) - 1, (*places, self._all_heads, rows, keys)
+        (tiles, schedule_at), (_, tiles_at) = tables
+        return tiles - 1, (schedule_at, tiles_at, self._all_heads, rows, keys)

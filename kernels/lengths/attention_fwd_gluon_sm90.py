@@ -19,7 +19,7 @@ class _Resized(TileTables):
         return keys < rows or (keys - rows) % 64 != 0
 
     def numbers(self, batch, rows, keys, sizes, tables):
-        schedule, tiles = tables
+        (tiles, schedule_at), (_, tiles_at) = tables
         window_right = 0 if self._is_causal else rows - 1
-        places = schedule.data_ptr(), tiles.data_ptr()
-        return len(schedule) - 1, (*places, self._all_heads, rows, keys, 0, window_right)
+        places = schedule_at, tiles_at
+        return tiles - 1, (*places, self._all_heads, rows, keys, 0, window_right)

@@ -1,7 +1,5 @@
 """What of a launch of attention_fwd_triton follows the batch and the lengths."""
 
-from tunefa.spec.rounding import ceil_div
-
 
 def resized(workload, config, sms):
     """Returns what `tunefa.compile.launch.lengths` describes; None where it does not apply."""
@@ -25,7 +23,8 @@ class _Resized:
         return ()
 
     def numbers(self, batch, rows, keys, sizes, tables):
-        tiles = ceil_div(rows * self._packed, self._block_m)
+        tiles = -(-rows * self._packed // self._block_m)
         heads = batch * self._heads // self._packed
-        steps = [step for each in sizes for step in each[4:7]]
+        q, k, v, out = sizes
+        steps = *q[4:7], *k[4:7], *v[4:7], *out[4:7]
         return tiles * heads, (*steps, self._heads, rows, keys, tiles, heads)

@@ -36,12 +36,14 @@ class TileTables:
         if not self._is_causal:
             return batch, tiles
         most, kv_bytes = batch * self._heads // self._pack, self._key_bytes * keys
-        sections = tuple(
-            [
-                min(max(1, int(each / kv_bytes)) * self._group // self._pack, most)
-                for each in self._section_bytes
-            ]
-        )
+        sections = most  # where the least section holds all heads
+        if self._section_bytes[0] // kv_bytes * self._group // self._pack < most:
+            sections = tuple(
+                [
+                    min(max(1, int(each / kv_bytes)) * self._group // self._pack, most)
+                    for each in self._section_bytes
+                ]
+            )
         offset = -((rows - keys) // self._step)
         return batch, tiles, offset, -(-keys // self._block_n), sections
 

@@ -170,14 +170,14 @@ def test_ten_thousand_lengths_make_one_plan() -> None:
 
     tensors = cache([100, 200])
     run(tensors)
-    plans = len(process.current()._cache_plans)
+    plans = len(process.current().caches.plans)
     torch.cuda.synchronize()
     held = torch.cuda.memory_allocated()
     for length in range(10_000):
         tensors.seqlens.fill_(length % 200)
         run(tensors)
     torch.cuda.synchronize()
-    assert len(process.current()._cache_plans) == plans
+    assert len(process.current().caches.plans) == plans
     assert torch.cuda.memory_allocated() <= held + 2**20
 
 

@@ -223,7 +223,7 @@ def test_a_graph_is_replayed_with_other_lengths_pages_and_rows() -> None:
 def test_other_lengths_make_few_plans_and_wait_for_nothing() -> None:
     first = paged([(100, 300), (50, 50)], most_keys=512)
     run(first)
-    plans = len(process.current()._prefill_plans)
+    plans = len(process.current().caches.prefill_plans)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for rows in range(first.q.shape[0], 160):
@@ -231,7 +231,7 @@ def test_other_lengths_make_few_plans_and_wait_for_nothing() -> None:
             run(first._replace(q=q, seqlens_k=first.seqlens_k - 1))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len(process.current()._prefill_plans) == plans
+    assert len(process.current().caches.prefill_plans) == plans
 
 
 def test_workloads_have_something_of_everything() -> None:

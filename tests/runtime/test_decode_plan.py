@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tunefa.runtime import decode_plan
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import Decode, KernelCachePlan, PyTorchCachePlan
@@ -179,3 +180,18 @@ def test_the_scale_of_a_call_is_used_in_pytorch() -> None:
     out, lse = plan.run(tensors, 0.0, None)
     torch.testing.assert_close(out.float(), mean.expand(out.shape), rtol=2**-8, atol=1e-6)
     torch.testing.assert_close(lse, torch.full_like(lse, math.log(KEYS)))
+
+
+def test_an_lse_that_is_not_read_is_not_allocated(
+    prepared: list[Recorded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = torch.zeros(10_000)
+    monkeypatch.setattr(decode_plan, "unread_lse", lambda device, elements: kept)
+    tensors = made()
+    plan, usual = plan_of(job(tensors), prepared)
+    out, lse = plan.run(tensors, None, None)
+    assert torch.equal(plan.output(tensors, None, None), out)
+    assert plan.output(tensors, None, out) is out
+    first, second, third = (each[4] for each in usual.given)
+    assert first is lse and second is third and second.shape == lse.shape
+    assert second.data_ptr() == kept.data_ptr()

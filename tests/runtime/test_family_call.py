@@ -22,7 +22,7 @@ def tensors(rows: int, keys: int, batch: int = 2, dtype: torch.dtype = torch.flo
 
 
 def family_of(given: Tensors, options: Options) -> Hashable:
-    call = family_call(given, options, plan_key(given, options))
+    call = family_call(plan_key(given, options), options)
     return None if call is None else call.family
 
 
@@ -33,7 +33,7 @@ def test_sizes_have_heads_first(layout: str) -> None:
         q, k, v = (x.transpose(1, 2).contiguous() for x in given[:3])
         given = Tensors(q, k, v)
     options = OPTIONS._replace(layout=layout)
-    call = family_call(given, options, plan_key(given, options))
+    call = family_call(plan_key(given, options), options)
     assert call is not None and call.lengths == (2, 16, 24)
     for sizes, tensor in zip(call.sizes, given[:3], strict=True):
         view = tensor if layout == "bhsd" else tensor.transpose(1, 2)

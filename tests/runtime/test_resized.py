@@ -80,7 +80,8 @@ def compare(runtime: Runtime, cuda: Any, given: Tensors, options: Options) -> bo
     tensors = (*given[:3], out, lse)
     sizes = [each.size for each in launch.parameters]
     expected = seen(cuda, sizes, lambda: launch(*tensors))
-    got = seen(cuda, sizes, lambda: quick._binary.launch(quick._resizing, tensors))
+    addresses = [*map(torch.Tensor.data_ptr, tensors)]
+    got = seen(cuda, sizes, lambda: quick._binary.launch(quick._resizing, addresses))
     _same(launch, got, expected)
     bound = quick.own.launches.launch
     assert isinstance(bound, PreparedLaunch) and bound.key == launch.key

@@ -22,8 +22,7 @@ from tunefa.integrations.sdpa_choice import Rival
 from tunefa.measure.gradients import Gradients
 from tunefa.runtime import process
 from tunefa.runtime.backward import as_kernels_take_it
-from tunefa.runtime.call import PACKED, Options, Tensors
-from tunefa.runtime.process import is_usual
+from tunefa.runtime.call import PACKED, Options, Tensors, is_usual
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 Results = tuple[Any, ...]

@@ -81,13 +81,18 @@ class _Observed:
         )
 
     def decode(
-        self, tensors: CacheTensors, options: CacheOptions, scale: float | None, out: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        tensors: CacheTensors,
+        options: CacheOptions,
+        scale: float | None,
+        out: Tensor | None,
+        return_lse: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
         """See `Runtime.decode`."""
         return self._tracer.call(
             lambda: _of_cache(tensors, options),
             tensors.q.device,
-            lambda: self._runtime.decode(tensors, options, scale, out),
+            lambda: self._runtime.decode(tensors, options, scale, out, return_lse),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -41,6 +42,9 @@ Window = int | tuple[int | None, int | None] | None
 """A window as the public functions take it. In (left, right) they are the numbers of keys before
 and beyond the diagonal, None for all. A number goes with a causal mask, and counts the keys up to
 the diagonal, with the one on it."""
+
+DENSE_KEY = 14
+"""The length of the `plan_key` of a dense call without descales."""
 
 Descales = tuple[Tensor | None, ...]
 """The descales of q, k and v; () where a call gives none of them."""
@@ -96,9 +100,9 @@ class Options(NamedTuple):
         `more` are max_seqlen_q, max_seqlen_k and deterministic. Raises TunefaError for a window
         that has none of the forms of `Window`.
         """
-        rest = layout, softcap, *more, accumulate
         if window is None:
-            return cls(causal, None, None, *rest)
+            return cls(causal, None, None, layout, softcap, *more, accumulate)
+        rest = layout, softcap, *more, accumulate
         if type(window) is int:
             if not 1 <= window <= MOST_KEYS:
                 raise _bad_window(window)
@@ -265,29 +269,32 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
     q, k, v, cu_seqlens, descales = tensors
     aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
     if cu_seqlens is None:
+        factors = [None if x is None else (x.shape, x.dtype, x.device) for x in descales]
         return (
-            *(q.shape, q.stride(), q.dtype, q.get_device()),
-            *(k.shape, k.stride(), k.dtype, k.get_device()),
-            *(v.shape, v.stride(), v.dtype, v.get_device()),
-            aligned,
-            options,
-            tuple(x if x is None else (x.shape, x.dtype, x.device) for x in descales),
-        )
+            q.shape, q.stride(), q.dtype, q.get_device(),
+            k.shape, k.stride(), k.dtype, k.get_device(),
+            v.shape, v.stride(), v.dtype, v.get_device(),
+            aligned, options, *factors,
+        )  # fmt: skip
     starts_q, starts_k = cu_seqlens
     *decided, max_seqlen_q, max_seqlen_k, deterministic, accumulate = options
+    keys = k.shape[:1]
     return (
-        *((x.shape[1:], x.stride(), x.dtype, x.get_device()) for x in (q, k, v)),
-        *((x.dim(), x.stride(), x.dtype, x.get_device()) for x in (starts_q, starts_k)),
-        aligned,
-        tuple(map(_power_of_2, q.shape[:1])),
-        (0 in k.shape[:1], k.shape[:1] == v.shape[:1]),
-        tuple(_power_of_2(bounds - 1) for bounds in starts_q.shape[:1]),
-        starts_q.shape == starts_k.shape,
-        (_power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k)),
-        *decided,
-        deterministic,
-        accumulate,
-    )
+        q.shape[1:], q.stride(), q.dtype, q.get_device(),
+        k.shape[1:], k.stride(), k.dtype, k.get_device(),
+        v.shape[1:], v.stride(), v.dtype, v.get_device(),
+        starts_q.dim(), starts_q.stride(), starts_q.dtype, starts_q.get_device(),
+        starts_k.dim(), starts_k.stride(), starts_k.dtype, starts_k.get_device(),
+        aligned, starts_q.shape == starts_k.shape, 0 in keys, keys == v.shape[:1],
+        *[_power_of_2(rows) for rows in q.shape[:1]],
+        *[_power_of_2(bounds - 1) for bounds in starts_q.shape[:1]],
+        _power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k), deterministic, accumulate, *decided,
+    )  # fmt: skip
+
+
+def is_usual(scale: float | None) -> bool:
+    """Whether kernels take the scale without a check."""
+    return scale is None or (type(scale) is float and 0.0 < scale < math.inf)
 
 
 def _power_of_2(number: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tunefa.runtime.bounded_cache import BoundedCache
-from tunefa.spec.rounding import ceil_div, round_up
+from tunefa.spec.rounding import round_up
 from tunefa.spec.workload import Workload
 from tunefa.store.lookup import Choice
 
@@ -67,19 +67,18 @@ class Cells:
 
     def find(self, asked: Lengths) -> Choice | None:
         """Returns the choice for the lengths, if it is remembered."""
-        batch, rows, keys = asked  # as `_key` does, without its calls
-        cell = self._cells.get(
-            (
-                batch,
-                -rows if rows <= SHORT else -(-rows // STEP),
-                -keys if keys <= SHORT else -(-keys // STEP),
-            )
-        )
+        cell = self._cells.get(place(*asked))
         return cell.choice if cell is not None and cell.holds(asked) else None
+
+    def around(self, asked: Lengths) -> tuple[Lengths, Lengths]:
+        """Returns the lengths between which those that are asked for get one choice; the choice for
+        them is remembered."""
+        cell = self._cells.get(place(*asked))
+        return (asked, asked) if cell is None else (cell.low, cell.high)
 
     def choose(self, asked: Lengths) -> Choice:
         """Returns the choice for the lengths, and remembers it."""
-        key = _key(asked)
+        key = place(*asked)
         cell, last = self._cells.get(key), self._last
         if cell is not None and cell.holds(asked):
             return cell.choice
@@ -106,13 +105,13 @@ def _is_same(a: Choice, b: Choice) -> bool:
     return same and a.how == b.how and a.record is b.record and (a.gain > 0) == (b.gain > 0)
 
 
-def _key(asked: Lengths) -> tuple[int, int, int]:
-    return asked.batch, _number(asked.seqlen_q), _number(asked.seqlen_k)
-
-
-def _number(length: int) -> int:
-    """Returns a number for each cell of one length."""
-    return -length if length <= SHORT else ceil_div(length, STEP)
+def place(batch: int, rows: int, keys: int) -> tuple[int, int, int]:
+    """Returns what names the cell of these lengths."""
+    return (
+        batch,
+        -rows if rows <= SHORT else -(-rows // STEP),
+        -keys if keys <= SHORT else -(-keys // STEP),
+    )
 
 
 def _follows(asked: Lengths, before: Lengths) -> bool:

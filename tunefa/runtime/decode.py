@@ -150,9 +150,10 @@ def decode_attention(
     """
     if unknown:
         raise unknown_argument(decode_attention, unknown)
-    factors = _broadcast((k_descale, v_descale), q, k_cache, layout)
-    tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks, *factors)
-    options = CacheOptions.of(causal, window, softcap, layout)._replace(shared_prefix=shared_prefix)
+    if k_descale is not None or v_descale is not None:
+        k_descale, v_descale = _broadcast((k_descale, v_descale), q, k_cache, layout)
+    tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks, k_descale, v_descale)
+    options = CacheOptions.of(causal, window, softcap, layout, shared_prefix)
     check_no_gradients("decode_attention has", (*tensors, k, v))
     if _is_any_autocast_enabled():
         tensors = tensors._replace(q=autocast.cast(Tensors(*tensors[:3])).q)
@@ -161,17 +162,17 @@ def decode_attention(
         check_out(call, out)
         tensors = tensors._replace(seqlens=_append(call, k, v))
     if is_compiling() or not is_plain(tensors):
-        found, lse = _through_op(tensors, options, scale, out)
-    else:
-        found, lse = process.current().decode(tensors, options, scale, out)
-    return (found, lse) if return_lse else found
+        both = _through_op(tensors, options, scale, out)
+        return both if return_lse else both[0]
+    found, lse = process.current().decode(tensors, options, scale, out, return_lse)
+    return (found, lse) if return_lse and lse is not None else found
 
 
 def _broadcast(
     factors: tuple[Tensor | None, Tensor | None], q: Tensor, cache: Tensor, layout: str
 ) -> list[Tensor | None]:
     """Returns factors as (batch, heads_kv), where they broadcast to it; others as they are."""
-    if factors == (None, None) or not isinstance(q, Tensor) or not isinstance(cache, Tensor):
+    if not isinstance(q, Tensor) or not isinstance(cache, Tensor):
         return list(factors)
     return broadcast(factors, q.shape[:1] + cache.shape[1 if layout == "bhsd" else 2 :][:1])
 
@@ -194,7 +195,7 @@ def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
     if not is_grad_enabled():
         return
     for tensor in tensors:
-        if isinstance(tensor, Tensor) and tensor.requires_grad:
+        if tensor is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
             raise TunefaError(
                 f"{what} no gradients: call it under torch.no_grad(), or flash_attention where you "
                 f"need them"
@@ -203,11 +204,10 @@ def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
 
 def is_plain(tensors: Sequence[object]) -> bool:
     """Whether the call can go around PyTorch's dispatcher, as `tunefa.runtime.api` has it."""
-    return (
-        _len_torch_dispatch_stack() == 0
-        and not _are_functorch_transforms_active()
-        and all(type(x) in (Tensor, Parameter) for x in tensors if isinstance(x, Tensor))
-    )
+    for each in tensors:
+        if type(each) is not Tensor and type(each) is not Parameter and isinstance(each, Tensor):
+            return False
+    return _len_torch_dispatch_stack() == 0 and not _are_functorch_transforms_active()
 
 
 def _through_op(
@@ -279,7 +279,9 @@ _SCHEMA = (
 def _run(*arguments: object) -> tuple[Tensor, Tensor]:
     *given, scale = arguments
     tensors, options = CacheTensors(*given[:8]), CacheOptions(*given[8:])  # type: ignore[arg-type]
-    return process.current().decode(tensors, options, scale, None)  # type: ignore[arg-type]
+    out, lse = process.current().decode(tensors, options, scale, None)  # type: ignore[arg-type]
+    assert lse is not None
+    return out, lse
 
 
 def _fake(*arguments: object) -> tuple[Tensor, Tensor]:

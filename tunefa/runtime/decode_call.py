@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,6 +31,7 @@ from tunefa.spec.workload_parts import MAX_HEAD_DIM
 
 NAMES = "k_cache", "v_cache"
 """The arguments of `decode_attention` that are the cache."""
+CacheKey = tuple[Any, ...]
 USUAL_BATCH, USUAL_KEYS = 16, 8192
 """The workload that a config is looked up for has this batch and so many keys. It depends on no
 call, so that a sequence gets the same config, and with it the same bits, in every batch."""
@@ -61,10 +61,19 @@ class CacheOptions(NamedTuple):
     shared_prefix: bool = False
 
     @classmethod
-    def of(cls, causal: bool, window: Window, softcap: float | None, layout: str) -> CacheOptions:
+    def of(
+        cls,
+        causal: bool,
+        window: Window,
+        softcap: float | None,
+        layout: str,
+        shared_prefix: bool = False,
+    ) -> CacheOptions:
         """Makes options from a window as the public functions take it. Raises TunefaError for one
         that does not fit: queries are the last ones of their sequence, so none sees a key beyond
         its diagonal but in a call without a causal mask and without a window."""
+        if window is None:
+            return cls(causal, None, softcap, layout, shared_prefix)
         options = Options.of(causal, window, layout, softcap)
         if options.window_right is not None or (
             options.window_left is not None and not options.causal
@@ -73,7 +82,7 @@ class CacheOptions(NamedTuple):
                 f"window is {window!r} and causal is {causal}: over a cache a window goes with a "
                 f"causal mask, so give causal=True"
             )
-        return cls(options.causal, options.window_left, softcap, layout)
+        return cls(options.causal, options.window_left, softcap, layout, shared_prefix)
 
 
 @dataclass(frozen=True)
@@ -208,17 +217,29 @@ def check_like_result(out: Tensor, wanted: Tensor) -> None:
     check_device("out", out, wanted)
 
 
-def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Hashable:
+def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> CacheKey:
     """The key of a call: calls with equal keys are served by one plan. It has no length."""
-    each = [x for x in (*tensors, out) if x is not None]
-    aligned = all(x.data_ptr() % 16 == 0 for x in tensors[:3])
+    q, k, v, seqlens, table, sinks, k_descale, v_descale = tensors
+    at = q.data_ptr() | k.data_ptr() | v.data_ptr()
     if out is not None:
-        aligned = aligned and out.data_ptr() % 16 == 0
-    given = tuple(x is None for x in (*tensors, out))
+        at |= out.data_ptr()
+    others = None
+    if sinks is not None or k_descale is not None or v_descale is not None:
+        others = described(sinks), described(k_descale), described(v_descale)
     return (
-        *((x.shape, x.stride(), x.dtype, x.get_device()) for x in each),
-        *given,
-        aligned,
-        shares_rows(tensors.k, tensors.v),
-        options,
-    )
+        q.shape, q.stride(), q.dtype, q.get_device(),
+        k.shape, k.stride(), k.dtype, k.get_device(),
+        v.shape, v.stride(), v.dtype, v.get_device(),
+        at % 16 == 0, shares_rows(k, v), options,
+        seqlens.shape, seqlens.stride(), seqlens.dtype, seqlens.get_device(),
+        None if table is None else described(table),
+        None if out is None else described(out),
+        others,
+    )  # fmt: skip
+
+
+def described(tensor: Tensor | None) -> tuple[Any, ...] | None:
+    """What a plan depends on in a tensor."""
+    if tensor is None:
+        return None
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()

@@ -3,6 +3,7 @@ where no kernel serves them."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from tunefa.runtime.decode_call import (
     CacheOptions,
     CacheTensors,
 )
-from tunefa.runtime.kernel_plan import Launches
+from tunefa.runtime.kernel_plan import Launches, all_heads_first, unread_lse
 from tunefa.runtime.sinks import with_sinks
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.rounding import ceil_div
@@ -45,6 +46,9 @@ class CachePlan(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout, in `out` if given."""
 
+    def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
+        """Runs a call; returns `out` alone."""
+
 
 @dataclass(frozen=True)
 class KernelCachePlan:
@@ -65,24 +69,50 @@ class KernelCachePlan:
         self, tensors: CacheTensors, scale: float | None, out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse)."""
-        w = self.chosen.workload
-        assert w is not None
-        q = tensors.q if self.rows_contiguous else tensors.q.contiguous()
-        if out is None:
-            rows = (w.heads, w.seqlen_q) if self.options.layout == "bhsd" else (w.seqlen_q, w.heads)
-            out = q.new_empty((w.batch, *rows, w.head_dim_v))
-        lse = q.new_empty((w.batch, w.heads, w.seqlen_q), dtype=torch.float32)
-        more = [each for each in tensors[3:] if each is not None]
-        given = (q, tensors.k, tensors.v, out, lse, *more)
-        launch = self.launches.launch
-        if scale is not None and scale != w.head_dim**-0.5:
-            launch = self.launches.for_scale(scale, lambda: self._heads_first(given))
-        self.launches.start(launch, given)
-        return out, lse
+        lse = tensors.q.new_empty(self._shapes[1], dtype=torch.float32)
+        return self._run(tensors, scale, out, lse), lse
 
-    def _heads_first(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        layout = self.options.layout
-        return *(heads_first(tensor, layout) for tensor in given[:4]), *given[4:]
+    def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
+        """Runs a call; returns `out`. No memory is allocated for lse."""
+        return self._run(tensors, scale, out, self._unread_lse)
+
+    @functools.cached_property
+    def _shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shapes of out and lse."""
+        w = self._workload
+        rows = (w.heads, w.seqlen_q) if self.options.layout == "bhsd" else (w.seqlen_q, w.heads)
+        return (w.batch, *rows, w.head_dim_v), (w.batch, w.heads, w.seqlen_q)
+
+    @functools.cached_property
+    def _unread_lse(self) -> Tensor:
+        elements = math.prod(self._shapes[1])
+        return unread_lse(self.launches.device, elements)[:elements].view(self._shapes[1])
+
+    @functools.cached_property
+    def _default_scale(self) -> float:
+        return float(self._workload.head_dim**-0.5)
+
+    @property
+    def _workload(self) -> Workload:
+        assert self.chosen.workload is not None
+        return self.chosen.workload
+
+    def _run(
+        self, tensors: CacheTensors, scale: float | None, out: Tensor | None, lse: Tensor
+    ) -> Tensor:
+        q, k, v, *others = tensors
+        if not self.rows_contiguous:
+            q = q.contiguous()
+        if out is None:
+            out = q.new_empty(self._shapes[0])
+        given = (q, k, v, out, lse, *[each for each in others if each is not None])
+        launch = self.launches.launch
+        if scale is not None and scale != self._default_scale:
+            launch = self.launches.for_scale(
+                scale, lambda: all_heads_first(given, self.options.layout)
+            )
+        self.launches.start(launch, given)
+        return out
 
 
 @dataclass(frozen=True)
@@ -106,6 +136,10 @@ class PyTorchCachePlan:
         for number, keys in enumerate(lengths):
             view[number], lse[number] = of_sequence(call, number, max(0, keys))
         return out, lse
+
+    def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
+        """Runs a call; returns `out` alone."""
+        return self.run(tensors, scale, out)[0]
 
 
 def of_sequence(

@@ -143,9 +143,26 @@ class Family(Chooser):
         batch, rows, keys = asked
         return found if runs({"batch": batch, "seqlen_q": rows, "seqlen_k": keys}) else None
 
-    def has_chosen(self, asked: Lengths) -> bool:
-        """Whether a choice for the lengths is remembered."""
-        return self._cells.find(asked) is not None
+    def sure_around(self, asked: Lengths) -> tuple[Lengths, Lengths] | None:
+        """Returns lengths between which all get the choice that `remembered` returns for those that
+        are asked for; None where some may not."""
+        found = self._cells.find(asked)
+        if found is None:
+            return None
+        low, high = self._cells.around(asked)
+        if any(
+            low[1] <= each[1] <= high[1] and low[2] <= each[2] <= high[2] for each in self._measured
+        ):
+            return None
+        space, spans = (
+            self.kernel(found.kernel).space,
+            (range(low[at], high[at] + 1) for at in (1, 2)),
+        )
+        if not isinstance(space, FamilySpace) or not space.runs_throughout(
+            found.config, asked[0], *spans
+        ):
+            return None
+        return low, high
 
     def explained(self, choice: Choice, workload: Workload) -> Choice:
         """Returns what `general` returned, with the parameters for the workload and the reason."""

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from tunefa.compile.launch.resizable import Sizes
 from tunefa.measure.attention_inputs import E4M3
-from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.call import DENSE_KEY, PACKED, Options
 from tunefa.runtime.cells import Lengths
 
-_MAX_STRIDE = 2**31
+MAX_STRIDE = 2**31
 
 
 class FamilyCall(NamedTuple):
@@ -24,70 +24,60 @@ class FamilyCall(NamedTuple):
     """The sizes of q, k and v with heads first: shape, then strides, in elements."""
 
 
-def family_call(tensors: Tensors, options: Options, key: Any) -> FamilyCall | None:
+def family_call(key: Any, options: Options) -> FamilyCall | None:
     """Returns what plans of a family need of a call; None for calls that are planned one by one:
     those with packed sequences, e4m3, a window, unaligned tensors, or wrong arguments. `key` is the
     call's `plan_key`, which has most of it."""
-    if not _may_have(tensors, options):
+    if options.layout == PACKED or len(key) != DENSE_KEY or key[2] == E4M3:
         return None
-    q, q_steps, q_type, q_at, k, k_steps, k_type, k_at, v, v_steps, v_type, v_at, aligned = key[:13]
-    if not aligned or not len(q) == len(k) == len(v) == 4:
+    # Of short sequences a window hides nothing, which is another family.
+    if options.window_left is not None or options.window_right is not None:
         return None
-    if options.layout == "bshd":
-        (batch, rows, heads, head_dim), (q0, q2, q1, q3) = q, q_steps
-        (batch_k, keys, heads_kv, dim_k), (k0, k2, k1, k3) = k, k_steps
-        (batch_v, keys_v, heads_v, head_dim_v), (v0, v2, v1, v3) = v, v_steps
-    else:
-        (batch, heads, rows, head_dim), (q0, q1, q2, q3) = q, q_steps
-        (batch_k, heads_kv, keys, dim_k), (k0, k1, k2, k3) = k, k_steps
-        (batch_v, heads_v, keys_v, head_dim_v), (v0, v1, v2, v3) = v, v_steps
-    sizes = (
-        (batch, heads, rows, head_dim, q0, q1, q2, q3),
-        (batch_k, heads_kv, keys, dim_k, k0, k1, k2, k3),
-        (batch_v, heads_v, keys_v, head_dim_v, v0, v1, v2, v3),
-    )
-    if not (_have_own_shapes(*sizes) and _are_strided_well(*sizes)):
+    _, _, q_type, q_at, _, _, k_type, k_at, _, _, v_type, v_at, aligned, *_ = key
+    sizes = of_tensors(key, options.layout) if aligned else None
+    if sizes is None:
         return None
-    family = (
-        q_type,
-        k_type,
-        v_type,
-        q_at,
-        k_at,
-        v_at,
-        heads,
-        heads_kv,
-        head_dim,
-        head_dim_v,
-        options,
-    )
+    q, k, v = sizes
+    batch, heads, rows, head_dim, *_ = q
+    _, heads_kv, keys, head_dim_k, *_ = k
+    if not (q[0] == k[0] and head_dim == head_dim_k and rows and heads and head_dim):
+        return None
+    types = q_type, k_type, v_type, q_at, k_at, v_at, heads, heads_kv, head_dim, v[3]
+    family = types, options
     return FamilyCall(family, Lengths(batch, rows, keys), sizes)
 
 
-def _have_own_shapes(q: Sizes, k: Sizes, v: Sizes) -> bool:
-    """Whether the shapes fit, and no tensor is empty."""
-    return q[0] == k[0] and k[:3] == v[:3] and q[3] == k[3] and all(q[:4]) and all(v[:4])
+def of_tensors(key: Any, layout: str) -> tuple[Sizes, Sizes, Sizes] | None:
+    """Returns the sizes of q, k and v, which have their shapes and strides at 0, 4 and 8 of a key;
+    None unless k and v fit, all three have four axes, and kernels can read them.
 
-
-def _are_strided_well(q: Sizes, k: Sizes, v: Sizes) -> bool:
-    """Whether rows are contiguous and begin at multiples of 16 elements, no axis is expanded, and
-    only the stride of batches passes 2^31."""
-    _, _, _, _, q0, q1, q2, q3 = q
-    _, _, _, _, k0, k1, k2, k3 = k
-    _, _, _, head_dim_v, v0, v1, v2, v3 = v
+    For that rows must be contiguous and begin at multiples of 16 elements, no axis may be expanded,
+    no tensor empty, and only the stride of batches, or of pages, may pass 2^31.
+    """
+    q, q_steps, _, _, k, k_steps, _, _, v, v_steps = key[:10]
+    if not len(q) == len(k) == len(v) == 4:
+        return None
+    if layout == "bshd":
+        (batch, rows, heads, head_dim), (q0, q2, q1, q3) = q, q_steps
+        (pages, keys, heads_kv, dim_k), (k0, k2, k1, k3) = k, k_steps
+        (pages_v, keys_v, heads_v, dim_v), (v0, v2, v1, v3) = v, v_steps
+    else:
+        (batch, heads, rows, head_dim), (q0, q1, q2, q3) = q, q_steps
+        (pages, heads_kv, keys, dim_k), (k0, k1, k2, k3) = k, k_steps
+        (pages_v, heads_v, keys_v, dim_v), (v0, v1, v2, v3) = v, v_steps
+    if not (
+        (pages == pages_v and keys == keys_v and heads_kv == heads_v)
+        and (batch and pages and keys and heads_kv and dim_v)
+        and (q3 == k3 == v3 == 1 and (dim_v | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16 == 0)
+        and (q0 and q1 and q2 and k0 and k1 and k2 and v0 and v1 and v2)
+        and (q1 | q2 | k1 | k2 | v1 | v2) < MAX_STRIDE
+    ):
+        return None
     return (
-        (head_dim_v | q0 | q1 | q2 | k0 | k1 | k2 | v0 | v1 | v2) % 16 == 0
-        and q3 == k3 == v3 == 1
-        and bool(q0 and q1 and q2 and k0 and k1 and k2 and v0 and v1 and v2)
-        and max(q1, q2, k1, k2, v1, v2) < _MAX_STRIDE
+        (batch, heads, rows, head_dim, q0, q1, q2, q3),
+        (pages, heads_kv, keys, dim_k, k0, k1, k2, k3),
+        (pages, heads_kv, keys, dim_v, v0, v1, v2, v3),
     )
-
-
-def _may_have(tensors: Tensors, options: Options) -> bool:
-    if tensors.cu_seqlens is not None or tensors.descales or tensors.q.dtype == E4M3:
-        return False
-    # Of short sequences a window hides nothing, which is another family.
-    return options.window_left is None and options.window_right is None
 
 
 def contiguous(shape: tuple[int, ...], layout: str) -> Sizes:

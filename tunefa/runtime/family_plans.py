@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -25,22 +25,21 @@ from tunefa.errors import TunefaError
 from tunefa.runtime import few_queries
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Options, Tensors, heads_first
-from tunefa.runtime.cells import STEP, Lengths
+from tunefa.runtime.cells import MAX_CELLS, Lengths, place
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
 from tunefa.runtime.family_binaries import FamilyBinaries
 from tunefa.runtime.family_call import FamilyCall
+from tunefa.runtime.growth import Growth
 from tunefa.runtime.kernel_plan import KernelPlan, Launches, unread_lse
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.resized import (
     TENSORS,
     Binary,
-    Known,
     ResizedConfig,
     ResizedPlan,
     Tables,
-    cell,
     resizing,
 )
 from tunefa.runtime.tables import TableCache
@@ -58,23 +57,12 @@ OfDevice = tuple[Compiler, TableCache]
 """What the families of a device share."""
 
 
-class Lock(Protocol):
-    """A lock that its thread may acquire again."""
-
-    def acquire(self, blocking: bool = True) -> bool:
-        """Returns whether the thread has the lock now."""
-
-    def release(self) -> None:
-        """Gives the lock back."""
-
-
 class FamilyPlans:
     """The plans of a family on one device."""
 
-    def __init__(self, family: Family, of_device: OfDevice, options: Options, lock: Lock) -> None:
-        """`lock` is the one that callers of `plan` hold."""
+    def __init__(self, family: Family, of_device: OfDevice, options: Options) -> None:
+        """Makes a family's plans on a device."""
         self._family, self._tables = family, of_device[1]
-        self._lock = lock
         self.layout, self._softcap = options.layout, options.softcap
         self.device, self.sms = self._tables.device, family.target.device.sms
         self.default_scale = float(family.workload(Lengths(1, 1, 1)).head_dim ** -0.5)
@@ -83,42 +71,56 @@ class FamilyPlans:
         """By kernel and values; None where the kernel does not say what follows the lengths."""
         self._of_choice: dict[int, tuple[Choice, ResizedConfig | None]] = {}
         """By the identity of a choice: the choice, and its config."""
+        self._sure: BoundedCache[_Sure] = BoundedCache(MAX_CELLS)
+        """By cell: what all its lengths get."""
         self._unread: Tensor | None = None
         """The largest memory of an lse that was not read; other lengths write to a part of it."""
-        self._before: Lengths | None = None
-        """The lengths of the new call before."""
+        self.growth = Growth()
 
     def has_few(self, call: FamilyCall) -> bool:
         """Whether a call may run as attention over a cache."""
         batch, rows, keys = call.lengths
-        heads_kv = call.sizes[1][1]
-        few = few_queries.are_few(rows, keys)
-        return few and few_queries.leaves_idle(batch, heads_kv, self.sms)
+        if rows > few_queries.MOST_QUERIES or not few_queries.are_few(rows, keys):
+            return False
+        return few_queries.leaves_idle(batch, call.sizes[1][1], self.sms)
 
     def plan(self, tensors: Tensors, call: FamilyCall) -> Plan | None:
         """The plan for a call of the family; None where something must be compiled first, and where
         no kernel serves the call."""
+        found = self._known(call)
+        if found is not None:
+            return found
         try:
-            found = self._known(call)
-            if found is None and self._learn(call.lengths):
-                found = self._known(call)
-            return found or self._anew(tensors, call)
+            return self.next_plan(call) or self._anew(tensors, call)
         except (CompileError, TunefaError):  # planning it anew says why
             return None
+
+    def next_plan(self, call: FamilyCall) -> ResizedPlan | None:
+        """The plan for a call that may come next; None where something must be compiled first.
+
+        Raises TunefaError where no kernel serves the call.
+        """
+        found = self._known(call)
+        if found is None and self._learn(call.lengths):
+            found = self._known(call)
+        return found
 
     def _known(self, call: FamilyCall) -> ResizedPlan | None:
         """The plan for lengths of which everything is known; None for others."""
         asked = call.lengths
-        choice = self._family.remembered(asked)
-        if choice is None:
-            return None
-        config = self._of_choice.get(id(choice), _NOTHING)[1]
-        if config is None:
-            return None
+        found = self._sure.get(place(*asked))
+        if found is not None and found.holds(asked):
+            _, _, choice, config = found
+        else:
+            remembered = self._family.remembered(asked)
+            known = self._of_choice.get(id(remembered), _NOTHING)
+            if remembered is None or known[1] is None:
+                return None
+            choice, config = remembered, known[1]
         binary = config.binaries.get(config.lengths.variant(asked[1], asked[2]))
         if binary is None or (tables := config.tables(asked)) is None:
             return None
-        return ResizedPlan(self, Known(choice, config, binary, tables), call)
+        return ResizedPlan(self, (choice, config, binary, tables), call)
 
     def _learn(self, asked: Lengths) -> bool:
         """Prepares what `_known` needs beside a binary. Returns whether that may do."""
@@ -131,6 +133,8 @@ class FamilyPlans:
             return False
         if config.tables(asked) is None:
             self._learn_tables(config, asked, choice.is_final)
+        if (sure := self._family.sure_around(asked)) is not None:
+            self._sure.add(place(*asked), _Sure(*sure, choice, config))
         return True
 
     def _config(self, choice: Choice, workload: Workload) -> ResizedConfig | None:
@@ -208,26 +212,19 @@ class FamilyPlans:
             self._unread = found = unread_lse(self.device, elements)
         return found
 
-    def expect(self, asked: Lengths) -> None:
-        """Prepares what the call after the one with these lengths may need, if lengths grow: that
-        call then starts its kernel at once. It compiles nothing."""
-        before, self._before = self._before, asked
-        if before is None or before[0] != asked[0]:
-            return
-        more_rows, more_keys = asked[1] - before[1], asked[2] - before[2]
-        if not (0 <= more_rows <= STEP and 0 <= more_keys <= STEP):
-            return
-        following = Lengths(asked[0], asked[1] + more_rows, asked[2] + more_keys)
-        if cell(following) == cell(asked) and self._family.has_chosen(following):
-            return
-        if not self._lock.acquire(blocking=False):
-            return  # another thread plans
-        try:
-            self._learn(following)
-        except TunefaError:  # the call says why
-            pass
-        finally:
-            self._lock.release()
+
+class _Sure(NamedTuple):
+    """What all lengths of a cell get, from the lowest to the highest that are known."""
+
+    low: Lengths
+    high: Lengths
+    choice: Choice
+    config: ResizedConfig
+
+    def holds(self, asked: Lengths) -> bool:
+        """Whether the lengths are between the lowest and the highest."""
+        (_, rows, keys), (_, low_q, low_k), (_, high_q, high_k) = asked, self[0], self[1]
+        return low_q <= rows <= high_q and low_k <= keys <= high_k
 
 
 def resized_config(

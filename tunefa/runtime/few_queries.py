@@ -7,20 +7,28 @@ The kernels of the op `decode` split them.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from tunefa.compile.launch.lengths import CacheSizes
+from tunefa.compile.launch.prepared import apart
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import CachePlan, Decode
+from tunefa.runtime.family_call import FamilyCall, contiguous
 from tunefa.runtime.kernel_plan import Launches
 from tunefa.spec.workload import Workload
 
 MOST_QUERIES = 16
 """The most queries of a sequence; the kernels of both ops have tiles for so many."""
+TENSORS = 6
+"""q, k, v, out, lse and the lengths."""
+MOST_KEYS = 2**30
+"""More keys than a cache has, of which kernels compute with 32 bits."""
 LEAST_KEYS = 1024
 """The fewest keys. Fewer are read soon by one CTA too; no measurement decided just this number."""
 
@@ -60,7 +68,7 @@ def job(tensors: Tensors, options: Options) -> FewQueries:
     """The job of a call that `serves` accepts. Raises TunefaError for the first argument that does
     not fit."""
     over = CacheOptions(options.causal, options.window_left, options.softcap, options.layout)
-    return FewQueries(CacheCall.of(with_lengths(tensors, options.layout), over, None), None)
+    return FewQueries(CacheCall.of(with_lengths(tensors), over, None), None)
 
 
 @dataclass(frozen=True)
@@ -104,16 +112,35 @@ class FewQueriesPlan:
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
-        return self.over_cache.run(with_lengths(tensors, self.layout), scale, None)
+        return self.over_cache.run(with_lengths(tensors), scale, None)
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone."""
-        return self.run(tensors, scale)[0]
+        return self.over_cache.output(with_lengths(tensors), scale, None)
 
 
-def with_lengths(tensors: Tensors, layout: str) -> CacheTensors:
+def with_lengths(tensors: Tensors) -> CacheTensors:
     """Returns the tensors of a call over a cache, whose sequences all have all keys."""
     q, k, v = tensors[:3]
-    # Each call has its own: a CUDA graph may hold its address for longer than a plan lives.
-    keys = k.shape[1 if layout == "bshd" else 2]
-    return CacheTensors(q, k, v, q.new_full((q.shape[0],), keys, dtype=torch.int32))
+    return CacheTensors(q, k, v, _all_keys(q.get_device(), q.shape[0]))
+
+
+@functools.cache
+def _all_keys(device: int, batch: int) -> Tensor:
+    """The lengths of sequences that fill their cache, whatever its size: kernels take a length
+    beyond the cache for that of the cache. They are never freed, as CUDA graphs hold their address;
+    few queries have small batches, so there are few of them."""
+
+    def made() -> Tensor:
+        return torch.full((batch,), MOST_KEYS, dtype=torch.int32, device=place)
+
+    place = "cpu" if device < 0 else f"cuda:{device}"
+    return made() if device < 0 else apart(device, made)
+
+
+def sizes(call: FamilyCall, layout: str) -> CacheSizes:
+    """Returns the sizes of a call of the forward pass as those of one over a cache."""
+    batch, rows, keys = call.lengths
+    q, k, v = call.sizes
+    out = contiguous((batch, q[1], rows, v[3]), layout)
+    return CacheSizes(batch, keys, 0, (q, k, v, out), ())

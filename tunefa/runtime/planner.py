@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 
 from tunefa.compile import languages
+from tunefa.compile.launch.lengths import CacheSizes
 from tunefa.compile.serving import Installed, UsableStore
 from tunefa.errors import TunefaError
 from tunefa.runtime import few_queries, planning
 from tunefa.runtime import plan as plans
 from tunefa.runtime.bounded_cache import BoundedCache
+from tunefa.runtime.cache_family import CacheFamily
 from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.cells import Lengths, lengths_of
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.compiled import Compiler
+from tunefa.runtime.decode_plan import CachePlan
 from tunefa.runtime.family_call import FamilyCall
 from tunefa.runtime.family_plans import FamilyPlans
-from tunefa.runtime.few_family import FewFamily
 from tunefa.runtime.few_queries import FewQueriesPlan
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.lock_file import FreezeState
@@ -68,7 +70,7 @@ class Planner:
         """The forward passes with few queries that have records, and the records' devices."""
         self._measured_few: set[Lengths] = set()
         """The batches and lengths of these."""
-        self._few: BoundedCache[FewFamily] = BoundedCache(MAX_FEW)
+        self._few: BoundedCache[CacheFamily] = BoundedCache(MAX_FEW)
         """By the family of a call and its number of queries."""
         self._unsplit: set[Workload] = set()
         """For which workloads over a cache no config compiled."""
@@ -112,24 +114,44 @@ class Planner:
         """The plan of a call that runs as attention over a cache; None for other calls, and where
         a record was measured for just this forward pass on this device. `family` is the call's, if
         it has one."""
-        chip, compiler = self._device(tensors.q.device)
+        chip, _ = self._device(tensors.q.device)
         if self.freeze.file is not None or chip.target is None:
             return None
         if not few_queries.serves(tensors, options, chip.target.device.sms):
             return None
-        key = None if family is None else (family.family, family.lengths.seqlen_q)
-        kept = None if key is None else self._few.get(key)
-        if kept is not None and family is not None and family.lengths not in self._measured_few:
-            made = kept.plan(tensors, family)
-            if made is not None:
-                return made
         plan = self._of_few_queries(tensors, options, chip.target)
-        if plan is not None and key is not None:
-            of_device = compiler, self._tables_of(tensors.q)
-            new = FewFamily.of(plan, self._serving("decode"), chip.target, of_device, options)
+        if plan is not None and family is not None:
+            sizes = few_queries.sizes(family, options.layout)
+            new = self.cache_family(plan.over_cache, tensors.q.device, sizes, few_queries.TENSORS)
             if new is not None:
-                self._few.add(key, new)
+                self._few.add((family.family, family.lengths.seqlen_q), new)
         return plan
+
+    def known_few(self, call: FamilyCall, options: Options) -> FewQueriesPlan | None:
+        """What `few_queries` returns for a call of a family of which a call was planned; None for
+        others, and where a rule refuses the config."""
+        batch, rows, keys = call.lengths
+        if not few_queries.are_few(rows, keys) or self.freeze.file is not None:
+            return None
+        kept = self._few.get((call.family, rows))
+        if kept is None or call.lengths in self._measured_few:
+            return None
+        if not few_queries.leaves_idle(batch, call.sizes[1][1], kept.maker.target.device.sms):
+            return None
+        made = kept.plan(few_queries.sizes(call, options.layout))
+        return None if made is None else FewQueriesPlan(made, options.layout)
+
+    def cache_family(
+        self, plan: CachePlan, device: torch.device, sizes: CacheSizes, tensors: int
+    ) -> CacheFamily | None:
+        """The family of a call over a cache that has this plan, these sizes and so many tensors;
+        None where its launches do not follow sizes."""
+        chip, compiler = self._device(device)
+        if chip.target is None:
+            return None
+        return CacheFamily.of(
+            plan, self._serving("decode"), (chip.target, compiler), sizes, tensors
+        )
 
     def _of_few_queries(
         self, tensors: Tensors, options: Options, target: Target
@@ -167,7 +189,7 @@ class Planner:
             made.prepare()
         except TunefaError as error:
             return error
-        return FamilyPlans(made, (compiler, tables), job.call.options, self.lock)
+        return FamilyPlans(made, (compiler, tables), job.call.options)
 
     def _forget(self) -> None:
         self._cache_choices.clear()

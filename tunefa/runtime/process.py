@@ -8,7 +8,6 @@ lookup and a launch. Calls that differ in batch and lengths only share what does
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Hashable
 from dataclasses import replace
@@ -20,21 +19,23 @@ from torch import Tensor
 
 from tunefa.errors import TunefaError
 from tunefa.measure.gradients import Gradients, Three
-from tunefa.runtime import backward, decode_call, planning, prefill_call
+from tunefa.runtime import backward, planning
 from tunefa.runtime import plan as plans
 from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
-from tunefa.runtime.call import Call, Options, Tensors, plan_key
+from tunefa.runtime.cache_plans import CachePlans
+from tunefa.runtime.call import Call, Options, Tensors, is_usual, plan_key
 from tunefa.runtime.choice import Chosen
-from tunefa.runtime.decode_call import CacheCall, CacheOptions, CacheTensors, check_out
-from tunefa.runtime.decode_plan import CachePlan, Decode
+from tunefa.runtime.decode_call import CacheOptions, CacheTensors
+from tunefa.runtime.decode_plan import CachePlan
 from tunefa.runtime.family_call import FamilyCall, family_call
 from tunefa.runtime.family_plans import FamilyPlans
+from tunefa.runtime.growth import NextPlans
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.planner import Planner
-from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
-from tunefa.runtime.prefill_plan import Prefill, PrefillPlan
+from tunefa.runtime.prefill_call import PrefillTensors
+from tunefa.runtime.prefill_plan import PrefillPlan
 
 MAX_PLANS = 4096
 """How many plans are kept. A server that decodes needs one for each length. A plan counts once more
@@ -59,8 +60,8 @@ class Runtime:
         self._backward_plans = BoundedCache[BackwardPlan](
             MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
         )
-        self._cache_plans = BoundedCache[CachePlan](MAX_PLANS, lambda plan: 1)
-        self._prefill_plans = BoundedCache[PrefillPlan](MAX_PLANS, lambda plan: 1)
+        self._next = NextPlans(self._plans, self._next_plan, self._lock)
+        self.caches = CachePlans(self.planner, MAX_PLANS)
         self._families: BoundedCache[FamilyPlans | TunefaError | _Met] = BoundedCache(MAX_FAMILIES)
         self._last = threading.local()
         self._last_backward: Chosen | None = None
@@ -81,7 +82,7 @@ class Runtime:
     ) -> tuple[Plan, float | None]:
         """The plan for a call with these arguments, and the scale to run it with."""
         on_cuda = tensors.q.is_cuda
-        if on_cuda and is_usual(scale):
+        if on_cuda and (scale is None or is_usual(scale)):
             plan = self.plan(tensors, options)
         else:
             call = Call.of(tensors, options, scale)
@@ -123,47 +124,26 @@ class Runtime:
         return plan.gradients(tensors, given, scale)
 
     def decode(
-        self, tensors: CacheTensors, options: CacheOptions, scale: float | None, out: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Returns (out, lse) of attention over a cache, with `out` in the call's layout."""
-        try:
-            on_cuda = tensors.q.is_cuda
-            key = decode_call.key(tensors, options, out)
-            plan = self._cache_plans.get(key) if on_cuda else None
-        except (AttributeError, NotImplementedError, RuntimeError, TypeError):
-            CacheCall.of(tensors, options, None)
-            raise
-        if plan is None or not is_usual(scale):
-            call = CacheCall.of(tensors, options, scale)
-            check_out(call, out)
-            scale = None if scale is None else call.scale
-            if not on_cuda or call.scale <= 0:  # kernels serve no such call
-                plan = plans.cache_plan_without_kernel(Decode(call, out), self.planner.freeze.file)
-            elif plan is None:
-                plan = self._kept(self._cache_plans, key, Decode(call, out))
+        self,
+        tensors: CacheTensors,
+        options: CacheOptions,
+        scale: float | None,
+        out: Tensor | None,
+        return_lse: bool = True,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Returns (out, lse) of attention over a cache, with `out` in the call's layout; None for
+        an lse that is not asked for."""
+        plan, scale = self.caches.decode(tensors, options, scale, out)
         self.taken(plan)
-        return plan.run(tensors, scale, out)
+        if return_lse:
+            return plan.run(tensors, scale, out)
+        return plan.output(tensors, scale, out), None
 
     def prefill(
         self, tensors: PrefillTensors, options: Options, scale: float | None, out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Returns (out, lse) of attention of packed queries over a cache with pages."""
-        try:
-            on_cuda = tensors.q.is_cuda
-            key = prefill_call.key(tensors, options, out) if on_cuda else None
-            plan = self._prefill_plans.get(key) if on_cuda else None
-        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError):
-            prefill_call.check_out(PrefillCall.of(tensors, options, None), out)
-            raise
-        if plan is None or not is_usual(scale):
-            call = PrefillCall.of(tensors, options, scale)
-            prefill_call.check_out(call, out)
-            scale = None if scale is None else call.scale
-            if not on_cuda or call.scale <= 0:  # kernels serve no such call
-                job = Prefill(call, out)
-                plan = plans.prefill_plan_without_kernel(job, self.planner.freeze.file)
-            elif plan is None:
-                plan = self._kept(self._prefill_plans, key, Prefill(call, out))
+        plan, scale = self.caches.prefill(tensors, options, scale, out)
         self.taken(plan)
         return plan.run(tensors, scale, out)
 
@@ -210,20 +190,35 @@ class Runtime:
         with self._lock:
             plan = self._plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                call = None if self.planner.freeze.file else family_call(tensors, options, key)
+                call = None if self.planner.freeze.file else family_call(key, options)
                 plan = self._made(tensors, options, call)
                 self._plans.add(key, plan)
+                self._next.watch(key, options, plan)
             return plan
+
+    def _next_plan(self, key: Hashable, options: Options) -> Plan | None:
+        """The plan for a call that may come next, if its family is known."""
+        call = None if self.planner.freeze.file else family_call(key, options)
+        family = None if call is None else self._families.get(call.family)
+        if call is None:
+            return None
+        if isinstance(family, FamilyPlans) and not family.has_few(call):
+            return family.next_plan(call)
+        return self.planner.known_few(call, options)
 
     def _made(self, tensors: Tensors, options: Options, call: FamilyCall | None) -> Plan:
         """A new plan of the forward pass; `call` is None where it has no family."""
-        family = None if call is None else self._families.get(call.family)
-        if call is not None and isinstance(family, FamilyPlans) and not family.has_few(call):
-            found = family.plan(tensors, call)
+        found: Plan | None
+        if call is None:
+            found = self.planner.few_queries(tensors, options)
         else:
-            found = self.planner.few_queries(tensors, options, call)
-            if found is None and call is not None:
-                found = self._of_family(tensors, options, call)
+            family = self._families.get(call.family)
+            if isinstance(family, FamilyPlans) and not family.has_few(call):
+                found = family.plan(tensors, call)
+            else:
+                found = self.planner.known_few(call, options)
+                found = found or self.planner.few_queries(tensors, options, call)
+                found = found or self._of_family(tensors, options, call)
         return found or self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
 
     def _of_family(self, tensors: Tensors, options: Options, call: FamilyCall) -> Plan | None:
@@ -241,8 +236,7 @@ class Runtime:
     def _forget_plans(self) -> None:
         self._plans.clear()
         self._backward_plans.clear()
-        self._cache_plans.clear()
-        self._prefill_plans.clear()
+        self.caches.clear()
         self._families.clear()
 
     def leave_out_libraries(self) -> None:
@@ -292,8 +286,3 @@ def load(path: str | PathLike[str], *, frozen: bool = False) -> None:
     Raises TunefaError, with file and line, for a file that cannot be read.
     """
     _RUNTIME.load(Path(path), frozen)
-
-
-def is_usual(scale: float | None) -> bool:
-    """Whether kernels take the scale without a check."""
-    return scale is None or (type(scale) is float and 0.0 < scale < math.inf)

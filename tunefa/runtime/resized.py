@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import STEP, Lengths
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family_call import FamilyCall, contiguous
+from tunefa.runtime.growth import Followed, Growth
 from tunefa.runtime.kernel_plan import KernelPlan, Launches
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
@@ -37,10 +38,12 @@ Prepare = Callable[[Sequence[Tensor], float], Launch]
 class Tables:
     """The tables of some lengths, and what the kernel changes in the config for these."""
 
-    __slots__ = ("changes", "device_bytes", "streams", "tensors")
+    __slots__ = ("changes", "device_bytes", "places", "streams", "tensors")
 
     def __init__(self, changes: dict[str, Any], tensors: tuple[Tensor, ...]) -> None:
         self.changes, self.tensors = changes, tensors
+        self.places = tuple((len(each), each.data_ptr()) for each in tensors)
+        """The length and the address of each."""
         self.streams: set[int] = set()
         self.device_bytes = sum(each.untyped_storage().nbytes() for each in tensors)
 
@@ -108,28 +111,21 @@ class Owner(Protocol):
     layout: str
     device: int
     default_scale: float
+    growth: Growth
 
     def explain(self, choice: Choice, tables: Tables, asked: Lengths) -> Chosen:
         """Returns the choice for these lengths, with the reason."""
-
-    def expect(self, asked: Lengths) -> None:
-        """Prepares what the call after the one with these lengths may need."""
 
     def unread(self, elements: int) -> Tensor:
         """Returns memory for so many elements of an lse that no caller reads."""
 
 
-class Known(NamedTuple):
-    """A choice for some lengths, and what was prepared for it."""
-
-    choice: Choice
-    """Before the kernel sets parameters for the lengths."""
-    config: ResizedConfig
-    binary: Binary
-    tables: Tables
+Known = tuple[Choice, ResizedConfig, Binary, Tables]
+"""A choice for some lengths, before the kernel sets parameters for them, and what was prepared for
+it. A plain tuple is made in half of the time of one with names."""
 
 
-class ResizedPlan:
+class ResizedPlan(Followed):
     """Runs calls of one key. The first ones start the launch that all lengths share; later ones
     have a launch of their own, which starts sooner."""
 
@@ -142,19 +138,18 @@ class ResizedPlan:
         "_owner",
         "_resizing",
         "_tables",
+        "device_bytes",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, known: Known, call: FamilyCall) -> None:
+        super().__init__(owner.growth)
         self._owner, self._lengths = owner, call.lengths
-        self._choice, config, self._binary, self._tables = known
-        self._resizing = resizing(config, self._tables, call, owner.layout)
+        self._choice, config, self._binary, tables = known
+        self._resizing = resizing(config, tables, call, owner.layout)
+        self._tables, self.device_bytes = tables, tables.device_bytes
+        """The tables are those of other plans too."""
         self._calls = 0
         self._own: KernelPlan | None = None
-
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of the tables, which plans share."""
-        return self._tables.device_bytes
 
     @property
     def chosen(self) -> Chosen:
@@ -165,55 +160,52 @@ class ResizedPlan:
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
         if self._needs_own(scale):
             return self.own.run(tensors, scale)
-        batch, heads, rows, _ = self._resizing.sizes[0][:AXES]
-        lse = tensors[0].new_empty((batch, heads, rows), dtype=torch.float32)
+        lse = tensors[0].new_empty(self._resizing.sizes[0][:3], dtype=torch.float32)
         return self._first(tensors, lse), lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out` alone."""
-        if self._own is not None:
-            return self._own.output(tensors, scale)
         if self._needs_own(scale):
             return self.own.output(tensors, scale)
-        batch, heads, rows, _ = self._resizing.sizes[0][:AXES]
+        batch, heads, rows, *_ = self._resizing.sizes[0]
         return self._first(tensors, self._owner.unread(batch * heads * rows))
 
     def _needs_own(self, scale: float | None) -> bool:
         # A CUDA graph keeps what its launches point to, so it gets a launch of its own.
-        if self._calls >= SHARED_CALLS:
+        if self._calls >= SHARED_CALLS or (
+            scale is not None and scale != self._owner.default_scale
+        ):
             return True
-        if scale is not None and scale != self._owner.default_scale:
-            return True
-        return bool(self._binary.launch.driver.is_capturing())
+        is_capturing: bool = self._binary.launch.driver.is_capturing()
+        return is_capturing
 
     def _first(self, tensors: Tensors, lse: Tensor) -> Tensor:
         self._calls += 1
-        q, k, v = tensors[:3]
-        out = self._new_out(q)
-        device, given = self._owner.device, (q, k, v, out, lse)
-        if torch._C._cuda_getDevice() == device:
-            self._start(given)
+        owner, (q, k, v, *_), resizing = self._owner, tensors, self._resizing
+        batch, heads, rows, columns, *_ = resizing.sizes[3]
+        if q.shape[3] == columns and q.is_contiguous():
+            out = torch.empty_like(q)  # takes half of the time of new_empty
+        elif owner.layout == "bhsd":
+            out = q.new_empty((batch, heads, rows, columns))
         else:
-            with torch.cuda.device(device):
-                self._start(given)
-        if self._calls == 1:
-            self._owner.expect(self._lengths)
+            out = q.new_empty((batch, rows, heads, columns))
+        if self._tables.tensors:
+            self._meet()
+        at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr()
+        if torch._C._cuda_getDevice() == owner.device:
+            self._binary.launch(resizing, at)
+        else:
+            with torch.cuda.device(owner.device):
+                self._binary.launch(resizing, at)
+        if self.then is not None:
+            self.proceed()
         return out
 
-    def _start(self, given: tuple[Tensor, ...]) -> None:
-        tables, device = self._tables, self._owner.device
-        if tables.tensors:
-            stream = self._binary.launch.driver.current_stream(device)
-            if stream not in tables.streams:
-                tables.meet(stream, device)
-        self._binary.launch(self._resizing, given)
-
-    def _new_out(self, q: Tensor) -> Tensor:
-        batch, heads, rows, columns = self._resizing.sizes[3][:AXES]
-        if q.shape[3] == columns and q.is_contiguous():
-            return torch.empty_like(q)  # takes half of the time of new_empty
-        by_layout = (heads, rows) if self._owner.layout == "bhsd" else (rows, heads)
-        return q.new_empty((batch, *by_layout, columns))
+    def _meet(self) -> None:
+        device = self._owner.device
+        stream = self._binary.launch.driver.current_stream(device)
+        if stream not in self._tables.streams:
+            self._tables.meet(stream, device)
 
     @property
     def own(self) -> KernelPlan:
@@ -236,7 +228,7 @@ def resizing(config: ResizedConfig, tables: Tables, call: FamilyCall, layout: st
     """Returns what a launch gets for the lengths of a call."""
     q, k, v = call.sizes
     sizes = q, k, v, contiguous((*q[:3], v[3]), layout)
-    ctas, numbers = config.lengths.numbers(*call.lengths, sizes, tables.tensors)
+    ctas, numbers = config.lengths.numbers(*call.lengths, sizes, tables.places)
     return Resizing(ctas, numbers, sizes)
 
 

@@ -6,7 +6,8 @@ the lengths is computed once, for the family and for each config that is asked a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -35,10 +36,13 @@ class FamilySpace(Space):
     _configs: dict[tuple[object, ...], ConfigSpace] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, space: Space, workload: Workload, arch: Arch) -> FamilySpace:
-        """Returns the space for the family of a workload on an arch."""
+    def of(
+        cls, space: Space, workload: Workload, arch: Arch, free: Sequence[str] = LENGTHS
+    ) -> FamilySpace:
+        """Returns the space for the family of a workload on an arch, which differ in the lengths
+        that are `free`."""
         known = {**workload.env(), **arch.env()}
-        for name in LENGTHS:
+        for name in free:
             del known[name]
 
         def given(expressions: Mapping[str, Expr]) -> dict[str, Expr]:
@@ -96,6 +100,20 @@ class FamilySpace(Space):
             return True
 
         return runs
+
+    def runs_throughout(self, config: Config, batch: int, rows: range, keys: range) -> bool:
+        """Returns whether `runs` is true of all these lengths of queries and keys."""
+        runs, own = self.runs(config), self.of_config(config)
+        if runs is None:
+            return True
+        whether = (own.read_by(holds) for _, holds in (*self._whether, *own.rules))
+        if any({"seqlen_q", "seqlen_k"} <= read for read in whether):
+            pairs: Iterable[tuple[int, int]] = itertools.product(rows, keys)
+        else:  # each condition reads one of them, so it holds of all pairs if it holds of each
+            pairs = itertools.chain(
+                ((each, keys[0]) for each in rows), ((rows[0], x) for x in keys)
+            )
+        return all(runs({"batch": batch, "seqlen_q": m, "seqlen_k": n}) for m, n in pairs)
 
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config."""
@@ -162,6 +180,14 @@ class ConfigSpace:
             {name: known[name] for name in space.resources if name in known},
             {name: each({}) for name, each in tiling.items() if not each.names},
         )
+
+    def read_by(self, expression: Expr) -> frozenset[str]:
+        """Returns the lengths that an expression reads, also by what it derives from them."""
+        read = set(expression.names)
+        for name, each in reversed((*self.define, *self.resources)):  # later ones read earlier ones
+            if name in read:
+                read |= each.names
+        return frozenset(read.intersection(LENGTHS))
 
     def refusal(self, env: dict[str, Any]) -> str | None:
         """Returns the first rule that refuses the config for these lengths; None if none does."""

@@ -50,6 +50,10 @@ def three() -> list[Tensor]:
     return [torch.empty(16) for _ in range(3)]
 
 
+def addresses(tensors: list[Tensor]) -> list[int]:
+    return [*map(Tensor.data_ptr, tensors)]
+
+
 def resizable(
     parameters: list[Parameter], entry: Entry = ENTRY
 ) -> tuple[FakeCuda, PreparedLaunch, Any]:
@@ -65,7 +69,7 @@ def test_the_driver_gets_what_a_launch_of_these_lengths_gives_it(parameters: Any
         tensors = three()
         for resizing in (FIRST, OTHER, OTHER, FIRST):
             cuda.stream += 1
-            quick(resizing, tensors)
+            quick(resizing, addresses(tensors))
             maps = dict.fromkeys(each[1:] for each in cuda.encoded)
             quick.bound(resizing)(*tensors)
             assert cuda.started[-2] == cuda.started[-1]
@@ -76,22 +80,22 @@ def test_the_driver_gets_what_a_launch_of_these_lengths_gives_it(parameters: Any
 def test_maps_are_written_where_something_changed() -> None:
     cuda, _, quick = resizable(PLAIN)
     tensors = three()
-    quick(FIRST, tensors)
-    quick(FIRST, tensors)
+    quick(FIRST, addresses(tensors))
+    quick(FIRST, addresses(tensors))
     assert len(cuda.encoded) == 2
-    quick(OTHER, tensors)
+    quick(OTHER, addresses(tensors))
     assert len(cuda.encoded) == 4
     (place, dtype, address, shape, strides, box, _, modes) = cuda.encoded[-1]
     assert (place, dtype, address) == (0, 9, tensors[1].data_ptr())
     assert (shape, strides) == ((64, 9, 8, 1), (1024, 128, 102400))
     assert (box, modes) == ((64, 64, 1, 1), (0, 3, 2, 0))
-    quick(OTHER, [tensors[0], torch.empty(16), tensors[2]])
+    quick(OTHER, addresses([tensors[0], torch.empty(16), tensors[2]]))
     assert len(cuda.encoded) == 5
 
 
 def test_equal_descriptors_have_one_map() -> None:
     cuda, _, quick = resizable([Descriptor(0, MAP), *PLAIN])
-    quick(FIRST, three())
+    quick(FIRST, addresses(three()))
     assert len(cuda.encoded) == 2
     first, second, third = cuda.started[0].parameters[:3]
     assert first == second != third
@@ -100,7 +104,7 @@ def test_equal_descriptors_have_one_map() -> None:
 def test_a_thread_without_a_context_gets_one() -> None:
     cuda, _, quick = resizable(PLAIN)
     cuda.contexts = False
-    quick(FIRST, three())
+    quick(FIRST, addresses(three()))
     assert cuda.bound == 1 and len(cuda.started) == 1
 
 
@@ -108,9 +112,9 @@ def test_errors_are_those_of_the_driver() -> None:
     cuda, _, quick = resizable(PLAIN)
     cuda.fails = True
     with pytest.raises(RuntimeError, match="cuTensorMapEncodeTiled"):
-        quick(FIRST, three())
+        quick(FIRST, addresses(three()))
     cuda.fails = False
-    quick(FIRST, three())
+    quick(FIRST, addresses(three()))
     assert len(cuda.encoded) == 2
 
 
@@ -131,3 +135,38 @@ def test_what_does_something_else_is_not_taken(parameters: Any, resizing: Resizi
     launch = PreparedLaunch(cuda.driver, ENTRY, 3, parameters)
     assert ResizableLaunch.of(launch, 3, resizing) is None
     assert ResizableLaunch.of(lambda: None, 3, resizing) is None
+
+
+STRIDES, STRUCTURE = struct.Struct("2qi4x"), struct.Struct("3if4x")
+
+
+def structures(sizes: Sizes, first: tuple[int, int, int]) -> list[Parameter]:
+    """Strides and sizes as structures of C; the last field of the sizes stays as it is."""
+    return [
+        *(Descriptor(0, MAP), Pointer(2), Value(STRIDES.pack(*sizes[4:7]))),
+        Value(STRUCTURE.pack(*first, 0.5)),
+    ]
+
+
+def test_numbers_may_be_fields_of_structures() -> None:
+    parameters = structures(SIZES, (1, 2, 3))
+    cuda = FakeCuda([each.size for each in parameters])
+    launch = PreparedLaunch(cuda.driver, ENTRY, 3, parameters)
+    form, tensors = "2qi4x3i", three()
+    first = Resizing(5, (*SIZES[4:7], 1, 2, 3), (SIZES,))
+    assert ResizableLaunch.of(launch, 3, first) is None, "structures need a format"
+    quick = ResizableLaunch.of(launch, 3, first, form)
+    assert quick is not None
+    sizes = OTHER.sizes[0]
+    for resizing in (Resizing(9, (*sizes[4:7], 7, 8, 9), (sizes,)), first):
+        quick(resizing, addresses(tensors))
+        bound = quick.bound(resizing)
+        assert bound is not None
+        bound(*tensors)
+        assert cuda.started[-2] == cuda.started[-1]
+        _, at, *fields = cuda.started[-1].parameters
+        assert at == struct.pack("Q", tensors[2].data_ptr())
+        expected = structures(resizing.sizes[0], resizing.numbers[3:])[2:]  # type: ignore[arg-type]
+        assert fields == [each.data for each in expected if isinstance(each, Value)]
+    wrong = first._replace(numbers=(*SIZES[4:7], 1, 2, 4))
+    assert ResizableLaunch.of(launch, 3, wrong, form) is None

@@ -5,7 +5,9 @@ that was prepared for one length is started for others in a few microseconds. Wi
 is prepared by the kernel's `arguments`, as the first one is. The file defines
 
 * `resized(workload, config, sms) -> Resized | None`: for dense calls of the workload's family,
-  which differ in batch and lengths only; None where it does not apply.
+  which differ in batch and lengths only; None where it does not apply;
+* or, for attention over a cache, `resized_cache(workload, config, sms) -> ResizedCache`: for calls
+  that differ in the batch, in the size of the cache and in strides only.
 
 It says again what the kernel's `arguments` says, so it is no part of the kernel's source hash. Each
 launch is compared once with what `arguments` made, and tests compare thousands of workloads.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tunefa.compile.contract import LaunchSpec
 from tunefa.spec.kernel import Kernel
@@ -46,24 +48,68 @@ class Resized(Protocol):
         rows: int,
         keys: int,
         sizes: Sequence[tuple[int, ...]],
-        tables: Sequence[Tensor],
+        tables: Sequence[tuple[int, int]],
     ) -> tuple[int, tuple[int, ...]]:
         """Returns the CTAs of the grid, and the kernel's first numbers behind its TMA descriptors,
         up to the last that may differ. The address of a table is a number.
 
-        `sizes` has the shape, then the strides of each of q, k, v and out, with heads first.
+        `sizes` has the shape, then the strides of each of q, k, v and out, with heads first;
+        `tables` has the length and the address of each table.
         """
+
+
+class CacheSizes(NamedTuple):
+    """What differs between calls over a cache of one family."""
+
+    batch: int
+    keys: int
+    """The keys that the cache of a sequence has room for."""
+    table_row: int
+    """Elements between the rows of the block table; 0 where the cache has no pages."""
+    tensors: tuple[tuple[int, ...], ...]
+    """The shape, then the strides of each of q, k, v and out, with heads first."""
+    descale_steps: tuple[int, ...]
+    """The strides of the factors of k, then of v; () where there are none."""
+
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class ResizedCache(Protocol):
+    """One config of a family of calls over a cache, which starts two kernels: one computes splits,
+    the other one combines them."""
+
+    forms: tuple[str, str]
+    """The formats of each kernel's numbers, see `ResizableLaunch`."""
+
+    def __call__(
+        self, asked: CacheSizes
+    ) -> tuple[Shapes, tuple[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]]]:
+        """Returns the shapes of `scratch`, in fp32, and for each kernel the CTAs of its grid and
+        its first numbers, up to the last that may differ."""
 
 
 def load(kernel: Kernel, workload: Workload, config: Config, sms: int) -> Resized | None:
     """Returns what follows the lengths in a config's launches; None if the kernel does not say."""
+    resized = _said(kernel, "resized")
+    found: Resized | None = resized and resized(workload, config, sms)
+    return found
+
+
+def load_cache(kernel: Kernel, workload: Workload, config: Config, sms: int) -> ResizedCache | None:
+    """Returns what follows the batch and the cache; None if the kernel does not say."""
+    resized = _said(kernel, "resized_cache")
+    found: ResizedCache | None = resized and resized(workload, config, sms)
+    return found
+
+
+def _said(kernel: Kernel, function: str) -> Any:
+    """Returns a function of the kernel's file of lengths; None if there is none."""
     kernel.module  # noqa: B018 - makes the folder of kernels known
     name = f"{_FOLDER}.{kernel.name}"
     try:
-        module = importlib.import_module(name)
+        return getattr(importlib.import_module(name), function, None)
     except ModuleNotFoundError as error:
         if error.name in (name, _FOLDER):
             return None
         raise
-    found: Resized | None = module.resized(workload, config, sms)
-    return found

@@ -45,14 +45,16 @@ class ResizableLaunch:
     graph is captured.
     """
 
-    def __init__(self, launch: PreparedLaunch, tensors: int) -> None:
-        """Copies a launch of the kernel. `tensors` is how many a call has."""
+    def __init__(self, launch: PreparedLaunch, tensors: int, numbers: int, form: str) -> None:
+        """Copies a launch of the kernel. `tensors` and `numbers` are how many a call has, `form` is
+        the format of the numbers as `struct` writes it; without one, each has eight bytes."""
         self.driver, self.entry, self._tensors = launch.driver, launch.entry, tensors
         self._parameters, entry = launch.parameters, launch.entry
         sizes = *entry.grid, entry.threads, 1, 1, entry.smem_bytes
         self._block = blocks.new(
             sizes, tensors, self._parameters, blocks.places(tensors, self._parameters)
         )
+        self._before = bytes(self._block)
         base = ctypes.addressof(self._block)
         self._parameters_at = blocks.ADDRESSES_AT + 8 * tensors
         self._values_at = self._parameters_at + 8 * len(self._parameters)
@@ -64,42 +66,46 @@ class ResizableLaunch:
             entry.threads,
             entry.smem_bytes,
         )
-        self._attributes = overlap_attributes(entry)
+        self._attributes_at, self._attributes = overlap_attributes(entry)
         self._lock = threading.Lock()
-        self._values: dict[int, struct.Struct] = {}
         self._maps = self._new_maps()
         self._described = self._shapes_in_parameters()
         """The tensors whose shapes and strides are parameters behind their descriptors."""
+        words = 2 * AXES * len(self._described) + numbers
+        self._packing = struct.Struct(form or f"{words}q")
+        self._pack_words = self._packing.pack_into
         self._start, self._current_stream = self.driver.launch, self.driver.current_stream
 
     @classmethod
-    def of(cls, launch: Any, tensors: int, resizing: Resizing) -> ResizableLaunch | None:
+    def of(
+        cls, launch: Any, tensors: int, resizing: Resizing, form: str = ""
+    ) -> ResizableLaunch | None:
         """Returns one that does what a prepared launch does; None where it would do anything else
-        for the lengths that the launch was prepared for."""
-        if not isinstance(launch, PreparedLaunch) or not _has_plain_words(launch.parameters):
+        for the lengths that the launch was prepared for. `form` is that of the numbers."""
+        if not isinstance(launch, PreparedLaunch) or not _has_four_axes(launch.parameters):
             return None
-        made = cls(launch, tensors)
+        if not form and any(each.size > 8 for each in launch.parameters if type(each) is Value):
+            return None
+        made = cls(launch, tensors, len(resizing.numbers), form)
         same = made.bound(resizing)
         return made if same is not None and same.plain_key == launch.plain_key else None
 
-    def __call__(self, resizing: Resizing, tensors: Sequence[Tensor]) -> None:
-        """Starts the kernel on the current stream of its device, the current device."""
+    def __call__(self, resizing: Resizing, addresses: Sequence[int]) -> None:
+        """Starts the kernel on tensors at these addresses, on the current stream of its device, the
+        current device."""
         ctas, words, sizes = resizing
-        addresses = [*map(Tensor.data_ptr, tensors)]
         if self._described:
             words = (*(word for tensor in self._described for word in sizes[tensor]), *words)
-        stream = self._current_stream(self._device)
-        block, attributes, count = self._block, *self._attributes
+        stream, block = self._current_stream(self._device), self._block
         with self._lock:  # the driver copies parameters and maps before it returns
             self._pack_head(
-                *(block, 0, ctas, 1, 1, self._threads, 1, 1, self._smem_bytes, stream),
-                *(attributes, count),
-                *addresses,
-            )
+                block, 0, ctas, 1, 1, self._threads, 1, 1, self._smem_bytes, stream,
+                self._attributes_at, self._attributes, *addresses,
+            )  # fmt: skip
             for each in self._maps:
                 tensor = each.tensor
                 each.follow(addresses[tensor], sizes[tensor])
-            self._packing(len(words)).pack_into(block, self._values_at, *words)
+            self._pack_words(block, self._values_at, *words)
             if self._start(*self._arguments) != SUCCESS:
                 self.driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
 
@@ -107,27 +113,24 @@ class ResizableLaunch:
         """Returns a launch that is prepared for these lengths, which starts sooner; None where
         there are more numbers than the kernel has. `tables` live as long as the launch."""
         words = [word for tensor in self._described for word in resizing.sizes[tensor]]
-        left = iter([*words, *resizing.numbers])
+        words += resizing.numbers
+        places = blocks.places(self._tensors, self._parameters)
+        values = bytearray(self._before)
+        if self._values_at + self._packing.size > len(values):
+            return None
+        self._pack_words(values, self._values_at, *words)
         found: list[Parameter] = []
-        for each in self._parameters:
+        for place, each in zip(places, self._parameters, strict=False):
             if isinstance(each, Descriptor):
                 own = resizing.sizes[each.tensor]
                 of_lengths = replace(each.map, shape=own[:AXES], strides=own[AXES:])
                 found.append(Descriptor(each.tensor, of_lengths))
-            elif isinstance(each, Value) and (word := next(left, None)) is not None:
-                found.append(Value(struct.pack("q", word)[: each.size]))
+            elif isinstance(each, Value):
+                found.append(Value(bytes(values[place : place + each.size])))
             else:
                 found.append(each)
-        if next(left, None) is not None:
-            return None
         entry = replace(self.entry, grid=(resizing.ctas, 1, 1))
         return PreparedLaunch(self.driver, entry, self._tensors, found, tables)
-
-    def _packing(self, words: int) -> struct.Struct:
-        found = self._values.get(words)
-        if found is None:
-            found = self._values[words] = struct.Struct(f"{words}q")
-        return found
 
     def _new_maps(self) -> list[_Map]:
         """One map for each different descriptor, with a pointer to it at each of its places."""
@@ -165,10 +168,12 @@ class _Map:
         self.place = drivers.aligned(self._memory)
         self._lengths = (ctypes.c_uint64 * (2 * AXES))()
         self._pack = struct.Struct(f"{2 * AXES}Q").pack_into
-        self._address = ctypes.c_void_p()
-        self._now: tuple[int, Sizes] | None = None
+        self._tensor_at = ctypes.c_void_p()
+        self.address = 0
+        """Where the tensor is; 0 before the first one."""
+        self.sizes: Sizes = ()
         lengths = ctypes.addressof(self._lengths)
-        arguments = parameter.map.arguments(ctypes.c_void_p(self.place), self._address)
+        arguments = parameter.map.arguments(ctypes.c_void_p(self.place), self._tensor_at)
         self._arguments = (
             *arguments[:4],
             *(ctypes.c_void_p(lengths), ctypes.c_void_p(lengths + 8 * AXES)),
@@ -177,30 +182,27 @@ class _Map:
         self._encode: Any = driver.encode
 
     def follow(self, address: int, sizes: Sizes) -> None:
-        """Makes it the map of the tensor that is at `address` now."""
-        now = address, sizes
-        if now == self._now:
-            return
-        batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
-        each, to_head, to_batch = self._bytes, self._bytes * of_head, self._bytes * of_batch
-        self._pack(
-            self._lengths, 0, columns, rows, heads, batch, each * of_row, to_head, to_batch, 0
-        )
-        self._address.value = address
+        """Makes it the map of the tensor with these sizes that is at `address` now."""
+        if sizes == self.sizes:
+            if address == self.address:
+                return
+        else:
+            batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
+            each = self._bytes
+            steps = each * of_row, each * of_head, each * of_batch
+            self._pack(self._lengths, 0, columns, rows, heads, batch, *steps, 0)
+            self.sizes = sizes
+        self._tensor_at.value = address
         if self._encode(*self._arguments) != SUCCESS:
-            self._now = None
+            self.address = 0
             self._driver.call_on(self._device, _ENCODE, *self._arguments)
-        self._now = now
+        self.address = address
 
 
-def _has_plain_words(parameters: Sequence[Parameter]) -> bool:
-    """Whether each value has a word of its own, and each map has four axes."""
-    kinds = [type(each) for each in parameters]
-    return (
-        Length not in kinds
-        and all(each.size <= 8 for each in parameters if isinstance(each, Value))
-        and all(len(each.map.shape) == AXES for each in parameters if isinstance(each, Descriptor))
-    )
+def _has_four_axes(parameters: Sequence[Parameter]) -> bool:
+    """Whether each map has four axes, and no parameter is read from a call's tensors."""
+    maps = [each.map for each in parameters if isinstance(each, Descriptor)]
+    return Length not in map(type, parameters) and all(len(each.shape) == AXES for each in maps)
 
 
 def _word(parameter: Parameter) -> int | None:

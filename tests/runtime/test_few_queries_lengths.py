@@ -1,4 +1,4 @@
-"""tunefa/runtime/few_family.py: plans of few queries are those that are made anew."""
+"""tunefa/runtime/few_queries.py: plans of new numbers of keys are those that are made anew."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 
 from tests.support.hopper_on_cpu import hopper
 from tunefa.compile.launch.prepared import Steps
-from tunefa.runtime import planning
+from tunefa.runtime import few_queries, planning
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.few_queries import FewQueriesPlan
+from tunefa.runtime.resized_cache import ResizedCachePlan
 
 CUDA = "attention_decode_cuda_sm90"
 
@@ -46,7 +47,7 @@ def test_plans_are_those_that_are_made_anew(
     monkeypatch: pytest.MonkeyPatch, anew: list[Any], causal: bool, layout: str
 ) -> None:
     runtime, _ = hopper(monkeypatch, CUDA)
-    options, chance = Options(causal, layout=layout), random.Random(3)
+    options, chance, resized = Options(causal, layout=layout), random.Random(3), 0
     for _ in range(150):
         batch, keys = chance.randint(1, 8), chance.randint(1024, 2000)
         given = tensors(batch, chance.choice([1, 2, 4]), keys, layout, chance.choice([0, 48]))
@@ -56,9 +57,13 @@ def test_plans_are_those_that_are_made_anew(
         assert quick.chosen == slow.chosen and quick.layout == slow.layout
         mine: Any = quick.over_cache
         other: Any = slow.over_cache
+        if isinstance(mine, ResizedCachePlan):
+            resized += 1
+            mine = mine.own
         assert isinstance(mine.launches.launch, Steps)
         assert mine.launches.launch.key == other.launches.launch.key
         assert (mine.options, mine.rows_contiguous) == (other.options, other.rows_contiguous)
+    assert resized == 150 - 3
     assert len(anew) == 150 + 3, "one for each number of queries, beside those compared with"
 
 
@@ -90,6 +95,14 @@ def test_what_rules_refuse_is_planned_anew(
     assert len(anew) == 1
     runtime.plan(tensors(2, 1, 1101), Options())
     assert len(anew) == 2
+
+
+def test_lengths_are_shared_and_beyond_every_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, other = (
+        few_queries.with_lengths(tensors(batch, 1, 1100)).seqlens for batch in (2, 2, 3)
+    )
+    assert first is second and first is not other
+    assert first.tolist() == [few_queries.MOST_KEYS] * 2 and first.dtype == torch.int32
 
 
 def test_records_that_are_loaded_count(monkeypatch: pytest.MonkeyPatch) -> None:

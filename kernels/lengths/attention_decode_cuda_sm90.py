@@ -1,0 +1,39 @@
+"""What of the launches of attention_decode_cuda_sm90 follows the batch and the cache."""
+
+from tunefa.kernels.attention_decode_cuda_sm90 import (
+    _COMBINING_CTAS,
+    _MOST_SCRATCH_BYTES,
+    _MOST_SPLITS,
+)
+from tunefa.kernels.lengths.decode_splits import steps
+
+
+def resized_cache(workload, config, sms):
+    """Returns what `tunefa.compile.launch.lengths` describes."""
+    return _Resized(workload, config, sms)
+
+
+class _Resized:
+    forms = "2qi4x2qi4x10i", "2qi4x10i"
+    """The strides of q and out, those of out alone, and the first sizes."""
+
+    def __init__(self, workload, config, sms):
+        warps = config["num_warps"]
+        self._heads_kv, self._seqlen_q = workload.heads_kv, workload.seqlen_q
+        self._rows, self._head_dim_v = workload.heads * workload.seqlen_q, workload.head_dim_v
+        self._least, self._most = config["LEAF_KEYS"] * warps, config["MOST_LEAVES"] // warps
+        self._depth = 2 ** config["TREE_DEPTH"]
+        self._row_bytes = 4 * workload.head_dim_v + 8
+        self._most_ctas, self._most_combining = sms * config["CTAS_PER_SM"], _COMBINING_CTAS * sms
+        self._constants = workload.window_left or 0, config["LEAF_KEYS"], config["SPLIT_COST"]
+
+    def __call__(self, asked):
+        batch, keys, table_row, (q, _, _, out), _ = asked
+        rows, most = batch * self._rows, min(-(-keys // self._least), self._most)
+        usual = min(_MOST_SPLITS, _MOST_SCRATCH_BYTES // (rows * self._row_bytes))
+        splits = max(1, min(most, max(usual, -(-most // self._depth))))
+        ctas = min(batch * self._heads_kv * splits, self._most_ctas)
+        sizes = batch, self._heads_kv, self._seqlen_q, keys, splits, table_row
+        combining = *steps(out), *sizes, *self._constants, ctas
+        launches = (ctas, (*steps(q), *combining)), (min(rows, self._most_combining), combining)
+        return ((rows, splits, self._head_dim_v), (rows, splits, 2)), launches

@@ -1,0 +1,222 @@
+"""Plans of calls over a cache whose batch, size or strides are new: their launches are those that
+were prepared for others of the family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tunefa.compile.contract import Launch
+from tunefa.compile.launch.lengths import CacheSizes, ResizedCache, Shapes
+from tunefa.compile.launch.prepared import Steps
+from tunefa.compile.launch.resizable import ResizableLaunch, Resizing
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.decode_call import CacheOptions, CacheTensors
+from tunefa.runtime.decode_plan import KernelCachePlan
+from tunefa.runtime.growth import Followed, Growth
+from tunefa.runtime.kernel_plan import Launches, all_heads_first
+from tunefa.runtime.resized import SHARED_CALLS
+from tunefa.spec.rounding import round_up
+
+SCRATCH = 2
+"""Tensors of memory for splits, which a call needs while it runs."""
+
+
+@dataclass(frozen=True)
+class CacheLaunches:
+    """The launches of a config over a cache, for calls of all sizes of a family."""
+
+    lengths: ResizedCache
+    first: ResizableLaunch
+    """Computes splits."""
+    second: ResizableLaunch
+    """Combines them."""
+
+    @classmethod
+    def of(
+        cls, lengths: ResizedCache, launch: Launch, sizes: CacheSizes, tensors: int
+    ) -> CacheLaunches | None:
+        """Returns launches that do what a prepared one does, for calls with so many tensors; None
+        where they would do anything else for the sizes that it was prepared for."""
+        shapes, resizings = sized(lengths, sizes)
+        if not isinstance(launch, Steps) or launch.scratch != _with_dtypes(shapes):
+            return None
+        if len(launch.launches) != len(resizings):
+            return None
+        found = [
+            ResizableLaunch.of(each, tensors + SCRATCH, resizing, form)
+            for each, resizing, form in zip(launch.launches, resizings, lengths.forms, strict=True)
+        ]
+        first, second = found
+        return None if first is None or second is None else cls(lengths, first, second)
+
+    def bound(self, sizes: CacheSizes) -> Steps:
+        """Returns launches that are prepared for these sizes, which start sooner."""
+        shapes, resizings = sized(self.lengths, sizes)
+        pairs = zip((self.first, self.second), resizings, strict=True)
+        steps = [launch.bound(resizing) for launch, resizing in pairs]
+        return Steps([each for each in steps if each is not None], _with_dtypes(shapes))
+
+
+def sized(lengths: ResizedCache, sizes: CacheSizes) -> tuple[Shapes, tuple[Resizing, Resizing]]:
+    """Returns the shapes of the memory for splits, and what the launches get for these sizes."""
+    shapes, (first, second) = lengths(sizes)
+    tensors = sizes.tensors
+    return shapes, (Resizing(*first, tensors), Resizing(*second, tensors))
+
+
+def _with_dtypes(shapes: Shapes) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    return tuple((shape, torch.float32) for shape in shapes)
+
+
+class Owner(Protocol):
+    """The family of a plan, as far as plans ask it."""
+
+    @property
+    def options(self) -> CacheOptions:
+        """The options of all its calls."""
+
+    @property
+    def device(self) -> int:
+        """Where they run."""
+
+    @property
+    def default_scale(self) -> float:
+        """The scale of calls that give none."""
+
+    @property
+    def launches(self) -> CacheLaunches:
+        """The launches for the default scale."""
+
+    @property
+    def growth(self) -> Growth:
+        """The last new calls."""
+
+    def explain(self, sizes: CacheSizes) -> Chosen:
+        """Returns the choice for these sizes, with the reason."""
+
+    def of_scale(
+        self, scale: float, sizes: CacheSizes, tensors: Callable[[], Sequence[Tensor]]
+    ) -> CacheLaunches:
+        """Returns the launches for a scale; `tensors` returns a call's, with heads first."""
+
+
+class ResizedCachePlan(Followed):
+    """Runs calls of one key. The first ones start launches that calls of all sizes share; later
+    ones have launches of their own, which start sooner."""
+
+    __slots__ = (
+        "_calls",
+        "_elements",
+        "_launches",
+        "_own",
+        "_owner",
+        "_resizings",
+        "_shape",
+        "_sizes",
+    )  # fmt: skip
+    device_bytes = 0
+
+    def __init__(self, owner: Owner, sizes: CacheSizes) -> None:
+        super().__init__(owner.growth)
+        self._owner, self._sizes, self._launches = owner, sizes, owner.launches
+        shapes, self._resizings = sized(self._launches.lengths, sizes)
+        # Kernels read 16 bytes at a time, and so each part begins at a multiple of 256.
+        self._elements = round_up(math.prod(shapes[0]), 64), round_up(math.prod(shapes[1]), 64)
+        batch, heads, rows, columns, *_ = sizes.tensors[3]
+        is_heads_first = owner.options.layout == "bhsd"
+        of_rows = (heads, rows) if is_heads_first else (rows, heads)
+        self._shape = batch, *of_rows, columns
+        self._calls = 0
+        self._own: KernelCachePlan | None = None
+
+    @property
+    def chosen(self) -> Chosen:
+        """The kernel and config that it runs, and why."""
+        return self._owner.explain(self._sizes)
+
+    def run(
+        self, tensors: CacheTensors, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Runs a call; returns (out, lse), with `out` in the call's layout, in `out` if given."""
+        if self._needs_own():
+            return self.own.run(tensors, scale, out)
+        lse = tensors[0].new_empty(self._sizes.tensors[0][:3], dtype=torch.float32)
+        return self._first(tensors, scale, out, lse), lse
+
+    def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
+        """Runs a call; returns `out` alone."""
+        if self._needs_own():
+            return self.own.output(tensors, scale, out)
+        return self._first(tensors, scale, out, None)
+
+    def _needs_own(self) -> bool:
+        # A CUDA graph keeps the kernels of the launches that it captures, and so must they.
+        return self._calls >= SHARED_CALLS or bool(self._launches.first.driver.is_capturing())
+
+    def _first(
+        self, tensors: CacheTensors, scale: float | None, out: Tensor | None, lse: Tensor | None
+    ) -> Tensor:
+        self._calls += 1
+        owner, (q, k, v, *others) = self._owner, tensors
+        if out is None:
+            out = q.new_empty(self._shape)
+        partial, ends = self._elements
+        elements = partial + ends
+        if lse is None:  # memory that is not read
+            scratch = q.new_empty(elements + math.prod(self._shape[:3]), dtype=torch.float32)
+            lse_at = scratch.data_ptr() + 4 * elements
+        else:
+            scratch, lse_at = q.new_empty(elements, dtype=torch.float32), lse.data_ptr()
+        at = scratch.data_ptr()
+        addresses = [
+            *(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse_at),
+            *[each.data_ptr() for each in others if each is not None],
+            *(at, at + 4 * partial),
+        ]
+        launches = self._launches
+        if scale is not None and scale != owner.default_scale:
+            launches = self._of_scale(scale, tensors, out, lse)
+        if torch._C._cuda_getDevice() == owner.device:
+            self._start(launches, addresses)
+        else:
+            with torch.cuda.device(owner.device):
+                self._start(launches, addresses)
+        if self.then is not None:
+            self.proceed()
+        return out
+
+    def _start(self, launches: CacheLaunches, addresses: Sequence[int]) -> None:
+        of_splits, of_combining = self._resizings
+        launches.first(of_splits, addresses)
+        launches.second(of_combining, addresses)
+
+    def _of_scale(
+        self, scale: float, tensors: CacheTensors, out: Tensor, lse: Tensor | None
+    ) -> CacheLaunches:
+        def given() -> Sequence[Tensor]:
+            q, k, v, *others = tensors
+            shape = self._sizes.tensors[0][:3]
+            kept = q.new_empty(shape, dtype=torch.float32) if lse is None else lse
+            found = q, k, v, out, kept, *[each for each in others if each is not None]
+            return all_heads_first(found, self._owner.options.layout)
+
+        return self._owner.of_scale(scale, self._sizes, given)
+
+    @property
+    def own(self) -> KernelCachePlan:
+        """The plan that is prepared for these sizes; it is made when it is first asked for."""
+        if self._own is None:
+            owner, sizes = self._owner, self._sizes
+
+            def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
+                return owner.of_scale(scale, sizes, lambda: tensors).bound(sizes)
+
+            launches = Launches(owner.device, owner.launches.bound(sizes), prepare)
+            self._own = KernelCachePlan(self.chosen, owner.options, launches, rows_contiguous=True)
+        return self._own
