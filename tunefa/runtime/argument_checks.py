@@ -22,6 +22,10 @@ DTYPES: Mapping[torch.dtype, str] = {
 }
 """The dtypes that q, k and v may have, with tunefa's names."""
 
+ACCUMULATE = ("precise", "fast")
+"""How sums over keys in e4m3 are computed, by the accuracy of workloads (`ACCURACIES`): "precise"
+adds those of 512 keys at most, or of a block, in fp32; "fast" leaves all to the tensor cores."""
+
 
 MOST_KEYS = 2**62
 """The largest number of keys: PyTorch's integers have 64 bits, and lengths are added to it."""
@@ -205,3 +209,14 @@ def _is_finite(number: Any) -> bool:
 def _counts(number: int | torch.SymInt) -> bool:
     # A symbolic number has 64 bits, and a comparison with MOST_KEYS would become a guard.
     return number >= 0 and (not isinstance(number, int) or number <= MOST_KEYS)
+
+
+def check_accumulate(accumulate: str, dtype: torch.dtype) -> None:
+    """Raises TunefaError unless sums of the dtype can be computed so."""
+    if accumulate not in ACCUMULATE:
+        raise unknown("accumulate", str(accumulate), ACCUMULATE)
+    if accumulate != ACCUMULATE[0] and dtype != E4M3:
+        raise TunefaError(
+            f"accumulate is {accumulate!r} and q is {dtype}: it is for {E4M3} only, other dtypes "
+            f"are summed in fp32"
+        )

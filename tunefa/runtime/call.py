@@ -13,8 +13,10 @@ from torch import Tensor
 from tunefa.errors import TunefaError, unknown
 from tunefa.measure.attention_inputs import E4M3, AttentionInputs, batch_of_one
 from tunefa.runtime.argument_checks import (
+    ACCUMULATE,
     DTYPES,
     MOST_KEYS,
+    check_accumulate,
     check_cu_seqlens,
     check_descales,
     check_like_q,
@@ -59,11 +61,6 @@ class Tensors(NamedTuple):
     cu_seqlens: tuple[Tensor, Tensor] | None = None
     """(cu_seqlens_q, cu_seqlens_k) of packed sequences; None for dense tensors."""
     descales: Descales = ()
-
-
-ACCUMULATE = ("precise", "fast")
-"""How sums over keys in e4m3 are computed, by the accuracy of workloads (`ACCURACIES`): "precise"
-adds those of 512 keys at most, or of a block, in fp32; "fast" leaves all to the tensor cores."""
 
 
 class Options(NamedTuple):
@@ -132,8 +129,6 @@ class Options(NamedTuple):
             raise TunefaError(f"causal is {self.causal!r}: give True or False")
         if not isinstance(self.deterministic, bool):
             raise TunefaError(f"deterministic is {self.deterministic!r}: give True or False")
-        if self.accumulate not in ACCUMULATE:
-            raise unknown("accumulate", str(self.accumulate), ACCUMULATE)
         check_window_side("window_left", self.window_left, 0)
         check_window_side("window_right", self.window_right, 1)
         if self.causal and self.window_right is not None:
@@ -186,11 +181,7 @@ class Call(AttentionInputs):
         if cu_seqlens is not None:
             check_cu_seqlens(*cu_seqlens, q)
         check_descales(q, k, descales)
-        if options.accumulate != ACCUMULATE[0] and q.dtype != E4M3:
-            raise TunefaError(
-                f"accumulate is {options.accumulate!r} and q is {q.dtype}: it is for {E4M3} only, "
-                f"other dtypes are summed in fp32"
-            )
+        check_accumulate(options.accumulate, q.dtype)
         descales = as_kernels_take_them(descales, no_descales(q))
         scale = check_scale(scale, q.shape[-1])
         mask = options.window_left, options.window_right, options.softcap
