@@ -123,12 +123,15 @@ class KernelPlan:
         elements = math.prod(shape)
         return unread_lse(self.launches.device, elements)[:elements].view(shape)
 
-    def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
-        """Runs a call; returns (out, lse), with `out` in the call's layout."""
+    def run(
+        self, tensors: Tensors, scale: float | None, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Runs a call; returns (out, lse), with `out` in the call's layout. It is `out` if given,
+        which has to be contiguous and 16-byte aligned."""
         q = tensors.q
         shape = self._dense[1] if self._dense else (self._workload.heads, q.shape[0])
         lse = q.new_empty(shape, dtype=torch.float32)
-        return self._run(tensors, lse, scale), lse
+        return self._run(tensors, lse, scale, out), lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
         """Runs a call; returns `out`. Where tensors are dense, no memory is allocated for lse."""
@@ -136,12 +139,14 @@ class KernelPlan:
             return self.run(tensors, scale)[0]
         return self._run(tensors, self._unread_lse, scale)
 
-    def _run(self, tensors: Tensors, lse: Tensor, scale: float | None) -> Tensor:
+    def _run(
+        self, tensors: Tensors, lse: Tensor, scale: float | None, out: Tensor | None = None
+    ) -> Tensor:
         q, k, v, cu_seqlens, descales = tensors
         if not self.rows_contiguous:
             q, k, v = with_contiguous_rows(q, k, v)
-        # empty_like takes half of the time of new_empty.
-        out = torch.empty_like(q) if self.out_like_q else self._new_out(q)
+        if out is None:  # empty_like takes half of the time of new_empty
+            out = torch.empty_like(q) if self.out_like_q else self._new_out(q)
         more: tuple[Tensor, ...] = cu_seqlens or self.no_descales
         if descales:
             more = as_kernels_take_them(descales, more)

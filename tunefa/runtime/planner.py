@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from tunefa.compile import languages
 from tunefa.compile.launch.lengths import CacheSizes
 from tunefa.compile.serving import Installed, UsableStore
 from tunefa.errors import TunefaError
-from tunefa.runtime import few_queries, planning
+from tunefa.runtime import few_queries, gathered, planning
 from tunefa.runtime import plan as plans
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.cache_family import CacheFamily
@@ -28,6 +29,7 @@ from tunefa.runtime.few_queries import FewQueriesPlan
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.lock_file import FreezeState
 from tunefa.runtime.planning import Choices
+from tunefa.runtime.prefill_plan import Prefill
 from tunefa.runtime.tables import TableCache
 from tunefa.spec import kernel as kernel_files
 from tunefa.spec.kernel import Kernel
@@ -101,6 +103,10 @@ class Planner:
         known, serving = self._known(job)
         chip, compiler = self._device(job.call.q.device)
         lock = self.freeze.file
+        if lock is None and isinstance(job, Prefill):
+            packed = self._serving("fwd")
+            if (over := gathered.plan(job, chip, known, packed, compiler)) is not None:
+                return cast(P, over)
         if lock is None:
             choices = self._cache_choices if job.op == "decode" else None
             return planning.best_plan(job, chip, known, serving, compiler, choices)

@@ -67,7 +67,7 @@ def best_plan(
         return made[key]
 
     try:
-        workload, target = _served(job, chip)
+        workload, target = served(job, chip)
         left = candidates.readable(
             job, workload, target.arch, candidates.compilable(kernels, target.arch)
         )
@@ -96,7 +96,7 @@ def family(job: Job[P], chip: Chip, store: Store, kernels: Sequence[Kernel]) -> 
 
     Raises TunefaError where no kernel can serve the job.
     """
-    workload, target = _served(job, chip)
+    workload, target = served(job, chip)
     compilable = candidates.compilable(kernels, target.arch)
     left = [each for each in compilable if candidates.why_unreadable(job, each) is None]
     return Family(store, workload, target, left)
@@ -126,7 +126,7 @@ def frozen_plan(
     Raises TunefaError where there is no record, or its config cannot run.
     """
     try:
-        workload, target = _served(job, chip)
+        workload, target = served(job, chip)
     except TunefaError as error:
         q, k = job.call.q, job.call.k
         what = f"call with q {tuple(q.shape)}, k {tuple(k.shape)}, {q.dtype}"
@@ -202,7 +202,7 @@ def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def _served(job: Job[P], chip: Chip) -> tuple[Workload, Target]:
+def served(job: Job[P], chip: Chip) -> tuple[Workload, Target]:
     """The workload and target to look up. Raises TunefaError where no kernel can serve the job."""
     if chip.target is None:
         raise TunefaError(chip.why_not)

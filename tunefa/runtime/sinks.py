@@ -49,9 +49,26 @@ def with_sinks(
     if starts_q is not None:
         behind = torch.arange(lse.shape[-1], device=lse.device) >= starts_q[-1]
         lse = lse.masked_fill(behind, 0.0)
-    # Finite, because -inf minus -inf is NaN: the sigmoid is 0 or 1 all the same.
-    share = torch.sigmoid(lse - logits.clamp_min(torch.finfo(lse.dtype).min))
+    share = _share(lse, logits)
     if behind is not None:
         share = share.masked_fill(behind, 0.0)  # its gradient is the product with `out`
     share = share if layout == "bhsd" else share.transpose(-1, -2)
     return (out * share[..., None]).to(out.dtype), torch.logaddexp(lse, logits)
+
+
+def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor, starts_q: Tensor) -> Tensor:
+    """Returns the lse with sinks of packed sequences, and gives `out` their part in place.
+
+    Rows of `out` that belong to no sequence keep what they are.
+    """
+    logits = sinks.to(lse.dtype)[:, None]
+    behind = torch.arange(lse.shape[-1], device=lse.device) >= starts_q[-1]
+    share = _share(lse, logits).masked_fill(behind, 1.0)
+    out.mul_(share.T[..., None])
+    return torch.logaddexp(lse, logits)
+
+
+def _share(lse: Tensor, logits: Tensor) -> Tensor:
+    """The part of a row's probability that its keys have."""
+    # Finite, because -inf minus -inf is NaN: the sigmoid is 0 or 1 all the same.
+    return torch.sigmoid(lse - logits.clamp_min(torch.finfo(lse.dtype).min))
