@@ -32,7 +32,8 @@ def call(workload: Workload, made: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
     q, k, v, _, _, *descales = made
     given = dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=True))
     masks = {"causal": workload.causal, "window": workload.band}
-    cap = check.softcap(workload)
+    cap, sums = check.softcap(workload), {"standard": "precise", "fast": "fast"}
+    given["accumulate"] = sums[workload.accuracy]
     out, lse = attention(q, k, v, layout="bhsd", return_lse=True, softcap=cap, **masks, **given)
     return out, lse
 
@@ -63,6 +64,17 @@ def test_random_problems(head_dim: int, mask: str) -> None:
         heads = f"b{chance.randint(1, 3)}_h{heads_kv * group}_kv{heads_kv}"
         text = f"{heads}_q{seqlens[0]}_k{seqlens[1]}_d{head_dim}_e4m3_{kind}"
         judge(Workload.parse(text))
+
+
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_random_problems_with_fast_sums(head_dim: int, mask: str) -> None:
+    chance = random.Random(f"fast {head_dim} {mask}")
+    for _ in range(RANDOM):
+        heads_kv, group = chance.randint(1, 4), chance.choice([1, 2, 3, 8])
+        seqlens = [chance.randint(64, chance.choice([400, 2000])) for _ in range(2)]
+        heads = f"b{chance.randint(1, 3)}_h{heads_kv * group}_kv{heads_kv}"
+        judge(Workload.parse(f"{heads}_q{seqlens[0]}_k{seqlens[1]}_d{head_dim}_e4m3_{mask}_fast"))
 
 
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 192, 256])
