@@ -1,9 +1,9 @@
 """Prompts on pages whose keys are copied to memory where they follow one another.
 
-On Hopper the kernel for packed sequences takes 0.55 to 0.65 of the time of the one that reads pages,
-where there are many queries. It needs keys that follow one another, and copying them costs as much
-as reading and writing them once. So it pays where each key that is copied meets many query rows
-(docs/serving.md has the times).
+On Hopper the kernel for packed sequences takes 0.55 to 0.65 of the time of the one that reads
+pages, where there are many queries. It needs keys that follow one another, and copying them costs
+as much as reading and writing them once. So it pays where each key that is copied meets many query
+rows (docs/serving.md has the times).
 """
 
 from __future__ import annotations
