@@ -17,7 +17,7 @@ from __future__ import annotations
 from tunefa.spec.rounding import ceil_div, coarse_ceil, next_pow2
 
 BLOCK_N = 64
-"""Keys of a program: with head_dim 128 each of 128 threads loads 8 times 16 bytes of K, then of V."""
+"""Keys of a program: with head_dim 128, each of 128 threads copies 8 times 16 bytes of K and V."""
 
 
 def _constants(workload):

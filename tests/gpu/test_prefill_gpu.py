@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import tunefa
 from tests.support.gpu_kernels import judge_random_configs
+from tests.support.paged_gpu_calls import (
+    DIM,
+    HEADS,
+    HEADS_KV,
+    PADDING,
+    Lengths,
+    check,
+    is_gathered,
+    paged,
+    run,
+)
 from tests.support.random_problems import check_random
-from tunefa.measure.comparison import LSE_TOLERANCE, TOLERANCE
-from tunefa.runtime import process
-from tunefa.runtime.call import PACKED, Options
-from tunefa.runtime.prefill_call import PrefillTensors
-from tunefa.runtime.prefill_plan import PyTorchPrefillPlan
+from tunefa.measure.check import softcap
+from tunefa.measure.gate import Gate
+from tunefa.runtime import gathered, process
 from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
 
@@ -27,10 +37,8 @@ pytestmark = pytest.mark.gpu
 CASES = 300
 CONFIGS = 12
 """Random configs of a workload; a binary takes seconds to compile."""
-NO_PAGE = 2**30
-"""What the block table has behind a sequence's last page: reading that page would be a fault."""
-HEADS, HEADS_KV, DIM, PADDING = 8, 2, 128, 5
-Lengths = Sequence[tuple[int, int]]
+CALLS = 80
+"""How many of the random problems run through the public function, each way."""
 RAGGED: Lengths = (
     (64, 64), (0, 9), (1, 700), (300, 300), (7, 0), (129, 1000), (0, 0), (50, 20), (1, 1),
     (16, 2000),
@@ -86,72 +94,95 @@ def test_random_configs_are_right(text: str) -> None:
     judge_random_configs(Workload.parse(text), CONFIGS)
 
 
-def paged(
-    lengths: Lengths, page_size: int = 16, seed: int = 0, most_keys: int = 0, rows: int = 0
-) -> PrefillTensors:
-    """Tensors of a call in bf16. Slots and pages of no sequence are NaN, and so are rows of q
-    behind the sequences: as many as there have to be for `rows`, at least PADDING."""
-    torch.manual_seed(seed)
-    kinds: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    used = sum(queries for queries, _ in lengths)
-    q = torch.full((max(rows, used + PADDING), HEADS, DIM), torch.nan, **kinds)
-    q[:used].normal_()
-    columns = -(-max(most_keys, *(keys for _, keys in lengths)) // page_size)
-    pages = len(lengths) * columns
-    pool = torch.full((2, pages, page_size, HEADS_KV, DIM), torch.nan, **kinds)
-    table = torch.randperm(pages, device="cuda").view(len(lengths), columns).int()
-    for number, (_, keys) in enumerate(lengths):
-        places = torch.arange(keys, device="cuda")
-        own = table[number].long()[places // page_size]
-        pool[:, own, places % page_size] = torch.randn(2, keys, HEADS_KV, DIM, **kinds)
-        table[number, -(-keys // page_size) :] = NO_PAGE
-    starts = [*accumulate((queries for queries, _ in lengths), initial=0)]
-    numbers = (starts, [keys for _, keys in lengths])
-    cu_seqlens, seqlens = (torch.tensor(x, device="cuda", dtype=torch.int32) for x in numbers)
-    return PrefillTensors(q, pool[0], pool[1], cu_seqlens, seqlens, table)
+@pytest.fixture(params=["pages", "gathered"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Whether calls read pages, or run on copies of their keys, whatever pays."""
+    if request.param == "gathered" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("keys are gathered on sm90 alone")
+    least = 0 if request.param == "gathered" else math.inf
+    monkeypatch.setattr(gathered, "LEAST_ROWS", least)
+    process.current()._forget_plans()
+    yield request.param
+    process.current()._forget_plans()
 
 
-def run(tensors: PrefillTensors, **more: Any) -> tuple[Tensor, Tensor]:
-    q, k, v, cu_seqlens, seqlens, table, sinks, *_ = tensors
-    given: dict[str, Any] = {"causal": True, "max_seqlen_q": 2048, "sinks": sinks, **more}
-    found: tuple[Tensor, Tensor] = tunefa.flash_attention_varlen(
-        q, k, v, cu_seqlens, block_table=table, seqlens_k=seqlens, return_lse=True, **given
+def through_the_call(workload: Workload, tensors: Sequence[Any]) -> None:
+    """Computes a problem of the gate by the public function."""
+    q, k, v, out, lse, seqlens, table, cu_seqlens, *more = tensors
+    left, right = workload.window_left, workload.window_right
+    factors = more[-2:] if workload.e4m3cache else (None, None)
+    found = tunefa.flash_attention_varlen(
+        q,
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        cu_seqlens,
+        max_seqlen_q=workload.seqlen_q,
+        max_seqlen_k=workload.seqlen_k,
+        causal=workload.causal,
+        window=None if left is None and right is None else (left, right),
+        softcap=softcap(workload),
+        sinks=more[0] if workload.sinks else None,
+        k_descale=factors[0],
+        v_descale=factors[1],
+        block_table=table,
+        seqlens_k=seqlens,
+        return_lse=True,
     )
-    chosen = tunefa.last_choice()
-    assert chosen is not None and chosen.kernel.startswith("attention_prefill"), chosen
-    return found
+    out.copy_(found[0])  # its rows do not follow one another, and gathered keys need that
+    lse.copy_(found[1])
 
 
-def check(tensors: PrefillTensors, found: tuple[Tensor, Tensor], **changes: Any) -> None:
-    """Raises AssertionError where a row of a sequence is not near fp64."""
-    asked = {"causal": True, "layout": PACKED, "max_seqlen_q": 4096, **changes}
-    wide = tensors._replace(q=tensors.q.double(), k=tensors.k.double(), v=tensors.v.double())
-    if tensors.sinks is not None:
-        wide = wide._replace(sinks=tensors.sinks)
-    chosen: Any = None
-    right = PyTorchPrefillPlan(chosen, Options(**asked)).run(wide, None, None)
-    count = int(tensors.cu_seqlens_q[-1])
-    out, right_out = found[0][:count].double(), right[0][:count]
-    lse, right_lse = found[1][:, :count].double(), right[1][:, :count]
-    seen = right_lse.isfinite()
-    assert torch.equal(lse.isneginf(), ~seen)
-    assert float((lse - right_lse)[seen].abs().max()) <= LSE_TOLERANCE
-    assert not out[~seen.T].any(), "rows that see nothing are 0"
-    off, norms = (out - right_out).norm(dim=-1), right_out.norm(dim=-1)
-    assert bool((off <= 4 * TOLERANCE["bf16"] * norms + 1e-12).all()), "of each row"
-    assert float(off.norm() / norms.norm()) <= TOLERANCE["bf16"], "of all rows"
+def test_random_problems_are_right_through_the_call(way: str) -> None:
+    gate, wrong = Gate("cuda"), []
+    for workload in islice(workloads(), CALLS):
+        if way == "gathered" and workload.e4m3cache:
+            continue  # keys times their factors are rounded, see below
+        probe = gate.probe(workload)
+        found = gate.compare(partial(through_the_call, workload, probe.tensors), probe)
+        assert is_gathered() == (way == "gathered"), workload
+        if not (found.passed and found.repeatable):
+            wrong.append(found.reason)
+    assert not wrong, f"{len(wrong)} of {CALLS} are wrong, first {wrong[:3]}"
+
+
+def test_many_queries_are_gathered() -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("keys are gathered on sm90 alone")
+    for lengths, taken in (([(4096, 4096)], True), ([(700, 5000), (900, 900)], True),
+                           ([(64, 4096)] * 4, False)):  # fmt: skip
+        tensors = paged(lengths, 64)
+        check(tensors, run(tensors, max_seqlen_q=4096))
+        assert is_gathered() == taken
+
+
+def test_caches_in_e4m3_are_those_times_their_factors(way: str) -> None:
+    """Products of gathered keys with their factors are rounded to the dtype of the queries."""
+    tensors = paged(RAGGED, 16)
+    batch = len(RAGGED)
+    factors = 0.5 + torch.rand(2, batch, HEADS_KV, device="cuda")
+    eight = [each.to(torch.float8_e4m3fn) for each in tensors[1:3]]
+    wide = [each.float() for each in eight]
+    for number, (_, keys) in enumerate(RAGGED):
+        own = tensors.block_table[number, : -(-keys // 16)].long()
+        for cache, factor in zip(wide, factors[:, number], strict=True):
+            cache[own] *= factor[:, None]
+    given = {"k_descale": factors[0], "v_descale": factors[1]}
+    found = run(tensors._replace(k=eight[0], v=eight[1]), **given)
+    if way == "gathered":
+        wide = [each.bfloat16() for each in wide]
+    check(tensors._replace(k=wide[0], v=wide[1]), found)
 
 
 @pytest.mark.parametrize("page_size", [1, 16, 32, 64, 128, 256])
 @pytest.mark.parametrize("more", [{}, {"window": 100}, {"causal": False}])
-def test_ragged_sequences(page_size: int, more: dict[str, Any]) -> None:
+def test_ragged_sequences(page_size: int, more: dict[str, Any], way: str) -> None:
     tensors = paged(RAGGED, page_size)
     left = more.get("window", 0) - 1 if "window" in more else None
     causal = more.get("causal", True)
     check(tensors, run(tensors, **more), causal=causal, window_left=left)
 
 
-def test_random_lengths() -> None:
+def test_random_lengths(way: str) -> None:
     chance = random.Random(1)
     for seed in range(40):
         longest = chance.choice([3, 130, 1200])
@@ -164,7 +195,7 @@ def test_random_lengths() -> None:
             check(tensors, run(tensors))
 
 
-def test_sinks_and_strides() -> None:
+def test_sinks_and_strides(way: str) -> None:
     tensors = paged(RAGGED, 64)._replace(sinks=torch.randn(HEADS, device="cuda"))
     right = run(tensors)
     check(tensors, right)
@@ -177,14 +208,14 @@ def test_sinks_and_strides() -> None:
             assert torch.equal(mine[rows], same[rows])
 
 
-def test_rows_of_no_sequence_are_not_written() -> None:
+def test_rows_of_no_sequence_are_not_written(way: str) -> None:
     tensors = paged(RAGGED)
     out = torch.full_like(tensors.q, 7.0)
     assert run(tensors, out=out)[0] is out
     assert bool((out[-PADDING:] == 7.0).all())
 
 
-def test_chunks_have_the_rows_of_the_whole_prompt() -> None:
+def test_chunks_have_the_rows_of_the_whole_prompt(way: str) -> None:
     """A prompt in chunks of 100 tokens sees what it sees at once."""
     tensors = paged([(450, 450)], 16)
     whole, whole_lse = run(tensors)
@@ -199,7 +230,7 @@ def test_chunks_have_the_rows_of_the_whole_prompt() -> None:
         torch.testing.assert_close(lse, whole_lse[:, first:last], atol=1e-3, rtol=1e-3)
 
 
-def test_a_graph_is_replayed_with_other_lengths_pages_and_rows() -> None:
+def test_a_graph_is_replayed_with_other_lengths_pages_and_rows(way: str) -> None:
     made = [
         [(300, 900), (17, 17), (0, 400), (1, 1)],
         [(3, 3), (500, 800), (0, 0), (40, 64)],
@@ -220,7 +251,7 @@ def test_a_graph_is_replayed_with_other_lengths_pages_and_rows() -> None:
         check(tensors, (out, lse))
 
 
-def test_other_lengths_make_few_plans_and_wait_for_nothing() -> None:
+def test_other_lengths_make_few_plans_and_wait_for_nothing(way: str) -> None:
     first = paged([(100, 300), (50, 50)], most_keys=512)
     run(first)
     plans = len(process.current().caches.prefill_plans)

@@ -135,12 +135,12 @@ def test_caches_may_have_any_strides() -> None:
 
 
 def test_caches_in_e4m3_are_gathered_for_bf16_alone() -> None:
-    caches = {name: torch.zeros(7, PAGE, HEADS_KV, DIM).to(E4M3) for name in "kv"}
-    ones = {name: torch.ones(2, HEADS_KV) for name in ("k_descale", "v_descale")}
-    plan = plan_of(job(made(**caches, **ones)))
+    cache, ones = torch.zeros(7, PAGE, HEADS_KV, DIM).to(E4M3), torch.ones(2, HEADS_KV)
+    tensors = made(k=cache, v=cache, k_descale=ones, v_descale=ones)
+    plan = plan_of(job(tensors))
     assert plan is not None and plan.chosen.workload is not None
     assert plan.chosen.workload.dtype == "bf16"
-    assert plan_of(job(made(**caches, **ones, q=made().q.half()))) is None, "it may overflow"
+    assert plan_of(job(tensors._replace(q=made().q.half()))) is None, "it may overflow"
 
 
 def test_an_output_has_to_be_one_that_packed_attention_writes() -> None:

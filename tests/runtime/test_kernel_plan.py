@@ -25,12 +25,14 @@ def test_runs_what_it_chose(monkeypatch: pytest.MonkeyPatch, layout: str) -> Non
         out, lse = runs.run(Tensors(q, k, v), None)
         scaled, _ = runs.run(Tensors(q, k, v), 0.5)
         alone = runs.output(Tensors(q, k, v), None)
+        own = torch.empty_like(out)
+        assert runs.run(Tensors(q, k, v), None, own)[0] is own and torch.equal(own, out)
     right, right_lse = reference_of(made)
     assert out.shape == q.shape and out.is_contiguous()
     assert torch.equal(out, right) and torch.equal(lse, right_lse)
     assert torch.equal(scaled, reference_of(made, 0.5)[0])
     assert torch.equal(alone, right) and alone.is_contiguous()
-    assert language.launched == [TMA, TMA, TMA]
+    assert language.launched == [TMA, TMA, TMA, TMA]
 
 
 @pytest.mark.parametrize("given", ["", "q", "kv", "qkv"])

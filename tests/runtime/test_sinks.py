@@ -12,6 +12,7 @@ from torch import Tensor
 import tunefa
 from tests.support.unwritten import nan_behind
 from tunefa.errors import TunefaError
+from tunefa.runtime.sinks import add_sinks, with_sinks
 
 BATCH, ROWS, KEYS, HEADS, DIM = 2, 5, 7, 4, 16
 
@@ -103,6 +104,19 @@ def test_rows_of_no_sequence_take_no_part_in_the_gradient_of_sinks() -> None:
     right = gradient(ROWS + 2)
     with nan_behind():
         torch.testing.assert_close(gradient(2 * ROWS), right)
+
+
+def test_they_may_be_added_in_place() -> None:
+    sinks = torch.tensor([0.5, -math.inf, 3.0])
+    lse, starts = torch.randn(3, 9), torch.tensor([0, 4, 7]).int()
+    lse[:, 2] = -math.inf  # a row that sees no key
+    lse[:, 7:] = math.nan
+    out = torch.randn(9, 3, DIM).bfloat16()
+    out[2], out[7:] = 0, 7
+    right, right_lse = with_sinks(out, lse, sinks, "thd", starts)
+    found = add_sinks(out, lse, sinks, starts)
+    assert torch.equal(out[:7], right[:7]) and torch.equal(found[:, :7], right_lse[:, :7])
+    assert bool((out[7:] == 7).all()), "rows of no sequence stay as they are"
 
 
 def test_a_row_without_keys_has_the_sink_alone() -> None:

@@ -139,7 +139,9 @@ def flash_attention_varlen(
     max_seqlen_k may be left out. What lies behind a sequence's keys is not used, and entries of the
     table behind its last page are not read. k and v may be torch.float8_e4m3fn under q in bf16 or
     fp16, with the factors k_descale and v_descale, (batch, heads_kv) in fp32 or a shape that
-    broadcasts to it. out is where the result is written. There are no gradients.
+    broadcasts to it. out is where the result is written. There are no gradients. On sm90 a call
+    with many queries copies the keys of all pages first, see docs/serving.md: up to 1 GiB, bounded
+    by max_seqlen_k.
 
     Kernels serve packed sequences on sm90, and over pages from sm80 on in bf16 and fp16, and the
     call does not wait for the device. Elsewhere PyTorch computes it and waits. A CUDA graph may
