@@ -10,10 +10,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.support.tree import TREE
 from tunefa.compile import languages
+from tunefa.compile.contract import LaunchSpec
+from tunefa.compile.launch import triton_abi
+from tunefa.compile.launch.arguments import Length, Pointer
+from tunefa.measure.attention_inputs import E4M3
 from tunefa.runtime import gathered
+from tunefa.runtime.prefill_call import PrefillTensors
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
@@ -207,3 +213,29 @@ def test_it_reads_and_writes_16_bytes_at_a_time() -> None:
         ptx = compiled.binary.asm["ptx"]
         wide = [len(re.findall(rf"{step}\.global\.v4\.b32", ptx)) for step in ("ld", "st")]
         assert wide == [16 if aligned else 0, 16], "8 of K and 8 of V"
+
+
+@pytest.mark.parametrize("text", ["page16", "page64_e4m3cache"])
+def test_a_launch_needs_nothing_of_triton_and_follows_each_call_s_lengths(text: str) -> None:
+    language = languages.load("triton")
+    if reason := language.why_no_compiler(Target.named("sm90").arch):
+        pytest.skip(reason)
+    module = kernels.load("attention_prefill_triton").module and gathered._KERNEL.module
+    workload = Workload.parse(f"prefill_b2_h8_kv2_q2048_k640_d64_bf16_{text}")
+    case = Case(gathered._KERNEL, workload, Target.named("sm90"))
+    compiled = language.compile(case, {}, True)
+    cache = torch.zeros(5, workload.page_size or 1, 2, 64).bfloat16()
+    k, v = (cache.to(E4M3) if workload.e4m3cache else cache.clone() for _ in "kv")
+    starts, lengths_k, table = (torch.zeros(shape).int() for shape in ((3,), (2,), (2, 40)))
+    tensors = PrefillTensors(torch.zeros(9, 8, 64).bfloat16(), k, v, starts, lengths_k, table)
+    if workload.e4m3cache:
+        tensors = tensors._replace(k_descale=torch.ones(2, 2), v_descale=torch.ones(2, 2))
+    given = gathered.of_gather(tensors, gathered.copies(tensors, 640))
+    grid, arguments = module.arguments(given, LaunchSpec(case, {}, 1.0))
+    assert grid == (10 * 2 * 2, 1, 1), "10 blocks of 64 keys, of 2 heads and 2 sequences"
+    made = triton_abi.parameters(compiled.binary, arguments, given)
+    assert made is not None and not made[1], "all tensors are the call's"
+    lengths = [each for each in made[0] if isinstance(each, Length)]
+    assert [(each.tensor, each.axis) for each in lengths] == [(2, 0), (3, 1)]
+    used = {each.tensor for each in made[0] if isinstance(each, Pointer)}
+    assert used == set(range(len(given)))

@@ -39,10 +39,11 @@ from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
 from tunefa.store.results import Store
 
-LEAST_ROWS = 2048
+LEAST_ROWS = 1024
 """The fewest query rows of a KV head that a key is copied for. Measured on an H200 with groups of 4
-heads, without the copy: with 512 queries and more of a sequence the packed kernel takes 0.55 to
-0.65 of the time over pages, and with 64 and fewer it takes longer. No measurement lies between."""
+heads, without the copy: with 264 queries of a sequence and more, on average, the packed kernel
+takes 0.55 to 0.65 of the time over pages, and with 33 and fewer it takes longer. No measurement
+lies between."""
 MOST_BYTES = 2**30
 """The most bytes of the copies of a call."""
 ARCH = "sm90"
