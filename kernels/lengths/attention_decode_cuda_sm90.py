@@ -4,6 +4,7 @@ from tunefa.kernels.attention_decode_cuda_sm90 import (
     _COMBINING_CTAS,
     _MOST_SCRATCH_BYTES,
     _MOST_SPLITS,
+    _inverse,
 )
 from tunefa.kernels.lengths.decode_splits import steps
 
@@ -14,7 +15,7 @@ def resized_cache(workload, config, sms):
 
 
 class _Resized:
-    forms = "2qi4x2qi4x10i", "2qi4x10i"
+    forms = "2qi4x2qi4x9i2I", "2qi4x9i2I"
     """The strides of q and out, those of out alone, and the first sizes."""
 
     def __init__(self, workload, config, sms):
@@ -25,7 +26,8 @@ class _Resized:
         self._depth = 2 ** config["TREE_DEPTH"]
         self._row_bytes = 4 * workload.head_dim_v + 8
         self._most_ctas, self._most_combining = sms * config["CTAS_PER_SM"], _COMBINING_CTAS * sms
-        self._constants = workload.window_left or 0, config["LEAF_KEYS"], config["SPLIT_COST"]
+        self._constants = workload.window_left or 0, config["SPLIT_COST"]
+        self._inverse_heads_kv = _inverse(workload.heads_kv)
 
     def __call__(self, asked):
         batch, keys, table_row, (q, _, _, out), _ = asked
@@ -34,6 +36,7 @@ class _Resized:
         splits = max(1, min(most, max(usual, -(-most // self._depth))))
         ctas = min(batch * self._heads_kv * splits, self._most_ctas)
         sizes = batch, self._heads_kv, self._seqlen_q, keys, splits, table_row
-        combining = *steps(out), *sizes, *self._constants, ctas
+        inverses = _inverse(ctas), self._inverse_heads_kv
+        combining = *steps(out), *sizes, *self._constants, ctas, *inverses
         launches = (ctas, (*steps(q), *combining)), (min(rows, self._most_combining), combining)
         return ((rows, splits, self._head_dim_v), (rows, splits, 2)), launches
