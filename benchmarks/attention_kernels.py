@@ -1,4 +1,4 @@
-"""Where a program's device time goes: tunefa's kernels, other attention, and the rest.
+"""The device time of a program: tunefa's kernels, other attention, and the rest.
 
 Kernels are told apart by their names. Those of tunefa are the functions in kernels/. Other
 attention is FlashAttention, inside PyTorch or not; the memory-efficient attention (`fmha_`); and
@@ -19,7 +19,7 @@ import torch
 from tunefa.assets import root
 
 OTHERS = re.compile("flash_|flash::|FlashAttention|cudnn|fmha_")
-"""What the names of attention kernels have in them that are not tunefa's."""
+"""Parts of the names of attention kernels that are not tunefa's."""
 _BOUNDS = r"(?:__launch_bounds__\([^)]*\)|LAUNCH_BOUNDS)"
 _CUDA = re.compile(rf"__global__ void {_BOUNDS}\s+(\w+)\(")
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -31,8 +30,9 @@ from typing import Any
 import torch
 
 import tunefa
-from benchmarks import decode_configs
+from benchmarks import decode_configs, point_files
 from benchmarks.graphs import Call, raced
+from benchmarks.point_files import Point
 from tunefa.measure import ops
 from tunefa.runtime import process
 from tunefa.spec.trial import Config
@@ -43,7 +43,6 @@ BATCHES, KEYS = (1, 4, 16, 64, 128), (1024, 4096, 16384, 32768, 131072)
 MLA_HEADS = ((16, 1), (128, 1))
 MLA_BATCHES, MLA_KEYS = (1, 16, 64, 128), (1024, 2048, 4096, 8192, 16384, 32768)
 COLD_BYTES, MOST_BYTES, MOST_CACHES = 3e9, 80e9, 500
-Point = dict[str, Any]
 
 
 def ours(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
@@ -181,15 +180,12 @@ def main() -> None:
     parser.add_argument("--mla", action="store_true", help="multi-head latent attention")
     given = parser.parse_args()
     if given.recorded:
-        points = json.loads(given.recorded.read_text(encoding="utf-8"))["points"]
+        points = point_files.read(given.recorded)
     else:
         process.current().leave_out_libraries()
         points = measured(given)
     print(tables(points))
-    if given.out:
-        device = torch.cuda.get_device_name()
-        found = {"device": device, "torch": torch.__version__, "points": points}
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    point_files.write(given.out, points)
 
 
 def measured(given: argparse.Namespace) -> list[Point]:

@@ -33,7 +33,7 @@ def parsed(text: str) -> Config:
 
 
 def name(changes: Config) -> str:
-    """What `parsed` reads."""
+    """The text that `parsed` reads."""
     return ",".join(f"{key}={value}" for key, value in changes.items())
 
 

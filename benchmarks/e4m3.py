@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,9 @@ import torch
 from torch import Tensor
 
 import tunefa
-from benchmarks import markdown
-from benchmarks.decode import Point
+from benchmarks import markdown, point_files
 from benchmarks.graphs import Call, raced
+from benchmarks.point_files import Point
 from benchmarks.prefill import fa3_module
 from tunefa.runtime import process
 from tunefa.spec.workload import Workload
@@ -186,7 +185,7 @@ def main() -> None:
     parser.add_argument("-w", "--workload", nargs="+", default=WORKLOADS)
     given = parser.parse_args()
     if given.recorded:
-        print(table(json.loads(given.recorded.read_text(encoding="utf-8"))["points"]))
+        print(table(point_files.read(given.recorded)))
         return
     process.current().leave_out_libraries()
     points = []
@@ -195,10 +194,7 @@ def main() -> None:
         print(points[-1]["workload"], points[-1]["tflops"], points[-1]["failed"], flush=True)
         torch.cuda.empty_cache()
     print(table(points))
-    if given.out:
-        device = torch.cuda.get_device_name()
-        found = {"device": device, "torch": torch.__version__, "points": points}
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    point_files.write(given.out, points)
 
 
 if __name__ == "__main__":

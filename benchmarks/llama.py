@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import random
 import statistics
 import time
@@ -29,13 +28,13 @@ from typing import Any
 
 import torch
 
-from benchmarks import markdown
+from benchmarks import markdown, point_files
 from benchmarks.attention_kernels import DeviceTime, device_time
 from benchmarks.llama_tasks import TASKS, VARIANTS, Generate, model_of, variant
+from benchmarks.point_files import Point
 from tunefa.errors import TunefaError
 
 CUDA: Any = torch.cuda  # parts of it have no types
-Point = dict[str, Any]
 
 
 @dataclass
@@ -130,7 +129,7 @@ def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def figures(time: DeviceTime, extra_bytes: int) -> Point:
-    """What is known of a task on a GPU: memory beside weights and caches, and its kernels."""
+    """The figures of a task on a GPU: memory beside weights and caches, and its kernels."""
     largest = sorted(time.kernels.items(), key=lambda pair: -pair[1])[:12]
     return {
         "extra_gib": round(extra_bytes / 2**30, 3),
@@ -186,7 +185,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     given = arguments()
     if given.recorded:
-        print(table(json.loads(given.recorded.read_text(encoding="utf-8"))["points"]))
+        print(table(point_files.read(given.recorded)))
         return
     import transformers
 
@@ -198,12 +197,9 @@ def main() -> None:
             CUDA.empty_cache()
         print(f"{task}: {time.perf_counter() - start:.0f} s", flush=True)
     print(table(rows))
-    if given.out:
-        device = CUDA.get_device_name() if given.device == "cuda" else "cpu"
-        asked = {name: getattr(given, name) for name in ("tokens", "new", "layers", "hidden")}
-        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-        document = {"device": device, **versions, **asked, "points": rows}
-        given.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    asked = {name: getattr(given, name) for name in ("tokens", "new", "layers", "hidden")}
+    asked["device"] = CUDA.get_device_name() if given.device == "cuda" else "cpu"
+    point_files.write(given.out, rows, transformers=transformers.__version__, **asked)
 
 
 if __name__ == "__main__":

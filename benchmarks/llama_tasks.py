@@ -1,4 +1,4 @@
-"""What `benchmarks.llama` runs: tasks with a Llama of Transformers, and variants of them."""
+"""Tasks of `benchmarks.llama` with a Llama of Transformers, and variants of them."""
 
 from __future__ import annotations
 

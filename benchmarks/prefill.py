@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,8 +23,9 @@ from typing import Any
 import torch
 
 import tunefa
-from benchmarks.decode import Point
+from benchmarks import point_files
 from benchmarks.graphs import Call, raced
+from benchmarks.point_files import Point
 from tunefa.measure import ops
 from tunefa.measure.ops.decode import sequence_of
 from tunefa.runtime import process
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("-w", "--workload", nargs="+", default=WORKLOADS)
     given = parser.parse_args()
     if given.recorded:
-        print(table(json.loads(given.recorded.read_text(encoding="utf-8"))["points"]))
+        print(table(point_files.read(given.recorded)))
         return
     process.current().leave_out_libraries()
     points = []
@@ -155,10 +155,7 @@ def main() -> None:
             print(points[-1]["workload"], points[-1]["us"], points[-1]["failed"], flush=True)
             torch.cuda.empty_cache()
     print(table(points))
-    if given.out:
-        device = torch.cuda.get_device_name()
-        found = {"device": device, "torch": torch.__version__, "points": points}
-        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    point_files.write(given.out, points)
 
 
 def table(points: Sequence[Point]) -> str:

@@ -13,7 +13,6 @@ is the median of nine replays (benchmarks/graphs.py). The difference is that of 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +23,9 @@ import torch
 from torch import Tensor
 
 import tunefa
+from benchmarks import point_files
 from benchmarks.graphs import raced
+from benchmarks.point_files import Point
 from tunefa.runtime import process
 
 COLD_BYTES, MOST_CACHES = 3e9, 50
@@ -86,7 +87,7 @@ def point(given: argparse.Namespace, prefix: int) -> dict[str, Any]:
     }
 
 
-def table(points: list[dict[str, Any]]) -> str:
+def table(points: list[Point]) -> str:
     """A row for each prefix: us of both, how many times as fast the shared one is, and its rate."""
     lines = ["| prefix | each sequence | shared prefix | times as fast | GB/s of distinct bytes | "
              "difference |",
@@ -121,10 +122,8 @@ def main() -> None:
         points.append(point(given, prefix))
         torch.cuda.empty_cache()
     print(table(points))
-    if given.out:
-        asked = {name: value for name, value in vars(given).items() if name != "out"}
-        found = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, **asked}
-        given.out.write_text(json.dumps({**found, "points": points}, indent=1) + "\n", "utf-8")
+    asked = {name: value for name, value in vars(given).items() if name != "out"}
+    point_files.write(given.out, points, **asked)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What of the launches of attention_decode_cuda_sm90 follows the batch and the cache."""
+"""The parts of the launches of attention_decode_cuda_sm90 that follow the batch and the cache."""
 
 from tunefa.kernels.attention_decode_cuda_sm90 import (
     _COMBINING_CTAS,

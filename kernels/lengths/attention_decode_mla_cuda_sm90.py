@@ -1,4 +1,4 @@
-"""What of the launches of attention_decode_mla_cuda_sm90 follows the batch and the cache."""
+"""The parts of launches of attention_decode_mla_cuda_sm90 that follow the batch and the cache."""
 
 from tunefa.kernels.attention_decode_mla_cuda_sm90 import _COMBINING_CTAS, _ROWS
 from tunefa.kernels.lengths.decode_splits import Splits, steps

@@ -1,31 +1,15 @@
-"""What of the launches of attention_decode_mla_triton follows the batch and the cache."""
+"""The parts of the launches of attention_decode_mla_triton that follow the batch and the cache."""
 
-from tunefa.kernels.lengths.decode_splits import Splits, steps
-
-from tunefa.spec.rounding import ceil_div
+from tunefa.kernels.lengths.decode_splits import TritonSplits, steps
 
 
 def resized_cache(workload, config, sms):
     """Returns what `tunefa.compile.launch.lengths` describes."""
-    return _Resized(workload, config, sms)
+    return _Resized(workload, config, sms, config["BLOCK_M"])
 
 
-class _Resized(Splits):
-    forms = "", ""
-
-    def __init__(self, workload, config, sms):
-        super().__init__(workload, config, sms)
-        self._row_tiles = ceil_div(workload.group * workload.seqlen_q, config["BLOCK_M"])
-        self._tiles = workload.heads_kv * self._row_tiles
-        self._most_ctas, self._heads = sms * config["CTAS_PER_SM"], workload.heads
-
+class _Resized(TritonSplits):
     def __call__(self, asked):
         batch, keys, table_row, (q, kv, _, out), _ = asked
-        splits, of_out = self.splits(keys), steps(out)
-        numbers = (
-            *(*steps(q), *steps(kv), *of_out),
-            *(table_row, batch, self.heads_kv, self.seqlen_q, keys, self._row_tiles, splits),
-        )
-        combining = *of_out, self._heads, self.seqlen_q, keys, splits
-        ctas = min(batch * self._tiles * splits, self._most_ctas), batch * self.rows
-        return self.scratch(batch, splits), ((ctas[0], numbers), (ctas[1], combining))
+        read = (*steps(q), *steps(kv))
+        return self.launches(batch, keys, table_row, (read, ()), steps(out))

@@ -1,5 +1,7 @@
-"""What launches of attention over a cache have in common: how much memory splits need, and the
-steps of tensors."""
+"""Common parts of launches of attention over a cache: how much memory splits need, and the steps of
+tensors."""
+
+from tunefa.spec.rounding import ceil_div
 
 
 def steps(sizes):
@@ -24,3 +26,28 @@ class Splits:
         """Returns the shapes of the outputs of splits and of their logsumexps."""
         rows = batch * self.rows
         return (rows, splits, self.head_dim_v), (rows, splits)
+
+
+class TritonSplits(Splits):
+    """The launches of the portable kernels, which have tiles of `block_m` query rows."""
+
+    forms = "", ""
+
+    def __init__(self, workload, config, sms, block_m):
+        super().__init__(workload, config, sms)
+        self._row_tiles = ceil_div(workload.group * workload.seqlen_q, block_m)
+        self._tiles = workload.heads_kv * self._row_tiles
+        self._most_ctas, self._heads = sms * config["CTAS_PER_SM"], workload.heads
+
+    def launches(self, batch, keys, table_row, of_inputs, of_out):
+        """Returns what a call gives, by the steps of what the first kernel reads, of the output,
+        and with what follows these in its arguments."""
+        before, behind = of_inputs
+        splits = self.splits(keys)
+        numbers = (
+            *(*before, *of_out, *behind),
+            *(table_row, batch, self.heads_kv, self.seqlen_q, keys, self._row_tiles, splits),
+        )
+        combining = *of_out, self._heads, self.seqlen_q, keys, splits
+        ctas = min(batch * self._tiles * splits, self._most_ctas), batch * self.rows
+        return self.scratch(batch, splits), ((ctas[0], numbers), (ctas[1], combining))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.tree import TREE
-from tunefa.compile import languages
+from tests.support import processes
 
 CODE = """
 import torch
@@ -41,12 +36,4 @@ print("equal")
 @pytest.mark.parametrize("pages", ["", "_page16"])
 def test_a_length_beyond_the_cache_counts_as_a_full_one(pages: str) -> None:
     """Its splits beyond the memory for partial results would overwrite those of other rows."""
-    if reason := languages.load("triton").why_no_interpreter():
-        pytest.skip(reason)
-    done = subprocess.run(
-        [sys.executable, "-c", CODE.replace("{pages}", pages)],
-        cwd=TREE, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "equal\n"
+    assert processes.interpreted_code(CODE.replace("{pages}", pages)) == "equal\n"

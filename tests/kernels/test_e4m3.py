@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.support import processes
 from tests.support.launch_specs import spec_of
 from tests.support.transposed_values import in_memory
-from tests.support.tree import TREE
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.errors import TunefaError
@@ -54,13 +51,7 @@ for sizes in ("h1_q1_k1_d64", "b2_h4_kv2_q1_k333_d128", "h1_q1_k512_d64", "h6_kv
 
 
 def test_v_is_transposed_and_reordered_to_the_bit() -> None:
-    if reason := languages.load("triton").why_no_interpreter():
-        pytest.skip(reason)
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-c", TRANSPOSE]
-    done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert len(done.stdout.splitlines()) == 4
+    assert len(processes.interpreted_code(TRANSPOSE).splitlines()) == 4
 
 
 def in_registers(p: Any) -> Any:

@@ -4,15 +4,12 @@ before packed attention."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from tests.support.tree import TREE
+from tests.support import processes
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
 from tunefa.compile.launch import triton_abi
@@ -189,15 +186,7 @@ print("right")
 
 @pytest.mark.parametrize("code", [COPIED, PLANNED], ids=["copied", "planned"])
 def test_it_is_interpreted(code: str) -> None:
-    if reason := languages.load("triton").why_no_interpreter():
-        pytest.skip(reason)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=TREE, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "right\n"
+    assert processes.interpreted_code(code) == "right\n"
 
 
 def test_it_reads_and_writes_16_bytes_at_a_time() -> None:

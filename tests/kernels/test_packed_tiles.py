@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
-import os
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import pairwise
@@ -20,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support import processes
 from tests.support.fake_cuda import FakeCuda
 from tests.support.launch_specs import spec_of
 from tests.support.packed_tables import UNWRITTEN
-from tests.support.tree import TREE
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.compile.launch import triton_abi
@@ -41,16 +37,7 @@ WORKLOAD = Workload.parse("b4_h8_kv2_q300_k500_d128_bf16_causal_varlen")
 
 @pytest.fixture(scope="module")
 def tables() -> list[dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.packed_tables"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=TREE,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return processes.interpreted("packed_tables")
 
 
 def listed(case: dict[str, Any]) -> list[tuple[int, ...]]:

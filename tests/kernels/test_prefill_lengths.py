@@ -4,14 +4,9 @@ numbers of rows and sequences."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.tree import TREE
-from tunefa.compile import languages
+from tests.support import processes
 
 CODE = """
 import torch
@@ -152,27 +147,14 @@ for seed, (sinks, scale) in enumerate(((None, None), (torch.randn(4), 0.5))):
 """
 
 
-def interpreted(code: str) -> str:
-    """What a process prints that runs `code` with Triton's interpreter."""
-    if reason := languages.load("triton").why_no_interpreter():
-        pytest.skip(reason)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=TREE, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_ragged_lengths_pages_and_groups() -> None:
-    assert interpreted(CODE) == "right\n"
+    assert processes.interpreted_code(CODE) == "right\n"
 
 
 def test_one_launch_serves_all_calls_of_a_plan() -> None:
-    assert interpreted(COARSE) == ""
+    assert processes.interpreted_code(COARSE) == ""
 
 
 def test_a_plan_launches_the_kernel_on_each_call_s_tensors() -> None:
-    assert interpreted(PLANNED) == "1\n1\n", "both calls have one plan"
+    assert processes.interpreted_code(PLANNED) == "1\n1\n", "both calls have one plan"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tunefa.measure import gradients as in_blocks
 from tunefa.measure import reference
-from tunefa.runtime import cuda_attention
+from tunefa.runtime import cuda_attention, planning
 from tunefa.runtime.call import Call
 
 
@@ -30,3 +30,17 @@ def flash_calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
     monkeypatch.setattr(cuda_attention, "attention", attention)
     monkeypatch.setattr(cuda_attention, "gradients", gradients)
     return taken
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The jobs that were planned without a family."""
+    found: list[Any] = []
+    best_plan = planning.best_plan
+
+    def recorded(job: Any, *rest: Any) -> Any:
+        found.append(job)
+        return best_plan(job, *rest)
+
+    monkeypatch.setattr(planning, "best_plan", recorded)
+    return found

@@ -11,7 +11,6 @@ import pytest
 from tests.support.cache_families import CacheCalls, made_anew
 from tests.support.hopper_on_cpu import hopper
 from tunefa.compile.launch.prepared import Steps
-from tunefa.runtime import planning
 from tunefa.runtime.decode_call import CacheOptions
 from tunefa.runtime.resized_cache import ResizedCachePlan
 
@@ -32,20 +31,6 @@ FAMILIES = {
 def kernels_of(calls: CacheCalls) -> tuple[str, ...]:
     found = "attention_decode_mla_triton" if calls.mla else "attention_decode_triton"
     return found.replace("triton", "cuda_sm90"), found
-
-
-@pytest.fixture
-def anew(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The jobs that were planned without a family."""
-    found: list[Any] = []
-    best_plan = planning.best_plan
-
-    def recorded(job: Any, *rest: Any) -> Any:
-        found.append(job)
-        return best_plan(job, *rest)
-
-    monkeypatch.setattr(planning, "best_plan", recorded)
-    return found
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["cuda", "triton"])

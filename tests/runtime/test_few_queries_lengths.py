@@ -10,7 +10,7 @@ import torch
 
 from tests.support.hopper_on_cpu import hopper
 from tunefa.compile.launch.prepared import Steps
-from tunefa.runtime import few_queries, planning
+from tunefa.runtime import few_queries
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.few_queries import FewQueriesPlan
 from tunefa.runtime.resized_cache import ResizedCachePlan
@@ -26,19 +26,6 @@ def tensors(batch: int, rows: int, keys: int, layout: str = "bshd", more: int = 
     if layout == "bhsd":
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return Tensors(q, k, v)
-
-
-@pytest.fixture
-def anew(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
-    best_plan = planning.best_plan
-
-    def recorded(job: Any, *rest: Any) -> Any:
-        found.append(job)
-        return best_plan(job, *rest)
-
-    monkeypatch.setattr(planning, "best_plan", recorded)
-    return found
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])

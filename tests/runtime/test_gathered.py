@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support import prefill_calls
 from tests.support.fake_kernel import H200
 from tests.support.fixed_store import Fixed
 from tests.support.sample_records import measured
@@ -37,16 +38,8 @@ LEAST = gathered.LEAST_ROWS * HEADS_KV // HEADS
 
 def made(rows: int = 2 * LEAST, batch: int = 2, **changes: Any) -> PrefillTensors:
     """The tensors of a call with as few queries as a copy takes, some of them changed."""
-    cache = torch.zeros(7, PAGE, HEADS_KV, DIM).bfloat16()
-    tensors = PrefillTensors(
-        torch.zeros(rows, HEADS, DIM).bfloat16(),
-        cache,
-        torch.zeros_like(cache),
-        torch.zeros(batch + 1).int(),
-        torch.zeros(batch).int(),
-        torch.zeros(batch, COLUMNS).int(),
-    )
-    return tensors._replace(**changes)
+    sizes = HEADS, HEADS_KV, DIM, 7, PAGE, COLUMNS
+    return prefill_calls.zeros(rows, batch, *sizes)._replace(**changes)
 
 
 def options(**changes: Any) -> Options:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support import prefill_calls
 from tunefa.errors import TunefaError
 from tunefa.runtime.call import PACKED, Options
 from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors, check_out, key
@@ -19,16 +20,8 @@ HEADS, HEADS_KV, DIM, PAGE, COLUMNS = 4, 2, 32, 16, 10
 
 def made(rows: int = 50, batch: int = 3, **changes: Any) -> PrefillTensors:
     """The tensors of a call, some of them changed."""
-    cache = torch.zeros(20, PAGE, HEADS_KV, DIM).bfloat16()
-    tensors = PrefillTensors(
-        torch.zeros(rows, HEADS, DIM).bfloat16(),
-        cache,
-        torch.zeros_like(cache),
-        torch.zeros(batch + 1).int(),
-        torch.zeros(batch).int(),
-        torch.zeros(batch, COLUMNS).int(),
-    )
-    return tensors._replace(**changes)
+    sizes = HEADS, HEADS_KV, DIM, 20, PAGE, COLUMNS
+    return prefill_calls.zeros(rows, batch, *sizes)._replace(**changes)
 
 
 def options(**changes: Any) -> Options:

@@ -13,7 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.tree import TREE
+from tunefa.compile import languages
 
 
 def environment(home: Path, *folders: Path) -> dict[str, str]:
@@ -23,12 +26,22 @@ def environment(home: Path, *folders: Path) -> dict[str, str]:
 
 
 def interpreted(module: str) -> list[dict[str, Any]]:
-    """The lines of JSON that a module of tests/support prints in Triton's interpreter.
+    """The lines of JSON that a module of tests/support prints in Triton's interpreter."""
+    found = _in_interpreter("-m", f"tests.support.{module}")
+    return [json.loads(line) for line in found.splitlines()]
 
-    It has a process of its own, as the interpreter is chosen when Triton is imported.
-    """
+
+def interpreted_code(code: str) -> str:
+    """The text that `code` prints in Triton's interpreter; skips the test where there is none."""
+    if reason := languages.load("triton").why_no_interpreter():
+        pytest.skip(reason)
+    return _in_interpreter("-c", code)
+
+
+def _in_interpreter(*arguments: str) -> str:
+    """The output of a process of its own, as the interpreter is chosen when Triton is imported."""
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.support.{module}"],
+        [sys.executable, *arguments],
         cwd=TREE,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
@@ -36,7 +49,7 @@ def interpreted(module: str) -> list[dict[str, Any]]:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return done.stdout
 
 
 def alive(mark: str) -> list[str]:

@@ -25,7 +25,7 @@ Layer = Callable[[Below, tuple[Any, ...], dict[str, Any]], Any]
 
 _LOCK = threading.Lock()
 _OVERRIDDEN: dict[tuple[str, str], _Overridden] = {}
-"""What is overridden in this process, by operator and dispatch key."""
+"""The overridden operators of this process, by name and dispatch key."""
 
 
 class Layers:
@@ -37,13 +37,12 @@ class Layers:
         Operators that this PyTorch lacks, or that have no kernel for the key, are left out.
         """
         self._added: list[tuple[tuple[str, str], Layer]] = []
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.remove)
             for name, layer in layers.items():
                 if has_kernel(name, dispatch_key):
                     self._add((name, dispatch_key), layer)
-        except BaseException:
-            self.remove()
-            raise
+            undo.pop_all()
 
     def _add(self, place: tuple[str, str], layer: Layer) -> None:
         with _LOCK:

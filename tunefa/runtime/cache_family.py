@@ -34,7 +34,7 @@ from tunefa.spec.workload import Workload
 
 @dataclass(frozen=True)
 class Maker:
-    """What launches of a family's config are prepared with."""
+    """The things that launches of a family's config are prepared with."""
 
     kernel: Kernel
     target: Target

@@ -239,7 +239,7 @@ def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Cac
 
 
 def described(tensor: Tensor | None) -> tuple[Any, ...] | None:
-    """What a plan depends on in a tensor."""
+    """The properties of a tensor that a plan depends on."""
     if tensor is None:
         return None
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()

@@ -214,7 +214,7 @@ class FamilyPlans:
 
 
 class _Sure(NamedTuple):
-    """What all lengths of a cell get, from the lowest to the highest that are known."""
+    """The answer for all lengths of a cell, from the lowest to the highest that are known."""
 
     low: Lengths
     high: Lengths

@@ -78,7 +78,7 @@ class Followed:
         self.growth = growth
         """The last new calls of the plan's family."""
         self.then: Callable[[], None] | None = None
-        """What is done once, after the first launch."""
+        """Work that is done once, after the first launch."""
 
     def proceed(self) -> None:
         """Does what is done after the first launch, if no other thread has begun to."""

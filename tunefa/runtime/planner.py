@@ -134,7 +134,7 @@ class Planner:
         return plan
 
     def known_few(self, call: FamilyCall, options: Options) -> FewQueriesPlan | None:
-        """What `few_queries` returns for a call of a family of which a call was planned; None for
+        """The result of `few_queries` for a call of a family of which one was planned; None for
         others, and where a rule refuses the config."""
         batch, rows, keys = call.lengths
         if not few_queries.are_few(rows, keys) or self.freeze.file is not None:

@@ -83,7 +83,7 @@ class Owner(Protocol):
 
     @property
     def device(self) -> int:
-        """Where they run."""
+        """The device on which they run."""
 
     @property
     def default_scale(self) -> float:

@@ -59,7 +59,7 @@ class Resized(Protocol):
 
 
 class CacheSizes(NamedTuple):
-    """What differs between calls over a cache of one family."""
+    """The differences between calls over a cache of one family."""
 
     batch: int
     keys: int

@@ -170,7 +170,7 @@ class _Map:
         self._pack = struct.Struct(f"{2 * AXES}Q").pack_into
         self._tensor_at = ctypes.c_void_p()
         self.address = 0
-        """Where the tensor is; 0 before the first one."""
+        """The address of the tensor; 0 before the first one."""
         self.sizes: Sizes = ()
         lengths = ctypes.addressof(self._lengths)
         arguments = parameter.map.arguments(ctypes.c_void_p(self.place), self._tensor_at)
