@@ -21,13 +21,25 @@ def test_a_config_is_the_default_with_changes() -> None:
     assert config == {**case.default(), "TREE_DEPTH": 3, "SPLIT_COST": 16}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("WAVES=1", "has no 'WAVES'"), ("SPLIT_COST", "not ''"), ("SPLIT_COST=12", "must be one of")],
-)
-def test_what_the_kernel_does_not_have_is_refused(text: str, message: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match=message):
+def test_latent_attention_has_a_kernel_of_its_own() -> None:
+    workload = Workload.parse("decode_b64_h128_k8192_page64_mla")
+    case, config = decode_configs.changed({"CLUSTER_SIZE": 2}, workload, Target.named("sm90"))
+    assert case.kernel.name == "attention_decode_mla_cuda_sm90" and config["CLUSTER_SIZE"] == 2
+
+
+@pytest.mark.parametrize("text", ["SPLIT_COST", "SPLIT_COST=few"])
+def test_values_are_numbers(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="must be a whole number"):
         decode_configs.parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"WAVES": 1}, "has no 'WAVES'"), ({"SPLIT_COST": 12}, "SPLIT_COST must be one of")],
+)
+def test_what_the_kernel_does_not_have_is_refused(changes: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode_configs.changed(changes, WORKLOAD, Target.named("sm90"))
 
 
 def test_a_config_that_a_rule_refuses_is_not_raced() -> None:
