@@ -16,6 +16,7 @@ from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
+
 def kernel_of(workload: Workload) -> Kernel:
     """The CUDA kernel of a workload, whose configs are raced."""
     of_its_kind = "decode_mla" if workload.mla else "decode"
