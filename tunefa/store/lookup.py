@@ -159,14 +159,16 @@ def distance(a: Workload, b: Workload) -> float:
     well: it limits the length of the loop. batch x heads has the weight 1/2: it only changes the
     number of CTAs. So has the group: it only changes how often K and V are read again. Workloads of
     two ops are infinitely far apart. Octaves of attention over a cache count as `DECODE_OCTAVES`
-    says.
+    says, but where bits may depend on the batch.
     """
     if a.op != b.op:
         return math.inf
     if a.op == matmul.OP:
         return matmul.own(a).octaves_from(matmul.own(b))
     octaves = _octaves_of_attention(a, b)
-    return octaves / DECODE_OCTAVES if a.op == "decode" else octaves
+    if a.op != "decode" or a.batchvariant or b.batchvariant:
+        return octaves  # a config for any batch is one for all, others are for their own
+    return octaves / DECODE_OCTAVES
 
 
 def _octaves_of_attention(a: Workload, b: Workload) -> float:
@@ -259,9 +261,12 @@ def _how(record: Record, workload: Workload, device_name: str) -> How:
 
 
 def _may_serve(recorded: Workload, workload: Workload) -> bool:
-    """Whether a record's config computes the same kind of problem, and not less exactly."""
+    """Whether a record's config computes the same kind of problem, and not less exactly; one whose
+    bits depend on the batch serves only workloads that allow it."""
     exact_enough = ACCURACIES.index(recorded.accuracy) <= ACCURACIES.index(workload.accuracy)
-    return exact_enough and _family(recorded) == _family(workload)
+    if not exact_enough or _family(recorded) != _family(workload):
+        return False
+    return recorded.op != "decode" or workload.batchvariant or not recorded.batchvariant
 
 
 def _family(workload: Workload) -> tuple[object, ...]:
