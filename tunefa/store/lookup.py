@@ -159,7 +159,7 @@ def distance(a: Workload, b: Workload) -> float:
     well: it limits the length of the loop. batch x heads has the weight 1/2: it only changes the
     number of CTAs. So has the group: it only changes how often K and V are read again. Workloads of
     two ops are infinitely far apart. Octaves of attention over a cache count as `DECODE_OCTAVES`
-    says, but where bits may depend on the batch.
+    says, and its batch and heads have the weight 1/2 each, but where bits may depend on the batch.
     """
     if a.op != b.op:
         return math.inf
@@ -172,8 +172,11 @@ def distance(a: Workload, b: Workload) -> float:
 
 
 def _octaves_of_attention(a: Workload, b: Workload) -> float:
+    sequences, heads = math.log2(a.batch / b.batch), math.log2(a.heads / b.heads)
+    # A config for any batch is one for a number of heads: no batch makes up for other heads.
+    any_batch = a.op == "decode" and not (a.batchvariant or b.batchvariant)
     return math.hypot(
-        0.5 * math.log2((a.batch * a.heads) / (b.batch * b.heads)),
+        0.5 * (math.hypot(sequences, heads) if any_batch else sequences + heads),
         math.log2(a.seqlen_q / b.seqlen_q),
         math.log2(a.seqlen_k / b.seqlen_k),
         _octaves(a.window_left, b.window_left, own_key=1),
