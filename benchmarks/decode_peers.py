@@ -58,6 +58,34 @@ def sdpa(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
 
 
 def flashinfer(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
+    """FlashInfer over pages, planned beforehand; on tensor cores where four query heads or more
+    share a KV head, as its documentation advises. One plan serves all caches, so the first one's
+    block table does. Raises ValueError where sequences have several queries."""
+    library = importlib.import_module("flashinfer")
+    w, page, (q, *_, table) = workload, workload.page_size or 1, made[0]
+    if w.seqlen_q > 1:
+        raise ValueError(f"{w} has {w.seqlen_q} queries of a sequence: this decodes one")
+    workspace = torch.empty(256 * 2**20, dtype=torch.uint8, device=q.device)
+    wrapper = library.BatchDecodeWithPagedKVCacheWrapper(
+        workspace, "NHD", use_tensor_cores=w.group >= 4
+    )
+    starts = torch.arange(w.batch + 1, dtype=torch.int32, device=q.device) * table.shape[1]
+    last = torch.full_like(starts[1:], (w.seqlen_k - 1) % page + 1)
+    wrapper.plan(
+        *(starts, table.flatten(), last, w.heads, w.heads_kv, w.head_dim, page),
+        q_data_type=q.dtype,
+        kv_data_type=q.dtype,
+    )
+    caches = [[x.transpose(1, 2) for x in each[:3]] for each in made]
+
+    def call(number: int) -> None:
+        q, k, v = caches[number]
+        wrapper.run(q[:, 0], (k, v))
+
+    return call
+
+
+def flashinfer_latent(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
     """FlashInfer's latent attention over pages, planned beforehand; latents and rotated parts are
     caches of their own there."""
     library = importlib.import_module("flashinfer")
@@ -91,5 +119,7 @@ ALL_PEERS = {*PEERS, "sdpa", "flashinfer"}
 def peers_of(workload: Workload) -> dict[str, Callable[..., Call]]:
     """The peers that may serve a workload; one that is not installed fails when it is made."""
     if workload.mla:
-        return {"flashinfer": flashinfer} if workload.page_size else {"sdpa": sdpa}
-    return dict(PEERS) if workload.page_size is None and not workload.e4m3cache else {}
+        return {"flashinfer": flashinfer_latent} if workload.page_size else {"sdpa": sdpa}
+    if workload.e4m3cache:
+        return {}
+    return {"flashinfer": flashinfer} if workload.page_size else dict(PEERS)
