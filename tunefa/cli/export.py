@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
-from tunefa.cli import completion, export_frozen, export_portfolio, files
+from tunefa.cli import completion, export_frozen, export_portfolio, export_trials, files
 from tunefa.cli.export_portfolio import Found
 from tunefa.cli.reports import next_steps, text
 from tunefa.cli.reports import portfolio as reports
@@ -19,6 +20,19 @@ from tunefa.runtime.lock_file import VARIABLE
 from tunefa.store import exports
 from tunefa.store import results as store
 from tunefa.store.record import Record
+
+
+@dataclass(frozen=True)
+class Content:
+    """The content of a file, and what is said of it."""
+
+    text: str
+    count: int
+    noun: str
+    """What the file holds: `record` or `trial`."""
+    remark: str = ""
+    also: Mapping[str, Any] = field(default_factory=dict)
+    """What --json says beside it."""
 
 
 @click.command()
@@ -60,38 +74,49 @@ def command(
     measured for it. A lower bound says how few there could be. A config serves only workloads that
     it was measured for. Fewer configs mean fewer binaries to compile, to check and to load.
 
+    The formats kernel_tuner and t4 hold all trials of the journal that --journal names.
+
     Needs no GPU.
     """
-    _check_usage(source)
-    unconfirmed = source.pop("unconfirmed")
-    to_stdout = destination == "-"
-    if to_stdout and as_json and name != "json":
+    if destination == "-" and as_json and name != "json":
         raise click.UsageError("- prints the export itself: give --format json instead of --json")
     format_name = _format_name(destination, name, source["frozen"])
-    written = exports.get(format_name)
+    of_trials = exports.of_trials(format_name)
+    _check_usage(source, format_name if of_trials else None)
+    if of_trials:
+        made = export_trials.content(of_trials, source["journals"], source["names"])
+        _write(destination, format_name, Content(*made, "trial"), as_json)
+        return
     found = _portfolio(selection, source)
     if found is not None:
-        _report(found, source["plot"], to_stdout, as_json)
+        _report(found, source["plot"], destination == "-", as_json)
     records = _chosen(selection, format_name, source) if found is None else found.records
     if source["frozen"]:
-        records = export_frozen.locked(records, unconfirmed)
-    content = written.dump(records)
-    if to_stdout:
-        click.echo(content, nl=False)
-        return
-    path = Path(destination)
-    files.write(path, content, format_name)
+        records = export_frozen.locked(records, source["unconfirmed"])
     count = sum(map(_holds(format_name), records))
-    if as_json:
-        said = {"path": str(path), "format": format_name, "records": count}
-        text.emit_json(said | ({"portfolio": reports.to_data(found)} if found else {}))
-        return
     marked = export_frozen.marked(records)
     if count < len(records):
         marked += f"; {len(records) - count:,} cannot be written so, comments in the file name them"
-    out = text.console()
-    out.print(f"Wrote {text.plural(count, 'record')} as {format_name} to {path}{marked}.")
-    _print_next(out, path, source["frozen"])
+    also = {"portfolio": reports.to_data(found)} if found and as_json else {}
+    content = Content(exports.get(format_name).dump(records), count, "record", marked, also)
+    _write(destination, format_name, content, as_json)
+    if destination != "-" and not as_json:
+        _print_next(text.console(), Path(destination), source["frozen"])
+
+
+def _write(destination: str, format_name: str, content: Content, as_json: bool) -> None:
+    """Writes the file, or standard output, and says what was written."""
+    if destination == "-":
+        click.echo(content.text, nl=False)
+        return
+    path = Path(destination)
+    files.write(path, content.text, format_name)
+    if as_json:
+        held = {f"{content.noun}s": content.count, **content.also}
+        text.emit_json({"path": str(path), "format": format_name, **held})
+        return
+    said = f"{text.plural(content.count, content.noun)} as {format_name}"
+    text.console().print(f"Wrote {said} to {path}{content.remark}.")
 
 
 def _print_next(out: Console, path: Path, frozen: bool) -> None:
@@ -104,11 +129,18 @@ def _print_next(out: Console, path: Path, frozen: bool) -> None:
         text.print_command(out, "Next: on another machine", line)
 
 
-def _check_usage(source: Mapping[str, Any]) -> None:
-    """Raises click.UsageError for options that do not go together."""
+def _check_usage(source: Mapping[str, Any], of_trials: str | None) -> None:
+    """Raises click.UsageError for options that do not go together.
+
+    `of_trials` is the name of the format if it holds trials.
+    """
     if source["unconfirmed"] and not source["frozen"]:
         raise click.UsageError("--unconfirmed is for lock files: add --frozen, or leave it out")
-    if source["regret"] is None:
+    if of_trials:
+        for name, option in {"regret": "--portfolio", "origin": "--from", "plot": "--plot"}.items():
+            if source[name] is not None:
+                raise click.UsageError(f"{option} is for records, and {of_trials} holds trials")
+    elif source["regret"] is None:
         for name, option in export_portfolio.OPTIONS.items():
             if source[name]:
                 raise click.UsageError(f"{option} is for portfolios: add --portfolio 2%")

@@ -23,22 +23,22 @@ from tunefa.store.portfolio import Choices, Portfolio
 from tunefa.store.record import Record
 
 OPTIONS = {"journals": "--journal", "names": "--kernel", "plot": "--plot"}
-"""The options that only a portfolio has, by click's name."""
+"""The options that only a portfolio and formats of trials have, by click's name."""
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options of a portfolio."""
+    """Gives a command the options for journals and portfolios."""
     for add in (
         click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                      help="With --portfolio: draw regret over the number of configs into this PNG "
                           "file; needs matplotlib."),
         click.option("--kernel", "names", multiple=True, metavar="NAME",
-                     help="With --portfolio: only configs of this kernel; may be repeated."),
+                     help="With --journal or --portfolio: only this kernel; may be repeated."),
         click.option("--journal", "journals", multiple=True, metavar="FILE|FOLDER",
                      type=click.Path(path_type=Path),
-                     help="With --portfolio: take the trials from these journals or recorded "
-                          "landscapes; may be repeated.  [default: all journals of this user]"),
+                     help="Journals or recorded landscapes that the trials are taken from; may be "
+                          "repeated.  [default: with --portfolio, all journals of this user]"),
         click.option("--portfolio", "regret", metavar="PERCENT", callback=_percent,
                      help="Write the fewest configs that serve every workload of the journals at "
                           "most so much slower than its fastest config, such as 2%."),
