@@ -1,10 +1,10 @@
-"""Portfolios of the recorded landscapes: how few configs serve all workloads of a family.
+"""Portfolios of the recorded landscapes: how few configs serve all workloads of a kernel.
 
     python -m benchmarks.portfolio                                  # the table of docs/search.md
     python -m benchmarks.portfolio --measure attention_fwd_triton   # on a GPU: the 2 % portfolio
 
-A family is the workloads of one kernel on one device, if there are at least six. With `--measure`,
-the best config of each workload races its config of the portfolio on the GPU of this machine, in
+A kernel counts on each device that has landscapes of at least six workloads. With `--measure`, the
+best config of each workload races its config of the portfolio on the GPU of this machine, in
 interleaved rounds, and the table of these races is written into docs/search.md too. Where both are
 one config there is nothing to race.
 """
@@ -43,8 +43,8 @@ Make = Callable[[Case, int | None, Workers | None, Workers | None], Objective]
 """Makes an objective from a case, a number of workers, the process on the device, and compilers."""
 
 
-def families(folders: Sequence[Path] = (FOLDER, SAMPLED)) -> dict[tuple[str, str], Choices]:
-    """The families in these folders, by kernel and device."""
+def by_kernel(folders: Sequence[Path] = (FOLDER, SAMPLED)) -> dict[tuple[str, str], Choices]:
+    """What the landscapes in these folders hold, by kernel and device."""
     groups: dict[tuple[str, str], list[landscape.Landscape]] = {}
     for path in sorted(file for folder in folders for file in folder.glob("*.jsonl.xz")):
         found = landscape.load(path)
@@ -58,7 +58,7 @@ def families(folders: Sequence[Path] = (FOLDER, SAMPLED)) -> dict[tuple[str, str
 
 
 def summary(found: dict[tuple[str, str], Choices]) -> str:
-    """A table with a line for each family: how many configs there must be for each regret."""
+    """A table with a line for each kernel: how many configs there must be for each regret."""
     heads = [f"{regret:.0%}" for regret in REGRETS]
     rows = [["kernel, device", "workloads", "configs", "pairs measured", *heads]]
     for (kernel, device), choices in found.items():
@@ -178,18 +178,18 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--measure", metavar="KERNEL", help="race a family on this machine's GPU")
+    parser.add_argument("--measure", metavar="KERNEL", help="race on this machine's GPU")
     parser.add_argument("--seconds", type=float, default=55.0, help="of the races; default: 55")
     parser.add_argument("--workers", type=int, help="compilers at once")
     options = parser.parse_args()
-    found = families()
+    found = by_kernel()
     name, text = "portfolio", summary(found)
     if options.measure is not None:
         target = Target.named(driver.device(0).name)
         key = options.measure, target.device.name
         if key not in found:
             known = ", ".join(kernel for kernel, device in found if device == key[1]) or "none"
-            parser.error(f"no family of {key[0]} on {key[1]}: there are {known}")
+            parser.error(f"too few landscapes of {key[0]} on {key[1]}: name one of {known}")
         chosen = found[key].within(MEASURED)
         raced = races(chosen, options.seconds, options.workers)
         name, text = f"portfolio of {key[0]}", race_table(chosen, raced, key[0])

@@ -1,4 +1,4 @@
-"""benchmarks/portfolio.py: the families of the landscapes, and races of a portfolio."""
+"""benchmarks/portfolio.py: the landscapes by kernel, and races of a portfolio."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_two_configs_of_one_program_have_no_race(
     assert benchmark.races(chosen, 9.0, 1, Racing)[0].remark == "one program"
 
 
-def test_the_landscapes_have_a_family_whose_bound_needs_no_more_measurements() -> None:
-    (key,) = found = benchmark.families([FOLDER])
+def test_the_landscapes_have_a_kernel_whose_bound_needs_no_more_measurements() -> None:
+    (key,) = found = benchmark.by_kernel([FOLDER])
     assert key == ("attention_fwd_triton", "NVIDIA H200")
     said = benchmark.summary(found)
     assert "| attention_fwd_triton, NVIDIA H200 | 8 | 6,874 | 100% |" in said
