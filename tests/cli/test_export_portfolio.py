@@ -125,6 +125,21 @@ def test_mistakes(run: Run, searched: list[Path], arguments: str, error: str) ->
     assert error in said and not Path("a.yaml").exists()
 
 
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_read(
+    run: Run, home: Path
+) -> None:
+    words = ("--portfolio", "2%", "--journal", "missing.jsonl")
+    assert "the folder no/where does not" in run("export", "no/where/a.yaml", *words, code=1).stderr
+    words = ("--portfolio", "2%", "--plot", "no/where/c.png")
+    assert "the folder no/where does not" in run("export", "a.yaml", *words, code=1).stderr
+
+
+def test_a_format_that_can_write_none_of_them_says_so(run: Run, home: Path) -> None:
+    journal(WORKLOADS[0], {0: 100.0}, kernel="attention_fwd_gluon_sm90")
+    error = run("export", "a.triton.py", "--portfolio", "2%", code=1).stderr
+    assert "triton can write none of 1 record" in error and not Path("a.triton.py").exists()
+
+
 def test_predicted_journals_are_no_measurements(run: Run, home: Path) -> None:
     guess = trial(CONFIGS[0])
     written("20260131T120000", guess, kernel=KERNEL.name, workload=WORKLOADS[0])

@@ -87,10 +87,13 @@ def command(
         made = export_trials.content(of_trials, source["journals"], source["names"])
         _write(destination, format_name, Content(*made, "trial"), as_json)
         return
+    if destination != "-":
+        files.check(Path(destination), format_name)
     found = _portfolio(selection, source)
+    records = _chosen(selection, format_name, source) if found is None else found.records
+    _check_held(records, format_name)
     if found is not None:
         _report(found, source["plot"], destination == "-", as_json)
-    records = _chosen(selection, format_name, source) if found is None else found.records
     if source["frozen"]:
         records = export_frozen.locked(records, source["unconfirmed"])
     count = sum(map(_holds(format_name), records))
@@ -152,6 +155,8 @@ def _portfolio(selection: Selection, source: Mapping[str, Any]) -> Found | None:
     """The portfolio that is asked for; None if none is."""
     if source["regret"] is None:
         return None
+    if source["plot"] is not None:
+        files.require_place(source["plot"])
     wanted = (source["regret"], source["journals"], source["names"])
     return export_portfolio.found(selection, *wanted)
 
@@ -198,12 +203,16 @@ def _chosen(selection: Selection, format_name: str, source: Mapping[str, Any]) -
             f"none of {text.plural(len(known), 'record')} {where} {fits}: list them with "
             "'tunefa show', or make one with 'tunefa search'"
         )
-    if not any(map(holds, records)):
+    return records
+
+
+def _check_held(records: Sequence[Record], format_name: str) -> None:
+    """Raises TunefaError if the format can write none of the records."""
+    if not any(map(_holds(format_name), records)):
         raise TunefaError(
             f"{format_name} can write none of {text.plural(len(records), 'record')} that match, as "
             f"it does not hold the parameters of {records[0].kernel}: write yaml, json or python"
         )
-    return records
 
 
 def _holds(format_name: str) -> Callable[[Record], bool]:
