@@ -37,6 +37,8 @@ LEAST_WORKLOADS = 6
 REGRETS = (0.01, 0.02, 0.05)
 MEASURED = 0.02
 """The regret of the portfolio that is measured."""
+RACE_S = 1.5
+"""The time that is kept for a race; it has two looks at the standing, however little is left."""
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "search.md"
 
 Make = Callable[[Case, int | None, Workers | None, Workers | None], Objective]
@@ -111,51 +113,69 @@ class Pair:
     trials: tuple[Trial, Trial]
     """The recorded trials of the best config, and of the portfolio's."""
 
-    def raced(self, until: float) -> Raced:
-        """Checks both configs and races them until about `until`."""
+    def screened(self, until: float) -> list[Trial] | Raced:
+        """Compiles and checks both configs; says why there is no race if that fails."""
         found: list[Trial] = []
         for _ in self.trials:
-            trial = self.objective.next(until - time.monotonic())
+            trial = self.objective.next(max(0.0, until - time.monotonic()))
             if trial is None or trial.outcome != "ok":
                 why = "the time was over" if trial is None else f"{trial.outcome}: {trial.reason}"
-                return Raced(self.own, self.recorded, remark=why)
+                return self._without(why)
             found.append(trial)
+        return found
+
+    def raced(self, found: Sequence[Trial], until: float) -> Raced:
+        """Races both configs until about `until`."""
         result = self.objective.race(found, None, until)
         noise = (result.certificate or {}).get("noise_floor")
+        screened = {identity(trial.config): trial.samples_us for trial in found}
         by_config = {identity(trial.config): trial for trial in result.trials}
         best, other = (by_config[identity(trial.config)] for trial in self.trials)
-        if any(trial in found for trial in (best, other)):  # the race has put them together
-            return Raced(self.own, self.recorded, remark="one program")
         if wrong := [trial for trial in (best, other) if trial.outcome != "ok"]:
-            return Raced(self.own, self.recorded, remark=f"{wrong[0].outcome}: {wrong[0].reason}")
+            return self._without(f"{wrong[0].outcome}: {wrong[0].reason}")
+        if any(each.samples_us == screened[identity(each.config)] for each in (best, other)):
+            return self._without("one program")  # of which the race times one config
         ratio = median(a / b for a, b in zip(other.samples_us, best.samples_us, strict=False))
-        return Raced(self.own, self.recorded, best.median_us, other.median_us, ratio - 1.0, noise)
+        times = best.median_us, other.median_us
+        return Raced(self.own, self.recorded, *times, ratio - 1.0, noise)
+
+    def _without(self, why: str) -> Raced:
+        return Raced(self.own, self.recorded, remark=why)
 
 
 def races(
     chosen: Portfolio, seconds: float, workers: int | None, make: Make = MeasuredInGraph
 ) -> list[Raced]:
-    """Races each workload's best config against its config of the portfolio, on this device."""
-    until, target = time.monotonic() + seconds, chosen.target
+    """Races each workload's best config against its config of the portfolio, on this device.
+
+    All configs are compiled first, so that the cores are idle while configs race.
+    """
+    until, dispatch = time.monotonic() + seconds, chosen.dispatch
     count = workers or max(1, (os.cpu_count() or 1) - 2)
     found: list[Raced] = []
     pairs: list[Pair] = []
-    dispatch = chosen.dispatch
     with compilers(count) as shared, Workers(1) as bench, contextlib.ExitStack() as stack:
         for own in chosen.workloads:
             key, best = dispatch[own.workload], min(own.times_us, key=lambda k: own.times_us[k])
             if key == best:
                 found.append(Raced(own, 0.0, remark="the same config"))
                 continue
-            case = Case(kernels.load(key[0]), own.workload, target)
+            case = Case(kernels.load(key[0]), own.workload, chosen.target)
             objective = stack.enter_context(make(case, None, bench, shared))
             two = own.trials[best], own.trials[key]
             for trial in two:
                 objective.submit(trial.config)
             pairs.append(Pair(own, own.regrets[key], objective, two))
-        for place, pair in enumerate(pairs):
+        ready = []
+        for pair in pairs:
+            screened = pair.screened(until - RACE_S * len(pairs))
+            if isinstance(screened, Raced):
+                found.append(screened)
+            else:
+                ready.append((pair, screened))
+        for place, (pair, screened) in enumerate(ready):
             now = time.monotonic()
-            found.append(pair.raced(now + (until - now) / (len(pairs) - place)))
+            found.append(pair.raced(screened, now + (until - now) / (len(ready) - place)))
     return sorted(found, key=lambda each: str(each.own.workload))
 
 
