@@ -1,9 +1,9 @@
 """Search spaces of others: kernels that are not attention, timed by others on their devices.
 
-A space is a cache file of kernel_tuner (JSON, also in gzip) that holds every config of a search
-space, as AutoTuningAssociation's benchmark hub has them. tunefa knows nothing about such a kernel:
-no model of time, no default, no winner of a near workload. All configs are expected to take the
-same time, and stand in random order, as a strategy may take the first of equals.
+A space is a cache file of kernel_tuner or a T4 file (JSON, also in gzip) that holds every config of
+a search space, as AutoTuningAssociation's benchmark hub has them. tunefa knows nothing about such a
+kernel: no model of time, no default, no winner of a near workload. All configs are expected to take
+the same time, and stand in random order, as a strategy may take the first of equals.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Space:
     def excess(self) -> Mapping[tuple[object, ...], float]:
         """How much slower than the best each right config is."""
         times = {key: e.time_ms for key, e in self.by_identity.items() if e.time_ms is not None}
-        best = min(times.values())
+        best = min(times.values(), default=1.0)
         return {key: time / best - 1.0 for key, time in times.items()}
 
 
@@ -131,36 +131,76 @@ class TimedTally(Tally):
 
 
 def read(path: Path) -> Space:
-    """Returns the space in a cache file of kernel_tuner.
+    """Returns the space in a cache file of kernel_tuner, or in a T4 file.
 
-    Raises TunefaError if the file cannot be read, is none, or holds no config that worked.
+    Raises TunefaError if the file cannot be read, is neither, or holds no config that worked.
     """
     try:
         content = path.read_bytes()
         data = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-        names = list(data["tune_params_keys"])
-        values = {name: list(data["tune_params"][name]) for name in names}
-        entries = [_entry(each, names) for each in data["cache"].values()]
-        kernel, device = str(data["kernel_name"]), str(data["device_name"])
+        space = _of_t4(data, path) if "results" in data else _of_cache(data)
     except OSError as error:
         raise TunefaError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
         raise TunefaError(
-            f"{path} is no complete cache file of kernel_tuner: {type(error).__name__}: {error}"
+            f"{path} is no complete cache file of kernel_tuner and no T4 file: "
+            f"{type(error).__name__}: {error}"
         ) from error
-    if not any(each.time_ms is not None for each in entries):
+    if not space.excess:
         raise TunefaError(f"{path} holds no config with a time")
-    return Space(kernel, device, {n: v for n, v in values.items() if len(v) > 1}, entries)
+    return space
 
 
-def _entry(data: Mapping[str, Any], names: Sequence[str]) -> Entry:
-    time = data["time"]
+def _of_cache(data: Mapping[str, Any]) -> Space:
+    names = list(data["tune_params_keys"])
+    values = {name: list(data["tune_params"][name]) for name in names}
+    entries = [
+        _entry(
+            {name: each[name] for name in names},
+            each["time"],
+            each.get("times", ()),
+            (each.get("compile_time", 0.0), each.get("verification_time", 0.0)),
+        )
+        for each in data["cache"].values()
+    ]
+    return Space(str(data["kernel_name"]), str(data["device_name"]), _choices(values), entries)
+
+
+def _of_t4(data: Mapping[str, Any], path: Path) -> Space:
+    """A T4 file's space; its kernel is the file, as it need not name one. Values are sorted."""
+    said = data.get("metadata", {})
+    ms = 1.0 if said.get("timeunit") == "milliseconds" else 1000.0
+    entries = []
+    for each in data["results"]:
+        times, right = each["times"], each["invalidity"] == "correct"
+        measured = {one["name"]: one["value"] for one in each["measurements"]}
+        time = measured["time"] if right else each["invalidity"]
+        costs = (ms * times["compilation"], ms * times["validation"])
+        runs_ms = [ms * one for one in times.get("runtimes", ())]
+        entries.append(_entry(each["configuration"], time, runs_ms, costs))
+    values: dict[str, dict[Any, None]] = {}
+    for entry in entries:
+        for name, value in entry.config.items():
+            values.setdefault(name, {})[value] = None
+    ranked = {
+        name: sorted(those, key=lambda v: (str(type(v)), v)) for name, those in values.items()
+    }
+    kernel = str(said.get("kernel", path.name.partition(".")[0]))
+    return Space(kernel, str(said.get("device", "T4")), _choices(ranked), entries)
+
+
+def _choices(values: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """The parameters that have several values."""
+    return {name: each for name, each in values.items() if len(each) > 1}
+
+
+def _entry(
+    config: Config, time: Any, runs_ms: Sequence[float], costs_ms: tuple[float, float]
+) -> Entry:
+    """An entry; `time` is in ms, or says how the config failed, and `costs_ms` are compiling and
+    verifying."""
     failed = isinstance(time, str) or not math.isfinite(time)
-    return Entry(
-        {name: data[name] for name in names},
-        None if failed else float(time),
-        tuple(map(float, data.get("times", ()))),
-        float(data.get("compile_time", 0.0)),
-        float(data.get("verification_time", 0.0)),
-        str(time) if failed else "",
-    )
+    runs = tuple(map(float, runs_ms))
+    compile_ms, verify_ms = map(float, costs_ms)
+    found = None if failed else float(time)
+    return Entry(dict(config), found, runs, compile_ms, verify_ms, str(time) if failed else "")

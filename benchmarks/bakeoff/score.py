@@ -108,9 +108,13 @@ def t4(entry: Entry, scale: float = 1.0) -> dict[str, Any]:
 
 
 def scores(spaces: Sequence[tuple[Scale, Runs]]) -> dict[str, float]:
-    """Returns the score of each strategy over all spaces. All have runs of the same strategies."""
+    """Returns the score of each strategy over all spaces. All have runs of the same strategies.
+
+    The package draws samples of the runs (bagging), here always the same.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        np.random.seed(0)
         found = [scale.curves(runs) for scale, runs in spaces]
         curves, *_ = get_strategies_aggregated_performance(found, _CONFIDENCE)
     names = list(spaces[0][1])

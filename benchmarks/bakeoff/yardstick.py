@@ -2,11 +2,11 @@
 
     python -m benchmarks.bakeoff.yardstick CACHE.json [CACHE.json.gz ...]
 
-CACHE is a cache file of kernel_tuner that holds every config of a space. tunefa's strategies have
-no model of time there. Beside them run strategies of kernel_tuner, with their default options. All
-are judged by the score of AutoTuningAssociation's methodology (`benchmarks.bakeoff.score`) and by
-their evaluations. The command takes what the extra `bench` installs. It writes yardstick.json
-beside this file, and the tables of docs/search.md.
+CACHE is a cache file of kernel_tuner, or a T4 file, that holds every config of a space. tunefa's
+strategies have no model of time there. Beside them run strategies of kernel_tuner, with their
+default options. All are judged by the score of AutoTuningAssociation's methodology
+(`benchmarks.bakeoff.score`) and by their evaluations. The command takes what the extra `bench`
+installs. It writes yardstick.json beside this file, and the tables of docs/search.md.
 """
 
 from __future__ import annotations

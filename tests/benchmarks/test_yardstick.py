@@ -12,8 +12,11 @@ import pytest
 
 from benchmarks.bakeoff import foreign, runs
 from benchmarks.bakeoff.foreign import ForeignCourse, Space, TimedTally
+from tests.support.fake_objective import KERNEL
+from tests.support.sample_portfolios import WORKLOADS, journal
 from tunefa.errors import TunefaError
 from tunefa.spec.trial import identity
+from tunefa.store import exports, landscape
 
 X, Y = range(12), ("a", "b", "c")
 
@@ -62,7 +65,10 @@ def test_a_cache_file_is_a_space(space: Space, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        (lambda data: data.pop("cache"), "is no complete cache file of kernel_tuner: KeyError"),
+        (
+            lambda data: data.pop("cache"),
+            "is no complete cache file of kernel_tuner and no T4 file: KeyError",
+        ),
         (lambda data: data["tune_params"].pop("x"), "KeyError: 'x'"),
         (lambda data: data.update(cache={}), "holds no config with a time"),
         (lambda data: data.update(cache=[1]), "AttributeError"),
@@ -74,6 +80,44 @@ def test_other_files_are_refused_by_name(tmp_path: Path, change: Any, error: str
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(TunefaError, match=f"space.json .*{error}"):
         foreign.read(path)
+
+
+def test_a_t4_file_is_the_same_space(space: Space, tmp_path: Path) -> None:
+    results = [
+        {
+            "configuration": {"x": each.config["x"], "y": each.config["y"], "fixed": 15},
+            "times": {
+                "compilation": each.compile_ms / scale, "validation": each.verify_ms / scale,
+                **({"runtimes": [ms / scale for ms in each.runs_ms]} if each.runs_ms else {}),
+            },
+            "invalidity": "correct" if each.time_ms else "compile",
+            "measurements": [{"name": "time", "value": each.time_ms or "Failed"}],
+        }
+        for scale in (1000.0,)
+        for each in space.entries
+    ]  # fmt: skip
+    path = tmp_path / "a_T4.json"
+    path.write_text(json.dumps({"results": results}), encoding="utf-8")
+    found = foreign.read(path)
+    assert found.name == "a_T4, T4" and found.excess == space.excess
+    assert {name: [*each] for name, each in found.values.items()} == {"x": [*X], "y": [*Y]}
+    assert [e.cost_ms for e in found.entries] == pytest.approx([e.cost_ms for e in space.entries])
+    assert [e.failure for e in found.entries if e.failure] == ["compile"]
+
+
+def test_tunefa_s_own_exports_are_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFA_HOME", str(tmp_path))
+    recorded = landscape.load(journal(WORKLOADS[0], {0: 100.0, 1: None, 2: 200.0}))
+    found = []
+    for name in ("kernel_tuner", "t4"):
+        written = exports.of_trials(name)
+        assert written is not None
+        path = tmp_path / f"space.{name}.json"
+        path.write_text(written.dump_trials(recorded, KERNEL.name), encoding="utf-8")
+        found.append(foreign.read(path))
+    assert [len(each.entries) for each in found] == [3, 3]
+    assert found[0].excess == found[1].excess and set(found[0].excess.values()) == {0.0, 1.0}
+    assert found[0].values == found[1].values
 
 
 def test_files_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
