@@ -23,9 +23,9 @@ from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
-NAMES = ("fa2", "fa3", "cudnn")
-FA2, FA3, CUDNN = (kernels.load(f"attention_decode_{name}") for name in NAMES)
-every = pytest.mark.parametrize("kernel", [FA2, FA3, CUDNN], ids=NAMES)
+NAMES = ("fa2", "cudnn")
+FA2, CUDNN = (kernels.load(f"attention_decode_{name}") for name in NAMES)
+every = pytest.mark.parametrize("kernel", [FA2, CUDNN], ids=NAMES)
 WORKLOADS = [
     "b3_h4_kv2_k300_d64_varlen",
     "b1_h4_kv1_k70_d80_fp16",
@@ -141,13 +141,9 @@ def test_caches_that_no_library_reads_as_they_lie() -> None:
     ("kernel", "text", "says"),
     [
         (FA2, "k64_page16", "pages of a multiple of 256 keys"),
-        (FA3, "k64_page16", None),
         (FA2, "k64_softcap", "soft-capped"),
-        (FA3, "k64_softcap", None),
         (FA2, "k64_sinks", "attention sinks"),
-        (FA3, "k64_e4m3cache", "a cache in e4m3"),
         (FA2, "h8_k64_mla", "latent attention"),
-        (FA3, "k64_page16_prefix", "for several sequences at once"),
         (CUDNN, "k64_page16", None),
         (CUDNN, "q2_k64", "for one query alone"),
         (CUDNN, "q2_k64_full", None),
@@ -161,23 +157,6 @@ def test_libraries_say_what_they_do_not_serve(
     assert why is None if says is None else says in str(why)
     invariant = kernel.why_not(Workload.parse(f"decode_{text}"), archs.load("sm90"))
     assert "its bits depend on the batch" in str(invariant)
-
-
-def test_the_version_is_that_of_the_package_that_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    there = {"fa3_fwd_interface"}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in there else None)
-    monkeypatch.setattr(metadata, "version", lambda name: {"fa3-fwd": "3.1"}[name])
-    assert FA3.module.version() == "fa3-fwd 3.1"
-
-    def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", missing)
-    assert FA3.module.version() is None
-    there.clear()
-    assert FA3.module.version() is None
 
 
 def test_the_versions_of_cudnn_are_those_of_both_parts(monkeypatch: pytest.MonkeyPatch) -> None:
