@@ -3,7 +3,6 @@ the libraries document."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from types import ModuleType, SimpleNamespace
@@ -61,23 +60,6 @@ def operator(
         found, lse[:, own] = attention(q[own], *mine, scale, window)
         out[own] = found.to(out.dtype)
     return out, lse, None, None, None  # type: ignore[return-value]
-
-
-def with_kvcache(
-    q: Tensor, k: Tensor, v: Tensor, *, cache_seqlens: Tensor, page_table: Tensor | None,
-    softmax_scale: float, causal: bool, window_size: tuple[int, int], softcap: float,
-    return_softmax_lse: bool,
-) -> tuple[Any, ...]:  # fmt: skip
-    """FlashAttention-3's function, as its documentation says."""
-    assert return_softmax_lse and softcap == 0.0
-    found = []
-    for number, used in enumerate(cache_seqlens.tolist()):
-        own = [x[number, :used] if page_table is None else pages_of(x, page_table[number], used)
-                for x in (k, v)]  # fmt: skip
-        window = (window_size[0], 0) if causal else window_size
-        found.append(attention(q[number], own[0], own[1], softmax_scale, window))
-    out, lse = (torch.stack(each) for each in zip(*found, strict=True))
-    return out.to(q.dtype), lse.float(), "something else"
 
 
 class Described:
@@ -158,10 +140,6 @@ class Graph:
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts them in the places of the libraries."""
     monkeypatch.setattr(torch.ops.aten._flash_attention_forward, "default", operator)
-    module: Any = ModuleType("flash_attn_interface")
-    module.__spec__ = importlib.util.spec_from_loader(module.__name__, None)
-    module.flash_attn_with_kvcache = with_kvcache
-    monkeypatch.setitem(sys.modules, module.__name__, module)
     front: Any = ModuleType("cudnn")
     front.pygraph, front.heur_mode = Graph, SimpleNamespace(A=0)
     front.data_type = SimpleNamespace(BFLOAT16="bf16", HALF="fp16", FLOAT="fp32", INT32="int32")
