@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing import spawn
+from torch.multiprocessing.spawn import spawn
 
 import tunefa
 from tunefa.errors import TunefaError

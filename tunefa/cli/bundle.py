@@ -48,7 +48,7 @@ def command(
 
     \b
     tunefa bundle app.tunefa --workloads workloads.yaml --arch h200
-    tunefa bundle app.tunefa -w b1_h32_kv8_q4096_d128_bf16_causal --arch sm90 --arch sm80
+    tunefa bundle app.tunefa --seqlen 8192 --arch sm90 --arch sm80
 
     A program that calls tunefa.load("app.tunefa") runs these workloads, and other lengths and batch
     sizes of their kind, without compiling: it needs neither Triton nor NVRTC, and its first call
