@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from tests.support.cuda_copies import case as cuda_case
 from tests.support.sample_bundles import compiled as bundle
+from tests.support.tree import TREE
 from tunefa.compile import languages, stored
 from tunefa.compile.contract import CompileError
 from tunefa.compile.languages import cuda
@@ -94,3 +97,15 @@ def test_a_binary_that_is_not_there_is_named() -> None:
     (data, *_) = bundle()[0].binaries.values()
     with pytest.raises(CompileError, match=r"binaries/.*\.cubin is not there"):
         stored.restored(kernels.load(data["kernel"]).language, data, missing)
+
+
+def test_what_launches_need_is_imported_at_once() -> None:
+    code = (
+        "import sys; from tunefa.compile import stored; stored.warm_up('gluon'); "
+        "own = set(sys.modules); "
+        "from tunefa.compile.languages import gluon, triton; "
+        "from tunefa.compile.launch import host_side, triton_abi, triton_launch, triton_stored; "
+        "print(set(sys.modules) == own, 'triton' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=TREE, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"], done.stderr

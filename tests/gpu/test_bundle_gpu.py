@@ -4,7 +4,6 @@ attention over a cache, of lengths that the bundle was made for and of others.""
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import sys
 import time
@@ -116,7 +115,7 @@ def test_the_first_call_takes_no_longer_than_it_may(bundle: Path, tmp_path: Path
         "print(1e3 * (time.perf_counter() - start))\n"
     )
     times = []
-    for _ in range(3):
+    for _ in range(2):
         done = subprocess.run([sys.executable, "-c", code], cwd=TREE, env=environment(tmp_path),
                               capture_output=True, text=True, timeout=300)  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -137,7 +136,9 @@ def test_a_bundle_of_another_chip_is_refused(tmp_path: Path, fresh: Runtime) -> 
         tunefa.flash_attention(q, q, q, causal=True)
 
 
-def test_a_binary_that_the_driver_refuses_is_named(bundle: Path, fresh: Runtime) -> None:
+def test_a_binary_that_the_driver_refuses_is_named(
+    bundle: Path, fresh: Runtime, tmp_path: Path
+) -> None:
     """Its image is replaced by one for which the checksums are right."""
     file = bundle_file.BundleFile(bundle)
     broken = {bundle_file.name_of(b"no cubin"): b"no cubin"}
@@ -150,12 +151,14 @@ def test_a_binary_that_the_driver_refuses_is_named(bundle: Path, fresh: Runtime)
     contents = bundle_file.Contents(
         file.plans, file.records, file.kernels, binaries, file.provenance
     )
-    path = bundle.with_name(f"broken-{random.random()}.tunefa")
+    path = tmp_path / "broken.tunefa"
     bundle_file.write(path, contents, broken)
     tunefa.load(path)
     q, k = (torch.randn(2, 512, heads, 128, device="cuda", dtype=torch.bfloat16)
             for heads in (8, 2))  # fmt: skip
-    with pytest.raises(TunefaError, match=rf"{path} has a binary of .* that cannot be used on"):
+    with pytest.raises(
+        TunefaError, match=r"broken\.tunefa has a binary of .* that cannot be used on"
+    ):
         tunefa.flash_attention(q, k, k, causal=True)
 
 

@@ -19,6 +19,7 @@ from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.plan import Forward
 from tunefa.runtime.process import Runtime
 from tunefa.runtime.resized import ResizedPlan
+from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 from tunefa.store import bundle_file
 
@@ -76,6 +77,9 @@ def test_other_calls_have_no_such_family(runtime: Runtime) -> None:
     bundles, (_, compiler) = runtime.planner.bundles, runtime.planner.devices[torch.device("cpu")]
     full = Forward(Call.of(tensors(1, 700, 700), Options(False), None))
     assert bundled_family(full, CHIP, bundles, compiler) is None
+    a100 = Chip("NVIDIA A100-SXM4-80GB", Target.named("a100"))
+    with pytest.raises(TunefaError, match="has binaries for NVIDIA H200"):
+        bundled_family(full, a100, bundles, compiler)
     bundles.files.clear()
     causal = Forward(Call.of(tensors(1, 700, 700), Options(True), None))
     assert bundled_family(causal, CHIP, bundles, compiler) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -51,6 +52,14 @@ def why_not(language_name: str) -> str | None:
     if hasattr(language, "stored"):
         return None
     return f"a kernel of the language {language_name} has no binary that a bundle can hold"
+
+
+def warm_up(language_name: str) -> None:
+    """Imports what launches of a language's stored binaries need, which takes tens of ms: a process
+    does it when it loads a bundle, and not in its first call."""
+    languages.load(language_name)
+    for name in ("host_side", "cuda_abi", "triton_abi", "triton_launch", "triton_stored"):
+        importlib.import_module(f"tunefa.compile.launch.{name}")
 
 
 def restored(

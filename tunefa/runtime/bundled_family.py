@@ -81,11 +81,13 @@ def bundled_family(
 ) -> BundledFamily | None:
     """The family of a job that bundles serve; None for others.
 
-    Raises TunefaError where no kernel can serve the job.
+    Raises TunefaError where no kernel can serve the job, and if no bundle has binaries for the
+    chip's arch.
     """
     if not bundles:
         return None
     workload, target = served(job, chip)
+    bundles.check_arch(target)
     if not bundles.near(workload, target):
         return None
     return BundledFamily(bundles, compiler, workload, target)

@@ -96,6 +96,8 @@ class Bundles:
         for name, made in file.kernels.items():
             if why := generations.why_too_old(newest, str(made.get("compiler"))):
                 raise TunefaError(f"{file.path} cannot be used here: for {name}, {why}")
+        for kernel in loaded.values():
+            stored.warm_up(kernel.language)
         self.kernels.update(loaded)
         self.files = [file, *(each for each in self.files if each.digest != file.digest)]
 
@@ -126,7 +128,7 @@ class Bundles:
             workload, target = planning.served(job, chip)
         except TunefaError:  # no kernel serves it
             return None
-        self._check_arch(target)
+        self.check_arch(target)
         for found in self.near(job.asked(), target):
             case = Case(self.kernels[found.plan.kernel], workload, target)
             made = _prepared(job, found, case, compiler)
@@ -203,7 +205,7 @@ class Bundles:
                 stacklevel=2,
             )
 
-    def _check_arch(self, target: Target) -> None:
+    def check_arch(self, target: Target) -> None:
         """Raises TunefaError if no bundle has binaries for the target's arch."""
         chips = [chip for file in self.files for chip in file.chips.items()]
         if all(arch != target.arch.name for arch, _ in chips):
