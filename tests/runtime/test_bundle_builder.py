@@ -81,6 +81,14 @@ def test_a_record_is_kept_with_the_plan_that_was_chosen_from_it() -> None:
     assert [each.origin for each in contents.records] == [record.origin]
 
 
+def test_an_unconfirmed_record_is_remarked_on_for_other_machines() -> None:
+    record = made_here("b1_h4_kv2_q256_d64_bf16", {"triton": "3.6.0"})
+    store.default_store().add(record)
+    (plan,) = bundle_builder.build([record.workload], [H200], 1, exact=True)[0].plans
+    assert "measured with Triton 3.6.0, and its binary was made with 3." in plan.why
+    assert "this machine" not in plan.why
+
+
 def test_what_cannot_be_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     odd, a100 = Workload.parse("b1_h2_q64_d64_e4m3"), Target.named("a100")
     told: list[tuple[int, int]] = []

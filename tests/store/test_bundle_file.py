@@ -150,3 +150,17 @@ def test_processes_share_its_memory(path: Path) -> None:
         lines = [line for line in maps if str(path) in line]
     assert lines and all(" r--" in line for line in lines)
     assert file.plans
+
+
+def test_no_other_file_is_overwritten(path: Path, tmp_path: Path) -> None:
+    sample_bundles.write(path)  # a bundle is
+    path.write_bytes(b"")
+    sample_bundles.write(path)
+    path.write_text("notes of mine")
+    with pytest.raises(TunefaError, match=r"app\.tunefa is no bundle; not overwritten: move it aw"):
+        sample_bundles.write(path)
+    assert path.read_text() == "notes of mine"
+    with pytest.raises(
+        TunefaError, match=r"train\.py' is not that of a bundle: end it in \.tunefa"
+    ):
+        sample_bundles.write(tmp_path / "train.py")

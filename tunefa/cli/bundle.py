@@ -64,8 +64,9 @@ def command(
     if show:
         _show(BundleFile(destination), as_json)
         return
-    chips = _chips(options.pop("archs"))
+    bundle_file.check_place(destination)
     workloads = _workloads(selection, options.pop("workloads"), options.pop("top"))
+    chips = _chips(options.pop("archs"))
     with _progress() as progress:
         contents, images = bundle_builder.build(workloads, chips, progress=progress, **options)
     for each in contents.left_out:

@@ -38,6 +38,8 @@ _BESIDE = (0, 1, 16, 32, 64, 128)
 length leaves over."""
 _FEW = (16, 1, 64)
 """Numbers of queries or keys that configs for long sequences do not serve."""
+_HERE, _IN_BUNDLE = "and this machine has", "and its binary was made with"
+"""What the remark on an unconfirmed record says of the compiler, here and in a bundle."""
 Progress = Callable[[int, int], None]
 """Is told how many configs were compiled, and of how many."""
 
@@ -159,7 +161,7 @@ def _plan(planned: Planned, workload: Workload, chooser: Chooser, beside: str = 
     key = workload, target
     planned.plans[key] = Plan(
         target.arch.name, target.device.name, workload, kernel.name, *configs,
-        choice.how, choice.why, base.is_final, beside,
+        choice.how, choice.why.replace(_HERE, _IN_BUNDLE), base.is_final, beside,
     )  # fmt: skip
     if choice.record is not None:
         planned.records[id(choice.record)] = choice.record

@@ -8,6 +8,7 @@ The archive's comment, which is the end of the file, has the SHA-256 of all byte
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -91,8 +92,9 @@ class Contents:
 def write(path: Path, contents: Contents, images: Mapping[str, bytes]) -> int:
     """Writes a bundle, in one step; returns its size in bytes. `images` are the members by name.
 
-    Raises TunefaError if it cannot be written.
+    Raises TunefaError if it cannot be written, or if the file there is no bundle: then it stays.
     """
+    check_place(path)
     manifest = {
         "tunefa_bundle": SCHEMA,
         "provenance": dict(contents.provenance),
@@ -115,6 +117,16 @@ def write(path: Path, contents: Contents, images: Mapping[str, bytes]) -> int:
     whole = body + _COMMENT.format(hashlib.sha256(body).hexdigest()).encode()
     whole_file.write(path, whole)
     return len(whole)
+
+
+def check_place(path: Path) -> None:
+    """Raises TunefaError if a bundle must not be written to `path`: its name is not a bundle's, or
+    the file there is none."""
+    if path.suffix != SUFFIX:
+        raise TunefaError(f"the name {str(path)!r} is not that of a bundle: end it in {SUFFIX}")
+    with contextlib.suppress(OSError), open(path, "rb", opener=_without_waiting) as file:
+        if file.read(len(_MAGIC)) not in (b"", _MAGIC):
+            raise TunefaError(f"{path} is no bundle; not overwritten: move it away first")
 
 
 def name_of(image: bytes) -> str:
