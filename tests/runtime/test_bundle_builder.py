@@ -67,6 +67,14 @@ def test_binaries_of_all_lengths_are_among_those_that_are_compiled(name: str, te
                 assert stored.digest(other, config, True) in known, (rows, keys)
 
 
+def test_a_window_comes_with_sequences_that_it_does_not_reach() -> None:
+    contents, _ = bundle_builder.build([Workload.parse("b1_h4_q1024_d64_fp16_w256")], [H200], 2)
+    beside = [plan for plan in contents.plans if plan.beside]
+    assert Workload.parse("b1_h4_q256_d64_fp16") in [plan.workload for plan in beside]
+    assert {plan.beside for plan in beside} == {str(contents.plans[0].workload)}
+    assert len({plan.workload for plan in contents.plans}) == len(contents.plans)
+
+
 def test_exact_has_no_binary_beyond_the_workload() -> None:
     contents, images = bundle_builder.build([SMALL], [H200], workers=1, exact=True)
     assert len(contents.plans) == len(contents.binaries) == len(images) == 1

@@ -36,6 +36,8 @@ from tunefa.store.record import Record
 _BESIDE = (0, 1, 16, 32, 64, 128)
 """Rows and keys beyond a length that all blocks divide: what these leave over stands for what any
 length leaves over."""
+_OPS = ("fwd", "bwd", "decode", "prefill")
+"""The ops of the runtime's calls."""
 _FEW = (16, 1, 64)
 """Numbers of queries or keys that configs for long sequences do not serve."""
 _HERE, _IN_BUNDLE = "and this machine has", "and its binary was made with"
@@ -115,12 +117,14 @@ def _planned(workloads: Sequence[Workload], targets: Sequence[Target], exact: bo
 
 def _beside(workload: Workload) -> Iterator[Workload]:
     """Yields workloads of which calls may come where there are calls of this one, and that its
-    config may not serve: few queries, few keys, and few queries as attention over a cache, as which
-    the runtime may run them."""
+    config may not serve: few queries, few keys, sequences that its window does not reach, and few
+    queries as attention over a cache, as which the runtime may run them."""
     if workload.op not in ("fwd", "bwd"):
         return
     rows, keys = workload.seqlen_q, workload.seqlen_k
     few = [(size, size) for size in _FEW] + [(size, keys) for size in _FEW] + [(rows, _FEW[0])]
+    if workload.window_left is not None:  # of shorter sequences it hides nothing
+        few.insert(0, (workload.window_left + 1, workload.window_left + 1))
     for sizes in few:
         if sizes[0] <= rows and sizes[1] <= keys:
             with contextlib.suppress(TunefaError):  # no workload
@@ -149,6 +153,8 @@ def _plan(planned: Planned, workload: Workload, chooser: Chooser, beside: str = 
 
     Raises TunefaError where no kernel serves it.
     """
+    if workload.op not in _OPS:
+        raise TunefaError(f"the runtime has no call of the op {workload.op}")
     target, asked = chooser.target, asked_of(workload)
     base = chooser.unspecialized(asked)
     choice = chooser.specialized(base, asked)
