@@ -11,6 +11,8 @@ import torch
 
 from tests.support.hopper_on_cpu import SEEN, hopper
 from tests.support.sample_bundles import compiled
+from tunefa.compile.languages import cuda
+from tunefa.compile.launch import host_side
 from tunefa.errors import TunefaError
 from tunefa.runtime.bundled_family import BundledFamily, bundled_family
 from tunefa.runtime.call import Call, Options, Tensors
@@ -58,10 +60,44 @@ def test_lengths_get_the_plan_that_is_made_anew(runtime: Runtime) -> None:
     assert quick > 100
 
 
+def test_a_binary_is_loaded_apart_from_the_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A family prepares launches in the thread of the call, perhaps under a graph's capture, where
+    nothing may be loaded. Lengths that blocks do not divide need another binary here."""
+    bundle_file.write(tmp_path / "full.tunefa", *compiled(("b2_h8_kv2_q512_d128_bf16_full",)))
+    runtime, _ = hopper(monkeypatch)
+    runtime.load(tmp_path / "full.tunefa")
+    find = runtime.planner.bundles.find
+    runtime.planner.devices[torch.device("cpu")] = CHIP, Compiler(find)
+    loaded: set[Any] = set()
+    new: list[bool] = []
+    """For each binary that is loaded first, whether that happens apart."""
+    is_apart = [False]
+
+    def load(driver: Any, device: int, binary: Any) -> int:
+        if binary not in loaded:
+            loaded.add(binary)
+            new.append(is_apart[0])
+        return 0xF00
+
+    def own_thread(device: int, work: Any) -> Any:
+        is_apart[0] = True
+        result = work()
+        is_apart[0] = False
+        return result
+
+    monkeypatch.setattr(cuda, "_loaded", load)
+    monkeypatch.setattr(host_side, "apart", own_thread)
+    for rows in (512, 1024, 1536, 700, 704, 701):
+        assert "cuda" in runtime.plan(tensors(1, rows, rows), Options(False)).chosen.kernel
+    assert new == [True, True]
+
+
 def test_a_family_has_the_plans_of_its_bundles(runtime: Runtime) -> None:
-    bundles, (_, compiler) = runtime.planner.bundles, runtime.planner.devices[torch.device("cpu")]
+    bundles = runtime.planner.bundles
     job = Forward(Call.of(tensors(1, 700, 700), Options(True), None))
-    family = bundled_family(job, CHIP, bundles, compiler)
+    family = bundled_family(job, CHIP, bundles)
     assert isinstance(family, BundledFamily)
     own = next(plan for plan in bundles.files[0].plans if plan.workload.op == "fwd")
     exact = family.choose(own.workload)
@@ -74,12 +110,12 @@ def test_a_family_has_the_plans_of_its_bundles(runtime: Runtime) -> None:
 
 
 def test_other_calls_have_no_such_family(runtime: Runtime) -> None:
-    bundles, (_, compiler) = runtime.planner.bundles, runtime.planner.devices[torch.device("cpu")]
+    bundles = runtime.planner.bundles
     full = Forward(Call.of(tensors(1, 700, 700), Options(False), None))
-    assert bundled_family(full, CHIP, bundles, compiler) is None
+    assert bundled_family(full, CHIP, bundles) is None
     a100 = Chip("NVIDIA A100-SXM4-80GB", Target.named("a100"))
     with pytest.raises(TunefaError, match="has binaries for NVIDIA H200"):
-        bundled_family(full, a100, bundles, compiler)
+        bundled_family(full, a100, bundles)
     bundles.files.clear()
     causal = Forward(Call.of(tensors(1, 700, 700), Options(True), None))
-    assert bundled_family(causal, CHIP, bundles, compiler) is None
+    assert bundled_family(causal, CHIP, bundles) is None

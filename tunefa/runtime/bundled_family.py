@@ -8,7 +8,6 @@ from tunefa.errors import TunefaError
 from tunefa.runtime.bundles import Bundles, Found
 from tunefa.runtime.cells import lengths_of
 from tunefa.runtime.chip import Chip
-from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.planning import served
@@ -35,11 +34,9 @@ class BundledChoice(Choice):
 class BundledFamily(Family):
     """Chooses among the plans of bundles, as `Bundles.plan` does."""
 
-    def __init__(
-        self, bundles: Bundles, compiler: Compiler, workload: Workload, target: Target
-    ) -> None:
+    def __init__(self, bundles: Bundles, workload: Workload, target: Target) -> None:
         """Makes the family of a workload; all bundled plans of the family count."""
-        self._bundles, self._compiler = bundles, compiler
+        self._bundles = bundles
         plans = [plan for file in bundles.files for plan in file.plans
                  if plan.arch == target.arch.name
                  and lookup.may_serve(plan.workload, workload)]  # fmt: skip
@@ -60,7 +57,7 @@ class BundledFamily(Family):
             if kernel.why_not(workload, arch) or kernel.refusal(config, workload, arch):
                 continue
             case = Case(kernel, workload, self.target)
-            if self._compiler.known(case, config, aligned=True) is not None:
+            if self._bundles.has(case, config, aligned=True):
                 return BundledChoice(
                     plan.kernel, config, found.how, None, found.octaves,
                     is_final=found.is_exact or plan.is_final, found=found,
@@ -76,9 +73,7 @@ class BundledFamily(Family):
         return replace(choice, octaves=octaves)
 
 
-def bundled_family(
-    job: Job[P], chip: Chip, bundles: Bundles, compiler: Compiler
-) -> BundledFamily | None:
+def bundled_family(job: Job[P], chip: Chip, bundles: Bundles) -> BundledFamily | None:
     """The family of a job that bundles serve; None for others.
 
     Raises TunefaError where no kernel can serve the job, and if no bundle has binaries for the
@@ -90,4 +85,4 @@ def bundled_family(
     bundles.check_arch(target)
     if not bundles.near(workload, target):
         return None
-    return BundledFamily(bundles, compiler, workload, target)
+    return BundledFamily(bundles, workload, target)

@@ -109,13 +109,21 @@ class Bundles:
 
     def find(self, case: Case, config: Config, aligned: bool) -> Compiled | None:
         """The binary for a config, if a bundle has it. Raises CompileError if it cannot be read."""
-        if case.kernel.name not in self.kernels:
+        name, file = self._place(case, config, aligned)
+        if file is None:
             return None
+        return stored.restored(case.kernel.language, file.binaries[name], file.image)
+
+    def has(self, case: Case, config: Config, aligned: bool) -> bool:
+        """Whether a bundle has the binary for a config."""
+        return self._place(case, config, aligned)[1] is not None
+
+    def _place(self, case: Case, config: Config, aligned: bool) -> tuple[str, BundleFile | None]:
+        """The name of a binary, and the bundle that has it."""
+        if case.kernel.name not in self.kernels:
+            return "", None
         name = stored.digest(case, config, aligned)
-        for file in self.files:
-            if name in file.binaries:
-                return stored.restored(case.kernel.language, file.binaries[name], file.image)
-        return None
+        return name, next((file for file in self.files if name in file.binaries), None)
 
     def plan(self, job: Job[P], chip: Chip, compiler: Compiler) -> P | None:
         """The plan for a job with what the bundles hold; None where they do not serve it.
@@ -241,7 +249,7 @@ def _prepared(job: Job[P], found: Found, case: Case, compiler: Compiler) -> P | 
         return None
     chosen = Chosen(kernel.name, config, found.how, found.why, case.workload)
     try:
-        compiled = compiler.known(case, config, aligned)
+        compiled = compiler.found(case, config, aligned)
         return None if compiled is None else planning.prepared(job, chosen, case, compiled)
     except CompileError as error:
         raise TunefaError(

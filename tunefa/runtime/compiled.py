@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
@@ -35,9 +35,12 @@ class Compiler:
         return len(self._compiled)
 
     def known(self, case: Case, config: Config, aligned: bool) -> Compiled | None:
-        """The binary, if it was compiled before, or is in a bundle."""
-        language = languages.load(case.kernel.language)
-        key = (case.arch.name, language.binary_key(case, config, aligned))
+        """The binary, if a plan was made with it before, so that it is loaded."""
+        return self._compiled.get(_key(case, config, aligned))
+
+    def found(self, case: Case, config: Config, aligned: bool) -> Compiled | None:
+        """The binary for a new plan, if it was compiled before or is in a bundle."""
+        key = _key(case, config, aligned)
         compiled = self._compiled.get(key)
         if compiled is None:
             compiled = self._find(case, config, aligned)
@@ -46,11 +49,15 @@ class Compiler:
         return compiled
 
     def __call__(self, case: Case, config: Config, aligned: bool) -> Compiled:
-        """Calls `compile` of the kernel's language; raises the errors that it raises."""
-        compiled = self.known(case, config, aligned)
+        """The binary for a new plan: what `found` returns, else what `compile` of the kernel's
+        language does; raises the errors that it raises."""
+        compiled = self.found(case, config, aligned)
         if compiled is None:
-            language = languages.load(case.kernel.language)
-            key = (case.arch.name, language.binary_key(case, config, aligned))
-            compiled = language.compile(case, config, aligned)
-            self._compiled.add(key, compiled)
+            compiled = languages.load(case.kernel.language).compile(case, config, aligned)
+            self._compiled.add(_key(case, config, aligned), compiled)
         return compiled
+
+
+def _key(case: Case, config: Config, aligned: bool) -> Hashable:
+    language = languages.load(case.kernel.language)
+    return case.arch.name, language.binary_key(case, config, aligned)

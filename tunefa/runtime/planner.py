@@ -227,7 +227,7 @@ class Planner:
         tables = self._tables_of(job.call.q)
         made: Family | None
         try:
-            made = bundled_family(job, chip, self.bundles, compiler)
+            made = bundled_family(job, chip, self.bundles)
             if made is None:
                 made = planning.family(job, chip, *self._known(job))
             made.prepare()
