@@ -173,3 +173,21 @@ def test_new_lengths_take_little_time(bundle: Path, fresh: Runtime) -> None:
         times.append(time.perf_counter() - start)
     torch.cuda.synchronize()
     assert sorted(times)[len(times) // 2] < 2e-3, sorted(times)[-20:]
+
+
+def test_a_graph_may_capture_the_first_call(bundle: Path, fresh: Runtime) -> None:
+    """The binary is loaded while the graph is captured."""
+    tunefa.load(bundle)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 512, heads, 128, device="cuda", dtype=torch.bfloat16)
+               for heads in (8, 2, 2))  # fmt: skip
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = tunefa.flash_attention(q, k, v, causal=True)
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, tunefa.flash_attention(q, k, v, causal=True)) and out.any()
+    chosen = tunefa.last_choice()
+    assert chosen is not None and str(bundle) in chosen.why

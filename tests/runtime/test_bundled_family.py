@@ -65,7 +65,7 @@ def test_a_binary_is_loaded_apart_from_the_call(
 ) -> None:
     """A family prepares launches in the thread of the call, perhaps under a graph's capture, where
     nothing may be loaded. Lengths that blocks do not divide need another binary here."""
-    bundle_file.write(tmp_path / "full.tunefa", *compiled(("b2_h8_kv2_q512_d128_bf16_full",)))
+    bundle_file.write(tmp_path / "full.tunefa", *compiled(("b2_h8_kv2_q4096_d128_bf16_full",)))
     runtime, _ = hopper(monkeypatch)
     runtime.load(tmp_path / "full.tunefa")
     find = runtime.planner.bundles.find
@@ -89,8 +89,8 @@ def test_a_binary_is_loaded_apart_from_the_call(
 
     monkeypatch.setattr(cuda, "_loaded", load)
     monkeypatch.setattr(host_side, "apart", own_thread)
-    for rows in (512, 1024, 1536, 700, 704, 701):
-        assert "cuda" in runtime.plan(tensors(1, rows, rows), Options(False)).chosen.kernel
+    for rows in (2048, 2560, 3072, 2100, 2112, 2101):
+        assert "cuda" in runtime.plan(tensors(2, rows, rows), Options(False)).chosen.kernel
     assert new == [True, True]
 
 

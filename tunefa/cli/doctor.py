@@ -32,6 +32,7 @@ from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.store import journal
 from tunefa.store import results as store
+from tunefa.store.bundle_file import BundleFile
 from tunefa.store.record import Record
 
 _FEATURES = ("tma", "wgmma", "fp8")
@@ -234,6 +235,19 @@ def _config_hash(installed: Installed) -> str | None:
             return None
 
 
+def _of_bundle(file: BundleFile, target: Target, served: list[str]) -> list[str]:
+    """Adds the workloads that a bundle serves on the device to `served`; returns its problems."""
+    from tunefa.runtime.bundles import Bundles  # it imports torch
+
+    try:
+        Bundles().add(file)
+    except TunefaError as error:
+        return [str(error)]
+    here = [plan for plan in file.plans if plan.device == target.device.name]
+    served += [str(plan.workload) for plan in here if not plan.beside]
+    return []
+
+
 def _frozen(target: Target, installed: Installed) -> tuple[dict[str, Any] | None, list[str]]:
     """The report on TUNEFA_FROZEN's lock file for the device, None without one; its problems."""
     path = os.environ.get(VARIABLE)
@@ -249,9 +263,9 @@ def _frozen(target: Target, installed: Installed) -> tuple[dict[str, Any] | None
     except TunefaError as error:
         return report, [f"{VARIABLE}: {error}"]
     if lock.bundle is not None:
-        here = [plan for plan in lock.bundle.plans if plan.device == target.device.name]
-        served += [str(plan.workload) for plan in here if not plan.beside]
-        return report | {"records": len(lock.bundle.records)}, []
+        return report | {"records": len(lock.bundle.records)}, _of_bundle(
+            lock.bundle, target, served
+        )
     for workload in dict.fromkeys(record.workload for record in measured_on(lock.records, target)):
         try:
             _, remark = lock.kernel(lock.exact(workload, target), target, installed)
