@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
 LIMITS = {"forward": 2e-2, "backward": 2e-2, "decode": 2e-2}
-"""Limits of absolute errors, and of relative ones for gradients: outputs are in bf16."""
+"""Limits of errors, see `tests/support/bundled_process.py`: outputs are in bf16."""
 FIRST_CALL_MS = 50.0
 """The time that a fresh process may take for its first call, once there is a CUDA context."""
 
