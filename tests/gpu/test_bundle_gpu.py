@@ -60,7 +60,7 @@ def calls(bundle: Path, home: Path, *words: str) -> dict[str, dict[str, Any]]:
         cwd=TREE, env=environment(home), capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "PyTorch" not in done.stderr, done.stderr
+    assert "in PyTorch: " not in done.stderr, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return {each["what"]: each for each in found}
 

@@ -55,7 +55,7 @@ def say(what: str, error: float, backward: bool = False) -> None:
 
 def largest(out: Any, right: Any) -> float:
     """The largest error, beside 1 and the right value."""
-    return float(((out.float() - right).abs() / (1 + right.abs())).max())
+    return float(((out.float() - right).abs() / (1 + right.abs())).max().detach())
 
 
 def dense(
