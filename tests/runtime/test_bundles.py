@@ -200,6 +200,8 @@ def test_a_binary_that_cannot_be_used_is_named(
 def test_a_workload_over_a_cache_is_looked_up_without_its_size() -> None:
     small, large = (Workload.parse(f"decode_b{b}_h8_kv2_k{k}") for b, k in ((1, 64), (9, 4096)))
     assert asked_of(small) == asked_of(large)
+    own = Workload.parse("decode_b9_h8_kv2_k4096_batchvariant")
+    assert asked_of(own) is own
     forward = Workload.parse("b2_q100")
     assert asked_of(forward) is forward
 

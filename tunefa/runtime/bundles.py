@@ -230,7 +230,9 @@ class Bundles:
 
 def asked_of(workload: Workload) -> Workload:
     """Returns the workload that a config is looked up for, see `Job.asked`."""
-    return looked_up(workload, workload.window_left) if workload.op == "decode" else workload
+    if workload.op != "decode" or workload.batchvariant:
+        return workload
+    return looked_up(workload, workload.window_left)
 
 
 def _prepared(job: Job[P], found: Found, case: Case, compiler: Compiler) -> P | None:
