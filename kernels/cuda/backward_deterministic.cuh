@@ -18,6 +18,19 @@
 // that runs waits for nobody: however few run at the same time, there is no deadlock.
 #pragma once
 
+// 1: a writer waits until an addition is done before it begins with the next one. 2: it says that an
+// addition is done when it has started the next one.
+#ifndef ADDITIONS_IN_FLIGHT
+#define ADDITIONS_IN_FLIGHT 1
+#endif
+static_assert(ADDITIONS_IN_FLIGHT == 1 || ADDITIONS_IN_FLIGHT == 2, "one or two");
+
+// Waits until at most PENDING of this thread's additions are not done.
+template <int PENDING>
+DEVICE void bulk_wait_all_but() {
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
 // How many CTAs add to a block of query rows before this one does.
 DEVICE u32 additions_before(const Sizes& sizes, const Tile& tile, int block) {
     const int number = tile.key / KEYS;
@@ -47,8 +60,10 @@ struct DqSemaphore {
             bulk_add(sums, from, 4 * DQ_FLOATS);
         tma_store_commit();
     }
+    // Lets the next CTA add, when at most PENDING later additions are not done.
+    template <int PENDING>
     DEVICE void release() const {
-        bulk_wait_done();
+        bulk_wait_all_but<PENDING>();
         fence_proxy_async_all();
         st_release(additions, before + 1);
     }
@@ -69,11 +84,13 @@ DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const S
     };
     wait_for_kernel_before();  // it writes zeros
     if (steps <= 0) return;
-    DqSemaphore semaphore = next_semaphore();
+    DqSemaphore semaphore = next_semaphore(), last = semaphore;
     for (int step = 0; step < steps; step++) {
         semaphore.acquire();
         mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
         semaphore.add(from);
+        if (ADDITIONS_IN_FLIGHT == 2 && step > 0) last.release<1>();
+        last = semaphore;
         DqSemaphore next = semaphore;
         if (step + 1 < steps) {
             next = next_semaphore();
@@ -81,7 +98,8 @@ DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const S
         }
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        semaphore.release();
+        if (ADDITIONS_IN_FLIGHT == 1) last.release<0>();
         semaphore = next;
     }
+    if (ADDITIONS_IN_FLIGHT == 2) last.release<0>();
 }

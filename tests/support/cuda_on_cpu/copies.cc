@@ -331,8 +331,11 @@ void ptx::cp_async_bulk_commit_group() {
     this_thread().stores.clear();
 }
 
+// With pending groups, the last one that was committed; what was read before is written.
 void ptx::cp_async_bulk_wait_group(int pending) {
-    cp_async_bulk_wait_group_read(pending);
+    if (pending > 1 || (pending && this_thread().committed_stores.size() > 1))
+        fail("cp.async.bulk.wait_group %d: one addition may be pending here", pending);
+    if (!pending) cp_async_bulk_wait_group_read(0);
     for (const Numbers &numbers : this_thread().unwritten) numbers.write();
     this_thread().unwritten.clear();
 }
