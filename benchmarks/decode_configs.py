@@ -1,4 +1,5 @@
-"""Configs of the CUDA kernel over a cache, which `benchmarks.decode` races on request."""
+"""Configs that differ from a kernel's default, which benchmarks race on request: of the CUDA kernel
+over a cache (`benchmarks.decode`), or of another one."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from tunefa.spec.workload import Workload
 KERNEL = "attention_decode_cuda_sm90"
 
 
-def parsed(text: str) -> Config:
+def parsed(text: str, kernel: str = KERNEL) -> Config:
     """The parameters in `TREE_DEPTH=3,SPLIT_COST=16`. Raises ArgumentTypeError for others."""
-    known = {each.name: each.values for each in kernels.load(KERNEL).space.parameters}
+    known = {each.name: each.values for each in kernels.load(kernel).space.parameters}
     changes = {}
     for part in text.split(","):
         key, _, value = part.partition("=")
         if key not in known:
-            raise argparse.ArgumentTypeError(f"{KERNEL} has no {key!r}, but {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{kernel} has no {key!r}, but {', '.join(known)}")
         if not value.isdecimal() or int(value) not in known[key]:
             raise argparse.ArgumentTypeError(f"{key} must be one of {known[key]}, not {value!r}")
         changes[key] = int(value)
@@ -37,10 +38,12 @@ def name(changes: Config) -> str:
     return ",".join(f"{key}={value}" for key, value in changes.items())
 
 
-def changed(changes: Config, workload: Workload, target: Target) -> tuple[Case, Config]:
+def changed(
+    changes: Config, workload: Workload, target: Target, kernel: str = KERNEL
+) -> tuple[Case, Config]:
     """The kernel's default with some parameters changed. Raises ValueError where a rule refuses
     it."""
-    case = Case(kernels.load(KERNEL), workload, target)
+    case = Case(kernels.load(kernel), workload, target)
     config = {**case.default(), **changes}
     if why := case.refusal(config):
         raise ValueError(f"{name(config)}: {why}")
