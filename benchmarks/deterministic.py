@@ -34,7 +34,7 @@ FUSED, TWO_PASS = "attention_bwd_cuda_sm90", "attention_bwd_two_pass_gluon_sm90"
 UNORDERED, SEQUENCE = "fused, any sequence", "fused, deterministic"
 PEER = "fa4"
 TOKENS, COLUMNS = 16384, 2048
-"""Of each workload: batch x seqlen, and heads x head_dim."""
+"""The sizes of each workload: batch x seqlen, and heads x head_dim."""
 
 
 def workloads() -> Iterator[Workload]:

@@ -69,37 +69,47 @@ struct DqSemaphore {
     }
 };
 
+// The parts of a warpgroup that a CTA adds to, step by step.
+struct DqParts {
+    float* dq_sum;
+    Arrivals* arrivals;
+    const Sizes& sizes;
+    const Tile& tile;
+    int warpgroup, head, block;
+
+    DEVICE DqSemaphore next() {
+        const long long part = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
+        const u32 before = additions_before(sizes, tile, block);
+        const int end_head = (tile.head_kv + 1) * sizes.group();
+        if (++head == end_head) head = end_head - sizes.group(), block = tile.next(block);
+        return {dq_sum + part * DQ_FLOATS, &arrivals[part].count, before, false};
+    }
+};
+
 // Adds the dQ of a warpgroup to the accumulator, step by step, each after the CTAs of smaller keys.
 DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
                                       const Tile& tile, u32 shared, int warpgroup) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
-    const int steps = tile.blocks() * sizes.group(), first_head = tile.head_kv * sizes.group();
-    int head = first_head, block = tile.begin;
-    auto next_semaphore = [&] {
-        const long long part = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
-        const u32 before = additions_before(sizes, tile, block);
-        if (++head == first_head + sizes.group()) head = first_head, block = tile.next(block);
-        return DqSemaphore{dq_sum + part * DQ_FLOATS, &arrivals[part].count, before, false};
-    };
+    const int steps = tile.blocks() * sizes.group();
+    DqParts parts{dq_sum, arrivals, sizes, tile, warpgroup, tile.head_kv * sizes.group(),
+                  tile.begin};
     wait_for_kernel_before();  // it writes zeros
     if (steps <= 0) return;
-    DqSemaphore semaphore = next_semaphore(), last = semaphore;
+    DqSemaphore semaphore = parts.next(), last = semaphore;
     for (int step = 0; step < steps; step++) {
         semaphore.acquire();
         mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
         semaphore.add(from);
         if (ADDITIONS_IN_FLIGHT == 2 && step > 0) last.release<1>();
         last = semaphore;
-        DqSemaphore next = semaphore;
         if (step + 1 < steps) {
-            next = next_semaphore();
-            next.look();  // the answer comes while TMA reads
+            semaphore = parts.next();
+            semaphore.look();  // the answer comes while TMA reads
         }
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
         if (ADDITIONS_IN_FLIGHT == 1) last.release<0>();
-        semaphore = next;
     }
     if (ADDITIONS_IN_FLIGHT == 2) last.release<0>();
 }

@@ -149,7 +149,8 @@ def compiled(
     programs = {
         step: Program(source, each, folder, lambda source: source) for step, each in found.items()
     }
-    return OnCpu(kernel, config, Program(source, variant, folder, change), **programs)
+    main = Program(source, variant, folder, change)
+    return OnCpu(kernel, config, main, programs.get("preprocess"), programs.get("postprocess"))
 
 
 def _preprocessed(source: Path, defines: dict[str, Any]) -> str:
