@@ -146,8 +146,8 @@ struct Arrivals {
 #include "cuda/wgmma_transposed.cuh"
 #include "cuda/backward_tile.cuh"
 #include "cuda/backward_consumer.cuh"
-#include "cuda/backward_producer.cuh"
 #include "cuda/backward_deterministic.cuh"
+#include "cuda/backward_producer.cuh"
 
 // -------------------------------------------------------------------------------------- the kernel
 
@@ -183,8 +183,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int role = warp % 4;
         if (role == 0)
             produce({&q_map, &k_map, &v_map, &do_map}, lse, delta, sizes, tile, shared);
-        else if (role <= WARPGROUPS && DETERMINISTIC)
-            add_dq_blocks_in_sequence(dq_sum, arrivals, sizes, tile, shared, role - 1);
         else if (role <= WARPGROUPS)
             add_dq_blocks(dq_sum, arrivals, sizes, tile, shared, role - 1);
     } else {

@@ -40,7 +40,8 @@ DEVICE u32 additions_before(const Sizes& sizes, const Tile& tile, int block) {
     return hidden < 0 ? number : number - (hidden / KEYS + 1);
 }
 
-// A part of dQ's accumulator: that of a block and a warpgroup. See `DqPart` for ZERO_DQ.
+// A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it,
+// and the first CTA stores its own.
 struct DqSemaphore {
     float* sums;
     u32* additions;
