@@ -1,7 +1,7 @@
 """Races attention over a cache with the libraries that are installed, on the GPU of this machine.
 
     python -m benchmarks.decode [--out FILE] [--batch 1 16 ...] [--keys 1024 ...] [--page-size N]
-                                [--e4m3-cache] [-w WORKLOAD ...]
+                                [--e4m3-cache] [--beside-pages 16 64] [-w WORKLOAD ...]
                                 [--config TREE_DEPTH=3,SPLIT_COST=16 ...]
     python -m benchmarks.decode --mla --page-size 64 [--out FILE]   # multi-head latent attention
     python -m benchmarks.decode --from FILE        # prints the tables of a file
@@ -11,18 +11,18 @@ graphs: a graph calls one of them on several caches, one after the other, which 
 large as the L2 cache together: what a call before has left there is at most 2 % of what is read.
 Graphs are replayed in another random order in each round, and a figure is the median of them.
 tunefa runs with the config that its runtime takes, and libraries are no candidates. Each --config
-is raced too: the default of attention_decode_cuda_sm90 with these parameters changed. Bytes are
-those of the cache read once, of the queries and of the output.
+is raced too: the default of attention_decode_cuda_sm90 with these parameters changed. With
+--beside-pages tunefa also reads the same memory as pages of these sizes, in a random order over all
+sequences. Bytes are those of the cache read once, of the queries and of the output.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,12 @@ import torch
 
 import tunefa
 from benchmarks import decode_configs, point_files
+from benchmarks.decode_configs import Changed
+from benchmarks.decode_peers import ALL_PEERS, peers_of
 from benchmarks.graphs import Call, raced
 from benchmarks.point_files import Point
 from tunefa.measure import ops
 from tunefa.runtime import process
-from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 HEADS = ((32, 8), (64, 8), (32, 4), (32, 32))
@@ -47,112 +48,55 @@ COLD_BYTES, MOST_BYTES, MOST_CACHES = 3e9, 80e9, 500
 
 def ours(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
     """tunefa, with the layout of the tensors that `ops` makes."""
+    return called(laid_out(made, workload))
+
+
+def laid_out(made: Sequence[tuple[Any, ...]], workload: Workload) -> list[Any]:
+    """Returns for each cache (q, k, v, out) with heads behind rows, then the lengths with the block
+    table if there is one, and the factors."""
     views = []
     for tensors in made:
         q, k, v, out, _, *more = tensors
         descales = {"k_descale": more[-2], "v_descale": more[-1]} if workload.e4m3cache else {}
         lengths = more[: 1 + (workload.page_size is not None)]
-        views.append(([x.transpose(1, 2) for x in (q, k, v, out)], lengths, descales))
+        views.append((*(x.transpose(1, 2) for x in (q, k, v, out)), lengths, descales))
+    return views
+
+
+def called(views: Sequence[Any]) -> Call:
+    """Calls tunefa on what `laid_out` returns."""
 
     def call(number: int) -> None:
-        (q, k, v, out), lengths, descales = views[number]
+        q, k, v, out, lengths, descales = views[number]
         tunefa.decode_attention(q, k, v, *lengths, out=out, **descales)
 
     return call
 
 
-def cudnn(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
-    """PyTorch's cuDNN attention; all sequences have all keys."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    def call(number: int) -> None:
-        q, k, v = made[number][:3]
-        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
-            torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=workload.group > 1)
-
-    return call
-
-
-def fa2(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
-    """FlashAttention-2 of PyTorch, which splits keys by a rule of its own."""
-    forward = torch.ops.aten._flash_attention_forward.default
-
-    def call(number: int) -> None:
-        q, k, v = (x.transpose(1, 2) for x in made[number][:3])
-        forward(q, k, v, None, None, q.shape[1], k.shape[1], 0.0, False, False)
-
-    return call
+def paged(page_size: int, made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
+    """tunefa over pages that are parts of a contiguous cache, in a random order over all sequences.
+    Raises ValueError where the keys are no whole pages."""
+    if workload.page_size or workload.seqlen_k % page_size:
+        raise ValueError(f"{workload} has no whole pages of {page_size}, or has pages already")
+    views = []
+    for q, k, v, out, lengths, descales in laid_out(made, workload):
+        pages = [each.view(-1, page_size, *each.shape[2:]) for each in (k, v)]
+        numbers = torch.randperm(len(pages[0]), device=q.device).int()
+        views.append((q, *pages, out, [*lengths, numbers.view(workload.batch, -1)], descales))
+    return called(views)
 
 
-def fa3(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
-    """FlashAttention-3 (fa3-fwd), which splits keys by a rule of its own."""
-    library = importlib.import_module("fa3_fwd_interface")
-
-    def call(number: int) -> None:
-        q, k, v = (x.transpose(1, 2) for x in made[number][:3])
-        library.flash_attn_func(q, k, v, causal=True, num_splits=0)
-
-    return call
-
-
-def sdpa(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
-    """PyTorch's attention, by whatever serves such head dimensions, with keys for each head."""
-
-    def call(number: int) -> None:
-        q, k, v = made[number][:3]
-        k, v = (each.expand(-1, workload.heads, -1, -1) for each in (k, v))
-        torch.nn.functional.scaled_dot_product_attention(q, k, v)
-
-    return call
-
-
-def flashinfer(made: Sequence[tuple[Any, ...]], workload: Workload) -> Call:
-    """FlashInfer's latent attention over pages, planned beforehand; latents and rotated parts are
-    caches of their own there."""
-    library = importlib.import_module("flashinfer")
-    w, page, wrappers, caches = workload, workload.page_size or 1, [], []
-    for q, k, _, _, _, seqlens, table in made:
-        workspace = torch.empty(128 * 2**20, dtype=torch.uint8, device=q.device)
-        wrapper = library.mla.BatchMLAPagedAttentionWrapper(workspace, backend="auto")
-        starts = torch.arange(w.batch + 1, dtype=torch.int32, device=q.device)
-        wrapper.plan(
-            starts * w.seqlen_q, starts * table.shape[1], table.flatten(), seqlens, w.heads,
-            w.head_dim_v, w.head_dim - w.head_dim_v, page, w.causal, w.head_dim**-0.5, q.dtype,
-            k.dtype,
-        )  # fmt: skip
-        wrappers.append(wrapper)
-        rows = q.transpose(1, 2).flatten(0, 1)
-        parts = (each[..., : w.head_dim_v].contiguous() for each in (rows, k[:, 0]))
-        rest = (each[..., w.head_dim_v :].contiguous() for each in (rows, k[:, 0]))
-        caches.append([*parts, *rest])
-
-    def call(number: int) -> None:
-        q_latent, latent, q_rope, rope = caches[number]
-        wrappers[number].run(q_latent, q_rope, latent, rope)
-
-    return call
-
-
-PEERS = {"cudnn": cudnn, "fa2": fa2, "fa3": fa3}
-
-
-def peers_of(workload: Workload) -> dict[str, Callable[..., Call]]:
-    """The peers that may serve a workload; one that is not installed fails when it is made."""
-    if workload.mla:
-        return {"flashinfer": flashinfer} if workload.page_size else {"sdpa": sdpa}
-    return dict(PEERS) if workload.page_size is None and not workload.e4m3cache else {}
-
-
-def point(workload: Workload, configs: Sequence[Config] = ()) -> Point:
+def point(workload: Workload, configs: Sequence[Changed] = (), pages: Sequence[int] = ()) -> Point:
     """The figures of one workload, by implementation."""
     own_bytes = workload.io_bytes
     caches = min(MOST_CACHES, math.ceil(COLD_BYTES / own_bytes))
     made = [ops.of(workload).tensors(workload, "cuda", seed) for seed in range(caches)]
     makers = {"tunefa": ours, **peers_of(workload)}
-    makers |= {decode_configs.name(each): partial(decode_configs.call, each) for each in configs}
-    us, failed = raced(
-        {name: partial(each, made, workload) for name, each in makers.items()}, caches
-    )
+    makers |= {f"page{size}": partial(paged, size) for size in pages}
+    makers |= {str(each): each.call for each in configs}
+    bound = {name: partial(each, made, workload) for name, each in makers.items()}
+    us, failed = raced(bound, caches)
+    bound["tunefa"]()(0)
     chosen = tunefa.last_choice()
     assert chosen is not None
     return {
@@ -175,6 +119,7 @@ def main() -> None:
     parser.add_argument("--heads", type=int, nargs="+", help="query heads, with --mla")
     parser.add_argument("--page-size", type=int)
     parser.add_argument("--e4m3-cache", action="store_true")
+    parser.add_argument("--beside-pages", type=int, nargs="+", default=[])
     parser.add_argument("-w", "--workload", type=Workload.parse, nargs="+", help="these alone")
     parser.add_argument("--config", type=decode_configs.parsed, nargs="+")
     parser.add_argument("--mla", action="store_true", help="multi-head latent attention")
@@ -194,7 +139,7 @@ def measured(given: argparse.Namespace) -> list[Point]:
     for workload in given.workload or workloads(given):
         if workload.io_bytes > MOST_BYTES:
             continue
-        found = point(workload, given.config or ())
+        found = point(workload, given.config or (), given.beside_pages)
         points.append(found)
         rates = {name: (found["gb_per_s"][name], found["tflops"][name]) for name in found["us"]}
         print(workload, found["us"], "GB/s and TFLOP/s", rates, found["failed"], flush=True)
@@ -220,7 +165,7 @@ def workloads(given: argparse.Namespace) -> list[Workload]:
 
 def lead(found: Point, of: str = "tunefa") -> float | None:
     """The time of the best peer over tunefa's, or that of a config; None where no peer ran."""
-    peers = [us for name, us in found["us"].items() if name != "tunefa" and "=" not in name]
+    peers = [us for name, us in found["us"].items() if name in ALL_PEERS]
     return min(peers) / found["us"][of] if peers and of in found["us"] else None
 
 
@@ -241,14 +186,21 @@ def tables(points: Sequence[Point]) -> str:
         for batch in batches:
             row = [cell(own.get((batch, keys))) for keys in lengths]
             lines.append(f"| b{batch} | " + " | ".join(row) + " |")
-    names = dict.fromkeys(name for each in points for name in each["us"] if "=" in name)
-    for name in ("tunefa", *names):
+    names = dict.fromkeys(name for each in points for name in each["us"] if name not in ALL_PEERS)
+    for name in names:
         leads = [each for found in points if (each := lead(found, name)) is not None]
         if leads:
             mean, wins = statistics.geometric_mean(leads), sum(each > 1 for each in leads)
             lines.append(
                 f"\n{name}: {len(leads)} points, ahead at {wins}, mean {mean:.3f}, "
                 f"least {min(leads):.3f}"
+            )
+        rates = [found["us"]["tunefa"] / found["us"][name] for found in points
+                 if name.startswith("page") and name in found["us"]]  # fmt: skip
+        if rates:
+            lines.append(
+                f"\n{name} over contiguous: {len(rates)} points, mean "
+                f"{statistics.geometric_mean(rates):.3f}, least {min(rates):.3f}"
             )
     return "\n".join(lines)
 

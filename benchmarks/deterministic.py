@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks import decode_configs
+from benchmarks.decode_configs import Changed
 from tunefa.measure import backward_contest, contest, launches, ops, peers
 from tunefa.measure.contest import Contest, Maker
 from tunefa.measure.peer import Call, Tensors, Unserved
@@ -55,7 +56,7 @@ def launched(kernel: str, changes: Config, deterministic: bool = True) -> Maker:
         asked = replace(workload, deterministic=deterministic)
         target = Target.named(torch.cuda.get_device_name())
         try:
-            case, config = decode_configs.changed(changes, asked, target, kernel)
+            case, config = Changed(kernel, changes).at(asked, target)
         except ValueError as error:
             raise Unserved(str(error)) from error
         if why := case.why_not():
@@ -72,12 +73,17 @@ def launched(kernel: str, changes: Config, deterministic: bool = True) -> Maker:
     return make
 
 
-def contestants(configs: list[Config]) -> dict[str, Maker]:
+def changed(text: str) -> Changed:
+    """The config that is meant by `L2_SECTION_HEADS=4`. Raises ArgumentTypeError for others."""
+    return decode_configs.parsed(f"{FUSED}:{text}")
+
+
+def contestants(configs: list[Changed]) -> dict[str, Maker]:
     """Returns what makes the call of each contestant, the one that others are compared with
     first."""
     made = {UNORDERED: launched(FUSED, {}, deterministic=False), SEQUENCE: launched(FUSED, {})}
-    for changes in configs:
-        made[f"{SEQUENCE} {decode_configs.name(changes)}"] = launched(FUSED, changes)
+    for each in configs:
+        made[f"{SEQUENCE} {str(each).partition(':')[2]}"] = launched(FUSED, each.changes)
     made["two passes"] = launched(TWO_PASS, {})
     peer = peers.load(PEER)
     made[peer.title] = functools.partial(backward_contest.call_of, peer)
@@ -108,7 +114,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--containing", default="", help="only workloads with this in their text")
     parser.add_argument(
         "--config",
-        type=functools.partial(decode_configs.parsed, kernel=FUSED),
+        type=changed,
         action="append",
         default=[],
         help="a deterministic config of the fused kernel; may be repeated",

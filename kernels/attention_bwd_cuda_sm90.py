@@ -13,7 +13,7 @@ The .cu describes the algorithm. What each parameter trades:
     L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
                           that what they share stays in the L2 cache. Deterministic gradients: the
                           more heads, the fewer CTAs of one head run at the same time, and wait for
-                          each other
+                          each other; causal ones wait least with at most half of all heads
 """
 
 import ctypes

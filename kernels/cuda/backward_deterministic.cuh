@@ -2,38 +2,35 @@
 //
 // Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
 //
-// CTAs add to a part of dQ's accumulator in the sequence of their keys. A semaphore of each part
-// counts the additions that are done, and a CTA adds when it counts those of all smaller keys. So
-// that few wait:
+// CTAs add to a part of dQ's accumulator in a fixed sequence. A semaphore of each part counts the
+// additions that are done, and a CTA adds when it counts those of all CTAs before it. So that few
+// wait:
 //
-// * CTAs of all KV heads of an L2 section start side by side, those of smaller keys first. The CTAs
-//   of a head that run at the same time are then few, and begin one after the other.
-// * Blocks of rows come from the last to the first: under a causal mask all CTAs of a head begin
-//   with the same block, and the CTA of the largest keys, which starts last, ends with its first
-//   one. Query heads of a group take turns block by block, so that CTAs with few blocks of a head do
-//   not wait for those with many.
+// * CTAs of all KV heads of an L2 section start side by side, so that those of a head that run at the
+//   same time are few.
+// * Under a causal mask CTAs of larger keys add first, and start first. Each begins with the block of
+//   rows at its diagonal, to which it is the first to add, and comes to the next block when the CTA
+//   before it has left that: they follow each other even if they start at the same time. The shortest
+//   tiles then start first.
+// * In the last section, and under other masks, CTAs of smaller keys add and start first, so that the
+//   shortest tiles come last and all SMs end at about the same time. Blocks of rows come from the last
+//   to the first: all CTAs of a head begin with the same block, and the CTA of the largest keys, which
+//   starts last, ends with its first one.
+// * Query heads of a group take turns block by block, so that CTAs with few blocks of a head do not
+//   wait for those with many.
 //
 // A CTA waits for CTAs of smaller numbers alone. They have started before, as a GPU starts CTAs in
 // the sequence of their numbers (CUB's scans rely on this too), so the CTA of the smallest number
 // that runs waits for nobody: however few run at the same time, there is no deadlock.
 #pragma once
 
-// 1: a writer waits until an addition is done before it begins with the next one. 2: it says that an
-// addition is done when it has started the next one.
-#ifndef ADDITIONS_IN_FLIGHT
-#define ADDITIONS_IN_FLIGHT 1
-#endif
-static_assert(ADDITIONS_IN_FLIGHT == 1 || ADDITIONS_IN_FLIGHT == 2, "one or two");
-
-// Waits until at most PENDING of this thread's additions are not done.
-template <int PENDING>
-DEVICE void bulk_wait_all_but() {
-    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 // How many CTAs add to a block of query rows before this one does.
 DEVICE u32 additions_before(const Sizes& sizes, const Tile& tile, int block) {
     const int number = tile.key / KEYS;
+    if (CAUSAL && tile.larger_keys_first) {
+        const int last_key = (block + 1) * BLOCK_M - 1 + tile.diagonal;  // that a row may see
+        return min(last_key, tile.seqlen_k - 1) / KEYS - number;
+    }
     if (!WINDOWED) return number;
     // No row of the block sees a key of tiles that begin with this key or an earlier one.
     const int hidden = block * BLOCK_M - (KEYS - 1) + tile.diagonal - sizes.window_keys;
@@ -48,7 +45,7 @@ struct DqSemaphore {
     u32 before;
     bool is_open;
 
-    // Sees whether all CTAs of smaller keys have added.
+    // Sees whether all CTAs before this one have added.
     DEVICE void look() { is_open = ld_acquire(additions) == before; }
     DEVICE void acquire() {
         while (!is_open) look();
@@ -61,10 +58,9 @@ struct DqSemaphore {
             bulk_add(sums, from, 4 * DQ_FLOATS);
         tma_store_commit();
     }
-    // Lets the next CTA add, when at most PENDING later additions are not done.
-    template <int PENDING>
+    // Lets the next CTA add, when the addition is done.
     DEVICE void release() const {
-        bulk_wait_all_but<PENDING>();
+        bulk_wait_done();
         fence_proxy_async_all();
         st_release(additions, before + 1);
     }
@@ -87,7 +83,7 @@ struct DqParts {
     }
 };
 
-// Adds the dQ of a warpgroup to the accumulator, step by step, each after the CTAs of smaller keys.
+// Adds the dQ of a warpgroup to the accumulator, step by step, each after the CTAs before it.
 DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
                                       const Tile& tile, u32 shared, int warpgroup) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
@@ -97,20 +93,18 @@ DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const S
                   tile.begin};
     wait_for_kernel_before();  // it writes zeros
     if (steps <= 0) return;
-    DqSemaphore semaphore = parts.next(), last = semaphore;
+    DqSemaphore semaphore = parts.next();
     for (int step = 0; step < steps; step++) {
         semaphore.acquire();
         mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
         semaphore.add(from);
-        if (ADDITIONS_IN_FLIGHT == 2 && step > 0) last.release<1>();
-        last = semaphore;
+        const DqSemaphore added = semaphore;
         if (step + 1 < steps) {
             semaphore = parts.next();
             semaphore.look();  // the answer comes while TMA reads
         }
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        if (ADDITIONS_IN_FLIGHT == 1) last.release<0>();
+        added.release();
     }
-    if (ADDITIONS_IN_FLIGHT == 2) last.release<0>();
 }

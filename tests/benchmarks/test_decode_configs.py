@@ -15,15 +15,27 @@ WORKLOAD = Workload.parse("decode_b16_h32_kv8_k1024_d128_bf16")
 
 
 def test_a_config_is_the_default_with_changes() -> None:
-    changes = decode_configs.parsed("TREE_DEPTH=3,SPLIT_COST=16")
-    assert decode_configs.name(changes) == "TREE_DEPTH=3,SPLIT_COST=16"
-    case, config = decode_configs.changed(changes, WORKLOAD, Target.named("sm90"))
-    assert config == {**case.default(), "TREE_DEPTH": 3, "SPLIT_COST": 16}
+    for text, changes in (
+        ("TREE_DEPTH=3,SPLIT_COST=16", {"TREE_DEPTH": 3, "SPLIT_COST": 16}),
+        ("attention_decode_triton:MAX_SPLITS=16", {"MAX_SPLITS": 16}),
+        ("attention_decode_triton:", {}),
+    ):
+        config = decode_configs.parsed(text)
+        assert str(config) == text
+        case, found = config.at(WORKLOAD, Target.named("sm90"))
+        assert found == {**case.default(), **changes}
+        assert case.kernel.name == (text.rpartition(":")[0] or decode_configs.KERNEL)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("WAVES=1", "has no 'WAVES'"), ("SPLIT_COST", "not ''"), ("SPLIT_COST=12", "must be one of")],
+    [
+        ("WAVES=1", "has no 'WAVES'"),
+        ("SPLIT_COST", "not ''"),
+        ("SPLIT_COST=12", "must be one of"),
+        ("attention_decode_triton:SPLIT_COST=16", "attention_decode_triton has no 'SPLIT_COST'"),
+        ("no_kernel:SPLIT_COST=16", "no kernel 'no_kernel'"),
+    ],
 )
 def test_what_the_kernel_does_not_have_is_refused(text: str, message: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=message):
@@ -32,7 +44,7 @@ def test_what_the_kernel_does_not_have_is_refused(text: str, message: str) -> No
 
 def test_a_config_that_a_rule_refuses_is_not_raced() -> None:
     with pytest.raises(ValueError, match="a leaf must have whole blocks"):
-        decode_configs.changed({"LEAF_KEYS": 32}, WORKLOAD, Target.named("sm90"))
+        decode_configs.parsed("LEAF_KEYS=32").at(WORKLOAD, Target.named("sm90"))
 
 
 def test_a_config_is_no_peer_of_the_default() -> None:
@@ -43,3 +55,29 @@ def test_a_config_is_no_peer_of_the_default() -> None:
     *_, default, _, config = decode.tables([found]).splitlines()
     assert default == "tunefa: 1 points, ahead at 1, mean 1.200, least 1.200"
     assert config == "SPLIT_COST=16: 1 points, ahead at 1, mean 1.500, least 1.500"
+
+
+def test_configs_are_compiled_once_for_all_batches_and_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[Any] = []
+
+    class Pool:
+        def __init__(self, **_: Any) -> None: ...
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def map(self, _: Any, *tasks: Any) -> list[None]:
+            compiled.extend(zip(*tasks, strict=True))
+            return []
+
+    monkeypatch.setattr(decode_configs, "ProcessPoolExecutor", Pool)
+    texts = ("TREE_DEPTH=3", "TREE_DEPTH=3,SPLIT_COST=16", "LEAF_KEYS=32")
+    configs = [decode_configs.parsed(text) for text in texts]  # a rule refuses the last one
+    words = ("b16_h32_kv8_k1024", "b1_h32_kv8_k4096", "b1_h32_kv4_k4096")
+    workloads = [Workload.parse(f"decode_{each}") for each in words]
+    decode_configs.compile_all(configs, workloads, Target.named("sm90"))
+    assert [names[1] for names, _ in compiled] == [str(workloads[0]), str(workloads[2])]

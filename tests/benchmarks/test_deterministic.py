@@ -22,7 +22,7 @@ def test_the_grid_has_equally_many_tokens_and_columns() -> None:
 
 def test_configs_are_changes_of_the_fused_kernel() -> None:
     given = deterministic.options().parse_args(["--config", "BLOCK_M=80,L2_SECTION_HEADS=32"])
-    assert given.config == [{"BLOCK_M": 80, "L2_SECTION_HEADS": 32}]
+    assert given.config[0].changes == {"BLOCK_M": 80, "L2_SECTION_HEADS": 32}
     names = list(deterministic.contestants(given.config))
     assert names[0] == deterministic.UNORDERED and names[-1] == "flash-attn-4"
     assert "fused, deterministic BLOCK_M=80,L2_SECTION_HEADS=32" in names

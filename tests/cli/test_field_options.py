@@ -14,6 +14,7 @@ from tunefa.cli.field_options import SIZE_OPTIONS, flag, words
     [
         ("op", "bwd", "--backward"),
         ("deterministic", True, "--deterministic"),
+        ("batchvariant", True, "--batch-variant"),
         ("causal", True, "--causal"),
         ("causal", False, "--full"),
         ("softcap", True, "--softcap"),

@@ -50,8 +50,9 @@ def workloads() -> Iterator[Workload]:
         )
 
 
-APART = ("attention_decode_mla", "attention_decode_prefix")
-"""Kernels whose names begin so are in test_mla_gpu.py and test_shared_prefix_gpu.py."""
+APART = ("attention_decode_mla", "attention_decode_prefix", "attention_decode_fa")
+"""Kernels whose names begin so are in test_mla_gpu.py, test_shared_prefix_gpu.py and
+test_decode_libraries_gpu.py."""
 
 
 @pytest.mark.parametrize(

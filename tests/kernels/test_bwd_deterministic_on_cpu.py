@@ -30,6 +30,8 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h3_kv1_q300_k290_d128_bf16_causal", {"BLOCK_M": 80}),
     ("h2_kv1_q400_k400_d128_bf16_causal_w70", {"BLOCK_M": 80, "PING_PONG": 1, "ZERO_DQ": 0}),
     ("h4_kv2_q300_k420_d64_fp16_full_w1_a5", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
+    ("b2_h5_kv5_q300_k300_d64_bf16_causal", {"L2_SECTION_HEADS": 4, "ZERO_DQ": 0}),
+    ("h6_kv3_q260_k390_d64_fp16_full_a140", {"BLOCK_M": 96, "L2_SECTION_HEADS": 2}),
     # No row sees the first keys, then the last rows.
     ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"ZERO_DQ": 0}),
     ("h2_kv1_q500_k130_d96_bf16_full_w130_a20", {"ZERO_DQ": 0}),
@@ -117,9 +119,19 @@ def test_random_shapes_end_and_are_right(mask: str, tmp_path: Path) -> None:
 
 MISTAKES = [
     ("a CTA does not wait for those before it", r"semaphore\.acquire\(\);", ";"),
-    ("an addition is not done when the next CTA begins", r"bulk_wait_all_but<PENDING>\(\);", ";"),
+    (
+        "an addition is not done when the next CTA begins",
+        r"bulk_wait_done\(\);(\s+fence_proxy_async_all\(\);\s+st_release\(additions)",
+        r"\1",
+    ),
     ("a CTA counts one too many before it", r"return number;", "return number + 1;"),
-    ("CTAs of larger keys start first", r"within / heads :", "tiles - 1 - within / heads :"),
+    ("CTAs start in the other sequence", r"within / heads :", "tiles - 1 - within / heads :"),
+    ("a CTA that adds late counts as the first", r" / KEYS - number;", " / KEYS - number - 1;"),
+    (
+        "all CTAs count those of smaller keys",
+        r"1 && tile\.larger_keys_first\) \{",
+        "false) {",
+    ),
     (
         "CTAs go through the query heads one by one",
         r"if \(\+\+head == end_head\)",

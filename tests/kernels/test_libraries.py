@@ -22,7 +22,9 @@ from tunefa.spec.workload import Workload
 
 LIBRARIES = [each for each in map(kernels.load, kernels.names()) if each.is_library]
 LONG = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-OF_PYTORCH = [each for each in LIBRARIES if "PyTorch" in each.module.LIBRARY]
+OF_PYTORCH = [
+    each for each in LIBRARIES if "PyTorch" in each.module.LIBRARY and each.op in ("fwd", "bwd")
+]
 every = pytest.mark.parametrize("kernel", OF_PYTORCH, ids=lambda kernel: str(kernel.name))
 WORKLOADS = [
     "b2_h4_kv2_q70_k90_d64_bf16_full",

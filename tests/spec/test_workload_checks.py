@@ -16,7 +16,8 @@ FIELDS: dict[str, Any] = {
     "head_dim": 128, "head_dim_v": 128, "dtype": "bf16", "causal": True, "window_left": None,
     "window_right": None, "softcap": False, "sinks": False, "e4m3cache": False, "mla": False,
     "prefix": False,
-    "page_size": None, "varlen": False, "deterministic": False, "accuracy": "standard",
+    "page_size": None, "varlen": False, "deterministic": False, "batchvariant": False,
+    "accuracy": "standard",
 }  # fmt: skip
 """All fields of a `Workload`, which are valid."""
 SIZES = ("batch", "heads", "heads_kv", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v")
@@ -43,6 +44,7 @@ def test_the_fields_are_those_of_a_workload() -> None:
         {"page_size": 16, "e4m3cache": True},
         {"mla": True, "head_dim": 576, "head_dim_v": 512, "heads_kv": 1, "page_size": 64},
         {"page_size": 16, "prefix": True, "sinks": True, "softcap": True, "varlen": True},
+        {"page_size": 16, "varlen": True, "batchvariant": True},
         {"window_left": 0, "accuracy": "fast"},
         {"causal": False, "seqlen_q": 9000},
         {"op": "prefill", "page_size": 64, "varlen": True, "sinks": True, "e4m3cache": True},
@@ -92,8 +94,8 @@ def test_pages_and_sinks_go_with_a_cache(op: str, name: str, value: object) -> N
 
 
 @pytest.mark.parametrize(("op", "more"), [("fwd", {}), ("bwd", {}), ("prefill", {"page_size": 16})])
-@pytest.mark.parametrize("name", ["mla", "prefix"])
-def test_latent_attention_and_prefixes_go_with_decode(
+@pytest.mark.parametrize("name", ["mla", "prefix", "batchvariant"])
+def test_latent_attention_prefixes_and_free_bits_go_with_decode(
     op: str, more: dict[str, object], name: str
 ) -> None:
     said = f"{name} goes with the op decode (--decode): {op} kernels have none"

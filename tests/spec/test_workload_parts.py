@@ -17,6 +17,7 @@ from tunefa.spec.workload_parts import parse_part
         ("float16", "dtype", "fp16"),
         ("full", "causal", False),
         ("deterministic", "deterministic", True),
+        ("batchvariant", "batchvariant", True),
         ("fast", "accuracy", "fast"),
         ("k8k", "seqlen_k", 8192),
         ("w4096", "window_left", 4095),

@@ -32,7 +32,7 @@ WORKLOADS = [
         (16, 40, 64, 80, 128, 192, 256),
         ("bf16", "fp16"),
         ("causal", "causal_page16", "full_page256_softcap", "causal_w100_sinks_varlen_page1",
-         "causal_e4m3cache_page16", "causal_page16_prefix"),
+         "causal_e4m3cache_page16", "causal_page16_prefix", "causal_batchvariant"),
     )
 ] + [
     Workload.parse(f"prefill_{heads}_q{seqlen_q}_k{seqlen_k}_d{head_dim}_{dtype}_{more}")

@@ -37,6 +37,33 @@ FORWARD = (
     )
 """
 )
+DECODE = (
+    SOURCE[: SOURCE.index("    q, k, v, out")].replace('UNREAD = ("dlse",)', "")
+    + """
+    q, k, v, _, _, lengths = tensors
+    found = []
+    for number, keys in enumerate(lengths.clamp(0, k.shape[2]).tolist()):
+        mine = [x[number, :, :keys].double().repeat_interleave(2, 0) for x in (k, v)]
+        scores = q[number].double() @ mine[0].mT * spec.scale
+        found.append((scores.softmax(-1) @ mine[1], scores.logsumexp(-1)))
+    out, lse = (torch.stack(each) for each in zip(*found, strict=True))
+    return out.to(q.dtype), lse.float()
+"""
+)
+DECODE_SPACE = """\
+schema: 2
+kernel: NAME
+op: decode
+language: library
+parameters: {}
+serves:
+  its bits depend on the batch: batchvariant
+  it needs one query and two query heads for each KV head: seqlen_q == 1 and heads == 2 * heads_kv
+  it needs a contiguous cache: page_size == None
+unaligned: its cache is not aligned
+defaults:
+  - config: {}
+"""
 SPACE = """\
 schema: 2
 kernel: NAME
@@ -64,3 +91,8 @@ def add(own_kernels: OwnKernels, name: str, source: str = SOURCE) -> Kernel:
 def add_forward(own_kernels: OwnKernels, name: str) -> Kernel:
     """A kernel of that name for the forward pass."""
     return own_kernels.add(name, FORWARD, SPACE.replace("op: bwd", "op: fwd").replace(ORDER, ""))
+
+
+def add_decode(own_kernels: OwnKernels, name: str) -> Kernel:
+    """A kernel of that name for attention over a cache."""
+    return own_kernels.add(name, DECODE, DECODE_SPACE)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tunefa.spec.workload_parts import FLAGS
+
 SIZE_OPTIONS = {
     "batch": ("--batch", "Number of sequences.  [default: 1]"),
     "heads": ("--heads", "Query heads; without --kv-heads, also the KV heads.  [default: 32]"),
@@ -38,6 +40,7 @@ _OTHER_FLAGS = {
     "prefix": "--shared-prefix",
     "varlen": "--varlen",
     "deterministic": "--deterministic",
+    "batchvariant": "--batch-variant",
 }
 
 
@@ -52,6 +55,6 @@ def words(name: str, value: Any) -> str:
         return "--causal" if value else "--full"
     if name == "op":
         return f"--{'backward' if value == 'bwd' else value}"
-    if name in ("softcap", "sinks", "e4m3cache", "mla", "prefix", "varlen", "deterministic"):
+    if name in FLAGS:
         return flag(name)
     return f"{flag(name)} {value + 1 if name == 'window_left' else value}"

@@ -22,6 +22,7 @@ from tunefa.cli.targets import ChosenTarget
 from tunefa.spec.model_layers import Model
 from tunefa.spec.target import Target
 from tunefa.spec.workload import DTYPES, Workload
+from tunefa.spec.workload_parts import FLAGS
 from tunefa.store.record import Record
 
 
@@ -163,7 +164,8 @@ class Selection:
 _Options = Mapping[tuple[str, ...], Mapping[str, Any]]  # by names
 SELECTING = (
     *("arch", "device", "models", "backward", "decode", *SIZE_OPTIONS, "dtype", "causal"),
-    *("softcap", "sinks", "e4m3cache", "mla", "prefix", "varlen", "deterministic", "texts"),
+    *FLAGS,
+    "texts",
 )
 """The parameters of a selection, by click's names."""
 
@@ -212,6 +214,9 @@ _WORKLOAD_OPTIONS: dict[tuple[str, ...], dict[str, Any]] = {
         "sequences with different numbers of keys.")},
     ("--deterministic",): {"is_flag": True, "default": None, "help": (
         "Gradients that are equal to the last bit in every run; with --backward.")},
+    ("--batch-variant", "batchvariant"): {"is_flag": True, "default": None, "help": (
+        "For calls with batch_invariant=False: the bits of a sequence may depend on the batch, so "
+        "that installed libraries compete; with --decode.")},
     ("-w", "--workload", "texts"): {"metavar": "WORKLOAD", "multiple": True, "help": (
         "The whole workload as one word, such as b4_h32_kv8_q4096_d128_bf16_causal; may be "
         "repeated.")},

@@ -182,6 +182,12 @@ def check_window_side(name: str, keys: Any, least: int) -> None:
         )
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Raises TunefaError for an argument that is neither True nor False."""
+    if not isinstance(value, bool):
+        raise TunefaError(f"{name} is {value!r}: give True or False")
+
+
 def check_softcap(softcap: Any) -> None:
     """Raises TunefaError unless the soft-cap is None, or positive and finite as a float."""
     if softcap is not None and not (_is_finite(softcap) and softcap > 0):

@@ -23,13 +23,13 @@ class CacheFamilyCall(NamedTuple):
 def family_call(key: CacheKey, options: CacheOptions) -> CacheFamilyCall | None:
     """Returns what plans of a family need of a call with this `decode_call.key`; None for calls
     that are planned one by one: those with unaligned or expanded tensors, with a common prefix,
-    with a window that hides nothing, or with wrong arguments. What all calls of a family have in
-    common is checked with its first one.
+    without batch invariance, with a window that hides nothing, or with wrong arguments. What all
+    calls of a family have in common is checked with its first one.
     """
     _, _, q_type, q_at, _, _, k_type, k_at, _, _, v_type, v_at, aligned, shares_rows, *rest = key
     _, lengths, steps, lengths_type, lengths_at, table, out, others = rest
     tensors = of_tensors(key, options.layout) if aligned else None
-    if tensors is None or options.shared_prefix:
+    if tensors is None or options.shared_prefix or not options.batch_invariant:
         return None
     q, k, v = tensors
     (batch, heads, rows, head_dim, *_), (pages, heads_kv, keys, head_dim_k, *_) = q, k

@@ -19,6 +19,7 @@ from tunefa.runtime.argument_checks import (
     check_accumulate,
     check_cu_seqlens,
     check_descales,
+    check_flag,
     check_like_q,
     check_max_seqlen,
     check_scale,
@@ -125,10 +126,8 @@ class Options(NamedTuple):
             raise unknown("layout", str(self.layout), LAYOUTS)
         check_max_seqlen("max_seqlen_q", self.max_seqlen_q)
         check_max_seqlen("max_seqlen_k", self.max_seqlen_k)
-        if not isinstance(self.causal, bool):
-            raise TunefaError(f"causal is {self.causal!r}: give True or False")
-        if not isinstance(self.deterministic, bool):
-            raise TunefaError(f"deterministic is {self.deterministic!r}: give True or False")
+        check_flag("causal", self.causal)
+        check_flag("deterministic", self.deterministic)
         check_window_side("window_left", self.window_left, 0)
         check_window_side("window_right", self.window_right, 1)
         if self.causal and self.window_right is not None:

@@ -51,6 +51,7 @@ def decode_attention(
     v_descale: Tensor | None = ...,
     layout: Layout = ...,
     shared_prefix: bool = ...,
+    batch_invariant: bool = ...,
     out: Tensor | None = ...,
 ) -> Tensor: ...
 
@@ -75,6 +76,7 @@ def decode_attention(
     v_descale: Tensor | None = ...,
     layout: Layout = ...,
     shared_prefix: bool = ...,
+    batch_invariant: bool = ...,
     out: Tensor | None = ...,
 ) -> tuple[Tensor, Tensor]: ...
 
@@ -97,6 +99,7 @@ def decode_attention(
     v_descale: Tensor | None = None,
     layout: Layout = "bshd",
     shared_prefix: bool = False,
+    batch_invariant: bool = True,
     out: Tensor | None = None,
     return_lse: bool = False,
     **unknown: object,
@@ -114,8 +117,7 @@ def decode_attention(
 
     v_cache may be a view of k_cache, k_cache[..., :head_dim_v]: multi-head latent attention in its
     absorbed form (DeepSeek-V2, arXiv:2405.04434, section 2.1.2), with a head_dim of up to 576 and a
-    head_dim_v of up to 512. Kernels then read each row of the cache once. `scale` is usually that
-    of the head dimension before the absorption, such as 192^-0.5 times a factor.
+    head_dim_v of up to 512. Kernels then read each row of the cache once.
 
     k, v: new keys and values, (batch, new, heads_kv, head_dim | head_dim_v), which are written into
     the cache behind the `seqlens` keys of each sequence first. The queries see them. The cache must
@@ -137,14 +139,16 @@ def decode_attention(
     last bits of a result then depend on the whole batch. It goes with a block table, without a
     window and without factors.
 
+    batch_invariant: with False the bits of a sequence may depend on the others. The config is that
+    for the batch and the cache's size, or an installed library, if a record says it is the fastest.
+
     out: where the result is written. return_lse: also return lse, the logsumexp of the scores of
     each row, (batch, heads, seqlen_q) in fp32.
 
     A sequence without keys gives 0, and an lse of -inf. A sequence gets the same bits whatever else
-    is in the batch, as its config and its splits depend on no other sequence. Lengths, pages and
-    their contents are read on the device: the call does not wait for it, and a CUDA graph of the
-    call may be replayed with others. On the CPU, and where no kernel serves the call, PyTorch
-    computes it and waits.
+    is in the batch, unless shared_prefix or batch_invariant says otherwise. Lengths and pages are
+    read on the device: the call does not wait for it, and a CUDA graph of the call may be replayed
+    with others. On the CPU, and where no kernel serves the call, PyTorch computes it and waits.
 
     It has no gradients. Raises TunefaError for arguments that do not fit.
     """
@@ -153,14 +157,13 @@ def decode_attention(
     if k_descale is not None or v_descale is not None:
         k_descale, v_descale = _broadcast((k_descale, v_descale), q, k_cache, layout)
     tensors = CacheTensors(q, k_cache, v_cache, seqlens, block_table, sinks, k_descale, v_descale)
-    options = CacheOptions.of(causal, window, softcap, layout, shared_prefix)
+    options = CacheOptions.of(causal, window, softcap, layout, (shared_prefix, batch_invariant))
     check_no_gradients("decode_attention has", (*tensors, k, v))
     if _is_any_autocast_enabled():
         tensors = tensors._replace(q=autocast.cast(Tensors(*tensors[:3])).q)
     if k is not None or v is not None:
         call = CacheCall.of(tensors, options, scale)
-        check_out(call, out)
-        tensors = tensors._replace(seqlens=_append(call, k, v))
+        tensors = tensors._replace(seqlens=_append(call, out, k, v))
     if is_compiling() or not is_plain(tensors):
         both = _through_op(tensors, options, scale, out)
         return both if return_lse else both[0]
@@ -225,8 +228,9 @@ def _through_op(
     return found, lse
 
 
-def _append(call: CacheCall, k: Tensor | None, v: Tensor | None) -> Tensor:
-    """Writes new keys and values into the cache; returns the lengths with them."""
+def _append(call: CacheCall, out: Tensor | None, k: Tensor | None, v: Tensor | None) -> Tensor:
+    """Writes new keys and values into the cache, if all arguments fit; returns the new lengths."""
+    check_out(call, out)
     if k is None or v is None:
         raise TunefaError(f"{'k' if k is None else 'v'} is missing: give both k and v, or neither")
     layout = call.options.layout
@@ -271,7 +275,7 @@ def _stored(new: Tensor, dtype: torch.dtype, factor: Tensor | None) -> Tensor:
 _SCHEMA = (
     "(Tensor q, Tensor k_cache, Tensor v_cache, Tensor seqlens, Tensor? block_table, "
     "Tensor? sinks, Tensor? k_descale, Tensor? v_descale, bool causal, int? window_left, "
-    "float? softcap, str layout, bool shared_prefix, float? scale)"
+    "float? softcap, str layout, bool shared_prefix, bool batch_invariant, float? scale)"
     " -> (Tensor, Tensor)"
 )
 

@@ -13,6 +13,7 @@ from tunefa.measure.attention_inputs import E4M3, shares_rows
 from tunefa.runtime import shared_prefix as prefixes
 from tunefa.runtime.argument_checks import (
     DTYPES,
+    check_flag,
     check_scale,
     check_softcap,
     check_tensor,
@@ -59,6 +60,7 @@ class CacheOptions(NamedTuple):
     softcap: float | None = None
     layout: str = "bshd"
     shared_prefix: bool = False
+    batch_invariant: bool = True
 
     @classmethod
     def of(
@@ -67,13 +69,14 @@ class CacheOptions(NamedTuple):
         window: Window,
         softcap: float | None,
         layout: str,
-        shared_prefix: bool = False,
+        more: tuple[bool, bool] = (False, True),
     ) -> CacheOptions:
-        """Makes options from a window as the public functions take it. Raises TunefaError for one
-        that does not fit: queries are the last ones of their sequence, so none sees a key beyond
-        its diagonal but in a call without a causal mask and without a window."""
+        """Makes options from a window as the public functions take it. `more` are shared_prefix and
+        batch_invariant. Raises TunefaError for a window that does not fit: queries are the last
+        ones of their sequence, so none sees a key beyond its diagonal but in a call without a
+        causal mask and without a window."""
         if window is None:
-            return cls(causal, None, softcap, layout, shared_prefix)
+            return cls(causal, None, softcap, layout, *more)
         options = Options.of(causal, window, layout, softcap)
         if options.window_right is not None or (
             options.window_left is not None and not options.causal
@@ -82,7 +85,7 @@ class CacheOptions(NamedTuple):
                 f"window is {window!r} and causal is {causal}: over a cache a window goes with a "
                 f"causal mask, so give causal=True"
             )
-        return cls(options.causal, options.window_left, softcap, layout, shared_prefix)
+        return cls(options.causal, options.window_left, softcap, layout, *more)
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ class CacheCall:
             options.shared_prefix, tensors.block_table, options.window_left, tensors.k_descale,
             q.shape[-1],
         )  # fmt: skip
+        check_flag("batch_invariant", options.batch_invariant)
         scale = check_scale(scale, q.shape[-1])
         return cls(q, k, v, *tensors[3:], scale, options)
 
@@ -195,6 +199,7 @@ class CacheCall:
             sinks=self.sinks is not None,
             e4m3cache=self.k_descale is not None,
             prefix=self.options.shared_prefix,
+            batchvariant=not self.options.batch_invariant,
             page_size=self.page_size,
             mla=self.k.shape[3] > MAX_HEAD_DIM and shares_rows(self.k, self.v),
         )

@@ -24,6 +24,7 @@ from tunefa.runtime.decode_call import (
     CacheTensors,
 )
 from tunefa.runtime.kernel_plan import Launches, all_heads_first, unread_lse
+from tunefa.runtime.library_plan import results
 from tunefa.runtime.sinks import with_sinks
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.rounding import ceil_div
@@ -116,6 +117,31 @@ class KernelCachePlan:
 
 
 @dataclass(frozen=True)
+class LibraryCachePlan:
+    """Calls an installed library, which allocates the output itself."""
+
+    chosen: Chosen
+    options: CacheOptions
+    launches: Launches
+    device_bytes = 0
+
+    def run(
+        self, tensors: CacheTensors, scale: float | None, out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Runs a call; returns (out, lse)."""
+        q, k, v, *others = tensors
+        heads = (heads_first(each, self.options.layout) for each in (q, k, v))
+        given = *heads, None, None, *[each for each in others if each is not None]
+        found, lse = results(self.launches, given, scale, self.chosen.workload)
+        found = heads_first(found, self.options.layout)
+        return found.contiguous() if out is None else out.copy_(found), lse.contiguous()
+
+    def output(self, tensors: CacheTensors, scale: float | None, out: Tensor | None) -> Tensor:
+        """Runs a call; returns `out` alone."""
+        return self.run(tensors, scale, out)[0]
+
+
+@dataclass(frozen=True)
 class PyTorchCachePlan:
     """Computes calls in PyTorch, one sequence after the other. It waits for the device."""
 
@@ -191,7 +217,10 @@ class Decode:
         return self.call.workload()
 
     def asked(self) -> Workload:
-        """The workload that a config is looked up for: no other call of its family changes it."""
+        """The workload that a config is looked up for: no other call of its family changes it. It
+        is the call's own without batch invariance."""
+        if not self.call.options.batch_invariant:
+            return self.workload()
         # The window is the caller's: that of the workload is None where the cache is shorter.
         left = self.call.options.window_left
         keys = USUAL_KEYS if left is None else max(USUAL_KEYS, left + 2)
@@ -216,6 +245,8 @@ class Decode:
 
     def plan(self, chosen: Chosen, launches: Launches) -> CachePlan:
         """The plan that starts these launches."""
+        if hasattr(launches.launch, "results"):
+            return LibraryCachePlan(chosen, self.call.options, launches)
         contiguous = self.call.q.stride(-1) == 1
         return KernelCachePlan(chosen, self.call.options, launches, contiguous)
 

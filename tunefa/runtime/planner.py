@@ -22,7 +22,7 @@ from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.cells import Lengths, lengths_of
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.compiled import Compiler
-from tunefa.runtime.decode_plan import CachePlan
+from tunefa.runtime.decode_plan import CachePlan, Decode
 from tunefa.runtime.family_call import FamilyCall
 from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.few_queries import FewQueriesPlan
@@ -108,7 +108,8 @@ class Planner:
             if (over := gathered.plan(job, chip, known, packed, compiler)) is not None:
                 return cast(P, over)
         if lock is None:
-            choices = self._cache_choices if job.op == "decode" else None
+            one_for_all = isinstance(job, Decode) and job.call.options.batch_invariant
+            choices = self._cache_choices if one_for_all else None
             return planning.best_plan(job, chip, known, serving, compiler, choices)
         if job.op == "bwd" and all(record.workload.op != "bwd" for record in lock.records):
             return planning.pytorch_plan(job, f"{lock.path} has no record of gradients")

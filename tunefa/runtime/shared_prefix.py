@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tunefa.errors import TunefaError
+from tunefa.runtime.argument_checks import check_flag
 from tunefa.spec.workload_parts import MAX_HEAD_DIM
 
 
@@ -17,8 +18,7 @@ def check(
 ) -> None:
     """Raises TunefaError where `asked`, the argument, is no bool, or is True in a call without a
     block table, with a window, over a cache in e4m3, or with a head_dim of latent attention."""
-    if not isinstance(asked, bool):
-        raise TunefaError(f"shared_prefix is {asked!r}: give True or False")
+    check_flag("shared_prefix", asked)
     if not asked:
         return
     if block_table is None:

@@ -53,7 +53,8 @@ class Workload:
     factors, and the queries in `dtype`. `mla`, of `decode`, says that the values are the keys'
     first head_dim_v columns: absorbed multi-head latent attention (arXiv:2405.04434, 2.1.2).
     `prefix`, of `decode`, says that all sequences begin with the same pages, `prefix_keys` keys,
-    and that kernels read them once.
+    and that kernels read them once. `batchvariant`, of `decode`, says that the bits of a sequence
+    may depend on the other sequences of the batch.
     """
 
     op: str = "fwd"
@@ -76,6 +77,7 @@ class Workload:
     page_size: int | None = None
     varlen: bool = False
     deterministic: bool = False
+    batchvariant: bool = False
     accuracy: str = ACCURACIES[0]
 
     tf32_products = 3

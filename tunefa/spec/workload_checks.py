@@ -21,7 +21,7 @@ from tunefa.spec.workload_parts import (
 
 CACHE_DTYPES = ("bf16", "fp16")
 """The dtypes of attention over a cache."""
-_OF_DECODE = ("mla", "prefix")
+_OF_DECODE = ("mla", "prefix", "batchvariant")
 """Fields of no other op."""
 
 

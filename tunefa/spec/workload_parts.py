@@ -42,7 +42,10 @@ SIZES = {
 }
 SIDES = ("window_left", "window_right")
 MASKS = {"causal": True, "full": False}
-FLAGS = ("softcap", "sinks", "e4m3cache", "mla", "prefix", "varlen", "deterministic")
+FLAGS = (
+    *("softcap", "sinks", "e4m3cache", "mla", "prefix", "varlen"),
+    *("deterministic", "batchvariant"),
+)
 _PART = re.compile(r"([a-z]+)(-?[0-9].*)")
 
 

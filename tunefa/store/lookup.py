@@ -159,19 +159,24 @@ def distance(a: Workload, b: Workload) -> float:
     well: it limits the length of the loop. batch x heads has the weight 1/2: it only changes the
     number of CTAs. So has the group: it only changes how often K and V are read again. Workloads of
     two ops are infinitely far apart. Octaves of attention over a cache count as `DECODE_OCTAVES`
-    says.
+    says, and its batch and heads have the weight 1/2 each, but where bits may depend on the batch.
     """
     if a.op != b.op:
         return math.inf
     if a.op == matmul.OP:
         return matmul.own(a).octaves_from(matmul.own(b))
     octaves = _octaves_of_attention(a, b)
-    return octaves / DECODE_OCTAVES if a.op == "decode" else octaves
+    if a.op != "decode" or a.batchvariant or b.batchvariant:
+        return octaves  # a config for any batch is one for all, others are for their own
+    return octaves / DECODE_OCTAVES
 
 
 def _octaves_of_attention(a: Workload, b: Workload) -> float:
+    sequences, heads = math.log2(a.batch / b.batch), math.log2(a.heads / b.heads)
+    # A config for any batch is one for a number of heads: no batch makes up for other heads.
+    any_batch = a.op == "decode" and not (a.batchvariant or b.batchvariant)
     return math.hypot(
-        0.5 * math.log2((a.batch * a.heads) / (b.batch * b.heads)),
+        0.5 * (math.hypot(sequences, heads) if any_batch else sequences + heads),
         math.log2(a.seqlen_q / b.seqlen_q),
         math.log2(a.seqlen_k / b.seqlen_k),
         _octaves(a.window_left, b.window_left, own_key=1),
@@ -259,9 +264,12 @@ def _how(record: Record, workload: Workload, device_name: str) -> How:
 
 
 def _may_serve(recorded: Workload, workload: Workload) -> bool:
-    """Whether a record's config computes the same kind of problem, and not less exactly."""
+    """Whether a record's config computes the same kind of problem, and not less exactly; one whose
+    bits depend on the batch serves only workloads that allow it."""
     exact_enough = ACCURACIES.index(recorded.accuracy) <= ACCURACIES.index(workload.accuracy)
-    return exact_enough and _family(recorded) == _family(workload)
+    if not exact_enough or _family(recorded) != _family(workload):
+        return False
+    return recorded.op != "decode" or workload.batchvariant or not recorded.batchvariant
 
 
 def _family(workload: Workload) -> tuple[object, ...]:

@@ -53,7 +53,10 @@ def test_a_launch_copies_into_the_outputs_and_its_results_are_new(own_kernels: O
 
 
 def test_its_outputs_are_those_of_the_ops() -> None:
-    assert {op: ops.load(op).OUTPUTS for op in ("fwd", "bwd")} == library.OUTPUTS
+    assert {op: ops.load(op).OUTPUTS for op in library.OUTPUTS} == library.OUTPUTS
+    assert {each.op for each in map(kernels.load, kernels.names()) if each.is_library} == set(
+        library.OUTPUTS
+    )
 
 
 def test_the_gate_checks_it_without_what_it_does_not_read(own_kernels: OwnKernels) -> None:

@@ -35,7 +35,11 @@ from tunefa.spec.trial import Config, Resources
 if TYPE_CHECKING:
     from torch import Tensor
 
-OUTPUTS: Mapping[str, slice] = {"fwd": slice(3, 5), "bwd": slice(7, 10)}
+OUTPUTS: Mapping[str, slice] = {
+    "fwd": slice(3, 5),
+    "bwd": slice(7, 10),
+    "decode": slice(3, 5),
+}
 """The tensors of a launch that the results are copied to, by op."""
 
 

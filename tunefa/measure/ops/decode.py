@@ -32,6 +32,9 @@ them is behind: seqlens, the block table of pages, and the sinks, if there are a
 NAMES = ("out", "lse")
 HALF_OF_LEAST = {"bf16": 2.0**-134, "fp16": 2.0**-25}
 """Half of the smallest positive number of the dtype."""
+LIBRARY_SPLIT_KEYS = 512
+"""Keys that a library may split. FlashAttention-2 has blocks of 64 to 256 keys, and does not say
+where it splits."""
 SPARE_PAGES = 3
 """Pages of no sequence, which no kernel may read."""
 
@@ -99,7 +102,9 @@ def ragged(workload: Workload, config: Config) -> Workload:
     """Returns a small workload of the same kind: sequences of several lengths, which no block
     divides, and which have one split or several. The number of query rows is the workload's, which
     the binary depends on."""
-    least = config.get("MIN_SPLIT_KEYS") or config["num_warps"] * config["LEAF_KEYS"]
+    least = config.get("MIN_SPLIT_KEYS") or LIBRARY_SPLIT_KEYS
+    if "LEAF_KEYS" in config:
+        least = config["num_warps"] * config["LEAF_KEYS"]
     left, keys = workload.window_left, 2 * int(least) + 77
     if workload.prefix and workload.page_size is not None:
         keys += 6 * workload.page_size  # so that the shortest one has a page of the prefix
