@@ -140,21 +140,25 @@ MISTAKES = [
 ]
 
 
+MISTAKEN = "q200_k500_d64_bf16_causal"
+
+
 @pytest.mark.parametrize(
     ("what", "pattern", "instead"), MISTAKES, ids=[what for what, *_ in MISTAKES]
 )
 def test_the_cpu_finds_mistakes(what: str, pattern: str, instead: str, tmp_path: Path) -> None:
-    workload = workload_of("h4_kv2_q200_k500_d64_bf16_causal", SMALL)
-
     def change(source: str) -> str:
         changed, count = re.subn(pattern, instead, source)
         assert count == 1, "the source has no such place"
         return changed
 
-    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path, change)
-    tensors, right = inputs(workload)
+    # Larger keys of all heads but the last come first.
+    workloads = [workload_of(f"h{2 * heads}_kv{heads}_{MISTAKEN}", SMALL) for heads in (1, 2)]
+    run = cuda_on_cpu.compiled(KERNEL, workloads[0], SMALL, tmp_path, change)
     assert any(
-        is_wrong(replace(run, resident=resident), workload, tensors, right) for resident in (2, 5)
+        is_wrong(replace(run, resident=resident), workload, *inputs(workload))
+        for workload in workloads
+        for resident in (2, 5)
     ), what
 
 
