@@ -140,7 +140,7 @@ MISTAKES = [
 ]
 
 
-MISTAKEN = "q200_k500_d64_bf16_causal"
+MISTAKEN = "q400_k400_d64_bf16_causal"
 
 
 @pytest.mark.parametrize(

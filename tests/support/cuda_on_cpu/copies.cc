@@ -331,11 +331,8 @@ void ptx::cp_async_bulk_commit_group() {
     this_thread().stores.clear();
 }
 
-// With pending groups, the last one that was committed; what was read before is written.
 void ptx::cp_async_bulk_wait_group(int pending) {
-    if (pending > 1 || (pending && this_thread().committed_stores.size() > 1))
-        fail("cp.async.bulk.wait_group %d: one addition may be pending here", pending);
-    if (!pending) cp_async_bulk_wait_group_read(0);
+    cp_async_bulk_wait_group_read(pending);
     for (const Numbers &numbers : this_thread().unwritten) numbers.write();
     this_thread().unwritten.clear();
 }
@@ -348,7 +345,7 @@ void ptx::ld_acquire_gpu_global_u32(u32 &to, const u32 *from) {
     to = *from, thread.looked = from, thread.looked_after = machine::releases;
 }
 void ptx::cp_async_bulk_wait_group_read(int pending) {
-    if (pending) fail("cp.async.bulk.wait_group.read: all groups are waited for here");
+    if (pending) fail("cp.async.bulk.wait_group: all groups are waited for here");
     auto &committed = this_thread().committed_stores;
     if (machine::mode & LATE_READS)
         for (const Store &store : committed) machine::complete(*this_thread().cta, store);
