@@ -128,6 +128,9 @@ def main() -> None:
     if given.recorded:
         print(table(point_files.read(given.recorded)))
         return
+    for workload in given.workload or ():
+        if workload.op != "decode" or workload.varlen:
+            parser.error(f"{workload}: give workloads of the op decode, with equal lengths")
     print(table(measured(given.workload or workloads(), given.config, given.out)))
 
 

@@ -11,9 +11,11 @@ graphs: a graph calls one of them on several caches, one after the other, which 
 large as the L2 cache together: what a call before has left there is at most 2 % of what is read.
 Graphs are replayed in another random order in each round, and a figure is the median of them.
 tunefa runs with the config that its runtime takes, and libraries are no candidates. Each --config
-is raced too: the default of attention_decode_cuda_sm90 with these parameters changed. With
+is raced too: the default of attention_decode_cuda_sm90 with these parameters changed, or that of
+another kernel, as in `attention_decode_triton:MAX_SPLITS=16`; `KERNEL:` is its default. With
 --beside-pages tunefa also reads the same memory as pages of these sizes, in a random order over all
-sequences. Bytes are those of the cache read once, of the queries and of the output.
+sequences; with --page-size FlashInfer is a peer. Bytes are those of the cache read once, of the
+queries and of the output.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Changed(NamedTuple):
     def __str__(self) -> str:
         """The text that `parsed` reads."""
         parts = ",".join(f"{key}={value}" for key, value in self.changes.items())
-        return parts if self.kernel == KERNEL else f"{self.kernel}:{parts}"
+        return parts if self.kernel == KERNEL and parts else f"{self.kernel}:{parts}"
 
     def at(self, workload: Workload, target: Target) -> tuple[Case, Config]:
         """The kernel's case and the config there. Raises ValueError where a rule refuses it."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tunefa.runtime.api_varlen import flash_attention_varlen
     from tunefa.runtime.decode import decode_attention
     from tunefa.runtime.process import last_choice, load
+    from tunefa.runtime.ranks import config_hash, share_records
     from tunefa.spec.workload import Workload
 
 __all__ = [
@@ -26,22 +27,26 @@ __all__ = [
     "Workload",
     "__version__",
     "activate",
+    "config_hash",
     "deactivate",
     "decode_attention",
     "flash_attention",
     "flash_attention_varlen",
     "last_choice",
     "load",
+    "share_records",
     "trace",
 ]
 _HOMES = {
     "TunefaError": "tunefa.errors",
     "Workload": "tunefa.spec.workload",
     "activate": "tunefa.integrations.sdpa",
+    "config_hash": "tunefa.runtime.ranks",
     "deactivate": "tunefa.integrations.sdpa",
     "decode_attention": "tunefa.runtime.decode",
     "flash_attention": "tunefa.runtime.api",
     "flash_attention_varlen": "tunefa.runtime.api_varlen",
+    "share_records": "tunefa.runtime.ranks",
     "trace": "tunefa.integrations.tracing",
 }
 

@@ -28,7 +28,7 @@ from kernel_tuner.runners.runner import Runner
 from kernel_tuner.searchspace import Searchspace
 from scipy.stats.qmc import LatinHypercube
 
-from benchmarks.bakeoff.runs import LIMIT, Course, Reached, Tally
+from benchmarks.bakeoff.runs import LIMIT, Course, Reached, Replayed, Tally
 
 NAMES = ("bayes_opt", "genetic_algorithm", "diff_evo", "random_sample")
 _FAILED = 1e20
@@ -42,9 +42,9 @@ _SAMPLERS = (
 class Replay(Runner):  # type: ignore[misc]  # kernel_tuner has no types
     """A runner that answers from a landscape."""
 
-    def __init__(self, tally: Tally, names: list[str]) -> None:
+    def __init__(self, tally: Tally, names: list[str], limit: int = LIMIT) -> None:
         super().__init__()
-        self._tally, self._names = tally, names
+        self._tally, self._names, self._limit = tally, names, limit
         self.dev = Options(max_threads=10**9)
 
     def get_device_info(self) -> Any:
@@ -61,7 +61,7 @@ class Replay(Runner):  # type: ignore[misc]  # kernel_tuner has no types
 
     def _result(self, values: Any, budget: Any) -> dict[str, Any] | None:
         if self._tally.done:
-            budget.add_evaluations(LIMIT)  # it asks its budget whether to go on
+            budget.add_evaluations(self._limit)  # it asks its budget whether to go on
             return None
         config, before = dict(zip(self._names, values, strict=True)), self._tally.evaluations
         trial = self._tally.evaluate(config)
@@ -72,6 +72,13 @@ class Replay(Runner):  # type: ignore[misc]  # kernel_tuner has no types
 
 def run(course: Course, name: str, seed: int) -> Reached:
     """Runs one of kernel_tuner's strategies, by the name of its module."""
+    tally = Tally(course)
+    replay(course, name, seed, tally)
+    return tally.reached
+
+
+def replay(course: Replayed, name: str, seed: int, tally: Tally, limit: int = LIMIT) -> None:
+    """Runs one of kernel_tuner's strategies until the tally is done, or `limit` evaluations."""
     configs = course.problem.configs
     values: dict[str, list[Any]] = {
         parameter: sorted({config[parameter] for config in configs}) for parameter in configs[0]
@@ -79,8 +86,7 @@ def run(course: Course, name: str, seed: int) -> Reached:
     cache = {str(place): dict(config) for place, config in enumerate(configs)}
     # Each run has its own space, as a space remembers which neighbours were drawn.
     space = Searchspace(None, None, None, from_cache={"tune_params": values, "cache": cache})
-    tally = Tally(course)
-    limit = min(LIMIT, len(configs))
+    limit = min(limit, len(configs))
     options = Options(
         strategy_options=Options(max_fevals=limit),
         max_fevals=limit,
@@ -93,8 +99,7 @@ def run(course: Course, name: str, seed: int) -> Reached:
     strategy = import_module(f"kernel_tuner.strategies.{name}")
     with warnings.catch_warnings(), _seeded(seed):
         warnings.simplefilter("ignore")
-        strategy.tune(space, Replay(tally, list(values)), options)
-    return tally.reached
+        strategy.tune(space, Replay(tally, list(values), limit), options)
 
 
 @contextlib.contextmanager

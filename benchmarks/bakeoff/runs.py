@@ -8,17 +8,18 @@ five samples. How good a config is, is judged by `Landscape.excess`, which also 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from tunefa.costmodel.estimate import by_model
 from tunefa.costmodel.learned import LearnedModel
 from tunefa.search import candidates, strategies
 from tunefa.search.budget import Budget
 from tunefa.search.request import Request
-from tunefa.search.strategy import SearchProblem, Strategy
+from tunefa.search.strategy import SearchProblem
 from tunefa.spec import kernel as kernels
 from tunefa.spec.trial import Config, Trial, identity
 from tunefa.store import landscape as landscapes
@@ -34,6 +35,21 @@ SLOW = {"gp": 50}
 
 Reached = tuple[int | None, ...]
 """The number of evaluations to reach each target; None if it was not reached."""
+
+
+class Replayed(Protocol):
+    """A recorded space that strategies run on."""
+
+    @property
+    def problem(self) -> SearchProblem:
+        """The problem that a strategy of tunefa is given."""
+
+    @property
+    def excess(self) -> Mapping[tuple[object, ...], float]:
+        """How much slower than the best each right config is, by identity."""
+
+    def trial(self, config: Config) -> Trial:
+        """Returns what was recorded of a config."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +83,10 @@ class Course:
         """How much slower than the best each right config is, by identity."""
         return self.landscape.excess(self.landscape.kernels[0])
 
+    def trial(self, config: Config) -> Trial:
+        """Returns the screening of a config."""
+        return self.landscape.screened(self.landscape.kernels[0], config)
+
     @property
     def first_pick(self) -> float:
         """The excess of the config with the least predicted time, before any is compiled."""
@@ -94,15 +114,16 @@ _load = lru_cache(maxsize=1)(landscapes.load)
 class Tally:
     """Counts the evaluations of one run."""
 
-    def __init__(self, course: Course, limit: int = LIMIT) -> None:
+    def __init__(self, course: Replayed, limit: int = LIMIT) -> None:
         self._course, self._limit = course, limit
-        self._tried: set[tuple[object, ...]] = set()
+        self.tried: dict[tuple[object, ...], Trial] = {}
+        """The configs that were evaluated, in the sequence of their first evaluations."""
         self._reached: dict[float, int] = {}
 
     @property
     def evaluations(self) -> int:
         """The number of evaluations so far."""
-        return len(self._tried)
+        return len(self.tried)
 
     @property
     def reached(self) -> Reached:
@@ -117,27 +138,26 @@ class Tally:
     def evaluate(self, config: Config) -> Trial:
         """Returns the recorded trial of a config, and counts it if it was not tried before."""
         key = identity(config)
-        self._tried.add(key)
+        trial = self.tried.setdefault(key, self._course.trial(config))
         excess = self._course.excess.get(key, math.inf)
         for target in TARGETS:
             if excess <= target:
                 self._reached.setdefault(target, self.evaluations)
-        landscape = self._course.landscape
-        return landscape.screened(landscape.kernels[0], config)
+        return trial
 
 
-def own(course: Course, name: str, seed: int, limit: int = LIMIT) -> Reached:
+def own(course: Replayed, name: str, seed: int, limit: int = LIMIT) -> Reached:
     """Runs one of tunefa's strategies. A slow strategy may have a lower limit."""
-    strategy = strategies.create(name, replace(course.problem, seed=seed))
     tally = Tally(course, min(limit, SLOW.get(name, limit)))
-    for config in _asked(strategy, tally):
-        strategy.tell(tally.evaluate(config))
+    run(course, name, seed, tally)
     return tally.reached
 
 
-def _asked(strategy: Strategy, tally: Tally) -> Iterator[Config]:
+def run(course: Replayed, name: str, seed: int, tally: Tally) -> None:
+    """Runs one of tunefa's strategies until the tally is done, or nothing is left to try."""
+    strategy = strategies.create(name, replace(course.problem, seed=seed))
     while not tally.done:
         config = strategy.ask()
         if config is None:
             return
-        yield config
+        strategy.tell(tally.evaluate(config))

@@ -19,6 +19,7 @@ def test_a_config_is_the_default_with_changes() -> None:
         ("TREE_DEPTH=3,SPLIT_COST=16", {"TREE_DEPTH": 3, "SPLIT_COST": 16}),
         ("attention_decode_triton:MAX_SPLITS=16", {"MAX_SPLITS": 16}),
         ("attention_decode_triton:", {}),
+        ("attention_decode_cuda_sm90:", {}),
     ):
         config = decode_configs.parsed(text)
         assert str(config) == text

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run
+from tests.support import sample_bundles
 from tests.support.made_here import made_here
 from tests.support.sample_records import measured
 from tunefa.store import results as store
@@ -58,3 +59,22 @@ def test_doctor_names_a_broken_lock_file(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TUNEFA_FROZEN", "a.lock.yaml")
     out = run("doctor", "--arch", "h200").stdout
     assert "Problem: TUNEFA_FROZEN: a.lock.yaml:3: " in out
+
+
+def test_doctor_says_what_a_bundle_serves(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("-w", "b1_h2_q64_d64_fp32", "--arch", "h200", "--exact")
+    run("bundle", "app.tunefa", *words)
+    monkeypatch.setenv("TUNEFA_FROZEN", "app.tunefa")
+    report = json.loads(run("doctor", "--arch", "h200", "--json").stdout)
+    assert report["frozen"]["workloads"] == ["fwd_b1_h2_kv2_q64_k64_d64_fp32_causal"]
+    assert report["problems"] == [] and len(report["config_hash"]) == 16
+    sample_bundles.write(Path("app.tunefa"))
+    report = json.loads(run("doctor", "--arch", "h200", "--json").stdout)
+    (problem,) = report["problems"]
+    assert "app.tunefa was made with another source of attention_fwd_triton" in problem
+    Path("app.tunefa").write_bytes(Path("app.tunefa").read_bytes()[:-1])
+    report = json.loads(run("doctor", "--arch", "h200", "--json").stdout)
+    assert (
+        "TUNEFA_FROZEN: app.tunefa is not a bundle of tunefa, or was cut" in report["problems"][0]
+    )
+    assert report["config_hash"] is None

@@ -50,8 +50,8 @@ def workloads() -> Iterator[Workload]:
         )
 
 
-APART = ("attention_decode_mla", "attention_decode_prefix", "attention_decode_fa")
-"""Kernels whose names begin so are in test_mla_gpu.py, test_shared_prefix_gpu.py and
+APART = ("attention_decode_mla", "attention_decode_prefix")
+"""Kernels whose names begin so are in test_mla_gpu.py and test_shared_prefix_gpu.py, libraries in
 test_decode_libraries_gpu.py."""
 
 
@@ -60,7 +60,9 @@ test_decode_libraries_gpu.py."""
     [
         name
         for name in kernels.names()
-        if kernels.load(name).op == "decode" and not name.startswith(APART)
+        if (each := kernels.load(name)).op == "decode"
+        and not each.is_library
+        and not name.startswith(APART)
     ],
 )
 def test_random_problems_are_right(name: str) -> None:

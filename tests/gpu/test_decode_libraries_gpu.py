@@ -10,15 +10,19 @@ import pytest
 import torch
 
 import tunefa
+from tests.support.gpu_kernels import seen_target
 from tests.support.random_problems import check_random
+from tunefa.measure import launches, ops
 from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.gpu
 LIBRARIES = [
     each for each in map(kernels.load, kernels.names()) if each.is_library and each.op == "decode"
 ]
-WITHOUT = "not support|block_table"
+WITHOUT = "not support|block_table|NOT_SUPPORTED|No valid"
 """Said by builds of a library that lack a feature."""
 
 
@@ -38,6 +42,20 @@ def workloads() -> Iterator[Workload]:
 @pytest.mark.parametrize("name", [each.name for each in LIBRARIES])
 def test_random_problems_are_right(name: str) -> None:
     check_random(kernels.load(name), workloads(), WITHOUT)
+
+
+@pytest.mark.parametrize("kernel", LIBRARIES, ids=lambda kernel: kernel.name)
+def test_sequences_without_keys_and_lengths_beyond_the_cache(kernel: Kernel) -> None:
+    if kernel.module.version() is None:
+        pytest.skip(f"{kernel.module.LIBRARY} is not installed")
+    workload = Workload.parse("decode_b4_h8_kv2_k700_d128_batchvariant")
+    case = Case(kernel, workload, seen_target())
+    made = list(ops.of(workload).tensors(workload, "cuda", 0))
+    made[5] = torch.tensor([0, 2**30, -3, 700], device="cuda", dtype=torch.int32)
+    launches.launch(case, {}, made)()
+    out, lse = made[3:5]
+    assert not out[::2].any() and bool(lse[::2].isneginf().all())
+    assert bool(out[1::2].isfinite().all()) and bool(lse[1::2].isfinite().all())
 
 
 def test_a_call_without_batch_invariance_is_right_and_a_graph_is_replayed() -> None:

@@ -71,3 +71,23 @@ def test_not_everything_is_kept(language: FakeLanguage, monkeypatch: pytest.Monk
     for size in (16, 32, 64, 64, 16):
         compiler(CASE, {**CONFIG, "BLOCK_M": size}, True)
     assert [config["BLOCK_M"] for config, _ in language.compiled] == [16, 32, 64, 16]
+
+
+def test_what_is_found_is_not_compiled_and_is_known_once_a_plan_has_it(
+    language: FakeLanguage,
+) -> None:
+    bundled = language.compile(CASE, CONFIG, True)
+    language.compiled.clear()
+    asked: list[bool] = []
+
+    def find(case: Case, config: Any, aligned: bool) -> Any:
+        asked.append(aligned)
+        return bundled if aligned else None
+
+    compiler = Compiler(find)
+    assert compiler.known(CASE, CONFIG, True) is None and asked == []  # it would not be loaded
+    assert compiler.found(CASE, CONFIG, True) is bundled
+    assert compiler.known(longer(CASE), CONFIG, True) is bundled
+    assert compiler(CASE, CONFIG, True) is bundled and asked == [True] and not language.compiled
+    assert compiler.found(CASE, CONFIG, False) is None
+    assert compiler(CASE, CONFIG, False) is not bundled and language.compiled == [(CONFIG, False)]

@@ -20,6 +20,7 @@ from tunefa.search import parts, run
 from tunefa.search.budget import Budget
 from tunefa.search.request import Request
 from tunefa.search.state import SearchState
+from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.spec.trial import Config, Resources, Trial
@@ -101,3 +102,23 @@ def test_a_library_is_tried_first_and_leaves_its_budget_to_the_others(
     made = parts.ordered(state, feasible, store.default_store())
     assert [part.name for part in made] == ["library_kernel", "own_kernel"]
     assert made[0].share == made[1].share > 0.8
+
+
+@pytest.mark.parametrize("fastest", ["fa2", "triton"])
+def test_libraries_over_a_cache_compete_where_bits_may_depend_on_the_batch(
+    monkeypatch: pytest.MonkeyPatch, no_waiting_for_the_disk: None, fastest: str
+) -> None:
+    both = tuple(kernels.load(f"attention_decode_{name}") for name in ("triton", "fa2"))
+    monkeypatch.setattr(both[1].module, "version", lambda: "torch 2.13.0")
+    monkeypatch.setattr(measured, "objective", lambda arch, mode: Timed)
+    monkeypatch.setitem(US, "attention", 5.0)
+    best = f"attention_decode_{fastest}"
+    monkeypatch.setattr(
+        Timed, "race_kernels", lambda *_: KernelRaceResult(best, {"decision": "the faster one"})
+    )
+    workload = Workload.parse("decode_b2_h8_kv2_k512_d64_batchvariant")
+    request = Request(workload, H200, True, both, Budget(trials=4))
+    found = run.search(request, store.default_store())
+    assert found.record is not None and found.record.kernel == best
+    assert str(found.record.workload).endswith("_batchvariant")
+    assert {each.kernel for each in found.finished} == {each.name for each in both}

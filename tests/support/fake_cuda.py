@@ -46,6 +46,8 @@ class FakeCuda:
         self.load_status = 0
         self.loaded: list[tuple[str, int]] = []
         """Names of the functions, with the shared memory that they were allowed."""
+        self.preferring: list[str] = []
+        """Names of the functions that prefer shared memory."""
         self.stream = 0
         self.capturing = False
         self.library = SimpleNamespace(
@@ -62,6 +64,7 @@ class FakeCuda:
                 self._function
             ),
             cuFuncSetAttribute=ctypes.CFUNCTYPE(c_int, c_void_p, c_int, c_int)(self._allow),
+            cuFuncSetCacheConfig=ctypes.CFUNCTYPE(c_int, c_void_p, c_int)(self._prefer),
             cuFuncGetParamInfo=ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t, c_void_p, c_void_p)(
                 self._parameter
             ),
@@ -137,6 +140,11 @@ class FakeCuda:
     def _allow(self, function: int, attribute: int, value: int) -> int:
         assert attribute == 8
         self.loaded[-1] = (self.loaded[-1][0], value)
+        return 0
+
+    def _prefer(self, function: int, preference: int) -> int:
+        assert preference == 1
+        self.preferring.append(self.loaded[-1][0])
         return 0
 
     def _parameter(self, function: int, number: int, offset: int, size: int) -> int:

@@ -24,6 +24,7 @@ from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.compile.serving import Installed
 from tunefa.errors import TunefaError
+from tunefa.runtime import config_hash
 from tunefa.runtime.lock_file import VARIABLE, LockFile, measured_on
 from tunefa.spec import kernel as kernels
 from tunefa.spec.arch import GpuArch
@@ -31,6 +32,7 @@ from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.store import journal
 from tunefa.store import results as store
+from tunefa.store.bundle_file import BundleFile
 from tunefa.store.record import Record
 
 _FEATURES = ("tma", "wgmma", "fp8")
@@ -69,6 +71,7 @@ def command(selection: Selection, as_json: bool) -> None:
         "places": _places(),
         "records": counts,
         "frozen": frozen,
+        "config_hash": _config_hash(installed),
         "problems": [*problems, *broken, *not_served],
     }
     if as_json:
@@ -219,6 +222,32 @@ def _serving(
     return counts, doubtful
 
 
+def _config_hash(installed: Installed) -> str | None:
+    """The hash that a process would have which loads no file, see `tunefa.config_hash`; None where
+    the lock file cannot be read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are problems that the report names
+        try:
+            lock = LockFile.of_environment()
+            records = [] if lock is not None else store.default_store().records()
+            return config_hash.digest(config_hash.parts(lock, [], records, installed))
+        except TunefaError:
+            return None
+
+
+def _of_bundle(file: BundleFile, target: Target, served: list[str]) -> list[str]:
+    """Adds the workloads that a bundle serves on the device to `served`; returns its problems."""
+    from tunefa.runtime.bundles import Bundles  # it imports torch
+
+    try:
+        Bundles().add(file)
+    except TunefaError as error:
+        return [str(error)]
+    here = [plan for plan in file.plans if plan.device == target.device.name]
+    served += [str(plan.workload) for plan in here if not plan.beside]
+    return []
+
+
 def _frozen(target: Target, installed: Installed) -> tuple[dict[str, Any] | None, list[str]]:
     """The report on TUNEFA_FROZEN's lock file for the device, None without one; its problems."""
     path = os.environ.get(VARIABLE)
@@ -233,6 +262,10 @@ def _frozen(target: Target, installed: Installed) -> tuple[dict[str, Any] | None
         lock = LockFile.read(Path(path))
     except TunefaError as error:
         return report, [f"{VARIABLE}: {error}"]
+    if lock.bundle is not None:
+        return report | {"records": len(lock.bundle.records)}, _of_bundle(
+            lock.bundle, target, served
+        )
     for workload in dict.fromkeys(record.workload for record in measured_on(lock.records, target)):
         try:
             _, remark = lock.kernel(lock.exact(workload, target), target, installed)

@@ -85,7 +85,7 @@ def check(path: Path, format_name: str) -> None:
         return
     try:
         content = _text(path)
-        if hasattr(exports.get(format_name), "load"):
+        if exports.can_be_read(format_name):
             exports.readable(format_name).load(content, str(path))
         elif _MARK not in content[:_HEAD_CHARACTERS]:
             raise TunefaError(f"{path} was not written by tunefa")

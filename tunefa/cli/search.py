@@ -119,7 +119,7 @@ def command(
         selection = search_requests.completed(selection, Path(resume), how)
     how["budget"] = _budget(selection, how["budget"], how["estimate"], replay is not None)
     if out is not None:
-        files.check(out, exports.for_path(out))
+        files.check(out, exports.for_records(out))
     files.require_current_folder()
     if replay is None:
         parts = each_workload.served(selection, how["names"])

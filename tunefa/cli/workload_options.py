@@ -228,6 +228,11 @@ def workload_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _with_selection(command, {**_CHIP_OPTIONS, **_WORKLOAD_OPTIONS})
 
 
+def workloads_without_chip(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command the options for workloads, but neither `--arch` nor `--device`."""
+    return _with_selection(command, _WORKLOAD_OPTIONS)
+
+
 def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command that lists records all options, and `--last`. They have no defaults there."""
     options = _without_defaults({**_CHIP_OPTIONS, **_WORKLOAD_OPTIONS})

@@ -197,6 +197,13 @@ def of_sequence(
     return out[0], lse[0]
 
 
+def looked_up(workload: Workload, window_left: int | None) -> Workload:
+    """Returns the workload that a config is looked up for where a call over a cache has this one
+    and this window."""
+    keys = USUAL_KEYS if window_left is None else max(USUAL_KEYS, window_left + 2)
+    return replace(workload, batch=USUAL_BATCH, seqlen_k=keys, window_left=window_left)
+
+
 @dataclass(frozen=True)
 class Decode:
     """Attention over a cache, as the job that a plan is made for."""
@@ -222,9 +229,7 @@ class Decode:
         if not self.call.options.batch_invariant:
             return self.workload()
         # The window is the caller's: that of the workload is None where the cache is shorter.
-        left = self.call.options.window_left
-        keys = USUAL_KEYS if left is None else max(USUAL_KEYS, left + 2)
-        return replace(self.workload(), batch=USUAL_BATCH, seqlen_k=keys, window_left=left)
+        return looked_up(self.workload(), self.call.options.window_left)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """The call's tensors with out and lse, with heads first, as launches are prepared."""

@@ -21,8 +21,9 @@ from tunefa.errors import TunefaError
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
-from tunefa.store import lookup
+from tunefa.store import bundle_file, lookup
 from tunefa.store import results as store
+from tunefa.store.bundle_file import BundleFile
 from tunefa.store.record import Record
 
 VARIABLE = "TUNEFA_FROZEN"
@@ -38,10 +39,15 @@ class LockFile:
 
     path: Path
     records: tuple[Record, ...]
+    bundle: BundleFile | None = None
+    """The bundle, where the process is frozen to one. Its plans serve then, and no records."""
 
     @classmethod
     def read(cls, path: Path) -> LockFile:
-        """Reads the lock file at `path`. Raises TunefaError, with file and line, if that fails."""
+        """Reads the lock file or bundle at `path`. Raises TunefaError, with file and line, if that
+        fails."""
+        if bundle_file.is_one(path):
+            return cls(path, (), BundleFile(path))
         return cls(path, tuple(store.read(path)))
 
     @classmethod

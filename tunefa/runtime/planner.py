@@ -14,15 +14,18 @@ from tunefa.compile import languages
 from tunefa.compile.launch.lengths import CacheSizes
 from tunefa.compile.serving import Installed, UsableStore
 from tunefa.errors import TunefaError
-from tunefa.runtime import few_queries, gathered, planning
+from tunefa.runtime import config_hash, few_queries, gathered, planning
 from tunefa.runtime import plan as plans
 from tunefa.runtime.bounded_cache import BoundedCache
+from tunefa.runtime.bundled_family import bundled_family
+from tunefa.runtime.bundles import Bundles
 from tunefa.runtime.cache_family import CacheFamily
 from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.cells import Lengths, lengths_of
 from tunefa.runtime.chip import Chip
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.decode_plan import CachePlan, Decode
+from tunefa.runtime.family import Family
 from tunefa.runtime.family_call import FamilyCall
 from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.few_queries import FewQueriesPlan
@@ -35,7 +38,9 @@ from tunefa.spec import kernel as kernel_files
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
+from tunefa.store import bundle_file
 from tunefa.store import results as store
+from tunefa.store.bundle_file import BundleFile
 from tunefa.store.record import Record
 from tunefa.store.results import Store
 
@@ -63,6 +68,7 @@ class Planner:
         self.kernels: tuple[Kernel, ...] | None = None
         self.devices: dict[torch.device, tuple[Chip, Compiler]] = {}
         self.freeze = FreezeState()
+        self.bundles = Bundles()
         self._records: Records | None = None
         self._installed: Installed | None = None
         self._tables: dict[int, TableCache] = {}
@@ -85,13 +91,32 @@ class Planner:
         return self._records
 
     def load(self, path: Path, frozen: bool) -> None:
-        """Adds the records of a file, or freezes to it. Raises TunefaError if it cannot be read."""
+        """Adds the records of a file, or a bundle, or freezes to it.
+
+        Raises TunefaError if it cannot be read.
+        """
         self._forget()
         if frozen:
             self.freeze.to(path)
+            self._frozen_bundle()
+            return
+        self.freeze.admit(path)
+        if bundle_file.is_one(path):
+            self.bundles.add(BundleFile(path))
         else:
-            self.freeze.admit(path)
             self.records.loaded = [*store.read(path), *self.records.loaded]
+
+    def use_only(self, records: list[Record]) -> None:
+        """From now on plans with these records alone, and reads none from disk."""
+        self._forget()
+        self._records = Records(())
+        self._records.loaded = records
+
+    def config_parts(self) -> dict[str, str]:
+        """What decides which config a call runs, see `tunefa.runtime.config_hash`."""
+        lock = self.freeze.file
+        records = [] if lock is not None else self.records.records()
+        return config_hash.parts(lock, self.bundles.files, records, self._ready())
 
     def leave_out_libraries(self) -> None:
         """From now on plans no kernel that calls a library."""
@@ -100,9 +125,14 @@ class Planner:
 
     def plan(self, job: Job[P]) -> P:
         """The new plan of a job."""
-        known, serving = self._known(job)
         chip, compiler = self._device(job.call.q.device)
         lock = self.freeze.file
+        if lock is not None and lock.bundle is not None:
+            return self._frozen_bundle().frozen_plan(job, chip, lock, compiler)
+        if lock is None and (bundled := self.bundles.plan(job, chip, compiler)) is not None:
+            return bundled
+        self.bundles.tell(job, chip)
+        known, serving = self._known(job)
         if lock is None and isinstance(job, Prefill):
             packed = self._serving("fwd")
             if (over := gathered.plan(job, chip, known, packed, compiler)) is not None:
@@ -156,9 +186,9 @@ class Planner:
         chip, compiler = self._device(device)
         if chip.target is None:
             return None
-        return CacheFamily.of(
-            plan, self._serving("decode"), (chip.target, compiler), sizes, tensors
-        )
+        known = self.bundles.kernels.get(plan.chosen.kernel)
+        kernels = self._serving("decode") if known is None else [known]
+        return CacheFamily.of(plan, kernels, (chip.target, compiler), sizes, tensors)
 
     def _of_few_queries(
         self, tensors: Tensors, options: Options, target: Target
@@ -170,9 +200,15 @@ class Planner:
             asked = job.asked()
         except TunefaError:  # the forward pass says what no kernel serves, and PyTorch computes it
             return None
+        if call.empty or asked in self._unsplit:
+            return None
+        if self.bundles:
+            bundled = self.bundles.few_queries(job, own, chip, compiler)
+            if bundled is not None or self.bundles.near(own, target):
+                return bundled
         known, serving = self._known(job)
         lacking = languages.without_compiler(serving, target.arch)
-        if call.empty or asked in self._unsplit or all(each.name in lacking for each in serving):
+        if all(each.name in lacking for each in serving):
             return None
         if self._of_few is None:
             few = (r for r in known.records() if r.workload.op == "fwd")
@@ -188,15 +224,24 @@ class Planner:
 
     def family(self, job: plans.Forward) -> FamilyPlans | TunefaError:
         """The family of a job, or why it has none."""
-        known, serving = self._known(job)
         chip, compiler = self._device(job.call.q.device)
         tables = self._tables_of(job.call.q)
+        made: Family | None
         try:
-            made = planning.family(job, chip, known, serving)
+            made = bundled_family(job, chip, self.bundles)
+            if made is None:
+                made = planning.family(job, chip, *self._known(job))
             made.prepare()
         except TunefaError as error:
             return error
         return FamilyPlans(made, (compiler, tables), job.call.options)
+
+    def _frozen_bundle(self) -> Bundles:
+        """The bundles, with the one that the process is frozen to, if it is."""
+        lock = self.freeze.file
+        if lock is not None and lock.bundle is not None:
+            self.bundles.keep_only(lock.bundle)
+        return self.bundles
 
     def _forget(self) -> None:
         self._cache_choices.clear()
@@ -225,7 +270,7 @@ class Planner:
 
     def _device(self, device: torch.device) -> tuple[Chip, Compiler]:
         if device not in self.devices:
-            self.devices[device] = (Chip.of(device), Compiler())
+            self.devices[device] = (Chip.of(device), Compiler(self.bundles.find))
         return self.devices[device]
 
     def _may_run(self, kernel: Kernel) -> bool:

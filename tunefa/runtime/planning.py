@@ -112,7 +112,7 @@ def _first_that_compiles(job: Job[P], choice: Choice, case: Case, compile: Compi
     for chosen in configs_to_try(choice, case, aligned):
         try:
             compiled = compile(case, chosen.config, aligned)
-            return _prepared(job, chosen, case, compiled)
+            return prepared(job, chosen, case, compiled)
         except CompileError as error:
             warnings.warn(f"{kernel.name} {chosen.config} is not used: {error}", stacklevel=3)
     raise TunefaError(f"no config of {kernel.name} runs {case.workload} on {case.arch.name}")
@@ -141,17 +141,20 @@ def frozen_plan(
         if why_not := job.why_not(kernel):
             raise TunefaError(why_not)
         aligned = candidates.is_aligned(job, kernel)
-        if not aligned and (needed := _needed(found.config, kernel)):
+        if not aligned and (needed := unaligned_changes(found.config, kernel)):
             parts = ", ".join(f"{name} is {found.config[name]}" for name in needed)
             raise TunefaError(f"{parts}, and the tensors are not 16-byte aligned: copy them")
         compiled = compile(case, found.config, aligned)
-        return _prepared(job, found, case, compiled)
+        return prepared(job, found, case, compiled)
     except (CompileError, TunefaError) as error:
         raise lock.cannot(record, str(error)) from error
 
 
-def _prepared(job: Job[P], chosen: Chosen, case: Case, compiled: Compiled) -> P:
-    """The plan with a compiled config. Raises CompileError where the language's `prepare` does."""
+def prepared(job: Job[P], chosen: Chosen, case: Case, compiled: Compiled) -> P:
+    """Returns the plan with a compiled config.
+
+    Raises CompileError where the language's `prepare` does.
+    """
     language = languages.load(case.kernel.language)
     softcap = job.call.softcap  # not `job`: the plan keeps `prepare`, and must not keep tensors
 
@@ -182,7 +185,7 @@ def configs_to_try(choice: Choice, case: Case, aligned: bool) -> Iterator[Chosen
 
 def _feasible(chosen: Chosen, case: Case, aligned: bool) -> Iterator[Chosen]:
     config = chosen.config
-    if not aligned and (needed := _needed(config, case.kernel)):
+    if not aligned and (needed := unaligned_changes(config, case.kernel)):
         changes = ", ".join(f"{name} is {needed[name]}, not {config[name]}" for name in needed)
         why = f"{chosen.why}; {changes}: the tensors are not 16-byte aligned"
         chosen = replace(chosen, config={**config, **needed}, why=why)
@@ -190,8 +193,8 @@ def _feasible(chosen: Chosen, case: Case, aligned: bool) -> Iterator[Chosen]:
         yield chosen
 
 
-def _needed(config: Config, kernel: Kernel) -> dict[str, Any]:
-    """The parameters to change, with their new values, for tensors that are not aligned.
+def unaligned_changes(config: Config, kernel: Kernel) -> dict[str, Any]:
+    """Returns the parameters to change, with their new values, for tensors that are not aligned.
 
     Raises TunefaError where the kernel cannot read such tensors.
     """

@@ -36,6 +36,7 @@ from tunefa.runtime.plan import Plan
 from tunefa.runtime.planner import Planner
 from tunefa.runtime.prefill_call import PrefillTensors
 from tunefa.runtime.prefill_plan import PrefillPlan
+from tunefa.store.record import Record
 
 MAX_PLANS = 4096
 """How many plans are kept. A server that decodes needs one for each length. A plan counts once more
@@ -177,6 +178,12 @@ class Runtime:
             self.planner.load(path, frozen)
             self._forget_plans()
 
+    def use_only(self, records: list[Record]) -> None:
+        """From now on looks in these records alone, and reads none from disk."""
+        with self._lock:
+            self.planner.use_only(records)
+            self._forget_plans()
+
     def _kept(self, kept: BoundedCache[P], key: Hashable, job: Job[P]) -> P:
         """The plan of a key; it is made if there is none yet."""
         with self._lock:
@@ -277,12 +284,15 @@ def _copied(chosen: Chosen | None) -> Chosen | None:
 
 
 def load(path: str | PathLike[str], *, frozen: bool = False) -> None:
-    """Loads the records of a YAML file, which `tunefa search --out` or `tunefa export` wrote.
+    """Loads the records of a YAML file, which `tunefa search --out` or `tunefa export` wrote, or a
+    bundle (`tunefa bundle`).
 
     In this process they come before those of the user's store and those that tunefa ships; the file
-    that was loaded last comes first. With `frozen`, calls on CUDA use exactly the records of this
-    file or raise TunefaError, as with the environment variable TUNEFA_FROZEN.
+    that was loaded last comes first, and bundles before all records. With `frozen`, calls on CUDA
+    use exactly the records or plans of this file or raise TunefaError, as with the environment
+    variable TUNEFA_FROZEN.
 
-    Raises TunefaError, with file and line, for a file that cannot be read.
+    Raises TunefaError, with file and line, for a file that cannot be read, and for a bundle that
+    this tunefa or this machine's driver cannot run.
     """
     _RUNTIME.load(Path(path), frozen)

@@ -208,7 +208,7 @@ def by_trust(records: Sequence[Record], workload: Workload, target: Target) -> l
         return (record.device is None, octaves, record.workload != workload, record.rank)
 
     arch = target.arch.name
-    same = [r for r in records if r.arch == arch and _may_serve(r.workload, workload)]
+    same = [r for r in records if r.arch == arch and may_serve(r.workload, workload)]
     return sorted(same, key=trust_key)
 
 
@@ -263,9 +263,10 @@ def _how(record: Record, workload: Workload, device_name: str) -> How:
     return "exact" if record.workload == workload else "nearest"
 
 
-def _may_serve(recorded: Workload, workload: Workload) -> bool:
-    """Whether a record's config computes the same kind of problem, and not less exactly; one whose
-    bits depend on the batch serves only workloads that allow it."""
+def may_serve(recorded: Workload, workload: Workload) -> bool:
+    """Returns whether a config that was recorded for one workload computes the same kind of problem
+    as another, and not less exactly; one whose bits depend on the batch serves only workloads that
+    allow it."""
     exact_enough = ACCURACIES.index(recorded.accuracy) <= ACCURACIES.index(workload.accuracy)
     if not exact_enough or _family(recorded) != _family(workload):
         return False

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
-import secrets
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +13,7 @@ from pathlib import Path
 from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.spec import strict_yaml
-from tunefa.store import document, predictors, trust
+from tunefa.store import document, predictors, trust, whole_file
 from tunefa.store.record import Record
 
 
@@ -57,56 +54,8 @@ def write(path: Path, records: Sequence[Record]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces the file at `path` by `text` in UTF-8, in one step.
-
-    Raises TunefaError if that fails. Then the old file is unchanged, and no temporary file is left.
-    """
-    target = Path(os.path.realpath(path))  # a link stays a link
-    if os.path.exists(target) and not os.path.isfile(target):
-        raise TunefaError(f"{path} is not a regular file: name a file to write")
-    aside = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        _write_through(aside, text.encode("utf-8"))
-        os.replace(aside, target)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink()
-    _sync_folder(target.parent)
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    """Creates `path` and waits until the data is on disk, which must be before the rename."""
-    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o664)) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename in `folder` durable, on file systems that can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _cannot_write(path: Path, error: OSError) -> TunefaError:
-    remedies = {
-        errno.ENOSPC: "free some space or ",
-        errno.EDQUOT: "free some of your quota or ",
-        errno.ENOENT: "create the folder or ",
-        errno.EACCES: "make the folder writable or ",
-        errno.EPERM: "make the folder writable or ",
-    }
-    return TunefaError(
-        f"cannot write {path}: {error.strerror or error}; nothing there was changed: "
-        f"{remedies.get(error.errno or 0, '')}choose another place "
-        "(TUNEFA_HOME moves the user's store)"
-    )
+    """Replaces the file at `path` by `text` in UTF-8, see `whole_file.write`."""
+    whole_file.write(path, text.encode("utf-8"))
 
 
 def current(records: Sequence[Record]) -> list[Record]:
@@ -213,7 +162,7 @@ class Store:
         try:
             assets.make_folder(folder)
         except OSError as error:
-            raise _cannot_write(folder, error) from error
+            raise whole_file.cannot_write(folder, error) from error
         stem = f"{record.workload}--{record.kernel}--{_digest(record)}"
         path, copies = folder / f"{stem}.yaml", 1
         while _why_keep(path):

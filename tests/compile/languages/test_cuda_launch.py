@@ -81,7 +81,7 @@ def test_two_kernels_share_scratch_memory(own_kernels: OwnKernels, cuda: FakeCud
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (209, r"the driver does not load what NVRTC [\d.]+ made: update the driver, or install"),
+        (209, r"the driver does not load what NVRTC [\d.]+ made: update the driver, or compile"),
         (2, r"the driver refuses what NVRTC [\d.]+ made: CUDA error 2 in cuModuleLoadData"),
     ],
 )

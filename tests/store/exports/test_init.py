@@ -13,14 +13,26 @@ from tunefa.errors import TunefaError
 from tunefa.store import exports
 from tunefa.store.record import Record
 
+OF_RECORDS = [name for name in exports.names() if exports.of_trials(name) is None]
 
-@pytest.mark.parametrize("name", exports.names())
+
+@pytest.mark.parametrize("name", OF_RECORDS)
 def test_every_format_keeps_the_contract(name: str) -> None:
     found = exports.get(name)
     assert found.DESCRIPTION and "\n" not in found.DESCRIPTION
     assert found.SUFFIXES and all(suffix.startswith(".") for suffix in found.SUFFIXES)
     for some in ([], [FAST, SLOW, GUESS, CUDA]):
         assert found.dump(some).endswith("\n")
+
+
+@pytest.mark.parametrize("name", sorted({*exports.names()} - {*OF_RECORDS}))
+def test_formats_of_trials_hold_no_records(name: str) -> None:
+    found = exports.of_trials(name)
+    assert found is not None and found.DESCRIPTION and "\n" not in found.DESCRIPTION
+    assert found.SUFFIXES and all(suffix.startswith(".") for suffix in found.SUFFIXES)
+    with pytest.raises(TunefaError, match=f"'{name}' holds the trials of a journal, not records"):
+        exports.get(name)
+    assert not exports.can_be_read(name)
 
 
 def test_names_are_the_files() -> None:
@@ -54,10 +66,18 @@ def test_generated_python_compiles_whatever_the_texts(name: str, some: list[Reco
         ("best.py", "python"),
         ("best.triton.py", "triton"),
         ("best.flex.py", "flex"),
+        ("space.t4.json", "t4"),
+        ("space.kernel_tuner.json", "kernel_tuner"),
     ],
 )
 def test_a_file_s_name_says_its_format(path: str, name: str) -> None:
     assert exports.for_path(Path(path)) == name
+
+
+def test_a_file_of_records_has_a_format_of_records() -> None:
+    assert exports.for_records("best.yaml") == "yaml"
+    with pytest.raises(TunefaError, match="not records"):
+        exports.for_records("best.t4.json")
 
 
 @pytest.mark.parametrize("name", ["flex", "triton"])

@@ -33,6 +33,8 @@ def show(report: Mapping[str, Any], out: Console) -> None:
     out.print()
     out.print(text.heading("Records"))
     _show_records(report, out)
+    if report["config_hash"]:
+        out.print(f"  config hash, to compare with other machines: {report['config_hash']}")
     _show_frozen(report, out)
     _show_ascend(report["ascend"], out)
     for problem in report["problems"]:

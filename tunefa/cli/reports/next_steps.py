@@ -97,7 +97,7 @@ def first_search() -> NextStep:
 def is_importable(path: Path) -> bool:
     """Whether `tunefa import` can read a file of this name, by its suffix."""
     try:
-        return hasattr(exports.get(exports.for_path(path)), "load")
+        return exports.can_be_read(exports.for_path(path))
     except TunefaError:
         return False
 

@@ -20,6 +20,10 @@ A language is a module in this folder, found by its file name, with these functi
   the compiler is all that its kernels need;
 * `quick_versions() -> dict[str, str | None]`: those of them that tell toolchains apart, without
   importing a compiler; None for what is not installed; missing if `versions` is as quick;
+* `stored(binary) -> (bytes, data)` and `restored(bytes, data) -> binary`: a binary as a cubin and
+  plain data for a bundle, and what `prepare` takes in its place, without a compiler; `stored`
+  raises CompileError for a binary that only the compiler's own launcher starts; missing where a
+  bundle cannot hold the language's kernels;
 * `trial_key(case, config) -> Hashable`: equal for configs that must have equal trials, before they
   are compiled; missing if there are no such configs.
 

@@ -73,6 +73,8 @@ class Binary:
     """Dynamic shared memory."""
     overlaps_kernel_before: bool = False
     """Whether it may start while the kernel launched before it still runs."""
+    made_by: str = ""
+    """The compiler's name and version, for errors; "" for the NVRTC that is installed."""
 
     @property
     def resources(self) -> Resources:
@@ -152,6 +154,23 @@ def _sources(kernel: Kernel) -> dict[str, str]:
     }
 
 
+def stored(binary: Binary) -> tuple[bytes, dict[str, Any]]:
+    """Returns the cubin of a binary and plain data, from which `restored` makes it again."""
+    data = {
+        "function": binary.function,
+        "threads": binary.threads,
+        "smem_bytes": binary.smem_bytes,
+        "overlaps_kernel_before": binary.overlaps_kernel_before,
+        "made_by": f"NVRTC {nvrtc.installed().version}",
+    }
+    return binary.cubin.image, data
+
+
+def restored(image: bytes, data: dict[str, Any]) -> Binary:
+    """Returns the binary of which `stored` returned the parts."""
+    return Binary(Cubin(image, Resources()), **data)
+
+
 def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> Launch:
     """Prepares a launch on `tensors` (see the kernel's `arguments`), or tensors of their layout.
 
@@ -182,18 +201,14 @@ def _launch(binary: Binary, host_side: Any, tensors: Sequence[Tensor]) -> Launch
 @functools.cache  # modules are never unloaded: a launch or a graph may use them
 def _loaded(driver: Driver, device: int, binary: Binary) -> int:
     """Returns the binary's kernel, loaded in the current context, which is that of `device`."""
+    from tunefa.compile.launch import generations
     from tunefa.compile.launch.driver import DriverError
 
     try:
         return driver.load_function(binary.cubin.image, binary.function, binary.smem_bytes)
     except DriverError as error:
-        made = f"NVRTC {nvrtc.installed().version} made"
-        if error.is_image_too_new:
-            raise CompileError(
-                f"the driver does not load what {made}: update the driver, or install an "
-                f"nvidia-cuda-nvrtc no newer than it ({error})"
-            ) from error
-        raise CompileError(f"the driver refuses what {made}: {error}") from error
+        made_by = binary.made_by or f"NVRTC {nvrtc.installed().version}"
+        raise CompileError(generations.refusal(error, made_by)) from error
 
 
 @functools.cache  # each new length asks for them

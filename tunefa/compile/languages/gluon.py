@@ -18,6 +18,8 @@ from tunefa.compile.languages.triton import (
     binary_key,
     prepare,
     quick_versions,
+    restored,
+    stored,
     versions,
     why_no_compiler,
 )
@@ -29,6 +31,8 @@ __all__ = [
     "compile",
     "prepare",
     "quick_versions",
+    "restored",
+    "stored",
     "versions",
     "warm_up",
     "why_no_compiler",

@@ -158,21 +158,51 @@ def prepare(spec: LaunchSpec, compiled: Compiled, tensors: Sequence[Tensor]) -> 
 
 def _launch(binary: Any, host_side: Any, tensors: Sequence[Tensor]) -> Launch:
     """Prepares a launch of one binary with the arguments that its host side makes."""
-    from tunefa.compile.launch import driver, triton_abi, triton_launch
+    from tunefa.compile.launch import driver, triton_abi, triton_launch, triton_stored
     from tunefa.compile.launch.prepared import PreparedLaunch
 
     grid, arguments = host_side(tensors)
-    try:
-        binary[grid]  # loads the binary
-    except tools.installed().runtime.errors.OutOfResources as error:
-        raise CompileError(_first_words(error)) from error
+    _load(binary, grid)
     entry = triton_abi.entry(binary, tensors[0].get_device(), grid)
     made = triton_abi.parameters(binary, arguments, tensors)
     if entry is None or made is None:
+        if isinstance(binary, triton_stored.StoredBinary):
+            raise CompileError(f"{binary.metadata.name} starts by Triton's launcher alone")
         views = [(tensor.shape, tensor.stride()) for tensor in tensors]
         return triton_launch.TritonLaunch(binary, host_side, views)
     parameters, tables = made
     return PreparedLaunch(driver.load(), entry, len(tensors), parameters, tables)
+
+
+def _load(binary: Any, grid: tuple[int, int, int]) -> None:
+    """Loads a binary into the current context. Raises CompileError if the device lacks resources
+    for it."""
+    from tunefa.compile.launch import driver, triton_stored
+
+    if isinstance(binary, triton_stored.StoredBinary):
+        binary.load(driver.load())
+        return
+    try:
+        binary[grid]  # loads the binary
+    except tools.installed().runtime.errors.OutOfResources as error:
+        raise CompileError(_first_words(error)) from error
+
+
+def stored(binary: Any) -> tuple[bytes, dict[str, Any]]:
+    """Returns the cubin of a binary and plain data, from which `restored` makes it again.
+
+    Raises CompileError if only Triton's launcher can launch it.
+    """
+    from tunefa.compile.launch import triton_stored
+
+    return triton_stored.stored(binary, f"Triton {tools.installed().__version__}")
+
+
+def restored(image: bytes, data: dict[str, Any]) -> Any:
+    """Returns the binary of which `stored` returned the parts. It needs no Triton."""
+    from tunefa.compile.launch import triton_stored
+
+    return triton_stored.restored(image, data)
 
 
 def interpret(spec: LaunchSpec, tensors: Any) -> None:

@@ -29,6 +29,8 @@ _FILL_ZERO, _FILL_NAN = 0, 1
 _MAX_DYNAMIC_SMEM = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, which must be set for more than 48 KiB."""
 _UNASKED_SMEM = 48 * 1024
+_PREFER_SHARED = 1
+"""CU_FUNC_CACHE_PREFER_SHARED."""
 
 
 # CUdevice_attribute (cuda.h).
@@ -101,15 +103,21 @@ class Driver:
         self.call("cuStreamCreate", byref(stream), c_uint32(_NON_BLOCKING))
         return stream.value or 0
 
-    def load_function(self, image: bytes, name: str, smem_bytes: int) -> int:
+    def load_function(
+        self, image: bytes, name: str, smem_bytes: int, prefers_smem: bool = False
+    ) -> int:
         """Loads a kernel of a cubin into the current context, and returns its CUfunction.
 
-        It may then be launched with `smem_bytes` of dynamic shared memory.
+        It may then be launched with `smem_bytes` of dynamic shared memory. `prefers_smem`: whether
+        it gets more shared memory than L1 cache, as Triton's launcher asks for where kernels use
+        more than 48 KiB.
         """
         module, function = c_void_p(), c_void_p()
         self.call("cuModuleLoadData", byref(module), ctypes.c_char_p(image))
         self.call("cuModuleGetFunction", byref(function), module, name.encode())
         if smem_bytes > _UNASKED_SMEM:
+            if prefers_smem:
+                self.call("cuFuncSetCacheConfig", function, c_int(_PREFER_SHARED))
             self.call("cuFuncSetAttribute", function, c_int(_MAX_DYNAMIC_SMEM), c_int(smem_bytes))
         return function.value or 0
 
@@ -161,7 +169,7 @@ class SeenDevice:
 
 def is_there() -> bool:
     """Returns whether NVIDIA's driver can be loaded."""
-    return _library() is not None
+    return library() is not None
 
 
 def devices() -> list[SeenDevice]:
@@ -170,13 +178,13 @@ def devices() -> list[SeenDevice]:
     torch could tell them as well, but takes seconds to import and to initialise a device. Both
     respect CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
     """
-    library, count = _library(), c_int()
-    if library is None:
+    found, count = library(), c_int()
+    if found is None:
         return []
     # cuInit fails if there is no device.
-    if library.cuInit(0) or library.cuDeviceGetCount(byref(count)):
+    if found.cuInit(0) or found.cuDeviceGetCount(byref(count)):
         return []
-    return [_device(library, index) for index in range(count.value)]
+    return [_device(found, index) for index in range(count.value)]
 
 
 @functools.cache  # devices do not change while a process runs
@@ -216,7 +224,7 @@ def _device(library: Any, index: int) -> SeenDevice:
     )
 
 
-def _library() -> Any:
+def library() -> Any:
     """Returns libcuda; None if it cannot be loaded."""
     try:
         return ctypes.CDLL("libcuda.so.1")

@@ -36,11 +36,16 @@ _NO_SCRATCH = Value(bytes(8))
 def entry(binary: Any, device: int, grid: tuple[int, int, int]) -> Entry | None:
     """Returns the kernel of a loaded binary; None if only Triton's launcher can launch it."""
     made = binary.metadata
-    scratch = made.global_scratch_size + made.profile_scratch_size
-    if scratch or made.num_ctas != 1 or made.launch_cooperative_grid:
+    if needs_triton(made):
         return None
     sizes = grid, 32 * made.num_warps, made.shared
     return Entry(device, binary.function, *sizes, binary, bool(made.launch_pdl))
+
+
+def needs_triton(made: Any) -> bool:
+    """Whether only Triton's launcher can launch a kernel with this metadata."""
+    scratch = made.global_scratch_size + made.profile_scratch_size
+    return bool(scratch or made.num_ctas != 1 or made.launch_cooperative_grid)
 
 
 def parameters(
@@ -76,6 +81,12 @@ def sizes(ptx: str) -> Iterator[int]:
     entry = _ENTRY.search(ptx)
     for bits, count in _PARAM.findall(entry[1] if entry else ""):
         yield int(bits) // 8 * int(count or 1)
+
+
+def head(ptx: str) -> str:
+    """Returns the part of `ptx` that `sizes` reads; "" if it has no entry."""
+    entry = _ENTRY.search(ptx)
+    return entry[0] if entry else ""
 
 
 @functools.lru_cache(maxsize=64)  # each new length asks for them, and a PTX is long

@@ -1,9 +1,11 @@
-"""Formats that records can be exported to, and partly imported from.
+"""Formats that records can be exported to, and partly imported from; and formats of trials.
 
 A format is a module in this folder, found by its file name, with `SUFFIXES`, `DESCRIPTION` and
 `dump`. It has `load` if it can be read, and `holds(record) -> bool` if it cannot write every
 record; then `dump` leaves out the others, with a comment. If a file does not say for which chip an
 entry is, `dump` raises TunefaError for records of several archs.
+
+A format that holds all trials of a journal instead has `dump_trials` and no `dump`.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import pkgutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol, cast
 
 from tunefa.errors import TunefaError, unknown
+from tunefa.store.landscape import Landscape
 from tunefa.store.record import Record
 
 
@@ -28,6 +32,16 @@ class Format(Protocol):
 
     def dump(self, records: Sequence[Record]) -> str:
         """Returns the text of a file with these records."""
+
+
+class TrialsFormat(Protocol):
+    """The interface of a format's module, if it holds the trials of a journal."""
+
+    SUFFIXES: tuple[str, ...]
+    DESCRIPTION: str
+
+    def dump_trials(self, landscape: Landscape, kernel: str) -> str:
+        """Returns the text of a file with all trials of a kernel."""
 
 
 class ReadableFormat(Format, Protocol):
@@ -44,19 +58,46 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Format:
-    """Returns the format with this name. Raises TunefaError if there is none."""
+    """Returns the format of records with this name.
+
+    Raises TunefaError if there is none, and if the format holds trials.
+    """
+    found = _module(name)
+    if not hasattr(found, "dump"):
+        raise TunefaError(
+            f"format {name!r} holds the trials of a journal, not records: write it with 'tunefa "
+            f"export FILE{found.SUFFIXES[0]} --journal JOURNAL'"
+        )
+    return cast(Format, found)
+
+
+def of_trials(name: str) -> TrialsFormat | None:
+    """Returns the format with this name if it holds trials; None for a format of records.
+
+    Raises TunefaError if there is none.
+    """
+    found = _module(name)
+    return cast(TrialsFormat, found) if hasattr(found, "dump_trials") else None
+
+
+def _module(name: str) -> ModuleType:
     if name not in names():
         raise unknown("format", name, names())
-    return cast(Format, import_module(f"{__name__}.{name}"))
+    return import_module(f"{__name__}.{name}")
 
 
 def readable(name: str) -> ReadableFormat:
     """Returns the format with this name. Raises TunefaError if it is unknown or cannot be read."""
-    found = get(name)
-    if not hasattr(found, "load"):
-        known = ", ".join(each for each in names() if hasattr(get(each), "load"))
+    found = _module(name)
+    if not can_be_read(name):
+        known = ", ".join(filter(can_be_read, names()))
         raise TunefaError(f"format {name!r} can be written but not read: read one of {known}")
     return cast(ReadableFormat, found)
+
+
+def can_be_read(name: str) -> bool:
+    """Whether the format with this name can be read. Raises TunefaError if there is none."""
+    return hasattr(_module(name), "load")
 
 
 def for_path(path: Path | str) -> str:
@@ -73,13 +114,20 @@ def for_path(path: Path | str) -> str:
     return known[suffix]
 
 
+def for_records(path: Path | str) -> str:
+    """Returns what `for_path` returns. Raises TunefaError if that format holds trials, too."""
+    name = for_path(path)
+    get(name)
+    return name
+
+
 def check_suffix(path: Path | str, name: str) -> None:
     """Raises TunefaError if the suffix of `path` means another format than `name`.
 
     A suffix that no format has contradicts none. Nor does the end of a longer suffix: `.py` fits
     `.triton.py`.
     """
-    own, suffix = get(name).SUFFIXES, _suffix(path)
+    own, suffix = _module(name).SUFFIXES, _suffix(path)
     if suffix is None or any(each.endswith(suffix) for each in own):
         return
     raise TunefaError(
@@ -90,7 +138,7 @@ def check_suffix(path: Path | str, name: str) -> None:
 
 def _suffixes() -> dict[str, str]:
     """The name of a format by suffix."""
-    return {suffix: name for name in names() for suffix in get(name).SUFFIXES}
+    return {suffix: name for name in names() for suffix in _module(name).SUFFIXES}
 
 
 def _suffix(path: Path | str) -> str | None:
