@@ -1,5 +1,5 @@
-"""Configs of kernels over a cache, which `benchmarks.decode` and `benchmarks.batch_invariance`
-race."""
+"""Configs that differ from a kernel's default, which benchmarks race on request: of kernels over a
+cache (`benchmarks.decode`, `benchmarks.batch_invariance`), or of any other."""
 
 from __future__ import annotations
 

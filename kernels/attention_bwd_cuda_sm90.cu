@@ -40,7 +40,9 @@
 // is in fp32 in global memory and shared by all CTAs of a head, and has the order of the registers:
 // of each block and each warpgroup, four numbers of a thread, then the threads, then groups of eight
 // rows. TMA adds in an order that differs from launch to launch, so that dQ is not bitwise
-// reproducible. `prepare_rows` runs before, `write_dq` after (cuda/backward_rows.cuh).
+// reproducible; with DETERMINISTIC the CTAs of a head add one after the other, in the sequence of
+// their keys (cuda/backward_deterministic.cuh). `prepare_rows` runs before, `write_dq` after
+// (cuda/backward_rows.cuh).
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -61,6 +63,9 @@
 #endif
 #ifndef STAGGER
 #define STAGGER 0
+#endif
+#ifndef DETERMINISTIC
+#define DETERMINISTIC 0
 #endif
 #ifndef CAUSAL
 #define CAUSAL 0
@@ -100,6 +105,7 @@ constexpr int FIRST_TURN = 1 + WARPGROUPS;
 constexpr int CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24;
 
 static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
+static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which begin together");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
 
 // The bounds of packed sequences, where VARLEN: sequence i has rows starts[i] to starts[i + 1].
@@ -128,7 +134,8 @@ DEVICE int first_block_number(int begin, int sequence) {
     return begin / BLOCK_M + sequence;
 }
 
-// How many CTAs have come to a part of dQ, and whether the first one has stored its own.
+// How many CTAs have come to a part of dQ, and whether the first one has stored its own; where
+// DETERMINISTIC, how many have added.
 struct Arrivals {
     u32 count, is_stored;
 };
@@ -139,6 +146,7 @@ struct Arrivals {
 #include "cuda/wgmma_transposed.cuh"
 #include "cuda/backward_tile.cuh"
 #include "cuda/backward_consumer.cuh"
+#include "cuda/backward_deterministic.cuh"
 #include "cuda/backward_producer.cuh"
 
 // -------------------------------------------------------------------------------------- the kernel

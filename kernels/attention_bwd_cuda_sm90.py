@@ -11,7 +11,9 @@ The .cu describes the algorithm. What each parameter trades:
                           rows later than the one before, so that they do not add to the same rows
                           of dQ at the same time; 0: all begin with the first
     L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
-                          that what they share stays in the L2 cache
+                          that what they share stays in the L2 cache. Deterministic gradients: the
+                          more heads, the fewer CTAs of one head run at the same time, and wait for
+                          each other; causal ones wait least with at most half of all heads
 """
 
 import ctypes
@@ -74,6 +76,7 @@ def variant(workload, config, aligned=True):
         "Q_STAGES": config["Q_STAGES"],
         "PING_PONG": config["PING_PONG"],
         "STAGGER": config["STAGGER"],
+        "DETERMINISTIC": int(workload.deterministic),
         "CAUSAL": int(right is not None),
         "WINDOWED": int(left is not None),
         "RAGGED": int(workload.varlen or workload.seqlen_k % _KEYS != 0),
@@ -109,7 +112,7 @@ def postprocess(workload, config):
 
 def unordered(workload, config):
     """Returns the outputs whose additions have no fixed order."""
-    return ("dq",)
+    return () if workload.deterministic else ("dq",)
 
 
 def scratch(tensors, spec):

@@ -43,6 +43,9 @@ WORKLOADS = (
     "b4_h8_kv2_q1024_d128_bf16_causal_w256",
     "b4_h8_kv2_q1024_d64_bf16_causal_softcap_varlen",
     "b1_h8_kv2_q1024_d64_fp32_causal",
+    "bwd_b2_h16_kv4_q4000_d96_bf16_full",
+    "bwd_b4_h8_kv2_q1024_d128_bf16_causal_w256",
+    "bwd_b4_h8_kv2_q1024_d64_fp16_causal_varlen",
     "matmul_m4096_bf16",
     "matmul_m1000_n3000_k500_fp32_nt",
 )

@@ -277,14 +277,15 @@ struct Consumer {
 
     // What all steps add to dK and dV.
     DEVICE void add_steps(int steps) {
-        int block = tile.begin;
+        int block = tile.begin, heads_left = sizes.group();  // of this block, where DETERMINISTIC
         if (warpgroup == WARPGROUPS - 1) pass_turn();
         mbarrier_wait(barriers().k(), 0);
         mbarrier_wait(barriers().v(), 0);
         scores(0, block * BLOCK_M, false);
         for (int step = 0; step < steps - 1; step++) {
             products(step, false);
-            block = tile.next(block);
+            if (!DETERMINISTIC || --heads_left == 0)
+                block = tile.next(block), heads_left = sizes.group();
             scores(step + 1, block * BLOCK_M, true);
         }
         products(steps - 1, true);

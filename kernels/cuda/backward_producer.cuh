@@ -89,6 +89,8 @@ struct DqPart {
 // Adds the dQ of a warpgroup to the accumulator, step by step.
 DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes, const Tile& tile,
                           u32 shared, int warpgroup) {
+    if constexpr (DETERMINISTIC)
+        return add_dq_blocks_in_sequence(dq_sum, arrivals, sizes, tile, shared, warpgroup);
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
     const int steps = tile.blocks() * sizes.group(), first_head = tile.head_kv * sizes.group();

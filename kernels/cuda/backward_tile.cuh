@@ -76,16 +76,21 @@ static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES >= 8 &&
               "each barrier has a slot");
 
 // 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
-// from `first_block` to before `end_block`, of each query head of the group, first through `begin`.
+// from `first_block` to before `end_block`, of each query head of the group, first through `begin`;
+// where DETERMINISTIC backwards, but not with `larger_keys_first`.
 struct Tile {
     Rows queries, keys;
     int seqlen_k, diagonal;  // of the sequence, see `Sizes`
     int first_number;        // of blocks of rows, that of the sequence's first for head 0
     int head_kv, key, first_block, end_block, begin;
+    bool larger_keys_first;  // DETERMINISTIC: CTAs of larger keys add to dQ first, and start first
 
     DEVICE bool exists() const { return !VARLEN || key < seqlen_k; }
     DEVICE int blocks() const { return end_block - first_block; }
-    DEVICE int next(int block) const { return block + 1 == end_block ? first_block : block + 1; }
+    DEVICE int next(int block) const {
+        if (DETERMINISTIC) return CAUSAL && larger_keys_first ? block + 1 : block - 1;
+        return block + 1 == end_block ? first_block : block + 1;
+    }
     // Whether any row sees its keys.
     DEVICE bool is_seen() const { return !(WINDOWED || VARLEN) || blocks() > 0; }
 };
@@ -99,17 +104,21 @@ DEVICE Rows rows_of_sequence(const int* starts, int sequence, int bounds) {
 
 // CTAs start in the order of their numbers. Sections of heads come one after the other, so that the
 // L2 cache holds what they share. Under a causal mask a section begins with the first keys of all its
-// heads, which most rows see: the shortest tiles come last. With STAGGER (of full masks) each CTA of
-// a head begins so many blocks later than the one before, so that they do not add to the same rows
-// of dQ at the same time.
+// heads, which most rows see: the shortest tiles come last. So it does where DETERMINISTIC, but
+// causal sections begin with the last keys, except the last one (see backward_deterministic.cuh). With
+// STAGGER (of full masks) each CTA of a head begins so many blocks later than the one before, so that
+// they do not add to the same rows of dQ at the same time.
 DEVICE Tile tile_of_cta(const Sizes& sizes) {
     const int tiles = (sizes.seqlen_k + KEYS - 1) / KEYS, all_heads = gridDim.x / tiles;
     const int section = blockIdx.x / (tiles * sizes.section_heads);
     const int within = blockIdx.x - section * tiles * sizes.section_heads;
     const int first = section * sizes.section_heads;
     const int heads = min(all_heads - first, sizes.section_heads);
-    const int head = first + (CAUSAL ? within % heads : within / tiles);
-    const int key = (CAUSAL ? within / heads : within % tiles) * KEYS;
+    constexpr bool KEYS_OUTSIDE = CAUSAL || DETERMINISTIC;
+    const int head = first + (KEYS_OUTSIDE ? within % heads : within / tiles);
+    const bool larger_keys_first = DETERMINISTIC && CAUSAL && first + heads < all_heads;
+    int key = (KEYS_OUTSIDE ? within / heads : within % tiles) * KEYS;
+    if (larger_keys_first) key = (tiles - 1) * KEYS - key;
     const int batch = head / sizes.heads_kv;
     Rows queries{batch}, keys{batch};
     int seqlen_k = sizes.seqlen_k, diagonal = sizes.diagonal, end = sizes.blocks;
@@ -129,18 +138,25 @@ DEVICE Tile tile_of_cta(const Sizes& sizes) {
         end = min((end_row + BLOCK_M - 1) / BLOCK_M, end);
     }
     if (WINDOWED || VARLEN) end = max(end, seen);
-    const int begin = STAGGER ? key / KEYS * STAGGER % max(end, 1) : seen;
+    int begin = STAGGER ? key / KEYS * STAGGER % max(end, 1) : seen;
+    if (DETERMINISTIC && !larger_keys_first) begin = end - 1;
     const int head_kv = head % sizes.heads_kv;
-    return {queries, keys, seqlen_k, diagonal, number, head_kv, key, seen, end, begin};
+    return {queries, keys, seqlen_k, diagonal, number,           head_kv,
+            key,     seen, end,      begin,    larger_keys_first};
 }
 
 // Calls work(query head, block) for each step of a tile.
 template <class WORK>
 DEVICE void for_steps(const Sizes& sizes, const Tile& tile, WORK work) {
-    const int first_head = tile.head_kv * sizes.group();
-    for (int head = first_head; head < first_head + sizes.group(); head++)
+    const int first_head = tile.head_kv * sizes.group(), end_head = first_head + sizes.group();
+    if constexpr (DETERMINISTIC) {
         for (int i = 0, block = tile.begin; i < tile.blocks(); i++, block = tile.next(block))
-            work(head, block);
+            for (int head = first_head; head < end_head; head++) work(head, block);
+    } else {
+        for (int head = first_head; head < end_head; head++)
+            for (int i = 0, block = tile.begin; i < tile.blocks(); i++, block = tile.next(block))
+                work(head, block);
+    }
 }
 
 // The number of a block of query rows among those of all heads.

@@ -73,11 +73,26 @@ def test_lengths_that_were_not_measured(mask: str) -> None:
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
-def test_deterministic_gradients_take_the_kernel_that_adds_nothing_in_memory(head_dim: int) -> None:
-    for seqlen in (512, 1024, 4096, 16384):
+def test_deterministic_gradients_take_the_same_kernel(head_dim: int) -> None:
+    for seqlen in (512, 4096, 16384):
         for mask in ("causal", "full"):
-            text = f"q{seqlen}_d{head_dim}_{mask}_deterministic"
-            assert chosen(text, OF_GRADIENTS).kernel == TWO_PASS
+            text = f"q{seqlen}_d{head_dim}_{mask}"
+            ordered = chosen(f"{text}_deterministic", OF_GRADIENTS).kernel
+            assert ordered == chosen(text, OF_GRADIENTS).kernel != CUDNN
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_deterministic_gradients_of_1024_tokens_take_two_passes(head_dim: int) -> None:
+    for mask in ("causal", "full"):
+        text = f"q1024_d{head_dim}_{mask}_deterministic"
+        assert chosen(text, OF_GRADIENTS).kernel == TWO_PASS
+
+
+def test_deterministic_gradients_of_few_heads_take_two_passes() -> None:
+    """Many CTAs of a head would run at the same time, and wait for each other."""
+    for batch, heads_kv, kernel in ((1, 7, TWO_PASS), (1, 8, CUDA), (2, 3, TWO_PASS), (4, 2, CUDA)):
+        text = f"bwd_b{batch}_h{4 * heads_kv}_kv{heads_kv}_q4096_d128_causal_deterministic"
+        assert choose(Fixed([]), Workload.parse(text), H200, OF_GRADIENTS).kernel == kernel
 
 
 def test_what_hopper_s_kernels_do_not_serve_is_left_to_triton() -> None:

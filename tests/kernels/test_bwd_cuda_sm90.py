@@ -34,6 +34,8 @@ def case_of(text: str) -> Case:
         ("d64_full", {"BLOCK_M": 80}, "BLOCK_M must be a multiple of 32"),
         ("d128_full", {"L2_SECTION_HEADS": 4}, "needs a causal mask"),
         ("d128_causal", {"STAGGER": 1}, "STAGGER needs a full mask"),
+        ("d128_full_deterministic", {"STAGGER": 1}, "in any sequence"),
+        ("d128_causal", {"L2_SECTION_HEADS": 32}, "above 16 needs deterministic"),
         ("d128_full", {"BLOCK_M": 96}, "shared memory of a CTA"),
         ("d128_causal", {"BLOCK_M": 80, "Q_STAGES": 3}, "shared memory of a CTA"),
     ],
@@ -47,7 +49,6 @@ def test_what_cannot_work_is_refused(text: str, changes: dict[str, int], reason:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("d128_causal_deterministic", "no fixed order"),
         ("d256_causal", "up to 128"),
         ("d64_dv32_full", "one head dimension"),
         ("d128_causal_softcap", "soft-capped"),
@@ -59,9 +60,19 @@ def test_what_it_does_not_serve_is_left_to_other_kernels(text: str, reason: str)
     assert reason in (case_of(text + "_q4096").why_not() or "")
 
 
-def test_only_dq_is_added_up_in_no_fixed_order() -> None:
-    case = case_of("q4096_d128")
-    assert MODULE.unordered(case.workload, case.default()) == ("dq",)
+@pytest.mark.parametrize(("flag", "outputs"), [("", ("dq",)), ("_deterministic", ())])
+def test_only_dq_is_added_up_in_no_fixed_order(flag: str, outputs: tuple[str, ...]) -> None:
+    case = case_of(f"q4096_d128_full{flag}")
+    assert MODULE.unordered(case.workload, case.default()) == outputs
+
+
+def test_deterministic_gradients_have_the_same_shared_memory() -> None:
+    for text in ("d64_full", "d128_causal", "d128_causal_w256", "d96_causal_varlen"):
+        plain, ordered = (case_of(f"q4096_{text}{flag}") for flag in ("", "_deterministic"))
+        config = ordered.default()
+        changed = {**config, "L2_SECTION_HEADS": 1}
+        assert ordered.refusal(config) is None and plain.refusal(changed) is None
+        assert ordered.estimate(config) == plain.estimate(changed)
 
 
 def heads_behind_rows(workload: Workload) -> tuple[Any, ...]:
@@ -157,7 +168,7 @@ def test_two_kernels_start_before_the_one_before_them_has_ended() -> None:
 
 @needs_nvrtc
 @pytest.mark.slow
-@pytest.mark.parametrize("mask", ["full", "causal"])
+@pytest.mark.parametrize("mask", ["full", "causal", "full_deterministic", "causal_deterministic"])
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
 def test_defaults_spill_nothing(head_dim: int, mask: str) -> None:
     case = case_of(f"h16_q4096_d{head_dim}_{mask}")

@@ -104,6 +104,9 @@ class OnCpu:
     preprocess: Program | None = None
     postprocess: Program | None = None
 
+    resident: int = 1
+    """How many clusters run at the same time."""
+
     def __call__(
         self, made: Sequence[Tensor], workload: Workload, mode: int = 0, sms: int = 132
     ) -> None:
@@ -114,6 +117,7 @@ class OnCpu:
         ranges = [edge for tensor in tensors[:3] for edge in _edges(tensor)]
         for program in filter(None, (self.program, self.preprocess, self.postprocess)):
             program.library.set_mode(int(mode))
+            program.library.set_resident(self.resident)
             program.library.set_readable(3, (ctypes.c_void_p * len(ranges))(*ranges))
         self._launch(spec, tensors)
 
@@ -145,7 +149,8 @@ def compiled(
     programs = {
         step: Program(source, each, folder, lambda source: source) for step, each in found.items()
     }
-    return OnCpu(kernel, config, Program(source, variant, folder, change), **programs)
+    main = Program(source, variant, folder, change)
+    return OnCpu(kernel, config, main, programs.get("preprocess"), programs.get("postprocess"))
 
 
 def _preprocessed(source: Path, defines: dict[str, Any]) -> str:

@@ -272,11 +272,17 @@ static void complete_numbers(Cta &cta, const Store &store) {
     if (std::memcmp(at(cta.generic, store.from, store.seen.size(), 16), store.seen.data(),
                     store.seen.size()))
         fail("shared memory at %u changed before TMA read it", store.from);
-    for (u32 unit = 0; unit < store.seen.size(); unit += 4) {
-        float x;
-        std::memcpy(&x, at(cta.async, store.from + unit, 4, 4), 4);
-        store.sums[unit / 4] = store.adds ? store.sums[unit / 4] + x : x;
-    }
+    Numbers numbers = {store.sums, store.adds, std::vector<float>(store.seen.size() / 4)};
+    std::memcpy(numbers.values.data(), at(cta.async, store.from, store.seen.size(), 16),
+                store.seen.size());
+    if (mode & LATE_READS)
+        this_thread().unwritten.push_back(std::move(numbers));
+    else
+        numbers.write();
+}
+
+void Numbers::write() const {
+    for (size_t i = 0; i < values.size(); ++i) to[i] = adds ? to[i] + values[i] : values[i];
 }
 
 static void start_numbers(void *to, u32 from, u32 bytes, bool adds) {
@@ -325,9 +331,21 @@ void ptx::cp_async_bulk_commit_group() {
     this_thread().stores.clear();
 }
 
-void ptx::cp_async_bulk_wait_group(int pending) { cp_async_bulk_wait_group_read(pending); }
+void ptx::cp_async_bulk_wait_group(int pending) {
+    cp_async_bulk_wait_group_read(pending);
+    for (const Numbers &numbers : this_thread().unwritten) numbers.write();
+    this_thread().unwritten.clear();
+}
+
+// A thread that reads the same number again waits until another one releases any.
+void ptx::ld_acquire_gpu_global_u32(u32 &to, const u32 *from) {
+    Thread &thread = this_thread();
+    if (thread.looked == from && thread.looked_after == machine::releases)
+        machine::wait({"release", nullptr, 0, nullptr, 0, 0, machine::releases});
+    to = *from, thread.looked = from, thread.looked_after = machine::releases;
+}
 void ptx::cp_async_bulk_wait_group_read(int pending) {
-    if (pending) fail("cp.async.bulk.wait_group.read: all groups are waited for here");
+    if (pending) fail("cp.async.bulk.wait_group: all groups are waited for here");
     auto &committed = this_thread().committed_stores;
     if (machine::mode & LATE_READS)
         for (const Store &store : committed) machine::complete(*this_thread().cta, store);

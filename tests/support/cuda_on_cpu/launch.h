@@ -49,8 +49,10 @@ int cuGetErrorString(int, const char **text) {
     return 0;
 }
 
-// Two functions that the driver does not have: the Mode, and the tensors that cp.async may read.
+// Functions that the driver does not have: the Mode, how many clusters run at the same time, and the
+// tensors that cp.async may read.
 void set_mode(int mode) { machine::mode = mode; }
+void set_resident(int clusters) { machine::resident = clusters; }
 void set_readable(int count, const char **edges) {
     machine::readable.clear();
     for (int i = 0; i < count; ++i) machine::readable.push_back({edges[2 * i], edges[2 * i + 1]});

@@ -11,7 +11,8 @@ Place threadIdx, blockIdx, gridDim;
 
 namespace machine {
 
-int mode;
+int mode, resident = 1;
+long releases;
 std::vector<std::pair<const char *, const char *>> readable;
 
 static constexpr int STACK_BYTES = 256 * 1024;
@@ -115,6 +116,7 @@ static bool is_ready(const Thread &thread) {
     if (thread.done) return false;
     if (!thread.waits) return true;
     const Wait &wait = thread.wait;
+    if (wait.releases >= 0) return wait.releases != releases;
     if (wait.barrier) return wait.barrier->generation != wait.generation;
     return (wait.mbarrier->phase & 1) != wait.parity;
 }
@@ -132,6 +134,7 @@ static void finish() {
     if (!thread.products.empty()) fail("it exits with products that it did not commit");
     for (auto &group : thread.copy_groups)
         if (!group.empty()) fail("it exits with cp.async copies that it did not wait for");
+    for (const Numbers &numbers : thread.unwritten) numbers.write();
     thread.done = true;
     Cta &cta = *thread.cta;
     if (!cta.done()) return;
@@ -162,7 +165,9 @@ static void resume(Thread &thread) {
 static std::string described(const Thread &thread) {
     const Wait &wait = thread.wait;
     char text[160];
-    if (wait.mbarrier)
+    if (wait.releases >= 0)
+        std::snprintf(text, sizeof text, "a number that another CTA releases");
+    else if (wait.mbarrier)
         std::snprintf(text, sizeof text,
                       "the end of a phase of parity %u of the mbarrier at %u, whose phase %ld "
                       "lacks %d arrivals and %ld bytes",
@@ -175,8 +180,8 @@ static std::string described(const Thread &thread) {
 }
 
 // Which threads wait for what; one line for neighbours that wait for the same.
-static std::string deadlock(const Cluster &cluster) {
-    std::string text = "deadlock";
+static std::string waits(const Cluster &cluster) {
+    std::string text;
     for (const Cta &cta : cluster.ctas)
         for (size_t first = 0, end; first < cta.threads.size(); first = end) {
             end = first + 1;
@@ -213,24 +218,32 @@ static bool run_threads(Cluster &cluster) {
     return progress;
 }
 
-static void run_cluster(Cluster &cluster) {
-    for (;;) {
-        while (run_threads(cluster)) continue;
-        bool left = false;
-        for (const Cta &cta : cluster.ctas) left |= !cta.done();
-        if (!left) return;
-        if (cluster.loads.empty()) throw std::runtime_error(deadlock(cluster));
-        const auto place = mode & LAST_LOAD_FIRST ? cluster.loads.end() - 1 : cluster.loads.begin();
-        const Load load = *place;
-        cluster.loads.erase(place);
-        complete(cluster, load);
-    }
+static bool is_done(const Cluster &cluster) {
+    for (const Cta &cta : cluster.ctas)
+        if (!cta.done()) return false;
+    return true;
 }
 
-static void prepare(Cluster &cluster, int first, int size, int threads, int smem_bytes) {
+// Runs a cluster until its threads wait for a load, which then completes, or for other clusters.
+// Returns whether anything happened.
+static bool run_cluster(Cluster &cluster) {
+    bool progress = false;
+    while (run_threads(cluster)) progress = true;
+    if (is_done(cluster) || cluster.loads.empty()) return progress;
+    const auto place = mode & LAST_LOAD_FIRST ? cluster.loads.end() - 1 : cluster.loads.begin();
+    const Load load = *place;
+    cluster.loads.erase(place);
+    complete(cluster, load);
+    return true;
+}
+
+// Each cluster that runs has its own stacks, from `first_stack` on.
+static void prepare(Cluster &cluster, int first, int size, int threads, int smem_bytes,
+                    int first_stack) {
     cluster.ctas.resize(size);
     cluster.barrier.size = size * threads;
-    while (int(stacks.size()) < size * threads) stacks.emplace_back(new char[STACK_BYTES]);
+    while (int(stacks.size()) < first_stack + size * threads)
+        stacks.emplace_back(new char[STACK_BYTES]);
     for (int rank = 0; rank < size; ++rank) {
         Cta &cta = cluster.ctas[rank];
         cta.cluster = &cluster;
@@ -249,7 +262,7 @@ static void prepare(Cluster &cluster, int first, int size, int threads, int smem
             Thread &thread = cta.threads[i];
             thread.cta = &cta, thread.index = i;
             getcontext(&thread.context);
-            thread.context.uc_stack.ss_sp = stacks[rank * threads + i].get();
+            thread.context.uc_stack.ss_sp = stacks[first_stack + rank * threads + i].get();
             thread.context.uc_stack.ss_size = STACK_BYTES;
             makecontext(&thread.context, begin, 0);
         }
@@ -263,10 +276,28 @@ std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*
     gridDim = {unsigned(ctas), 1, 1};
     if (threads % WARP || ctas % cluster_size) return "a grid needs whole warps and clusters";
     try {
-        for (int first = 0; first < ctas; first += cluster_size) {
-            Cluster cluster;
-            prepare(cluster, first, cluster_size, threads, smem_bytes);
-            run_cluster(cluster);
+        std::vector<std::unique_ptr<Cluster>> running(resident);
+        int first = 0, left = ctas / cluster_size;
+        while (left) {
+            for (int slot = 0; slot < resident; ++slot) {
+                if (running[slot] || first == ctas) continue;
+                running[slot] = std::make_unique<Cluster>();
+                prepare(*running[slot], first, cluster_size, threads, smem_bytes,
+                        slot * cluster_size * threads);
+                first += cluster_size;
+            }
+            bool progress = false;
+            std::string waiting = "deadlock";
+            for (int i = 0; i < resident; ++i) {
+                auto &cluster = running[mode & LAST_WARP_FIRST ? resident - 1 - i : i];
+                if (!cluster) continue;
+                progress |= run_cluster(*cluster);
+                waiting += waits(*cluster);
+                if (!is_done(*cluster)) continue;
+                cluster.reset();
+                --left;
+            }
+            if (!progress) throw std::runtime_error(waiting);
         }
     } catch (const std::runtime_error &error) {
         return error.what();

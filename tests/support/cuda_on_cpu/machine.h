@@ -26,7 +26,8 @@ namespace machine {
 enum Mode {
     LATE_LOADS = 1,       // cp.async completes at the wait, a TMA load when no thread can run
     LAST_WARP_FIRST = 2,  // among the warps that can run
-    LATE_READS = 4,       // WGMMA and TMA stores read their operands when they are waited for
+    LATE_READS = 4,       // WGMMA and TMA stores read their operands when they are waited for, and
+                          // stores and additions without a map write when they are waited for
     LAST_LOAD_FIRST = 8,  // among TMA loads that are late
     LANES_APART = 16,     // a lane does not wait until its warp's other lanes pass an mbarrier, too
 };
@@ -50,7 +51,8 @@ struct MBarrier {
     long bytes = 0, phase = 0;
 };
 
-// What a thread waits for: the end of a generation of a barrier, or of a phase of that parity.
+// What a thread waits for: the end of a generation of a barrier, or of a phase of that parity, or
+// for more releases of numbers in global memory than there were.
 struct Wait {
     const char *name = nullptr;
     const Barrier *barrier = nullptr;
@@ -58,6 +60,7 @@ struct Wait {
     const MBarrier *mbarrier = nullptr;
     u32 number = 0;  // of a named barrier; the address of an mbarrier
     u32 parity = 0;
+    long releases = -1;
 };
 
 // 16 bytes that cp.async copies.
@@ -76,6 +79,14 @@ struct Store {
     u32 from;
     std::vector<int> at;
     Bytes seen;  // what threads see there when it is issued
+};
+
+// Contiguous numbers that TMA has read and may not have written yet.
+struct Numbers {
+    float *to;
+    bool adds;
+    std::vector<float> values;
+    void write() const;
 };
 
 // A TMA load that is not complete, into each CTA of `ranks`: of a box, or of contiguous `bytes`
@@ -116,11 +127,14 @@ struct Thread {
     std::vector<Copy> copies;
     std::deque<std::vector<Copy>> copy_groups;
     std::vector<Store> stores, committed_stores;
+    std::vector<Numbers> unwritten;
     std::vector<std::pair<u32, int>> unfenced;  // written; TMA and WGMMA do not see it yet
     bool is_fenced = false;                     // wgmma.fence was executed
     std::vector<Product> products;
     long cluster_generation = -1;  // of which it has arrived at the barrier
     u32 tried = 0;                 // the mbarrier at which its last try_wait failed
+    const u32 *looked = nullptr;   // the number that its last ld.acquire read
+    long looked_after = 0;         // so many releases
 };
 
 // `groups`: committed products, by group, then by thread.
@@ -151,6 +165,10 @@ struct Cluster {
 };
 
 extern int mode;
+// How many clusters run at the same time. LAST_WARP_FIRST: the last of them come first, too.
+extern int resident;
+// How often a number in global memory was released for the other CTAs.
+extern long releases;
 // Tensors that cp.async may read: where each begins and ends.
 extern std::vector<std::pair<const char *, const char *>> readable;
 

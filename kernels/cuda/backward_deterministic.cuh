@@ -1,0 +1,110 @@
+// How the attention backward adds dQ so that equal calls give equal bits.
+//
+// Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
+//
+// CTAs add to a part of dQ's accumulator in a fixed sequence. A semaphore of each part counts the
+// additions that are done, and a CTA adds when it counts those of all CTAs before it. So that few
+// wait:
+//
+// * CTAs of all KV heads of an L2 section start side by side, so that those of a head that run at the
+//   same time are few.
+// * Under a causal mask CTAs of larger keys add first, and start first. Each begins with the block of
+//   rows at its diagonal, to which it is the first to add, and comes to the next block when the CTA
+//   before it has left that: they follow each other even if they start at the same time. The shortest
+//   tiles then start first.
+// * In the last section, and under other masks, CTAs of smaller keys add and start first, so that the
+//   shortest tiles come last and all SMs end at about the same time. Blocks of rows come from the last
+//   to the first: all CTAs of a head begin with the same block, and the CTA of the largest keys, which
+//   starts last, ends with its first one.
+// * Query heads of a group take turns block by block, so that CTAs with few blocks of a head do not
+//   wait for those with many.
+//
+// A CTA waits for CTAs of smaller numbers alone. They have started before, as a GPU starts CTAs in
+// the sequence of their numbers (CUB's scans rely on this too), so the CTA of the smallest number
+// that runs waits for nobody: however few run at the same time, there is no deadlock.
+#pragma once
+
+// How many CTAs add to a block of query rows before this one does.
+DEVICE u32 additions_before(const Sizes& sizes, const Tile& tile, int block) {
+    const int number = tile.key / KEYS;
+    if (CAUSAL && tile.larger_keys_first) {
+        const int last_key = (block + 1) * BLOCK_M - 1 + tile.diagonal;  // that a row may see
+        return min(last_key, tile.seqlen_k - 1) / KEYS - number;
+    }
+    if (!WINDOWED) return number;
+    // No row of the block sees a key of tiles that begin with this key or an earlier one.
+    const int hidden = block * BLOCK_M - (KEYS - 1) + tile.diagonal - sizes.window_keys;
+    return hidden < 0 ? number : number - (hidden / KEYS + 1);
+}
+
+// A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it,
+// and the first CTA stores its own.
+struct DqSemaphore {
+    float* sums;
+    u32* additions;
+    u32 before;
+    bool is_open;
+
+    // Sees whether all CTAs before this one have added.
+    DEVICE void look() { is_open = ld_acquire(additions) == before; }
+    DEVICE void acquire() {
+        while (!is_open) look();
+    }
+    DEVICE void add(u32 from) const {
+        fence_proxy_async_all();
+        if (!ZERO_DQ && before == 0)
+            bulk_store(sums, from, 4 * DQ_FLOATS);
+        else
+            bulk_add(sums, from, 4 * DQ_FLOATS);
+        tma_store_commit();
+    }
+    // Lets the next CTA add, when the addition is done.
+    DEVICE void release() const {
+        bulk_wait_done();
+        fence_proxy_async_all();
+        st_release(additions, before + 1);
+    }
+};
+
+// The parts of a warpgroup that a CTA adds to, step by step.
+struct DqParts {
+    float* dq_sum;
+    Arrivals* arrivals;
+    const Sizes& sizes;
+    const Tile& tile;
+    int warpgroup, head, block;
+
+    DEVICE DqSemaphore next() {
+        const long long part = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
+        const u32 before = additions_before(sizes, tile, block);
+        const int end_head = (tile.head_kv + 1) * sizes.group();
+        if (++head == end_head) head = end_head - sizes.group(), block = tile.next(block);
+        return {dq_sum + part * DQ_FLOATS, &arrivals[part].count, before, false};
+    }
+};
+
+// Adds the dQ of a warpgroup to the accumulator, step by step, each after the CTAs before it.
+DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
+                                      const Tile& tile, u32 shared, int warpgroup) {
+    const Barriers barriers{shared + BARRIERS_OFFSET};
+    const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
+    const int steps = tile.blocks() * sizes.group();
+    DqParts parts{dq_sum, arrivals, sizes, tile, warpgroup, tile.head_kv * sizes.group(),
+                  tile.begin};
+    wait_for_kernel_before();  // it writes zeros
+    if (steps <= 0) return;
+    DqSemaphore semaphore = parts.next();
+    for (int step = 0; step < steps; step++) {
+        semaphore.acquire();
+        mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
+        semaphore.add(from);
+        const DqSemaphore added = semaphore;
+        if (step + 1 < steps) {
+            semaphore = parts.next();
+            semaphore.look();  // the answer comes while TMA reads
+        }
+        tma_store_wait();
+        mbarrier_arrive(barriers.dq_empty(warpgroup));
+        added.release();
+    }
+}
