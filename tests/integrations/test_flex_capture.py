@@ -52,3 +52,9 @@ def test_an_error_says_nothing_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(TunefaError) as caught:
         captured(given(), False, enable_gqa=True)
     assert str(caught.value) == "PyTorch's own options do not compile for this call: no"
+
+
+def test_what_is_not_compiled_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    with pytest.raises(TunefaError, match="compiled 0 of the 1 operators of FlexAttention"):
+        captured(given(), False, enable_gqa=True)

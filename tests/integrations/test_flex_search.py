@@ -73,6 +73,7 @@ def test_a_search_needs_a_device() -> None:
     [
         ({"budget": 3}, "unknown argument 'budget': known are scale, enable_gqa"),
         ({"budget_s": 0}, "budget_s is 0: give a positive number"),
+        ({"budget_s": "40s"}, "budget_s is '40s': give a positive number"),
         (
             {"kernel_options": {"BLOCK_M": 64}},
             "kernel_options has BLOCK_M, which the search chooses",

@@ -232,6 +232,17 @@ def test_best_is_one_record_per_device_and_workload(tmp_path: Path) -> None:
     assert both.best() == [predicted(), fast, measured("fwd_q8192")]
 
 
+def test_a_user_s_functions_are_a_place_of_their_own(tmp_path: Path) -> None:
+    """FlexAttention with a mask is no slower or faster attention of the same lengths."""
+    own = measured(kernel="flex_attention_fwd.0123456789ab", median_us=1.0)
+    other = measured(kernel="flex_attention_fwd.ba9876543210", median_us=2.0)
+    written = Store([tmp_path])
+    for record in (own, other, measured()):
+        written.add(record)
+    assert len(written.best()) == 3
+    assert [each.functions for each in (own, measured())] == ["0123456789ab", ""]
+
+
 def test_modes_do_not_supersede_each_other_and_the_eager_one_serves(tmp_path: Path) -> None:
     """Graphs were measured before there were modes, or are measured beside eager calls."""
     kept = Store([tmp_path])

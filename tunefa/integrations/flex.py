@@ -156,7 +156,7 @@ def recorded(
 def _holds(record: Record, op: str) -> bool:
     """Whether a record is of a Triton kernel for the op, with options that FlexAttention takes."""
     config_ = record.config
-    if record.workload.op != op or not is_of_gpu(record) or flex_tuned.is_flex(record):
+    if record.workload.op != op or not is_of_gpu(record):
         return False
     if not all(name in config_ for name in OPTIONS[op].values()):
         return False

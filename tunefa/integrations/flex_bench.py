@@ -42,7 +42,7 @@ class FlexMeasured:
     """Measures configs of one call of FlexAttention on the current CUDA device."""
 
     reserve_s = 0.0
-    """Races come when all ops are searched; who searches the last one sets it."""
+    """Races come when all ops are searched, after the budget."""
 
     def __init__(
         self, call: FlexCall, truth: Truth, compilers: Workers, stopwatch: AnyStopwatch

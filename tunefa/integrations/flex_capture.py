@@ -39,6 +39,11 @@ def captured(given: Sequence[Any], backward: bool | None, **more: Any) -> list[F
     if backward:
         torch.autograd.grad(out, tensors, torch.randn_like(out))
     torch.compiler.reset()
+    if len(found) != 1 + backward:
+        raise TunefaError(
+            f"PyTorch compiled {len(found)} of the {1 + backward} operators of FlexAttention for "
+            f"this call: does torch.compile(flex_attention, fullgraph=True) run it?"
+        )
     return found
 
 

@@ -24,8 +24,9 @@ FACTOR = 2.0
 """The largest error, as a multiple of the error of PyTorch's own options."""
 ROW_FACTOR = 16.0
 """The limit of a row's error, as a multiple of the limit over all rows, for a row of usual size."""
-_ROUNDINGS = 4.0
-"""The least limit, in units of the dtype's rounding: PyTorch's error may be lucky."""
+_ROUNDINGS = 0.5
+"""The least limit, as a multiple of the distance of numbers near 1 in the dtype: PyTorch's own
+error may be lucky."""
 _SANE = 8.0
 """The largest error of PyTorch's own options, as a multiple of the tolerance of tunefa's kernels:
 gradients have several roundings more. Above it, the mask's blocks contradict its function."""
@@ -89,7 +90,7 @@ class Truth:
                 heads = self._group if name in ("out", "dq") else 1
                 mine = result[batch, head_kv * heads : (head_kv + 1) * heads].double()
                 errors.append((mine - known).norm() / known.norm().clamp_min(_LEAST_NORM))
-        return float(torch.stack(errors).max())
+        return float(torch.stack(errors).detach().max())
 
 
 def exact(call: FlexCall, batch: int, head_kv: int) -> Outputs:

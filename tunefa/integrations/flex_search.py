@@ -33,6 +33,7 @@ from tunefa.integrations.flex_capture import captured
 from tunefa.integrations.flex_check import Truth
 from tunefa.integrations.flex_traced import run_of
 from tunefa.measure.timing import AnyStopwatch, Stopwatch
+from tunefa.runtime.argument_checks import check_tensor
 from tunefa.runtime.chip import Chip
 from tunefa.search import loop, strategies
 from tunefa.search.budget import Budget
@@ -48,8 +49,6 @@ FINALISTS = 8
 FORWARD_SHARE = 0.4
 """The share of the time for trials that the forward pass has where the backward pass is searched as
 well, which takes longer to compile."""
-RESERVE_S = 4.0
-"""Seconds of the budget for the races of both, each of which takes 1 to 2 s."""
 RACE_S = 5.0
 """Seconds after which a race ends at its next look at the standing."""
 MOST_COMPILERS = 12
@@ -76,6 +75,8 @@ def search(
     options do not compile or are wrong, and where the journal or the store cannot be written.
     """
     asked = Asked.of(how)
+    for name, tensor in {"q": q, "k": k, "v": v}.items():
+        check_tensor(name, tensor, 4, "(batch, heads, seqlen, head_dim)")
     chip = Chip.of(q.device)
     if chip.target is None:
         raise TunefaError(
@@ -98,7 +99,8 @@ class Asked:
     backward: bool | None = None
     """Whether the gradients are searched too; None: if q, k or v requires a gradient."""
     budget_s: float = 40.0
-    """Seconds for all; the races of the finalists end soon after."""
+    """Seconds for the trials. Compiling PyTorch's own options before and the races after them take
+    some 10 s more."""
     prescale: bool = False
     """Whether PRESCALE_QK is searched, which rounds more; without a score function only."""
     strategy: str = "auto"
@@ -121,8 +123,8 @@ class Asked:
             if name not in known:
                 raise TunefaError(f"unknown argument {name!r}: known are {', '.join(known)}")
         made = cls(**named)
-        if not made.budget_s > 0:
-            raise TunefaError(f"budget_s is {made.budget_s}: give a positive number of seconds")
+        if not (isinstance(made.budget_s, (int, float)) and made.budget_s > 0):
+            raise TunefaError(f"budget_s is {made.budget_s!r}: give a positive number of seconds")
         return made
 
 
@@ -150,7 +152,6 @@ class _Part:
 
 def _search(given: Any, asked: Asked, target: Target, stopwatch: AnyStopwatch) -> list[Record]:
     """Searches on a target that is there."""
-    budget = Budget(seconds=asked.budget_s)
     count = asked.workers or min(MOST_COMPILERS, os.cpu_count() or 1)
     with ExitStack() as stack:
         compilers = stack.enter_context(Workers(count))
@@ -159,9 +160,8 @@ def _search(given: Any, asked: Asked, target: Target, stopwatch: AnyStopwatch) -
         calls = captured(given, asked.backward, **asked.of_call)
         parts = [_part(call, asked, target, (compilers, stopwatch)) for call in calls]
         journals = [stack.enter_context(_journal(part, asked)) for part in parts]
-        used = budget.fraction(budget.elapsed_s, 0)
-        shares = [used + FORWARD_SHARE * (1.0 - used), 1.0][-len(parts) :]
-        parts[-1].objective.reserve_s = RESERVE_S
+        budget = Budget(seconds=asked.budget_s)
+        shares = [FORWARD_SHARE, 1.0][-len(parts) :]
         for part, share, journal in zip(parts, shares, journals, strict=True):
             for trial in _trials(part, asked, budget, share):
                 part.keep(journal, trial)
@@ -266,4 +266,7 @@ def _quiet() -> Iterator[None]:
 def _warm_up() -> None:
     """Imports what compiles FlexAttention, which takes seconds."""
     import torch._inductor.compile_fx
-    import torch._inductor.kernel.flex.flex_attention  # noqa: F401
+    import torch._inductor.kernel.flex.flex_attention
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -146,7 +146,7 @@ def tensors_of(call: FlexCall) -> list[torch.Tensor]:
     found = list[torch.Tensor]()
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
+        found.append(tensor.detach())
         return tensor
 
     replaced(call.arguments, torch.Tensor, note)

@@ -34,6 +34,14 @@ def test_configs_that_differ_only_in_what_is_not_exported_are_tried_once() -> No
     assert f"# left out, the same config: {Q4096}: {twin.summary}" in text
 
 
+def test_kernels_of_a_user_s_functions_are_left_out() -> None:
+    flex = measured(kernel="flex_attention_fwd.0123456789ab")
+    for name in ("triton", "flex"):
+        text = exports.get(name).dump([flex, FAST])
+        assert f": {flex.summary}" in text and "left out" in text
+        assert not exports.get(name).holds(flex)
+
+
 def test_configs_for_npus_are_those_of_triton_ascend() -> None:
     config = {"BLOCK_M": 48, "BLOCK_N": 432, "SPLIT_MASK_LOOP": 0, "MULTIBUFFER": 1,
               "TILE_MIX_VECTOR_LOOP": 2, "WORKSPACE_BUFFERS": 4, "L0C_BUFFERS": 1,
