@@ -1,4 +1,4 @@
-"""Programs of FlexAttention's calls: compiled for the CPU, and lowered for an H200."""
+"""FlexAttention's calls without their tensors: compiled for the CPU, and lowered for an H200."""
 
 from __future__ import annotations
 

@@ -234,13 +234,10 @@ def test_best_is_one_record_per_device_and_workload(tmp_path: Path) -> None:
 
 def test_a_user_s_functions_are_a_place_of_their_own(tmp_path: Path) -> None:
     """FlexAttention with a mask is no slower or faster attention of the same lengths."""
-    own = measured(kernel="flex_attention_fwd.0123456789ab", median_us=1.0)
-    other = measured(kernel="flex_attention_fwd.ba9876543210", median_us=2.0)
-    written = Store([tmp_path])
-    for record in (own, other, measured()):
-        written.add(record)
-    assert len(written.best()) == 3
-    assert [each.functions for each in (own, measured())] == ["0123456789ab", ""]
+    written, names = Store([tmp_path]), ("a.01", "a.02", "a")
+    for name in names:
+        written.add(measured(kernel=name))
+    assert {record.functions for record in written.best()} == {"01", "02", ""}
 
 
 def test_modes_do_not_supersede_each_other_and_the_eager_one_serves(tmp_path: Path) -> None:

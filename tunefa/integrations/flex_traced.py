@@ -1,7 +1,8 @@
 """One call of FlexAttention, compiled alone by Inductor for a choice of kernel options.
 
 A `TracedCall` is plain data, so that other processes can compile it: they leave the binaries in
-PyTorch's caches, where the process that runs them finds them.
+PyTorch's caches, where the process that runs them finds them. The source may be generated twice:
+PyTorch's key of a whole graph depends on the modules that a process has imported.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class TracedCall:
 
     @classmethod
     def of(cls, call: FlexCall) -> TracedCall:
-        """Returns the traced of a call on tensors."""
+        """Returns a call on tensors without their values."""
         return cls(call.op, pickle.dumps(replaced(call.arguments, torch.Tensor, Layout.of)))
 
     def compile(self, options: Mapping[str, Any]) -> Callable[[list[torch.Tensor]], Outputs]:
@@ -74,10 +75,12 @@ class TracedCall:
 
         mode = FakeTensorMode(shape_env=ShapeEnv())
         hooks = "post_grad_custom_pre_pass", "inductor_choices_class"
-        own = config.patch({name: None for name in hooks if hasattr(config, name)})
+        own: dict[str, Any] = {name: None for name in hooks if hasattr(config, name)}
+        own["compile_threads"] = 1  # processes of Inductor's would only compete with those of ours
         try:
             module, examples = self.graph(mode, options)
-            with tracing(TracingContext(mode)), own, V.set_choices_handler(InductorChoices()):
+            choices = V.set_choices_handler(InductorChoices())
+            with tracing(TracingContext(mode)), config.patch(own), choices:
                 compiled: Any = compile_fx_inner(module, examples)
         except Exception as error:  # a compiler may raise anything
             raise CompileError(first_words(error)) from error
@@ -128,12 +131,9 @@ def caches() -> str:
 
 
 def compile_here(traced: TracedCall, options: Mapping[str, Any], folder: str) -> str | None:
-    """Compiles a traced, in a process that does nothing else, and leaves the result in `folder`,
+    """Compiles a call, in a process that does nothing else, and leaves the result in `folder`,
     see `caches`. Returns why it does not compile; None if it does."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder  # read when something is compiled
-    from torch._inductor import config
-
-    config.compile_threads = 1
     try:
         traced.compile(options)
     except CompileError as error:
