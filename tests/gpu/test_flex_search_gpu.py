@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from tests.support.flex_functions import arguments, step
+from tests.support.flex_functions import HEADS, HEADS_KV, LENGTHS, SEQLEN, arguments
 from tests.support.tree import TREE
 from tunefa.integrations import flex
 from tunefa.integrations.flex_kernels import options
@@ -43,9 +43,17 @@ print(json.dumps(chosen))
 
 
 def exact(given: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """PyTorch's definition in fp64, not compiled."""
+    """The same step in fp64, written out."""
     q, k, v = (each.detach().double().requires_grad_() for each in given[:3])
-    return step(flex_attention, (q, k, v, *given[3:]))
+    place = torch.arange(SEQLEN, device="cuda")
+    i, j, group = place[:, None], place[None, :], HEADS // HEADS_KV
+    slopes = torch.exp2(-8.0 * torch.arange(1, HEADS + 1, device="cuda") / HEADS)
+    number = torch.repeat_interleave(torch.tensor(LENGTHS, device="cuda"))
+    keys, values = (each.repeat_interleave(group, dim=1) for each in (k, v))
+    scores = q @ keys.mT * q.shape[-1] ** -0.5 - slopes[:, None, None] * (i - j)
+    seen = (number[:, None] == number[None, :]) & (i >= j)
+    out = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1) @ values
+    return out.detach(), *torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
 
 
 def error(mine: Tensor, right: Tensor) -> float:

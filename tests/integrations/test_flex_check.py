@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import fx
 from torch.nn.attention.flex_attention import create_block_mask
 
 from tests.support.flex_functions import alibi, documents
@@ -105,3 +106,17 @@ def test_other_heads_and_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     for call in calls(monkeypatch, *given(seqlen=200)):
         judged = Truth(call, partial(eager, call)).judge(partial(eager, call))
         assert not judged.reason
+
+
+@pytest.mark.filterwarnings("error:There is a performance drop")
+def test_conversions_are_not_computed_one_by_one() -> None:
+    """Functions that convert their score, as PyTorch traces them for Inductor."""
+    graph = fx.Graph()
+    score, *_ = [graph.placeholder(name) for name in "sbhij"]
+    convert = torch.ops.prims.convert_element_type.default
+    graph.output(graph.call_function(convert, (score, torch.float16)))
+    function = fx.GraphModule({}, graph)
+    scores, index = torch.randn(2, 3, 5, dtype=torch.double), torch.arange(5)
+    found = flex_check._mapped(function, True, 0)(scores, index[0], index[:2], index[:3], index)
+    assert torch.equal(found, scores.half())
+    assert [node.target for node in function.graph.nodes].count(convert) == 1

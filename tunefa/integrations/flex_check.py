@@ -7,6 +7,7 @@ rows are compared with the result of PyTorch's own options.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -148,10 +149,24 @@ def _attend(
 
 def _mapped(function: Any, with_score: bool, captured: int) -> Any:
     """The function for all heads, rows and keys at once: PyTorch traced it for one score."""
+    function = _batchable(function)
     for places in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None)):
         first = (0,) if with_score else ()
         function = torch.vmap(function, in_dims=(*first, *places, *[None] * captured))
     return function
+
+
+def _batchable(function: Any) -> Any:
+    """The graph with another operator for conversions: Inductor's own is computed one element after
+    the other in vmap."""
+    made = copy.deepcopy(function)
+    for node in made.graph.nodes:
+        if node.target is torch.ops.prims.convert_element_type.default:
+            value, dtype = node.args
+            node.target, node.args = torch.ops.aten._to_copy.default, (value,)
+            node.kwargs = {"dtype": dtype}
+    made.recompile()
+    return made
 
 
 def _blocks(
