@@ -28,7 +28,7 @@ from tests.support.fake_objective import Fake
 from tests.support.own_kernels import OwnKernels
 from tests.support.predicted_case import KERNEL, TARGET, WORKLOAD
 from tunefa.compile import languages
-from tunefa.measure import bench, check, timing
+from tunefa.measure import check, racing, timing
 from tunefa.measure.measured import Measured
 from tunefa.runtime import process as runtime
 from tunefa.runtime.compiled import Compiler
@@ -134,7 +134,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(languages, "load", lambda name: fake)
     monkeypatch.setattr(timing, "Stopwatch", FakeStopwatch)
     monkeypatch.setattr(check, "tensors", lambda w, _, seed=None: on_cpu(w, "cpu", seed))
-    monkeypatch.setattr(bench, "Monitor", Unwatched)
+    monkeypatch.setattr(racing, "Monitor", Unwatched)
     return fake
 
 

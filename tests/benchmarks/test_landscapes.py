@@ -12,8 +12,8 @@ import pytest
 from benchmarks.bakeoff import runs
 from benchmarks.landscape import sampled
 from tunefa.measure import race
-from tunefa.measure.bench import FIRST_SAMPLES, SCREEN_SAMPLES
 from tunefa.measure.comparison import TOLERANCE
+from tunefa.measure.racing import FIRST_SAMPLES, SCREEN_SAMPLES
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Trial, identity, time_us

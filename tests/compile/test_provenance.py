@@ -88,6 +88,11 @@ def test_the_driver_has_no_part_in_what_was_predicted() -> None:
     assert provenance.drift(measured(provenance=THEN), {**NOW, "driver": None}) == []
 
 
+def test_a_kernel_of_a_user_s_functions_is_not_missed() -> None:
+    record = measured(kernel="flex_attention_fwd.0123456789ab")
+    assert provenance.drifts([record]) == [[]]
+
+
 def test_kernels_that_are_gone_or_broken_are_a_drift(own_kernels: OwnKernels) -> None:
     own_kernels.add_attention("whole")
     own_kernels.add_attention("broken", lambda source: source + "\n(")

@@ -10,6 +10,7 @@ import torch
 
 import tunefa
 from tests.support.tree import TREE
+from tunefa.integrations import flex
 
 PAGE = TREE / "docs" / "integrations.md"
 SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -25,6 +26,7 @@ def test_snippets_run(code: str) -> None:
         exec(code.replace('device="cuda"', 'device="cpu"').replace("4096", "64"), names)
     finally:
         tunefa.deactivate()
+        flex.use_defaults()
     shapes = [x.shape for x in names.values() if isinstance(x, torch.Tensor)]
     assert (shapes or names.keys() & {"count", "spec"}) and all(
         x.isfinite().all() for x in names.values() if isinstance(x, torch.Tensor)

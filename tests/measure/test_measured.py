@@ -21,7 +21,7 @@ from tests.support.processes import alive
 from tunefa.compile.contract import CompileError
 from tunefa.compile.pool import Pending
 from tunefa.compile.workers import Workers
-from tunefa.measure import bench, timing
+from tunefa.measure import racing, timing
 from tunefa.measure.measured import (
     RACE_MARGIN_S,
     RUN_LIMIT_S,
@@ -39,7 +39,7 @@ def test_a_right_config_is_timed(measured: Measured, device: Device) -> None:
     judged = measured.judge(Trial(CONFIG, "ok", resources=FITS))
     assert (judged.outcome, judged.median_us) == ("ok", 10.0)
     assert judged.predicted_us is not None and judged.error is not None
-    assert len(judged.samples_us) == bench.SCREEN_SAMPLES
+    assert len(judged.samples_us) == racing.SCREEN_SAMPLES
     assert device.compiled and device.aligned == [True, True]
 
 

@@ -20,7 +20,7 @@ from tunefa.cli import targets
 from tunefa.compile import languages
 from tunefa.compile.contract import Compiled
 from tunefa.errors import TunefaError
-from tunefa.measure import bench, check, measured, sdpa, timing
+from tunefa.measure import check, measured, racing, sdpa, timing
 from tunefa.measure.measured import MeasuredOnNpu
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -106,7 +106,7 @@ def npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Npu]:
     monkeypatch.setattr(torch, "empty", empty)
     on_cpu = check.tensors
     monkeypatch.setattr(check, "tensors", lambda w, _, seed=None: on_cpu(w, "cpu", seed))
-    monkeypatch.setattr(bench, "Monitor", Unwatched)
+    monkeypatch.setattr(racing, "Monitor", Unwatched)
 
     def launcher(grid: tuple[int, ...]) -> Any:
         return lambda *arguments, **options: found.launch(grid, *arguments, **options)
@@ -151,7 +151,7 @@ def test_a_config_is_checked_and_timed(npu: Npu) -> None:
         judged = objective.judge(Trial(default, "ok", resources=FITS))
         assert judged.outcome == "ok" and judged.error is not None, judged.reason
         assert judged.predicted_us is not None, "the law's, too"
-        assert set(judged.samples_us) == {1e6} and len(judged.samples_us) == bench.SCREEN_SAMPLES
+        assert set(judged.samples_us) == {1e6} and len(judged.samples_us) == racing.SCREEN_SAMPLES
         grid, options = npu.launched[-1]
         assert grid == (20,), "32 tiles on 20 cores"
         assert options == KERNEL.module.triton_config(default)[1]

@@ -232,6 +232,14 @@ def test_best_is_one_record_per_device_and_workload(tmp_path: Path) -> None:
     assert both.best() == [predicted(), fast, measured("fwd_q8192")]
 
 
+def test_a_user_s_functions_are_a_place_of_their_own(tmp_path: Path) -> None:
+    """FlexAttention with a mask is no slower or faster attention of the same lengths."""
+    written, names = Store([tmp_path]), ("a.01", "a.02", "a")
+    for name in names:
+        written.add(measured(kernel=name))
+    assert {record.functions for record in written.best()} == {"01", "02", ""}
+
+
 def test_modes_do_not_supersede_each_other_and_the_eager_one_serves(tmp_path: Path) -> None:
     """Graphs were measured before there were modes, or are measured beside eager calls."""
     kept = Store([tmp_path])

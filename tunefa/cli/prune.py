@@ -52,6 +52,8 @@ def _unused() -> Iterator[Stored]:
         first = seen.setdefault(record.origin, path)
         if first != path:
             yield Stored(path, record, f"a copy of the record in {first}")
+        elif record.functions:  # FlexAttention looks it up, see tunefa.integrations.flex
+            continue
         elif why := _why_unused(record, installed, standing, measured):
             yield Stored(path, record, why)
 

@@ -86,7 +86,8 @@ def drift(record: Record, now: Mapping[str, Any]) -> list[str]:
 
 
 def drifts(records: Iterable[Record]) -> list[list[str]]:
-    """Returns the `drift` of each record; a missing or broken kernel counts as a change."""
+    """Returns the `drift` of each record; a missing or broken kernel counts as a change, but not
+    that of a user's functions (`Record.functions`), which is no kernel of tunefa."""
     here = set(kernels.names())
 
     @functools.cache
@@ -98,10 +99,11 @@ def drifts(records: Iterable[Record]) -> list[list[str]]:
         except TunefaError as error:
             return f"{name} cannot be loaded: {error}"
 
-    return [
-        [found] if isinstance(found := now(record.kernel), str) else drift(record, found)
-        for record in records
-    ]
+    def changes(record: Record) -> list[str]:
+        found = {} if record.functions else now(record.kernel)
+        return [found] if isinstance(found, str) else drift(record, found) if found else []
+
+    return [changes(record) for record in records]
 
 
 def _versions(kernel: Kernel) -> dict[str, str | None]:

@@ -1,11 +1,13 @@
-"""Tile sizes from tunefa's records for PyTorch's FlexAttention: `use_records`.
+"""Tuned options for PyTorch's FlexAttention: `search` finds them, `use_records` uses them.
 
     from tunefa.integrations import flex
+    flex.search(q, k, v, score_mod, block_mask)  # once, on the device
     flex.use_records()
 
-They were found for tunefa's own Triton kernels. So they only stand beside Inductor's own options:
-where there are several, Inductor times all of them with the user's mask and score functions. Source
-of the interface: torch/_inductor/choices.py and config.py of PyTorch 2.13.
+What was searched for a mask and a score function runs for these functions. For others there are
+tile sizes of records of tunefa's own Triton kernels, which only stand beside Inductor's own: where
+there are several, Inductor times all of them with the user's functions. Source of the interface:
+torch/_inductor/choices.py and config.py of PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.virtualized import V
 
 from tunefa.errors import TunefaError
+from tunefa.integrations import flex_pass, flex_tuned
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_search import search as search
+from tunefa.integrations.flex_tuned import last_choices as last_choices
 from tunefa.runtime.argument_checks import DTYPES
 from tunefa.runtime.chip import Chip
 from tunefa.spec.target import Target
@@ -44,8 +50,8 @@ OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 
 def use_records(path: str | PathLike[str] | None = None) -> int:
-    """Lets Inductor try the options of tunefa's records for each FlexAttention that it compiles,
-    and returns how many records have some.
+    """Lets Inductor use what `search` found for a FlexAttention's functions, and try the options of
+    other records of tunefa for each other one, and returns how many records have some.
 
     The records are those of the YAML file `path`, or else the user's and those that tunefa ships.
     It counts for the thread that calls it, until `use_defaults`, and not for what is compiled
@@ -71,7 +77,7 @@ def use_records(path: str | PathLike[str] | None = None) -> int:
     made = _Factory(RecordedChoices(store))
     config.inductor_choices_class = made
     V.set_choices_handler(made())  # a thread keeps the one that it has met first
-    return len(made.choices.records)
+    return len(made.choices.records) + flex_tuned.use(store)
 
 
 def use_defaults() -> None:
@@ -79,6 +85,7 @@ def use_defaults() -> None:
     if isinstance(getattr(config, "inductor_choices_class", None), _Factory):
         config.inductor_choices_class = None
         V.set_choices_handler(InductorChoices())
+    flex_pass.end()
 
 
 class RecordedChoices(InductorChoices):
@@ -114,7 +121,7 @@ class RecordedChoices(InductorChoices):
         self, own: list[Any], op: str, sizes: tuple[int, torch.dtype], device_type: str | None
     ) -> list[Any]:
         target = Chip.of(torch.device("cuda")).target if device_type == "cuda" else None
-        if target is None or not own:
+        if target is None or not own or _has_options():
             return own
         head_dim, dtype = sizes
         found = recorded(self.records, op, (head_dim, DTYPES.get(dtype, "")), target)
@@ -157,6 +164,13 @@ def _holds(record: Record, op: str) -> bool:
     return op == "fwd" or not (
         config_["BLOCK_N1"] % config_["BLOCK_M1"] or config_["BLOCK_M2"] % config_["BLOCK_N2"]
     )
+
+
+def _has_options() -> bool:
+    """Whether the call that is compiled has options already, which all choices would share."""
+    node = getattr(V.graph, "current_node", None)
+    call = None if node is None else FlexCall.of(node.target, node.args)
+    return call is not None and bool(call.chosen_by_user)
 
 
 def _own(record: Record) -> dict[str, int]:

@@ -12,11 +12,13 @@ being imported, see `tunefa.integrations.autoload`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from tunefa.errors import TunefaError
 from tunefa.integrations.overrides import Below, Layer, Layers
+from tunefa.store.results import user_root
 
 NAME = "tunefa"
 """The name among PyTorch's implementations of FlashAttention."""
@@ -35,7 +37,8 @@ def activate() -> None:
     expected to compute faster than PyTorch, and PyTorch for all others.
 
     It counts for the whole process, for forward and backward, and for graphs that torch.compile has
-    made already. A second call changes nothing. `deactivate` ends it.
+    made already. A second call changes nothing. `deactivate` ends it. Where the user has searched
+    FlexAttention, it also gets its options from then on, in this thread.
 
     Raises TunefaError where this PyTorch has no registry of such implementations (before 2.11), and
     where another implementation, such as FA4, is active.
@@ -51,6 +54,10 @@ def activate() -> None:
         )
     registry.register_flash_attention_impl(NAME, register_fn=override)
     registry.activate_flash_attention_impl(NAME)
+    if has_flex_records():  # most users have none, and it imports Inductor
+        from tunefa.integrations import flex_later
+
+        flex_later.begin()
 
 
 def deactivate() -> None:
@@ -61,6 +68,13 @@ def deactivate() -> None:
     registry = _registry()
     if registry.current_flash_attention_impl() == NAME:
         registry.restore_flash_attention_impl()
+        if flex := sys.modules.get("tunefa.integrations.flex_pass"):
+            flex.end()
+
+
+def has_flex_records() -> bool:
+    """Whether the user has records of FlexAttention; their files say so, and are not read."""
+    return next(user_root().rglob("*--flex_attention_*.yaml"), None) is not None
 
 
 def override(dispatch_key: str = "CUDA") -> Overrides:

@@ -8,30 +8,19 @@ never timed.
 from __future__ import annotations
 
 import copy
-import math
-import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tunefa.compile.contract import CompileError, unordered, unread
 from tunefa.measure import launches, ops, race, timing
 from tunefa.measure.gate import Gate, Probe
-from tunefa.measure.monitor import Monitor
 from tunefa.measure.objective import Raced
-from tunefa.measure.race import Decision, Interval, Race
+from tunefa.measure.race import Race
+from tunefa.measure.racing import decided, footprint_of, plain, run_races, samples_of, screened
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Mode, Trial, identity
-
-SCREEN_SAMPLES = 5
-FIRST_SAMPLES = 2
-"""Samples after which a screening may end. Compilers keep the host's cores busy, so the host may
-pause between the stopwatch's start and the launch; a single sample could include such a pause."""
-HOPELESS = 2.0
-"""A config that takes this many times the best time so far is not sampled further."""
-TRIES = 2
-"""Races that are tried on a disturbed device before the last is reported as not certified."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +80,9 @@ class Bench:
         racers = [*right, right[0]]
         launches = [self._prepared(trial.config) for trial in racers]
         pinned = frozenset(i for i, trial in enumerate(right) if trial.config == default)
-        run, watch, refused = self._run_races(launches, pinned, until)
-        raced = [replace(t, samples_us=_samples_of(run, i)) for i, t in enumerate(right)]
-        found = _decided(raced, run, default, refused)
+        run, watch, refused = run_races(self._stopwatch, launches, pinned, until)
+        raced = [replace(t, samples_us=samples_of(run, i)) for i, t in enumerate(right)]
+        found = decided(raced, run, default, refused)
         certificate = {**(found.certificate or {}), "device": watch.summary()}
         return replace(found, trials=[*found.trials, *others], certificate=certificate)
 
@@ -108,8 +97,8 @@ class Bench:
         trials = [own, *(trial for _, trial in rivals), own]
         pairs = zip([self, *benches, self], trials, strict=True)
         launches = [bench._prepared(trial.config) for bench, trial in pairs]
-        run, watch, refused = self._run_races(launches, frozenset(), until)
-        decision = race.decide(run, None, _footprint(trials))
+        run, watch, refused = run_races(self._stopwatch, launches, frozenset(), until)
+        decision = race.decide(run, None, footprint_of(trials))
         certificate = {
             "decision": decision.why,
             "noise_floor": round(decision.noise_floor, 5),
@@ -122,7 +111,7 @@ class Bench:
             certificate["refused"] = refused
         else:
             certificate["slower_by"] = {
-                names[i]: _plain(run.difference(i, decision.winner)) for i in losers
+                names[i]: plain(run.difference(i, decision.winner)) for i in losers
             }
         return KernelRaceResult(names[decision.winner], certificate, run)
 
@@ -131,32 +120,6 @@ class Bench:
         made = copy.copy(self)
         made.case = replace(self.case, kernel=kernels.load(kernel))
         return made
-
-    def _run_races(
-        self, launches: list[timing.BoundLaunch], pinned: frozenset[int], until: float
-    ) -> tuple[Race, Monitor, str | None]:
-        """Returns the last race, its monitor, and why it is not certified; None if it is."""
-        tries = 0
-        while tries < TRIES:
-            run, watch = self._run_race(launches, pinned, until)
-            tries += 1
-            if watch.disturbance is None or time.monotonic() >= until:
-                break
-        return run, watch, watch.disturbance and f"{watch.disturbance} in {_races(tries)}"
-
-    def _run_race(
-        self, launches: list[timing.BoundLaunch], pinned: frozenset[int], until: float
-    ) -> tuple[Race, Monitor]:
-        """Races prepared launches, the last of which is the first one again."""
-        with Monitor() as watch:
-
-            def time_us(order: Sequence[int]) -> list[float]:
-                samples = self._stopwatch.once_us([launches[racer] for racer in order])
-                watch.read()
-                return samples
-
-            time_us(range(len(launches)))  # a warm-up, which is no round
-            return race.run(len(launches), pinned, time_us, until), watch
 
     def _screen(self, trial: Trial, best_us: float) -> tuple[float, ...]:
         """Returns a few samples, in us; only the first ones where the config is much too slow.
@@ -168,20 +131,10 @@ class Bench:
         samples_us = self._timed.get(runs, ())
         if not samples_us:
             launch = self._stopwatch.prepared(launches.timed(made, self._tensors))
-            samples_us = self._sampled(launch, best_us)
+            samples_us = screened(self._stopwatch, launch, best_us)
         if runs is not None:
             self._timed[runs] = samples_us
         return samples_us
-
-    def _sampled(self, launch: timing.BoundLaunch, best_us: float) -> tuple[float, ...]:
-        times = self._stopwatch.times_us([launch] * FIRST_SAMPLES)
-        if min(device_us for device_us, _ in times) < HOPELESS * best_us:
-            times += self._stopwatch.times_us([launch] * (SCREEN_SAMPLES - FIRST_SAMPLES))
-        # Compilers run at the same time: the host's shortest time is the one that they disturb
-        # least.
-        host_us = min(host_us for _, host_us in times)
-        mode = self._stopwatch.mode
-        return tuple(timing.latency_us(mode, device_us, host_us) for device_us, _ in times)
 
     def _distinct(
         self, right: Sequence[Trial], default: Config | None
@@ -216,78 +169,3 @@ class Bench:
         steady = compared.repeatable or compared.strayed
         outcome: Literal["wrong", "unstable"] = "wrong" if steady else "unstable"
         return replace(trial, outcome=outcome, reason=compared.reason, error=compared.error)
-
-
-def _samples_of(run: Race, racer: int) -> tuple[float, ...]:
-    return tuple(row[racer] for row in run.samples_us if not math.isnan(row[racer]))
-
-
-def _decided(raced: list[Trial], run: Race, default: Config | None, refused: str | None) -> Raced:
-    """The result of a race of these trials; `refused` says why it is not certified, None if it is.
-
-    Where it is not certified the default wins, or the race's leader if there is no default.
-    """
-    place = next((i for i, trial in enumerate(raced) if trial.config == default), None)
-    decision = race.decide(run, place, _footprint(raced))
-    if refused is not None:
-        decision = _uncertified(run, decision, place, refused)
-    certificate = _certificate(raced, run, decision)
-    if refused is not None:
-        certificate["refused"] = refused
-        certificate.get("runner_up", {}).pop("slower_by", None)
-    others = (i for i in range(len(raced)) if i != decision.winner)
-    ranked = [decision.winner, *sorted(others, key=run.median_us)]
-    return Raced([raced[i] for i in ranked], raced[decision.winner], certificate)
-
-
-def _footprint(raced: Sequence[Trial]) -> Callable[[int], tuple[int, ...]]:
-    """Returns a sort key for racers that are equally fast: shared memory first, then registers."""
-
-    def footprint(racer: int) -> tuple[int, ...]:
-        used = raced[racer].resources
-        return (used.smem_bytes or 0, used.registers or 0, racer) if used else (0, 0, racer)
-
-    return footprint
-
-
-def _uncertified(run: Race, decision: Decision, default: int | None, why: str) -> Decision:
-    """A decision without a claim: the default wins, or the leader if there is no default."""
-    if default is None:
-        return replace(decision, why=f"the leader is kept, not certified: {why}", gain=None)
-    others = sorted(set(range(run.twin)) - {default}, key=run.median_us)
-    return replace(
-        decision,
-        winner=default,
-        why=f"the default is kept: {why}",
-        gain=None,
-        runner_up=others[0] if others else None,
-    )
-
-
-def _races(count: int) -> str:
-    return "the race" if count == 1 else f"{count} races"
-
-
-def _certificate(raced: list[Trial], run: Race, decision: Decision) -> dict[str, Any]:
-    """The statistics of a race as plain data: relative differences with 95 % intervals."""
-    certificate: dict[str, Any] = {
-        "decision": decision.why,
-        "gain_over_default": _plain(decision.gain),
-        "noise_floor": round(decision.noise_floor, 5),
-        "rounds": len(run.samples_us),
-        "racers": run.racers - 1,
-        "dropped": len(run.dropped),
-    }
-    second = decision.runner_up
-    if second is not None:
-        certificate["runner_up"] = {
-            "config": dict(raced[second].config),
-            "slower_by": _plain(run.difference(second, decision.winner)),
-        }
-    return certificate
-
-
-def _plain(interval: Interval | None) -> dict[str, float] | None:
-    if interval is None:
-        return None
-    return {name: round(value, 5) for name, value in vars(interval).items()}

@@ -108,10 +108,16 @@ class Stopwatch:
 class HostStopwatch:
     """Times calls on the CPU, one after the other; caches are as the last call left them."""
 
+    mode: Mode = "eager"
+
     def prepared(self, launch: BoundLaunch) -> BoundLaunch:
         """Returns the call itself, which has run by then."""
         _repeat(launch, _WARMUP)
         return launch
+
+    def once_us(self, launches: Sequence[BoundLaunch]) -> list[float]:
+        """Returns one latency of each call in us, in their order, without a warm-up."""
+        return [host_us for _, host_us in self.times_us(launches)]
 
     def times_us(self, launches: Sequence[BoundLaunch]) -> list[tuple[float, float]]:
         """Returns (us, us) of each call, as `Stopwatch.times_us` does: the host is the device."""
@@ -122,6 +128,9 @@ class HostStopwatch:
             host_us = 1e6 * (time.perf_counter() - begun)
             times.append((host_us, host_us))
         return times
+
+
+AnyStopwatch = Stopwatch | HostStopwatch
 
 
 def latency_us(mode: Mode, device_us: float, host_us: float) -> float:

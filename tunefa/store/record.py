@@ -158,6 +158,12 @@ class Record:
         return not measured, estimated, graph, model, self.median_us, -self.timestamp
 
     @property
+    def functions(self) -> str:
+        """The hash of the user's functions that its kernel computes beside the workload, as
+        FlexAttention's does; "" for kernels of tunefa. It ends the kernel's name, behind a dot."""
+        return self.kernel.partition(".")[2]
+
+    @property
     def summary(self) -> str:
         """One line for reports, and for comments in generated files."""
         where = f"{self.arch}, no device" if self.device is None else f"{self.device} ({self.arch})"

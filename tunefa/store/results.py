@@ -89,8 +89,8 @@ def question(record: Record) -> tuple[object, ...]:
 
 
 def place(record: Record) -> tuple[str, str, str]:
-    """Returns (arch, device, workload), of which one record is the best."""
-    return record.arch, record.device or "", str(record.workload)
+    """Returns (arch, device, workload and `Record.functions`), of which one record is the best."""
+    return record.arch, record.device or "", f"{record.workload} {record.functions}".rstrip()
 
 
 def _versions(record: Record) -> list[object]:

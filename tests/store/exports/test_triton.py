@@ -10,6 +10,7 @@ import pytest
 from tests.support.sample_exports import CUDA, FAST, GUESS, Q4096, Q8192, SLOW, evaluate
 from tests.support.sample_records import CONFIG, measured, predicted
 from tunefa.store import exports
+from tunefa.store.exports import triton as triton_export
 
 
 def test_triton_configs_evaluate() -> None:
@@ -32,6 +33,14 @@ def test_configs_that_differ_only_in_what_is_not_exported_are_tried_once() -> No
     text = exports.get("triton").dump([FAST, twin])
     assert len(evaluate(text)["CONFIGS"][Q4096]) == 1
     assert f"# left out, the same config: {Q4096}: {twin.summary}" in text
+
+
+def test_kernels_of_a_user_s_functions_are_left_out() -> None:
+    flex = measured(kernel="flex_attention_fwd.0123456789ab")
+    for name in ("triton", "flex"):
+        text = exports.get(name).dump([flex, FAST])
+        assert f": {flex.summary}" in text and "left out" in text
+    assert not triton_export.is_of_gpu(flex) and triton_export.is_of_gpu(FAST)
 
 
 def test_configs_for_npus_are_those_of_triton_ascend() -> None:

@@ -41,13 +41,14 @@ def holds(record: Record) -> bool:
 
 
 def is_of_gpu(record: Record) -> bool:
-    """Returns whether the record is of a Triton kernel for GPUs.
+    """Returns whether the record is of a Triton kernel for GPUs, which computes no functions of the
+    user.
 
     An unknown kernel counts as one if its config has num_warps.
     """
     if record.kernel in kernels.names():
         return kernels.load(record.kernel).language == "triton"
-    return "num_warps" in record.config
+    return not record.functions and "num_warps" in record.config
 
 
 def require_one_arch(name: str, records: Sequence[Record]) -> None:
