@@ -23,6 +23,7 @@ from tunefa.errors import TunefaError, unknown
 
 COMMANDS: Mapping[str, str] = {
     "search": "Find the fastest config for a workload; measure it if this machine has the GPU.",
+    "sweep": "Find the fastest configs of many workloads, on all GPUs there are.",
     "export": "Write the store's best records to a file.",
     "import": "Add records from files to this machine's store.",
     "show": "List the records of the store, or the configs that failed in searches.",

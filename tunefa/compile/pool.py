@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tunefa.compile import languages
 from tunefa.compile.contract import CompileError
 from tunefa.compile.worker_process import said
-from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
+from tunefa.compile.workers import Place, ProcessLost, TaskRaised, Workers
 from tunefa.errors import TunefaError
 from tunefa.spec.kernel import KernelImportError
 from tunefa.spec.target import Case
@@ -62,10 +62,10 @@ class Pending:
         return Trial(self.config, outcome, reason, resources, compile_s=seconds)
 
 
-def compilers(count: int, lasting: bool = True) -> Workers:
+def compilers(count: int, lasting: bool = True, place: Place | None = None) -> Workers:
     """Returns processes for compilers, which several pools may share; `lasting` ones several
     searches."""
-    return Workers(count, MEMORY_BYTES, lasting)
+    return Workers(count, MEMORY_BYTES, lasting, place)
 
 
 def warm_up(processes: Workers, language: str) -> None:
