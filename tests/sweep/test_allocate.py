@@ -6,25 +6,50 @@ from dataclasses import replace
 
 import pytest
 
-from tunefa.sweep.allocate import EXPECTED_GAIN, Amounts, expected_gains, grant
+from tunefa.spec.workload import Workload
+from tunefa.sweep.allocate import KEPT, PROMISE, Amounts, alike, expected_gains, grant
 from tunefa.sweep.standing import Standing
 
 AMOUNTS = Amounts(10.0, 30.0)
-NEW = Standing("new", 1.0, "fwd")
-DONE = Standing("done", 1.0, "fwd", 20.0, 9, 100.0, 80.0, hoped=0.1)
+Q4096, Q8192 = Workload.parse("q4096"), Workload.parse("q8192")
+NEW = Standing("new", 1.0, Q4096)
+DONE = Standing("done", 1.0, Q8192, 0.3, 20.0, 9, 100.0, 80.0, hoped=0.1)
 
 
-def test_before_a_record_it_is_what_others_of_the_op_gained() -> None:
-    assert expected_gains([NEW])["new"] == EXPECTED_GAIN
-    assert expected_gains([NEW, DONE])["new"] == pytest.approx((EXPECTED_GAIN + 0.2) / 2)
-    other = replace(DONE, op="bwd")
-    assert expected_gains([NEW, other])["new"] == EXPECTED_GAIN
+def test_before_a_record_it_is_a_part_of_what_the_model_promises() -> None:
+    assert expected_gains([NEW])["new"] == pytest.approx(KEPT * PROMISE)
+    assert expected_gains([replace(NEW, promise=0.4)])["new"] == pytest.approx(KEPT * 0.4)
+    assert 0 < expected_gains([replace(NEW, promise=0.0)])["new"] < KEPT * PROMISE
+
+
+def test_others_of_its_kind_say_which_part_is_kept() -> None:
+    kept, broken = replace(DONE, promise=0.2), replace(DONE, best_us=100.0, hoped=0.0)
+    least, without, most = (
+        expected_gains([NEW, *others])["new"] for others in ([broken], [], [kept])
+    )
+    assert least < without < most
+    far = replace(broken, workload=Workload.parse("q128_d256_full"))
+    assert least < expected_gains([NEW, far])["new"] < without
+    other = replace(broken, workload=Workload.parse("bwd_q4096"))
+    assert expected_gains([NEW, other])["new"] == pytest.approx(without)
+
+
+def test_how_alike_two_workloads_are() -> None:
+    assert alike(Q4096, Q4096) == 1.0
+    assert 0.5 < alike(Q4096, Q8192) < 1.0
+    assert alike(Q4096, replace(Q4096, head_dim=64, head_dim_v=64)) == 0.5
+    assert alike(Q4096, replace(Q4096, causal=False, dtype="fp16")) == 0.25
+    assert alike(Q4096, Workload.parse("bwd_q4096")) == 0.0
+    matmul = Workload.parse("matmul_m4096_n4096_k4096")
+    assert alike(matmul, matmul) == 1.0 and alike(matmul, Q4096) == 0.0
 
 
 def test_after_it_is_what_the_model_hopes_for_relative_to_the_default() -> None:
     assert expected_gains([DONE])["done"] == pytest.approx(0.08)
     unknown = replace(DONE, hoped=None)
     assert 0.0 < expected_gains([unknown])["done"] < 0.08
+    longer = replace(unknown, trials=50)
+    assert 0.0 < expected_gains([longer])["done"] < expected_gains([unknown])["done"]
 
 
 @pytest.mark.parametrize(

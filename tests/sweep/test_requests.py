@@ -10,7 +10,7 @@ from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
-from tunefa.sweep.requests import Items, request
+from tunefa.sweep.requests import PROMISE, Items, request
 
 H200, A100 = Target.named("h200"), Target.named("a100")
 
@@ -21,9 +21,10 @@ def test_items_are_workloads_by_chip_and_what_no_kernel_serves_is_named() -> Non
     assert {each.target for each in found.items} <= {H200, A100} and found.items
     assert len(found.items) + len(found.refused) == 4
     assert all("no kernel serves" in why for why in found.refused.values())
-    begin = found.begin()
+    begin = found.begin({PROMISE + found.items[0].key: 0.3})
     assert [each.key for each in begin] == [each.key for each in found.items]
-    assert {each.op for each in begin} == {"fwd"} and begin[0].weight == 2.0
+    assert {each.workload.op for each in begin} == {"fwd"} and begin[0].weight == 2.0
+    assert begin[0].promise == 0.3 and begin[-1].promise is None
 
 
 def test_a_workload_larger_than_the_memory_is_left_out() -> None:

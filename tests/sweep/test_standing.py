@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from tunefa.spec.workload import Workload
 from tunefa.sweep.slices import Slice
 from tunefa.sweep.standing import MOST_FAILURES, Standing, standings
 from tunefa.sweep.who import Who
 
-BEGIN = [Standing("a", 2.0, "fwd"), Standing("b", 1.0, "bwd")]
+A, B = Workload.parse("q512"), Workload.parse("bwd_q512")
+BEGIN = [Standing("a", 2.0, A), Standing("b", 1.0, B)]
 
 
 def part(key: str = "a", found: dict[str, Any] | None = None, **changes: Any) -> Slice:

@@ -119,14 +119,15 @@ class CompilePool:
 
         Its own workers end at once, as do those of one search, where it takes less time to start
         new ones. Workers of several searches finish the configs that they have begun, for FINISH_S
-        at most.
+        at most; nobody waits for workers that have cores of their own.
         """
         if not self._shared:
             self.stop()
         begun = [each.future for each in pending if not each.future.cancel()]
         if self._shared and not self._processes.lasting and not all(f.done() for f in begun):
             self._processes.renew()
-        futures.wait(begun, FINISH_S)
+        if not self._processes.apart:
+            futures.wait(begun, FINISH_S)
 
     def submit(self, config: Config) -> Pending:
         """Starts compiling a config; `Pending.trial` waits for the result."""

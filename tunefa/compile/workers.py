@@ -77,8 +77,10 @@ class Workers:
     ) -> None:
         """`memory_bytes` is the resident memory that a worker may hold, together with the processes
         that it starts; None stands for no limit. Workers that are not `lasting` may be renewed to
-        stop what they do. `place` is where they run; None stands for where this process runs."""
+        stop what they do. `place` is where they run; None stands for where this process runs.
+        `apart` then says whether they have cores of their own."""
         self.count, self.lasting = count, lasting
+        self.apart = place is not None and bool(place.cores)
         self._start = functools.partial(_Process, memory_bytes=memory_bytes, place=place or Place())
         self._crew = _Crew()
 

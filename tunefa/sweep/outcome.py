@@ -64,7 +64,7 @@ class Outcome:
     def course(self) -> list[tuple[float, float]]:
         """What was saved after each slice: (what the sweep had used of its budget, weighted time
         saved)."""
-        known = {each.key: Standing(each.key, each.weight, each.op) for each in self.items}
+        known = {each.key: Standing(each.key, each.weight, each.workload) for each in self.items}
         ended = [each for each in self.slices if each.found is not None]
         found = []
         for part in sorted(ended, key=lambda each: _at(each)):
@@ -100,7 +100,7 @@ def outcome(
     """
     plan, notes, slices = study.plan, study.notes, study.slices()
     items = Items.on(plan, {each.key for each in slices}, _refused(notes))
-    made = standings(items.begin(), slices)
+    made = standings(items.begin(notes), slices)
     made.sort(key=lambda each: -each.weight)
     clock = Clock.of(notes)
     return Outcome(

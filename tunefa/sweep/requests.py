@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tunefa.errors import TunefaError
 from tunefa.search import compilable, resume
@@ -16,6 +17,9 @@ from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 from tunefa.sweep.plan import Item, Plan
 from tunefa.sweep.standing import Standing
+
+PROMISE = "promise: "
+"""The beginning of the study's notes about what the model promises of an item."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,13 @@ class Items:
         ]
         return cls(tuple(each for each in found if each.key not in refused))
 
-    def begin(self) -> list[Standing]:
-        """Returns the standing of each item before its first slice."""
-        return [Standing(each.key, each.weight, each.workload.op) for each in self.items]
+    def begin(self, notes: Mapping[str, Any]) -> list[Standing]:
+        """Returns the standing of each item before its first slice, with the promises that are
+        among the study's notes."""
+        return [
+            Standing(each.key, each.weight, each.workload, notes.get(PROMISE + each.key))
+            for each in self.items
+        ]
 
 
 def _target(arch: str, device: str) -> Target:

@@ -24,6 +24,7 @@ from tunefa.sweep import outcome
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.engine import Ended, Engine
 from tunefa.sweep.outcome import Outcome
+from tunefa.sweep.promise import Promises
 from tunefa.sweep.slices import LOST_S, Watch
 from tunefa.sweep.study import SweepStudy, errors, folder
 from tunefa.sweep.who import Who
@@ -53,8 +54,8 @@ def sweep(
     marked `interrupted`. Raises TunefaError if another process runs the sweep, if the storage or
     the store cannot be written, and if nothing was found because every worker failed.
     """
-    with _alone(study), engine:
-        return _Coordinator(study, engine, budget, on_progress).run()
+    with _alone(study), engine, Promises() as promises:
+        return _Coordinator(study, engine, budget, on_progress, promises).run()
 
 
 def join(study: SweepStudy, engine: Engine) -> Outcome:
@@ -81,6 +82,7 @@ class _Coordinator:
     engine: Engine
     budget: Budget
     on_progress: Callable[[Outcome], None]
+    promises: Promises
     watch: Watch = field(default_factory=Watch)
     starts: dict[str, int] = field(default_factory=dict)
     """By seat: how many workers it has had."""
@@ -157,7 +159,10 @@ class _Coordinator:
                 self.kept.add(each.number)
                 for record in document.from_text(found["record"], self.study.place):
                     store.default_store().add(record)
-        self.on_progress(outcome.outcome(self.study, self.lost))
+        made = outcome.outcome(self.study, self.lost)
+        self.on_progress(made)
+        if self.study.plan.measured:
+            self.promises.ask(self.study, made.items)
 
 
 @contextlib.contextmanager

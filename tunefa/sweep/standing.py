@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tunefa.spec.workload import Workload
 from tunefa.sweep.slices import Slice
 
 MOST_FAILURES = 3
@@ -17,7 +18,9 @@ class Standing:
 
     key: str
     weight: float
-    op: str
+    workload: Workload
+    promise: float | None = None
+    """The gain that the model promises of the best config, before any ran; None if not known."""
     spent: float = 0.0
     """What its slices have had of the budget, in seconds or trials."""
     trials: int = 0

@@ -132,7 +132,7 @@ class _Worker:
         aside = None
         while aside is None:
             slices = self._living(self.study.slices())
-            now = standings(self.items.begin(), slices)
+            now = standings(self.items.begin(self.study.notes), slices)
             left = clock.left(slices)
             amounts = clock.amounts(self.plan.measured)
             granted = allocate.grant(now, left, self._workers(slices, clock), amounts)

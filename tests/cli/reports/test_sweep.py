@@ -11,12 +11,15 @@ from optuna.trial import create_trial
 from tests.cli.conftest import Run
 from tunefa.cli.reports import sweep, text
 from tunefa.cli.reports.sweep import Reporter
+from tunefa.spec.workload import Workload
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.outcome import Outcome
 from tunefa.sweep.slices import Slice
 from tunefa.sweep.standing import Standing
 
 A, B = (f"sm90/NVIDIA H200/fwd_b1_h8_kv8_q{n}_k{n}_d64_bf16_causal" for n in (512, 1024))
+
+W = Workload.parse("q512")
 
 
 def slice_of(key: str, best_us: float, at: float) -> Slice:
@@ -28,7 +31,7 @@ def slice_of(key: str, best_us: float, at: float) -> Slice:
 
 FOUND = Outcome(
     "tunefa-sweep-x", "study.log", True, Clock(60.0, None, 0.0), 42.0,
-    (Standing(A, 3.0, "fwd", 20.0, 9, 100.0, 80.0, 0.05), Standing(B, 1.0, "fwd")),
+    (Standing(A, 3.0, W, None, 20.0, 9, 100.0, 80.0, 0.05), Standing(B, 1.0, W)),
     (slice_of(A, 90.0, 20.0), slice_of(A, 80.0, 40.0)),
     {A: 0.04, B: 0.1}, {"sm90/NVIDIA H200/w": "no kernel serves it"},
     {"GPU 1 of host": "its clocks were lowered"}, {},
