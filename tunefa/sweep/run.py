@@ -19,8 +19,8 @@ from tunefa.errors import TunefaError
 from tunefa.search.budget import Budget
 from tunefa.store import document
 from tunefa.store import results as store
+from tunefa.sweep import allocate, outcome
 from tunefa.sweep import clock as clocks
-from tunefa.sweep import outcome
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.engine import Ended, Engine
 from tunefa.sweep.outcome import Outcome
@@ -114,6 +114,8 @@ class _Coordinator:
                     self.study.note("spent_s", round(before_s + time.monotonic() - begun, 1))
                     self._look()
                     next_look = time.monotonic() + _LOOK_S
+                    if self._is_done(clock):
+                        break
         except KeyboardInterrupt:
             interrupted = True
         spent_s = before_s + time.monotonic() - begun
@@ -144,6 +146,15 @@ class _Coordinator:
         if ended.is_users:
             return False
         return self.starts[name] < MOST_STARTS
+
+    def _is_done(self, clock: Clock) -> bool:
+        """Whether there is nothing left to do, though workers may still wait for a node."""
+        slices = self.study.slices()
+        if not slices or any(each.is_running for each in slices):
+            return False
+        now = outcome.outcome(self.study).items
+        amounts = clock.amounts(self.study.plan.measured)
+        return allocate.grant(now, clock.left(slices), 1, amounts) is None
 
     def _end_lost(self, why: str, counts: bool) -> None:
         """Ends the slices whose workers are lost."""
