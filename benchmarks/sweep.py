@@ -35,7 +35,7 @@ from tunefa.sweep.standing import Standing
 SEEDS = 20
 TRIALS_EACH = 48
 FINALISTS = 8
-"""As many of the best by screening race; the recorded times say which wins."""
+"""So many of the best by screening race; the recorded times say which wins."""
 LANDSCAPES = Path(__file__).resolve().parent / "landscapes" / "sampled"
 NAMES = "nvidia-h200--*--attention_fwd_cuda_sm90.jsonl.xz"
 NEAR = 3.0
@@ -143,9 +143,9 @@ def equal(items: Sequence[Standing], left: float) -> tuple[str, int] | None:
 
 def sweep(courses: Sequence[Course], seed: int, policy: Policy) -> list[tuple[float, float]]:
     """Sweeps all workloads. Returns (trials used, weighted time saved) after each slice."""
-    order = random.Random(seed).sample(range(len(courses)), len(courses))
+    ranks = random.Random(seed).sample(range(len(courses)), len(courses))
     items = {each.name: Item(each, 1.0 / (1 + place), seed)
-             for each, place in zip(courses, order, strict=True)}  # fmt: skip
+             for each, place in zip(courses, ranks, strict=True)}  # fmt: skip
     spent = dict.fromkeys(items, 0.0)
     standing = {key: item.standing(0.0) for key, item in items.items()}
     whole = TRIALS_EACH * len(items)
@@ -178,9 +178,9 @@ def row(courses: Sequence[Course], seed: int) -> Row:
     whole = TRIALS_EACH * len(courses)
     ours = sweep(courses, seed, expected)
     saved = tuple(saved_at(ours, mark * whole) for mark in MARKS)
-    order = random.Random(seed).sample(range(len(courses)), len(courses))
+    ranks = random.Random(seed).sample(range(len(courses)), len(courses))
     best = sum(each.default / (1.0 + each.default) / (1 + place)
-               for each, place in zip(courses, order, strict=True))  # fmt: skip
+               for each, place in zip(courses, ranks, strict=True))  # fmt: skip
     return Row(saved, sweep(courses, seed, equal)[-1][1], best)
 
 

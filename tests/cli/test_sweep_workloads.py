@@ -76,5 +76,7 @@ def test_one_way_only(tmp_path: Path) -> None:
             chosen(path, models, texts, NONE)
     with pytest.raises(click.UsageError, match="--batch makes workloads of a model"):
         chosen(tmp_path, [], [], {**NONE, "batch": "1"})
+    with pytest.raises(click.UsageError, match="--model needs lengths"):
+        grid(batch="8")
     with pytest.raises(TunefaError, match="unknown op 'forward'"):
         grid(seqlen="1k", ops="forward")

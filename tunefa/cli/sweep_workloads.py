@@ -78,7 +78,9 @@ def _of_file(path: Path) -> dict[Workload, float]:
 
 
 def _grid(models: Sequence[str], lists: dict[str, str | None]) -> dict[Workload, float]:
-    lengths = sizes(lists["seqlen"] or "", "--seqlen")
+    if lists["seqlen"] is None:
+        raise click.UsageError("--model needs lengths: give --seqlen, such as --seqlen 1k,4k,32k")
+    lengths = sizes(lists["seqlen"], "--seqlen")
     batches = sizes(lists["batch"] or "1", "--batch")
     ops = [each.strip() for each in (lists["ops"] or "fwd").split(",")]
     for op in ops:

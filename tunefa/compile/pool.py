@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 from tunefa.compile import languages
 from tunefa.compile.contract import CompileError
+from tunefa.compile.place import Place
 from tunefa.compile.worker_process import said
-from tunefa.compile.workers import Place, ProcessLost, TaskRaised, Workers
+from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.errors import TunefaError
 from tunefa.spec.kernel import KernelImportError
 from tunefa.spec.target import Case

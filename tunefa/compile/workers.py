@@ -20,12 +20,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, TypeVar
 
+from tunefa.compile.place import Place
 from tunefa.compile.worker_process import TOO_MUCH_MEMORY, Raised
 from tunefa.errors import TunefaError
 
@@ -46,23 +47,6 @@ class ProcessLost(Exception):
 
 class TaskRaised(Exception):
     """A task raised an exception, which the message names. Its traceback is that of the cause."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where workers run."""
-
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that they have beside those of this process."""
-    cores: frozenset[int] = frozenset()
-    """The only cores that they run on, where the system knows such a choice; none stands for all
-    that this process has."""
-
-    def enter(self) -> None:
-        """Moves this thread to these cores; the processes that it starts begin there."""
-        if self.cores and hasattr(os, "sched_setaffinity"):
-            with contextlib.suppress(OSError):  # the cores are not this process's to choose
-                os.sched_setaffinity(0, self.cores)
 
 
 class Workers:

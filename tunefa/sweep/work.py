@@ -17,7 +17,8 @@ from typing import Any
 
 from tunefa.compile import pool
 from tunefa.compile.launch import driver
-from tunefa.compile.workers import Place, Workers
+from tunefa.compile.place import Place
+from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.search import run as search
 from tunefa.search.request import Processes, Progress, Request

@@ -12,7 +12,8 @@ from concurrent.futures import CancelledError, Future
 
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
-from tunefa.compile.workers import Place, ProcessLost, TaskRaised, Workers
+from tunefa.compile.place import Place
+from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.errors import TunefaError
 from tunefa.spec.target import Target
 from tunefa.sweep import cores
