@@ -160,3 +160,22 @@ def test_a_gpu_of_the_right_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert there.device.name == "NVIDIA H200"
     with pytest.raises(TunefaError, match="this worker's GPU is NVIDIA H200, not NVIDIA A100"):
         work.targets(plan(targets=(), device="NVIDIA A100"))
+
+
+def test_what_it_measures_is_kept_for_the_gpu_that_it_sees(
+    tmp_path: Path, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objective is fake, as there is no GPU; all else is that of a measured sweep."""
+    fake.judge = staticmethod(by_tile)
+    monkeypatch.setattr(searching, "_objective", lambda state, case: fake(case))
+    monkeypatch.setattr(driver, "devices", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)])
+    held = begun(tmp_path, 24, targets=())
+    assert work.work(seat(held)) is None
+    slices = completed(held)
+    assert slices and all(each.key.startswith("sm90/NVIDIA H200/") for each in slices)
+    records = Store([store.user_root()]).records()
+    assert {(each.device, each.objective, each.mode) for each in records} == {
+        ("NVIDIA H200", "measured", "eager")
+    }
+    begun_again = {each.found["journal"] for each in slices if each.found}
+    assert len(begun_again) == len({each.key for each in slices})
