@@ -11,7 +11,7 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-integrations test-vllm lint bench report \
+.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-integrations test-vllm test-cluster lint bench report \
         mutants bench-search venv clean
 
 help: ## this list
@@ -71,6 +71,14 @@ test-integrations: $(READY) ## the tests with Hugging Face Transformers (TRANSFO
 	  --constraint constraints.txt --editable ".[dev]" $(TRANSFORMERS) $(DIFFUSERS) tyro einops
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(TRAINING)
 	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py tests/benchmarks/test_llama.py
+
+# The engines of tunefa sweep, on this machine.
+CLUSTER := $(VENV)-cluster
+test-cluster: $(READY) ## the tests of tunefa sweep with Ray and submitit
+	$(PYTHON) -m venv $(CLUSTER)
+	$(CLUSTER)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --constraint constraints.txt --editable ".[dev,cluster]"
+	$(CLUSTER)/bin/python -m pytest tests/sweep/engines
 
 # vLLM pins its torch, and needs Python 3.11. PyPI has torchvision and torchcodec for CUDA: on a CPU their import fails.
 VLLM := $(VENV)-vllm

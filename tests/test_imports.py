@@ -16,11 +16,11 @@ PACKAGE = TREE / "tunefa"
 ROOT = ("_version", "errors", "assets")
 """Modules at the root that every other may import."""
 ORDER = (
-    *("spec", "store", "costmodel", "compile", "measure", "search", "runtime", "integrations"),
-    *("experiments", "report", "cli"),
+    *("spec", "store", "costmodel", "compile", "measure", "search", "sweep", "runtime"),
+    *("integrations", "experiments", "report", "cli"),
 )
 """The packages: each imports from itself and from those before it."""
-APART = {("runtime", "search")}
+APART = {("runtime", "search"), ("runtime", "sweep")}
 """Pairs of packages of which the first must not import from the second either."""
 TOP = ("__init__", "__main__")
 """What gives users the package, and its command line."""

@@ -32,6 +32,8 @@ DECLARATIONS = {
     "search/strategy": "a dataclass and a protocol",
     "spec/__init__": "a docstring",
     "store/__init__": "a docstring",
+    "sweep/__init__": "a docstring",
+    "sweep/engine": "a dataclass and a protocol",
 }
 """Modules without behaviour of their own, and what they are instead."""
 APART = ("attacks", "benchmarks", "contracts", "examples", "fixtures", "gpu", "kernels", "support")

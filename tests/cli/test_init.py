@@ -55,7 +55,7 @@ def test_version(run: Run) -> None:
 
 def test_unknown_command_suggests_the_nearest(run: Run) -> None:
     error = run("serch", code=2).stderr
-    assert "unknown command 'serch': did you mean search? (known: search, export," in error
+    assert "unknown command 'serch': did you mean search? (known: search, sweep," in error
 
 
 def test_unknown_option_suggests_the_nearest(run: Run) -> None:

@@ -63,8 +63,9 @@ def test_shared_compilers_finish_what_they_have_begun_and_nothing_else(faulty: C
     made: list[Future[Any]] = [Future() for _ in range(3)]
     left: Any = iter(made)
     shared: Any = SimpleNamespace(
-        count=1, lasting=True, submit=lambda *_: next(left), stop=pytest.fail, renew=pytest.fail
-    )
+        count=1, lasting=True, apart=False, submit=lambda *_: next(left), stop=pytest.fail,
+        renew=pytest.fail,
+    )  # fmt: skip
     pool = CompilePool(faulty, processes=shared)
     pending = [pool.submit({"FAULT": "none"}) for _ in made]
     made[0].set_running_or_notify_cancel()

@@ -238,3 +238,24 @@ def test_the_samplers_serve_a_study_of_optuna_itself() -> None:
 
     own.optimize(objective, n_trials=25)
     assert own.best_value <= 1.25 * (good(best).median_us or 0)
+
+
+def test_what_is_hoped_for_shrinks_as_the_best_is_found() -> None:
+    made = strategies.create("prior", problem(FEASIBLE))
+    gains: list[float] = []
+    for _ in range(24):
+        config = made.ask()
+        assert config is not None
+        made.tell(good(config))
+        gains.append(made.hoped_gain(made.best_us) or 0.0)
+    assert all(0.0 <= gain < 1.0 for gain in gains)
+    assert 0.0 < max(gains[-4:]) < max(gains[:4])
+    assert (made.hoped_gain(2.0 * made.best_us) or 0.0) > gains[-1]
+
+
+def test_nothing_is_hoped_for_where_all_is_tried_and_unknown_without_a_model() -> None:
+    everything = strategies.create("prior", problem(SMALL[:3]))
+    while (config := everything.ask()) is not None:
+        everything.tell(good(config))
+    assert everything.hoped_gain(everything.best_us) == 0.0
+    assert strategies.create("random", problem(SMALL)).hoped_gain(100.0) is None

@@ -23,6 +23,7 @@ from tunefa.errors import TunefaError, unknown
 
 COMMANDS: Mapping[str, str] = {
     "search": "Find the fastest config for a workload; measure it if this machine has the GPU.",
+    "sweep": "Find the fastest configs of many workloads, on all GPUs there are.",
     "export": "Write the store's best records to a file.",
     "bundle": "Write the configs and binaries of workloads to one file that needs no compiler.",
     "import": "Add records from files to this machine's store.",

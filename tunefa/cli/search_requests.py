@@ -14,12 +14,10 @@ from click.core import ParameterSource
 from tunefa.cli import each_workload, replay, targets
 from tunefa.cli.cleaned import cleaned
 from tunefa.cli.workload_options import Selection
-from tunefa.compile import languages
 from tunefa.errors import TunefaError, unknown
 from tunefa.search import strategies
 from tunefa.search.budget import Budget
 from tunefa.spec import kernel as kernels
-from tunefa.spec.arch import NpuArch
 from tunefa.spec.trial import Mode
 from tunefa.store import landscape
 
@@ -40,11 +38,14 @@ def of_each(
             f"--mode {mode} has no effect: nothing is measured for a chip of another machine.",
             err=True,
         )
+    from tunefa.search import compilable
+
     requests = []
     notes: dict[str, None] = {}
     for part in parts:
         own = each_workload.of_its_op(names, part.workload)
-        request, left_out = _compilable(_request(part, names=own, mode=mode, **how), own)
+        asked = _request(part, names=own, mode=mode, **how)
+        request, left_out = compilable.only(asked, own)
         requests.append(request)
         notes.update(dict.fromkeys(left_out))
     for line in notes:
@@ -66,7 +67,7 @@ def _request(
         raise unknown("strategy", strategy, strategies.names())
     target = selection.target
     target.check_memory(workload)
-    # Libraries compete where configs are timed; `_compilable` names those that are left out.
+    # Libraries compete where configs are timed; `compilable.only` names those that are left out.
     serving = tuple(kernels.serving(workload, target.arch, names, libraries=not names))
     from tunefa.search.request import Request
 
@@ -80,25 +81,6 @@ def _request(
         mode=mode or ("graph" if workload.op == "decode" else "eager"),
         **rest,
     )
-
-
-def _compilable(request: Request, named: Sequence[str]) -> tuple[Request, list[str]]:
-    """Returns the request without the kernels that cannot be compiled here, and a line for each.
-
-    Raises TunefaError where one of them was asked for by name, or no kernel is left.
-    """
-    if request.estimate:
-        return request, []
-    lacking = {} if request.measured else languages.without_binary(request.kernels)
-    asked = [kernel for kernel in request.kernels if kernel.name not in lacking]
-    lacking |= languages.without_compiler(asked, request.target.arch)
-    left = tuple(kernel for kernel in request.kernels if kernel.name not in lacking)
-    for name, why in lacking.items():
-        if name in named or not left:
-            formulas = isinstance(request.target.arch, NpuArch)
-            raise TunefaError(f"{why}, or use --estimate to go on without it" if formulas else why)
-    lines = [f"{name} is left out: {why}" for name, why in lacking.items()]
-    return replace(request, kernels=left), lines
 
 
 def replaying(path: Path, selection: Selection, names: tuple[str, ...], **how: Any) -> Request:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from tunefa.compile import languages
 from tunefa.compile.contract import CompileError
+from tunefa.compile.place import Place
 from tunefa.compile.worker_process import said
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
 from tunefa.errors import TunefaError
@@ -62,10 +63,10 @@ class Pending:
         return Trial(self.config, outcome, reason, resources, compile_s=seconds)
 
 
-def compilers(count: int, lasting: bool = True) -> Workers:
+def compilers(count: int, lasting: bool = True, place: Place | None = None) -> Workers:
     """Returns processes for compilers, which several pools may share; `lasting` ones several
     searches."""
-    return Workers(count, MEMORY_BYTES, lasting)
+    return Workers(count, MEMORY_BYTES, lasting, place)
 
 
 def warm_up(processes: Workers, language: str) -> None:
@@ -119,14 +120,15 @@ class CompilePool:
 
         Its own workers end at once, as do those of one search, where it takes less time to start
         new ones. Workers of several searches finish the configs that they have begun, for FINISH_S
-        at most.
+        at most; nobody waits for workers that have cores of their own.
         """
         if not self._shared:
             self.stop()
         begun = [each.future for each in pending if not each.future.cancel()]
         if self._shared and not self._processes.lasting and not all(f.done() for f in begun):
             self._processes.renew()
-        futures.wait(begun, FINISH_S)
+        if not self._processes.apart:
+            futures.wait(begun, FINISH_S)
 
     def submit(self, config: Config) -> Pending:
         """Starts compiling a config; `Pending.trial` waits for the result."""

@@ -12,6 +12,7 @@ long as the worker.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import queue
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, TypeVar
 
+from tunefa.compile.place import Place
 from tunefa.compile.worker_process import TOO_MUCH_MEMORY, Raised
 from tunefa.errors import TunefaError
 
@@ -50,12 +52,20 @@ class TaskRaised(Exception):
 class Workers:
     """A pool of up to `count` processes, which are started when needed."""
 
-    def __init__(self, count: int, memory_bytes: int | None = None, lasting: bool = True) -> None:
+    def __init__(
+        self,
+        count: int,
+        memory_bytes: int | None = None,
+        lasting: bool = True,
+        place: Place | None = None,
+    ) -> None:
         """`memory_bytes` is the resident memory that a worker may hold, together with the processes
         that it starts; None stands for no limit. Workers that are not `lasting` may be renewed to
-        stop what they do."""
+        stop what they do. `place` is where they run; None stands for where this process runs.
+        `apart` then says whether they have cores of their own."""
         self.count, self.lasting = count, lasting
-        self._memory_bytes = memory_bytes
+        self.apart = place is not None and bool(place.cores)
+        self._start = functools.partial(_Process, memory_bytes=memory_bytes, place=place or Place())
         self._crew = _Crew()
 
     def __enter__(self) -> Workers:
@@ -81,9 +91,7 @@ class Workers:
             crew.jobs.put(_Job(task, arguments, limit_s, future))
             with crew.lock:
                 if not crew.idle.acquire(blocking=False) and len(crew.threads) < self.count:
-                    thread = threading.Thread(
-                        target=_work, args=(crew, self._memory_bytes), daemon=True
-                    )
+                    thread = threading.Thread(target=_work, args=(crew, self._start), daemon=True)
                     thread.start()
                     crew.threads.append(thread)
         return future
@@ -154,7 +162,7 @@ class _Crew:
                     job.future.cancel()
 
 
-def _work(crew: _Crew, memory_bytes: int | None) -> None:
+def _work(crew: _Crew, start: Callable[[Connection], _Process]) -> None:
     """The thread of one worker, which is replaced when it is lost."""
     with contextlib.ExitStack() as stack:
         process: _Process | None = None
@@ -163,7 +171,7 @@ def _work(crew: _Crew, memory_bytes: int | None) -> None:
                 continue
             try:
                 if process is None:
-                    process = stack.enter_context(_Process(crew.stop_reader, memory_bytes))
+                    process = stack.enter_context(start(crew.stop_reader))
                 result = process.run(job)
             except (TimeoutError, ProcessLost, _Stopped) as error:
                 stack.close()
@@ -178,8 +186,9 @@ def _work(crew: _Crew, memory_bytes: int | None) -> None:
 class _Process:
     """One worker. A context manager, which ends it."""
 
-    def __init__(self, stop: Connection, memory_bytes: int | None) -> None:
+    def __init__(self, stop: Connection, memory_bytes: int | None, place: Place) -> None:
         """Starts it. `stop` is ready when nothing should wait for the worker any more."""
+        place.enter()
         self._stop, self._memory_bytes = stop, memory_bytes
         self._connection, theirs = Pipe()
         code = _PROGRAM.format(
@@ -193,6 +202,7 @@ class _Process:
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", code],
                     stdin=subprocess.DEVNULL,
+                    env={**os.environ, **place.environment},
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,  # a terminal's Ctrl-C does not reach it
                 )

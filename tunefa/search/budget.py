@@ -30,6 +30,9 @@ class Budget:
     trials: int | None = None
     start: float = field(default_factory=lambda: time.monotonic(), compare=False, repr=False)
     """The `time.monotonic` from which its seconds count: when the budget was made."""
+    floor_s: float = FLOOR_S
+    """The seconds for the defaults where its own are fewer; in a sweep, whose compilers run
+    already, the defaults get no more than its own."""
 
     @classmethod
     def parse(cls, text: str) -> Budget:
@@ -54,8 +57,8 @@ class Budget:
 
     def patience(self, share: float) -> float:
         """The `time.monotonic` until which a default may take: the deadline of that share, but at
-        the earliest FLOOR_S after the start; infinite for trials."""
-        return max(self.deadline(share), self.start + FLOOR_S)
+        the earliest `floor_s` after the start; infinite for trials."""
+        return max(self.deadline(share), self.start + self.floor_s)
 
     def trials_left(self, share: float, used: int) -> int | None:
         """How many trials of a share are left after `used`; None for a budget of seconds."""

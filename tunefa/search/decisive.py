@@ -78,14 +78,27 @@ class Decisive(FeasibleSampler):
         """Returns the next known config; after them, the config of the largest expected gain."""
         if waiting := self._waiting():
             return waiting[0]
-        believed, may_win, best = self._believed(), self._may_win(), self._best()
+        may_win, best = self._may_win(), self._best()
         if not may_win.any():  # asked all the same
             may_win = self.candidates.untried
-        gain = -believed.expected
-        if math.isfinite(best):
-            z = (best - believed.expected) / believed.sd
-            gain = believed.sd * (z * ndtr(z) + np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi))
+        gain = self._gain(best) if math.isfinite(best) else -self._believed().expected
         return int(np.where(may_win, gain, -np.inf).argmax())
+
+    def hoped_gain(self, best_us: float) -> float:
+        """The largest expected gain of a config that could change the decision."""
+        may_win = self._may_win()
+        if not may_win.any() or not 0.0 < best_us < math.inf:
+            return 0.0
+        return float(self._gain(math.log(best_us))[may_win].max())
+
+    def _gain(self, best: float) -> NDArray[np.float64]:
+        """How much less than `best` each log time is expected to be."""
+        believed = self._believed()
+        z = (best - believed.expected) / believed.sd
+        gain: NDArray[np.float64] = believed.sd * (
+            z * ndtr(z) + np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+        )
+        return gain
 
     def _waiting(self) -> list[int]:
         return [place for place in self._first if self.candidates.untried[place]]

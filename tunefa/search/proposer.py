@@ -26,9 +26,9 @@ def strategy(state: SearchState, part: Part, trials_left: int | None) -> Strateg
     if state.anchor is not None:  # its trials have the kernel's level too
         problem = candidates.at_level(problem, state.anchor.levels[part.name].factor)
     problem = replace(problem, to_beat_us=min(to_beat_us(state), _known_us(state, part)))
-    made: Strategy = strategies.create(request.strategy, problem, saved)
-    if part.first:
-        made = DefaultFirst(made, part.first)
+    own = strategies.create(request.strategy, problem, saved)
+    state.studies[part.name] = own
+    made = DefaultFirst(own, part.first) if part.first else own
     return resume.Continued(made, part.tried)
 
 

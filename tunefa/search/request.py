@@ -47,6 +47,8 @@ class Request:
     """A recorded landscape that answers instead of a device; nothing is stored then."""
     estimate: bool = False
     """Whether formulas answer instead of an NPU's compiler."""
+    sweep: str | None = None
+    """The name of the sweep that the search is a part of."""
     notes: Mapping[str, Any] = field(default_factory=dict)
     """Notes on the search for the record's provenance, beside its trials and its strategy."""
 
@@ -129,6 +131,9 @@ class Result:
     settled: Mapping[str, int] = field(default_factory=dict)
     """How many configs of each kernel were not compiled because none of them could change the
     decision."""
+    hoped: Mapping[str, float] = field(default_factory=dict)
+    """How much less time, relative to the best of all, the model expects of the most promising
+    config of each kernel that was not tried; kernels whose strategy has no model are left out."""
 
     def top(self, n: int) -> list[FinishedTrial]:
         """The n best right trials, best first; trials that raced come before those that did not.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,9 @@ def header(request: Request) -> dict[str, Any]:
         k.name: replay.provenance[k.name] if replay else {**provenance.of(k), **more}
         for k in request.kernels
     }
+    sweep = {} if request.sweep is None else {"sweep": request.sweep}
     return {
+        **sweep,
         "workload": str(request.workload),
         "arch": request.target.arch.name,
         "device": request.target.device.name,
@@ -109,6 +112,20 @@ def find(request: Request, named: Path | None = None) -> FoundJournal:
     return FoundJournal(
         None, f"{damaged}There is no journal of {same} in {journal.folder()}: a new search starts."
     )
+
+
+def of_sweep(request: Request) -> Path | None:
+    """Returns the journal of the request's workload in its sweep; None if there is none whose
+    trials are valid."""
+    wanted = header(request)
+    name = f"-{request.target.arch.name}-{request.workload}-"
+    for path in journal.paths():
+        with contextlib.suppress(TunefaError):  # a damaged journal is left out
+            if name in path.name:
+                held = journal.header(path)
+                if held.get("sweep") == request.sweep and _why_not(held, wanted) is None:
+                    return path
+    return None
 
 
 def _judged(path: Path, wanted: Mapping[str, Any]) -> FoundJournal:

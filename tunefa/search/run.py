@@ -72,6 +72,7 @@ def search(
         interrupted=state.interrupted,
         left_early=state.left_early,
         settled=state.settled,
+        hoped={} if request.sweep is None else state.hoped,
     )
 
 

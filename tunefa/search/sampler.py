@@ -107,6 +107,11 @@ class FeasibleSampler(optuna.samplers.BaseSampler):
         """Whether trying another config makes no sense now. `candidates` is updated."""
         return False
 
+    def hoped_gain(self, best_us: float) -> float | None:
+        """How much below the log of `best_us` the log time of the most promising untried candidate
+        is expected to be; None for a sampler without a model."""
+        return None
+
     @abc.abstractmethod
     def choose(self, study: Study, trial: FrozenTrial) -> int:
         """Returns the place of an untried candidate; there is one, and `candidates` is updated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from tunefa.compile.workers import Workers
 from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.ranking import rank_us
 from tunefa.search.request import FinishedTrial, Progress, Request
+from tunefa.search.study import Study
 from tunefa.search.winner import Winner
 from tunefa.spec.trial import Trial, identity
 from tunefa.store.journal import Journal
@@ -47,6 +49,8 @@ class SearchState:
     """The processes that compile what is measured; with None, each kernel has its own."""
     settled: dict[str, int] = field(default_factory=dict)
     """See `Result.settled`."""
+    studies: dict[str, Study] = field(default_factory=dict)
+    """The study of each kernel that has been searched."""
 
     def keep(self, kernel: str, trial: Trial) -> None:
         """Writes a trial to the journal, counts it and reports the progress."""
@@ -77,6 +81,13 @@ class SearchState:
     def trials_of(self, kernel: str) -> list[Trial]:
         """The last trial of each config of a kernel."""
         return [each.trial for each in self.finished.values() if each.kernel == kernel]
+
+    @property
+    def hoped(self) -> dict[str, float]:
+        """See `Result.hoped`. Times of races are left out, as the studies know screenings only."""
+        best_us = min((study.best_us for study in self.studies.values()), default=math.inf)
+        gains = {name: study.hoped_gain(best_us) for name, study in self.studies.items()}
+        return {name: gain for name, gain in gains.items() if gain is not None}
 
     def report_progress(self, kernel: str) -> None:
         """Reports the progress of the search."""

@@ -189,6 +189,20 @@ class Study:
                 self._add(chosen, trial, time_us)
             self._candidates.update(self._study)
 
+    @property
+    def best_us(self) -> float:
+        """The least time that it was told; infinite without one."""
+        times = (time_us for time_us in self._candidates.times.values() if time_us is not None)
+        return min(times, default=math.inf)
+
+    def hoped_gain(self, best_us: float) -> float | None:
+        """How much less time than `best_us`, relatively, the most promising config that was not
+        tried is expected to take; 0 if none is left or worth trying, None without a model."""
+        if not self._candidates.untried.any() or self._sampler.is_settled():
+            return 0.0
+        gain = self._sampler.hoped_gain(best_us)
+        return None if gain is None else -math.expm1(-gain)
+
     def _close(self, asked: optuna.Trial, trial: Trial, time_us: float | None) -> None:
         for name, value in self._constraints(trial, time_us).items():
             asked.set_constraint(name, value)

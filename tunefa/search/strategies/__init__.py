@@ -14,10 +14,10 @@ import pkgutil
 from typing import TYPE_CHECKING
 
 from tunefa.errors import unknown
-from tunefa.search.strategy import SearchProblem, Strategy
+from tunefa.search.strategy import SearchProblem
 
 if TYPE_CHECKING:  # they bring Optuna
-    from tunefa.search.study import Saved
+    from tunefa.search.study import Saved, Study
 
 
 def names() -> list[str]:
@@ -25,7 +25,7 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
-def create(name: str, problem: SearchProblem, saved: Saved | None = None) -> Strategy:
+def create(name: str, problem: SearchProblem, saved: Saved | None = None) -> Study:
     """Makes a strategy for one problem; its study is kept in `saved`, or in memory.
 
     Raises TunefaError for an unknown name, and if the study cannot be written.

@@ -9,7 +9,9 @@ trials.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +68,12 @@ class Prior(FeasibleSampler):
     def promising(self, trial: FrozenTrial) -> int:
         """Returns the config of the greatest expected improvement."""
         return self.best_of(self.belief().expected_improvement())
+
+    def hoped_gain(self, best_us: float) -> float:
+        """The greatest expected improvement over `best_us`, of the log time."""
+        belief = replace(self.belief(), best=math.log(best_us) if best_us > 0 else -math.inf)
+        gain = belief.expected_improvement()[self.candidates.untried]
+        return max(0.0, float(gain.max(initial=0.0)))
 
     def belief(self) -> Belief:
         """The surrogate's prediction for all candidates, from the trials so far."""

@@ -1,0 +1,51 @@
+"""tunefa/sweep/cores.py: who runs on which cores."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunefa.sweep import cores
+from tunefa.sweep.cores import shares
+
+
+@pytest.mark.parametrize(
+    ("workers", "count", "own", "free", "processes"),
+    [
+        (1, 16, 2, 14, 14),
+        (2, 32, 2, 28, 28),  # each may use what the other leaves idle
+        (8, 128, 2, 112, 28),
+        (2, 4, 1, 2, 2),
+        (1, 2, 1, 1, 1),
+    ],
+)
+def test_a_gpu_has_cores_of_its_own(
+    workers: int, count: int, own: int, free: int, processes: int
+) -> None:
+    made = shares(workers, range(count), measured=True, limit=None)
+    assert [len(each.own) for each in made] == [own] * workers
+    assert all(len(each.compilers) == free and each.processes == processes for each in made)
+    everything = [core for each in made for core in each.own]
+    assert len(set(everything)) == len(everything)
+    assert not set(everything) & made[0].compilers
+
+
+def test_with_fewer_than_two_cores_for_each_none_has_its_own() -> None:
+    (each, *_) = shares(2, range(3), measured=True, limit=None)
+    assert each.own == each.compilers == frozenset() and each.processes == 3
+
+
+def test_predictions_share_all_cores() -> None:
+    made = shares(3, range(8), measured=False, limit=None)
+    assert [each.processes for each in made] == [3, 3, 2]
+    assert all(each.own == each.compilers == frozenset() for each in made)
+    assert [each.processes for each in shares(2, range(8), False, 3)] == [2, 1]
+    assert [each.processes for each in shares(3, range(1), False, None)] == [1, 1, 1]
+
+
+def test_a_limit_is_for_all_compilers() -> None:
+    assert [each.processes for each in shares(2, range(32), True, 5)] == [5, 5]
+    assert [each.processes for each in shares(4, range(32), True, 4)] == [2, 2, 2, 2]
+
+
+def test_the_cores_of_this_process() -> None:
+    assert cores.available() and cores.available() == sorted(set(cores.available()))

@@ -1,0 +1,62 @@
+"""tunefa/sweep/found.py: what the study is told of a result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.support.fake_objective import KERNEL, Fake, by_tile, request, user_store
+from tunefa.search import run as search
+from tunefa.search.budget import Budget
+from tunefa.spec.trial import Config, Outcome
+from tunefa.store import document
+from tunefa.sweep import found
+
+
+def wrong(config: Config) -> Outcome:
+    return "wrong"
+
+
+def test_it_is_plain_data_with_the_record(fake: type[Fake]) -> None:
+    fake.judge = staticmethod(by_tile)
+    asked = request(budget=Budget(trials=30), strategy="random", sweep="s")
+    result = search.search(asked, user_store())
+    told = json.loads(json.dumps(found.told(result, 10, 20.0, 33.0)))
+    assert (told["used"], told["at"], told["trials"]) == (20.0, 33.0, 30)
+    assert document.from_text(told["record"], "x") == [result.record]
+    default = KERNEL.default(result.request.workload, result.request.target.arch)
+    assert told["default_us"] == by_tile(default) >= told["best_us"]
+    assert told["journal"] == str(result.journal) and told["settled"] is False
+
+
+@pytest.mark.parametrize(
+    ("earlier", "amount", "settled"),
+    [(0, 30.0, False), (0, 60.0, True), (30, 16.0, True)],
+)
+def test_a_search_that_ended_early_or_tried_nothing_has_nothing_left(
+    fake: type[Fake], earlier: int, amount: float, settled: bool
+) -> None:
+    fake.judge = staticmethod(by_tile)
+    asked = request(budget=Budget(trials=30), strategy="random")
+    result = search.search(asked, user_store())
+    assert found.told(result, earlier, amount, 0.0)["settled"] is settled
+    stopped = replace(result, interrupted=True)
+    assert found.told(stopped, earlier, amount, 0.0)["settled"] is False
+
+
+def test_without_a_record_there_is_no_time(fake: type[Fake]) -> None:
+    fake.judge = staticmethod(wrong)
+    result = search.search(request(), user_store())
+    told = found.told(result, 0, 6.0, 0.0)
+    assert told["best_us"] is None and told["default_us"] is None and "record" not in told
+
+
+def test_it_is_settled_where_every_kernel_is(fake: type[Fake]) -> None:
+    result = search.search(request(), user_store())
+    assert not found.is_settled(result)
+    assert found.is_settled(replace(result, settled={KERNEL.name: 3}))
+    assert found.is_settled(replace(result, left_early={KERNEL.name: 0.3}))
+    only = {KERNEL.name: replace(result.feasible[KERNEL.name], configs=())}
+    assert found.is_settled(replace(result, feasible=only))

@@ -1,0 +1,181 @@
+"""tunefa/sweep/work.py: one worker, in this process, with the fake objective."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_objective import Fake, by_tile
+from tests.support.sweeping import KERNEL, WEIGHTS, made, plan
+from tunefa.compile.launch import driver
+from tunefa.compile.launch.driver import SeenDevice
+from tunefa.errors import TunefaError
+from tunefa.search import run as searching
+from tunefa.search.budget import Budget
+from tunefa.spec.workload import Workload
+from tunefa.store import journal
+from tunefa.store import results as store
+from tunefa.store.results import Store
+from tunefa.sweep import clock as clocks
+from tunefa.sweep import health, standing, work
+from tunefa.sweep.clock import Clock
+from tunefa.sweep.requests import Items
+from tunefa.sweep.slices import Slice
+from tunefa.sweep.study import SweepStudy
+from tunefa.sweep.who import Who
+from tunefa.sweep.work import Seat
+
+
+def begun(tmp_path: Path, trials: int = 60, **asked: Any) -> SweepStudy:
+    held = made(tmp_path, plan(**asked))
+    held.note(clocks.NOTE, Clock.started(Budget(trials=trials), 0.0).to_data())
+    return held
+
+
+def seat(held: SweepStudy) -> Seat:
+    return Seat(held.place, held.name, "worker 1")
+
+
+def completed(held: SweepStudy) -> list[Slice]:
+    return [each for each in held.slices() if each.found is not None]
+
+
+def test_it_works_until_the_budget_is_used(tmp_path: Path, fake: type[Fake]) -> None:
+    fake.judge = staticmethod(by_tile)
+    held = begun(tmp_path)
+    assert work.work(seat(held)) is None
+    slices = completed(held)
+    used = sum(each.found["used"] for each in slices if each.found)
+    assert 60 - 4 < used <= 60 and len(slices) > len(WEIGHTS)
+    assert {each.worker.pid for each in slices} == {Who.here().pid}
+    records = Store([store.user_root()]).records()
+    assert len({record.workload for record in records}) == len(WEIGHTS)
+    assert all(record.provenance["sweep"] == held.name for record in records)
+    journals = {each.found["journal"] for each in slices if each.found}
+    assert len(journals) == len(WEIGHTS)
+    for path in journals:
+        assert journal.header(Path(path))["sweep"] == held.name
+
+
+def test_the_heaviest_comes_first(tmp_path: Path, fake: type[Fake]) -> None:
+    fake.judge = staticmethod(by_tile)
+    held = begun(tmp_path)
+    work.work(seat(held))
+    first = dict.fromkeys(each.key.split("/")[2] for each in completed(held))
+    assert list(first) == [str(Workload.parse(text)) for text in WEIGHTS]
+
+
+def test_a_lost_worker_leaves_its_workload_to_others(tmp_path: Path, fake: type[Fake]) -> None:
+    fake.judge = staticmethod(by_tile)
+    held = begun(tmp_path)
+    key = Items.of(held.plan, work.targets(held.plan)).items[0].key
+    gone = replace(Who.here("worker 2"), started="0")
+    assert held.claim(key, 16.0, gone) is not None
+    work.work(seat(held))
+    first = held.slices()[0]
+    assert not first.is_running and "worker 2, was lost" in first.lost
+    assert any(each.key == key for each in completed(held))
+
+
+def test_a_workload_that_fails_is_given_up_and_the_rest_is_done(
+    tmp_path: Path, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.judge = staticmethod(by_tile)
+    held = begun(tmp_path)
+    real, bad = searching.search, Workload.parse("q1024_h8_kv2_d64")
+
+    def search(asked: Any, *rest: Any) -> Any:
+        if asked.workload == bad:
+            raise TunefaError("no")
+        return real(asked, *rest)
+
+    monkeypatch.setattr(searching, "search", search)
+    assert work.work(seat(held)) is None
+    failed = [each for each in held.slices() if each.lost == "no"]
+    assert len(failed) == standing.MOST_FAILURES
+    assert len({each.key for each in completed(held)}) == 2
+
+
+def test_where_nothing_can_be_written_it_ends(
+    tmp_path: Path, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: the real write of the journal fails."""
+    held = begun(tmp_path)
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if ".jsonl" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(TunefaError, match=r"cannot be written: No space left.*free space"):
+        work.work(seat(held))
+    assert not any(each.is_running for each in held.slices())
+    monkeypatch.undo()
+
+
+def test_a_gpu_that_is_put_aside_leaves_its_work(
+    tmp_path: Path, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.judge = staticmethod(by_tile)
+    held = begun(tmp_path)
+    monkeypatch.setattr(health, "why_aside", lambda result, bench: "it throttles")
+    real = searching.search
+
+    def alone(asked: Any, known: Any, listen: Any, shared: Any) -> Any:
+        return real(asked, known, listen)
+
+    monkeypatch.setattr(searching, "search", alone)
+    shared = type("Shared", (), {"bench": None})()
+    monkeypatch.setattr(work, "_processes", lambda plan, share: contextlib.nullcontext(shared))
+    assert work.work(seat(held)) == "it throttles"
+    (only,) = held.slices()
+    assert "worker 1 is put aside" in only.lost and not only.counts and not only.is_running
+    notes = {n: why for n, why in held.notes.items() if n.startswith(work.ASIDE)}
+    assert list(notes.values()) == ["it throttles"] and "worker 1" in next(iter(notes))
+
+
+def test_what_no_kernel_serves_is_noted(tmp_path: Path, fake: type[Fake]) -> None:
+    fake.judge = staticmethod(by_tile)
+    weights = {Workload.parse("q512_h8_kv2_d64"): 1.0, Workload.parse("bwd_q512_d64"): 1.0}
+    held = begun(tmp_path, 16, weights=weights, kernels=(KERNEL,))
+    work.work(seat(held))
+    refused = [n for n in held.notes if n.startswith(work.REFUSED)]
+    assert len(refused) == 1 and "bwd_" in refused[0]
+
+
+def test_a_gpu_of_the_right_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "devices", lambda: [])
+    with pytest.raises(TunefaError, match="this worker sees no GPU"):
+        work.targets(plan(targets=()))
+    seen = SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)
+    monkeypatch.setattr(driver, "devices", lambda: [seen])
+    (there,) = work.targets(plan(targets=()))
+    assert there.device.name == "NVIDIA H200"
+    with pytest.raises(TunefaError, match="this worker's GPU is NVIDIA H200, not NVIDIA A100"):
+        work.targets(plan(targets=(), device="NVIDIA A100"))
+
+
+def test_what_it_measures_is_kept_for_the_gpu_that_it_sees(
+    tmp_path: Path, fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objective is fake, as there is no GPU; all else is that of a measured sweep."""
+    fake.judge = staticmethod(by_tile)
+    monkeypatch.setattr(searching, "_objective", lambda state, case: fake(case))
+    monkeypatch.setattr(driver, "devices", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)])
+    held = begun(tmp_path, 24, targets=())
+    assert work.work(seat(held)) is None
+    slices = completed(held)
+    assert slices and all(each.key.startswith("sm90/NVIDIA H200/") for each in slices)
+    records = Store([store.user_root()]).records()
+    assert {(each.device, each.objective, each.mode) for each in records} == {
+        ("NVIDIA H200", "measured", "eager")
+    }
+    begun_again = {each.found["journal"] for each in slices if each.found}
+    assert len(begun_again) == len({each.key for each in slices})

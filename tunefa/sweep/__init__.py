@@ -1,0 +1,1 @@
+"""A sweep: many workloads, on all GPUs there are, within one budget."""

@@ -1,0 +1,122 @@
+"""Where the next part of a sweep's budget goes: to the item of which the most weighted time is
+expected to be saved for it.
+
+Before an item has a record, its gain is expected to be a part of what the cost model promises of
+its best config: the part that items like it have kept of their promises. After that, it is what the
+surrogate of its search expects of the most promising config that was not tried: the expected
+improvement, relative to the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunefa.spec import matmul
+from tunefa.spec.workload import Workload
+from tunefa.store import lookup
+from tunefa.sweep.standing import Standing
+
+PROMISE = 0.1
+"""The gain over the default that the model promises where nobody has asked it."""
+LEAST_PROMISE = 0.02
+"""The least promise: the model may be wrong about the default."""
+KEPT = 0.5
+"""The part of a promise that is gained, as far as nothing else is known."""
+_PRIOR_WEIGHT = 0.1
+"""How much `KEPT` counts: as much as items just like it with promises of so much together."""
+_OCTAVES = 2.0
+"""The octaves between two workloads at which the gain of one says half as much about the other."""
+_WITHOUT_MODEL = 0.1
+"""The gain that is expected of more trials where no model says it, divided by the trials so far: of
+strategies without a surrogate, such as random."""
+WORTH = 0.001
+"""An item of which less is expected to be gained, relatively, is done: races cannot show it."""
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """How much of the budget a slice may have, in seconds or in trials."""
+
+    least: float
+    """Less makes no record: it must be enough for the defaults, some configs and a race."""
+    most: float
+    """After so much, the standing of the other items decides again."""
+
+
+SECONDS = {
+    "measured": Amounts(10.0, 30.0),
+    "predicted": Amounts(5.0, 25.0),
+}
+"""By kind of times. On two cores a prediction takes 6 s or more, which is mostly compiling."""
+TRIALS = Amounts(4.0, 4.0)
+"""A trial costs the same in every slice, so short ones are best: docs/sweep.md has the figures."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """An item, and the part of the budget that its next slice gets."""
+
+    key: str
+    amount: float
+
+
+def expected_gains(items: Sequence[Standing]) -> dict[str, float]:
+    """Returns the gain that is still expected of each item, relative to its default's time, by its
+    key; 0 for those that are done or given up."""
+    begun = [each for each in items if each.is_begun]
+    return {each.key: _expected(each, begun) for each in items}
+
+
+def _expected(item: Standing, begun: Sequence[Standing]) -> float:
+    if item.is_settled or item.is_given_up:
+        return 0.0
+    if not item.is_begun:
+        return _promised(item) * _kept(item, begun)
+    hoped = _WITHOUT_MODEL / max(1, item.trials) if item.hoped is None else item.hoped
+    return hoped * (1.0 - item.gain) if hoped >= WORTH else 0.0
+
+
+def _promised(item: Standing) -> float:
+    return PROMISE if item.promise is None else max(LEAST_PROMISE, item.promise)
+
+
+def _kept(item: Standing, begun: Sequence[Standing]) -> float:
+    """Which part of what the model promised was gained, of items like this one above all."""
+    weights = [(alike(item.workload, each.workload), each) for each in begun]
+    gained = sum(weight * (each.gain + _still(each)) for weight, each in weights)
+    promised = sum(weight * _promised(each) for weight, each in weights)
+    return (KEPT * _PRIOR_WEIGHT + gained) / (_PRIOR_WEIGHT + promised)
+
+
+def _still(item: Standing) -> float:
+    return (item.hoped or 0.0) * (1.0 - item.gain)
+
+
+def alike(a: Workload, b: Workload) -> float:
+    """Returns how much the gain of one workload says about that of another, 1 for the same: it
+    halves with each two octaves between them, and with each property that changes the kernel."""
+    if a.op != b.op or a.op == matmul.OP:
+        return float(a == b)
+    differ = (a.head_dim != b.head_dim, a.dtype != b.dtype, a.causal != b.causal)
+    return float(2.0 ** -(lookup.distance(a, b) / _OCTAVES + sum(differ)))
+
+
+def grant(items: Sequence[Standing], left: float, workers: int, amounts: Amounts) -> Grant | None:
+    """Returns the item that gets the next slice, and how much of the budget; None if no item is
+    free that is worth it, or the rest of the budget is too small.
+
+    `left` is what is left of the budget for one worker, in seconds, or for all, in trials.
+    `workers` share what is left of it.
+    """
+    if left < amounts.least:
+        return None
+    expected = expected_gains(items)
+    free = [each for each in items if not each.is_busy and expected[each.key] > 0.0]
+    if not free:
+        return None
+    chosen = max(free, key=lambda each: (each.weight * expected[each.key], -each.spent))
+    new = sum(not each.is_begun and expected[each.key] > 0.0 for each in items)
+    fair = left * workers / max(1, new)
+    amount = min(amounts.most, max(amounts.least, fair), left)
+    return Grant(chosen.key, amount if left - amount >= amounts.least else min(left, amounts.most))

@@ -1,0 +1,105 @@
+"""The items of a sweep on one chip, and the searches that are made for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tunefa.errors import TunefaError
+from tunefa.search import compilable, resume
+from tunefa.search.budget import Budget
+from tunefa.search.request import Request
+from tunefa.spec import arch_catalog as archs
+from tunefa.spec import kernel as kernels
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Target
+from tunefa.spec.workload import Workload
+from tunefa.sweep.plan import Item, Plan
+from tunefa.sweep.standing import Standing
+
+PROMISE = "promise: "
+"""The beginning of the study's notes about what the model promises of an item."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of a plan on some chips, and why others are left out."""
+
+    items: tuple[Item, ...]
+    refused: dict[str, str] = field(default_factory=dict)
+    """By key: why no kernel serves the workload there."""
+
+    @classmethod
+    def of(cls, plan: Plan, targets: Sequence[Target]) -> Items:
+        """Returns the items of a plan on these chips."""
+        found: list[Item] = []
+        refused: dict[str, str] = {}
+        for target in targets:
+            for workload, weight in plan.weights.items():
+                item = Item(workload, target, weight)
+                try:
+                    serving(plan, workload, target)
+                    target.check_memory(workload)
+                except TunefaError as error:
+                    refused[item.key] = str(error)
+                else:
+                    found.append(item)
+        return cls(tuple(found), refused)
+
+    @classmethod
+    def on(cls, plan: Plan, keys: Collection[str], refused: Collection[str]) -> Items:
+        """Returns the items of a plan on the chips that it names, or else on those that the keys of
+        slices and of `refused` items name."""
+        if plan.targets:
+            targets = [Target.named(name) for name in plan.targets]
+        else:
+            places = dict.fromkeys(tuple(key.split("/")[:2]) for key in sorted({*keys, *refused}))
+            targets = [_target(arch, device) for arch, device in places]
+        found = [
+            Item(w, target, weight) for target in targets for w, weight in plan.weights.items()
+        ]
+        return cls(tuple(each for each in found if each.key not in refused))
+
+    def begin(self, notes: Mapping[str, Any]) -> list[Standing]:
+        """Returns the standing of each item before its first slice, with the promises that are
+        among the study's notes."""
+        return [
+            Standing(each.key, each.weight, each.workload, notes.get(PROMISE + each.key))
+            for each in self.items
+        ]
+
+
+def _target(arch: str, device: str) -> Target:
+    """The target with these names, whose device may be one that the arch's file lacks."""
+    made = archs.load(arch)
+    return Target(made, replace(made.device(), name=device))
+
+
+def serving(plan: Plan, workload: Workload, target: Target) -> tuple[Kernel, ...]:
+    """Returns the kernels that search a workload. Raises TunefaError if there are none."""
+    own = tuple(name for name in plan.kernels if kernels.load(name).op == workload.op)
+    named = own or plan.kernels
+    return tuple(kernels.serving(workload, target.arch, named, libraries=not named))
+
+
+def request(plan: Plan, item: Item, budget: Budget, workers: int, sweep: str) -> Request:
+    """Returns the search of an item, which continues those that the sweep made of it before.
+
+    Raises TunefaError if none of its kernels can be compiled on this machine.
+    """
+    made = Request(
+        workload=item.workload,
+        target=item.target,
+        measured=plan.measured,
+        kernels=serving(plan, item.workload, item.target),
+        budget=budget,
+        strategy=plan.strategy,
+        seed=plan.seed,
+        workers=workers,
+        mode=plan.mode or ("graph" if item.workload.op == "decode" else "eager"),
+        sweep=sweep,
+        notes={"sweep": sweep},
+    )
+    made, _ = compilable.only(made)
+    return replace(made, resume=resume.of_sweep(made))
