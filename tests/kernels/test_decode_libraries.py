@@ -4,9 +4,7 @@ compute in fp64 what the libraries document."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from importlib import metadata
 from typing import Any
 
 import pytest
@@ -23,9 +21,7 @@ from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
 
-NAMES = ("fa2", "cudnn")
-FA2, CUDNN = (kernels.load(f"attention_decode_{name}") for name in NAMES)
-every = pytest.mark.parametrize("kernel", [FA2, CUDNN], ids=NAMES)
+FA2 = kernels.load("attention_decode_fa2")
 WORKLOADS = [
     "b3_h4_kv2_k300_d64_varlen",
     "b1_h4_kv1_k70_d80_fp16",
@@ -45,21 +41,17 @@ def case(kernel: kernels.Kernel, text: str) -> Case:
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     cache_libraries.install(monkeypatch)
-    CUDNN.module._planned.cache_clear()
 
 
-@every
 @pytest.mark.parametrize("text", WORKLOADS)
 def test_what_is_asked_of_a_library_is_attention_over_the_cache(
-    stand_ins: None, monkeypatch: pytest.MonkeyPatch, kernel: kernels.Kernel, text: str
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(kernel.module, "version", lambda: "1")
-    asked = case(kernel, text)
-    if kernel is CUDNN and asked.why_not() is not None:
-        pytest.skip("it serves one query, and no windows")
+    monkeypatch.setattr(FA2.module, "version", lambda: "1")
+    asked = case(FA2, text)
     assert asked.why_not() is None
     probe = Probe.of(asked.workload, "mixed", "cpu", torch.float64)
-    assert kernel.module.is_aligned(probe.tensors)
+    assert FA2.module.is_aligned(probe.tensors)
     language = languages.load("library")
     spec = ops.of(asked.workload).launch_spec(asked, {})
     launch = language.prepare(spec, language.compile(asked, {}), probe.tensors)
@@ -68,15 +60,12 @@ def test_what_is_asked_of_a_library_is_attention_over_the_cache(
     assert found.passed and not found.strayed, found.reason
 
 
-@every
-def test_lengths_beyond_the_cache_and_below_zero_are_not_passed_on(
-    stand_ins: None, kernel: kernels.Kernel
-) -> None:
-    asked = case(kernel, "b3_h4_kv2_k40_d64")
+def test_lengths_beyond_the_cache_and_below_zero_are_not_passed_on(stand_ins: None) -> None:
+    asked = case(FA2, "b3_h4_kv2_k40_d64")
     made = list(ops.of(asked.workload).tensors(asked.workload, "cpu", 0))
     made[5] = torch.tensor([2**30, -3, 0], dtype=torch.int32)
     spec = ops.of(asked.workload).launch_spec(asked, {})
-    out, lse = kernel.module.run(tuple(made), spec)
+    out, lse = FA2.module.run(tuple(made), spec)
     assert bool(lse[1:].isneginf().all()) and not out[1:].any()
     assert bool(lse[0].isfinite().all()) and made[5].tolist() == [2**30, -3, 0]
 
@@ -97,14 +86,6 @@ def test_pytorch_s_operator_takes_its_arguments(text: str) -> None:
     out, lse = FA2.module.run(made, LaunchSpec(asked, {}, 0.1))
     assert (out.shape, out.dtype) == (made[3].shape, made[3].dtype)
     assert (lse.shape, lse.dtype) == (made[4].shape, made[4].dtype)
-
-
-def test_cudnn_is_planned_once_for_all_lengths(stand_ins: None) -> None:
-    asked = case(CUDNN, "b3_h4_kv2_k40_d64")
-    spec = ops.of(asked.workload).launch_spec(asked, {})
-    for seed in range(3):
-        CUDNN.module.run(ops.of(asked.workload).tensors(asked.workload, "cpu", seed), spec)
-    assert CUDNN.module._planned.cache_info().misses == 1
 
 
 @pytest.mark.parametrize("of_part", [False, True])
@@ -138,32 +119,15 @@ def test_caches_that_no_library_reads_as_they_lie() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "text", "says"),
+    ("text", "says"),
     [
-        (FA2, "k64_page16", "pages of a multiple of 256 keys"),
-        (FA2, "k64_softcap", "soft-capped"),
-        (FA2, "k64_sinks", "attention sinks"),
-        (FA2, "h8_k64_mla", "latent attention"),
-        (CUDNN, "k64_page16", None),
-        (CUDNN, "q2_k64", "for one query alone"),
-        (CUDNN, "q2_k64_full", None),
-        (CUDNN, "k64_w8", "sliding windows"),
+        ("k64_page16", "pages of a multiple of 256 keys"),
+        ("k64_softcap", "soft-capped"),
+        ("k64_sinks", "attention sinks"),
+        ("h8_k64_mla", "latent attention"),
     ],
 )
-def test_libraries_say_what_they_do_not_serve(
-    kernel: kernels.Kernel, text: str, says: str | None
-) -> None:
-    why = case(kernel, text).why_not()
-    assert why is None if says is None else says in str(why)
-    invariant = kernel.why_not(Workload.parse(f"decode_{text}"), archs.load("sm90"))
+def test_it_says_what_it_does_not_serve(text: str, says: str) -> None:
+    assert says in str(case(FA2, text).why_not())
+    invariant = FA2.why_not(Workload.parse(f"decode_{text}"), archs.load("sm90"))
     assert "its bits depend on the batch" in str(invariant)
-
-
-def test_the_versions_of_cudnn_are_those_of_both_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    there, own = {"cudnn"}, ["cudnn 91900"]
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in there else None)
-    monkeypatch.setattr(metadata, "version", lambda name: {CUDNN.module.LIBRARY: "1.32.0"}[name])
-    monkeypatch.setattr(CUDNN.module.of_pytorch, "version", lambda: own[0])
-    assert CUDNN.module.version() == "cudnn 91900, nvidia-cudnn-frontend 1.32.0"
-    there.clear()
-    assert CUDNN.module.version() is None

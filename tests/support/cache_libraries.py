@@ -4,9 +4,6 @@ the libraries document."""
 from __future__ import annotations
 
 import math
-import sys
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -62,88 +59,6 @@ def operator(
     return out, lse, None, None, None  # type: ignore[return-value]
 
 
-class Described:
-    """A tensor of cuDNN's graph."""
-
-    def __init__(self, name: str, dim: list[int], stride: list[int], data_type: str) -> None:
-        self.name, self.dim, self.stride, self.data_type = name, dim, stride, data_type
-        self.is_output = False
-
-    def __getattr__(self, name: str) -> Any:
-        def written(value: Any) -> Described:
-            place = "is_output" if name == "set_output" else name.removeprefix("set_")
-            setattr(self, place, value)
-            return self
-
-        return written
-
-    def check(self, tensor: Tensor) -> Tensor:
-        assert (list(tensor.shape), list(tensor.stride())) == (self.dim, self.stride), self.name
-        kinds = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
-        assert kinds.get(tensor.dtype, "int32") == self.data_type
-        return tensor
-
-
-class Graph:
-    """cuDNN's graph of scaled dot-product attention with a padding mask, as it is documented. A
-    sequence without keys gives NaN here, as nothing says what it gives."""
-
-    def __init__(self, **types: str) -> None:
-        assert types["compute_data_type"] == types["intermediate_data_type"] == "fp32"
-        self.made = 0
-
-    def tensor(self, **parts: Any) -> Described:
-        return Described(**parts)
-
-    def sdpa(self, **given: Any) -> list[Described]:
-        self.given = given
-        self.outputs = [Described(name, [], [], "") for name in ("out", "stats")]
-        return self.outputs
-
-    def __getattr__(self, name: str) -> Any:
-        steps = ("validate", "build_operation_graph", "create_execution_plans", "check_support",
-                 "build_plans")  # fmt: skip
-        assert name == steps[self.made], f"{name} comes too early"
-        self.made += 1
-        return lambda *arguments: None
-
-    def get_workspace_size(self) -> int:
-        return 0
-
-    def execute(self, tensors: Any, workspace: Tensor, handle: str) -> None:
-        assert self.made == 5 and handle == "handle" and workspace.numel()
-        seen = {
-            name: each.check(tensors[each])
-            for name, each in self.given.items()
-            if isinstance(each, Described)
-        }
-        out, stats = (each.check(tensors[each]) for each in self.outputs)
-        assert all(each.is_output for each in self.outputs) and self.given["use_padding_mask"]
-        for number, used in enumerate(seen["seq_len_kv"].flatten().tolist()):
-            assert int(seen["seq_len_q"].flatten()[number]) == seen["q"].shape[2]
-            if used == 0:
-                out[number], stats[number] = math.nan, math.nan
-                continue
-            table = seen.get("paged_attention_k_table")
-            k, v = (seen[name] for name in "kv")
-            if table is None:
-                own = [x[number, :, :used].transpose(0, 1) for x in (k, v)]
-            else:
-                assert self.given["paged_attention_max_seq_len_kv"] >= used
-                row = table[number, 0, :, 0]
-                own = [pages_of(x.transpose(1, 2), row, used) for x in (k, v)]
-            q = seen["q"][number].transpose(0, 1)
-            found, lse = attention(q, own[0], own[1], self.given["attn_scale"], (None, None))
-            out[number], stats[number] = found.transpose(0, 1).to(out.dtype), lse[..., None]
-
-
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts them in the places of the libraries."""
     monkeypatch.setattr(torch.ops.aten._flash_attention_forward, "default", operator)
-    front: Any = ModuleType("cudnn")
-    front.pygraph, front.heur_mode = Graph, SimpleNamespace(A=0)
-    front.data_type = SimpleNamespace(BFLOAT16="bf16", HALF="fp16", FLOAT="fp32", INT32="int32")
-    front.create_handle, front.set_stream = lambda: "handle", lambda handle, stream: None
-    monkeypatch.setitem(sys.modules, "cudnn", front)
-    stream = SimpleNamespace(cuda_stream=0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)

@@ -16,7 +16,7 @@ from tunefa.search.budget import Budget
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
-from tunefa.store import results
+from tunefa.store import whole_file
 from tunefa.sweep import engines, run, study
 from tunefa.sweep.outcome import Outcome
 from tunefa.sweep.plan import Plan
@@ -73,7 +73,7 @@ class Quick(Fake):
 def fake_work(seat: Seat) -> str | None:
     """The task of a worker process, with the fake objective."""
     search._objective = lambda state, case: Quick(case)
-    whole = results._write_through
+    whole = whole_file._write_through
 
     def half(path: Path, data: bytes) -> None:
         if os.environ.get(PAUSE) == "record":
@@ -81,7 +81,7 @@ def fake_work(seat: Seat) -> str | None:
             _pause("record")
         whole(path, data)
 
-    results._write_through = half
+    whole_file._write_through = half
     return work(seat)
 
 
