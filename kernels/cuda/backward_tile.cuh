@@ -102,10 +102,13 @@ DEVICE Rows rows_of_sequence(const int* starts, int sequence, int bounds) {
     return {0, begin, starts[sequence + 1] - begin};
 }
 
+enum { FEW_HEADS = 8 };  // no constexpr: that would change the machine code of all configs
+
 // CTAs start in the order of their numbers. Sections of heads come one after the other, so that the
 // L2 cache holds what they share. Under a causal mask a section begins with the first keys of all its
 // heads, which most rows see: the shortest tiles come last. So it does where DETERMINISTIC, but
-// causal sections begin with the last keys, except the last one (see backward_deterministic.cuh). With
+// causal sections of few heads begin with the last keys, except the last one (see
+// backward_deterministic.cuh): the more heads, the longer SMs idle at the end of such a section. With
 // STAGGER (of full masks) each CTA of a head begins so many blocks later than the one before, so that
 // they do not add to the same rows of dQ at the same time.
 DEVICE Tile tile_of_cta(const Sizes& sizes) {
@@ -116,7 +119,8 @@ DEVICE Tile tile_of_cta(const Sizes& sizes) {
     const int heads = min(all_heads - first, sizes.section_heads);
     constexpr bool KEYS_OUTSIDE = CAUSAL || DETERMINISTIC;
     const int head = first + (KEYS_OUTSIDE ? within % heads : within / tiles);
-    const bool larger_keys_first = DETERMINISTIC && CAUSAL && first + heads < all_heads;
+    const bool larger_keys_first = DETERMINISTIC && CAUSAL && sizes.section_heads <= FEW_HEADS &&
+                                   first + heads < all_heads;
     int key = (KEYS_OUTSIDE ? within / heads : within % tiles) * KEYS;
     if (larger_keys_first) key = (tiles - 1) * KEYS - key;
     const int batch = head / sizes.heads_kv;
