@@ -96,7 +96,8 @@ def test_results_are_those_of_the_compiled_kernels(bundle: Path, fresh: Runtime)
     chosen = tunefa.last_choice()
     assert own is not None and chosen is not None and str(bundle) in chosen.why
     if own.kernel == chosen.kernel:  # and no library
-        assert chosen.config == own.config and torch.equal(bundled, compiled)
+        assert chosen.config == own.config, (own.why, chosen.why)
+        assert torch.equal(bundled, compiled)
     torch.testing.assert_close(bundled, compiled, atol=2e-2, rtol=2e-2)
 
 
