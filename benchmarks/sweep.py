@@ -29,8 +29,8 @@ from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial, identity
 from tunefa.spec.workload import Workload
 from tunefa.store import landscape, lookup
-from tunefa.sweep import allocate, promise
-from tunefa.sweep.standing import Standing
+from tunefa.sweep import allocate, predicted_gain
+from tunefa.sweep.item_state import Standing
 
 SEEDS = 20
 TRIALS_EACH = 48
@@ -71,7 +71,7 @@ class Item:
         found, name = self.course.landscape, self.course.landscape.kernels[0]
         case = Case(kernels.load(name), found.workload, found.target)
         (default,) = by_model(None, case, [case.default()], [None])
-        return promise.gain(default.time_us, self.course.problem.expected_us)
+        return predicted_gain.gain(default.time_us, self.course.problem.expected_us)
 
     @property
     def best(self) -> Config | None:

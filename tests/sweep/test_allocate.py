@@ -8,7 +8,7 @@ import pytest
 
 from tunefa.spec.workload import Workload
 from tunefa.sweep.allocate import KEPT, PROMISE, Amounts, alike, expected_gains, grant
-from tunefa.sweep.standing import Standing
+from tunefa.sweep.item_state import Standing
 
 AMOUNTS = Amounts(10.0, 30.0)
 Q4096, Q8192 = Workload.parse("q4096"), Workload.parse("q8192")

@@ -11,12 +11,12 @@ from tests.support.sweeping import made, plan
 from tunefa.errors import TunefaError
 from tunefa.search.budget import Budget
 from tunefa.sweep import clock as clocks
-from tunefa.sweep import work
+from tunefa.sweep import worker
 from tunefa.sweep.clock import Clock
+from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.outcome import Outcome, check, finished, outcome
 from tunefa.sweep.requests import Items
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.who import Who
 
 
 def told(best_us: float | None, at: float, **more: object) -> dict[str, object]:
@@ -32,9 +32,9 @@ def held(tmp_path: Path) -> SweepStudy:
 
 def slices(study: SweepStudy, *found: dict[str, object]) -> list[str]:
     """Completed slices of the items, in turn; returns the keys."""
-    keys = [each.key for each in Items.of(study.plan, work.targets(study.plan)).items]
+    keys = [each.key for each in Items.of(study.plan, worker.targets(study.plan)).items]
     for place, each in enumerate(found):
-        claimed = study.claim(keys[place % len(keys)], 10.0, Who.here("worker 1"))
+        claimed = study.claim(keys[place % len(keys)], 10.0, HostProcess.here("worker 1"))
         assert claimed is not None
         study.complete(claimed, each)
     return keys
@@ -64,9 +64,9 @@ def test_the_course_is_what_was_saved_after_each_slice(held: SweepStudy) -> None
 
 def test_what_was_put_aside_or_left_out_is_said(held: SweepStudy) -> None:
     keys = slices(held, told(90.0, 30.0))
-    held.note(f"{work.ASIDE}GPU 1 of host", "it throttles")
-    held.note(f"{work.ASIDE}GPU 2 of host", None)
-    held.note(f"{work.REFUSED}{keys[2]}", "no kernel")
+    held.note(f"{worker.ASIDE}GPU 1 of host", "it throttles")
+    held.note(f"{worker.ASIDE}GPU 2 of host", None)
+    held.note(f"{worker.REFUSED}{keys[2]}", "no kernel")
     made = outcome(held, {"GPU 0": "lost"}, interrupted=True)
     assert made.aside == {"GPU 1 of host": "it throttles"} and made.errors == {"GPU 0": "lost"}
     assert made.refused == {keys[2]: "no kernel"} and made.interrupted
@@ -77,8 +77,8 @@ def test_of_measured_sweeps_the_items_are_those_of_the_gpus_that_took_part(tmp_p
     study = made(tmp_path, plan(targets=()))
     study.note(clocks.NOTE, Clock.started(Budget(trials=100), 0.0).to_data())
     assert outcome(study).items == ()
-    key = Items.of(plan(), work.targets(plan())).items[0].key
-    claimed = study.claim(key, 10.0, Who.here())
+    key = Items.of(plan(), worker.targets(plan())).items[0].key
+    claimed = study.claim(key, 10.0, HostProcess.here())
     assert claimed is not None
     assert len(outcome(study).items) == 3 and outcome(study).items[0].is_busy
 

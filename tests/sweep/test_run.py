@@ -22,10 +22,10 @@ from tunefa.store import results as store
 from tunefa.store.results import Store
 from tunefa.sweep import engines, run, study
 from tunefa.sweep.engine import Ended
+from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.plan import Plan
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.who import Who
-from tunefa.sweep.work import Seat
+from tunefa.sweep.worker import Seat
 
 
 def test_two_workers_share_a_sweep(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_two_sweeps_on_one_store(tmp_path: Path) -> None:
 
 def test_two_processes_that_run_one_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = made(tmp_path)
-    other = Who.here().to_data()
+    other = HostProcess.here().to_data()
     held.note("coordinator", other)
     with pytest.raises(TunefaError, match=f"the process {os.getpid()} on .* runs this sweep"):
         run.sweep(held, Broken(), Budget(trials=10))
@@ -138,7 +138,7 @@ def test_ctrl_c_ends_it_and_says_so(tmp_path: Path) -> None:
         def ended(self, wait_s: float) -> list[Ended]:
             raise KeyboardInterrupt
 
-    gone = replace(Who.here("GPU 0"), started="0")
+    gone = replace(HostProcess.here("GPU 0"), started="0")
     assert held.claim("sm90/x/y", 5.0, gone) is not None
     found = run.sweep(held, Stops(), Budget(trials=10))
     assert found.interrupted and not any(each.is_running for each in held.slices())
@@ -147,7 +147,7 @@ def test_ctrl_c_ends_it_and_says_so(tmp_path: Path) -> None:
 def test_records_of_other_hosts_are_kept_here(tmp_path: Path) -> None:
     held = made(tmp_path)
     record = measured()
-    claimed = held.claim("sm90/x/y", 5.0, replace(Who.here("GPU 0"), host="elsewhere"))
+    claimed = held.claim("sm90/x/y", 5.0, replace(HostProcess.here("GPU 0"), host="elsewhere"))
     assert claimed is not None
     held.complete(claimed, {"best_us": 3.0, "record": document.to_text([record])})
     done = Ended(Seat(held.place, held.name, "GPU 0"))

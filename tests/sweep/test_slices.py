@@ -8,13 +8,13 @@ import pytest
 from optuna.trial import TrialState, create_trial
 
 from tests.support.clock import Clock
+from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.slices import LOST_S, Slice, Watch
-from tunefa.sweep.who import Who
 
-ELSEWHERE = Who("elsewhere", 1, "2", "GPU 0")
+ELSEWHERE = HostProcess("elsewhere", 1, "2", "GPU 0")
 
 
-def running(worker: Who, **beat: object) -> Slice:
+def running(worker: HostProcess, **beat: object) -> Slice:
     attrs = {"item": "k", "amount": 5.0, "worker": worker.to_data(), "began": 1.0, "beat": beat}
     return Slice.of(create_trial(state=TrialState.RUNNING, value=None, user_attrs=attrs))
 
@@ -28,7 +28,7 @@ def test_a_slice_is_read_from_a_trial() -> None:
 
 
 def test_a_process_of_this_host_is_lost_when_it_has_ended() -> None:
-    here = Who.here()
+    here = HostProcess.here()
     gone = replace(here, started="0")
     assert Watch().lost([running(here), running(gone)]) == [running(gone)]
 

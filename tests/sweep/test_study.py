@@ -12,10 +12,10 @@ import pytest
 from tests.support.sweeping import made, plan
 from tunefa.errors import TunefaError
 from tunefa.sweep import study
+from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.who import Who
 
-ME = Who.here("worker 1")
+ME = HostProcess.here("worker 1")
 
 
 def test_a_worker_that_knows_the_address_finds_it_all(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tunefa.spec import matmul
 from tunefa.spec.workload import Workload
 from tunefa.store import lookup
-from tunefa.sweep.standing import Standing
+from tunefa.sweep.item_state import Standing
 
 PROMISE = 0.1
 """The gain over the default that the model promises where nobody has asked it."""

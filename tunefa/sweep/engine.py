@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tunefa.sweep.plan import Plan
-from tunefa.sweep.work import Seat
+from tunefa.sweep.worker import Seat
 
 Task = Callable[[Seat], str | None]
-"""What a worker does: `tunefa.sweep.work.work`."""
+"""What a worker does: `tunefa.sweep.worker.work`."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Any
 from tunefa.errors import TunefaError
 from tunefa.sweep import allocate
 from tunefa.sweep.clock import Clock
+from tunefa.sweep.item_state import Standing, standings
 from tunefa.sweep.requests import Items
 from tunefa.sweep.slices import Slice
-from tunefa.sweep.standing import Standing, standings
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.work import ASIDE, REFUSED
+from tunefa.sweep.worker import ASIDE, REFUSED
 
 
 @dataclass(frozen=True)

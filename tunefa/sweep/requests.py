@@ -15,8 +15,8 @@ from tunefa.spec import kernel as kernels
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
+from tunefa.sweep.item_state import Standing
 from tunefa.sweep.plan import Item, Plan
-from tunefa.sweep.standing import Standing
 
 PROMISE = "promise: "
 """The beginning of the study's notes about what the model promises of an item."""

@@ -23,12 +23,12 @@ from tunefa.sweep import allocate, outcome
 from tunefa.sweep import clock as clocks
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.engine import Ended, Engine
+from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.outcome import Outcome
-from tunefa.sweep.promise import Promises
+from tunefa.sweep.predicted_gain import Promises
 from tunefa.sweep.slices import LOST_S, Watch
 from tunefa.sweep.study import SweepStudy, errors, folder
-from tunefa.sweep.who import Who
-from tunefa.sweep.work import ASIDE, Seat
+from tunefa.sweep.worker import ASIDE, Seat
 
 GRACE_S = 10.0
 """The seconds beyond the budget after which workers that still search are ended. Their trials are
@@ -194,7 +194,7 @@ def _alone(study: SweepStudy) -> Iterator[None]:
                 "workers to it with --join, or set TUNEFA_HOME to another folder"
             ) from error
         _check_coordinator(study)
-        study.note(_COORDINATOR, {**Who.here().to_data(), "at": time.time()})
+        study.note(_COORDINATOR, {**HostProcess.here().to_data(), "at": time.time()})
         try:
             yield
         finally:
@@ -209,7 +209,7 @@ def _check_coordinator(study: SweepStudy) -> None:
     data = study.notes.get(_COORDINATOR)
     if not data:
         return
-    who = Who.from_data(data)
+    who = HostProcess.from_data(data)
     if who.is_here and who.has_ended:
         return
     if not who.is_here and not _goes_on(study):

@@ -9,7 +9,7 @@ from typing import Any
 
 from optuna.trial import FrozenTrial
 
-from tunefa.sweep.who import Who
+from tunefa.sweep.host_process import HostProcess
 
 BEAT_S = 5.0
 """The seconds between two signs of life of a worker."""
@@ -28,7 +28,7 @@ class Slice:
     """The item, see `Item.key`."""
     amount: float
     """Its part of the budget, in seconds or in trials."""
-    worker: Who
+    worker: HostProcess
     began: float
     """The `time.time` of its host."""
     beat: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Slice:
             is_running=not trial.state.is_finished(),
             key=str(attrs.get("item", "")),
             amount=float(attrs.get("amount", 0.0)),
-            worker=Who.from_data(attrs.get("worker", {})),
+            worker=HostProcess.from_data(attrs.get("worker", {})),
             began=float(attrs.get("began", 0.0)),
             beat=attrs.get("beat", {}),
             found=attrs.get("found"),

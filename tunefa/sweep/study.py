@@ -29,9 +29,9 @@ from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.search import study as search_study
 from tunefa.sweep.file_lock import FileLock
+from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.plan import Plan
 from tunefa.sweep.slices import Slice
-from tunefa.sweep.who import Who
 
 PREFIX = "tunefa-sweep-"
 _REFUSALS = (
@@ -169,7 +169,7 @@ class SweepStudy:
             trials = self.storage.get_all_trials(self.id, deepcopy=False)
         return [Slice.of(trial) for trial in trials]
 
-    def claim(self, key: str, amount: float, who: Who) -> Slice | None:
+    def claim(self, key: str, amount: float, who: HostProcess) -> Slice | None:
         """Claims the workload with that key for a slice; None if another worker was first."""
         attrs = {"item": key, "amount": amount, "worker": who.to_data(), "began": time.time()}
         template = create_trial(state=TrialState.RUNNING, value=None, user_attrs=attrs)

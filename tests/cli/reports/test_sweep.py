@@ -13,9 +13,9 @@ from tunefa.cli.reports import sweep, text
 from tunefa.cli.reports.sweep import Reporter
 from tunefa.spec.workload import Workload
 from tunefa.sweep.clock import Clock
+from tunefa.sweep.item_state import Standing
 from tunefa.sweep.outcome import Outcome
 from tunefa.sweep.slices import Slice
-from tunefa.sweep.standing import Standing
 
 A, B = (f"sm90/NVIDIA H200/fwd_b1_h8_kv8_q{n}_k{n}_d64_bf16_causal" for n in (512, 1024))
 

@@ -10,8 +10,8 @@ from rich.progress import TaskProgressColumn
 
 from tunefa.cli.reports import text
 from tunefa.cli.reports.bar import OnStderr
+from tunefa.sweep.item_state import Standing
 from tunefa.sweep.outcome import Outcome, finished
-from tunefa.sweep.standing import Standing
 
 _LINE_EVERY_S = 10.0
 _POINTS = 5

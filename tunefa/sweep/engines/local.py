@@ -19,7 +19,7 @@ from tunefa.spec.target import Target
 from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended, Task
 from tunefa.sweep.plan import Plan
-from tunefa.sweep.work import Seat
+from tunefa.sweep.worker import Seat
 
 _LIMIT_S = 1e6
 """For a worker: eleven days. A sweep has a budget of its own."""

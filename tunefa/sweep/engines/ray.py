@@ -17,7 +17,7 @@ from tunefa.errors import TunefaError
 from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended, Task
 from tunefa.sweep.plan import Plan
-from tunefa.sweep.work import Seat
+from tunefa.sweep.worker import Seat
 
 NEEDS = "ray>=2.40"
 _CORES_EACH = 2

@@ -18,7 +18,7 @@ from tunefa.sweep import cores
 from tunefa.sweep.engine import Ended, Task
 from tunefa.sweep.plan import Plan
 from tunefa.sweep.study import errors, folder
-from tunefa.sweep.work import Seat
+from tunefa.sweep.worker import Seat
 
 NEEDS = "submitit>=1.5"
 OPTIONS = "TUNEFA_SLURM"

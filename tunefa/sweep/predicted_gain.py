@@ -14,8 +14,8 @@ from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
+from tunefa.sweep.item_state import Standing
 from tunefa.sweep.requests import PROMISE
-from tunefa.sweep.standing import Standing
 from tunefa.sweep.study import SweepStudy
 
 _LIMIT_S = 60.0

@@ -1,4 +1,4 @@
-"""tunefa/sweep/who.py: processes, and whether they are still there."""
+"""tunefa/sweep/host_process.py: processes, and whether they are still there."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from dataclasses import replace
 
 import pytest
 
-from tunefa.sweep import who
-from tunefa.sweep.who import Who
+from tunefa.sweep import host_process
+from tunefa.sweep.host_process import HostProcess
 
 
 def test_this_process_is_here_and_has_not_ended() -> None:
-    own = Who.here("GPU 0")
+    own = HostProcess.here("GPU 0")
     assert own.is_here and not own.has_ended and own.seat == "GPU 0"
-    assert Who.from_data(json.loads(json.dumps(own.to_data()))) == own
+    assert HostProcess.from_data(json.loads(json.dumps(own.to_data()))) == own
 
 
 def test_a_number_that_is_used_again_is_another_process() -> None:
-    assert replace(Who.here(), started="1").has_ended
+    assert replace(HostProcess.here(), started="1").has_ended
 
 
 def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    there = replace(Who.here(), pid=process.pid, started=who._started(process.pid) or "")
+    there = replace(
+        HostProcess.here(), pid=process.pid, started=host_process._started(process.pid) or ""
+    )
     assert not there.has_ended
     process.kill()
     process.communicate()
@@ -33,10 +35,10 @@ def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
 
 
 def test_nobody_knows_whether_a_process_of_another_host_has_ended() -> None:
-    other = replace(Who.here(), host="elsewhere", started="1")
+    other = replace(HostProcess.here(), host="elsewhere", started="1")
     assert not other.is_here and not other.has_ended
 
 
 @pytest.mark.parametrize("data", [{}, {"pid": "x"}, {"host": 3}])
 def test_what_is_no_process_is_nowhere(data: dict[str, object]) -> None:
-    assert not Who.from_data(data).is_here
+    assert not HostProcess.from_data(data).is_here

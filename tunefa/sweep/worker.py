@@ -26,15 +26,15 @@ from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
 from tunefa.store import results as store
-from tunefa.sweep import allocate, found, health, versions
+from tunefa.sweep import allocate, health, slice_result, versions
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.cores import Share
+from tunefa.sweep.host_process import HostProcess
+from tunefa.sweep.item_state import standings
 from tunefa.sweep.plan import Item, Plan
 from tunefa.sweep.requests import Items, request
 from tunefa.sweep.slices import BEAT_S, Slice, Watch
-from tunefa.sweep.standing import standings
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.who import Who
 
 ASIDE = "aside: "
 """The beginning of the study's notes about GPUs that were put aside."""
@@ -78,7 +78,7 @@ def work(seat: Seat) -> str | None:
             study.note(REFUSED + key, why)
     versions.agree(study, plan, items)
     with _processes(plan, seat.share) as shared:
-        worker = _Worker(study, plan, items, seat, Who.here(seat.name), shared)
+        worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), shared)
         aside = worker.run()
     if aside is not None:
         study.note(f"{ASIDE}{seat.name} of {worker.who.host}", aside)
@@ -123,7 +123,7 @@ class _Worker:
     plan: Plan
     items: Items
     seat: Seat
-    who: Who
+    who: HostProcess
     shared: Processes | None
     watch: Watch = field(default_factory=Watch)
 
@@ -181,7 +181,7 @@ class _Worker:
             self.study.fail(claimed, why, counts=False)
             return aside
         at = clock.spent(self.study.slices())
-        self.study.complete(claimed, found.told(result, earlier, claimed.amount, at))
+        self.study.complete(claimed, slice_result.told(result, earlier, claimed.amount, at))
         return None
 
     def _request(self, item: Item, clock: Clock, amount: float) -> tuple[Request, int]:

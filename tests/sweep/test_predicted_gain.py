@@ -1,4 +1,4 @@
-"""tunefa/sweep/promise.py: what the cost model promises of an item."""
+"""tunefa/sweep/predicted_gain.py: what the cost model promises of an item."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from tests.support.sweeping import KERNEL, made, plan
 from tunefa.search.budget import Budget
 from tunefa.sweep import clock as clocks
-from tunefa.sweep import work
+from tunefa.sweep import worker
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.outcome import outcome
-from tunefa.sweep.promise import Promises, gain, promised
+from tunefa.sweep.predicted_gain import Promises, gain, promised
 from tunefa.sweep.requests import PROMISE
 
 SMALL = "fwd_b1_h8_kv2_q512_k512_d64_bf16_causal"
@@ -36,7 +36,7 @@ def test_the_model_promises_a_part_of_the_time() -> None:
 def test_promises_are_noted_as_they_are_known(tmp_path: Path) -> None:
     study = made(tmp_path, plan(weights=dict([*plan().weights.items()][-1:])))
     study.note(clocks.NOTE, Clock.started(Budget(trials=100), 0.0).to_data())
-    assert work.targets(study.plan)
+    assert worker.targets(study.plan)
     until = time.monotonic() + 60
     with Promises() as promises:
         while not (notes := [n for n in study.notes if n.startswith(PROMISE)]):

@@ -1,4 +1,4 @@
-"""Who works: a process of some host, and whether it is still there."""
+"""A process of some host, and whether it is still there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Who:
+class HostProcess:
     """A process, by its host, its number and the time of its start."""
 
     host: str
@@ -22,12 +22,12 @@ class Who:
     """What it works with: the name of a GPU, or of the cores."""
 
     @classmethod
-    def here(cls, seat: str = "") -> Who:
+    def here(cls, seat: str = "") -> HostProcess:
         """Returns this process."""
         return cls(_host(), os.getpid(), _started(os.getpid()) or "", seat)
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Who:
+    def from_data(cls, data: Mapping[str, Any]) -> HostProcess:
         """Reads what `to_data` returned; of anything else, a process that is nowhere."""
         text = {name: str(data.get(name, "")) for name in ("host", "started", "seat")}
         pid = data.get("pid")

@@ -1,4 +1,4 @@
-"""tunefa/sweep/work.py: one worker, in this process, with the fake objective."""
+"""tunefa/sweep/worker.py: one worker, in this process, with the fake objective."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tunefa.store import journal
 from tunefa.store import results as store
 from tunefa.store.results import Store
 from tunefa.sweep import clock as clocks
-from tunefa.sweep import health, standing, work
+from tunefa.sweep import health, item_state, worker
 from tunefa.sweep.clock import Clock
+from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.requests import Items
 from tunefa.sweep.slices import Slice
 from tunefa.sweep.study import SweepStudy
-from tunefa.sweep.who import Who
-from tunefa.sweep.work import Seat
+from tunefa.sweep.worker import Seat
 
 
 def begun(tmp_path: Path, trials: int = 60, **asked: Any) -> SweepStudy:
@@ -48,11 +48,11 @@ def completed(held: SweepStudy) -> list[Slice]:
 def test_it_works_until_the_budget_is_used(tmp_path: Path, fake: type[Fake]) -> None:
     fake.judge = staticmethod(by_tile)
     held = begun(tmp_path)
-    assert work.work(seat(held)) is None
+    assert worker.work(seat(held)) is None
     slices = completed(held)
     used = sum(each.found["used"] for each in slices if each.found)
     assert 60 - 4 < used <= 60 and len(slices) > len(WEIGHTS)
-    assert {each.worker.pid for each in slices} == {Who.here().pid}
+    assert {each.worker.pid for each in slices} == {HostProcess.here().pid}
     records = Store([store.user_root()]).records()
     assert len({record.workload for record in records}) == len(WEIGHTS)
     assert all(record.provenance["sweep"] == held.name for record in records)
@@ -65,7 +65,7 @@ def test_it_works_until_the_budget_is_used(tmp_path: Path, fake: type[Fake]) -> 
 def test_the_heaviest_comes_first(tmp_path: Path, fake: type[Fake]) -> None:
     fake.judge = staticmethod(by_tile)
     held = begun(tmp_path)
-    work.work(seat(held))
+    worker.work(seat(held))
     first = dict.fromkeys(each.key.split("/")[2] for each in completed(held))
     assert list(first) == [str(Workload.parse(text)) for text in WEIGHTS]
 
@@ -73,10 +73,10 @@ def test_the_heaviest_comes_first(tmp_path: Path, fake: type[Fake]) -> None:
 def test_a_lost_worker_leaves_its_workload_to_others(tmp_path: Path, fake: type[Fake]) -> None:
     fake.judge = staticmethod(by_tile)
     held = begun(tmp_path)
-    key = Items.of(held.plan, work.targets(held.plan)).items[0].key
-    gone = replace(Who.here("worker 2"), started="0")
+    key = Items.of(held.plan, worker.targets(held.plan)).items[0].key
+    gone = replace(HostProcess.here("worker 2"), started="0")
     assert held.claim(key, 16.0, gone) is not None
-    work.work(seat(held))
+    worker.work(seat(held))
     first = held.slices()[0]
     assert not first.is_running and "worker 2, was lost" in first.lost
     assert any(each.key == key for each in completed(held))
@@ -95,9 +95,9 @@ def test_a_workload_that_fails_is_given_up_and_the_rest_is_done(
         return real(asked, *rest)
 
     monkeypatch.setattr(searching, "search", search)
-    assert work.work(seat(held)) is None
+    assert worker.work(seat(held)) is None
     failed = [each for each in held.slices() if each.lost == "no"]
-    assert len(failed) == standing.MOST_FAILURES
+    assert len(failed) == item_state.MOST_FAILURES
     assert len({each.key for each in completed(held)}) == 2
 
 
@@ -115,7 +115,7 @@ def test_where_nothing_can_be_written_it_ends(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(TunefaError, match=r"cannot be written: No space left.*free space"):
-        work.work(seat(held))
+        worker.work(seat(held))
     assert not any(each.is_running for each in held.slices())
     monkeypatch.undo()
 
@@ -133,11 +133,11 @@ def test_a_gpu_that_is_put_aside_leaves_its_work(
 
     monkeypatch.setattr(searching, "search", alone)
     shared = type("Shared", (), {"bench": None})()
-    monkeypatch.setattr(work, "_processes", lambda plan, share: contextlib.nullcontext(shared))
-    assert work.work(seat(held)) == "it throttles"
+    monkeypatch.setattr(worker, "_processes", lambda plan, share: contextlib.nullcontext(shared))
+    assert worker.work(seat(held)) == "it throttles"
     (only,) = held.slices()
     assert "worker 1 is put aside" in only.lost and not only.counts and not only.is_running
-    notes = {n: why for n, why in held.notes.items() if n.startswith(work.ASIDE)}
+    notes = {n: why for n, why in held.notes.items() if n.startswith(worker.ASIDE)}
     assert list(notes.values()) == ["it throttles"] and "worker 1" in next(iter(notes))
 
 
@@ -145,21 +145,21 @@ def test_what_no_kernel_serves_is_noted(tmp_path: Path, fake: type[Fake]) -> Non
     fake.judge = staticmethod(by_tile)
     weights = {Workload.parse("q512_h8_kv2_d64"): 1.0, Workload.parse("bwd_q512_d64"): 1.0}
     held = begun(tmp_path, 16, weights=weights, kernels=(KERNEL,))
-    work.work(seat(held))
-    refused = [n for n in held.notes if n.startswith(work.REFUSED)]
+    worker.work(seat(held))
+    refused = [n for n in held.notes if n.startswith(worker.REFUSED)]
     assert len(refused) == 1 and "bwd_" in refused[0]
 
 
 def test_a_gpu_of_the_right_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "devices", lambda: [])
     with pytest.raises(TunefaError, match="this worker sees no GPU"):
-        work.targets(plan(targets=()))
+        worker.targets(plan(targets=()))
     seen = SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)
     monkeypatch.setattr(driver, "devices", lambda: [seen])
-    (there,) = work.targets(plan(targets=()))
+    (there,) = worker.targets(plan(targets=()))
     assert there.device.name == "NVIDIA H200"
     with pytest.raises(TunefaError, match="this worker's GPU is NVIDIA H200, not NVIDIA A100"):
-        work.targets(plan(targets=(), device="NVIDIA A100"))
+        worker.targets(plan(targets=(), device="NVIDIA A100"))
 
 
 def test_what_it_measures_is_kept_for_the_gpu_that_it_sees(
@@ -170,7 +170,7 @@ def test_what_it_measures_is_kept_for_the_gpu_that_it_sees(
     monkeypatch.setattr(searching, "_objective", lambda state, case: fake(case))
     monkeypatch.setattr(driver, "devices", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)])
     held = begun(tmp_path, 24, targets=())
-    assert work.work(seat(held)) is None
+    assert worker.work(seat(held)) is None
     slices = completed(held)
     assert slices and all(each.key.startswith("sm90/NVIDIA H200/") for each in slices)
     records = Store([store.user_root()]).records()

@@ -1,4 +1,4 @@
-"""tunefa/sweep/found.py: what the study is told of a result."""
+"""tunefa/sweep/slice_result.py: what the study is told of a result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tunefa.search import run as search
 from tunefa.search.budget import Budget
 from tunefa.spec.trial import Config, Outcome
 from tunefa.store import document
-from tunefa.sweep import found
+from tunefa.sweep import slice_result
 
 
 def wrong(config: Config) -> Outcome:
@@ -23,7 +23,7 @@ def test_it_is_plain_data_with_the_record(fake: type[Fake]) -> None:
     fake.judge = staticmethod(by_tile)
     asked = request(budget=Budget(trials=30), strategy="random", sweep="s")
     result = search.search(asked, user_store())
-    told = json.loads(json.dumps(found.told(result, 10, 20.0, 33.0)))
+    told = json.loads(json.dumps(slice_result.told(result, 10, 20.0, 33.0)))
     assert (told["used"], told["at"], told["trials"]) == (20.0, 33.0, 30)
     assert document.from_text(told["record"], "x") == [result.record]
     default = KERNEL.default(result.request.workload, result.request.target.arch)
@@ -41,22 +41,22 @@ def test_a_search_that_ended_early_or_tried_nothing_has_nothing_left(
     fake.judge = staticmethod(by_tile)
     asked = request(budget=Budget(trials=30), strategy="random")
     result = search.search(asked, user_store())
-    assert found.told(result, earlier, amount, 0.0)["settled"] is settled
+    assert slice_result.told(result, earlier, amount, 0.0)["settled"] is settled
     stopped = replace(result, interrupted=True)
-    assert found.told(stopped, earlier, amount, 0.0)["settled"] is False
+    assert slice_result.told(stopped, earlier, amount, 0.0)["settled"] is False
 
 
 def test_without_a_record_there_is_no_time(fake: type[Fake]) -> None:
     fake.judge = staticmethod(wrong)
     result = search.search(request(), user_store())
-    told = found.told(result, 0, 6.0, 0.0)
+    told = slice_result.told(result, 0, 6.0, 0.0)
     assert told["best_us"] is None and told["default_us"] is None and "record" not in told
 
 
 def test_it_is_settled_where_every_kernel_is(fake: type[Fake]) -> None:
     result = search.search(request(), user_store())
-    assert not found.is_settled(result)
-    assert found.is_settled(replace(result, settled={KERNEL.name: 3}))
-    assert found.is_settled(replace(result, left_early={KERNEL.name: 0.3}))
+    assert not slice_result.is_settled(result)
+    assert slice_result.is_settled(replace(result, settled={KERNEL.name: 3}))
+    assert slice_result.is_settled(replace(result, left_early={KERNEL.name: 0.3}))
     only = {KERNEL.name: replace(result.feasible[KERNEL.name], configs=())}
-    assert found.is_settled(replace(result, feasible=only))
+    assert slice_result.is_settled(replace(result, feasible=only))

@@ -1,4 +1,4 @@
-"""tunefa/sweep/standing.py: what slices make of the standing of an item."""
+"""tunefa/sweep/item_state.py: what slices make of the standing of an item."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tunefa.spec.workload import Workload
+from tunefa.sweep.host_process import HostProcess
+from tunefa.sweep.item_state import MOST_FAILURES, Standing, standings
 from tunefa.sweep.slices import Slice
-from tunefa.sweep.standing import MOST_FAILURES, Standing, standings
-from tunefa.sweep.who import Who
 
 A, B = Workload.parse("q512"), Workload.parse("bwd_q512")
 BEGIN = [Standing("a", 2.0, A), Standing("b", 1.0, B)]
@@ -18,7 +18,7 @@ BEGIN = [Standing("a", 2.0, A), Standing("b", 1.0, B)]
 def part(key: str = "a", found: dict[str, Any] | None = None, **changes: Any) -> Slice:
     made: dict[str, Any] = {
         "id": 0, "number": 0, "is_running": False, "key": key, "amount": 5.0,
-        "worker": Who("", 0, ""), "began": 0.0, "beat": {}, "found": found, "lost": "",
+        "worker": HostProcess("", 0, ""), "began": 0.0, "beat": {}, "found": found, "lost": "",
         "counts": True,
     }  # fmt: skip
     return Slice(**{**made, **changes})
