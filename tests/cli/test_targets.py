@@ -63,7 +63,7 @@ L4 = SeenDevice("NVIDIA L4", (8, 9), 58, 23_000_000_000)
 
 
 def put(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver | None, cuda: bool = True) -> None:
-    monkeypatch.setattr(driver, "_library", lambda: fake and fake.library)
+    monkeypatch.setattr(driver, "library", lambda: fake and fake.library)
     monkeypatch.setattr(targets, "_torch_has_cuda", lambda: cuda)
 
 

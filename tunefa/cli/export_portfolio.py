@@ -38,7 +38,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--journal", "journals", multiple=True, metavar="FILE|FOLDER",
                      type=click.Path(path_type=Path),
                      help="Journals or recorded landscapes that the trials are taken from; may be "
-                          "repeated.  [default: with --portfolio, all journals of this user]"),
+                          "repeated. Without it --portfolio takes all journals of this user."),
         click.option("--portfolio", "regret", metavar="PERCENT", callback=_percent,
                      help="Write the fewest configs that serve every workload of the journals at "
                           "most so much slower than its fastest config, such as 2%."),
