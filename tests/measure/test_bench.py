@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fake_device import Device, Unwatched
 from tests.support.predicted_case import config, ok
-from tunefa.measure import bench
+from tunefa.measure import bench, racing
 from tunefa.measure.measured import Measured
 from tunefa.spec.trial import Trial
 
@@ -29,7 +29,7 @@ def disturbed(device: Device, monkeypatch: pytest.MonkeyPatch) -> type[Disturbed
     class Own(Disturbed):
         pass
 
-    monkeypatch.setattr(bench, "Monitor", Own)
+    monkeypatch.setattr(racing, "Monitor", Own)
     return Own
 
 
