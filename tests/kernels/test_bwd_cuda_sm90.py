@@ -32,7 +32,7 @@ def case_of(text: str) -> Case:
     ("text", "changes", "reason"),
     [
         ("d64_full", {"BLOCK_M": 80}, "BLOCK_M must be a multiple of 32"),
-        ("d128_full", {"L2_SECTION_HEADS": 4}, "needs a causal mask"),
+        ("d128_full", {"L2_SECTION_HEADS": 4}, "needs a right mask"),
         ("d128_causal", {"STAGGER": 1}, "STAGGER needs a full mask"),
         ("d128_full_deterministic", {"STAGGER": 1}, "in any sequence"),
         ("d128_causal", {"L2_SECTION_HEADS": 32}, "above 16 needs deterministic"),
