@@ -59,8 +59,8 @@ def test_gradients_are_right_and_always_the_same(
     limit = 1.5e-3 if workload.dtype == "fp16" else 1e-2
     for found, wanted in zip(first, right, strict=True):
         assert (found.double() - wanted).norm() <= limit * wanted.norm()
-    for mode in MODES:
-        for resident in RESIDENT:
+    for number, mode in enumerate(MODES):
+        for resident in (RESIDENT[number], RESIDENT[number - 1]):  # each in two modes
             made = ran(replace(run, resident=resident), workload, tensors, mode)
             assert all(map(torch.equal, made, first)), (mode, resident)
 
@@ -95,7 +95,7 @@ def test_random_shapes_end_and_are_right(mask: str, tmp_path: Path) -> None:
     """The blocks of rows and the tiles of keys do not line up, and heads are grouped."""
     config = {**SMALL, **KINDS[mask], "L2_SECTION_HEADS": 2}
     chance, run = random.Random(mask), None
-    for _ in range(6):
+    for _ in range(4):
         heads_kv, group = chance.randint(1, 3), chance.choice([1, 2, 3])
         rows, keys = chance.randint(1, 450), chance.randint(1, 450) | 1  # no whole tiles
         text = f"h{heads_kv * group}_kv{heads_kv}_q{rows}_k{keys}_d64_bf16_{mask}"
