@@ -18,8 +18,9 @@
 //     Q, lse, dO, delta: wait           start S^T and dP^T
 //       until empty, copy        --->   P^T = exp2(S^T - lse)
 //                                       dS^T = P^T * (dP^T - delta), to registers and shared memory
-//                                       start dV, dQ^T of the step before, and dK
+//                                       start dV, dQ^T of the step before (with DQ_FIRST first), and dK
 //                      <--- dO empty -- dV and dQ^T are finished: dQ^T to shared memory
+//                                       with EARLY_SCORES start the next S^T
 //     dQ writer (one thread)  <-- dQ full
 //       adds it by TMA    -- dQ empty ->
 //                      <--- Q empty --  dK is finished
@@ -57,6 +58,15 @@
 #endif
 #ifndef PING_PONG
 #define PING_PONG 1
+#endif
+#ifndef DQ_FIRST
+#define DQ_FIRST 0
+#endif
+#ifndef EARLY_SCORES
+#define EARLY_SCORES 0
+#endif
+#ifndef K_IN_REGISTERS
+#define K_IN_REGISTERS 0
 #endif
 #ifndef ZERO_DQ
 #define ZERO_DQ 1
@@ -106,6 +116,7 @@ constexpr int CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24;
 
 static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
 static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which begin together");
+static_assert(!EARLY_SCORES || DQ_FIRST, "an early S takes the registers of dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
 
 // The bounds of packed sequences, where VARLEN: sequence i has rows starts[i] to starts[i + 1].

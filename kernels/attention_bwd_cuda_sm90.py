@@ -5,6 +5,12 @@ The .cu describes the algorithm. What each parameter trades:
                           16, of 32 with head dimensions up to 64
     Q_STAGES              blocks of Q and of dO in flight against shared memory
     PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
+    DQ_FIRST              1: dQ of the step before is the first product of a step, and is stored
+                          while dV and dK are multiplied; 0: dV is the first
+    EARLY_SCORES          1: S of the next step starts before the products of a step are finished,
+                          so that the tensor cores do not pause; with DQ_FIRST, up to head_dim 64
+    K_IN_REGISTERS        1: each thread keeps its part of K, which S then reads from registers and
+                          not from shared memory; up to head_dim 64
     ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes
                           to a block of rows stores, and the others wait for this
     STAGGER               full masks without windows: each CTA of a head begins this many blocks of
@@ -75,6 +81,9 @@ def variant(workload, config, aligned=True):
     defines = _defines(workload, config) | {
         "Q_STAGES": config["Q_STAGES"],
         "PING_PONG": config["PING_PONG"],
+        "DQ_FIRST": config["DQ_FIRST"],
+        "EARLY_SCORES": config["EARLY_SCORES"],
+        "K_IN_REGISTERS": config["K_IN_REGISTERS"],
         "STAGGER": config["STAGGER"],
         "DETERMINISTIC": int(workload.deterministic),
         "CAUSAL": int(right is not None),

@@ -36,6 +36,7 @@ struct Consumer {
 
     float dk[WIDTH / 2], dv[WIDTH / 2];
     u32 p16[BLOCK_M / 4], ds16[BLOCK_M / 4];  // P^T and dS^T of a step, in the dtype
+    u32 k16[K_IN_REGISTERS ? WIDTH / 4 : 1];  // the warpgroup's keys
 
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
     DEVICE void arrive(u32 barrier) const {
@@ -44,6 +45,32 @@ struct Consumer {
     }
     DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
     DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % Q_STAGES * DO_BYTES; }
+
+    DEVICE void load_k() {
+        const u32 keys = shared + K_OFFSET + warpgroup * 64 * ROW_BYTES;
+#pragma unroll
+        for (int k = 0; k < WIDTH / 16; k++)
+            ldmatrix_x4(k16 + 4 * k,
+                        swizzled_address(keys + k / 4 * KEYS_CHUNK, 16 * warp + lane % 16,
+                                         k % 4 * 2 + lane / 16));
+    }
+
+    // S^T of a step = K @ Q^T, of the warpgroup's 64 keys.
+    DEVICE void start_scores(float (&s)[BLOCK_M / 2], int step) {
+        mbarrier_wait(barriers().q_full(step % Q_STAGES), step / Q_STAGES & 1);
+        if constexpr (K_IN_REGISTERS) {
+            const u64 b = rows_descriptor(shared + q_stage(step));
+            wgmma_fence_operand(s);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < WIDTH / 16; k++)
+                WgmmaByColumns<BLOCK_M>::rs(s, k16 + 4 * k,
+                                            b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
+            wgmma_commit();
+        } else {
+            start_transposed(s, K_OFFSET, q_stage(step));
+        }
+    }
 
     // d = keys @ rows^T: the warpgroup's 64 keys of K or V, and a block of Q or dO.
     DEVICE void start_transposed(float (&d)[BLOCK_M / 2], u32 keys, u32 rows) const {
@@ -144,7 +171,8 @@ struct Consumer {
         }
     }
 
-    // Stores dS, (BLOCK_M, 64 keys), for the dQ of all warpgroups.
+    // Stores dS, (BLOCK_M, 64 keys), for the dQ of all warpgroups. `hand_over_ds` follows, as late as
+    // possible: its fence waits until all stores are done.
     DEVICE void store_ds(int step) const {
         const int stage = step % DS_STAGES;
         mbarrier_wait(barriers().ds_empty(stage), (step / DS_STAGES & 1) ^ 1);
@@ -155,16 +183,20 @@ struct Consumer {
         for (int i = 0; i < BLOCK_M / 16; i++)
             stmatrix_x4_trans(to + i * 16 * ROW_BYTES, ds16[4 * i], ds16[4 * i + 1],
                               ds16[4 * i + 2], ds16[4 * i + 3]);
+    }
+    DEVICE void hand_over_ds(int step) const {
         fence_proxy_async();
-        arrive(barriers().ds_full(stage));
+        arrive(barriers().ds_full(step % DS_STAGES));
     }
 
-    // Hands dQ^T of a step to the dQ writer.
+    // Stores dQ^T of a step for the dQ writer. `hand_over_dq` follows, when the next products run.
     DEVICE void store_dq(const float (&dq)[DQ_ROWS / 2], int of_step) const {
         mbarrier_wait(barriers().dq_empty(warpgroup), (of_step & 1) ^ 1);
         const u32 to = shared + DQ_OFFSET + warpgroup * DQ_BYTES + 16 * (32 * warp + lane);
 #pragma unroll
         for (int i = 0; i < DQ_ROWS / 8; i++) st_shared_v4(to + i * 2048, dq + 4 * i);
+    }
+    DEVICE void hand_over_dq() const {
         fence_proxy_async();
         arrive(barriers().dq_full(warpgroup));
     }
@@ -180,15 +212,13 @@ struct Consumer {
             named_barrier_arrive(FIRST_TURN + (warpgroup + 1) % WARPGROUPS, 128 * WARPGROUPS);
     }
 
-    // P^T and dS^T of a step, whose block begins with a row.
-    DEVICE void scores(int step, int row, bool passes_turn) {
-        const int stage = step % Q_STAGES, parity = step / Q_STAGES & 1;
-        float s[BLOCK_M / 2], dp[BLOCK_M / 2];
-        mbarrier_wait(barriers().q_full(stage), parity);
-        start_transposed(s, K_OFFSET, q_stage(step));
-        mbarrier_wait(barriers().do_full(stage), parity);
+    // P^T and dS^T of a step, whose block begins with a row and whose S^T has been started.
+    DEVICE void scores(float (&s)[BLOCK_M / 2], int step, int row) {
+        float dp[BLOCK_M / 2];
+        mbarrier_wait(barriers().do_full(step % Q_STAGES), step / Q_STAGES & 1);
         start_transposed(dp, V_OFFSET, do_stage(step));
-        if (passes_turn) pass_turn();
+        if (step > 0) pass_turn();
+        if (step > 1) hand_over_dq();
         wgmma_wait<1>();
         wgmma_fence_operand(s);
         probabilities(s, step);
@@ -199,28 +229,50 @@ struct Consumer {
         store_ds(step);
     }
 
-    // What a step adds to dV and dK, and the dQ of the step before. The first step multiplies a dQ,
-    // too, of which nothing is used: the compiler is to see no branch between products (C7512).
-    DEVICE void products(int step, bool is_last) {
+    // What a step adds to dV and dK, the dQ of the step before, and the start of the next one's S^T.
+    // The first step multiplies a dQ, too, of which nothing is used: the compiler is to see no branch
+    // between products (C7512). With DQ_FIRST dQ is stored while dV and dK are multiplied, and its
+    // registers are free for an early S^T.
+    DEVICE void products(float (&next)[BLOCK_M / 2], int step, bool is_last) {
         const int stage = step % Q_STAGES, before = step - 1, ds_stage = before & 1;
+        const bool starts_early = EARLY_SCORES && !is_last;
         float dq[DQ_ROWS / 2];
         wait_for_turn();
         if (step > 0) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
+        if (DQ_FIRST) start_dq(dq, before);
         start_sum(dv, p16, do_stage(step));
-        start_dq(dq, before);
+        if (!DQ_FIRST) start_dq(dq, before);
         start_sum(dk, ds16, q_stage(step));
         if (is_last && warpgroup < WARPGROUPS - 1) pass_turn();
-        wgmma_wait<1>();
-        wgmma_fence_operand(p16);
+        hand_over_ds(step);
+        wgmma_wait<DQ_FIRST ? 2 : 1>();
         wgmma_fence_operand(dq);
-        arrive(barriers().do_empty(stage));
+        if (!DQ_FIRST) free_do(stage);
         if (step > 0) {
             arrive(barriers().ds_empty(ds_stage));
             store_dq(dq, before);
+            if (is_last) hand_over_dq();
         }
-        wgmma_wait<0>();
+        if (starts_early) start_scores(next, step + 1);
+        if (DQ_FIRST) {
+            if (starts_early)
+                wgmma_wait<2>();
+            else
+                wgmma_wait<1>();
+            free_do(stage);
+        }
+        if (starts_early)
+            wgmma_wait<1>();
+        else
+            wgmma_wait<0>();
         wgmma_fence_operand(ds16);
         arrive(barriers().q_empty(stage));
+        if (!starts_early && !is_last) start_scores(next, step + 1);
+    }
+    // dV of a step is finished.
+    DEVICE void free_do(int stage) {
+        wgmma_fence_operand(p16);
+        arrive(barriers().do_empty(stage));
     }
 
     // dQ of the last step.
@@ -232,6 +284,7 @@ struct Consumer {
         wgmma_wait<0>();
         wgmma_fence_operand(dq);
         store_dq(dq, last);
+        hand_over_dq();
     }
 
     // Writes a gradient of the keys, times `factor`, to a buffer, and starts its copy to memory.
@@ -281,14 +334,18 @@ struct Consumer {
         if (warpgroup == WARPGROUPS - 1) pass_turn();
         mbarrier_wait(barriers().k(), 0);
         mbarrier_wait(barriers().v(), 0);
-        scores(0, block * BLOCK_M, false);
+        if (K_IN_REGISTERS) load_k();
+        float s[BLOCK_M / 2];
+        start_scores(s, 0);
+        scores(s, 0, block * BLOCK_M);
         for (int step = 0; step < steps - 1; step++) {
-            products(step, false);
+            float next[BLOCK_M / 2];
+            products(next, step, false);
             if (!DETERMINISTIC || --heads_left == 0)
                 block = tile.next(block), heads_left = sizes.group();
-            scores(step + 1, block * BLOCK_M, true);
+            scores(next, step + 1, block * BLOCK_M);
         }
-        products(steps - 1, true);
+        products(s, steps - 1, true);
         wgmma_fence_operand(dk);
         wgmma_fence_operand(dv);
     }
