@@ -24,15 +24,18 @@ pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++"
 
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k200_d128_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
-    ("h1_q330_k140_d128_fp16_full", {"BLOCK_M": 80, "STAGGER": 2, "PING_PONG": 1, "ZERO_DQ": 0, "DQ_FIRST": 1}),
+    (
+        "h1_q330_k140_d128_fp16_full",
+        {"BLOCK_M": 80, "STAGGER": 2, "PING_PONG": 1, "ZERO_DQ": 0, "DQ_FIRST": 1},
+    ),
     ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3, **EARLY}),
     ("h4_kv1_q300_k100_d40_bf16_causal", {"BLOCK_M": 128, "PING_PONG": 1, "ZERO_DQ": 0, **EARLY}),
-    ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "PING_PONG": 1, "DQ_FIRST": 1, "EARLY_SCORES": 1}),
+    ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "PING_PONG": 1, **EARLY, "K_IN_REGISTERS": 0}),
     ("h2_kv1_q90_k17_d104_bf16_causal", {"BLOCK_M": 80}),
     ("h2_kv1_q400_k400_d128_bf16_causal_w70", {"BLOCK_M": 80, "PING_PONG": 1}),
     ("h4_kv2_q300_k420_d64_fp16_full_w1_a5", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
     # No row sees the first keys, then the last rows.
-    ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"PING_PONG": 1, "DQ_FIRST": 1, "K_IN_REGISTERS": 1}),
+    ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"PING_PONG": 1, **EARLY, "EARLY_SCORES": 0}),
     ("h2_kv1_q500_k130_d96_bf16_full_w130_a20", {"Q_STAGES": 2}),
     ("h1_q300_k260_d128_bf16_full_w150", {"BLOCK_M": 80}),
     ("h2_q270_k384_d64_bf16_full_a60", {"L2_SECTION_HEADS": 2}),
@@ -139,7 +142,10 @@ MISTAKES = [
         r"if \(step > 0\) mbarrier_wait\(barriers\(\)\.ds_full.*?\);",
     ),
     ("dQ's buffer is overwritten too early", r"mbarrier_wait\(barriers\(\)\.dq_empty\(war.*?\);"),
-    ("Q's stage is released too early", r"else\s*wgmma_wait<0>\(\);\s*wgmma_fence_operand\(ds16\);"),
+    (
+        "Q's stage is released too early",
+        r"else\s*wgmma_wait<0>\(\);\s*wgmma_fence_operand\(ds16\);",
+    ),
     ("TMA does not see dQ", r"fence_proxy_async\(\);\s*arrive\(barriers\(\)\.dq_full"),
 ]
 
