@@ -140,16 +140,21 @@ struct Consumer {
         }
     }
 
+    // Converts probabilities to the dtype: left operands of four registers for each 16 keys.
+    DEVICE static void convert(u32 (&p)[BLOCK_N / 4], const float (&s)[BLOCK_N / 2]) {
+#pragma unroll
+        for (int i = 0; i < BLOCK_N / 4; ++i) p[i] = cvt_16bit_x2<BF16>(s[2 * i], s[2 * i + 1]);
+    }
+
     // Writes the probabilities over the last chunk of the block, whose scores are computed.
-    DEVICE void write_probabilities(const float (&s)[BLOCK_N / 2], int stage) const {
+    DEVICE void write_probabilities(const u32 (&p)[BLOCK_N / 4], int stage) const {
         const u32 to = stage_address(shared, stage) + P_AT;
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 16) {
-            const float* x = s + key / 2;
+            const u32* x = p + key / 4;
             stmatrix_x4(swizzled_address<P_SWIZZLE>(to, 16 * warp + lane % 16,
                                                     key / 8 + lane / 16),
-                        cvt_16bit_x2<BF16>(x[0], x[1]), cvt_16bit_x2<BF16>(x[2], x[3]),
-                        cvt_16bit_x2<BF16>(x[4], x[5]), cvt_16bit_x2<BF16>(x[6], x[7]));
+                        x[0], x[1], x[2], x[3]);
         }
     }
 
@@ -172,16 +177,32 @@ struct Consumer {
         for (int i = 0; i < COLUMNS / 2; ++i) out[i] *= i / 2 % 2 ? row_scale.y : row_scale.x;
     }
 
-    // Issues out += p @ v, of the block in a stage.
+    // The values of a block in a stage that this warpgroup multiplies.
+    DEVICE u64 values_descriptor(int stage) const {
+        return matrix_descriptor<128>(
+            stage_address(shared, stage) + warpgroup * (COLUMNS / 64) * CHUNK_BYTES, CHUNK_BYTES,
+            1024);
+    }
+
+    // Issues out += p @ v, with the probabilities that the other warpgroup wrote.
     DEVICE void issue_values(int stage) {
-        const u32 tile = stage_address(shared, stage);
-        const u64 a = matrix_descriptor<P_SWIZZLE>(tile + P_AT, 16, 8 * P_SWIZZLE);
-        const u64 b = matrix_descriptor<128>(tile + warpgroup * (COLUMNS / 64) * CHUNK_BYTES,
-                                             CHUNK_BYTES, 1024);
+        const u64 a = matrix_descriptor<P_SWIZZLE>(stage_address(shared, stage) + P_AT, 16,
+                                                   8 * P_SWIZZLE);
+        const u64 b = values_descriptor(stage);
         wgmma_fence();
 #pragma unroll
         for (int key = 0; key < BLOCK_N; key += 16)
             Wgmma<COLUMNS>::template ss<1>(out, a + (2 * key >> 4), b + (key * 128 >> 4), 1);
+        wgmma_commit();
+    }
+    // The same with this warpgroup's own ones, from registers.
+    DEVICE void issue_values(int stage, u32 (&p)[BLOCK_N / 4]) {
+        const u64 b = values_descriptor(stage);
+        wgmma_fence_operand(p);
+        wgmma_fence();
+#pragma unroll
+        for (int key = 0; key < BLOCK_N; key += 16)
+            Wgmma<COLUMNS>::template rs<1>(out, p + key / 4, b + (key * 128 >> 4));
         wgmma_commit();
     }
 
@@ -193,27 +214,31 @@ struct Consumer {
             mask(s, work, sizes, key);
     }
 
-    // Probabilities of this warpgroup's block, for both warpgroups.
-    DEVICE void give_probabilities(float (&s)[BLOCK_N / 2], const Work& work, const Sizes& sizes,
-                                   int stage, int key) {
+    // Probabilities of this warpgroup's block, in registers and for the other warpgroup, which sees
+    // them after `hand_over`.
+    DEVICE void write_own(u32 (&p)[BLOCK_N / 4], float (&s)[BLOCK_N / 2], const Work& work,
+                          const Sizes& sizes, int stage, int key) {
         exponentiate(s, sizes.scale_log2);
+        convert(p, s);
         named_barrier_sync(OWN_WARPS + warpgroup, 128);  // all have read the keys under them
-        write_probabilities(s, stage);
-        const bool is_cut = key + BLOCK_N > work.end;
-        if (is_cut) clear_values(stage, work.end - key);
+        write_probabilities(p, stage);
+        if (key + BLOCK_N <= work.end) return;
+        clear_values(stage, work.end - key);
         fence_proxy_async();
-        // Each warp's quarter of WGMMA reads only rows of P that the same warp wrote, as in
-        // FlashAttention-3 (hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp), but all values.
-        if (is_cut)
-            named_barrier_sync(OWN_WARPS + warpgroup, 128);
-        else
-            __syncwarp();
+        named_barrier_sync(OWN_WARPS + warpgroup, 128);  // each multiplies all values
     }
 
-    // out = out * row_scale + p @ v of the block in a stage; then the stage is released.
-    DEVICE void add_values(int stage, float2 row_scale) {
-        rescale_output(row_scale);
-        issue_values(stage);
+    // Comes after the next products were issued: the fence waits until all stores are done. Each
+    // warp's quarter of WGMMA reads only rows of P that the same warp of the other warpgroup wrote,
+    // as in FlashAttention-3 (hopper/mainloop_fwd_sm90_tma_gmma_ws.hpp).
+    DEVICE void hand_over(int barrier) const {
+        fence_proxy_async();
+        __syncwarp();
+        named_barrier_arrive(barrier, 256);
+    }
+
+    // Waits until a block was multiplied, and releases its stage.
+    DEVICE void finish_values(int stage) {
         wgmma_wait<0>();
         wgmma_fence_operand(out);
         release_stage(stage);
@@ -230,19 +255,23 @@ struct Consumer {
         float2 row_scale = raise_maximum(s, sizes.scale_log2);
         give(0, max_log2);
         named_barrier_arrive(FIRST_MAXIMUM, 256);
-        give_probabilities(s, work, sizes, stage, key);
-        named_barrier_arrive(FIRST_PROBABILITIES, 256);
+        u32 p[BLOCK_N / 4];
+        write_own(p, s, work, sizes, stage, key);
         rescale_output(row_scale);
-        issue_values(stage);
+        issue_values(stage, p);
+        hand_over(FIRST_PROBABILITIES);
         if (has_second) {
             named_barrier_sync(SECOND_PROBABILITIES, 256);
             const float2 maximum = take(1);
             row_scale = take_maximum(maximum.x, maximum.y);
         }
-        wgmma_wait<0>();
-        wgmma_fence_operand(out);
-        release_stage(stage);
-        if (has_second) add_values(second, row_scale);
+        finish_values(stage);
+        wgmma_fence_operand(p);
+        if (has_second) {
+            rescale_output(row_scale);
+            issue_values(second);
+            finish_values(second);
+        }
         block += 1 + has_second;
     }
 
@@ -257,16 +286,24 @@ struct Consumer {
         const float2 maximum = take(0);
         const float2 row_scale = take_maximum(maximum.x, maximum.y);
         float2 next_scale = make_float2(1.0f, 1.0f);
+        u32 p[BLOCK_N / 4];
         if (has_second) {
             next_scale = raise_maximum(s, sizes.scale_log2);
             give(1, max_log2);
-            give_probabilities(s, work, sizes, stage, key + BLOCK_N);
+            write_own(p, s, work, sizes, stage, key + BLOCK_N);
         }
         // Before the other barrier: the first warpgroup may then go on to its next arrival here.
         named_barrier_sync(FIRST_PROBABILITIES, 256);
-        if (has_second) named_barrier_arrive(SECOND_PROBABILITIES, 256);
-        add_values(first, row_scale);
-        if (has_second) add_values(stage, next_scale);
+        rescale_output(row_scale);
+        issue_values(first);
+        if (has_second) hand_over(SECOND_PROBABILITIES);
+        finish_values(first);
+        if (has_second) {
+            rescale_output(next_scale);
+            issue_values(stage, p);
+            finish_values(stage);
+            wgmma_fence_operand(p);
+        }
         block += 1 + has_second;
     }
 

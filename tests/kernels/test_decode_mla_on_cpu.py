@@ -95,13 +95,13 @@ MISTAKES = [
     ("a maximum is read before it is there", r"named_barrier_sync\(FIRST_MAXIMUM, 256\);()"),
     ("the first block is read too early", r"named_barrier_sync\(FIRST_PROBABILITIES, 256\);()"),
     ("the second block is read too early", r"named_barrier_sync\(SECOND_PROBABILITIES, 256\);()"),
-    ("WGMMA does not see probabilities", r"fence_proxy_async\(\);(\s*if \(is_cut\))"),
+    ("WGMMA does not see probabilities", r"fence_proxy_async\(\);(\s*__syncwarp)"),
     (
         "a stage is released before its values are read",
         r"wgmma_wait<0>\(\);(\s*wgmma_fence_operand\(out\);\s*release_stage)",
     ),
     ("queries are overwritten too early", r"mbarrier_wait\(shared \+ QUERY_BARRIERS \+ 8.*?\);()"),
-    ("values behind the last key are not cleared", r"if \(is_cut\) clear_values\(stage.*?\);()"),
+    ("values behind the last key are not cleared", r"clear_values\(stage, work.*?\);()"),
     (
         "a part is read before it is there",
         r"mbarrier_wait\(full_barrier\(shared, stage, chunk.*?\), parity\);()",
