@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tunefa.compile.contract import Launch
 from tunefa.compile.launch.lengths import CacheSizes, ResizedCache, Shapes
-from tunefa.compile.launch.prepared import Steps
+from tunefa.compile.launch.steps import Steps
 from tunefa.compile.launch.resizable import ResizableLaunch, Resizing
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.compile.launch import driver
-from tunefa.compile.launch.prepared import PreparedLaunch, Steps, apart, new_scratch
+from tunefa.compile.launch.prepared import PreparedLaunch, apart
+from tunefa.compile.launch.steps import Steps, new_scratch
 
 Arguments = Callable[[Sequence[Tensor]], tuple[tuple[int, int, int], Sequence[Any]]]
 """A function from a call's tensors to (grid, arguments) of one kernel."""
