@@ -1,7 +1,6 @@
 """The parts of the launches of attention_bwd_cuda_sm90 that follow the batch and the lengths."""
 
 import torch
-
 from tunefa.kernels.attention_bwd_cuda_sm90 import _FAR, _KEYS, _WARPGROUPS
 from tunefa.kernels.lengths.decode_splits import steps
 

@@ -1,7 +1,6 @@
 """The parts of the launches of attention_bwd_triton that follow the batch and the lengths."""
 
 import torch
-
 from tunefa.kernels.attention_bwd_triton import _PADDING
 from tunefa.kernels.lengths.decode_splits import steps
 

@@ -4,7 +4,6 @@ lengths."""
 from dataclasses import replace
 
 import torch
-
 from tunefa.kernels.gluon.host import gradient_tiles, key_gradients, query_gradients
 from tunefa.kernels.lengths.decode_splits import steps
 

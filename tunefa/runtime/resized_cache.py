@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tunefa.compile.contract import Launch
 from tunefa.compile.launch.lengths import CacheSizes, ResizedCache, Shapes
-from tunefa.compile.launch.steps import Steps
 from tunefa.compile.launch.resizable import ResizableLaunch, Resizing
+from tunefa.compile.launch.steps import Steps
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan

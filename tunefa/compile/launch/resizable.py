@@ -83,7 +83,7 @@ class ResizableLaunch:
     ) -> ResizableLaunch | None:
         """Returns one that does what a prepared launch does; None where it would do anything else
         for the lengths that the launch was prepared for. `form` is that of the numbers."""
-        if not isinstance(launch, PreparedLaunch):
+        if not isinstance(launch, PreparedLaunch) or not _describes(launch, resizing):
             return None
         if not form and any(each.size > 8 for each in launch.parameters if type(each) is Value):
             return None
@@ -115,7 +115,8 @@ class ResizableLaunch:
     def bound(self, resizing: Resizing, tables: Sequence[Tensor] = ()) -> PreparedLaunch | None:
         """Returns a launch that is prepared for these lengths, which starts sooner; None where
         there are more numbers than the kernel has. `tables` live as long as the launch."""
-        words = [word for tensor in self._described for word in resizing.sizes[tensor]]
+        sizes = resizing.sizes
+        words: list[float] = [word for tensor in self._described for word in sizes[tensor]]
         words += resizing.numbers
         places = blocks.places(self._tensors, self._parameters)
         values = bytearray(self._before)
@@ -213,6 +214,15 @@ class _Map:
             self.address = 0
             self._driver.call_on(self._device, _ENCODE, *self._arguments)
         self.address = address
+
+
+def _describes(launch: PreparedLaunch, resizing: Resizing) -> bool:
+    """Whether each map of a launch is one of a tensor with the sizes of the call."""
+    return all(
+        (*each.map.shape, *each.map.strides) == resizing.sizes[each.tensor]
+        for each in launch.parameters
+        if isinstance(each, Descriptor)
+    )
 
 
 def _word(parameter: Parameter) -> int | None:
