@@ -40,12 +40,12 @@ class _Resized:
         row_blocks = batch * heads * blocks
         whole = row_blocks * block_m
         sizes = heads, rows, blocks
+        edges = keys - rows + self._right, self._window_keys
         launches = (
             (row_blocks, (0, heads, rows, rows, blocks, *steps(out), *steps(dout), *dlse[3:6])),
             (
                 batch * self._heads_kv * -(-keys // _KEYS),
-                (0, heads, self._heads_kv, keys, keys - rows + self._right, self._window_keys)
-                + (blocks,),
+                (0, heads, self._heads_kv, keys, *edges, blocks),
             ),
             (row_blocks, (0, scale, *sizes, *steps(dq))),
         )

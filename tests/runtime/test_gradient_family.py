@@ -71,7 +71,7 @@ def test_calls_without_a_family() -> None:
 
 @pytest.mark.parametrize("kernel", [CUDA, pytest.param(TWO_PASS, marks=pytest.mark.slow)])
 def test_new_lengths_are_not_planned_anew(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    runtime, cuda = hopper(monkeypatch, kernel)
+    runtime, _ = hopper(monkeypatch, kernel)
     calls, planned, plan = GradientCalls(causal=False), [], Planner.plan
 
     def recorded(self: Planner, job: Any) -> Any:
