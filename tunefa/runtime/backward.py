@@ -52,7 +52,10 @@ def as_kernels_take_it(given: Gradients) -> Gradients:
 
 
 def _dense(x: Tensor) -> Tensor:
-    expanded = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
+    steps = x.stride()
+    expanded = 0 in steps and any(
+        step == 0 and size > 1 for size, step in zip(x.shape, steps, strict=True)
+    )
     return x.contiguous() if expanded or x.stride(-1) != 1 else x
 
 
