@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from tunefa.measure.gradients import Gradients
 from tunefa.runtime import backward
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.cells import Lengths
-from tunefa.runtime.gradient_family import GradientCall, gradient_call
+from tunefa.runtime.gradient_family import GradientCall, gradient_call, like
 from tunefa.runtime.planner import Planner
 from tunefa.runtime.resized_gradients import ResizedGradientPlan
 
@@ -35,9 +36,26 @@ def test_lengths_do_not_decide_the_family(layout: str) -> None:
     found = asked(calls, (tensors, given))
     assert found is not None
     heads = [x.transpose(1, 2) if layout == "bshd" else x for x in (*tensors[:3], given.out)]
-    assert found.given[:4] == tuple((*x.shape, *x.stride()) for x in heads)
-    assert found.given[4] == (*given.lse.shape, *given.lse.stride())
-    assert found.given[6] == (*given.lse.shape, 0, 0, 0)
+    assert found.sizes[:4] == tuple((*x.shape, *x.stride()) for x in heads)
+    assert found.sizes[4] == (*given.lse.shape, *given.lse.stride())
+    assert found.sizes[6] == (*given.lse.shape, 0, 0, 0)
+
+
+def test_gradients_are_as_dense_as_those_of_pytorch() -> None:
+    chance = random.Random(0)
+    whole = torch.empty(20_000)
+    for _ in range(1000):
+        shape = [*(chance.choice([1, 2, 3]) for _ in range(3)), 16]
+        made = whole[: 4**3 * 16].view(4, 4, 4, 16)
+        dense = chance.random() < 0.5
+        made = torch.empty(shape) if dense else made[: shape[0], : shape[1], : shape[2]]
+        made = made.permute(*chance.sample(range(3), 3), 3)
+        if chance.random() < 0.3:  # the stride of an axis of one element says nothing
+            pairs = zip(made.shape, made.stride(), strict=True)
+            steps = [chance.choice([16, 48, 4096]) if n == 1 else step for n, step in pairs]
+            made = whole.as_strided(made.shape, steps)
+        expected = torch.empty_like(made)
+        assert like((*made.shape, *made.stride())) == (*expected.shape, *expected.stride())
 
 
 def test_what_decides_it() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.support.gradient_calls import Asked, GradientCalls, made_anew, plan_of, resized
 from tests.support.hopper_on_cpu import hopper, seen
 from tunefa.compile.languages import cuda as language
+from tunefa.compile.launch.lengths import GradientSizes
 from tunefa.compile.launch.steps import Steps
 from tunefa.runtime.backward import launched
 from tunefa.runtime.process import Runtime
@@ -33,13 +34,13 @@ def compare(
     assert isinstance(steps, Steps)
     tensors, given = asked
     grads = [torch.empty_like(x) for x in tensors[:3]]
-    sized = plan._made_sized(grads, plan._owner.default_scale)
+    sized = plan._sized
     assert tuple(steps.scratch) == sized.scratch
     memory = [torch.empty(shape, dtype=dtype) for shape, dtype in steps.scratch]
     made = [*launched(tensors[:3], given, grads), *memory]
     addresses = [*map(Tensor.data_ptr, made)]
     ours = plan._known[2].launches.launches
-    bound = plan.own(tensors).launches.launch
+    bound = plan.own.launches.launch
     assert isinstance(bound, Steps) and bound.key == steps.key
     for launch, resizing, own in zip(ours, sized.resizings, steps.launches, strict=True):
         sizes = [each.size for each in own.parameters]
@@ -101,7 +102,7 @@ def test_a_graph_gets_launches_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     ((plan, (tensors, given)),) = resized(runtime, GradientCalls(), 1)
     cuda.capturing = True
     plan.gradients(tensors, given, None)
-    own: Any = plan.own(tensors).launches.launch
+    own: Any = plan.own.launches.launch
     assert plan._calls == 0 and all(each._immortal for each in own.launches)
 
 
@@ -125,7 +126,7 @@ def test_a_scale_is_prepared_once_for_all_lengths(monkeypatch: pytest.MonkeyPatc
     for _ in range(SHARED_CALLS):
         plan.gradients(tensors, given, 0.5)
     assert len(prepared) == 2 * len(binaries), "later calls have launches of their own"
-    own: Any = plan.own(tensors).launches
+    own: Any = plan.own.launches
     assert own._scales.get(0.5).key != own.launch.key
 
 
@@ -135,8 +136,7 @@ def test_what_does_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
     ((plan, asked),) = resized(runtime, calls, 1)
     slow: Any = made_anew(runtime, calls, asked)
     launch, lengths = slow.launches.launch, plan._known[1].lengths
-    grads = [torch.empty_like(x) for x in asked[0][:3]]
-    sizes = plan._sizes(grads, plan._owner.default_scale)
+    sizes = GradientSizes(*plan._asked, (*plan._sizes,), plan._owner.default_scale)
     assert StepLaunches.of(launch, lengths, sizes) is not None
     assert StepLaunches.of(launch.launches[0], lengths, sizes) is None
     for other in (sizes._replace(keys=9 * sizes.keys), sizes._replace(scale=0.5)):

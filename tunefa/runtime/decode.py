@@ -198,9 +198,7 @@ def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
     if not is_grad_enabled():
         return
     for tensor in tensors:
-        if tensor is None or (type(tensor) is Tensor and not tensor.requires_grad):
-            continue  # quickly, as almost all are
-        if isinstance(tensor, Tensor) and tensor.requires_grad:
+        if tensor is not None and isinstance(tensor, Tensor) and tensor.requires_grad:
             raise TunefaError(
                 f"{what} no gradients: call it under torch.no_grad(), or flash_attention where you "
                 f"need them"
@@ -210,13 +208,7 @@ def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
 def is_plain(tensors: Sequence[object]) -> bool:
     """Whether the call can go around PyTorch's dispatcher, as `tunefa.runtime.api` has it."""
     for each in tensors:
-        kind = type(each)
-        if (
-            kind is not Tensor
-            and each is not None
-            and kind is not Parameter
-            and isinstance(each, Tensor)
-        ):
+        if type(each) not in (Tensor, None.__class__, Parameter) and isinstance(each, Tensor):
             return False
     return _len_torch_dispatch_stack() == 0 and not _are_functorch_transforms_active()
 

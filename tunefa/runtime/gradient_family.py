@@ -12,7 +12,6 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from tunefa.compile import languages
@@ -20,17 +19,18 @@ from tunefa.compile.contract import Compiled, Launch, LaunchSpec
 from tunefa.compile.launch import driver
 from tunefa.compile.launch import lengths as launch_lengths
 from tunefa.compile.launch.lengths import GradientSizes
-from tunefa.compile.launch.resizable import Sizes
+from tunefa.compile.launch.resizable import AXES, Sizes
 from tunefa.compile.launch.steps import Steps
 from tunefa.errors import TunefaError
 from tunefa.runtime.backward import BackwardPlan, KernelGradients
 from tunefa.runtime.bounded_cache import BoundedCache
-from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.call import Options
 from tunefa.runtime.cells import Lengths
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
 from tunefa.runtime.family_call import MAX_STRIDE, family_call, of_heads
+from tunefa.runtime.growth import Growth
 from tunefa.runtime.resized import Tables
 from tunefa.runtime.resized_gradients import (
     GradientBinary,
@@ -55,8 +55,8 @@ class GradientCall(NamedTuple):
     family: Hashable
     """Equal for calls of one family."""
     lengths: Lengths
-    given: tuple[Sizes, ...]
-    """The sizes of q, k, v, out, lse, dout and dlse, with heads first."""
+    sizes: tuple[Sizes, ...]
+    """The sizes of q, k, v, out, lse, dout, dlse, dq, dk and dv, with heads first."""
 
 
 def gradient_call(key: Any, options: Options) -> GradientCall | None:
@@ -79,7 +79,25 @@ def gradient_call(key: Any, options: Options) -> GradientCall | None:
     out, grad = (of_heads(shape, each, options.layout) for each in (out_steps, grad_steps))
     lse = batch, heads, rows, heads * rows, rows, 1
     given = *call.sizes, out, lse, grad, (batch, heads, rows, *steps)
-    return GradientCall((call.family, dlse_steps is None), call.lengths, given)
+    grads = [like(each) for each in call.sizes]
+    return GradientCall((call.family, dlse_steps is None), call.lengths, (*given, *grads))
+
+
+def like(sizes: Sizes) -> Sizes:
+    """Returns the sizes of `torch.empty_like` of a tensor whose axes all have strides: its own if
+    it is dense, else those of a dense tensor whose axes follow one another in memory as its own do.
+
+    It is what PyTorch does on a device (`infer_dense_strides` in ATen/ExpandUtils.cpp).
+    """
+    shape, steps = sizes[:AXES], sizes[AXES:]
+    ascending = sorted(zip(steps, shape, range(AXES), strict=True))
+    found, count, is_dense = [0] * AXES, 1, True
+    for step, length, axis in ascending:
+        if length > 1:
+            is_dense = is_dense and step == count
+        found[axis] = count
+        count *= length
+    return sizes if is_dense else (*shape, *found)
 
 
 def _is_readable(shape: tuple[int, ...], steps: tuple[int, ...]) -> bool:
@@ -103,6 +121,7 @@ class GradientFamily:
             MAX_CONFIGS
         )
         """By the identity of a choice: the choice, and its config."""
+        self.growth = Growth()
 
     def plan(self, call: GradientCall) -> ResizedGradientPlan | None:
         """The plan for gradients of the family; None where something must be compiled or prepared
@@ -119,9 +138,9 @@ class GradientFamily:
         if binary is None:
             return None
         known = choice, config, binary, self._tables_of(config, asked)
-        return ResizedGradientPlan(self, known, asked, call.given)
+        return ResizedGradientPlan(self, known, asked, call.sizes)
 
-    def learn(self, call: GradientCall, tensors: Tensors, plan: BackwardPlan) -> None:
+    def learn(self, call: GradientCall, plan: BackwardPlan) -> None:
         """Lets the launches of a plan, which was made for these gradients, serve other lengths."""
         asked = call.lengths
         try:
@@ -137,9 +156,7 @@ class GradientFamily:
             return
         case = Case(config.kernel, chosen.workload, self._family.target)
         compiled = self._compiler.known(case, chosen.config, True)
-        grads = (torch.empty_like(x) for x in tensors[:3])
-        of_grads = [of_heads(x.shape, x.stride(), self.layout) for x in grads]
-        sizes = GradientSizes(*asked, (*call.given, *of_grads), self.default_scale)
+        sizes = GradientSizes(*asked, call.sizes, self.default_scale)
         launches = StepLaunches.of(launch, config.lengths, sizes)
         if launches is None or compiled is None:
             return

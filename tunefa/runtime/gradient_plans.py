@@ -10,6 +10,7 @@ from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.gradient_family import GradientFamily, gradient_call
+from tunefa.runtime.growth import NextPlans
 from tunefa.runtime.planner import Planner
 
 MAX_FAMILIES = 16
@@ -28,6 +29,7 @@ class GradientPlans:
         """By their keys; (None,) where there is none."""
         self._met: BoundedCache[bool] = BoundedCache(MAX_FAMILIES)
         """The keys of families with a call so far."""
+        self._next = NextPlans(self.plans, self._next_plan, planner.lock)
 
     def plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
         """The plan for the gradients of calls of this key with a positive scale; it is made if
@@ -50,9 +52,18 @@ class GradientPlans:
                 job = Backward(Call.of(tensors, options, None), given)
                 plan = self._planner.plan(job)
                 if family is not None and asked is not None:
-                    family.learn(asked, tensors, plan)
+                    family.learn(asked, plan)
             self.plans.add(key, plan)
+            self._next.watch(key, options, plan)
             return plan
+
+    def _next_plan(self, key: Hashable, options: Options) -> BackwardPlan | None:
+        """The plan for gradients that may come next, if their family is known."""
+        asked = gradient_call(key, options)
+        family = None if asked is None else self._families.get(asked.family)
+        if asked is None or family is None or family[0] is None:
+            return None
+        return family[0].plan(asked)
 
     def _family(
         self, key: Hashable, tensors: Tensors, options: Options, given: Gradients

@@ -21,7 +21,7 @@ from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import Lengths
 from tunefa.runtime.choice import Chosen
-from tunefa.runtime.family_call import of_heads
+from tunefa.runtime.growth import Followed, Growth
 from tunefa.runtime.kernel_plan import MAX_SCALES, Launches
 from tunefa.runtime.resized import SHARED_CALLS, TABLE_BYTES, Tables
 from tunefa.spec.kernel import Kernel
@@ -136,6 +136,7 @@ class Owner(Protocol):
     layout: str
     device: int
     default_scale: float
+    growth: Growth
 
     def explain(self, choice: Choice, asked: Lengths) -> Chosen:
         """Returns the choice for these lengths, with the reason."""
@@ -145,17 +146,18 @@ Known = tuple[Choice, GradientConfig, GradientBinary, Tables]
 """A choice for some lengths, and what was prepared for it."""
 
 
-class ResizedGradientPlan:
+class ResizedGradientPlan(Followed):
     """Computes gradients of one key. The first calls start launches that all lengths share; later
     ones have launches of their own, which start sooner."""
 
-    __slots__ = ("_asked", "_calls", "_given", "_known", "_own", "_owner", "_sized", "device_bytes")
+    __slots__ = ("_asked", "_calls", "_known", "_own", "_owner", "_sized", "_sizes", "device_bytes")
 
-    def __init__(self, owner: Owner, known: Known, asked: Lengths, given: Sequence[Sizes]) -> None:
-        """`given` are the sizes of q, k, v, out, lse, dout and dlse."""
-        self._owner, self._known, self._asked, self._given = owner, known, asked, given
+    def __init__(self, owner: Owner, known: Known, asked: Lengths, sizes: Sequence[Sizes]) -> None:
+        """`sizes` are those of q, k, v, out, lse, dout, dlse, dq, dk and dv."""
+        super().__init__(owner.growth)
+        self._owner, self._known, self._asked, self._sizes = owner, known, asked, sizes
         self.device_bytes = known[3].device_bytes
-        self._sized: Sized | None = None
+        self._sized = self._of_sizes(owner.default_scale)
         self._calls = 0
         self._own: KernelGradients | None = None
 
@@ -169,23 +171,22 @@ class ResizedGradientPlan:
         binary = self._known[2]
         # A CUDA graph keeps what its launches point to, so it gets launches of its own.
         if self._calls >= SHARED_CALLS or binary.launches.launches[0].driver.is_capturing():
-            return self.own(tensors).gradients(tensors, given, scale)
+            return self.own.gradients(tensors, given, scale)
         self._calls += 1
         q, k, v = tensors[:3]
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        sized = self._sized
-        if sized is None:
-            self._sized = sized = self._made_sized(grads, self._owner.default_scale)
-        made, launches = launched((q, k, v), given, grads), binary.launches
+        made, launches, sized = launched((q, k, v), given, grads), binary.launches, self._sized
         if scale is not None and scale != self._owner.default_scale:
-            sized = self._made_sized(grads, scale)
-            launches = self._of_scale(scale, grads, lambda: as_prepared(made, self._owner.layout))
+            sized = self._of_sizes(scale)
+            launches = self._of_scale(scale, lambda: as_prepared(made, self._owner.layout))
         addresses = [*map(Tensor.data_ptr, made)]
         if torch._C._cuda_getDevice() == self._owner.device:
             self._start(launches, sized, addresses, q)
         else:
             with torch.cuda.device(self._owner.device):
                 self._start(launches, sized, addresses, q)
+        if self.then is not None:
+            self.proceed()
         return grads
 
     def _start(
@@ -198,38 +199,33 @@ class ResizedGradientPlan:
                 tables.meet(stream, device)
         launches.start(sized, addresses, like)
 
-    def _made_sized(self, grads: Sequence[Tensor], scale: float) -> Sized:
-        return Sized(self._known[1].lengths, self._sizes(grads, scale), self._known[3])
+    def _of_sizes(self, scale: float) -> Sized:
+        asked = GradientSizes(*self._asked, (*self._sizes,), scale)
+        return Sized(self._known[1].lengths, asked, self._known[3])
 
-    def _sizes(self, grads: Sequence[Tensor], scale: float) -> GradientSizes:
-        of_grads = [of_heads(x.shape, x.stride(), self._owner.layout) for x in grads]
-        return GradientSizes(*self._asked, (*self._given, *of_grads), scale)
-
-    def _of_scale(
-        self, scale: float, grads: Sequence[Tensor], tensors: Callable[[], Sequence[Tensor]]
-    ) -> StepLaunches:
+    def _of_scale(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> StepLaunches:
         """Returns the launches for a scale; `tensors` returns a call's, with heads first."""
         _, config, binary, _ = self._known
         found = binary.scales.get(scale)
         if found is None:
             launch = binary.prepare(self.chosen)(tensors(), scale)
-            found = StepLaunches.of(launch, config.lengths, self._sizes(grads, scale))
+            asked = GradientSizes(*self._asked, (*self._sizes,), scale)
+            found = StepLaunches.of(launch, config.lengths, asked)
             assert found is not None, "it does what the launch for the default scale does"
             binary.scales.add(scale, found)
         return found
 
-    def own(self, tensors: Tensors) -> KernelGradients:
+    @property
+    def own(self) -> KernelGradients:
         """The plan that is prepared for these lengths; it is made when it is first asked for."""
         if self._own is None:
             owner, (_, _, binary, tables) = self._owner, self._known
-            grads = [torch.empty_like(x) for x in tensors[:3]]
 
-            def prepare(made: Sequence[Tensor], scale: float) -> Launch:
-                sized = self._made_sized(grads, scale)
-                return self._of_scale(scale, grads, lambda: made).bound(sized, tables.tensors)
+            def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
+                launches = self._of_scale(scale, lambda: tensors)
+                return launches.bound(self._of_sizes(scale), tables.tensors)
 
-            sized = self._made_sized(grads, owner.default_scale)
-            usual = binary.launches.bound(sized, tables.tensors)
+            usual = binary.launches.bound(self._sized, tables.tensors)
             launches = Launches(owner.device, usual, prepare)
             self._own = KernelGradients(self.chosen, owner.layout, launches, rows_contiguous=True)
         return self._own
