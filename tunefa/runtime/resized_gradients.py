@@ -21,6 +21,7 @@ from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import Lengths
 from tunefa.runtime.choice import Chosen
+from tunefa.runtime.family_call import of_heads
 from tunefa.runtime.growth import Followed, Growth
 from tunefa.runtime.kernel_plan import MAX_SCALES, Launches
 from tunefa.runtime.resized import SHARED_CALLS, TABLE_BYTES, Tables
@@ -172,9 +173,11 @@ class ResizedGradientPlan(Followed):
         # A CUDA graph keeps what its launches point to, so it gets launches of its own.
         if self._calls >= SHARED_CALLS or binary.launches.launches[0].driver.is_capturing():
             return self.own.gradients(tensors, given, scale)
-        self._calls += 1
         q, k, v = tensors[:3]
         grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        if self._calls == 0:
+            self._check(grads)
+        self._calls += 1
         made, launches, sized = launched((q, k, v), given, grads), binary.launches, self._sized
         if scale is not None and scale != self._owner.default_scale:
             sized = self._of_sizes(scale)
@@ -188,6 +191,11 @@ class ResizedGradientPlan(Followed):
         if self.then is not None:
             self.proceed()
         return grads
+
+    def _check(self, grads: Sequence[Tensor]) -> None:
+        """Makes sure that PyTorch has given the gradients the strides that launches write by."""
+        for grad, sizes in zip(grads, self._sizes[-len(grads) :], strict=True):
+            assert of_heads(grad.shape, grad.stride(), self._owner.layout) == sizes
 
     def _start(
         self, launches: StepLaunches, sized: Sized, addresses: Sequence[int], like: Tensor

@@ -21,6 +21,7 @@ from torch import Tensor
 from tunefa.compile.launch import blocks
 from tunefa.compile.launch import driver as drivers
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Value
+from tunefa.compile.launch.blocks import STREAM_AT
 from tunefa.compile.launch.driver import SUCCESS, Driver, TensorMap
 
 MAX_MAPS = 64
@@ -83,7 +84,7 @@ class PreparedLaunch:
         sizes = *entry.grid, entry.threads, 1, 1, entry.smem_bytes
         places = blocks.places(tensors, parameters)
         self._block = blocks.new(sizes, tensors, parameters, places)
-        self._call = blocks.head(tensors)
+        self._pack = blocks.head(tensors).pack_into
         self._attributes = overlap_attributes(entry)
         self._words = memoryview(self._block).cast("B").cast("Q")
         parameters_at = blocks.ADDRESSES_AT + 8 * tensors
@@ -128,6 +129,8 @@ class PreparedLaunch:
 
     def __call__(self, *tensors: Tensor) -> None:
         """Starts the kernel on the current stream of its device, the current device."""
+        if not self._immortal and self._is_capturing():
+            self.live_forever()
         stream = self._current_stream(self._device)
         self.start(stream, (*map(Tensor.data_ptr, tensors),), tensors)
 
@@ -135,16 +138,12 @@ class PreparedLaunch:
         """Starts the kernel on a stream, the current one of its device, the current device.
 
         `addresses` are those of the call's tensors, which may be followed by memory that is no
-        tensor.
+        tensor. While a graph is captured, the caller lets the launch live forever.
         """
-        if not self._immortal and self._is_capturing():
-            self._live_forever()
         if self.tables and stream not in self._streams:
             self._meet(stream)
         with self._lock:  # the driver copies parameters and maps before it returns
-            self._call.pack_into(
-                self._block, blocks.STREAM_AT, stream, *self._attributes, *addresses
-            )
+            self._pack(self._block, STREAM_AT, stream, *self._attributes, *addresses)
             for place, tensor, axis in self._lengths:
                 _LENGTH.pack_into(self._block, place, tensors[tensor].shape[axis])
             for word, tensor, maps in self._descriptors:
@@ -153,13 +152,14 @@ class PreparedLaunch:
             if self._start(*self._arguments) != SUCCESS:
                 self._driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
 
-    def _live_forever(self) -> None:
+    def live_forever(self) -> None:
         """Keeps the function and the tables for the rest of the process.
 
         The graph that is being captured uses them in each replay, and its end cannot be noticed.
         """
-        self._immortal = True
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+        if not self._immortal:
+            self._immortal = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def _meet(self, stream: int) -> None:
         """Tells PyTorch not to reuse the tables' memory before this stream has finished."""

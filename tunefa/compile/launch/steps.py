@@ -72,19 +72,22 @@ class Steps:
 
     def __call__(self, *tensors: Tensor) -> None:
         """Starts all launches; see `PreparedLaunch`."""
-        first, addresses = self.launches[0], [*map(Tensor.data_ptr, tensors)]
+        first, layout = self.launches[0], self._layout
+        addresses = [*map(Tensor.data_ptr, tensors)]
         stream = first.driver.current_stream(first.entry.device)
 
         def start(memory: int) -> None:
-            addresses.extend(self._layout.at(memory))
+            addresses.extend([memory + offset for offset in layout.offsets])
             for launch in self.launches:
                 launch.start(stream, addresses, tensors)
 
         if first.driver.is_capturing():
-            memory = _new(self._layout.bytes, tensors[0])  # the graph keeps it for its replays
+            for launch in self.launches:
+                launch.live_forever()
+            memory = _new(layout.bytes, tensors[0])  # the graph keeps it for its replays
             start(memory.data_ptr())
         else:
-            within(self._layout.bytes, stream, tensors[0], start)
+            within(layout.bytes, stream, tensors[0], start)
 
 
 def new_scratch(scratch: Scratch, like: Tensor) -> tuple[Tensor, ...]:
