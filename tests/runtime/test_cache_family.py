@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cache_families import CacheCalls, made_anew
 from tests.support.hopper_on_cpu import hopper
-from tunefa.compile.launch.prepared import Steps
+from tunefa.compile.launch.steps import Steps
 from tunefa.runtime.decode_call import CacheOptions
 from tunefa.runtime.resized_cache import ResizedCachePlan
 

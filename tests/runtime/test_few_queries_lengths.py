@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.hopper_on_cpu import hopper
-from tunefa.compile.launch.prepared import Steps
+from tunefa.compile.launch.steps import Steps
 from tunefa.runtime import few_queries
 from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.few_queries import FewQueriesPlan

@@ -95,7 +95,7 @@ def _same(launch: PreparedLaunch, got: Any, expected: Any) -> None:
     ours, theirs = got[0], expected[0]
     for name in ("grid", "block", "smem_bytes", "stream", "attributes", "function"):
         assert getattr(ours, name) == getattr(theirs, name), name
-    tables = {each.data_ptr() for each in launch._tables}
+    tables = {each.data_ptr() for each in launch.tables}
     for mine, other in zip(ours.parameters, theirs.parameters, strict=True):
         is_table = len(other) == 8 and int.from_bytes(other, "little") in tables
         assert mine == other or is_table

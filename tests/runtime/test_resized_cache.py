@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.support.cache_families import CacheCalls, made_anew
 from tests.support.hopper_on_cpu import hopper, seen
 from tunefa.compile.languages import cuda as language
-from tunefa.compile.launch.prepared import Steps
+from tunefa.compile.launch.steps import Steps
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.process import Runtime
 from tunefa.runtime.resized import SHARED_CALLS

@@ -199,7 +199,9 @@ def _is_plain(tensors: Tensors) -> bool:
         and _len_torch_dispatch_stack() == 0
         and not _are_functorch_transforms_active()
         and forward_ad._current_level < 0
-        and (cu_seqlens is None or all(type(starts) is Tensor for starts in cu_seqlens))
+        and (
+            cu_seqlens is None or (type(cu_seqlens[0]) is Tensor and type(cu_seqlens[1]) is Tensor)
+        )
         and (not descales or all(map(_is_plain_descale, descales)))
     )
 

@@ -157,7 +157,8 @@ def flash_attention_varlen(
     # The checks of the calls say what is wrong with a missing length.
     most_q, most_k = cast(int, max_seqlen_q), cast(int, max_seqlen_k)
     if block_table is None:
-        _check_no_pages((seqlens_k, k_descale, v_descale, out))
+        if not seqlens_k is k_descale is v_descale is out is None:
+            _check_no_pages((seqlens_k, k_descale, v_descale, out))
         tensors = Tensors(q, k, v, (cu_seqlens_q, cast(Tensor, cu_seqlens_k)))
         options = Options.of(causal, window, PACKED, softcap, (most_q, most_k, deterministic))
         return attention(tensors, options, scale, return_lse, sinks)

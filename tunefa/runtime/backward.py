@@ -52,7 +52,10 @@ def as_kernels_take_it(given: Gradients) -> Gradients:
 
 
 def _dense(x: Tensor) -> Tensor:
-    expanded = any(step == 0 and size > 1 for size, step in zip(x.shape, x.stride(), strict=True))
+    steps = x.stride()
+    expanded = 0 in steps and any(
+        step == 0 and size > 1 for size, step in zip(x.shape, steps, strict=True)
+    )
     return x.contiguous() if expanded or x.stride(-1) != 1 else x
 
 
@@ -106,7 +109,7 @@ class Backward:
         call, layout = self.call, self.call.options.layout
         inputs = with_contiguous_rows(*(heads_first(x, layout) for x in (call.q, call.k, call.v)))
         made = launched(inputs, self.given, [torch.empty_like(x) for x in inputs])
-        return *_heads_first(made, layout), *(call.cu_seqlens or ())
+        return *as_prepared(made, layout), *(call.cu_seqlens or ())
 
     def why_not(self, kernel: Kernel) -> str | None:
         """Returns why a kernel does not compute these gradients: it has none of the logsumexp."""
@@ -156,7 +159,7 @@ class KernelGradients:
         launch = self.launches.launch
         if scale is not None and scale != workload.head_dim**-0.5:
             launch = self.launches.for_scale(
-                scale, lambda: (*_heads_first(made[:10], self.layout), *starts)
+                scale, lambda: (*as_prepared(made[:10], self.layout), *starts)
             )
         self.launches.start(launch, made)
         return (dq, dk, dv) if self.rows_contiguous else like((dq, dk, dv), tensors)
@@ -175,7 +178,7 @@ class LibraryGradients:
         """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
         made = launched(tensors[:3], given, ())
         of_call = (
-            *_heads_first(made, self.layout),
+            *as_prepared(made, self.layout),
             *(None, None, None),
             *(tensors.cu_seqlens or ()),
         )
@@ -210,7 +213,7 @@ def launched(
     return *inputs, given.out, given.lse, given.grad_out, dlse, *grads
 
 
-def _heads_first(made: Sequence[Tensor], layout: str) -> tuple[Tensor, ...]:
+def as_prepared(made: Sequence[Tensor], layout: str) -> tuple[Tensor, ...]:
     """Returns the tensors that `launched` returns with heads first."""
     return tuple(x if i in (4, _DLSE) else heads_first(x, layout) for i, x in enumerate(made))
 

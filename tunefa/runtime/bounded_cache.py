@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -46,6 +46,10 @@ class BoundedCache(Generic[Value]):
                 self._values[oldest] = other
             else:
                 self._total -= other.weight
+
+    def values(self) -> Iterator[Value]:
+        """Yields all values. The caller makes sure that no other thread writes."""
+        yield from (entry.value for entry in self._values.values())
 
     def clear(self) -> None:
         """Drops all values."""

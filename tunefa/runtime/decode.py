@@ -208,7 +208,7 @@ def check_no_gradients(what: str, tensors: Sequence[object]) -> None:
 def is_plain(tensors: Sequence[object]) -> bool:
     """Whether the call can go around PyTorch's dispatcher, as `tunefa.runtime.api` has it."""
     for each in tensors:
-        if type(each) is not Tensor and type(each) is not Parameter and isinstance(each, Tensor):
+        if type(each) not in (Tensor, None.__class__, Parameter) and isinstance(each, Tensor):
             return False
     return _len_torch_dispatch_stack() == 0 and not _are_functorch_transforms_active()
 

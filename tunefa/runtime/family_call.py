@@ -80,6 +80,14 @@ def of_tensors(key: Any, layout: str) -> tuple[Sizes, Sizes, Sizes] | None:
     )
 
 
+def of_heads(shape: tuple[int, ...], steps: tuple[int, ...], layout: str) -> Sizes:
+    """Returns the sizes of a tensor of four axes in a layout."""
+    if layout == "bhsd":
+        return *shape, *steps
+    (batch, rows, heads, columns), (of_batch, of_row, of_head, step) = shape, steps
+    return batch, heads, rows, columns, of_batch, of_head, of_row, step
+
+
 def contiguous(shape: tuple[int, ...], layout: str) -> Sizes:
     """Returns the sizes of a contiguous tensor of a layout; `shape` has heads first."""
     batch, heads, rows, columns = shape

@@ -60,10 +60,14 @@ def following(before: Key, now: Key) -> Key | None:
 
 
 def _extrapolated(before: Any, now: Any) -> Any:
-    if before == now:
-        return now
+    """Returns what follows two parts of keys that differ."""
     if isinstance(before, tuple) and isinstance(now, tuple):
-        return tuple([_extrapolated(*pair) for pair in zip(before, now, strict=True)])
+        return tuple(
+            [
+                new if old is new or old == new else _extrapolated(old, new)
+                for old, new in zip(before, now, strict=True)
+            ]
+        )
     if type(before) is int and type(now) is int and 2 * now > before:
         return 2 * now - before
     raise ValueError

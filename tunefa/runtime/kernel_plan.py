@@ -108,6 +108,11 @@ class KernelPlan:
         return (w.batch, *of_rows, w.head_dim_v), (w.batch, w.heads, w.seqlen_q)
 
     @functools.cached_property
+    def _unread_packed(self) -> tuple[int, Tensor | None]:
+        """The number of packed rows of the last call without lse, and the memory for it."""
+        return -1, None
+
+    @functools.cached_property
     def _default_scale(self) -> float:
         return float(self._workload.head_dim**-0.5)
 
@@ -134,10 +139,20 @@ class KernelPlan:
         return self._run(tensors, lse, scale, out), lse
 
     def output(self, tensors: Tensors, scale: float | None) -> Tensor:
-        """Runs a call; returns `out`. Where tensors are dense, no memory is allocated for lse."""
+        """Runs a call; returns `out`. No memory is allocated for lse."""
         if self._dense is None:
-            return self.run(tensors, scale)[0]
+            return self._run(tensors, self._unread_packed_lse(tensors.q.shape[0]), scale)
         return self._run(tensors, self._unread_lse, scale)
+
+    def _unread_packed_lse(self, rows: int) -> Tensor:
+        """Memory for an lse of so many packed rows; that of the last call is kept."""
+        known, found = self._unread_packed
+        if found is None or known != rows:
+            heads = self._workload.heads
+            memory = unread_lse(self.launches.device, heads * rows)
+            found = memory.as_strided((heads, rows), (rows, 1))
+            self.__dict__["_unread_packed"] = rows, found  # at once, as threads share the plan
+        return found
 
     def _run(
         self, tensors: Tensors, lse: Tensor, scale: float | None, out: Tensor | None = None

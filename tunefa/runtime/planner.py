@@ -16,6 +16,7 @@ from tunefa.compile.serving import Installed, UsableStore
 from tunefa.errors import TunefaError
 from tunefa.runtime import config_hash, few_queries, gathered, planning
 from tunefa.runtime import plan as plans
+from tunefa.runtime.backward import Backward
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.bundled_family import bundled_family
 from tunefa.runtime.bundles import Bundles
@@ -29,6 +30,7 @@ from tunefa.runtime.family import Family
 from tunefa.runtime.family_call import FamilyCall
 from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.few_queries import FewQueriesPlan
+from tunefa.runtime.gradient_family import GradientFamily
 from tunefa.runtime.job import Job, P
 from tunefa.runtime.lock_file import FreezeState
 from tunefa.runtime.planning import Choices
@@ -235,6 +237,17 @@ class Planner:
         except TunefaError as error:
             return error
         return FamilyPlans(made, (compiler, tables), job.call.options)
+
+    def gradient_family(self, job: Backward) -> GradientFamily | None:
+        """The family of a job; None where it has none."""
+        chip, compiler = self._device(job.call.q.device)
+        if self.freeze.file is not None or self.bundles:
+            return None
+        try:
+            made = planning.family(job, chip, *self._known(job))
+        except TunefaError:  # planning the job says why
+            return None
+        return GradientFamily(made, (compiler, self._tables_of(job.call.q)), job.call.options)
 
     def _frozen_bundle(self) -> Bundles:
         """The bundles, with the one that the process is frozen to, if it is."""

@@ -30,8 +30,8 @@ from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import CachePlan
 from tunefa.runtime.family_call import FamilyCall, family_call
 from tunefa.runtime.family_plans import FamilyPlans
+from tunefa.runtime.gradient_plans import GradientPlans
 from tunefa.runtime.growth import NextPlans
-from tunefa.runtime.job import Job, P
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.planner import Planner
 from tunefa.runtime.prefill_call import PrefillTensors
@@ -58,14 +58,13 @@ class Runtime:
         self.planner = Planner()
         self._lock = self.planner.lock
         self._plans = BoundedCache[Plan](MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14)
-        self._backward_plans = BoundedCache[BackwardPlan](
-            MAX_PLANS, lambda plan: 1 + plan.device_bytes // 2**14
-        )
+        self._gradients = GradientPlans(self.planner, MAX_PLANS)
+        self._backward_plans = self._gradients.plans
         self._next = NextPlans(self._plans, self._next_plan, self._lock)
         self.caches = CachePlans(self.planner, MAX_PLANS)
         self._families: BoundedCache[FamilyPlans | TunefaError | _Met] = BoundedCache(MAX_FAMILIES)
         self._last = threading.local()
-        self._last_backward: Chosen | None = None
+        self._last_backward: BackwardPlan | None = None
 
     @property
     def last(self) -> Chosen | None:
@@ -76,7 +75,8 @@ class Runtime:
     @property
     def last_backward(self) -> Chosen | None:
         """The choice that computed the last gradients in any thread: autograd has its own."""
-        return _copied(self._last_backward)
+        plan = self._last_backward
+        return None if plan is None else _copied(plan.chosen)
 
     def ready(
         self, tensors: Tensors, options: Options, scale: float | None
@@ -101,7 +101,7 @@ class Runtime:
 
     def taken_backward(self, plan: BackwardPlan) -> None:
         """Remembers that a plan computes the last gradients."""
-        self._last_backward = plan.chosen
+        self._last_backward = plan
 
     def gradients(
         self, tensors: Tensors, options: Options, scale: float | None, given: Gradients
@@ -151,12 +151,7 @@ class Runtime:
     def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
         """The plan for the gradients of calls of this key with a positive scale; it is made if
         there is none yet. `given` is as `backward.as_kernels_take_it` returns it."""
-        key = backward.key(tensors, options, given)
-        plan = self._backward_plans.get(key)
-        if plan is None:
-            call = Call.of(tensors, options, None)
-            plan = self._kept(self._backward_plans, key, Backward(call, given))
-        return plan
+        return self._gradients.plan(tensors, options, given)
 
     def plan(self, tensors: Tensors, options: Options) -> Plan:
         """The plan for calls of this key with a positive scale; it is made if there is none yet.
@@ -183,15 +178,6 @@ class Runtime:
         with self._lock:
             self.planner.use_only(records)
             self._forget_plans()
-
-    def _kept(self, kept: BoundedCache[P], key: Hashable, job: Job[P]) -> P:
-        """The plan of a key; it is made if there is none yet."""
-        with self._lock:
-            plan = kept.get(key)  # made by a thread that held the lock before
-            if plan is None:
-                plan = self.planner.plan(job)
-                kept.add(key, plan)
-            return plan
 
     def _add(self, key: Hashable, tensors: Tensors, options: Options) -> Plan:
         with self._lock:
@@ -242,7 +228,7 @@ class Runtime:
 
     def _forget_plans(self) -> None:
         self._plans.clear()
-        self._backward_plans.clear()
+        self._gradients.clear()
         self.caches.clear()
         self._families.clear()
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tunefa.compile.contract import Launch
 from tunefa.compile.launch.lengths import CacheSizes, ResizedCache, Shapes
-from tunefa.compile.launch.prepared import Steps
 from tunefa.compile.launch.resizable import ResizableLaunch, Resizing
+from tunefa.compile.launch.steps import Steps, within
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import KernelCachePlan
@@ -165,28 +165,28 @@ class ResizedCachePlan(Followed):
         self._calls += 1
         owner, (q, k, v, *others) = self._owner, tensors
         if out is None:
-            out = q.new_empty(self._shape)
-        partial, ends = self._elements
-        elements = partial + ends
-        if lse is None:  # memory that is not read
-            scratch = q.new_empty(elements + math.prod(self._shape[:3]), dtype=torch.float32)
-            lse_at = scratch.data_ptr() + 4 * elements
-        else:
-            scratch, lse_at = q.new_empty(elements, dtype=torch.float32), lse.data_ptr()
-        at = scratch.data_ptr()
-        addresses = [
-            *(q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse_at),
-            *[each.data_ptr() for each in others if each is not None],
-            *(at, at + 4 * partial),
-        ]
+            is_like = q.shape == self._shape and q.is_contiguous()
+            out = torch.empty_like(q) if is_like else q.new_empty(self._shape)
         launches = self._launches
         if scale is not None and scale != owner.default_scale:
             launches = self._of_scale(scale, tensors, out, lse)
+        # An lse that the caller does not ask for is not read, and lies behind the other memory.
+        before = [q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr()]
+        behind = [each.data_ptr() for each in others if each is not None]
+        lse_at = None if lse is None else lse.data_ptr()
+        partial, elements = 4 * self._elements[0], 4 * sum(self._elements)
+
+        def start(at: int) -> None:
+            of_lse = at + elements if lse_at is None else lse_at
+            self._start(launches, [*before, of_lse, *behind, at, at + partial])
+
+        size = elements + 4 * math.prod(self._shape[:3])
+        stream = launches.first.driver.current_stream(owner.device)
         if torch._C._cuda_getDevice() == owner.device:
-            self._start(launches, addresses)
+            within(size, stream, q, start)
         else:
             with torch.cuda.device(owner.device):
-                self._start(launches, addresses)
+                within(size, stream, q, start)
         if self.then is not None:
             self.proceed()
         return out

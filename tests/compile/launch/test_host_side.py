@@ -13,7 +13,8 @@ from tunefa.compile.contract import Compiled, CompileError, LaunchSpec
 from tunefa.compile.launch import driver, host_side
 from tunefa.compile.launch.arguments import Pointer
 from tunefa.compile.launch.driver import SeenDevice
-from tunefa.compile.launch.prepared import Entry, PreparedLaunch, Steps
+from tunefa.compile.launch.prepared import Entry, PreparedLaunch
+from tunefa.compile.launch.steps import Steps
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Resources
 from tunefa.spec.workload import Workload

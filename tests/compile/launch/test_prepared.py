@@ -17,7 +17,7 @@ from tests.support.fake_cuda import FakeCuda
 from tunefa.compile.launch import prepared
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Pointer, Value
 from tunefa.compile.launch.driver import TensorMap
-from tunefa.compile.launch.prepared import MAX_MAPS, Entry, PreparedLaunch, Steps
+from tunefa.compile.launch.prepared import MAX_MAPS, Entry, PreparedLaunch
 
 ENTRY = Entry(device=0, function=0xF00, grid=(5, 2, 3), threads=128, smem_bytes=4096)
 MAP = TensorMap(
@@ -211,20 +211,6 @@ def test_tables_are_counted_and_meet_each_stream_once(monkeypatch: pytest.Monkey
     assert met == [1, 2]
 
 
-def test_steps_share_scratch_memory_of_their_call() -> None:
-    cuda = FakeCuda([8, 8])
-    parts = [
-        PreparedLaunch(cuda.driver, ENTRY, 7, [Pointer(place), Pointer(6)]) for place in (2, 5)
-    ]
-    steps = Steps(parts, [((4, 16), torch.bfloat16), ((3,), torch.int32)])
-    tensors = five()
-    steps(*tensors)
-    first, second = (started.parameters for started in cuda.started)
-    assert first[0] == word(tensors[2]) and first[1] == second[1]
-    assert second[0] not in map(word, tensors) and second[0] != second[1]
-    assert steps.device_bytes == 0
-
-
 # ------------------------------------------------------------------------- which are the same
 
 
@@ -239,12 +225,3 @@ def test_launches_that_do_the_same_have_one_key() -> None:
     wider = [replace(MAP, box=(1, 1, 64, 32)), MAP]
     keys = {made([Descriptor(1, map), Value(bytes(4))])[1].key for map in wider}
     assert len(keys) == 2
-
-
-def test_steps_are_the_same_if_all_are() -> None:
-    (_, first), (_, second) = made(), made(PARAMETERS[:1])
-    one = Steps([first, second], [((2, 3), torch.float32)])
-    assert one.key == Steps([first, second], [((2, 3), torch.float32)]).key
-    assert one.key != Steps([second, first], [((2, 3), torch.float32)]).key
-    assert one.key != Steps([first, second], [((2, 4), torch.float32)]).key
-    assert Steps([first, lambda *_: None], []).key is None  # type: ignore[list-item]

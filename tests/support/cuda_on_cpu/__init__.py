@@ -31,7 +31,8 @@ from tunefa.compile.languages import cuda
 from tunefa.compile.launch import cuda_abi
 from tunefa.compile.launch.driver import Driver
 from tunefa.compile.launch.host_side import Arguments
-from tunefa.compile.launch.prepared import Entry, PreparedLaunch, new_scratch
+from tunefa.compile.launch.prepared import Entry, PreparedLaunch
+from tunefa.compile.launch.steps import new_scratch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload

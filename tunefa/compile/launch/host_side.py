@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tunefa.compile.contract import Compiled, CompileError, Launch, LaunchSpec
 from tunefa.compile.launch import driver
-from tunefa.compile.launch.prepared import PreparedLaunch, Steps, apart, new_scratch
+from tunefa.compile.launch.prepared import PreparedLaunch, apart
+from tunefa.compile.launch.steps import Steps, new_scratch
 
 Arguments = Callable[[Sequence[Tensor]], tuple[tuple[int, int, int], Sequence[Any]]]
 """A function from a call's tensors to (grid, arguments) of one kernel."""
@@ -49,12 +50,13 @@ def prepared(
             for binary, host_side in in_order
             if binary is not None
         ]
-        if not all(isinstance(step, PreparedLaunch) for step in steps):
+        found = [step for step in steps if isinstance(step, PreparedLaunch)]
+        if len(found) < len(steps):
             raise CompileError(
                 "its launch needs its language's launcher, which starts only a kernel that has no "
                 "other kernel beside it"
             )
-        return Steps(steps, scratch)
+        return Steps(found, scratch)
 
     if spec.tables is not None and compiled.preprocess is None:
         return launch()  # nothing is loaded, and what is made for it is made apart

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from tunefa.compile.contract import LaunchSpec, variants
-from tunefa.compile.launch.prepared import new_scratch
+from tunefa.compile.launch.steps import new_scratch
 
 
 def steps(spec: LaunchSpec, tensors: Sequence[Tensor]) -> Iterator[tuple[Any, Any, Sequence[Any]]]:

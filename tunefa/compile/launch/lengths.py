@@ -6,6 +6,7 @@ is prepared by the kernel's `arguments`, as the first one is. The file defines
 
 * `resized(workload, config, sms) -> Resized | None`: for dense calls of the workload's family,
   which differ in batch and lengths only; None where it does not apply;
+* or, for gradients of such calls, `resized_gradients(workload, config, sms) -> ResizedGradients`;
 * or, for attention over a cache, `resized_cache(workload, config, sms) -> ResizedCache`: for calls
   that differ in the batch, in the size of the cache and in strides only.
 
@@ -87,6 +88,56 @@ class ResizedCache(Protocol):
     ) -> tuple[Shapes, tuple[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]]]:
         """Returns the shapes of `scratch`, in fp32, and for each kernel the CTAs of its grid and
         its first numbers, up to the last that may differ."""
+
+
+class GradientSizes(NamedTuple):
+    """The differences between gradients of calls of one family."""
+
+    batch: int
+    rows: int
+    """Queries of a sequence."""
+    keys: int
+    tensors: tuple[tuple[int, ...], ...]
+    """The shape, then the strides of each of q, k, v, out, lse, dout, dlse, dq, dk and dv, with
+    heads first. lse and dlse have three axes, and the others four."""
+    scale: float
+    """The factor of the scores."""
+
+
+Scratch = tuple[tuple[tuple[int, ...], Any], ...]
+"""Shapes and dtypes of the memory of a call."""
+
+
+class ResizedGradients(Protocol):
+    """One config of a family of gradients, which starts several kernels: those of `preprocess`, of
+    `variant` and of `postprocess`, as far as the kernel has them."""
+
+    forms: tuple[str, ...]
+    """The formats of each kernel's numbers, see `ResizableLaunch`."""
+
+    def variant(self, rows: int, keys: int) -> Hashable:
+        """Returns what the binaries depend on: lengths with equal values have the same ones."""
+
+    def decides(self, batch: int, rows: int, keys: int) -> Hashable:
+        """Returns what the tables depend on; None where there are none."""
+
+    def tables(self, batch: int, rows: int, keys: int, device: object) -> tuple[Tensor, ...]:
+        """Returns the tables of the launches, tensors on the device, in their order."""
+
+    def __call__(
+        self, asked: GradientSizes, tables: Sequence[int]
+    ) -> tuple[Scratch, tuple[tuple[int, tuple[float, ...]], ...]]:
+        """Returns `scratch`, and for each kernel the CTAs of its grid and its first numbers, up to
+        the last that may differ. `tables` are the addresses of tables."""
+
+
+def load_gradients(
+    kernel: Kernel, workload: Workload, config: Config, sms: int
+) -> ResizedGradients | None:
+    """Returns what follows the batch and the lengths; None if the kernel does not say."""
+    resized = _said(kernel, "resized_gradients")
+    found: ResizedGradients | None = resized and resized(workload, config, sms)
+    return found
 
 
 def load(kernel: Kernel, workload: Workload, config: Config, sms: int) -> Resized | None:

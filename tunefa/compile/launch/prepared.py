@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from tunefa.compile.contract import Launch
 from tunefa.compile.launch import blocks
 from tunefa.compile.launch import driver as drivers
 from tunefa.compile.launch.arguments import Descriptor, Length, Parameter, Value
+from tunefa.compile.launch.blocks import STREAM_AT
 from tunefa.compile.launch.driver import SUCCESS, Driver, TensorMap
 
 MAX_MAPS = 64
@@ -36,8 +36,6 @@ _PROGRAMMATIC = struct.Struct("ixxxxi60x")
 _STREAM_SERIALIZATION = 6
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION."""
 Returned = TypeVar("Returned")
-Scratch = Sequence[tuple[tuple[int, ...], torch.dtype]]
-"""Shapes and dtypes of the memory that a call needs while it runs."""
 
 
 @dataclass(slots=True)  # not frozen: that takes three times as long to make
@@ -78,7 +76,7 @@ class PreparedLaunch:
         the kernel's binary.
         """
         self._driver, self._device = driver, entry.device
-        self._tables = tables
+        self.tables = tables
         self.driver, self.entry, self.parameters = driver, entry, parameters
         self._lock = threading.Lock()
         self._streams: set[int] = set()
@@ -86,7 +84,7 @@ class PreparedLaunch:
         sizes = *entry.grid, entry.threads, 1, 1, entry.smem_bytes
         places = blocks.places(tensors, parameters)
         self._block = blocks.new(sizes, tensors, parameters, places)
-        self._call = blocks.head(tensors)
+        self._pack = blocks.head(tensors).pack_into
         self._attributes = overlap_attributes(entry)
         self._words = memoryview(self._block).cast("B").cast("Q")
         parameters_at = blocks.ADDRESSES_AT + 8 * tensors
@@ -110,7 +108,7 @@ class PreparedLaunch:
     @property
     def device_bytes(self) -> int:
         """Device memory that it holds, in bytes."""
-        return sum(table.untyped_storage().nbytes() for table in self._tables)
+        return sum(table.untyped_storage().nbytes() for table in self.tables)
 
     @property
     def plain_key(self) -> tuple[Hashable, tuple[Parameter, ...]]:
@@ -122,7 +120,7 @@ class PreparedLaunch:
     def key(self) -> Hashable:
         """Equal for launches of one kernel that do the same: their grids, threads, parameters and
         the contents of their tables are equal. It copies the tables from the device."""
-        tables = {struct.pack("Q", each.data_ptr()): each for each in self._tables}
+        tables = {struct.pack("Q", each.data_ptr()): each for each in self.tables}
         parameters = (
             _content(tables[each.data]) if isinstance(each, Value) and each.data in tables else each
             for each in self.parameters
@@ -131,16 +129,21 @@ class PreparedLaunch:
 
     def __call__(self, *tensors: Tensor) -> None:
         """Starts the kernel on the current stream of its device, the current device."""
-        addresses = (*map(Tensor.data_ptr, tensors),)
-        stream = self._current_stream(self._device)
         if not self._immortal and self._is_capturing():
-            self._live_forever()
-        if self._tables and stream not in self._streams:
+            self.live_forever()
+        stream = self._current_stream(self._device)
+        self.start(stream, (*map(Tensor.data_ptr, tensors),), tensors)
+
+    def start(self, stream: int, addresses: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        """Starts the kernel on a stream, the current one of its device, the current device.
+
+        `addresses` are those of the call's tensors, which may be followed by memory that is no
+        tensor. While a graph is captured, the caller lets the launch live forever.
+        """
+        if self.tables and stream not in self._streams:
             self._meet(stream)
         with self._lock:  # the driver copies parameters and maps before it returns
-            self._call.pack_into(
-                self._block, blocks.STREAM_AT, stream, *self._attributes, *addresses
-            )
+            self._pack(self._block, STREAM_AT, stream, *self._attributes, *addresses)
             for place, tensor, axis in self._lengths:
                 _LENGTH.pack_into(self._block, place, tensors[tensor].shape[axis])
             for word, tensor, maps in self._descriptors:
@@ -149,50 +152,20 @@ class PreparedLaunch:
             if self._start(*self._arguments) != SUCCESS:
                 self._driver.call_on(self._device, "cuLaunchKernelEx", *self._arguments)
 
-    def _live_forever(self) -> None:
+    def live_forever(self) -> None:
         """Keeps the function and the tables for the rest of the process.
 
         The graph that is being captured uses them in each replay, and its end cannot be noticed.
         """
-        self._immortal = True
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+        if not self._immortal:
+            self._immortal = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     def _meet(self, stream: int) -> None:
         """Tells PyTorch not to reuse the tables' memory before this stream has finished."""
-        for table in self._tables:
+        for table in self.tables:
             table.record_stream(torch.cuda.current_stream(self._device))
         self._streams.add(stream)
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Several launches, one after the other, on the call's tensors and shared scratch memory."""
-
-    launches: Sequence[Launch]
-    scratch: Scratch
-
-    @property
-    def device_bytes(self) -> int:
-        """Device memory that they hold, in bytes, without the scratch memory of each call."""
-        return sum(launch.device_bytes for launch in self.launches)
-
-    @property
-    def key(self) -> Hashable:
-        """See `PreparedLaunch.key`; None if a launch has none."""
-        keys = tuple(getattr(launch, "key", None) for launch in self.launches)
-        shapes = tuple((tuple(shape), str(dtype)) for shape, dtype in self.scratch)
-        return None if None in keys else (keys, shapes)
-
-    def __call__(self, *tensors: Tensor) -> None:
-        """Starts all launches; see `PreparedLaunch`."""
-        tensors += new_scratch(self.scratch, tensors[0])
-        for launch in self.launches:
-            launch(*tensors)
-
-
-def new_scratch(scratch: Scratch, like: Tensor) -> tuple[Tensor, ...]:
-    """Returns uninitialised tensors on the device of `like`."""
-    return tuple(like.new_empty(shape, dtype=dtype) for shape, dtype in scratch)
 
 
 def _content(table: Tensor) -> Hashable:
@@ -253,8 +226,9 @@ class _Maps:
             _Maps.total += more
 
 
-def apart(device: int, work: Callable[[], Returned]) -> Returned:
-    """Returns `work()`, run in another thread and on another stream than the caller's.
+def apart(device: int, work: Callable[[], Returned], stream: int | None = None) -> Returned:
+    """Returns `work()`, run in another thread and on another stream than the caller's, or on
+    `stream`, the handle of one on which nothing is captured.
 
     If the caller captures a CUDA graph, the copies and allocations of `work` must not become part
     of the graph, and must outlive it. Another stream alone is not enough: PyTorch's CUDA graph
@@ -265,11 +239,23 @@ def apart(device: int, work: Callable[[], Returned]) -> Returned:
         driver = drivers.load()
         driver.bind(device)
         driver.relax_capture()
-        with torch.cuda.device(device), torch.cuda.stream(_own_stream(device)):
+        with torch.cuda.device(device), torch.cuda.stream(_stream(device, stream)):
             return work()
 
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(there).result()
+
+
+def _stream(device: int, handle: int | None) -> torch.cuda.Stream:
+    """Returns PyTorch's object for a stream; for None, that of a stream of tunefa's own."""
+    if handle is None:
+        return _own_stream(device)
+    cuda: Any = torch.cuda  # parts of it have no types
+    if handle == 0:
+        found: torch.cuda.Stream = cuda.default_stream(device)
+    else:
+        found = cuda.ExternalStream(handle, device=device)
+    return found
 
 
 @functools.cache

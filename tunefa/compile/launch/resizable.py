@@ -23,7 +23,7 @@ from tunefa.compile.launch.driver import MAP_BYTES, SUCCESS, TensorMap
 from tunefa.compile.launch.prepared import PreparedLaunch, overlap_attributes
 
 Sizes = tuple[int, ...]
-"""The shape of a tensor with heads first, then its strides, in elements."""
+"""The shape of a tensor, with heads first if it has heads, then its strides, in elements."""
 AXES = 4
 _ENCODE = "cuTensorMapEncodeTiled"
 
@@ -32,10 +32,10 @@ class Resizing(NamedTuple):
     """What a launch gets for the lengths of a call."""
 
     ctas: int
-    numbers: tuple[int, ...]
+    numbers: tuple[float, ...]
     """See `tunefa.compile.launch.lengths.Resized.numbers`."""
     sizes: tuple[Sizes, ...]
-    """The sizes of the first tensors, which have descriptors."""
+    """The sizes of the tensors up to the last that has a descriptor."""
 
 
 class ResizableLaunch:
@@ -71,7 +71,8 @@ class ResizableLaunch:
         self._maps = self._new_maps()
         self._described = self._shapes_in_parameters()
         """The tensors whose shapes and strides are parameters behind their descriptors."""
-        words = 2 * AXES * len(self._described) + numbers
+        ranks = [len(each.map.shape) for each in self._parameters if isinstance(each, Descriptor)]
+        words = 2 * sum(ranks) * bool(self._described) + numbers
         self._packing = struct.Struct(form or f"{words}q")
         self._pack_words = self._packing.pack_into
         self._start, self._current_stream = self.driver.launch, self.driver.current_stream
@@ -82,11 +83,13 @@ class ResizableLaunch:
     ) -> ResizableLaunch | None:
         """Returns one that does what a prepared launch does; None where it would do anything else
         for the lengths that the launch was prepared for. `form` is that of the numbers."""
-        if not isinstance(launch, PreparedLaunch) or not _has_four_axes(launch.parameters):
+        if not isinstance(launch, PreparedLaunch) or not _describes(launch, resizing):
             return None
         if not form and any(each.size > 8 for each in launch.parameters if type(each) is Value):
             return None
         made = cls(launch, tensors, len(resizing.numbers), form)
+        if not made._writes_lengths():
+            return None
         same = made.bound(resizing)
         return made if same is not None and same.plain_key == launch.plain_key else None
 
@@ -112,7 +115,8 @@ class ResizableLaunch:
     def bound(self, resizing: Resizing, tables: Sequence[Tensor] = ()) -> PreparedLaunch | None:
         """Returns a launch that is prepared for these lengths, which starts sooner; None where
         there are more numbers than the kernel has. `tables` live as long as the launch."""
-        words = [word for tensor in self._described for word in resizing.sizes[tensor]]
+        sizes = resizing.sizes
+        words: list[float] = [word for tensor in self._described for word in sizes[tensor]]
         words += resizing.numbers
         places = blocks.places(self._tensors, self._parameters)
         values = bytearray(self._before)
@@ -123,7 +127,8 @@ class ResizableLaunch:
         for place, each in zip(places, self._parameters, strict=False):
             if isinstance(each, Descriptor):
                 own = resizing.sizes[each.tensor]
-                of_lengths = replace(each.map, shape=own[:AXES], strides=own[AXES:])
+                rank = len(each.map.shape)
+                of_lengths = replace(each.map, shape=own[:rank], strides=own[rank:])
                 found.append(Descriptor(each.tensor, of_lengths))
             elif isinstance(each, Value):
                 found.append(Value(bytes(values[place : place + each.size])))
@@ -131,6 +136,13 @@ class ResizableLaunch:
                 found.append(each)
         entry = replace(self.entry, grid=(resizing.ctas, 1, 1))
         return PreparedLaunch(self.driver, entry, self._tensors, found, tables)
+
+    def _writes_lengths(self) -> bool:
+        """Whether the numbers of a call are written to each parameter that is a length."""
+        end = self._values_at + self._packing.size
+        at = blocks.places(self._tensors, self._parameters)
+        pairs = zip(at, self._parameters, strict=False)
+        return all(place < end for place, each in pairs if isinstance(each, Length))
 
     def _new_maps(self) -> list[_Map]:
         """One map for each different descriptor, with a pointer to it at each of its places."""
@@ -166,8 +178,9 @@ class _Map:
         self._bytes = parameter.map.element_bytes
         self._memory = (ctypes.c_ubyte * (MAP_BYTES + 63))()
         self.place = drivers.aligned(self._memory)
-        self._lengths = (ctypes.c_uint64 * (2 * AXES))()
-        self._pack = struct.Struct(f"{2 * AXES}Q").pack_into
+        rank = len(parameter.map.shape)
+        self._rank, self._lengths = rank, (ctypes.c_uint64 * (2 * rank))()
+        self._pack = struct.Struct(f"{2 * rank}Q").pack_into
         self._tensor_at = ctypes.c_void_p()
         self.address = 0
         """The address of the tensor; 0 before the first one."""
@@ -176,7 +189,7 @@ class _Map:
         arguments = parameter.map.arguments(ctypes.c_void_p(self.place), self._tensor_at)
         self._arguments = (
             *arguments[:4],
-            *(ctypes.c_void_p(lengths), ctypes.c_void_p(lengths + 8 * AXES)),
+            *(ctypes.c_void_p(lengths), ctypes.c_void_p(lengths + 8 * rank)),
             *arguments[6:],
         )
         self._encode: Any = driver.encode
@@ -187,10 +200,14 @@ class _Map:
             if address == self.address:
                 return
         else:
-            batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
-            each = self._bytes
-            steps = each * of_row, each * of_head, each * of_batch
-            self._pack(self._lengths, 0, columns, rows, heads, batch, *steps, 0)
+            rank, each = self._rank, self._bytes
+            if rank == AXES:  # most are, and this takes a third of the time
+                batch, heads, rows, columns, of_batch, of_head, of_row, _ = sizes
+                steps = each * of_row, each * of_head, each * of_batch
+                self._pack(self._lengths, 0, columns, rows, heads, batch, *steps, 0)
+            else:
+                others = [each * step for step in sizes[2 * rank - 2 : rank - 1 : -1]]
+                self._pack(self._lengths, 0, *sizes[rank - 1 :: -1], *others, 0)
             self.sizes = sizes
         self._tensor_at.value = address
         if self._encode(*self._arguments) != SUCCESS:
@@ -199,10 +216,13 @@ class _Map:
         self.address = address
 
 
-def _has_four_axes(parameters: Sequence[Parameter]) -> bool:
-    """Whether each map has four axes, and no parameter is read from a call's tensors."""
-    maps = [each.map for each in parameters if isinstance(each, Descriptor)]
-    return Length not in map(type, parameters) and all(len(each.shape) == AXES for each in maps)
+def _describes(launch: PreparedLaunch, resizing: Resizing) -> bool:
+    """Whether each map of a launch is one of a tensor with the sizes of the call."""
+    return all(
+        (*each.map.shape, *each.map.strides) == resizing.sizes[each.tensor]
+        for each in launch.parameters
+        if isinstance(each, Descriptor)
+    )
 
 
 def _word(parameter: Parameter) -> int | None:

@@ -1,0 +1,54 @@
+"""The parts of the launches of attention_bwd_cuda_sm90 that follow the batch and the lengths."""
+
+import torch
+from tunefa.kernels.attention_bwd_cuda_sm90 import _FAR, _KEYS, _WARPGROUPS
+from tunefa.kernels.lengths.decode_splits import steps
+
+from tunefa.spec.rounding import round_up
+
+
+def resized_gradients(workload, config, sms):
+    """Returns what `tunefa.compile.launch.lengths` describes; None where it does not apply."""
+    is_served = not workload.varlen and workload.band in ((None, None), (None, 0))
+    return _Resized(workload, config) if is_served else None
+
+
+class _Resized:
+    forms = "14q", "7q", "qf4x6q"
+    """A structure of strides has three numbers; the factor of the scores comes second in the last
+    kernel."""
+
+    def __init__(self, workload, config):
+        self._heads, self._heads_kv = workload.heads, workload.heads_kv
+        self._block_m, self._columns = config["BLOCK_M"], round_up(workload.head_dim, 64)
+        right = 0 if workload.causal else _FAR
+        self._right, self._window_keys = right, _FAR + 1 + right
+
+    def variant(self, rows, keys):
+        return keys % _KEYS != 0
+
+    def decides(self, batch, rows, keys):
+        return None
+
+    def tables(self, batch, rows, keys, device):
+        return ()
+
+    def __call__(self, asked, tables):
+        batch, rows, keys, (_, _, _, out, _, dout, dlse, dq, _, _), scale = asked
+        heads, block_m = self._heads, self._block_m
+        blocks = -(-rows // block_m)
+        row_blocks = batch * heads * blocks
+        whole = row_blocks * block_m
+        sizes = heads, rows, blocks
+        edges = keys - rows + self._right, self._window_keys
+        launches = (
+            (row_blocks, (0, heads, rows, rows, blocks, *steps(out), *steps(dout), *dlse[3:6])),
+            (
+                batch * self._heads_kv * -(-keys // _KEYS),
+                (0, heads, self._heads_kv, keys, *edges, blocks),
+            ),
+            (row_blocks, (0, scale, *sizes, *steps(dq))),
+        )
+        numbers = (whole,), torch.float32
+        sums = (whole, self._columns), torch.float32
+        return (numbers, numbers, sums, ((row_blocks, _WARPGROUPS, 2), torch.int32)), launches

@@ -1,0 +1,239 @@
+"""Plans of gradients with lengths that are new: the config is one that is remembered, and its
+launches are those that were prepared for other lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tunefa.compile.contract import Launch
+from tunefa.compile.launch.lengths import GradientSizes, ResizedGradients
+from tunefa.compile.launch.prepared import PreparedLaunch
+from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Sizes
+from tunefa.compile.launch.steps import Layout, Scratch, Steps, within
+from tunefa.measure.gradients import Gradients, Three
+from tunefa.runtime.backward import KernelGradients, as_prepared, launched
+from tunefa.runtime.bounded_cache import BoundedCache
+from tunefa.runtime.call import Tensors
+from tunefa.runtime.cells import Lengths
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.family_call import of_heads
+from tunefa.runtime.growth import Followed, Growth
+from tunefa.runtime.kernel_plan import MAX_SCALES, Launches
+from tunefa.runtime.resized import SHARED_CALLS, TABLE_BYTES, Tables
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.trial import Config
+from tunefa.store.lookup import Choice
+
+TENSORS = 10
+"""q, k, v, out, lse, dout, dlse, dq, dk and dv."""
+Prepare = Callable[[Sequence[Tensor], float], Launch]
+"""Prepares launches for a scale."""
+
+
+class Sized:
+    """What the launches of a config get for a call: memory, and what follows its sizes."""
+
+    __slots__ = ("layout", "resizings", "scratch")
+
+    def __init__(self, lengths: ResizedGradients, asked: GradientSizes, tables: Tables) -> None:
+        places = [address for _, address in tables.places]
+        scratch, launches = lengths(asked, places)
+        # Descriptors are of the call's tensors, or of memory with one axis.
+        own = [(shape[0], 1) if len(shape) == 1 else () for shape, _ in scratch]
+        sizes = *asked.tensors, *own
+        self.scratch: Scratch = scratch
+        self.layout = Layout(scratch)
+        self.resizings = [Resizing(ctas, numbers, sizes) for ctas, numbers in launches]
+
+
+@dataclass(frozen=True)
+class StepLaunches:
+    """The launches of a binary, for gradients of all lengths of a family."""
+
+    launches: Sequence[ResizableLaunch]
+
+    @classmethod
+    def of(
+        cls, launch: Launch, lengths: ResizedGradients, sizes: GradientSizes
+    ) -> StepLaunches | None:
+        """Returns launches that do what a prepared one does; None where they would do anything else
+        for the sizes that it was prepared for."""
+        if not isinstance(launch, Steps):
+            return None
+        sized, forms = Sized(lengths, sizes, own_tables(launch)), lengths.forms
+        if tuple(launch.scratch) != sized.scratch or len(launch.launches) != len(forms):
+            return None
+        count = TENSORS + len(sized.scratch)
+        found: list[ResizableLaunch] = []
+        for each, resizing, form in zip(launch.launches, sized.resizings, forms, strict=True):
+            made = ResizableLaunch.of(each, count, resizing, form)
+            if made is None:
+                return None
+            found.append(made)
+        return cls(found)
+
+    def start(self, sized: Sized, addresses: Sequence[int], like: Tensor) -> None:
+        """Starts the kernels on tensors at these addresses, on the current stream of the current
+        device, which is that of `like`."""
+        first = self.launches[0]
+
+        def start(memory: int) -> None:
+            whole = *addresses, *sized.layout.at(memory)
+            for launch, resizing in zip(self.launches, sized.resizings, strict=True):
+                launch(resizing, whole)
+
+        stream = first.driver.current_stream(first.entry.device)
+        within(sized.layout.bytes, stream, like, start)
+
+    def bound(self, sized: Sized, tables: Sequence[Tensor]) -> Steps:
+        """Returns launches that are prepared for these lengths, which start sooner."""
+        made: list[PreparedLaunch] = []
+        for launch, resizing in zip(self.launches, sized.resizings, strict=True):
+            found = launch.bound(resizing, tables)
+            assert found is not None, "the launch was compared with a prepared one"
+            made.append(found)
+        return Steps(made, sized.scratch)
+
+
+def own_tables(launch: Steps) -> Tables:
+    """Returns the tables that launches were prepared with."""
+    return Tables({}, tuple(table for each in launch.launches for table in each.tables))
+
+
+@dataclass(frozen=True)
+class GradientBinary:
+    """Binaries with launches for all lengths."""
+
+    launches: StepLaunches
+    """The launches for the default scale."""
+    prepare: Callable[[Chosen], Prepare]
+    """Returns what prepares launches with a choice."""
+    scales: BoundedCache[StepLaunches] = field(default_factory=lambda: BoundedCache(MAX_SCALES))
+
+
+@dataclass(eq=False)
+class GradientConfig:
+    """A config of a family, with the launches and tables that were prepared for it."""
+
+    config: Config
+    kernel: Kernel
+    lengths: ResizedGradients
+    binaries: dict[Hashable, GradientBinary] = field(default_factory=dict)
+    """By what the binaries depend on."""
+    tables: BoundedCache[Tables] = field(
+        default_factory=lambda: BoundedCache(TABLE_BYTES, lambda each: 1024 + each.device_bytes)
+    )
+    """By what decides them."""
+
+
+class Owner(Protocol):
+    """The family of a plan, as far as plans ask it."""
+
+    layout: str
+    device: int
+    default_scale: float
+    growth: Growth
+
+    def explain(self, choice: Choice, asked: Lengths) -> Chosen:
+        """Returns the choice for these lengths, with the reason."""
+
+
+Known = tuple[Choice, GradientConfig, GradientBinary, Tables]
+"""A choice for some lengths, and what was prepared for it."""
+
+
+class ResizedGradientPlan(Followed):
+    """Computes gradients of one key. The first calls start launches that all lengths share; later
+    ones have launches of their own, which start sooner."""
+
+    __slots__ = ("_asked", "_calls", "_known", "_own", "_owner", "_sized", "_sizes", "device_bytes")
+
+    def __init__(self, owner: Owner, known: Known, asked: Lengths, sizes: Sequence[Sizes]) -> None:
+        """`sizes` are those of q, k, v, out, lse, dout, dlse, dq, dk and dv."""
+        super().__init__(owner.growth)
+        self._owner, self._known, self._asked, self._sizes = owner, known, asked, sizes
+        self.device_bytes = known[3].device_bytes
+        self._sized = self._of_sizes(owner.default_scale)
+        self._calls = 0
+        self._own: KernelGradients | None = None
+
+    @property
+    def chosen(self) -> Chosen:
+        """The kernel and config that it runs, and why."""
+        return self._owner.explain(self._known[0], self._asked)
+
+    def gradients(self, tensors: Tensors, given: Gradients, scale: float | None) -> Three:
+        """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
+        binary = self._known[2]
+        # A CUDA graph keeps what its launches point to, so it gets launches of its own.
+        if self._calls >= SHARED_CALLS or binary.launches.launches[0].driver.is_capturing():
+            return self.own.gradients(tensors, given, scale)
+        q, k, v = tensors[:3]
+        grads = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        if self._calls == 0:
+            self._check(grads)
+        self._calls += 1
+        made, launches, sized = launched((q, k, v), given, grads), binary.launches, self._sized
+        if scale is not None and scale != self._owner.default_scale:
+            sized = self._of_sizes(scale)
+            launches = self._of_scale(scale, lambda: as_prepared(made, self._owner.layout))
+        addresses = [*map(Tensor.data_ptr, made)]
+        if torch._C._cuda_getDevice() == self._owner.device:
+            self._start(launches, sized, addresses, q)
+        else:
+            with torch.cuda.device(self._owner.device):
+                self._start(launches, sized, addresses, q)
+        if self.then is not None:
+            self.proceed()
+        return grads
+
+    def _check(self, grads: Sequence[Tensor]) -> None:
+        """Makes sure that PyTorch has given the gradients the strides that launches write by."""
+        for grad, sizes in zip(grads, self._sizes[-len(grads) :], strict=True):
+            assert of_heads(grad.shape, grad.stride(), self._owner.layout) == sizes
+
+    def _start(
+        self, launches: StepLaunches, sized: Sized, addresses: Sequence[int], like: Tensor
+    ) -> None:
+        tables, device = self._known[3], self._owner.device
+        if tables.tensors:
+            stream = launches.launches[0].driver.current_stream(device)
+            if stream not in tables.streams:
+                tables.meet(stream, device)
+        launches.start(sized, addresses, like)
+
+    def _of_sizes(self, scale: float) -> Sized:
+        asked = GradientSizes(*self._asked, (*self._sizes,), scale)
+        return Sized(self._known[1].lengths, asked, self._known[3])
+
+    def _of_scale(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> StepLaunches:
+        """Returns the launches for a scale; `tensors` returns a call's, with heads first."""
+        _, config, binary, _ = self._known
+        found = binary.scales.get(scale)
+        if found is None:
+            launch = binary.prepare(self.chosen)(tensors(), scale)
+            asked = GradientSizes(*self._asked, (*self._sizes,), scale)
+            found = StepLaunches.of(launch, config.lengths, asked)
+            assert found is not None, "it does what the launch for the default scale does"
+            binary.scales.add(scale, found)
+        return found
+
+    @property
+    def own(self) -> KernelGradients:
+        """The plan that is prepared for these lengths; it is made when it is first asked for."""
+        if self._own is None:
+            owner, (_, _, binary, tables) = self._owner, self._known
+
+            def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
+                launches = self._of_scale(scale, lambda: tensors)
+                return launches.bound(self._of_sizes(scale), tables.tensors)
+
+            usual = binary.launches.bound(self._sized, tables.tensors)
+            launches = Launches(owner.device, usual, prepare)
+            self._own = KernelGradients(self.chosen, owner.layout, launches, rows_contiguous=True)
+        return self._own
