@@ -18,7 +18,6 @@ import pytest
 from tests.support.tree import TREE
 from tunefa.compile import languages
 
-
 _PREPARED = "from tests.support import triton_interpreter\ntriton_interpreter.prepare()\n"
 
 
