@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,12 @@ OF_THE_TREE = {
 """What tests/test_<name>.py holds of the whole tree, or tests of scripts/."""
 
 
-def modules() -> set[str]:
+@functools.cache
+def modules() -> frozenset[str]:
     """The modules of tunefa/ as paths without their suffix."""
     package = TREE / "tunefa"
-    return {path.relative_to(package).with_suffix("").as_posix() for path in package.rglob("*.py")}
+    found = (path.relative_to(package).with_suffix("") for path in package.rglob("*.py"))
+    return frozenset(path.as_posix() for path in found)
 
 
 def files() -> list[Path]:
@@ -64,7 +67,7 @@ def files() -> list[Path]:
     return [path for path in found if path.parts[0] not in APART]
 
 
-def module_of(path: Path, known: set[str]) -> str | None:
+def module_of(path: Path, known: frozenset[str]) -> str | None:
     """The module that tests/`path` is about: `test_<module>.py` or `test_<module>_<aspect>.py`.
 
     A package's own `__init__.py` has its tests in `test_init.py`. Of several the longest counts.

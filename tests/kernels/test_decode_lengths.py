@@ -8,32 +8,29 @@ from tests.support import processes
 
 CODE = """
 import torch
-from tests.support import triton_interpreter
 from tunefa.compile import languages
 from tunefa.measure import ops
 from tunefa.spec.target import Case
 
-triton_interpreter.prepare()
-
-case = Case.from_names("attention_decode_triton", "decode_b3_h4_kv2_k512_d16_fp16{pages}", "sm90")
-op = ops.of(case.workload)
-config = {**case.default(), "BLOCK_N": 32, "num_warps": 1, "MIN_SPLIT_KEYS": 128}
-
-def run(lengths):
+def run(case, config, lengths):
+    op = ops.of(case.workload)
     made = op.tensors(case.workload, "cpu", seed=0)
     made[5].copy_(torch.tensor(lengths, dtype=torch.int32))
     languages.load("triton").interpret(op.launch_spec(case, config), made)
     return made[3], made[4]
 
-full = run([512, 512, 512])
-for lengths in ([900, 512, 512], [512, 2000, 512], [512, 512, 10**6]):
-    assert all(map(torch.equal, run(lengths), full)), lengths
+for pages in ("", "_page16"):
+    text = f"decode_b3_h4_kv2_k512_d16_fp16{pages}"
+    case = Case.from_names("attention_decode_triton", text, "sm90")
+    config = {**case.default(), "BLOCK_N": 32, "num_warps": 1, "MIN_SPLIT_KEYS": 128}
+    full = run(case, config, [512, 512, 512])
+    for lengths in ([900, 512, 512], [512, 2000, 512], [512, 512, 10**6]):
+        assert all(map(torch.equal, run(case, config, lengths), full)), (pages, lengths)
 print("equal")
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pages", ["", "_page16"])
-def test_a_length_beyond_the_cache_counts_as_a_full_one(pages: str) -> None:
+def test_a_length_beyond_the_cache_counts_as_a_full_one() -> None:
     """Its splits beyond the memory for partial results would overwrite those of other rows."""
-    assert processes.interpreted_code(CODE.replace("{pages}", pages)) == "equal\n"
+    assert processes.interpreted_code(CODE) == "equal\n"

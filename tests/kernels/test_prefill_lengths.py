@@ -10,15 +10,12 @@ from tests.support import processes
 
 CODE = """
 import torch
-from tests.support import triton_interpreter
 from dataclasses import replace
 from tests.support.paged_calls import expected, made
 from tunefa.compile import languages
 from tunefa.compile.contract import LaunchSpec
 from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
-
-triton_interpreter.prepare()
 
 KV_HEADS, DIM = 2, 16
 
@@ -88,7 +85,6 @@ for rows in (449, 450, 480):
 """
 PLANNED = """
 import torch
-from tests.support import triton_interpreter
 from tests.support.fake_kernel import H200
 from tests.support.fixed_store import Fixed
 from tests.support.paged_calls import made
@@ -99,8 +95,6 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
 from tunefa.runtime.prefill_plan import KernelPrefillPlan, Prefill
 from tunefa.spec import kernel as kernels
-
-triton_interpreter.prepare()
 
 language = languages.load("triton")
 

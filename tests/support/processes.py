@@ -18,6 +18,8 @@ import pytest
 from tests.support.tree import TREE
 from tunefa.compile import languages
 
+_PREPARED = "from tests.support import triton_interpreter\ntriton_interpreter.prepare()\n"
+
 
 def environment(home: Path, *folders: Path) -> dict[str, str]:
     """The environment of a process that imports from these folders and this tree."""
@@ -32,10 +34,11 @@ def interpreted(module: str) -> list[dict[str, Any]]:
 
 
 def interpreted_code(code: str) -> str:
-    """The text that `code` prints in Triton's interpreter; skips the test where there is none."""
+    """The text that `code` prints in Triton's interpreter, which is prepared; skips the test where
+    there is none."""
     if reason := languages.load("triton").why_no_interpreter():
         pytest.skip(reason)
-    return _in_interpreter("-c", code)
+    return _in_interpreter("-c", _PREPARED + code)
 
 
 def _in_interpreter(*arguments: str) -> str:

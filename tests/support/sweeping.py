@@ -13,6 +13,8 @@ from tests.support.fake_objective import Fake, by_tile
 from tunefa.measure.objective import Raced
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
+from tunefa.spec.arch import Arch
+from tunefa.spec.space import Feasible, Space
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
@@ -28,6 +30,8 @@ PAUSE = "TUNEFA_TEST_PAUSE"
 """The variable that says where a worker stops for a while, and leaves the file `here` in the home:
 `race` or `record`."""
 PAUSE_S = 20.0
+EVERY = 16
+"""One config of so many of the kernel's space is there for the searches of `fake_work`."""
 
 
 def plan(**changes: Any) -> Plan:
@@ -71,8 +75,9 @@ class Quick(Fake):
 
 
 def fake_work(seat: Seat) -> str | None:
-    """The task of a worker process, with the fake objective."""
+    """The task of a worker process, with the fake objective and few configs to know times of."""
     search._objective = lambda state, case: Quick(case)
+    Space.feasible = _few  # type: ignore[method-assign]
     whole = whole_file._write_through
 
     def half(path: Path, data: bytes) -> None:
@@ -83,6 +88,16 @@ def fake_work(seat: Seat) -> str | None:
 
     whole_file._write_through = half
     return work(seat)
+
+
+_ALL = Space.feasible
+
+
+def _few(space: Space, workload: Workload, arch: Arch) -> Feasible:
+    """One of EVERY feasible configs, and the default, which a search begins with."""
+    found, default = _ALL(space, workload, arch), space.default(workload, arch)
+    kept = [config for config in found.configs[::EVERY] if config != default]
+    return Feasible((default, *kept), found.refused)
 
 
 def _pause(stage: str) -> None:

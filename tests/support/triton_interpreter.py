@@ -14,6 +14,8 @@ def prepare() -> None:
     assert os.environ["TRITON_INTERPRET"] == "1"
     _let_it_multiply_bf16()
     _let_it_patch_the_language_once()
+    _let_it_drop_unread_conditions()
+    _let_it_know_dtypes()
 
 
 def _let_it_multiply_bf16() -> None:
@@ -66,3 +68,34 @@ def _let_it_patch_the_language_once() -> None:
         return scope
 
     internal._patch_lang = patch_once
+
+
+def _let_it_drop_unread_conditions() -> None:
+    """For each sum and product of integers the interpreter computes whether it overflows, and hands
+    that to a device_assert that ignores it unless `debug` is set: a third of the time, for nothing.
+    """
+    from triton.language.semantic import TritonSemantic
+    from triton.runtime import interpreter
+
+    internal, semantic = map(vars, (interpreter, TritonSemantic))
+    builder, unread = internal["interpreter_builder"], "binary_op_sanitize_overflow_impl"
+    if unread in semantic and not builder.options.debug:
+        setattr(TritonSemantic, unread, lambda *_: None)
+
+
+def _let_it_know_dtypes() -> None:
+    """The interpreter makes a table of NumPy's dtypes whenever it looks one up."""
+    from triton.runtime import interpreter
+
+    internal: Any = interpreter
+    look_up, found = internal._get_np_dtype, dict[str, Any]()
+
+    def known(dtype: Any) -> Any:
+        element = dtype.element_ty if dtype.is_block() else dtype
+        if element.is_ptr():
+            return look_up(dtype)
+        if element.name not in found:
+            found[element.name] = look_up(element)
+        return found[element.name]
+
+    internal._get_np_dtype = known

@@ -11,6 +11,7 @@ import ctypes
 import enum
 import fcntl
 import functools
+import hashlib
 import os
 import re
 import shutil
@@ -70,15 +71,11 @@ class Program:
         clusters = {int(size) for size in _CLUSTER.findall(text)} or {1}
         (cluster,) = clusters
         text = _SHARED_MEMORY.sub(r"auto \1 = dynamic_shared_memory();", translated(text))
+        text += f"\n#define KERNEL {variant['function']}\n"
+        text += f'#define CLUSTER_CTAS {cluster}\n#include "launch.h"\n'
         program = folder / f"{variant['function']}.cc"
-        program.write_text(
-            f"{text}\n#define KERNEL {variant['function']}\n"
-            f'#define CLUSTER_CTAS {cluster}\n#include "launch.h"\n'
-        )
-        library = program.with_suffix(".so")
-        header, *objects = _machine()
-        _run(*_OPTIONS, "-shared", "-include", header, program, *objects, "-o", library)
-        self.library = ctypes.CDLL(str(library))
+        program.write_text(text)
+        self.library = ctypes.CDLL(str(_library(program)))
         self.threads, self.smem_bytes = variant["threads"], variant["smem_bytes"]
 
     def launch(self, host_side: Arguments, tensors: Sequence[Tensor]) -> None:
@@ -157,6 +154,18 @@ def compiled(
 def _preprocessed(source: Path, defines: dict[str, Any]) -> str:
     options = [f"-D{name}={value}" for name, value in defines.items()]
     return _run("-E", "-x", "c++", "-std=c++17", *options, "-iquote", source.parent, source)
+
+
+def _library(program: Path) -> Path:
+    """Compiles a program, once a session: many configs and files of tests have equal ones."""
+    header, *objects = _machine()
+    content = hashlib.sha256(program.read_bytes()).hexdigest()
+    library = header.with_name(f"{content}.so")
+    if not library.exists():
+        made = header.with_name(f"{content}-{os.getpid()}.so")
+        _run(*_OPTIONS, "-shared", "-include", header, program, *objects, "-o", made)
+        made.replace(library)
+    return library
 
 
 @functools.cache

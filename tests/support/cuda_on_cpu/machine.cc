@@ -17,7 +17,7 @@ std::vector<std::pair<const char *, const char *>> readable;
 
 static constexpr int STACK_BYTES = 256 * 1024;
 static std::vector<std::unique_ptr<char[]>> stacks;  // reused by all launches
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static Thread *running;
 static void (*kernel_of_launch)();
 static std::string failure;
@@ -25,6 +25,8 @@ static long ended;  // generations and phases, of all barriers
 
 Thread &this_thread() { return *running; }
 Warpgroup &this_warpgroup() { return running->cta->warpgroups[running->index / WARPGROUP]; }
+
+static void leave();
 
 void fail(const char *format, ...) {
     char text[400];
@@ -36,8 +38,13 @@ void fail(const char *format, ...) {
     if (!running) throw std::runtime_error(failure);  // the scheduler itself
     failure += ": thread " + std::to_string(this_thread().index) + " of CTA " +
                std::to_string(this_thread().cta->number);
-    swapcontext(&this_thread().context, &scheduler);
+    leave();
     std::abort();  // the scheduler does not resume it
+}
+
+// Goes on with the scheduler, until that resumes this thread. swapcontext would make a system call.
+static void leave() {
+    if (!_setjmp(this_thread().left)) _longjmp(scheduler, 1);
 }
 
 // ------------------------------------------------------------------------------------ barriers
@@ -45,7 +52,7 @@ void fail(const char *format, ...) {
 void wait(const Wait &what) {
     this_thread().wait = what;
     this_thread().waits = true;
-    swapcontext(&this_thread().context, &scheduler);
+    leave();
 }
 
 void meet(Barrier &barrier, const char *name, const std::function<void()> &work) {
@@ -148,7 +155,7 @@ static void finish() {
 static void begin() {
     kernel_of_launch();
     finish();
-    swapcontext(&this_thread().context, &scheduler);
+    leave();
 }
 
 // Runs a thread until it waits.
@@ -157,7 +164,11 @@ static void resume(Thread &thread) {
     blockIdx = {unsigned(thread.cta->number), 0, 0};
     thread.waits = false;
     running = &thread;
-    swapcontext(&scheduler, &thread.context);
+    if (!_setjmp(scheduler)) {
+        if (thread.started) _longjmp(thread.left, 1);
+        thread.started = true;
+        setcontext(&thread.context);
+    }
     running = nullptr;
     if (!failure.empty()) throw std::runtime_error(failure);
 }
@@ -269,6 +280,15 @@ static void prepare(Cluster &cluster, int first, int size, int threads, int smem
     }
 }
 
+static std::string deadlock(const std::vector<std::unique_ptr<Cluster>> &clusters) {
+    std::string text = "deadlock";
+    for (int i = 0; i < resident; ++i) {
+        const auto &cluster = clusters[mode & LAST_WARP_FIRST ? resident - 1 - i : i];
+        if (cluster) text += waits(*cluster);
+    }
+    return text;
+}
+
 std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*kernel)()) {
     kernel_of_launch = kernel;
     running = nullptr;
@@ -287,17 +307,15 @@ std::string run(int ctas, int threads, int cluster_size, int smem_bytes, void (*
                 first += cluster_size;
             }
             bool progress = false;
-            std::string waiting = "deadlock";
             for (int i = 0; i < resident; ++i) {
                 auto &cluster = running[mode & LAST_WARP_FIRST ? resident - 1 - i : i];
                 if (!cluster) continue;
                 progress |= run_cluster(*cluster);
-                waiting += waits(*cluster);
                 if (!is_done(*cluster)) continue;
                 cluster.reset();
                 --left;
             }
-            if (!progress) throw std::runtime_error(waiting);
+            if (!progress) throw std::runtime_error(deadlock(running));
         }
     } catch (const std::runtime_error &error) {
         return error.what();

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 typedef unsigned int u32;
@@ -119,8 +120,9 @@ struct Cta;
 struct Thread {
     Cta *cta = nullptr;
     int index = 0;
-    ucontext_t context;
-    bool done = false, waits = false;
+    ucontext_t context;  // where it starts
+    jmp_buf left;        // where it waits
+    bool started = false, done = false, waits = false;
     Wait wait;
     Shown shown[2];
     int times_shown = 0;

@@ -161,8 +161,11 @@ void ptx::multiply(const char *kind, float *const *d, const u32 *const *a, const
 
 void ptx::wgmma_fence_sync_aligned() { this_thread().is_fenced = true; }
 
-void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *a, u64 a_rows,
-                u64 b_rows, bool add, bool transposes_b, bool transposes_a) {
+// What the name of a kind says. Each is a literal, which is read once.
+static const Product &shape_of(const char *kind) {
+    static std::map<const char *, Product> read;
+    const auto known = read.find(kind);
+    if (known != read.end()) return known->second;
     Product product = {};
     int k = 0;
     char type[8], other[8];
@@ -172,8 +175,15 @@ void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *
     product.type = *type, product.bytes = *type == 'e' ? k : 2 * k;
     const bool has_shape = product.columns % 8 == 0 && product.columns <= 256;
     if (product.bytes != 32 || !has_shape) fail("wgmma: %s", kind);
+    return read[kind] = product;
+}
+
+void ptx::issue(const char *kind, float *const *d, int count, const u32 *const *a, u64 a_rows,
+                u64 b_rows, bool add, bool transposes_b, bool transposes_a) {
+    Product product = shape_of(kind);
     if (count != product.columns / 2) fail("wgmma: %d registers of %s", count, kind);
-    if ((transposes_a || transposes_b) && *type == 'e') fail("wgmma: an operand of 8 bits is transposed");
+    if ((transposes_a || transposes_b) && product.type == 'e')
+        fail("wgmma: an operand of 8 bits is transposed");
     // PTX ISA, wgmma.fence: before the first, and when registers were used since.
     if (!this_thread().is_fenced) fail("wgmma.mma_async without wgmma.fence");
     std::copy(d, d + count, product.d);
