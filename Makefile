@@ -70,7 +70,7 @@ test-integrations: $(READY) ## the tests with Hugging Face Transformers (TRANSFO
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet \
 	  --constraint constraints.txt --editable ".[dev]" $(TRANSFORMERS) $(DIFFUSERS) tyro einops
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(TRAINING)
-	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py tests/benchmarks/test_llama.py
+	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py tests/benchmarks/test_llama*.py
 
 # The engines of tunefa sweep, on this machine.
 CLUSTER := $(VENV)-cluster
