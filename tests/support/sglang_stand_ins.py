@@ -248,12 +248,12 @@ def loaded(patch: pytest.MonkeyPatch) -> Any:
         for name, module in modules().items():
             patch.setitem(sys.modules, name, module)
     else:
-        _define_operators_of_torchvision()
+        define_operators_of_torchvision()
     found = {name: getattr(importlib.import_module(path), name) for name, path in PLACES.items()}
     return SimpleNamespace(**found)
 
 
-def _define_operators_of_torchvision() -> None:
+def define_operators_of_torchvision() -> None:
     """Lets torchvision be imported, which SGLang's configurations of models do. PyPI has it for
     CUDA: on a CPU its operators are missing, and its import fails for them."""
     if hasattr(torch.ops.torchvision, "nms"):
