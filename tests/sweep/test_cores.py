@@ -11,9 +11,10 @@ from tunefa.sweep.cores import shares
 @pytest.mark.parametrize(
     ("workers", "count", "own", "free", "processes"),
     [
-        (1, 16, 2, 14, 14),
-        (2, 32, 2, 28, 28),  # each may use what the other leaves idle
-        (8, 128, 2, 112, 28),
+        (1, 16, 3, 13, 13),
+        (2, 32, 3, 26, 26),  # each may use what the other leaves idle
+        (8, 128, 3, 104, 26),
+        (1, 11, 2, 9, 9),
         (2, 4, 1, 2, 2),
         (1, 2, 1, 1, 1),
     ],

@@ -14,9 +14,11 @@ from tests.support.fake_objective import Fake, by_tile
 from tests.support.sweeping import KERNEL, WEIGHTS, made, plan
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
+from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.search import run as searching
 from tunefa.search.budget import Budget
+from tunefa.search.request import Processes
 from tunefa.spec.workload import Workload
 from tunefa.store import journal
 from tunefa.store import results as store
@@ -132,7 +134,7 @@ def test_a_gpu_that_is_put_aside_leaves_its_work(
         return real(asked, known, listen)
 
     monkeypatch.setattr(searching, "search", alone)
-    shared = type("Shared", (), {"bench": None})()
+    shared = Processes(Workers(1), Workers(1))
     monkeypatch.setattr(worker, "_processes", lambda plan, share: contextlib.nullcontext(shared))
     assert worker.work(seat(held)) == "it throttles"
     (only,) = held.slices()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from concurrent.futures import CancelledError, Future, TimeoutError
@@ -28,6 +30,8 @@ COMPILE_LIMIT_S = 60.0
 """Helion lowered its limit from 60 s to 15 s and lost no best config. ptxas may take 10 s."""
 FINISH_S = 5.0
 """Most configs of attention take 0.3 to 3 s on a machine whose cores all compile."""
+WAITING = "waiting"
+"""The name under which `Workers.ran_s` of compilers has the seconds in which the GPU waited."""
 MEMORY_BYTES = 2 * 2**30
 """The resident memory that a compiler and the processes it starts may hold together. The kernels
 here take up to 0.3 GiB, with any of the three compilers for NVIDIA chips."""
@@ -130,11 +134,22 @@ class CompilePool:
         if not self._processes.apart:
             futures.wait(begun, FINISH_S)
 
-    def submit(self, config: Config) -> Pending:
-        """Starts compiling a config; `Pending.trial` waits for the result."""
+    def submit(self, config: Config, can_wait: bool = False) -> Pending:
+        """Starts compiling a config, after others if it `can_wait`; `Pending.trial` waits for the
+        result."""
         task = (self._case.names, dict(config), self._also)
-        future = self._processes.submit(_compile, task, COMPILE_LIMIT_S)
+        future = self._processes.submit(_compile, task, COMPILE_LIMIT_S, can_wait)
         return Pending(config, future)
+
+    def wait_for_one(self, pending: Iterable[Pending], wait_s: float) -> bool:
+        """Waits up to `wait_s` seconds until one is compiled, and returns whether one is. The time
+        is that of a task `waiting` of its processes."""
+        begun = time.monotonic()
+        timeout_s = None if math.isinf(wait_s) else wait_s
+        waiting = [each.future for each in pending]
+        done = futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED).done
+        self._processes.ran_s[WAITING] += time.monotonic() - begun
+        return bool(done)
 
 
 def _compile(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import pickle
 import queue
@@ -20,6 +21,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, TimeoutError
 from dataclasses import dataclass, field
@@ -65,8 +68,9 @@ class Workers:
         `apart` then says whether they have cores of their own."""
         self.count, self.lasting = count, lasting
         self.apart = place is not None and bool(place.cores)
+        self.ran_s: defaultdict[str, float] = defaultdict(float)  # tasks' times
         self._start = functools.partial(_Process, memory_bytes=memory_bytes, place=place or Place())
-        self._crew = _Crew()
+        self._crew = _Crew(self.ran_s)
 
     def __enter__(self) -> Workers:
         return self
@@ -75,9 +79,11 @@ class Workers:
         self.stop()
 
     def submit(
-        self, task: Callable[..., _Result], arguments: tuple[Any, ...], limit_s: float
-    ) -> Future[_Result]:
-        """Starts `task`, a function of a module, with a limit in seconds.
+        self, task: Callable[..., _Result], arguments: tuple[Any, ...], limit_s: float,
+        can_wait: bool = False,
+    ) -> Future[_Result]:  # fmt: skip
+        """Starts `task`, a function of a module, with a limit in seconds. A task that `can_wait`
+        is begun after all others.
 
         The future raises TimeoutError if the limit is exceeded, ProcessLost if the worker died,
         TunefaError if the task raised one, and TaskRaised if it raised anything else. Raises
@@ -88,7 +94,7 @@ class Workers:
             raise RuntimeError("the workers were stopped")
         future: Future[_Result] = Future()
         with _delayed_ctrl_c():
-            crew.jobs.put(_Job(task, arguments, limit_s, future))
+            crew.put(_Job(task, arguments, limit_s, future), can_wait)
             with crew.lock:
                 if not crew.idle.acquire(blocking=False) and len(crew.threads) < self.count:
                     thread = threading.Thread(target=_work, args=(crew, self._start), daemon=True)
@@ -104,7 +110,7 @@ class Workers:
     def renew(self) -> None:
         """Ends all workers. The next task starts new ones."""
         self.stop()
-        self._crew = _Crew()
+        self._crew = _Crew(self.ran_s)
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,9 @@ class _Stopped(Exception):
 class _Crew:
     """The threads of a pool, and what they share."""
 
-    jobs: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
+    ran_s: defaultdict[str, float]
+    jobs: queue.PriorityQueue[Any] = field(default_factory=queue.PriorityQueue)
+    numbers: Iterator[int] = field(default_factory=itertools.count)
     threads: list[threading.Thread] = field(default_factory=list)
     idle: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -135,13 +143,17 @@ class _Crew:
         # Once the writer is closed, the reader is ready for every thread that waits for it.
         self.stop_reader, self._stop_writer = Pipe(duplex=False)
 
+    def put(self, job: _Job | None, can_wait: bool = False) -> None:
+        """Adds a job; None ends a thread."""
+        self.jobs.put((can_wait, next(self.numbers), job))
+
     def next(self) -> _Job | None:
         """Returns the next job; None when the crew was stopped."""
         try:
-            job = self.jobs.get_nowait()
+            job: _Job | None = self.jobs.get_nowait()[-1]
         except queue.Empty:
             self.idle.release()
-            job = self.jobs.get()
+            job = self.jobs.get()[-1]
         if not self.stopped:
             return job
         if job is not None:
@@ -153,12 +165,12 @@ class _Crew:
         self.stopped = True
         self._stop_writer.close()
         for _ in self.threads:
-            self.jobs.put(None)
+            self.put(None)
         for thread in self.threads:
             thread.join()
         with contextlib.suppress(queue.Empty):
             while True:
-                if (job := self.jobs.get_nowait()) is not None:
+                if (job := self.jobs.get_nowait()[-1]) is not None:
                     job.future.cancel()
 
 
@@ -169,6 +181,7 @@ def _work(crew: _Crew, start: Callable[[Connection], _Process]) -> None:
         while (job := crew.next()) is not None:
             if not job.future.set_running_or_notify_cancel():
                 continue
+            begun = time.monotonic()
             try:
                 if process is None:
                     process = stack.enter_context(start(crew.stop_reader))
@@ -181,6 +194,7 @@ def _work(crew: _Crew, start: Callable[[Connection], _Process]) -> None:
                 job.future.set_exception(error)
             else:
                 job.future.set_result(result)
+            crew.ran_s[job.task.__name__] += time.monotonic() - begun
 
 
 class _Process:

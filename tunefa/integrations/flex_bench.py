@@ -64,6 +64,10 @@ class FlexMeasured:
     def prepare(self, config: Config, compilers: Workers) -> None:
         """Does nothing: a config is compiled when it is submitted."""
 
+    def is_prepared(self, config: Config) -> bool:
+        """Returns True: nothing is compiled before."""
+        return True
+
     def submit(self, config: Config) -> None:
         """Starts to compile a config in another process."""
         task = self._traced, options(config), caches()
@@ -72,15 +76,19 @@ class FlexMeasured:
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         """Checks and times the first config that is compiled; None after `wait_s` seconds."""
-        timeout_s = None if math.isinf(wait_s) else wait_s
-        waiting = [pending.future for pending in self._pending]
-        futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED)
+        self.is_ready(wait_s)
         ready = next((each for each in self._pending if each.future.done()), None)
         if ready is None:
             return None
         self._pending.remove(ready)
         failed = _failure(ready)
         return self.judge(ready.config) if failed is None else failed
+
+    def is_ready(self, wait_s: float) -> bool:
+        """Returns whether a config is compiled; waits up to `wait_s` seconds for one."""
+        timeout_s = None if math.isinf(wait_s) else wait_s
+        waiting = [pending.future for pending in self._pending]
+        return bool(futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED).done)
 
     def judge(self, config: Config) -> Trial:
         """Returns a config's trial. It is compiled here, which is quick where a process did so."""

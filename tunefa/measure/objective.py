@@ -44,11 +44,17 @@ class Objective(Protocol):
         It is in progress only when it is submitted, which may be never.
         """
 
+    def is_prepared(self, config: Config) -> bool:
+        """Returns whether a config that was prepared needs no compiler any more."""
+
     def submit(self, config: Config) -> None:
         """Starts to evaluate a config."""
 
     def next(self, wait_s: float = math.inf) -> Trial | None:
         """Returns the next trial, None after `wait_s` seconds. A config must be in progress."""
+
+    def is_ready(self, wait_s: float) -> bool:
+        """Returns whether `next` needs to wait for no compiler; waits up to `wait_s` seconds."""
 
     def race(
         self, trials: Iterable[Trial], default: Config | None, until: float = math.inf

@@ -6,7 +6,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable
-from concurrent import futures
 from concurrent.futures import TimeoutError
 from dataclasses import replace
 from typing import Literal
@@ -72,7 +71,11 @@ class Predicted:
     def prepare(self, config: Config, compilers: Workers) -> None:
         """Starts compiling before the config's turn."""
         pool = CompilePool(self.case, None, self._gate_runs, compilers)
-        self._prepared[identity(config)] = self._timed(pool.submit(config))
+        self._prepared[identity(config)] = self._timed(pool.submit(config, compilers.lasting))
+
+    def is_prepared(self, config: Config) -> bool:
+        """Returns whether its compiler has ended."""
+        return self._prepared[identity(config)].future.done()
 
     def submit(self, config: Config) -> None:
         """Starts compiling, unless the config was prepared."""
@@ -101,6 +104,14 @@ class Predicted:
         compiled = self._compiled(wait_s)
         return None if compiled is None else self.judge(compiled)
 
+    def is_ready(self, wait_s: float) -> bool:
+        """Returns whether a config in progress is compiled; waits up to `wait_s` seconds for one.
+
+        One whose compiler was stopped is in progress no more.
+        """
+        self._pending = deque(each for each in self._pending if not each.was_stopped)
+        return self._pool.wait_for_one(self._pending, wait_s)
+
     def is_compiled(self) -> bool:
         """Whether every config that was submitted and not returned yet is compiled."""
         return all(pending.future.done() for pending in self._pending)
@@ -110,9 +121,7 @@ class Predicted:
 
         A config whose compiler another objective has stopped is left out: it is proposed again.
         """
-        self._pending = deque(each for each in self._pending if not each.was_stopped)
-        timeout_s = None if math.isinf(wait_s) else wait_s
-        futures.wait([p.future for p in self._pending], timeout_s, futures.FIRST_COMPLETED)
+        self.is_ready(wait_s)
         ready = next((p for p in self._pending if p.future.done()), None)
         if ready is None:
             return None

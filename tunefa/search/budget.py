@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tunefa.errors import TunefaError
 
@@ -45,6 +45,11 @@ class Budget:
         if not found[2]:
             return cls(trials=int(found[1]))
         return cls(seconds=float(found[1]) * (1 if found[2] == "s" else 60))
+
+    def from_now(self, most_s: float) -> Budget:
+        """Returns the budget with its seconds counted from now; at most `most_s` of them."""
+        seconds = None if self.seconds is None else min(self.seconds, most_s)
+        return replace(self, seconds=seconds, start=time.monotonic())
 
     @property
     def elapsed_s(self) -> float:

@@ -11,6 +11,7 @@ from tunefa.costmodel.ranking import rank_us
 from tunefa.measure.objective import Objective
 from tunefa.search.budget import FLOOR_S, Budget
 from tunefa.search.strategy import Strategy
+from tunefa.search.turns import Turn
 from tunefa.spec.trial import Trial
 from tunefa.store.record import ObjectiveKind
 
@@ -22,6 +23,8 @@ _MODELLED_PLATEAU_TRIALS = 200
 A trial takes a third of a second then, and whether configs fit is harder to predict than times."""
 _GAIN = 0.995
 """A trial is a gain if its time is less than the best time multiplied by this."""
+_PATIENCE_S = 0.5
+"""The seconds that a search waits for a compiler before another one may have the GPU."""
 _SMALL_S = 3 * FLOOR_S
 """A search with less time compiles the default alone until something is right."""
 BEHIND = 0.15
@@ -50,6 +53,8 @@ class StoppingRule:
     """Trials so far with the outcome `ok`."""
     none_left: bool = False
     """Whether the search ended because its strategy had nothing more to try."""
+    gave_way: bool = False
+    """Whether the search ended because another one was ready for the GPU, and this one was not."""
     programs: set[Hashable] = field(default_factory=set)
     """The programs that were tried, with their times; see `add`."""
 
@@ -113,6 +118,8 @@ class Share:
     """Seconds to leave for the race."""
     least: int = 1
     """The number of trials that a budget of trials allows at least: the default's."""
+    turn: Turn | None = None
+    """Its turn at the GPU, where other searches wait for theirs."""
 
     @property
     def deadline(self) -> float:
@@ -147,6 +154,20 @@ class Share:
             return math.inf
         return self.budget.patience(self.fraction) - time.monotonic()
 
+    def gives_way(self, evaluator: Objective, stopping: StoppingRule, left_s: float) -> bool:
+        """Waits up to `left_s` seconds for a compiled config; returns whether another search is
+        ready for the GPU meanwhile, and something right was found for this workload."""
+        right = stopping.found_any or math.isfinite(stopping.to_beat_us)
+        if self.turn is None or not right:
+            return False
+        until = time.monotonic() + left_s
+        while not evaluator.is_ready(min(_PATIENCE_S, max(0.0, until - time.monotonic()))):
+            if self.turn.is_wanted:
+                return True
+            if time.monotonic() >= until:
+                break
+        return False
+
 
 def patience(objective: ObjectiveKind) -> int:
     """The number of trials without a gain after which a search with a budget of seconds ends."""
@@ -160,7 +181,8 @@ def trials(
 
     When its time is over, or the kernel has lost, configs in progress are abandoned. But at least
     one config is started, the default, and a search that has found nothing right waits for it (see
-    `Share.patience_s`).
+    `Share.patience_s`). Where searches take turns at the GPU, one that waits for compilers leaves
+    it to one that does not.
     """
     until = share.search_until()
     by_time = share.budget.seconds is not None
@@ -180,6 +202,9 @@ def trials(
             in_progress, submitted = in_progress + 1, submitted + 1
         left_s = until - time.monotonic() if stopping.found_any else share.patience_s(stopping)
         if in_progress == 0 or (stopping.found_any and left_s <= 0.0):
+            return
+        if share.gives_way(evaluator, stopping, left_s):
+            stopping.gave_way = True
             return
         trial = evaluator.next(max(0.0, left_s))  # a default that is ready is taken at any time
         if trial is None:

@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tunefa.compile.pool import compilers, warm_up
 from tunefa.compile.workers import Workers
@@ -22,11 +22,16 @@ from tunefa.search.parts import Part
 from tunefa.search.state import SearchState
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Trial
+from tunefa.spec.trial import Config, Trial
 
 OPENING_SHARE = 0.25
 """The share of the budget after which a default that is still compiled is waited for no longer, if
 another kernel has a right config."""
+LEADER, OTHERS = 8, 2
+"""The configs of the leading kernel, and of each other one, that are compiled while another search
+has the GPU. They bound what is compiled in vain where a workload gets no turn."""
+PART_OF_COMPILERS = 3
+"""One of so many parts of the compilers works for a search that waits for the GPU."""
 Entrant = tuple[Part, Objective]
 """The part of a kernel, and what evaluates its configs."""
 
@@ -47,11 +52,17 @@ def entered(
     untried = [(part, each) for part, each in entrants if part.first and part.opened is None]
     count = min(request.workers or os.cpu_count() or 1, max(1, len(untried)))
     shared = state.compilers or stack.enter_context(compilers(count))
-    for part, each in untried:
-        each.prepare(part.first[0], shared)
+    if state.turn is not None:
+        entrants, prepared = _prepared(state, entrants, shared)
+        stack.enter_context(state.turn.taken(prepared.is_enough))
+        state.request = replace(request, budget=request.budget.from_now(state.turn.left_s))
+        idle = 0
+    else:
+        for part, each in untried:
+            each.prepare(part.first[0], shared)
+        idle = shared.count - len(untried)
     if request.objective not in ("measured", "replayed"):
         return entrants
-    idle = shared.count - len(untried)
     if on_gpu and request.budget.seconds is not None and idle > 0:
         entrants = _early(state, entrants, shared, idle)
     known = any(trial.outcome == "ok" for part in ordered for trial in part.earlier)
@@ -75,17 +86,65 @@ def _early(
     """Lets idle compilers begin with the configs of the kernel that is expected to lead."""
     made = list(entrants)
     for place, (part, objective) in enumerate(made):
-        if part.case.kernel.is_library or not part.first or part.opened is not None:
-            continue
-        strategy = proposer.strategy(state, part, None)
-        strategy.ask()  # the default, which the opening tries
-        asked = (strategy.ask() for _ in range(idle))
-        configs = [config for config in asked if config is not None]
-        for config in configs:
-            objective.prepare(config, shared)
-        made[place] = replace(part, strategy=proposer.AskedEarly(strategy, configs)), objective
-        break
+        if not part.case.kernel.is_library and part.first and part.opened is None:
+            asked, configs = _asked_early(state, part, idle)
+            for config in configs:
+                objective.prepare(config, shared)
+            made[place] = asked, objective
+            break
     return made
+
+
+def _asked_early(state: SearchState, part: Part, count: int) -> tuple[Part, list[Config]]:
+    """Asks the strategy of a kernel for its first `count` configs after the default."""
+    strategy = proposer.strategy(state, part, None)
+    if part.opened is None:
+        strategy.ask()  # the default, which the opening tries
+    asked = (strategy.ask() for _ in range(count))
+    configs = [config for config in asked if config is not None]
+    return replace(part, strategy=proposer.AskedEarly(strategy, configs)), configs
+
+
+@dataclass
+class _Preparation:
+    """What compilers do for a search that waits for the GPU. A part of them must do, so that slow
+    ones do not hold up other searches."""
+
+    compilers: Workers
+    left: list[tuple[Objective, Config]]
+    """What is not begun yet, the defaults first."""
+    defaults: int
+    begun: list[tuple[Objective, Config]] = field(default_factory=list)
+
+    def is_enough(self) -> bool:
+        """Lets compilers go on. Returns whether all defaults and half of the rest are compiled."""
+        done = [each.is_prepared(config) for each, config in self.begun]
+        most = max(1, self.compilers.count // PART_OF_COMPILERS)
+        for _ in range(min(len(self.left), most - done.count(False))):
+            objective, config = self.left.pop(0)
+            objective.prepare(config, self.compilers)
+            self.begun.append((objective, config))
+        others = len(self.begun) + len(self.left) - self.defaults
+        compiled = sum(done[self.defaults :])
+        return sum(done[: self.defaults]) == self.defaults and 2 * compiled >= others
+
+
+def _prepared(
+    state: SearchState, entrants: Sequence[Entrant], shared: Workers
+) -> tuple[list[Entrant], _Preparation]:
+    """What is compiled before the search has the GPU: defaults, and configs of all kernels that may
+    win, most of them of the one that leads."""
+    made = {part.name: (part, objective) for part, objective in entrants}
+    untried = [each for each in entrants if each[0].first and each[0].opened is None]
+    prepared = _Preparation(shared, [(each, p.first[0]) for p, each in untried], len(untried))
+    led = parts.by_lead(state, [part for part, _ in entrants])
+    searched = [part.name for part in led if not (part.is_single or part.behind)]
+    for name, count in zip(searched, (LEADER, *[OTHERS] * len(searched)), strict=False):
+        part, objective = made[name]
+        asked, configs = _asked_early(state, part, count)
+        made[name] = asked, objective
+        prepared.left += [(objective, config) for config in configs]
+    return list(made.values()), prepared
 
 
 def _opened(state: SearchState, part: Part, objective: Objective, known: bool) -> Part:

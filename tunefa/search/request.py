@@ -11,6 +11,7 @@ from tunefa.compile.workers import Workers
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import race
 from tunefa.search.budget import Budget
+from tunefa.search.turns import Turn
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Feasible
@@ -82,6 +83,8 @@ class Processes:
     bench: Workers
     """The one worker in which kernels run."""
     compilers: Workers
+    turn: Turn | None = None
+    """Its turn at the bench, where several searches prepare at once."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,8 @@ class Result:
     settled: Mapping[str, int] = field(default_factory=dict)
     """How many configs of each kernel were not compiled because none of them could change the
     decision."""
+    gave_way: bool = False
+    """Whether it left the GPU to another search while compilers worked for it."""
     hoped: Mapping[str, float] = field(default_factory=dict)
     """How much less time, relative to the best of all, the model expects of the most promising
     config of each kernel that was not tried; kernels whose strategy has no model are left out."""

@@ -45,11 +45,13 @@ def search(
     A budget of seconds includes the race and the record's storing. Compilers that are at work when
     it ends are stopped. It is exceeded only to try the defaults: up to `budget.FLOOR_S`, and longer
     only while no kernel has a right config. A measured search uses the `shared` processes, if there
-    are any, and leaves them to the next one.
+    are any, and leaves them to the next one. With a turn at the GPU, its seconds count from the
+    moment when it has the GPU, and it may leave it to another search; see `tunefa.search.turns`.
 
     The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found until
     then, and is marked `interrupted`. Raises TunefaError when the rules refuse every config of
-    every kernel, and when the journal, the study or the store cannot be written.
+    every kernel, and when the journal, the study or the store cannot be written; NoTurnLeft if it
+    gets no turn at the GPU.
     """
     feasible = candidates.feasible_by_kernel(request)
     candidates.check_interpreters(request)
@@ -57,21 +59,23 @@ def search(
     with resume.opened(request) as journal, _bench_process(request, shared) as process:
         storage = database or study.beside(journal.path)
         state = SearchState(request, on_progress, journal, storage, process)
-        state.compilers = None if shared is None else shared.compilers
+        if shared is not None:
+            state.compilers, state.turn = shared.compilers, shared.turn
         _search_kernels(state, feasible, store)
         record = _record(state, feasible)
         stored = store.add(record) if record and request.replay is None else None
     return Result(
-        request=request,
+        request=state.request,
         record=record,
         finished=tuple(state.finished.values()),
         feasible=feasible,
-        elapsed_s=request.budget.elapsed_s,
+        elapsed_s=state.request.budget.elapsed_s,
         journal=journal.path,
         stored=stored,
         interrupted=state.interrupted,
         left_early=state.left_early,
         settled=state.settled,
+        gave_way=state.gave_way,
         hoped={} if request.sweep is None else state.hoped,
     )
 
@@ -86,7 +90,7 @@ def _search_kernels(state: SearchState, feasible: Mapping[str, Feasible], store:
             for part, objective in opening.entered(state, ordered, stack, _objective):
                 _search_kernel(state, part, objective)
             if not state.interrupted and state.anchor is None:
-                best = kernel_race.winner(request, state.winners, state.process)
+                best = kernel_race.winner(state.request, state.winners, state.process)
                 state.winners = [] if best is None else [best]
         except KeyboardInterrupt:  # a second Ctrl-C, while the best was checked after the first one
             state.interrupted = True
@@ -102,7 +106,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     strategy = part.strategy or proposer.strategy(state, part, trials_left)
     stopping = proposer.stopping_rule(state, part)
     started, least = len(state.finished), 0 if part.tried else 1
-    share = loop.Share(request.budget, part.share, started, objective.reserve_s, least)
+    share = loop.Share(request.budget, part.share, started, objective.reserve_s, least, state.turn)
     state.stage = "search"
     if request.budget.seconds is not None:  # some time is used before the first trial
         state.report_progress(part.name)
@@ -112,6 +116,7 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
             strategy.tell(trial)
     except KeyboardInterrupt:
         state.interrupted = True
+    state.gave_way |= stopping.gave_way
     if stopping.lost or (part.behind and stopping.behind):
         state.left_early[part.name] = stopping.slower_by
     tried = {identity(trial.config) for trial in state.trials_of(part.name)}

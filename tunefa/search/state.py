@@ -13,6 +13,7 @@ from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.ranking import rank_us
 from tunefa.search.request import FinishedTrial, Progress, Request
 from tunefa.search.study import Study
+from tunefa.search.turns import Turn
 from tunefa.search.winner import Winner
 from tunefa.spec.trial import Trial, identity
 from tunefa.store.journal import Journal
@@ -47,6 +48,10 @@ class SearchState:
     """See `Result.left_early`."""
     compilers: Workers | None = None
     """The processes that compile what is measured; with None, each kernel has its own."""
+    turn: Turn | None = None
+    """See `Processes.turn`."""
+    gave_way: bool = False
+    """See `Result.gave_way`."""
     settled: dict[str, int] = field(default_factory=dict)
     """See `Result.settled`."""
     studies: dict[str, Study] = field(default_factory=dict)

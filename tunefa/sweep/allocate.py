@@ -42,13 +42,16 @@ class Amounts:
     """Less makes no record: it must be enough for the defaults, some configs and a race."""
     most: float
     """After so much, the standing of the other items decides again."""
+    first: float = 1.0
+    """The part of an equal share that a slice gets while some items have no record."""
 
 
 SECONDS = {
-    "measured": Amounts(10.0, 30.0),
+    "measured": Amounts(6.0, 20.0, first=0.5),
     "predicted": Amounts(5.0, 25.0),
 }
-"""By kind of times. On two cores a prediction takes 6 s or more, which is mostly compiling."""
+"""By kind of times. What a measured slice times first was compiled before it began. On two cores a
+prediction takes 6 s or more, which is mostly compiling."""
 TRIALS = Amounts(4.0, 4.0)
 """A trial costs the same in every slice, so short ones are best: docs/sweep.md has the figures."""
 
@@ -117,6 +120,6 @@ def grant(items: Sequence[Standing], left: float, workers: int, amounts: Amounts
         return None
     chosen = max(free, key=lambda each: (each.weight * expected[each.key], -each.spent))
     new = sum(not each.is_begun and expected[each.key] > 0.0 for each in items)
-    fair = left * workers / max(1, new)
+    fair = amounts.first * left * workers / max(1, new)
     amount = min(amounts.most, max(amounts.least, fair), left)
     return Grant(chosen.key, amount if left - amount >= amounts.least else min(left, amounts.most))

@@ -1,7 +1,7 @@
 """The cores of a host, shared by the workers of a sweep.
 
 A GPU that is timed or raced needs a core that nothing else runs on: a launch that waits for its
-core makes times noisy. So each GPU has one or two cores of its own, for its search and its bench.
+core makes times noisy. So each GPU has up to three cores of its own, for its searches and bench.
 All others are for compilers, of whichever GPU: their processes may run on any of them, and the
 system shares these out.
 """
@@ -12,6 +12,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_OWN = 3
+"""The cores of a GPU where there are many: for its bench, for CUDA's threads beside it, and for the
+searches that prepare while another one races."""
+_MANY = 12
+"""So many cores for each GPU are many."""
 _COMPILERS_SHARE = 2
 """The compilers of a GPU are up to so many times its share of their cores: it uses those that the
 compilers of other GPUs leave idle."""
@@ -43,6 +48,7 @@ def shares(workers: int, cores: Sequence[int], measured: bool, limit: int | None
     its own.
     """
     own = min(2, len(cores) // (2 * workers)) if measured else 0
+    own = _OWN if measured and len(cores) >= _MANY * workers else own
     rest = list(cores[own * workers :])
     most = len(rest) if limit is None else limit
     if not measured:

@@ -23,8 +23,7 @@ def why_aside(result: Result, bench: Workers) -> str | None:
     """
     if (slow := _slowed(result)) is not None:
         return f"its clocks were lowered during a race: {slow}"
-    measured = [each.trial for each in result.finished if each.trial.outcome in ("ok", *_LOST)]
-    if result.record is not None or not any(each.outcome in _LOST for each in measured):
+    if not must_probe(result):
         return None
     bench.renew()
     try:
@@ -32,6 +31,12 @@ def why_aside(result: Result, bench: Workers) -> str | None:
     except (TimeoutError, ProcessLost, TaskRaised, TunefaError) as error:
         return f"a new process cannot use it: {str(error) or 'no answer'}"
     return None
+
+
+def must_probe(result: Result) -> bool:
+    """Returns whether nothing ran on the GPU, so that a new process must look at it."""
+    lost = any(each.trial.outcome in _LOST for each in result.finished)
+    return result.record is None and lost
 
 
 def _slowed(result: Result) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tunefa.errors import TunefaError
-from tunefa.sweep import allocate
+from tunefa.sweep import allocate, gpu_time
 from tunefa.sweep.clock import Clock
+from tunefa.sweep.gpu_time import GpuTime
 from tunefa.sweep.item_state import Standing, standings
 from tunefa.sweep.requests import Items
 from tunefa.sweep.slices import Slice
@@ -39,6 +40,8 @@ class Outcome:
     errors: Mapping[str, str]
     """By worker: why it ended early."""
     interrupted: bool = False
+    gpus: Mapping[str, GpuTime] = field(default_factory=dict)
+    """By GPU: what it did, where times are measured."""
 
     @property
     def weight(self) -> float:
@@ -118,6 +121,7 @@ def outcome(
         },
         errors=dict(errors or {}),
         interrupted=interrupted,
+        gpus=gpu_time.of(notes),
     )
 
 

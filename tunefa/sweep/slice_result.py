@@ -22,7 +22,9 @@ def told(result: Result, earlier: int, amount: float, at: float) -> dict[str, An
     used = float(len(result.finished) - earlier)
     if result.request.budget.seconds is not None:
         used = result.elapsed_s
+        amount = min(amount, result.request.budget.seconds)
     early = used < ENDED_EARLY * amount or len(result.finished) == earlier
+    cut_short = result.interrupted or result.gave_way
     record = result.record
     made: dict[str, Any] = {
         "used": used,
@@ -32,7 +34,7 @@ def told(result: Result, earlier: int, amount: float, at: float) -> dict[str, An
         "best_us": None,
         "default_us": default_us(result),
         "hoped": max(result.hoped.values(), default=None),
-        "settled": not result.interrupted and (early or is_settled(result)),
+        "settled": not cut_short and (early or is_settled(result)),
     }
     if record is not None:
         made |= {

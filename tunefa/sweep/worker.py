@@ -8,12 +8,14 @@ finished record in the store; whoever claims the workload next continues from th
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import threading
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 from tunefa.compile import pool
 from tunefa.compile.launch import driver
@@ -21,27 +23,36 @@ from tunefa.compile.place import Place
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.search import run as search
-from tunefa.search.request import Processes, Progress, Request
+from tunefa.search.request import Processes, Request, Result
+from tunefa.search.turns import NoTurnLeft, Turn, Turns
 from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
 from tunefa.store import results as store
-from tunefa.sweep import allocate, health, slice_result, versions
+from tunefa.sweep import allocate, gpu_time, health, slice_result, versions
+from tunefa.sweep.beat import Beat
 from tunefa.sweep.clock import Clock
 from tunefa.sweep.cores import Share
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.item_state import standings
 from tunefa.sweep.plan import Item, Plan
 from tunefa.sweep.requests import Items, request
-from tunefa.sweep.slices import BEAT_S, Slice, Watch
+from tunefa.sweep.slices import Slice, Watch
 from tunefa.sweep.study import SweepStudy
 
 ASIDE = "aside: "
 """The beginning of the study's notes about GPUs that were put aside."""
 REFUSED = "refused: "
 """The beginning of its notes about workloads that no kernel serves on a chip."""
-_PAUSE_S = 0.2
-"""Between two looks of a worker that has nothing to do."""
+MOST_SLICES = 10
+"""The slices that a worker has in progress at most: they bound the memory, and what is compiled
+before it is known to be needed."""
+READY_SLICES = 2
+"""So many slices that are ready for the GPU are enough."""
+_PAUSE_S = 0.1
+"""Between two looks of a worker at its slices, and at the study."""
+_SWITCH_S = 0.001
+"""After so long, a thread of a slice that prepares lets that of the slice with the GPU go on."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,10 @@ def work(seat: Seat) -> str | None:
             study.note(REFUSED + key, why)
     versions.agree(study, plan, items)
     with _processes(plan, seat.share) as shared:
-        worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), shared)
+        clock = Clock.of(study.notes)
+        worker = _Worker(study, plan, items, seat, HostProcess.here(seat.name), shared, clock)
+        if worker.overlaps:
+            sys.setswitchinterval(_SWITCH_S)
         aside = worker.run()
     if aside is not None:
         study.note(f"{ASIDE}{seat.name} of {worker.who.host}", aside)
@@ -125,27 +139,75 @@ class _Worker:
     seat: Seat
     who: HostProcess
     shared: Processes | None
+    clock: Clock
+    running: dict[Future[str | None], tuple[Slice, Turn]] = field(default_factory=dict)
     watch: Watch = field(default_factory=Watch)
 
+    def __post_init__(self) -> None:
+        self.amounts = self.clock.amounts(self.plan.measured)
+        least_s = self.amounts.least if self.clock.trials is None else 0.0
+        self.turns = Turns(lambda: self.clock.until - time.time(), least_s)
+        self.overlaps = self.shared is not None and bool(self.seat.share.compilers)
+
     def run(self) -> str | None:
-        """Works off slices. Returns why the GPU was put aside."""
-        clock = Clock.of(self.study.notes)
-        aside = None
-        while aside is None:
-            slices = self._living(self.study.slices())
-            now = standings(self.items.begin(self.study.notes), slices)
-            left = clock.left(slices)
-            amounts = clock.amounts(self.plan.measured)
-            granted = allocate.grant(now, left, self._workers(slices, clock), amounts)
-            if granted is None:
-                if left < amounts.least or not any(each.is_busy for each in now):
-                    return None
-                time.sleep(_PAUSE_S)  # another worker may be lost, and leave its workload
-                continue
-            claimed = self.study.claim(granted.key, granted.amount, self.who)
-            if claimed is not None:
-                aside = self._slice(claimed, clock)
-        return aside
+        """Works off slices. Returns why the GPU was put aside.
+
+        Where compilers have cores of their own, several slices are in progress: one has the GPU,
+        and the others prepare for it.
+        """
+        turns = self.turns if self.overlaps else None
+        gpu = gpu_time.Meter(self.study, self.who, self.shared, turns)
+        with ThreadPoolExecutor(MOST_SLICES) as threads:
+            try:
+                while (aside := self._ended()) is None:
+                    gpu.note()
+                    if self._begins_more() and self._begin(threads):
+                        return None
+                    if self.running:
+                        futures.wait(self.running, _PAUSE_S, futures.FIRST_COMPLETED)
+                    else:
+                        time.sleep(_PAUSE_S)  # another worker may be lost, and leave its workload
+                return aside
+            finally:
+                self.turns.close("its worker has ended")
+                gpu.note(now=True)
+
+    def _ended(self) -> str | None:
+        """Takes the slices that have ended away. Returns why the GPU must be put aside."""
+        done = [each for each in self.running if each.done()]
+        for each in done:
+            del self.running[each]
+        return next(filter(None, [each.result() for each in done]), None)
+
+    def _begins_more(self) -> bool:
+        """Whether another slice may begin: one after the other chooses what to compile, until
+        enough of them wait for the GPU."""
+        if not self.running:
+            return True
+        if not self.overlaps or len(self.running) >= MOST_SLICES:
+            return False
+        return not self.turns.count("preparing") and self.turns.count("ready") < READY_SLICES
+
+    def _begin(self, threads: ThreadPoolExecutor) -> bool:
+        """Begins the slice that is worth the most, if there is one. Returns whether nothing is
+        left to do."""
+        slices = self._living(self.study.slices())
+        now = standings(self.items.begin(self.study.notes), slices)
+        expected = allocate.expected_gains(now)
+        values = {each.key: each.weight * expected[each.key] for each in now}
+        self.turns.value(values)
+        left = self.clock.left(slices)
+        if self.clock.trials is None:  # those that will have the GPU before
+            left -= sum(s.amount for s, turn in self.running.values() if turn.state != "timing")
+        granted = allocate.grant(now, left, self._workers(slices), self.amounts)
+        if granted is None:
+            busy = any(each.is_busy for each in now)
+            return not self.running and (left < self.amounts.least or not busy)
+        claimed = self.study.claim(granted.key, granted.amount, self.who)
+        if claimed is not None:
+            turn = self.turns.new(granted.key, values[granted.key])
+            self.running[threads.submit(self._slice, claimed, turn)] = claimed, turn
+        return False
 
     def _living(self, slices: Sequence[Slice]) -> list[Slice]:
         """The slices, after those of lost workers were ended."""
@@ -154,76 +216,56 @@ class _Worker:
             self.study.fail(each, f"its worker, {each.worker.seat}, was lost")
         return self.study.slices() if lost else list(slices)
 
-    def _workers(self, slices: Sequence[Slice], clock: Clock) -> int:
+    def _workers(self, slices: Sequence[Slice]) -> int:
         """How many workers share what is left; 1 for trials, of which there is one sum."""
-        if clock.trials is not None:
+        if self.clock.trials is not None:
             return 1
-        return 1 + sum(each.is_running for each in slices)
+        return len({self.who, *(each.worker for each in slices if each.is_running)})
 
-    def _slice(self, claimed: Slice, clock: Clock) -> str | None:
+    def _slice(self, claimed: Slice, turn: Turn) -> str | None:
         """Searches a workload for a slice. Returns why the GPU must be put aside."""
         item = next(each for each in self.items.items if each.key == claimed.key)
-        with _Beat(self.study, claimed) as beat:
-            try:
-                asked, earlier = self._request(item, clock, claimed.amount)
+        shared = self.shared
+        if shared is not None and self.overlaps:
+            shared = replace(shared, turn=turn)
+        try:
+            with Beat(self.study, claimed) as beat:
+                asked, earlier = self._request(item, claimed.amount)
                 beat.note(earlier)
-                result = search.search(asked, store.default_store(), beat, self.shared)
-            except TunefaError as error:
-                self.study.fail(claimed, str(error))
-                if isinstance(error.__cause__, OSError):  # nothing can be written any more
-                    raise
-                return None
-        aside = None
-        if self.shared is not None:
-            aside = health.why_aside(result, self.shared.bench)
+                result = search.search(asked, store.default_store(), beat, shared)
+            aside = None if self.shared is None else self._why_aside(result, self.shared)
+        except NoTurnLeft as error:
+            self.study.fail(claimed, str(error), counts=False)
+            return None
+        except TunefaError as error:
+            self.study.fail(claimed, str(error))
+            if isinstance(error.__cause__, OSError):  # nothing can be written any more
+                raise
+            return None
+        finally:
+            turn.end()
         if aside is not None:
             why = f"{self.seat.name} is put aside, as {aside}"
             self.study.fail(claimed, why, counts=False)
             return aside
-        at = clock.spent(self.study.slices())
+        at = self.clock.spent(self.study.slices())
         self.study.complete(claimed, slice_result.told(result, earlier, claimed.amount, at))
         return None
 
-    def _request(self, item: Item, clock: Clock, amount: float) -> tuple[Request, int]:
+    def _why_aside(self, result: Result, shared: Processes) -> str | None:
+        """Why the GPU must be put aside. A process that looks at it does so alone."""
+        with contextlib.ExitStack() as stack:
+            if self.overlaps and health.must_probe(result):
+                stack.enter_context(self.turns.new("probe", math.inf).taken(lambda: True))
+            return health.why_aside(result, shared.bench)
+
+    def _request(self, item: Item, amount: float) -> tuple[Request, int]:
         """The search of a slice, and how many trials it continues from."""
         workers = self.seat.share.processes
-        budget = clock.slice_budget(amount, 0)
+        budget = self.clock.slice_budget(amount, 0)
         asked = request(self.plan, item, budget, workers, self.study.name)
         if asked.resume is None:
             return asked, 0
         done = {(kernel, identity(trial.config)) for kernel, trial in journal.read(asked.resume)}
-        again = clock.slice_budget(amount, len(done))
+        again = self.clock.slice_budget(amount, len(done))
         return request(self.plan, item, again, workers, self.study.name), len(done)
-
-
-class _Beat:
-    """Tells the study every few seconds that a slice goes on, and how far it is. A context
-    manager, and a listener to the search's progress."""
-
-    def __init__(self, study: SweepStudy, claimed: Slice) -> None:
-        self._study, self._claimed = study, claimed
-        self._last: dict[str, Any] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> _Beat:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def note(self, earlier: int) -> None:
-        """Says how many trials the slice begins with."""
-        self._last = {"done": earlier}
-
-    def __call__(self, progress: Progress) -> None:
-        """Takes the progress of the search."""
-        best = None if progress.best is None else progress.best.median_us
-        self._last = {"done": progress.done, "stage": progress.stage, "best_us": best}
-
-    def _run(self) -> None:
-        while not self._ended.wait(BEAT_S):
-            with contextlib.suppress(TunefaError):  # the search's own writing says what is wrong
-                self._study.say(self._claimed, "beat", {"at": time.time(), **self._last})

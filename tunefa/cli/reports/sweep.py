@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -60,9 +61,7 @@ def show(found: Outcome, out: Console) -> None:
         out.print(f"{key}: left out, {why}", soft_wrap=True)
     for name, why in found.aside.items():
         out.print(f"{name} was put aside: {why}", soft_wrap=True)
-    for name, each in found.busy_s().items():
-        if found.clock.trials is None and found.spent > 0:
-            out.print(f"{name or 'worker'} searched for {each:.0f} s")
+    _print_times(found, out)
     _print_next(found, out)
 
 
@@ -114,6 +113,20 @@ def _points(found: Outcome) -> list[tuple[float, float]]:
     return course[step - 1 :: step] if course else []
 
 
+def _print_times(found: Outcome, out: Console) -> None:
+    """What each worker did with the time of the sweep."""
+    if found.clock.trials is not None or found.spent <= 0:
+        return
+    for name, gpu in found.gpus.items():
+        out.print(
+            f"{name} timed and raced for {gpu.busy_s:.0f} of {found.spent:.0f} s "
+            f"({gpu.busy_s / found.spent:.0%}), and waited for compilers for {gpu.waited_s:.0f} s",
+            soft_wrap=True,
+        )
+    for name, seconds in ({} if found.gpus else found.busy_s()).items():
+        out.print(f"{name or 'worker'} searched for {seconds:.0f} s")
+
+
 def _print_next(found: Outcome, out: Console) -> None:
     if found.interrupted or found.missing or found.errors:
         text.print_command(out, "Next: go on, with the same words and", "--resume")
@@ -148,7 +161,16 @@ def to_data(found: Outcome) -> dict[str, Any]:
         "put_aside": dict(found.aside),
         "errors": dict(found.errors),
         "busy_s": found.busy_s(),
+        "gpus": {
+            name: {**asdict(gpu), "busy_share": _busy_share(found, gpu.busy_s)}
+            for name, gpu in found.gpus.items()
+        },
     }
+
+
+def _busy_share(found: Outcome, busy_s: float) -> float | None:
+    """The part of the sweep's time; None where the budget is one of trials."""
+    return busy_s / found.spent if found.clock.trials is None and found.spent > 0 else None
 
 
 def _item(found: Outcome, each: Standing) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""What the GPUs of a sweep did: the seconds in which each timed or raced, and waited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tunefa.compile.pool import WAITING
+from tunefa.search.request import Processes
+from tunefa.search.turns import Turns
+from tunefa.sweep.host_process import HostProcess
+from tunefa.sweep.slices import BEAT_S
+from tunefa.sweep.study import SweepStudy
+
+NOTE = "gpu time: "
+"""The beginning of the study's notes, one for each worker process."""
+_NOT_TIMED = ("_warm_up", "probe")
+"""Tasks of a bench that time nothing: it loads PyTorch, or finds out whether the GPU works."""
+
+
+@dataclass(frozen=True)
+class GpuTime:
+    """The seconds of one GPU."""
+
+    busy_s: float = 0.0
+    """Its bench checked, timed and raced configs."""
+    waited_s: float = 0.0
+    """It waited: its search for a compiler, or no search was ready for it."""
+
+
+class Meter:
+    """Notes in the study what the GPU of this worker does. A killed one loses BEAT_S of it."""
+
+    def __init__(
+        self, study: SweepStudy, who: HostProcess, shared: Processes | None, turns: Turns | None
+    ) -> None:
+        """`turns` are those of its searches; None where they are made one after the other."""
+        self._study, self._who, self._shared, self._turns = study, who, shared, turns
+        self._next = 0.0
+
+    def note(self, now: bool = False) -> None:
+        """Notes it if BEAT_S are over, or `now`. Raises TunefaError if the storage fails."""
+        if self._shared is None or not (now or time.monotonic() >= self._next):
+            return
+        self._next = time.monotonic() + BEAT_S
+        found = measured(self._shared, self._turns)
+        name = f"{NOTE}{self._who.host} {self._who.pid} {self._who.started}"
+        place = {"seat": self._who.seat, "host": self._who.host.split()[0]}
+        self._study.note(name, {**place, **asdict(found)})
+
+
+def measured(shared: Processes, turns: Turns | None) -> GpuTime:
+    """Returns what the processes of a worker did so far. A task that goes on is not counted yet."""
+    ran = dict(shared.bench.ran_s)
+    busy_s = sum(seconds for task, seconds in ran.items() if task not in _NOT_TIMED)
+    waited_s = shared.compilers.ran_s[WAITING] + (0.0 if turns is None else turns.free_s)
+    return GpuTime(round(busy_s, 2), round(waited_s, 2))
+
+
+def of(notes: Mapping[str, Any]) -> dict[str, GpuTime]:
+    """Returns the time of each GPU over all processes that it has had, by the name of its seat,
+    with that of its host where there are several."""
+    said = [each for name, each in notes.items() if name.startswith(NOTE)]
+    hosts = {each["host"] for each in said}
+    found: dict[str, GpuTime] = {}
+    for each in said:
+        name = each["seat"] if len(hosts) == 1 else f"{each['seat']} of {each['host']}"
+        before = found.get(name, GpuTime())
+        found[name] = GpuTime(before.busy_s + each["busy_s"], before.waited_s + each["waited_s"])
+    return found
