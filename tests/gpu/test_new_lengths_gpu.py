@@ -258,4 +258,4 @@ def test_workspaces_are_bounded(fresh: Runtime) -> None:
         with torch.cuda.stream(CUDA.Stream()):
             tunefa.decode_attention(q, k, v, lengths)
     torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() - before <= 8 * 2**25
+    assert torch.cuda.memory_allocated() - before <= 16 * 2**20

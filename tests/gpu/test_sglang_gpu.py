@@ -28,7 +28,12 @@ SIZES = Sizes(32, 8, 128, 16)
 BF16 = Cache(torch.bfloat16, "cuda", 8192)
 DECODES: Lengths = ((1, 900), (1, 1), (1, 4000), (1, 16), (1, 333))
 PROMPTS: Lengths = ((700, 700), (64, 1064), (300, 2000), (1, 17), (1, 3000))
-MODES = {"DECODE": (DECODES, "attention_decode"), "MIXED": (PROMPTS, "attention_prefill")}
+ON_PAGES = ("attention_prefill", "attention_fwd")
+"""On Hopper the keys of many queries are gathered first, and packed attention runs."""
+MODES: dict[str, tuple[Lengths, Any]] = {
+    "DECODE": (DECODES, "attention_decode"),
+    "MIXED": (PROMPTS, ON_PAGES),
+}
 
 
 @pytest.fixture

@@ -98,12 +98,13 @@ class Step:
     [
         (DECODES, 0, "attention_decode"),
         (VERIFIED, 3, "attention_decode"),
-        (MIXED, 0, "attention_prefill"),
+        # On Hopper the keys of many queries are gathered first, and packed attention runs.
+        (MIXED, 0, ("attention_prefill", "attention_fwd")),
     ],
     ids=["decodes", "verified", "mixed"],
 )
 def test_ragged_batches(
-    backend: Any, lengths: Lengths, speculated: int, kernel: str, rows_first: bool
+    backend: Any, lengths: Lengths, speculated: int, kernel: Any, rows_first: bool
 ) -> None:
     step = Step(lengths, rows_first=rows_first)
     step.run(backend, speculated)

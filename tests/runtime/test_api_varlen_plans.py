@@ -24,6 +24,7 @@ from tests.support.packed_sequences import starts
 from tunefa.compile.contract import LaunchSpec
 from tunefa.errors import TunefaError
 from tunefa.measure import reference
+from tunefa.runtime import kernel_plan
 from tunefa.runtime.call import Tensors, plan_key
 from tunefa.runtime.kernel_plan import KernelPlan
 from tunefa.runtime.process import Runtime
@@ -91,6 +92,24 @@ def test_a_kernel_runs_it(fresh: Runtime, served: FakeLanguage) -> None:
     for mine, theirs in zip((out, lse), right(made, True), strict=True):
         torch.testing.assert_close(mine, theirs)
     assert len(served.launched) == 1 and len(served.compiled) == 1
+
+
+def test_without_lse_it_is_written_to_memory_that_nobody_reads(
+    fresh: Runtime, served: FakeLanguage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launch sees its shape all the same, whatever the number of rows."""
+    asked: list[int] = []
+
+    def unread(device: int, elements: int) -> Tensor:
+        asked.append(elements)
+        return torch.empty(max(100, elements))
+
+    monkeypatch.setattr(kernel_plan, "unread_lse", unread)
+    plan = plan_for(fresh, tensors(9, 9, 9), 9, 9, True)
+    for seqlens in ((9, 9, 9), (9, 9, 9), (10, 0, 7), (8, 9, 5), (16, 1, 0)):
+        made = tensors(*seqlens)
+        torch.testing.assert_close(plan.output(made, None), right(made, True)[0])
+    assert asked == [4 * 27, 4 * 17, 4 * 22, 4 * 17], "equal numbers in a row share it"
 
 
 def test_a_kernel_gets_the_mask_and_the_soft_cap(fresh: Runtime, served: FakeLanguage) -> None:

@@ -115,7 +115,7 @@ class TunefaBackend(AttentionBackend):
         buffers = self.token_to_kv_pool.get_kv_buffer(layer.layer_id)
         cache = [paged.in_pages(each, self._page_size) for each in buffers]
         rows = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        out = torch.empty_like(rows)
+        out = rows.new_empty(rows.shape)  # contiguous, also where q is a part of a projection
         ones = self._ones
         options = mask_of(layer, pages.cu_seqlens_q is None) | {
             "softcap": layer.logit_cap or None,

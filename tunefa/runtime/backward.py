@@ -209,7 +209,7 @@ def launched(
     one zero with strides of 0."""
     dlse = given.grad_lse
     if dlse is None:
-        dlse = _zero(given.lse.device).expand(given.lse.shape)
+        dlse = zero(given.lse.device).expand(given.lse.shape)
     return *inputs, given.out, given.lse, given.grad_out, dlse, *grads
 
 
@@ -235,9 +235,9 @@ def _like(grad: Tensor, tensor: Tensor) -> Tensor:
 
 
 @functools.cache
-def _zero(device: torch.device) -> Tensor:
+def zero(device: torch.device) -> Tensor:
     """A zero in fp32 on a device, which all launches share. It is never freed, because CUDA graphs
     hold its address."""
     # A copy from the host's memory has ended when it returns, so that every stream sees it.
-    zero = torch.zeros(())
-    return apart(device.index, lambda: zero.to(device)) if device.type == "cuda" else zero
+    made = torch.zeros(())
+    return apart(device.index, lambda: made.to(device)) if device.type == "cuda" else made

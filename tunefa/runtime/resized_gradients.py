@@ -16,7 +16,7 @@ from tunefa.compile.launch.prepared import PreparedLaunch
 from tunefa.compile.launch.resizable import ResizableLaunch, Resizing, Sizes
 from tunefa.compile.launch.steps import Layout, Scratch, Steps, within
 from tunefa.measure.gradients import Gradients, Three
-from tunefa.runtime.backward import KernelGradients, as_prepared, launched
+from tunefa.runtime.backward import KernelGradients, as_prepared, launched, zero
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import Lengths
@@ -178,11 +178,15 @@ class ResizedGradientPlan(Followed):
         if self._calls == 0:
             self._check(grads)
         self._calls += 1
-        made, launches, sized = launched((q, k, v), given, grads), binary.launches, self._sized
+        launches, sized, dlse = binary.launches, self._sized, given.grad_lse
         if scale is not None and scale != self._owner.default_scale:
             sized = self._of_sizes(scale)
+            made = launched((q, k, v), given, grads)
             launches = self._of_scale(scale, lambda: as_prepared(made, self._owner.layout))
-        addresses = [*map(Tensor.data_ptr, made)]
+        if dlse is None:  # its sizes are those that `launched` gives it
+            dlse = zero(q.device)
+        read = q, k, v, given.out, given.lse, given.grad_out, dlse
+        addresses = [*map(Tensor.data_ptr, (*read, *grads))]
         if torch._C._cuda_getDevice() == self._owner.device:
             self._start(launches, sized, addresses, q)
         else:

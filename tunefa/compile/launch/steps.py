@@ -24,8 +24,8 @@ MOST_BYTES = 2**25
 """Bytes of the largest workspace. A call that needs more takes so long on the device that the time
 of an allocation on the host does not matter."""
 LEAST_BYTES = 2**20
-MOST_STREAMS = 8
-"""How many streams of the process keep a workspace."""
+MOST_STREAMS = 16
+"""How many streams of the process keep a workspace: those that were used last."""
 ALIGNMENT = 256
 """Bytes; each part of the memory begins at a multiple, as in PyTorch's allocations."""
 
