@@ -93,9 +93,9 @@ def fake_work(seat: Seat) -> str | None:
 _ALL = Space.feasible
 
 
-def _few(space: Space, workload: Workload, arch: Arch) -> Feasible:
+def _few(self: Space, workload: Workload, arch: Arch) -> Feasible:
     """One of EVERY feasible configs, and the default, which a search begins with."""
-    found, default = _ALL(space, workload, arch), space.default(workload, arch)
+    found, default = _ALL(self, workload, arch), self.default(workload, arch)
     kept = [config for config in found.configs[::EVERY] if config != default]
     return Feasible((default, *kept), found.refused)
 
