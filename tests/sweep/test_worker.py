@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.fake_objective import Fake, by_tile
-from tests.support.sweeping import KERNEL, WEIGHTS, made, plan
+from tests.support.sweeping import KERNEL, WEIGHTS, few, made, plan
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.errors import TunefaError
 from tunefa.search import run as searching
 from tunefa.search.budget import Budget
+from tunefa.spec.space import Space
 from tunefa.spec.workload import Workload
 from tunefa.store import journal
 from tunefa.store import results as store
@@ -29,6 +30,11 @@ from tunefa.sweep.requests import Items
 from tunefa.sweep.slices import Slice
 from tunefa.sweep.study import SweepStudy
 from tunefa.sweep.worker import Seat
+
+
+@pytest.fixture(autouse=True)
+def small_spaces(remembered: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Space, "feasible", few)
 
 
 def begun(tmp_path: Path, trials: int = 60, **asked: Any) -> SweepStudy:
