@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -11,7 +12,7 @@ import tempfile
 # compute (Optuna's Gaussian process took ten times as long on two busy cores).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +162,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[cuda_on_cpu.SHARED] = folder.name
         config.add_cleanup(folder.cleanup)
         config.add_cleanup(partial(os.environ.__delitem__, cuda_on_cpu.SHARED))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keeps Python's cyclic garbage collector away from what is imported and stays: thousands of
+    tests, and PyTorch. Each of its runs would look through that, now and in each test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

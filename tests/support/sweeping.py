@@ -31,7 +31,7 @@ PAUSE = "TUNEFA_TEST_PAUSE"
 `race` or `record`."""
 PAUSE_S = 20.0
 EVERY = 16
-"""One config of so many of the kernel's space is there for the searches of `fake_work`."""
+"""One config of so many of the kernel's space is there for searches with `few`."""
 
 
 def plan(**changes: Any) -> Plan:
@@ -77,7 +77,7 @@ class Quick(Fake):
 def fake_work(seat: Seat) -> str | None:
     """The task of a worker process, with the fake objective and few configs to know times of."""
     search._objective = lambda state, case: Quick(case)
-    Space.feasible = _few  # type: ignore[method-assign]
+    Space.feasible = few  # type: ignore[method-assign]
     whole = whole_file._write_through
 
     def half(path: Path, data: bytes) -> None:
@@ -93,9 +93,9 @@ def fake_work(seat: Seat) -> str | None:
 _ALL = Space.feasible
 
 
-def _few(space: Space, workload: Workload, arch: Arch) -> Feasible:
+def few(self: Space, workload: Workload, arch: Arch) -> Feasible:
     """One of EVERY feasible configs, and the default, which a search begins with."""
-    found, default = _ALL(space, workload, arch), space.default(workload, arch)
+    found, default = _ALL(self, workload, arch), self.default(workload, arch)
     kept = [config for config in found.configs[::EVERY] if config != default]
     return Feasible((default, *kept), found.refused)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_objective import Fake, by_tile
-from tests.support.sweeping import KERNEL, WEIGHTS, made, plan
+from tests.support.sweeping import KERNEL, WEIGHTS, few, made, plan
 from tunefa.compile.launch import driver
 from tunefa.compile.launch.driver import SeenDevice
 from tunefa.compile.workers import Workers
@@ -19,6 +19,7 @@ from tunefa.errors import TunefaError
 from tunefa.search import run as searching
 from tunefa.search.budget import Budget
 from tunefa.search.request import Processes
+from tunefa.spec.space import Space
 from tunefa.spec.workload import Workload
 from tunefa.store import journal
 from tunefa.store import results as store
@@ -31,6 +32,11 @@ from tunefa.sweep.requests import Items
 from tunefa.sweep.slices import Slice
 from tunefa.sweep.study import SweepStudy
 from tunefa.sweep.worker import Seat
+
+
+@pytest.fixture(autouse=True)
+def small_spaces(remembered: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Space, "feasible", few)
 
 
 def begun(tmp_path: Path, trials: int = 60, **asked: Any) -> SweepStudy:
