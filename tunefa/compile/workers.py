@@ -194,7 +194,7 @@ def _work(crew: _Crew, start: Callable[[Connection], _Process]) -> None:
                 job.future.set_exception(error)
             else:
                 job.future.set_result(result)
-            crew.ran_s[job.task.__name__] += time.monotonic() - begun
+            crew.ran_s[getattr(job.task, "__name__", "")] += time.monotonic() - begun
 
 
 class _Process:

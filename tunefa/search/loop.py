@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure.objective import Objective
 from tunefa.search.budget import FLOOR_S, Budget
+from tunefa.search.gpu_turns import Turn
 from tunefa.search.strategy import Strategy
-from tunefa.search.turns import Turn
 from tunefa.spec.trial import Trial
 from tunefa.store.record import ObjectiveKind
 

@@ -11,7 +11,7 @@ from tunefa.compile.workers import Workers
 from tunefa.costmodel.ranking import rank_us
 from tunefa.measure import race
 from tunefa.search.budget import Budget
-from tunefa.search.turns import Turn
+from tunefa.search.gpu_turns import Turn
 from tunefa.spec.arch import NpuArch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Feasible

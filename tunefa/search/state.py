@@ -11,9 +11,9 @@ from optuna.storages import BaseStorage
 from tunefa.compile.workers import Workers
 from tunefa.costmodel.anchor import Anchor
 from tunefa.costmodel.ranking import rank_us
+from tunefa.search.gpu_turns import Turn
 from tunefa.search.request import FinishedTrial, Progress, Request
 from tunefa.search.study import Study
-from tunefa.search.turns import Turn
 from tunefa.search.winner import Winner
 from tunefa.spec.trial import Trial, identity
 from tunefa.store.journal import Journal

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tunefa.compile.pool import WAITING
+from tunefa.search.gpu_turns import Turns
 from tunefa.search.request import Processes
-from tunefa.search.turns import Turns
 from tunefa.sweep.host_process import HostProcess
 from tunefa.sweep.slices import BEAT_S
 from tunefa.sweep.study import SweepStudy
@@ -34,10 +34,10 @@ class Meter:
     """Notes in the study what the GPU of this worker does. A killed one loses BEAT_S of it."""
 
     def __init__(
-        self, study: SweepStudy, who: HostProcess, shared: Processes | None, turns: Turns | None
+        self, study: SweepStudy, who: HostProcess, shared: Processes | None, gpu_turns: Turns | None
     ) -> None:
         """`turns` are those of its searches; None where they are made one after the other."""
-        self._study, self._who, self._shared, self._turns = study, who, shared, turns
+        self._study, self._who, self._shared, self._turns = study, who, shared, gpu_turns
         self._next = 0.0
 
     def note(self, now: bool = False) -> None:
@@ -51,11 +51,11 @@ class Meter:
         self._study.note(name, {**place, **asdict(found)})
 
 
-def measured(shared: Processes, turns: Turns | None) -> GpuTime:
+def measured(shared: Processes, gpu_turns: Turns | None) -> GpuTime:
     """Returns what the processes of a worker did so far. A task that goes on is not counted yet."""
     ran = dict(shared.bench.ran_s)
     busy_s = sum(seconds for task, seconds in ran.items() if task not in _NOT_TIMED)
-    waited_s = shared.compilers.ran_s[WAITING] + (0.0 if turns is None else turns.free_s)
+    waited_s = shared.compilers.ran_s[WAITING] + (0.0 if gpu_turns is None else gpu_turns.free_s)
     return GpuTime(round(busy_s, 2), round(waited_s, 2))
 
 

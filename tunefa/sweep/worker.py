@@ -23,8 +23,8 @@ from tunefa.compile.place import Place
 from tunefa.compile.workers import Workers
 from tunefa.errors import TunefaError
 from tunefa.search import run as search
+from tunefa.search.gpu_turns import NoTurnLeft, Turn, Turns
 from tunefa.search.request import Processes, Request, Result
-from tunefa.search.turns import NoTurnLeft, Turn, Turns
 from tunefa.spec.target import Target
 from tunefa.spec.trial import identity
 from tunefa.store import journal
@@ -146,7 +146,7 @@ class _Worker:
     def __post_init__(self) -> None:
         self.amounts = self.clock.amounts(self.plan.measured)
         least_s = self.amounts.least if self.clock.trials is None else 0.0
-        self.turns = Turns(lambda: self.clock.until - time.time(), least_s)
+        self.gpu_turns = Turns(lambda: self.clock.until - time.time(), least_s)
         self.overlaps = self.shared is not None and bool(self.seat.share.compilers)
 
     def run(self) -> str | None:
@@ -155,8 +155,8 @@ class _Worker:
         Where compilers have cores of their own, several slices are in progress: one has the GPU,
         and the others prepare for it.
         """
-        turns = self.turns if self.overlaps else None
-        gpu = gpu_time.Meter(self.study, self.who, self.shared, turns)
+        gpu_turns = self.gpu_turns if self.overlaps else None
+        gpu = gpu_time.Meter(self.study, self.who, self.shared, gpu_turns)
         with ThreadPoolExecutor(MOST_SLICES) as threads:
             try:
                 while (aside := self._ended()) is None:
@@ -169,7 +169,7 @@ class _Worker:
                         time.sleep(_PAUSE_S)  # another worker may be lost, and leave its workload
                 return aside
             finally:
-                self.turns.close("its worker has ended")
+                self.gpu_turns.close("its worker has ended")
                 gpu.note(now=True)
 
     def _ended(self) -> str | None:
@@ -186,7 +186,9 @@ class _Worker:
             return True
         if not self.overlaps or len(self.running) >= MOST_SLICES:
             return False
-        return not self.turns.count("preparing") and self.turns.count("ready") < READY_SLICES
+        return (
+            not self.gpu_turns.count("preparing") and self.gpu_turns.count("ready") < READY_SLICES
+        )
 
     def _begin(self, threads: ThreadPoolExecutor) -> bool:
         """Begins the slice that is worth the most, if there is one. Returns whether nothing is
@@ -195,7 +197,7 @@ class _Worker:
         now = standings(self.items.begin(self.study.notes), slices)
         expected = allocate.expected_gains(now)
         values = {each.key: each.weight * expected[each.key] for each in now}
-        self.turns.value(values)
+        self.gpu_turns.value(values)
         left = self.clock.left(slices)
         if self.clock.trials is None:  # those that will have the GPU before
             left -= sum(s.amount for s, turn in self.running.values() if turn.state != "timing")
@@ -205,7 +207,7 @@ class _Worker:
             return not self.running and (left < self.amounts.least or not busy)
         claimed = self.study.claim(granted.key, granted.amount, self.who)
         if claimed is not None:
-            turn = self.turns.new(granted.key, values[granted.key])
+            turn = self.gpu_turns.new(granted.key, values[granted.key])
             self.running[threads.submit(self._slice, claimed, turn)] = claimed, turn
         return False
 
@@ -256,7 +258,7 @@ class _Worker:
         """Why the GPU must be put aside. A process that looks at it does so alone."""
         with contextlib.ExitStack() as stack:
             if self.overlaps and health.must_probe(result):
-                stack.enter_context(self.turns.new("probe", math.inf).taken(lambda: True))
+                stack.enter_context(self.gpu_turns.new("probe", math.inf).taken(lambda: True))
             return health.why_aside(result, shared.bench)
 
     def _request(self, item: Item, amount: float) -> tuple[Request, int]:

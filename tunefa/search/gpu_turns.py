@@ -27,10 +27,10 @@ class NoTurnLeft(TunefaError):
 class Turn:
     """The turn of one search at the GPU."""
 
-    def __init__(self, turns: Turns, name: str, value: float) -> None:
+    def __init__(self, gpu_turns: Turns, name: str, value: float) -> None:
         self.name, self.value = name, value
         self.state: Literal["preparing", "compiling", "ready", "timing", "over"] = "preparing"
-        self._turns = turns
+        self._turns = gpu_turns
 
     @contextlib.contextmanager
     def taken(self, is_ready: Callable[[], bool]) -> Iterator[None]:
