@@ -46,7 +46,7 @@ def search(
     it ends are stopped. It is exceeded only to try the defaults: up to `budget.FLOOR_S`, and longer
     only while no kernel has a right config. A measured search uses the `shared` processes, if there
     are any, and leaves them to the next one. With a turn at the GPU, its seconds count from the
-    moment when it has the GPU, and it may leave it to another search; see `tunefa.search.gpu_turns`.
+    moment when it has the GPU, and it may leave it to another search: `tunefa.search.gpu_turns`.
 
     The winner is stored, unless it was replayed. After Ctrl-C the result holds what was found until
     then, and is marked `interrupted`. Raises TunefaError when the rules refuse every config of
