@@ -28,7 +28,13 @@ class Numbered(Workers):
         self.number = 1
         self.stopped = 0
 
-    def submit(self, task: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float) -> Any:
+    def submit(
+        self,
+        task: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        limit_s: float,
+        can_wait: bool = False,
+    ) -> Any:
         future: Future[Any] = Future()
         try:
             future.set_result(task(*arguments))

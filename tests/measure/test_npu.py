@@ -117,7 +117,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
                 Resources(planned=planned, code=str(self.config)),
             )
 
-    def submit(self: CompilePool, each: Config) -> Pending:
+    def submit(self: CompilePool, each: Config, can_wait: bool = False) -> Pending:
         done: Future[tuple[Outcome, Resources | None, float, str]] = Future()
         done.set_result(("ok", None, 0.0, ""))
         return Done(each, done)

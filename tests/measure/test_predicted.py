@@ -155,7 +155,7 @@ def test_a_prepared_config_is_compiled_once(predicted: Predicted) -> None:
     scheduled: list[Any] = []
 
     class Counting(Workers):
-        def submit(self, task: Any, arguments: Any, limit_s: float) -> Any:
+        def submit(self, task: Any, arguments: Any, limit_s: float, can_wait: bool = False) -> Any:
             scheduled.append(arguments[1])
             return pending(arguments[1], True).future
 

@@ -81,6 +81,12 @@ class Fake:
     def prepare(self, config: Config, compilers: Any) -> None:
         pass
 
+    def is_prepared(self, config: Config) -> bool:
+        return True
+
+    def is_ready(self, wait_s: float) -> bool:
+        return True
+
     def submit(self, config: Config) -> None:
         self.pending.append(config)
 

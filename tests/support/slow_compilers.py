@@ -20,7 +20,7 @@ from tunefa.measure.bench import KernelRaceResult
 from tunefa.measure.objective import Raced
 from tunefa.spec.trial import Config, Outcome, Resources, Trial, identity
 from tunefa.spec.workload import Workload
-from tunefa.sweep import clock
+from tunefa.sweep import allocate, clock
 from tunefa.sweep.allocate import Amounts
 from tunefa.sweep.cores import Share
 from tunefa.sweep.plan import Plan
@@ -62,7 +62,7 @@ def install(patch: Patch) -> None:
     patch(measured, "run_in_process", run)
     patch(measured, "_warm_up", _warm_up)
     patch(driver, "devices", lambda: [SeenDevice("NVIDIA H200", (9, 0), 132, 2**37)])
-    patch(clock, "SECONDS", {**clock.SECONDS, "measured": AMOUNTS})
+    patch(clock, "SECONDS", {**allocate.SECONDS, "measured": AMOUNTS})
 
 
 def compiled_slowly(
@@ -94,7 +94,8 @@ def _warm_up() -> None:
 
 def run(task: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     """Runs in the bench's process, in place of its methods."""
-    return {"judge": _judge, "race": _race, "race_kernels": _race_kernels}[method](*arguments)
+    methods: dict[str, Any] = {"judge": _judge, "race": _race, "race_kernels": _race_kernels}
+    return methods[method](*arguments)
 
 
 def _judge(trial: Trial, best_us: float) -> Trial:

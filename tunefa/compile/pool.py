@@ -138,7 +138,8 @@ class CompilePool:
         """Starts compiling a config, after others if it `can_wait`; `Pending.trial` waits for the
         result."""
         task = (self._case.names, dict(config), self._also)
-        future = self._processes.submit(_compile, task, COMPILE_LIMIT_S, can_wait)
+        later = (True,) if can_wait else ()
+        future = self._processes.submit(_compile, task, COMPILE_LIMIT_S, *later)
         return Pending(config, future)
 
     def wait_for_one(self, pending: Iterable[Pending], wait_s: float) -> bool:

@@ -71,7 +71,8 @@ class Predicted:
     def prepare(self, config: Config, compilers: Workers) -> None:
         """Starts compiling before the config's turn."""
         pool = CompilePool(self.case, None, self._gate_runs, compilers)
-        self._prepared[identity(config)] = self._timed(pool.submit(config, compilers.lasting))
+        started = pool.submit(config, True) if compilers.lasting else pool.submit(config)
+        self._prepared[identity(config)] = self._timed(started)
 
     def is_prepared(self, config: Config) -> bool:
         """Returns whether its compiler has ended."""

@@ -21,7 +21,6 @@ from pathlib import Path
 import optuna
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.storages.journal._file import BaseJournalFileLock
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -96,22 +95,10 @@ def beside(journal: Path) -> BaseStorage:
     path = path_beside(journal)
     with _storage_errors(str(path)):
         try:
-            return JournalStorage(JournalFileBackend(_mended(path), _Locked()))
+            return JournalStorage(JournalFileBackend(_mended(path)))
         except (ValueError, TypeError, LookupError, AttributeError):  # Optuna read a damaged line
             path.replace(path.with_name(f"{path.name}.damaged"))
-            return JournalStorage(JournalFileBackend(str(path), _Locked()))
-
-
-class _Locked(BaseJournalFileLock):
-    """No lock: whoever opens the file holds that of the journal. Optuna's own takes 3 ms for each
-    parameter of each config."""
-
-    def acquire(self) -> bool:
-        """Returns True: it is locked."""
-        return True
-
-    def release(self) -> None:
-        """Does nothing."""
+            return JournalStorage(JournalFileBackend(str(path)))
 
 
 def path_beside(journal: Path) -> Path:
