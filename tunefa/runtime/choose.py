@@ -10,6 +10,7 @@ SMs (see tunefa/costmodel/specialize.py).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,8 +18,10 @@ from tunefa.costmodel.anchor import Anchor, Modelled, Times, as_if_exact
 from tunefa.costmodel.decision import Expected, decide
 from tunefa.costmodel.specialize import specialized
 from tunefa.costmodel.version import model_version
+from tunefa.errors import TunefaError
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import identity
 from tunefa.spec.workload import Workload
 from tunefa.store import lookup
 from tunefa.store.lookup import Choice
@@ -44,6 +47,8 @@ class Chooser:
     target: Target
     kernels: Sequence[Kernel]
     times: Times = field(default_factory=Modelled)
+    _repeats: dict[int, bool] = field(default_factory=dict, init=False)
+    """By the identity of a record, whether it has what would run there without it."""
 
     def ranked(self, workload: Workload) -> list[Record]:
         """Returns the records of the workload's family, as `lookup.by_trust` does."""
@@ -57,8 +62,9 @@ class Chooser:
         config: the nearest record's, unless that of another record within `FAR_OCTAVES` (an octave
         is a factor of two in a length or a number of heads) or a measured default is faster beyond
         the error of the comparison. It gives way to what a search predicted for this workload only
-        by the same rule. The choice is specialized for the workload. The device need not be
-        present.
+        by the same rule. A record with the default of its kernel is no reason to run this kernel
+        where the measured default is another one's. The choice is specialized for the workload. The
+        device need not be present.
 
         Raises TunefaError when no kernel serves the workload.
         """
@@ -75,7 +81,7 @@ class Chooser:
     def unspecialized(self, workload: Workload) -> Choice:
         """Returns the choice before its kernel sets parameters for the workload."""
         store, target, kernels = self.store, self.target, self.kernels
-        ranked = self.ranked(workload)
+        ranked = self._telling(workload)
         found = lookup.lookup(store, workload, target, kernels, ranked)
         if found.how == "exact" or not target.is_known_product:
             return replace(found, is_final=True)
@@ -96,6 +102,51 @@ class Chooser:
             best = decide(anchor.best_known.winner, predictions).winner
             found = _as_predicted(_better(found, best, store, anchor), predictions)
         return found
+
+    def _telling(self, workload: Workload) -> list[Record]:
+        """Returns the records without those that tell nothing of the workload.
+
+        Which kernel's default runs may depend on the lengths. Where the default of one kernel was
+        measured, records of another one that have its default, and would have it without a record,
+        only say that this other kernel is the right one there.
+        """
+        ranked = self.ranked(workload)
+        first = self._first(workload) if ranked else None
+        if first is None or all(record.kernel == first.name for record in ranked):
+            return ranked
+        with contextlib.suppress(TunefaError):  # it has no default here
+            if first.first_default(workload, self.target.arch).is_known_on(self.target.arch):
+                return [
+                    record
+                    for record in ranked
+                    if record.kernel == first.name
+                    or record.workload == workload
+                    or not self._repeats_default(record)
+                ]
+        return ranked
+
+    def _first(self, workload: Workload) -> Kernel | None:
+        """The kernel that runs without records; None if it is a library, or none serves."""
+        arch = self.target.arch
+        serving = [each for each in self.kernels if each.why_not(workload, arch) is None]
+        first = min(serving, key=lambda each: each.priority(workload, arch), default=None)
+        return None if first is None or first.is_library else first
+
+    def _repeats_default(self, record: Record) -> bool:
+        """Whether a measured record has what would run for its workload without records."""
+        if id(record) not in self._repeats:
+            self._repeats[id(record)] = record.device is not None and self._is_default(record)
+        return self._repeats[id(record)]
+
+    def _is_default(self, record: Record) -> bool:
+        first = self._first(record.workload)
+        if first is None or first.name != record.kernel:
+            return False
+        try:
+            default = first.default(record.workload, self.target.arch)
+        except TunefaError:
+            return False
+        return identity(default) == identity(record.config)
 
 
 def _predictions(records: Sequence[Record], anchor: Anchor) -> Iterator[Expected]:
