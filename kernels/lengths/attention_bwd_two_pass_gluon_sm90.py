@@ -34,7 +34,7 @@ class _Resized:
         return keys % self._block_n != 0, keys % self._tile_keys != 0
 
     def decides(self, batch, rows, keys):
-        """What the tiles of one head cost is what its tables follow, with the number of heads."""
+        """Returns what its tables depend on: the costs of the tiles of a head, and the batch."""
         found = [batch]
         if self._of_queries:
             found.append(tuple(self._costs_of_queries(rows, keys)))

@@ -1,4 +1,4 @@
-"""What SGLang does with the plugin in a process of its own: where SGLang is there."""
+"""SGLang with the plugin, in a process of its own; needs SGLang."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ load_plugins()
 
 
 def said(code: str, folder: Path, **more: str) -> str:
-    """What SGLang says in a process where tunefa is installed as a plugin."""
+    """Returns what SGLang says in a process where tunefa is installed as a plugin."""
     info = folder / "tunefa_plugin_under_test-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tunefa-under-test\nVersion: 0\n")

@@ -15,7 +15,7 @@ from tunefa.spec.workload import Workload
 SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "PING_PONG": 0, "DQ_FIRST": 0, "EARLY_SCORES": 0,
          "K_IN_REGISTERS": 0, "ZERO_DQ": 1, "STAGGER": 0, "L2_SECTION_HEADS": 1}  # fmt: skip
 EARLY = {"DQ_FIRST": 1, "EARLY_SCORES": 1, "K_IN_REGISTERS": 1}
-"""What heads of 64 columns run with."""
+"""The schedule of heads with 64 columns."""
 MODES = (
     Mode.LAST_WARP_FIRST | Mode.LATE_READS,
     Mode.LATE_LOADS,

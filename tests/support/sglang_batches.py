@@ -17,7 +17,7 @@ CONTEXT = 128
 
 
 class Cache(NamedTuple):
-    """What a cache is made of: its dtype, the device, the most keys of a request, and whether
+    """The properties of a cache: its dtype, the device, the most keys of a request, and whether
     layer 1 has its keys in a second pool."""
 
     dtype: torch.dtype = torch.float64
@@ -46,7 +46,7 @@ class Step:
         self.q = torch.randn(rows, sizes.heads, sizes.head_dim).to(cache.device, compute)
 
     def _runner(self, compute: torch.dtype) -> Any:
-        """What the backend reads of SGLang's ModelRunner, with pools of two layers."""
+        """Returns what the backend reads of SGLang's ModelRunner, with pools of two layers."""
         names, sizes, cache, device = self.names, self.sizes, self.cache, self.cache.device
         requests, page = len(self.lengths), sizes.page_size
         size = sum(-(-keys // page) * page for _, keys in self.lengths)
@@ -139,7 +139,7 @@ class Step:
 
     @property
     def described(self) -> Any:
-        """Where the rows of each request begin."""
+        """Returns where the rows of each request begin."""
         starts = torch.tensor([0, *(new for new, _ in self.lengths)]).cumsum(0)
         return SimpleNamespace(query_start_loc_cpu=starts, num_actual_tokens=int(starts[-1]))
 

@@ -39,7 +39,7 @@ PLACES = {
     "add_attention_backend_choices": f"{SRT}.server_args",
     "ATTENTION_BACKEND_CHOICES": f"{SRT}.server_args",
 }
-"""Where SGLang has the names that are used."""
+"""The modules of SGLang that have the names which are used."""
 
 
 class AttentionType(Enum):

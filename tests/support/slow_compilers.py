@@ -83,7 +83,7 @@ def compiled_slowly(
 
 
 def compilations(home: Path) -> list[str]:
-    """What was compiled, in its order."""
+    """Returns the configs that were compiled, in their sequence."""
     path = home / "compiled"
     return path.read_text().splitlines() if path.exists() else []
 

@@ -21,7 +21,7 @@ from tunefa.runtime.decode import decode_attention
 
 @dataclass
 class Pages:
-    """What attention needs to know of a batch, for all layers.
+    """The parts of a batch that attention needs, for all layers.
 
     seqlens, (requests,) in int32, counts the keys of each request with those of its new tokens.
     table and sliding_table, (requests, pages) in int32, are the pages of layers of the first and
@@ -40,8 +40,8 @@ class Pages:
 
 
 class Pool(NamedTuple):
-    """Where keys are: the slots of each request's tokens, (requests, tokens) in int32; the tokens
-    of a page; and the map to the slots of the second pool, None where there is one pool."""
+    """The place of keys: the slots of each request's tokens, (requests, tokens) in int32; the
+    tokens of a page; and the map to the slots of the second pool, None where there is one pool."""
 
     slots: Tensor
     page_size: int

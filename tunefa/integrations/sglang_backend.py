@@ -38,7 +38,7 @@ class TunefaBackend(AttentionBackend):
 
     @property
     def _pool(self) -> paged.Pool:
-        """Where keys are. SGLang may make the map to the second pool after the backend."""
+        """Returns where keys are. SGLang may make the map to the second pool after the backend."""
         to_sliding = getattr(self.token_to_kv_pool, "full_to_swa_index_mapping", None)
         return paged.Pool(self.req_to_token_pool.req_to_token, self._page_size, to_sliding)
 

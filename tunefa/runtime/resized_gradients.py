@@ -36,7 +36,7 @@ Prepare = Callable[[Sequence[Tensor], float], Launch]
 
 
 class Sized:
-    """What the launches of a config get for a call: memory, and what follows its sizes."""
+    """The arguments of a config's launches for a call: memory, and what follows its sizes."""
 
     __slots__ = ("layout", "resizings", "scratch")
 

@@ -107,12 +107,12 @@ def _asked_early(state: SearchState, part: Part, count: int) -> tuple[Part, list
 
 @dataclass
 class _Preparation:
-    """What compilers do for a search that waits for the GPU. A part of them must do, so that slow
-    ones do not hold up other searches."""
+    """The work of compilers for a search that waits for the GPU. A part of them must do, so that
+    slow ones do not hold up other searches."""
 
     compilers: Workers
     left: list[tuple[Objective, Config]]
-    """What is not begun yet, the defaults first."""
+    """The configs that are not begun yet, the defaults first."""
     defaults: int
     begun: list[tuple[Objective, Config]] = field(default_factory=list)
 
@@ -132,8 +132,8 @@ class _Preparation:
 def _prepared(
     state: SearchState, entrants: Sequence[Entrant], shared: Workers
 ) -> tuple[list[Entrant], _Preparation]:
-    """What is compiled before the search has the GPU: defaults, and configs of all kernels that may
-    win, most of them of the one that leads."""
+    """Configs that are compiled before the search has the GPU: defaults, and some of all kernels
+    that may win, most of them of the one that leads."""
     made = {part.name: (part, objective) for part, objective in entrants}
     untried = [each for each in entrants if each[0].first and each[0].opened is None]
     prepared = _Preparation(shared, [(each, p.first[0]) for p, each in untried], len(untried))

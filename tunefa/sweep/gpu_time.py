@@ -1,4 +1,4 @@
-"""What the GPUs of a sweep did: the seconds in which each timed or raced, and waited."""
+"""The time of a sweep's GPUs: the seconds in which each timed or raced, and waited."""
 
 from __future__ import annotations
 

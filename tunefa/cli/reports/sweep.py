@@ -114,7 +114,7 @@ def _points(found: Outcome) -> list[tuple[float, float]]:
 
 
 def _print_times(found: Outcome, out: Console) -> None:
-    """What each worker did with the time of the sweep."""
+    """Prints how each worker spent the time of the sweep."""
     if found.clock.trials is not None or found.spent <= 0:
         return
     for name, gpu in found.gpus.items():
