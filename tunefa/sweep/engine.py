@@ -10,7 +10,7 @@ from tunefa.sweep.plan import Plan
 from tunefa.sweep.worker import Seat
 
 Task = Callable[[Seat], str | None]
-"""What a worker does: `tunefa.sweep.worker.work`."""
+"""The work of a worker: `tunefa.sweep.worker.work`."""
 
 
 @dataclass(frozen=True)

@@ -57,14 +57,14 @@ _SWITCH_S = 0.001
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a worker takes part, and with what."""
+    """The sweep that a worker takes part in, and its device."""
 
     place: str
     """The address of the study's storage."""
     study: str
     """The study's name."""
     name: str
-    """What it works with, for people: `GPU 0` or `cores`."""
+    """The name of its device for people: `GPU 0` or `cores`."""
     share: Share = field(default_factory=Share)
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables of its process, such as CUDA_VISIBLE_DEVICES."""
