@@ -31,19 +31,27 @@
 //     warpgroup 0   | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP |  exp2, dS
 //     warpgroup 1   |  exp2, dS      | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP
 //
+// With DQ_WARPGROUP a third warpgroup computes dQ^T and stores it (cuda/backward_dq.cuh). Without its
+// accumulator a consumer has registers for S^T of the next step beside P^T and dS^T of this one, so
+// that exponentials are computed while dV and dK are multiplied. A turn ends when dK has been started:
+//
+//     tensor cores     | S of the next step, dV, dK  | dP of the next step |
+//     consumer         |           | its exponentials                      | its dS, to shared memory
+//     dQ warpgroup     | dQ of the last dS: one part, then the other, each to shared memory
+//
 // A window on the right is a causal mask whose diagonal lies further to the right; one on the left
 // ends the blocks of rows of a CTA early. A CTA whose keys no row sees writes zeros.
 //
 // Packed sequences: each has as many CTAs as the longest; those without keys end at once. TMA stops at
 // the ends of a sequence.
 //
-// dQ lags by one step: the other warpgroup has long stored its part of dS by then. Its accumulator
-// is in fp32 in global memory and shared by all CTAs of a head, and has the order of the registers:
-// of each block and each warpgroup, four numbers of a thread, then the threads, then groups of eight
-// rows. TMA adds in an order that differs from launch to launch, so that dQ is not bitwise
-// reproducible; with DETERMINISTIC the CTAs of a head add one after the other, in the sequence of
-// their keys (cuda/backward_deterministic.cuh). `prepare_rows` runs before, `write_dq` after
-// (cuda/backward_rows.cuh).
+// Without DQ_WARPGROUP dQ lags by one step: the other warpgroup has long stored its part of dS by
+// then. dQ's accumulator is in fp32 in global memory and shared by all CTAs of a head, and has the
+// order of the registers: of each block and each part of it, four numbers of a thread, then the
+// threads, then groups of eight rows. TMA adds in an order that differs from launch to launch, so
+// that dQ is not bitwise reproducible; with DETERMINISTIC the CTAs of a head add one after the other,
+// in the sequence of their keys (cuda/backward_deterministic.cuh). `prepare_rows` runs before,
+// `write_dq` after (cuda/backward_rows.cuh).
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -58,6 +66,9 @@
 #endif
 #ifndef PING_PONG
 #define PING_PONG 1
+#endif
+#ifndef DQ_WARPGROUP
+#define DQ_WARPGROUP 0
 #endif
 #ifndef DQ_FIRST
 #define DQ_FIRST 0
@@ -105,18 +116,21 @@ constexpr int KEYS = 64 * WARPGROUPS;
 constexpr int COLUMNS = (HEAD_DIM + 63) / 64 * 64, CHUNKS = COLUMNS / 64;
 constexpr int WIDTH = (HEAD_DIM + 15) / 16 * 16;
 constexpr bool IS_BF16 = !DTYPE_FP16;
-// dQ^T of a warpgroup has 64 columns of dQ, and all rows of a block or, with one chunk, a half.
-constexpr int DQ_ROWS = CHUNKS == 1 ? BLOCK_M / WARPGROUPS : BLOCK_M;
-constexpr int DQ_FLOATS = 64 * DQ_ROWS;  // of a block and a warpgroup
-constexpr int THREADS = 128 * (WARPGROUPS + 1);
-// Numbers of named barriers: 1 and 2 for the ends of warpgroups, then their turns.
-constexpr int FIRST_TURN = 1 + WARPGROUPS;
-// 128 threads times (24 + 2 * 240) are 64,512 registers, 168 of each thread at the launch.
-constexpr int CONSUMER_REGISTERS = 240, PRODUCER_REGISTERS = 24;
+// A part of dQ^T has 64 columns of dQ, and all rows of a block or, with one chunk, a half.
+constexpr int DQ_PARTS = 2, DQ_ROWS = CHUNKS == 1 ? BLOCK_M / DQ_PARTS : BLOCK_M;
+constexpr int DQ_FLOATS = 64 * DQ_ROWS;  // of a part of a block
+constexpr int THREADS = 128 * (WARPGROUPS + DQ_WARPGROUP + 1);
+// Numbers of named barriers: 1 and 2 for the ends of warpgroups, then their turns, then the end of dQ.
+constexpr int FIRST_TURN = 1 + WARPGROUPS, DQ_IS_ADDED = FIRST_TURN + WARPGROUPS;
+// 128 threads times (24 + 2 * 240) are 64,512 registers, 168 of each thread at the launch; with a
+// warpgroup for dQ, (24 + 64 + 2 * 208) or (24 + 56 + 2 * 216) are 128 of each.
+constexpr int PRODUCER_REGISTERS = 24, DQ_REGISTERS = DQ_ROWS > 48 ? 64 : 56;
+constexpr int CONSUMER_REGISTERS = DQ_WARPGROUP ? (512 - 24 - DQ_REGISTERS) / 16 * 8 : 240;
 
 static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
 static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which begin together");
 static_assert(!EARLY_SCORES || DQ_FIRST, "an early S takes the registers of dQ");
+static_assert(!DQ_WARPGROUP || !DQ_FIRST, "consumers compute no dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
 
 // The bounds of packed sequences, where VARLEN: sequence i has rows starts[i] to starts[i + 1].
@@ -156,6 +170,7 @@ struct Arrivals {
 #else
 #include "cuda/wgmma_transposed.cuh"
 #include "cuda/backward_tile.cuh"
+#include "cuda/backward_dq.cuh"
 #include "cuda/backward_consumer.cuh"
 #include "cuda/backward_deterministic.cuh"
 #include "cuda/backward_producer.cuh"
@@ -188,14 +203,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         fence_mbarrier_init();
     }
     __syncthreads();
-    if (warpgroup == WARPGROUPS) {
+    if (warpgroup == WARPGROUPS + DQ_WARPGROUP) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
-        if (threadIdx.x % 32 != 0) return;
-        const int role = warp % 4;
-        if (role == 0)
-            produce({&q_map, &k_map, &v_map, &do_map}, lse, delta, sizes, tile, shared);
-        else if (role <= WARPGROUPS)
-            add_dq_blocks(dq_sum, arrivals, sizes, tile, shared, role - 1);
+        if (threadIdx.x % 32 == 0)
+            copy({&q_map, &k_map, &v_map, &do_map}, lse, delta, dq_sum, arrivals, sizes, tile, shared,
+                 warp % 4);
+    } else if (DQ_WARPGROUP && warpgroup == WARPGROUPS) {
+        setmaxnreg_dec<DQ_REGISTERS>();
+        multiply_dq(sizes, tile, shared, threadIdx.x % 32, warp % 4);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
         Consumer{sizes, tile, shared, warpgroup, int(threadIdx.x % 32), warp % 4}.run(&dk_map,

@@ -5,6 +5,9 @@ The .cu describes the algorithm. What each parameter trades:
                           16, of 32 with head dimensions up to 64
     Q_STAGES              blocks of Q and of dO in flight against shared memory
     PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
+    DQ_WARPGROUP          1: a warpgroup of its own computes dQ. The consumers then compute the next
+                          step's exponentials while dV and dK are multiplied, but fewer rows fit;
+                          0: the consumers compute it
     DQ_FIRST              1: dQ of the step before is the first product of a step, and is stored
                           while dV and dK are multiplied; 0: dV is the first
     EARLY_SCORES          1: S of the next step starts before the products of a step are finished,
@@ -35,6 +38,10 @@ _KEYS = 128
 _WARPGROUPS = 2
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
+_OF_MAIN_KERNEL = (
+    "Q_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES", "K_IN_REGISTERS", "STAGGER"
+)  # fmt: skip
+"""Parameters that are macros of the main kernel alone."""
 _FAR = 2**29
 """A window that hides no key."""
 _ROW_LIMIT, _ANY_SEQUENCE = 2**30, 2**31 - 2**16
@@ -79,12 +86,7 @@ def variant(workload, config, aligned=True):
     """
     left, right = workload.band
     defines = _defines(workload, config) | {
-        "Q_STAGES": config["Q_STAGES"],
-        "PING_PONG": config["PING_PONG"],
-        "DQ_FIRST": config["DQ_FIRST"],
-        "EARLY_SCORES": config["EARLY_SCORES"],
-        "K_IN_REGISTERS": config["K_IN_REGISTERS"],
-        "STAGGER": config["STAGGER"],
+        **{name: config[name] for name in _OF_MAIN_KERNEL},
         "DETERMINISTIC": int(workload.deterministic),
         "CAUSAL": int(right is not None),
         "WINDOWED": int(left is not None),
@@ -93,7 +95,7 @@ def variant(workload, config, aligned=True):
     return {
         "function": "attention_bwd",
         "defines": defines,
-        "threads": 3 * 128,
+        "threads": (3 + config["DQ_WARPGROUP"]) * 128,
         "overlaps_kernel_before": True,
     }
 

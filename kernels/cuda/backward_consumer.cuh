@@ -3,21 +3,6 @@
 // Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
-// The address of a unit of 16 bytes of a row, in a chunk.
-DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
-    return chunk + row * ROW_BYTES + ((unit ^ row % 8) << 4);
-}
-
-// The matrix descriptor of rows of a chunk, or of chunks that are `leading_bytes` apart. The compiler
-// is to compute it where it is used: those of all products do not fit the registers.
-DEVICE u64 rows_descriptor(u32 address, u32 leading_bytes = 0) {
-    return matrix_descriptor<ROW_BYTES>(opaque(address), leading_bytes, 8 * ROW_BYTES);
-}
-// What a descriptor's address is increased by.
-DEVICE constexpr u64 further(u32 bytes) {
-    return bytes >> 4;
-}
-
 DEVICE void store_rows(const TensorMap* map, u32 from, int column, int row, int head,
                        const Rows& of) {
     if (VARLEN)
@@ -39,10 +24,8 @@ struct Consumer {
     u32 k16[K_IN_REGISTERS ? WIDTH / 4 : 1];  // the warpgroup's keys
 
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
-    DEVICE void arrive(u32 barrier) const {
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(barrier);
-    }
+    DEVICE void arrive(u32 barrier) const { arrive_warp(barrier, lane); }
+    DEVICE DqProduct dq_product() const { return {shared, warpgroup, lane, warp}; }
     DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
     DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % Q_STAGES * DO_BYTES; }
 
@@ -94,22 +77,6 @@ struct Consumer {
 #pragma unroll
         for (int k = 0; k < BLOCK_M / 16; k++)
             Wgmma<WIDTH>::template rs<1>(d, a + 4 * k, b + further(k * 16 * ROW_BYTES));
-        wgmma_commit();
-    }
-
-    // dQ^T of a step: 64 columns of K, and dS of all keys.
-    DEVICE void start_dq(float (&dq)[DQ_ROWS / 2], int of_step) const {
-        const int column_chunk = CHUNKS == 1 ? 0 : warpgroup;
-        const int first_row = CHUNKS == 1 ? warpgroup * DQ_ROWS : 0;
-        const u64 a = rows_descriptor(shared + K_OFFSET + column_chunk * KEYS_CHUNK);
-        const u64 b = rows_descriptor(shared + DS_OFFSET + (of_step & 1) * DS_BYTES +
-                                      first_row * ROW_BYTES);
-        wgmma_fence_operand(dq);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < KEYS / 16; k++)
-            WgmmaTransposed<DQ_ROWS>::ss(dq, a + further(k * 16 * ROW_BYTES),
-                                         b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
         wgmma_commit();
     }
 
@@ -189,18 +156,6 @@ struct Consumer {
         arrive(barriers().ds_full(step % DS_STAGES));
     }
 
-    // Stores dQ^T of a step for the dQ writer. `hand_over_dq` follows, when the next products run.
-    DEVICE void store_dq(const float (&dq)[DQ_ROWS / 2], int of_step) const {
-        mbarrier_wait(barriers().dq_empty(warpgroup), (of_step & 1) ^ 1);
-        const u32 to = shared + DQ_OFFSET + warpgroup * DQ_BYTES + 16 * (32 * warp + lane);
-#pragma unroll
-        for (int i = 0; i < DQ_ROWS / 8; i++) st_shared_v4(to + i * 2048, dq + 4 * i);
-    }
-    DEVICE void hand_over_dq() const {
-        fence_proxy_async();
-        arrive(barriers().dq_full(warpgroup));
-    }
-
     // PING_PONG: a warpgroup starts products only in its turn, and passes the turn on when it has
     // started the scores of the next step. So the other one has the tensor cores to itself while this
     // one computes probabilities (FlashAttention-3, section 3.1).
@@ -212,21 +167,33 @@ struct Consumer {
             named_barrier_arrive(FIRST_TURN + (warpgroup + 1) % WARPGROUPS, 128 * WARPGROUPS);
     }
 
-    // P^T and dS^T of a step, whose block begins with a row and whose S^T has been started.
-    DEVICE void scores(float (&s)[BLOCK_M / 2], int step, int row) {
-        float dp[BLOCK_M / 2];
+    DEVICE void start_dp(float (&dp)[BLOCK_M / 2], int step) const {
         mbarrier_wait(barriers().do_full(step % Q_STAGES), step / Q_STAGES & 1);
         start_transposed(dp, V_OFFSET, do_stage(step));
-        if (step > 0) pass_turn();
-        if (step > 1) hand_over_dq();
-        wgmma_wait<1>();
+    }
+    // P^T of a step, whose S^T is finished and whose block begins with a row.
+    DEVICE void finish_probabilities(float (&s)[BLOCK_M / 2], int step, int row) const {
         wgmma_fence_operand(s);
         probabilities(s, step);
         if (CAUSAL || RAGGED) mask(s, row);
+    }
+    // dS^T of a step, of its P^T and of dP^T, which has been started.
+    DEVICE void finish_ds(float (&p)[BLOCK_M / 2], float (&dp)[BLOCK_M / 2], int step) {
         wgmma_wait<0>();
         wgmma_fence_operand(dp);
-        convert(s, dp, step);
+        convert(p, dp, step);
         store_ds(step);
+    }
+
+    // P^T and dS^T of a step, whose block begins with a row and whose S^T has been started.
+    DEVICE void scores(float (&s)[BLOCK_M / 2], int step, int row) {
+        float dp[BLOCK_M / 2];
+        start_dp(dp, step);
+        if (step > 0) pass_turn();
+        if (step > 1) dq_product().hand_over();
+        wgmma_wait<1>();
+        finish_probabilities(s, step, row);
+        finish_ds(s, dp, step);
     }
 
     // What a step adds to dV and dK, the dQ of the step before, and the start of the next one's S^T.
@@ -239,9 +206,9 @@ struct Consumer {
         float dq[DQ_ROWS / 2];
         wait_for_turn();
         if (step > 0) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
-        if (DQ_FIRST) start_dq(dq, before);
+        if (DQ_FIRST) dq_product().start(dq, before);
         start_sum(dv, p16, do_stage(step));
-        if (!DQ_FIRST) start_dq(dq, before);
+        if (!DQ_FIRST) dq_product().start(dq, before);
         start_sum(dk, ds16, q_stage(step));
         if (is_last && warpgroup < WARPGROUPS - 1) pass_turn();
         hand_over_ds(step);
@@ -250,8 +217,8 @@ struct Consumer {
         if (!DQ_FIRST) free_do(stage);
         if (step > 0) {
             arrive(barriers().ds_empty(ds_stage));
-            store_dq(dq, before);
-            if (is_last) hand_over_dq();
+            dq_product().store(dq, before);
+            if (is_last) dq_product().hand_over();
         }
         if (starts_early) start_scores(next, step + 1);
         if (DQ_FIRST) {
@@ -265,8 +232,7 @@ struct Consumer {
             wgmma_wait<1>();
         else
             wgmma_wait<0>();
-        wgmma_fence_operand(ds16);
-        arrive(barriers().q_empty(stage));
+        free_q(stage);
         if (!starts_early && !is_last) start_scores(next, step + 1);
     }
     // dV of a step is finished.
@@ -274,17 +240,57 @@ struct Consumer {
         wgmma_fence_operand(p16);
         arrive(barriers().do_empty(stage));
     }
+    // dK of a step is finished.
+    DEVICE void free_q(int stage) {
+        wgmma_fence_operand(ds16);
+        arrive(barriers().q_empty(stage));
+    }
 
-    // dQ of the last step.
+    // With DQ_WARPGROUP: what a step adds to dV and dK, and P^T and dS^T of the next one, whose block
+    // begins with a row. Without dQ there are registers for the next S^T beside P^T and dS^T, so its
+    // exponentials are computed while dV and dK are multiplied.
+    DEVICE void products_and_scores(int step, int row) {
+        const int stage = step % Q_STAGES;
+        float next[BLOCK_M / 2], dp[BLOCK_M / 2];
+        wait_for_turn();
+        start_scores(next, step + 1);
+        start_sum(dv, p16, do_stage(step));
+        start_sum(dk, ds16, q_stage(step));
+        pass_turn();
+        hand_over_ds(step);
+        wgmma_wait<2>();
+        finish_probabilities(next, step + 1, row);
+        wgmma_wait<1>();
+        free_do(stage);
+        wgmma_wait<0>();
+        free_q(stage);
+        start_dp(dp, step + 1);
+        finish_ds(next, dp, step + 1);
+    }
+    // What the last step adds to dV and dK.
+    DEVICE void last_products(int step) {
+        wait_for_turn();
+        start_sum(dv, p16, do_stage(step));
+        start_sum(dk, ds16, q_stage(step));
+        if (warpgroup < WARPGROUPS - 1) pass_turn();
+        hand_over_ds(step);
+        wgmma_wait<0>();
+        free_do(step % Q_STAGES);
+        free_q(step % Q_STAGES);
+    }
+
+    // dQ of the last step, and waits until its place in shared memory is free.
     DEVICE void finish_dq(int steps) const {
+        if (DQ_WARPGROUP) return named_barrier_sync(DQ_IS_ADDED, 128 * (WARPGROUPS + 1));
         float dq[DQ_ROWS / 2];
         const int last = steps - 1;
         mbarrier_wait(barriers().ds_full(last % DS_STAGES), last / DS_STAGES & 1);
-        start_dq(dq, last);
+        dq_product().start(dq, last);
         wgmma_wait<0>();
         wgmma_fence_operand(dq);
-        store_dq(dq, last);
-        hand_over_dq();
+        dq_product().store(dq, last);
+        dq_product().hand_over();
+        mbarrier_wait(barriers().dq_empty(warpgroup), (steps & 1) ^ 1);
     }
 
     // Writes a gradient of the keys, times `factor`, to a buffer, and starts its copy to memory.
@@ -319,10 +325,7 @@ struct Consumer {
         if (tile.is_seen()) add_steps(steps);
         // This warpgroup's V is not read any more. Its dK goes where its last dQ was.
         write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
-        if (tile.is_seen()) {
-            finish_dq(steps);
-            mbarrier_wait(barriers().dq_empty(warpgroup), (steps & 1) ^ 1);
-        }
+        if (tile.is_seen()) finish_dq(steps);
         write_out<64 * ROW_BYTES>(dk, sizes.scale, shared + DQ_OFFSET + warpgroup * DQ_BYTES,
                                   dk_map);
         if (warp + lane == 0) tma_store_wait();
@@ -339,13 +342,20 @@ struct Consumer {
         start_scores(s, 0);
         scores(s, 0, block * BLOCK_M);
         for (int step = 0; step < steps - 1; step++) {
-            float next[BLOCK_M / 2];
-            products(next, step, false);
             if (!DETERMINISTIC || --heads_left == 0)
                 block = tile.next(block), heads_left = sizes.group();
-            scores(next, step + 1, block * BLOCK_M);
+            if constexpr (DQ_WARPGROUP) {
+                products_and_scores(step, block * BLOCK_M);
+            } else {
+                float next[BLOCK_M / 2];
+                products(next, step, false);
+                scores(next, step + 1, block * BLOCK_M);
+            }
         }
-        products(s, steps - 1, true);
+        if constexpr (DQ_WARPGROUP)
+            last_products(steps - 1);
+        else
+            products(s, steps - 1, true);
         wgmma_fence_operand(dk);
         wgmma_fence_operand(dv);
     }

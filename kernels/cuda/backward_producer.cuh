@@ -117,3 +117,13 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
         part = next;
     }
 }
+
+// What one thread of each warp of the last warpgroup does: the first one is the producer, then there
+// is a dQ writer for each part of dQ.
+DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, float* dq_sum,
+                 Arrivals* arrivals, const Sizes& sizes, const Tile& tile, u32 shared, int role) {
+    if (role == 0)
+        produce(maps, lse, delta, sizes, tile, shared);
+    else if (role <= DQ_PARTS)
+        add_dq_blocks(dq_sum, arrivals, sizes, tile, shared, role - 1);
+}

@@ -33,10 +33,10 @@ static_assert(DS_STAGES == 2, "a step and the one before");
 //     Q full      the producer, and the bytes of a block with its lse       consumers
 //     dO full     the producer, and the bytes of a block with its delta     consumers
 //     Q, dO empty 4 warps of each warpgroup, after dK or dV                 the producer
-//     dS full     4 warps of each warpgroup that have stored their part     consumers, before dQ
-//     dS empty    4 warps of each warpgroup, after dQ                       consumers
-//     dQ full     4 warps of the warpgroup that have stored their part      its dQ writer
-//     dQ empty    the dQ writer, when TMA has read it                       the warpgroup
+//     dS full     4 warps of each warpgroup that have stored their part     who computes dQ
+//     dS empty    4 warps of each warpgroup that computes dQ, after it      consumers
+//     dQ full     4 warps of a warpgroup that have stored this part         its dQ writer
+//     dQ empty    the dQ writer, when TMA has read it                       who computes dQ
 struct Barriers {
     u32 base;
     static constexpr int COUNT = 2 + 4 * Q_STAGES + 2 * DS_STAGES + 2 * WARPGROUPS;
@@ -63,7 +63,7 @@ struct Barriers {
         }
         for (int stage = 0; stage < DS_STAGES; stage++) {
             mbarrier_init(ds_full(stage), 4 * WARPGROUPS);
-            mbarrier_init(ds_empty(stage), 4 * WARPGROUPS);
+            mbarrier_init(ds_empty(stage), 4 * (DQ_WARPGROUP ? 1 : WARPGROUPS));
         }
         for (int warpgroup = 0; warpgroup < WARPGROUPS; warpgroup++) {
             mbarrier_init(dq_full(warpgroup), 4);
@@ -74,6 +74,27 @@ struct Barriers {
 static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES >= 8 &&
                   BARRIERS_SLOTS >= Barriers::COUNT,
               "each barrier has a slot");
+
+// The address of a unit of 16 bytes of a row, in a chunk.
+DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
+    return chunk + row * ROW_BYTES + ((unit ^ row % 8) << 4);
+}
+
+// The matrix descriptor of rows of a chunk, or of chunks that are `leading_bytes` apart. The compiler
+// is to compute it where it is used: those of all products do not fit the registers.
+DEVICE u64 rows_descriptor(u32 address, u32 leading_bytes = 0) {
+    return matrix_descriptor<ROW_BYTES>(opaque(address), leading_bytes, 8 * ROW_BYTES);
+}
+// What a descriptor's address is increased by.
+DEVICE constexpr u64 further(u32 bytes) {
+    return bytes >> 4;
+}
+
+// One arrival of a warp, when all its threads have come.
+DEVICE void arrive_warp(u32 barrier, int lane) {
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(barrier);
+}
 
 // 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
 // from `first_block` to before `end_block`, of each query head of the group, first through `begin`;

@@ -28,6 +28,13 @@ MEASURED_US: dict[str, dict[str, float]] = {
     "q1024_d64_causal": {CUDA: 570, TWO_PASS: 556, CUDNN: 692},
     "q4096_d64_full": {CUDA: 2594, TWO_PASS: 3108, CUDNN: 3247},
     "q4096_d64_causal": {CUDA: 1377, TWO_PASS: 1696, CUDNN: 1789},
+    "q512_d80_causal": {CUDA: 318, TWO_PASS: 287},
+    "q512_d96_full": {CUDA: 409, TWO_PASS: 394},
+    "q512_d96_causal": {CUDA: 335, TWO_PASS: 296},
+    "q1024_d80_full": {CUDA: 563, TWO_PASS: 674},
+    "q1024_d80_causal": {CUDA: 407, TWO_PASS: 437},
+    "q1024_d96_full": {CUDA: 608, TWO_PASS: 683},
+    "q1024_d96_causal": {CUDA: 428, TWO_PASS: 446},
     "q512_d128_full": {CUDA: 481, TWO_PASS: 419, CUDNN: 503},
     "q512_d128_causal": {CUDA: 373, TWO_PASS: 313, CUDNN: 408},
     "q1024_d128_full": {CUDA: 711, TWO_PASS: 747, CUDNN: 779},
@@ -43,7 +50,8 @@ MEASURED_US: dict[str, dict[str, float]] = {
     "q16384_d256_full": {TWO_PASS: 10918, CUDNN: 15771},
     "q16384_d256_causal": {TWO_PASS: 5329, CUDNN: 7335},
 }
-"""Medians in us on an H200: bf16, cold L2 cache, 16,384 tokens, heads x head_dim = 2,048."""
+"""Medians in us on an H200: bf16, cold L2 cache, 16,384 tokens, heads x head_dim = 2,048, but 16
+heads at head_dim 80 and 96."""
 
 
 def chosen(text: str, among: list[Kernel]) -> Choice:

@@ -39,6 +39,14 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_kv1_q500_k130_d96_bf16_full_w130_a20", {"Q_STAGES": 2}),
     ("h1_q300_k260_d128_bf16_full_w150", {"BLOCK_M": 80}),
     ("h2_q270_k384_d64_bf16_full_a60", {"L2_SECTION_HEADS": 2}),
+    ("b2_h4_kv2_q130_k300_d96_bf16_causal", {"DQ_WARPGROUP": 1, "PING_PONG": 1}),
+    ("h2_q100_k300_d64_fp16_full", {"DQ_WARPGROUP": 1, "BLOCK_M": 96, "K_IN_REGISTERS": 1}),
+    (
+        "h2_kv1_q500_k130_d80_bf16_full_w130_a20",
+        {"DQ_WARPGROUP": 1, "PING_PONG": 1, "Q_STAGES": 3, "ZERO_DQ": 0},
+    ),
+    # A CTA with one step.
+    ("h1_q40_k200_d104_bf16_full", {"DQ_WARPGROUP": 1, "PING_PONG": 1}),
 ]
 
 
@@ -86,6 +94,11 @@ PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
         [(64, 260), (300, 100), (130, 7)],
     ),
     ("b2_h1_q90_k140_d96_bf16_full_w30_a9", {"BLOCK_M": 80}, [(90, 140), (33, 90)]),
+    (
+        "b3_h2_kv1_q200_k200_d96_bf16_causal",
+        {"DQ_WARPGROUP": 1, "PING_PONG": 1},
+        [(130, 130), (0, 70), (200, 200)],
+    ),
 ]
 
 
@@ -135,34 +148,51 @@ def test_one_launch_serves_packed_calls_with_other_numbers_of_rows() -> None:
     assert launches((64, 64), (30, 20), (2, 2)) == launches((64, 50), (50, 0), (0, 64))
 
 
-MISTAKES = [
-    ("a buffer of dS is overwritten too early", r"mbarrier_wait\(barriers\(\)\.ds_empty.*?\);"),
+APART = {"DQ_WARPGROUP": 1}
+MISTAKES: list[tuple[str, dict[str, int], str]] = [
+    ("a buffer of dS is overwritten too early", {}, r"mbarrier_wait\(barriers\(\)\.ds_empty.*?\);"),
     (
         "dQ reads dS that is not there",
+        {},
         r"if \(step > 0\) mbarrier_wait\(barriers\(\)\.ds_full.*?\);",
     ),
-    ("dQ's buffer is overwritten too early", r"mbarrier_wait\(barriers\(\)\.dq_empty\(war.*?\);"),
+    ("dQ's buffer is overwritten too early", {}, r"mbarrier_wait\(barriers\(\)\.dq_empty\(p.*?\);"),
     (
         "Q's stage is released too early",
-        r"else\s*wgmma_wait<0>\(\);\s*wgmma_fence_operand\(ds16\);",
+        {},
+        r"else\s*wgmma_wait<0>\(\);(?=\s*free_q)",
     ),
-    ("TMA does not see dQ", r"fence_proxy_async\(\);\s*arrive\(barriers\(\)\.dq_full"),
+    ("TMA does not see dQ", {}, r"fence_proxy_async\(\);(?=\s*arrive_warp\(barriers\(\)\.dq_full)"),
+    (
+        "the warpgroup for dQ reads dS that is not there",
+        APART,
+        r"mbarrier_wait\(barriers\.ds_full.*?\);",
+    ),
+    ("dK is written where dQ still is", APART, r"return named_barrier_sync\(DQ_IS_ADDED.*?\);"),
+    (
+        "Q's stage is released too early, without dQ",
+        APART,
+        r"wgmma_wait<0>\(\);(?=\s*free_q\(stage\);\s*start_dp)",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("what", "pattern"), MISTAKES, ids=[what for what, _ in MISTAKES])
-def test_the_cpu_finds_mistakes(what: str, pattern: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "changes", "pattern"), MISTAKES, ids=[what for what, *_ in MISTAKES]
+)
+def test_the_cpu_finds_mistakes(
+    what: str, changes: dict[str, int], pattern: str, tmp_path: Path
+) -> None:
     workload = Workload.parse("bwd_h1_q400_k128_d64_bf16_full")
 
     def change(source: str) -> str:
         changed, count = re.subn(
-            pattern, lambda found: "arrive(barriers().dq_full" if "dq_full" in found[0] else ";",
-            source, flags=re.DOTALL,
-        )  # fmt: skip
+            pattern, "return;" if "return" in pattern else ";", source, flags=re.DOTALL
+        )
         assert count, "the source has no such place"
         return changed
 
-    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path, change)
+    run = cuda_on_cpu.compiled(KERNEL, workload, {**SMALL, **changes}, tmp_path, change)
     tensors, right = inputs(workload)
     wrong = 0
     for mode in range(32):
