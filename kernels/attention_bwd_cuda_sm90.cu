@@ -85,6 +85,9 @@
 #ifndef STAGGER
 #define STAGGER 0
 #endif
+#ifndef HEADS_INSIDE
+#define HEADS_INSIDE 0
+#endif
 #ifndef DETERMINISTIC
 #define DETERMINISTIC 0
 #endif
@@ -129,6 +132,7 @@ constexpr int CONSUMER_REGISTERS = DQ_WARPGROUP ? (512 - 24 - DQ_REGISTERS) / 16
 
 static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
 static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which begin together");
+static_assert(!HEADS_INSIDE || (CAUSAL && !DETERMINISTIC), "it begins with the last rows");
 static_assert(!EARLY_SCORES || DQ_FIRST, "an early S takes the registers of dQ");
 static_assert(!DQ_WARPGROUP || !DQ_FIRST, "consumers compute no dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");

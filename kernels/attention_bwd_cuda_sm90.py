@@ -19,6 +19,10 @@ The .cu describes the algorithm. What each parameter trades:
     STAGGER               full masks without windows: each CTA of a head begins this many blocks of
                           rows later than the one before, so that they do not add to the same rows
                           of dQ at the same time; 0: all begin with the first
+    HEADS_INSIDE          causal masks, windows on the right: 1: a CTA goes through the blocks of
+                          rows once, from the last one on, and through all query heads of the
+                          group at each, so that CTAs of a KV head read the same Q and dO at the
+                          same time; 0: through all blocks of one query head, then of the next
     L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
                           that what they share stays in the L2 cache. Deterministic gradients: the
                           more heads, the fewer CTAs of one head run at the same time, and wait for
@@ -39,7 +43,8 @@ _WARPGROUPS = 2
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _OF_MAIN_KERNEL = (
-    "Q_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES", "K_IN_REGISTERS", "STAGGER"
+    "Q_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES", "K_IN_REGISTERS", "STAGGER",
+    "HEADS_INSIDE",
 )  # fmt: skip
 """Parameters that are macros of the main kernel alone."""
 _FAR = 2**29

@@ -333,7 +333,7 @@ struct Consumer {
 
     // What all steps add to dK and dV.
     DEVICE void add_steps(int steps) {
-        int block = tile.begin, heads_left = sizes.group();  // of this block, where DETERMINISTIC
+        int block = tile.begin, heads_left = sizes.group();  // of this block
         if (warpgroup == WARPGROUPS - 1) pass_turn();
         mbarrier_wait(barriers().k(), 0);
         mbarrier_wait(barriers().v(), 0);
@@ -342,7 +342,7 @@ struct Consumer {
         start_scores(s, 0);
         scores(s, 0, block * BLOCK_M);
         for (int step = 0; step < steps - 1; step++) {
-            if (!DETERMINISTIC || --heads_left == 0)
+            if (!(DETERMINISTIC || HEADS_INSIDE) || --heads_left == 0)
                 block = tile.next(block), heads_left = sizes.group();
             if constexpr (DQ_WARPGROUP) {
                 products_and_scores(step, block * BLOCK_M);

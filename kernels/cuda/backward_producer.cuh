@@ -94,9 +94,9 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
     const int steps = tile.blocks() * sizes.group(), first_head = tile.head_kv * sizes.group();
-    int block = tile.begin;
+    int block = tile.begin, member = tile.first_member(sizes.group()), heads_left = sizes.group();
     auto part_of = [&](int step) {
-        const int head = first_head + step / tile.blocks();
+        const int head = first_head + (HEADS_INSIDE ? member : step / tile.blocks());
         const long long number = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
         DqPart part{dq_sum + number * DQ_FLOATS, arrivals + number};
         part.come();
@@ -109,7 +109,9 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
         mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
         part.start(from);
         DqPart next = part;
-        block = tile.next(block);
+        if (HEADS_INSIDE) member = member + 1 == sizes.group() ? 0 : member + 1;
+        if (!HEADS_INSIDE || --heads_left == 0)
+            block = tile.next(block), heads_left = sizes.group();
         if (step + 1 < steps) next = part_of(step + 1);  // its answers come while TMA reads
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));

@@ -98,7 +98,8 @@ DEVICE void arrive_warp(u32 barrier, int lane) {
 
 // 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
 // from `first_block` to before `end_block`, of each query head of the group, first through `begin`;
-// where DETERMINISTIC backwards, but not with `larger_keys_first`.
+// where DETERMINISTIC backwards, but not with `larger_keys_first`. With HEADS_INSIDE it goes backwards
+// through the blocks once, and through all query heads at each.
 struct Tile {
     Rows queries, keys;
     int seqlen_k, diagonal;  // of the sequence, see `Sizes`
@@ -109,9 +110,13 @@ struct Tile {
     DEVICE bool exists() const { return !VARLEN || key < seqlen_k; }
     DEVICE int blocks() const { return end_block - first_block; }
     DEVICE int next(int block) const {
+        if (HEADS_INSIDE) return block - 1;
         if (DETERMINISTIC) return CAUSAL && larger_keys_first ? block + 1 : block - 1;
         return block + 1 == end_block ? first_block : block + 1;
     }
+    // The query head of a group at which HEADS_INSIDE begins: each CTA of a KV head has another one,
+    // so that they do not add to the same rows of dQ at the same time.
+    DEVICE int first_member(int group) const { return HEADS_INSIDE ? key / KEYS % group : 0; }
     // Whether any row sees its keys.
     DEVICE bool is_seen() const { return !(WINDOWED || VARLEN) || blocks() > 0; }
 };
@@ -164,7 +169,7 @@ DEVICE Tile tile_of_cta(const Sizes& sizes) {
     }
     if (WINDOWED || VARLEN) end = max(end, seen);
     int begin = STAGGER ? key / KEYS * STAGGER % max(end, 1) : seen;
-    if (DETERMINISTIC && !larger_keys_first) begin = end - 1;
+    if (HEADS_INSIDE || (DETERMINISTIC && !larger_keys_first)) begin = end - 1;
     const int head_kv = head % sizes.heads_kv;
     return {queries, keys, seqlen_k, diagonal, number,           head_kv,
             key,     seen, end,      begin,    larger_keys_first};
@@ -177,6 +182,12 @@ DEVICE void for_steps(const Sizes& sizes, const Tile& tile, WORK work) {
     if constexpr (DETERMINISTIC) {
         for (int i = 0, block = tile.begin; i < tile.blocks(); i++, block = tile.next(block))
             for (int head = first_head; head < end_head; head++) work(head, block);
+    } else if constexpr (HEADS_INSIDE) {
+        const int begin = first_head + tile.first_member(sizes.group());
+        for (int i = 0, block = tile.begin; i < tile.blocks(); i++, block = tile.next(block)) {
+            for (int head = begin; head < end_head; head++) work(head, block);
+            for (int head = first_head; head < begin; head++) work(head, block);
+        }
     } else {
         for (int head = first_head; head < end_head; head++)
             for (int i = 0, block = tile.begin; i < tile.blocks(); i++, block = tile.next(block))

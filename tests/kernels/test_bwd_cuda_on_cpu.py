@@ -45,6 +45,12 @@ CASES: list[tuple[str, dict[str, int]]] = [
         "h2_kv1_q500_k130_d80_bf16_full_w130_a20",
         {"DQ_WARPGROUP": 1, "PING_PONG": 1, "Q_STAGES": 3, "ZERO_DQ": 0},
     ),
+    ("b2_h8_kv2_q270_k330_d64_bf16_causal", {"HEADS_INSIDE": 1, "PING_PONG": 1, **EARLY}),
+    (
+        "h3_kv1_q400_k400_d128_bf16_causal_w70",
+        {"HEADS_INSIDE": 1, "BLOCK_M": 80, "PING_PONG": 1, "ZERO_DQ": 0},
+    ),
+    ("h4_kv1_q200_k300_d96_bf16_causal", {"HEADS_INSIDE": 1, "DQ_WARPGROUP": 1, "PING_PONG": 1}),
     # A CTA with one step.
     ("h1_q40_k200_d104_bf16_full", {"DQ_WARPGROUP": 1, "PING_PONG": 1}),
 ]
@@ -94,6 +100,11 @@ PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
         [(64, 260), (300, 100), (130, 7)],
     ),
     ("b2_h1_q90_k140_d96_bf16_full_w30_a9", {"BLOCK_M": 80}, [(90, 140), (33, 90)]),
+    (
+        "b3_h6_kv2_q200_k200_d128_bf16_causal",
+        {"HEADS_INSIDE": 1, "BLOCK_M": 80, "L2_SECTION_HEADS": 2},
+        [(130, 130), (0, 70), (200, 200)],
+    ),
     (
         "b3_h2_kv1_q200_k200_d96_bf16_causal",
         {"DQ_WARPGROUP": 1, "PING_PONG": 1},
