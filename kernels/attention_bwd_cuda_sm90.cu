@@ -88,6 +88,9 @@
 #ifndef HEADS_INSIDE
 #define HEADS_INSIDE 0
 #endif
+#ifndef PERSISTENT
+#define PERSISTENT 0
+#endif
 #ifndef DETERMINISTIC
 #define DETERMINISTIC 0
 #endif
@@ -133,6 +136,7 @@ constexpr int CONSUMER_REGISTERS = DQ_WARPGROUP ? (512 - 24 - DQ_REGISTERS) / 16
 static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
 static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which begin together");
 static_assert(!HEADS_INSIDE || (CAUSAL && !DETERMINISTIC), "it begins with the last rows");
+static_assert(!(DETERMINISTIC && PERSISTENT), "CTAs wait for those that started before");
 static_assert(!EARLY_SCORES || DQ_FIRST, "an early S takes the registers of dQ");
 static_assert(!DQ_WARPGROUP || !DQ_FIRST, "consumers compute no dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
@@ -152,6 +156,7 @@ struct Sizes {
     int diagonal, window_keys;
     int blocks;         // of query rows of a head, of all packed sequences
     int section_heads;  // KV heads of an L2 section
+    int tiles;          // of all CTAs
     float scale_log2, scale;
 
     DEVICE int group() const { return heads / heads_kv; }
@@ -164,7 +169,8 @@ DEVICE int first_block_number(int begin, int sequence) {
 }
 
 // How many CTAs have come to a part of dQ, and whether the first one has stored its own; where
-// DETERMINISTIC, how many have added.
+// DETERMINISTIC, how many have added. The first ones in memory are of no part: with PERSISTENT, how many
+// tiles CTAs have taken beside their first ones.
 struct Arrivals {
     u32 count, is_stored;
 };
@@ -189,19 +195,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                   float* dq_sum, Arrivals* arrivals, const int* starts_q, const int* starts_k,
                   int bounds, int heads,
                   int heads_kv, int seqlen_k, int diagonal, int window_keys, int blocks,
-                  int section_heads, float scale_log2, float scale) {
+                  int section_heads, int tiles, float scale_log2, float scale) {
     // The kernel has no static shared memory, so the alignment holds.
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
     const Sizes sizes{{starts_q, starts_k, bounds}, heads,  heads_kv,      seqlen_k,   diagonal,
-                      window_keys,                  blocks, section_heads, scale_log2, scale};
+                      window_keys,                  blocks, section_heads, tiles, scale_log2, scale};
     // The shuffle tells the compiler that it is the same in all lanes.
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const int warpgroup = warp / 4;
-    const Tile tile = tile_of_cta(sizes);
     launch_dependents();
     // It waits all the same: the kernel after waits for this one alone.
-    if (!tile.exists()) return wait_for_kernel_before();
+    if (!PERSISTENT && !tile_at(sizes, blockIdx.x).exists()) return wait_for_kernel_before();
     if (threadIdx.x == 0) {
         Barriers{shared + BARRIERS_OFFSET}.init();
         fence_mbarrier_init();
@@ -210,15 +215,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (warpgroup == WARPGROUPS + DQ_WARPGROUP) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();
         if (threadIdx.x % 32 == 0)
-            copy({&q_map, &k_map, &v_map, &do_map}, lse, delta, dq_sum, arrivals, sizes, tile, shared,
+            copy({&q_map, &k_map, &v_map, &do_map}, lse, delta, dq_sum, arrivals, sizes, shared,
                  warp % 4);
     } else if (DQ_WARPGROUP && warpgroup == WARPGROUPS) {
         setmaxnreg_dec<DQ_REGISTERS>();
-        multiply_dq(sizes, tile, shared, threadIdx.x % 32, warp % 4);
+        multiply_dq(sizes, shared, threadIdx.x % 32, warp % 4);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        Consumer{sizes, tile, shared, warpgroup, int(threadIdx.x % 32), warp % 4}.run(&dk_map,
-                                                                                   &dv_map);
+        consume(sizes, shared, &dk_map, &dv_map, warpgroup, threadIdx.x % 32, warp % 4);
     }
 }
 #endif

@@ -23,6 +23,8 @@ The .cu describes the algorithm. What each parameter trades:
                           rows once, from the last one on, and through all query heads of the
                           group at each, so that CTAs of a KV head read the same Q and dO at the
                           same time; 0: through all blocks of one query head, then of the next
+    PERSISTENT            1: one CTA per SM works on one tile after the other, and copies early for
+                          the next one; 0: one CTA per tile
     L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
                           that what they share stays in the L2 cache. Deterministic gradients: the
                           more heads, the fewer CTAs of one head run at the same time, and wait for
@@ -44,7 +46,7 @@ _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _OF_MAIN_KERNEL = (
     "Q_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES", "K_IN_REGISTERS", "STAGGER",
-    "HEADS_INSIDE",
+    "HEADS_INSIDE", "PERSISTENT",
 )  # fmt: skip
 """Parameters that are macros of the main kernel alone."""
 _FAR = 2**29
@@ -132,14 +134,14 @@ def unordered(workload, config):
 
 
 def scratch(tensors, spec):
-    """The memory of (lse in powers of two, delta, dQ's accumulator, the counts of its parts), of
-    whole blocks of rows."""
+    """The memory of (lse in powers of two, delta, dQ's accumulator, the counts of tiles and of its
+    parts), of whole blocks of rows."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     blocks = _row_blocks(tensors, spec)
     rows = blocks * spec.config["BLOCK_M"]
     numbers, sums = ((rows,), torch.float32), ((rows, _columns(spec.workload)), torch.float32)
-    return numbers, numbers, sums, ((blocks, _WARPGROUPS, 2), torch.int32)
+    return numbers, numbers, sums, ((blocks + 1, _WARPGROUPS, 2), torch.int32)
 
 
 def _row_blocks(tensors, spec):
@@ -208,9 +210,10 @@ def arguments(tensors, spec):
     rows = config["BLOCK_M"]
     maps = [_map(q, rows), _map(k, _KEYS), _map(v, _KEYS), _map(dout, rows), _map(dk), _map(dv)]
     sizes = (w.heads, w.heads_kv, w.seqlen_k, *_edges(w), _blocks(tensors, spec))
-    numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"]))]
+    tiles = _sequences(tensors, w) * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
+    numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"], tiles))]
     numbers += map(ctypes.c_float, (scale * LOG2_E, scale))
-    ctas = _sequences(tensors, w) * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
+    ctas = min(tiles, spec.sms) if config["PERSISTENT"] else tiles
     return (ctas, 1, 1), [*maps, *tensors[-4:], *_bounds(tensors, w), *numbers]
 
 

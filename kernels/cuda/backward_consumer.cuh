@@ -16,6 +16,7 @@ DEVICE void store_rows(const TensorMap* map, u32 from, int column, int row, int 
 struct Consumer {
     const Sizes& sizes;
     const Tile& tile;
+    const Done& done;
     u32 shared;
     int warpgroup, lane, warp;
 
@@ -25,7 +26,8 @@ struct Consumer {
 
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
     DEVICE void arrive(u32 barrier) const { arrive_warp(barrier, lane); }
-    DEVICE DqProduct dq_product() const { return {shared, warpgroup, lane, warp}; }
+    DEVICE DqProduct dq_product() const { return {shared, warpgroup, lane, warp, done.tiles}; }
+    DEVICE bool is_first(int step) const { return step == done.steps; }
     DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
     DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % Q_STAGES * DO_BYTES; }
 
@@ -189,8 +191,8 @@ struct Consumer {
     DEVICE void scores(float (&s)[BLOCK_M / 2], int step, int row) {
         float dp[BLOCK_M / 2];
         start_dp(dp, step);
-        if (step > 0) pass_turn();
-        if (step > 1) dq_product().hand_over();
+        if (!is_first(step)) pass_turn();
+        if (step > done.steps + 1) dq_product().hand_over();
         wgmma_wait<1>();
         finish_probabilities(s, step, row);
         finish_ds(s, dp, step);
@@ -205,7 +207,7 @@ struct Consumer {
         const bool starts_early = EARLY_SCORES && !is_last;
         float dq[DQ_ROWS / 2];
         wait_for_turn();
-        if (step > 0) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
+        if (!is_first(step)) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
         if (DQ_FIRST) dq_product().start(dq, before);
         start_sum(dv, p16, do_stage(step));
         if (!DQ_FIRST) dq_product().start(dq, before);
@@ -215,7 +217,7 @@ struct Consumer {
         wgmma_wait<DQ_FIRST ? 2 : 1>();
         wgmma_fence_operand(dq);
         if (!DQ_FIRST) free_do(stage);
-        if (step > 0) {
+        if (!is_first(step)) {
             arrive(barriers().ds_empty(ds_stage));
             dq_product().store(dq, before);
             if (is_last) dq_product().hand_over();
@@ -279,18 +281,31 @@ struct Consumer {
         free_q(step % Q_STAGES);
     }
 
-    // dQ of the last step, and waits until its place in shared memory is free.
-    DEVICE void finish_dq(int steps) const {
-        if (DQ_WARPGROUP) return named_barrier_sync(DQ_IS_ADDED, 128 * (WARPGROUPS + 1));
+    // Writes dQ of the step before `end`, and dV. Then waits until dQ's buffer is free.
+    DEVICE void finish_dq_and_dv(int end, const TensorMap* dv_map) const {
+        const bool has_dq = !DQ_WARPGROUP && tile.is_seen();
+        const int last = end - 1;
         float dq[DQ_ROWS / 2];
-        const int last = steps - 1;
-        mbarrier_wait(barriers().ds_full(last % DS_STAGES), last / DS_STAGES & 1);
-        dq_product().start(dq, last);
-        wgmma_wait<0>();
-        wgmma_fence_operand(dq);
-        dq_product().store(dq, last);
-        dq_product().hand_over();
-        mbarrier_wait(barriers().dq_empty(warpgroup), (steps & 1) ^ 1);
+        if (has_dq) {
+            mbarrier_wait(barriers().ds_full(last % DS_STAGES), last / DS_STAGES & 1);
+            dq_product().start(dq, last);
+        }
+        // This warpgroup's V is not read any more.
+        write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
+        if (has_dq) {
+            wgmma_wait<0>();
+            wgmma_fence_operand(dq);
+            if (PERSISTENT) arrive(barriers().ds_empty(last % DS_STAGES));
+        }
+        if (PERSISTENT) arrive(barriers().k_empty());
+        if (has_dq) {
+            dq_product().store(dq, last);
+            dq_product().hand_over();
+        }
+        if (!DQ_WARPGROUP)
+            dq_product().wait_for_buffer(end);
+        else if (PERSISTENT || tile.is_seen())
+            named_barrier_sync(DQ_IS_ADDED, 128 * (WARPGROUPS + 1));
     }
 
     // Writes a gradient of the keys, times `factor`, to a buffer, and starts its copy to memory.
@@ -321,27 +336,41 @@ struct Consumer {
     DEVICE void run(const TensorMap* dk_map, const TensorMap* dv_map) {
 #pragma unroll
         for (int i = 0; i < WIDTH / 2; i++) dk[i] = dv[i] = 0.0f;
-        const int steps = tile.blocks() * sizes.group();
-        if (tile.is_seen()) add_steps(steps);
-        // This warpgroup's V is not read any more. Its dK goes where its last dQ was.
-        write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
-        if (tile.is_seen()) finish_dq(steps);
+        const int end = done.steps + tile.blocks() * sizes.group();
+        if (PERSISTENT || tile.is_seen()) {
+            mbarrier_wait(barriers().k(), done.tiles & 1);
+            mbarrier_wait(barriers().v(), done.tiles & 1);
+        }
+        if (tile.is_seen())
+            add_steps(end);
+        else
+            free_dq_buffer();
+        finish_dq_and_dv(end, dv_map);
+        if (PERSISTENT && warp + lane == 0) {
+            tma_store_wait();
+            mbarrier_arrive(barriers().v_empty());
+        }
+        // dK goes where the last dQ was.
         write_out<64 * ROW_BYTES>(dk, sizes.scale, shared + DQ_OFFSET + warpgroup * DQ_BYTES,
                                   dk_map);
-        if (warp + lane == 0) tma_store_wait();
+    }
+    // Waits until TMA has read dK of the tile before.
+    DEVICE void free_dq_buffer() const {
+        if (!PERSISTENT || done.tiles == 0 || warp + lane > 0) return;
+        tma_store_wait();
+        mbarrier_arrive(barriers().dq_empty(warpgroup));
     }
 
-    // What all steps add to dK and dV.
-    DEVICE void add_steps(int steps) {
+    // What all steps before `end` add to dK and dV.
+    DEVICE void add_steps(int end) {
         int block = tile.begin, heads_left = sizes.group();  // of this block
         if (warpgroup == WARPGROUPS - 1) pass_turn();
-        mbarrier_wait(barriers().k(), 0);
-        mbarrier_wait(barriers().v(), 0);
         if (K_IN_REGISTERS) load_k();
         float s[BLOCK_M / 2];
-        start_scores(s, 0);
-        scores(s, 0, block * BLOCK_M);
-        for (int step = 0; step < steps - 1; step++) {
+        start_scores(s, done.steps);
+        scores(s, done.steps, block * BLOCK_M);
+        free_dq_buffer();
+        for (int step = done.steps; step < end - 1; step++) {
             if (!(DETERMINISTIC || HEADS_INSIDE) || --heads_left == 0)
                 block = tile.next(block), heads_left = sizes.group();
             if constexpr (DQ_WARPGROUP) {
@@ -353,10 +382,22 @@ struct Consumer {
             }
         }
         if constexpr (DQ_WARPGROUP)
-            last_products(steps - 1);
+            last_products(end - 1);
         else
-            products(s, steps - 1, true);
+            products(s, end - 1, true);
         wgmma_fence_operand(dk);
         wgmma_fence_operand(dv);
     }
 };
+
+// What a thread of a consumer warpgroup does.
+DEVICE void consume(const Sizes& sizes, u32 shared, const TensorMap* dk_map,
+                    const TensorMap* dv_map, int warpgroup, int lane, int warp) {
+    for_tiles(
+        sizes,
+        [&](const Tile& tile, const Done& done) {
+            Consumer{sizes, tile, done, shared, warpgroup, lane, warp}.run(dk_map, dv_map);
+        },
+        [&](int taken) { return next_place<true>({shared + BARRIERS_OFFSET}, taken); });
+    if (warp + lane == 0) tma_store_wait();
+}

@@ -9,6 +9,7 @@
 struct DqProduct {
     u32 shared;
     int part, lane, warp;
+    int tiles;  // that are finished: the dK of each has used dQ's buffer, too
 
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
 
@@ -28,9 +29,13 @@ struct DqProduct {
         wgmma_commit();
     }
 
+    // Waits until the buffer is free for dQ of a step.
+    DEVICE void wait_for_buffer(int of_step) const {
+        mbarrier_wait(barriers().dq_empty(part), (of_step + tiles & 1) ^ 1);
+    }
     // Stores dQ^T of a step for the dQ writer. `hand_over` follows, when the next products run.
     DEVICE void store(const float (&dq)[DQ_ROWS / 2], int of_step) const {
-        mbarrier_wait(barriers().dq_empty(part), (of_step & 1) ^ 1);
+        wait_for_buffer(of_step);
         const u32 to = shared + DQ_OFFSET + part * DQ_BYTES + 16 * (32 * warp + lane);
 #pragma unroll
         for (int i = 0; i < DQ_ROWS / 8; i++) st_shared_v4(to + i * 2048, dq + 4 * i);
@@ -41,18 +46,19 @@ struct DqProduct {
     }
 };
 
-// Computes dQ of all steps, one part after the other, while the consumers go on.
-DEVICE void multiply_dq(const Sizes& sizes, const Tile& tile, u32 shared, int lane, int warp) {
-    if (!tile.is_seen()) return;
+// Computes dQ of all steps of a tile, one part after the other, while the consumers go on.
+DEVICE void multiply_dq(const Sizes& sizes, const Tile& tile, const Done& done, u32 shared,
+                        int lane, int warp) {
+    if (!PERSISTENT && !tile.is_seen()) return;
     const Barriers barriers{shared + BARRIERS_OFFSET};
-    const int steps = tile.blocks() * sizes.group();
-    mbarrier_wait(barriers.k(), 0);
-    for (int step = 0; step < steps; step++) {
+    const int end = done.steps + tile.blocks() * sizes.group();
+    mbarrier_wait(barriers.k(), done.tiles & 1);
+    for (int step = done.steps; step < end; step++) {
         const int stage = step % DS_STAGES;
         mbarrier_wait(barriers.ds_full(stage), step / DS_STAGES & 1);
 #pragma unroll 1
         for (int part = 0; part < DQ_PARTS; part++) {
-            const DqProduct product{shared, part, lane, warp};
+            const DqProduct product{shared, part, lane, warp, done.tiles};
             float dq[DQ_ROWS / 2];
             product.start(dq, step);
             wgmma_wait<0>();
@@ -62,8 +68,19 @@ DEVICE void multiply_dq(const Sizes& sizes, const Tile& tile, u32 shared, int la
             product.hand_over();
         }
     }
+    if (PERSISTENT) arrive_warp(barriers.k_empty(), lane);
     // The consumers' dK goes where the last dQ was.
     for (int part = 0; part < DQ_PARTS; part++)
-        mbarrier_wait(barriers.dq_empty(part), (steps & 1) ^ 1);
+        DqProduct{shared, part, lane, warp, done.tiles}.wait_for_buffer(end);
     named_barrier_arrive(DQ_IS_ADDED, 128 * (WARPGROUPS + 1));
+}
+
+// What a thread of the warpgroup for dQ does.
+DEVICE void multiply_dq(const Sizes& sizes, u32 shared, int lane, int warp) {
+    for_tiles(
+        sizes,
+        [&](const Tile& tile, const Done& done) {
+            multiply_dq(sizes, tile, done, shared, lane, warp);
+        },
+        [&](int taken) { return next_place<true>({shared + BARRIERS_OFFSET}, taken); });
 }

@@ -22,29 +22,34 @@ DEVICE void load_rows(u32 to, const TensorMap* map, u32 barrier, int row, int he
 
 // Copies K, Q of the first step, V, and then all else in the order of its use.
 DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta, const Sizes& sizes,
-                    const Tile& tile, u32 shared) {
+                    const Tile& tile, const Done& done, u32 shared) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
-    if (!tile.is_seen()) return;
+    if (!PERSISTENT && !tile.is_seen()) return;
+    if (PERSISTENT) mbarrier_wait(barriers.k_empty(), done.tiles & 1 ^ 1);
     mbarrier_arrive_expect_tx(barriers.k(), K_BYTES);
     load_rows<KEYS_CHUNK>(shared + K_OFFSET, maps.k, barriers.k(), tile.key, tile.head_kv,
                           tile.keys);
-    int step = 0;
+    const auto load_v = [&] {
+        if (PERSISTENT) mbarrier_wait(barriers.v_empty(), done.tiles & 1 ^ 1);
+        mbarrier_arrive_expect_tx(barriers.v(), V_BYTES);
+        load_rows<KEYS_CHUNK>(shared + V_OFFSET, maps.v, barriers.v(), tile.key, tile.head_kv,
+                              tile.keys);
+    };
+    if (PERSISTENT && !tile.is_seen()) return load_v();  // so that phases are those of tiles
+    int step = done.steps;
     for_steps(sizes, tile, [&](int head, int block) {
         const int stage = step % Q_STAGES;
         const u32 parity = (step / Q_STAGES & 1) ^ 1;
         const u32 rows = shared + ROWS_OFFSET + stage * 2 * ROWS_BYTES;
         const long long first = block_number(sizes, tile, head, block) * BLOCK_M;
-        if (step == 0) wait_for_kernel_before();  // it writes lse and delta
+        const bool is_first = step == done.steps;
+        if (is_first) wait_for_kernel_before();  // it writes lse and delta
         mbarrier_wait(barriers.q_empty(stage), parity);
         mbarrier_arrive_expect_tx(barriers.q_full(stage), Q_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + Q_OFFSET + stage * Q_BYTES, maps.q, barriers.q_full(stage),
                            block * BLOCK_M, head, tile.queries);
         bulk_load(rows, lse + first, 4 * BLOCK_M, barriers.q_full(stage));
-        if (step == 0) {
-            mbarrier_arrive_expect_tx(barriers.v(), V_BYTES);
-            load_rows<KEYS_CHUNK>(shared + V_OFFSET, maps.v, barriers.v(), tile.key, tile.head_kv,
-                                  tile.keys);
-        }
+        if (is_first) load_v();
         mbarrier_wait(barriers.do_empty(stage), parity);
         mbarrier_arrive_expect_tx(barriers.do_full(stage), DO_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + DO_OFFSET + stage * DO_BYTES, maps.dout,
@@ -52,6 +57,17 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
         bulk_load(rows + ROWS_BYTES, delta + first, 4 * BLOCK_M, barriers.do_full(stage));
         step++;
     });
+}
+
+// Takes the next tile that no CTA has, when the last copies of a tile have been started, and hands its number
+// to the other warps.
+DEVICE int take_place(Arrivals* taken_by_all, const Barriers& barriers, int taken) {
+    if (taken == 0) wait_for_kernel_before();  // it sets the count to 0
+    const int place = gridDim.x + atomic_add(&taken_by_all->count, 1);
+    mbarrier_wait(barriers.next_empty(), taken & 1 ^ 1);
+    st_shared(barriers.next_number(), place);
+    mbarrier_arrive(barriers.next_full());
+    return place;
 }
 
 // A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it:
@@ -88,7 +104,7 @@ struct DqPart {
 
 // Adds the dQ of a warpgroup to the accumulator, step by step.
 DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes, const Tile& tile,
-                          u32 shared, int warpgroup) {
+                          const Done& done, u32 shared, int warpgroup) {
     if constexpr (DETERMINISTIC)
         return add_dq_blocks_in_sequence(dq_sum, arrivals, sizes, tile, shared, warpgroup);
     const Barriers barriers{shared + BARRIERS_OFFSET};
@@ -106,7 +122,7 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
     if (steps <= 0) return;
     DqPart part = part_of(0);
     for (int step = 0; step < steps; step++) {
-        mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
+        mbarrier_wait(barriers.dq_full(warpgroup), done.steps + step & 1);
         part.start(from);
         DqPart next = part;
         if (HEADS_INSIDE) member = member + 1 == sizes.group() ? 0 : member + 1;
@@ -123,9 +139,22 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
 // What one thread of each warp of the last warpgroup does: the first one is the producer, then there
 // is a dQ writer for each part of dQ.
 DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, float* dq_sum,
-                 Arrivals* arrivals, const Sizes& sizes, const Tile& tile, u32 shared, int role) {
-    if (role == 0)
-        produce(maps, lse, delta, sizes, tile, shared);
-    else if (role <= DQ_PARTS)
-        add_dq_blocks(dq_sum, arrivals, sizes, tile, shared, role - 1);
+                 Arrivals* arrivals, const Sizes& sizes, u32 shared, int role) {
+    const Barriers barriers{shared + BARRIERS_OFFSET};
+    if (role == 0) {
+        for_tiles(
+            sizes,
+            [&](const Tile& tile, const Done& done) {
+                produce(maps, lse, delta, sizes, tile, done, shared);
+            },
+            [&](int taken) { return take_place(arrivals, barriers, taken); });
+    } else if (role <= DQ_PARTS) {
+        for_tiles(
+            sizes,
+            [&](const Tile& tile, const Done& done) {
+                add_dq_blocks(dq_sum, arrivals + WARPGROUPS, sizes, tile, done, shared,
+                              role - 1);
+            },
+            [&](int taken) { return next_place<false>(barriers, taken); });
+    }
 }

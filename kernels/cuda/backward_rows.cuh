@@ -83,7 +83,9 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
     const int lane = threadIdx.x % LANES, own = threadIdx.x / LANES;
     launch_dependents();
+    if (threadIdx.x < WARPGROUPS && block.number == 0) arrivals[threadIdx.x] = {0, 0};
     if (!block.exists()) return;
+    arrivals += WARPGROUPS;
     if (threadIdx.x < WARPGROUPS) arrivals[block.number * WARPGROUPS + threadIdx.x] = {0, 0};
     uint4 a[PASSES], b[PASSES];  // all loads are on their way before the first one is used
 #pragma unroll
@@ -131,6 +133,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         (const float4*)(dq_sum + ((long long)block.number * WARPGROUPS + warpgroup) * DQ_FLOATS);
     wait_for_kernel_before();
     if (!block.exists()) return;
+    arrivals += WARPGROUPS;
     // Where nothing was zeroed, a part that no CTA came to has no numbers: its rows see no key.
     const bool is_there = ZERO_DQ || arrivals[block.number * WARPGROUPS + warpgroup].count > 0;
     float4 all[DQ_ROWS / 8];

@@ -36,10 +36,19 @@ static_assert(DS_STAGES == 2, "a step and the one before");
 //     dS full     4 warps of each warpgroup that have stored their part     who computes dQ
 //     dS empty    4 warps of each warpgroup that computes dQ, after it      consumers
 //     dQ full     4 warps of a warpgroup that have stored this part         its dQ writer
-//     dQ empty    the dQ writer, when TMA has read it                       who computes dQ
+//     dQ empty    the dQ writer, when TMA has read it, or dK there          who computes dQ
+//
+// With PERSISTENT there are also:
+//
+//     K empty     4 warps of each warpgroup that reads K, after a tile      the producer
+//     V empty     a thread of each consumer, when TMA has read dV there     the producer
+//     next full   the producer, which has stored the number of a tile       all other warps
+//     next empty  all other warps, which have loaded it                     the producer
 struct Barriers {
     u32 base;
-    static constexpr int COUNT = 2 + 4 * Q_STAGES + 2 * DS_STAGES + 2 * WARPGROUPS;
+    static constexpr int OF_TILE = 2 + 4 * Q_STAGES + 2 * DS_STAGES + 2 * WARPGROUPS;
+    // The last place is that of the next tile's number.
+    static constexpr int COUNT = OF_TILE + 5;
 
     DEVICE u32 k() const { return base; }
     DEVICE u32 v() const { return base + 8; }
@@ -51,6 +60,11 @@ struct Barriers {
     DEVICE u32 ds_empty(int stage) const { return ds_full(DS_STAGES + stage); }
     DEVICE u32 dq_full(int warpgroup) const { return ds_full(2 * DS_STAGES + warpgroup); }
     DEVICE u32 dq_empty(int warpgroup) const { return dq_full(WARPGROUPS + warpgroup); }
+    DEVICE u32 k_empty() const { return base + 8 * OF_TILE; }
+    DEVICE u32 v_empty() const { return k_empty() + 8; }
+    DEVICE u32 next_full() const { return k_empty() + 16; }
+    DEVICE u32 next_empty() const { return k_empty() + 24; }
+    DEVICE u32 next_number() const { return k_empty() + 32; }
 
     DEVICE void init() const {
         mbarrier_init(k(), 1);
@@ -69,6 +83,11 @@ struct Barriers {
             mbarrier_init(dq_full(warpgroup), 4);
             mbarrier_init(dq_empty(warpgroup), 1);
         }
+        if (!PERSISTENT) return;
+        mbarrier_init(k_empty(), 4 * (WARPGROUPS + DQ_WARPGROUP));
+        mbarrier_init(v_empty(), WARPGROUPS);
+        mbarrier_init(next_full(), 1);
+        mbarrier_init(next_empty(), 4 * (WARPGROUPS + DQ_WARPGROUP) + DQ_PARTS);
     }
 };
 static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES >= 8 &&
@@ -96,7 +115,7 @@ DEVICE void arrive_warp(u32 barrier, int lane) {
     if (lane == 0) mbarrier_arrive(barrier);
 }
 
-// 128 keys of one KV head from `key` on: the work of a CTA. It goes through the blocks of query rows
+// 128 keys of one KV head from `key` on: the work of a CTA, with PERSISTENT of one after the other. It goes through the blocks of query rows
 // from `first_block` to before `end_block`, of each query head of the group, first through `begin`;
 // where DETERMINISTIC backwards, but not with `larger_keys_first`. With HEADS_INSIDE it goes backwards
 // through the blocks once, and through all query heads at each.
@@ -130,17 +149,17 @@ DEVICE Rows rows_of_sequence(const int* starts, int sequence, int bounds) {
 
 enum { FEW_HEADS = 8 };  // no constexpr: that would change the machine code of all configs
 
-// CTAs start in the order of their numbers. Sections of heads come one after the other, so that the
+// Tiles start in the order of their numbers. Sections of heads come one after the other, so that the
 // L2 cache holds what they share. Under a causal mask a section begins with the first keys of all its
 // heads, which most rows see: the shortest tiles come last. So it does where DETERMINISTIC, but
 // causal sections of few heads begin with the last keys, except the last one (see
 // backward_deterministic.cuh): the more heads, the longer SMs idle at the end of such a section. With
 // STAGGER (of full masks) each CTA of a head begins so many blocks later than the one before, so that
 // they do not add to the same rows of dQ at the same time.
-DEVICE Tile tile_of_cta(const Sizes& sizes) {
-    const int tiles = (sizes.seqlen_k + KEYS - 1) / KEYS, all_heads = gridDim.x / tiles;
-    const int section = blockIdx.x / (tiles * sizes.section_heads);
-    const int within = blockIdx.x - section * tiles * sizes.section_heads;
+DEVICE Tile tile_at(const Sizes& sizes, int place) {
+    const int tiles = (sizes.seqlen_k + KEYS - 1) / KEYS, all_heads = sizes.tiles / tiles;
+    const int section = place / (tiles * sizes.section_heads);
+    const int within = place - section * tiles * sizes.section_heads;
     const int first = section * sizes.section_heads;
     const int heads = min(all_heads - first, sizes.section_heads);
     constexpr bool KEYS_OUTSIDE = CAUSAL || DETERMINISTIC;
@@ -173,6 +192,38 @@ DEVICE Tile tile_of_cta(const Sizes& sizes) {
     const int head_kv = head % sizes.heads_kv;
     return {queries, keys, seqlen_k, diagonal, number,           head_kv,
             key,     seen, end,      begin,    larger_keys_first};
+}
+
+// How many steps and tiles a CTA has finished before a tile: stages and phases go on counting.
+struct Done {
+    int steps, tiles;
+};
+
+// Calls work(tile, done) for each tile of this CTA. With PERSISTENT the first one has the CTA's number,
+// and next(how many tiles were before) returns that of the next one.
+template <class WORK, class NEXT>
+DEVICE void for_tiles(const Sizes& sizes, WORK work, NEXT next) {
+    Done done{0, 0};
+    for (int place = blockIdx.x, taken = 0; place < sizes.tiles; place = next(taken), taken++) {
+        const Tile tile = tile_at(sizes, place);
+        if (tile.exists()) work(tile, done);
+        if (!PERSISTENT) return;
+        if (!tile.exists()) continue;
+        done.steps += tile.blocks() * sizes.group(), done.tiles++;
+    }
+}
+
+// The number of the next tile, which the producer has taken. All threads of a warp call it, or one of a
+// warp in which only that one works.
+template <bool WHOLE_WARP>
+DEVICE int next_place(const Barriers& barriers, int taken) {
+    mbarrier_wait(barriers.next_full(), taken & 1);
+    const int place = ld_shared(barriers.next_number());
+    if (WHOLE_WARP)
+        arrive_warp(barriers.next_empty(), threadIdx.x % 32);
+    else
+        mbarrier_arrive(barriers.next_empty());
+    return place;
 }
 
 // Calls work(query head, block) for each step of a tile.

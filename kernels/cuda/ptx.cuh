@@ -76,6 +76,12 @@ DEVICE void st_shared(u32 to, u32 x) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 
+DEVICE u32 ld_shared(u32 from) {
+    u32 x;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+    return x;
+}
+
 DEVICE void st_shared_v4(u32 to, const float* x) {
     asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x[0]), "f"(x[1]),
                  "f"(x[2]), "f"(x[3])

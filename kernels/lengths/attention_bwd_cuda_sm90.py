@@ -10,18 +10,20 @@ from tunefa.spec.rounding import round_up
 def resized_gradients(workload, config, sms):
     """Returns what `tunefa.compile.launch.lengths` describes; None where it does not apply."""
     is_served = not workload.varlen and workload.band in ((None, None), (None, 0))
-    return _Resized(workload, config) if is_served else None
+    return _Resized(workload, config, sms) if is_served else None
 
 
 class _Resized:
-    forms = "14q", "7q", "qf4x6q"
+    forms = "14q", "9q", "qf4x6q"
     """A structure of strides has three numbers; the factor of the scores comes second in the last
     kernel."""
 
-    def __init__(self, workload, config):
+    def __init__(self, workload, config, sms):
         self._heads, self._heads_kv = workload.heads, workload.heads_kv
         self._block_m, self._columns = config["BLOCK_M"], round_up(workload.head_dim, 64)
         right = 0 if workload.causal else _FAR
+        self._most_ctas = sms if config["PERSISTENT"] else 2**31
+        self._section_heads = config["L2_SECTION_HEADS"]
         self._right, self._window_keys = right, _FAR + 1 + right
 
     def variant(self, rows, keys):
@@ -41,14 +43,15 @@ class _Resized:
         whole = row_blocks * block_m
         sizes = heads, rows, blocks
         edges = keys - rows + self._right, self._window_keys
+        tiles = batch * self._heads_kv * -(-keys // _KEYS)
         launches = (
             (row_blocks, (0, heads, rows, rows, blocks, *steps(out), *steps(dout), *dlse[3:6])),
             (
-                batch * self._heads_kv * -(-keys // _KEYS),
-                (0, heads, self._heads_kv, keys, *edges, blocks),
+                min(tiles, self._most_ctas),
+                (0, heads, self._heads_kv, keys, *edges, blocks, self._section_heads, tiles),
             ),
             (row_blocks, (0, scale, *sizes, *steps(dq))),
         )
         numbers = (whole,), torch.float32
         sums = (whole, self._columns), torch.float32
-        return (numbers, numbers, sums, ((row_blocks, _WARPGROUPS, 2), torch.int32)), launches
+        return (numbers, numbers, sums, ((row_blocks + 1, _WARPGROUPS, 2), torch.int32)), launches

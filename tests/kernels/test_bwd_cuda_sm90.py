@@ -126,12 +126,12 @@ def test_a_cta_has_128_keys_of_a_head_and_blocks_have_the_rows_of_a_step() -> No
     assert [each["box"][2] for each in maps] == [80, 128, 128, 80, 64, 64]
     lse_log2, delta, dq_sum, counts = arguments[6:10]
     assert lse_log2.shape == delta.shape == (2 * 4 * 240,) and dq_sum.shape == (2 * 4 * 240, 128)
-    assert counts.shape == (2 * 4 * 3, 2, 2)
+    assert counts.shape == (2 * 4 * 3 + 1, 2, 2)
     numbers = [each for each in arguments if isinstance(each, int | float)]
     no_sequences, *sizes = numbers[:6]
     # Row i sees the last keys, as many as there are, up to key i + 100.
     assert no_sequences == 0 and sizes == [4, 2, 300, 100, numbers[5]] and numbers[5] >= 300
-    assert numbers[6:] == [3, 2, pytest.approx(0.5 * 1.4426950408889634), 0.5]
+    assert numbers[6:] == [3, 2, 2 * 2 * 3, pytest.approx(0.5 * 1.4426950408889634), 0.5]
 
 
 def test_a_window_is_passed_as_the_last_key_of_a_row_and_their_number() -> None:

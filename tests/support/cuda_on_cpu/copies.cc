@@ -340,7 +340,10 @@ void ptx::cp_async_bulk_wait_group(int pending) {
 // A thread that reads the same number again waits until another one releases any.
 void ptx::ld_acquire_gpu_global_u32(u32 &to, const u32 *from) {
     Thread &thread = this_thread();
-    if (thread.looked == from && thread.looked_after == machine::releases)
+    // A thread that looks once for each of several tiles does not wait: one that waits looks again and again.
+    const bool is_same = thread.looked == from && thread.looked_after == machine::releases;
+    thread.looks = is_same ? thread.looks + 1 : 0;
+    if (thread.looks > 8)
         machine::wait({"release", nullptr, 0, nullptr, 0, 0, machine::releases});
     to = *from, thread.looked = from, thread.looked_after = machine::releases;
 }

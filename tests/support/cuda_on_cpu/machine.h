@@ -137,6 +137,7 @@ struct Thread {
     u32 tried = 0;                 // the mbarrier at which its last try_wait failed
     const u32 *looked = nullptr;   // the number that its last ld.acquire read
     long looked_after = 0;         // so many releases
+    int looks = 0;                 // so many times, with nothing released in between
 };
 
 // `groups`: committed products, by group, then by thread.

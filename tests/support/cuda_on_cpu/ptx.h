@@ -38,6 +38,7 @@ void cvt_rn_satfinite_e4m3x2_f32(unsigned short &to, float high, float low);
 
 // ------------------------------------------------------------------------------- shared memory
 
+inline void ld_shared_b32(u32 &to, u32 from) { machine::read(&to, from, 4); }
 inline void st_shared_b32(u32 to, u32 x) { machine::write(to, &x, 4); }
 template <class T> void st_shared_v4_f32(u32 to, List<T, 4> x) {
     const float all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
