@@ -393,11 +393,11 @@ struct Consumer {
 // What a thread of a consumer warpgroup does.
 DEVICE void consume(const Sizes& sizes, u32 shared, const TensorMap* dk_map,
                     const TensorMap* dv_map, int warpgroup, int lane, int warp) {
-    for_tiles(
+    for_tiles<ALL_LANES>(
         sizes,
         [&](const Tile& tile, const Done& done) {
-            Consumer{sizes, tile, done, shared, warpgroup, lane, warp}.run(dk_map, dv_map);
+            Consumer{sizes, tile, done, PERSISTENT ? same<ALL_LANES>(shared) : shared, warpgroup, lane, warp}.run(dk_map, dv_map);
         },
-        [&](int taken) { return next_place<true>({shared + BARRIERS_OFFSET}, taken); });
+        [&](int taken) { return next_place<ALL_LANES>({shared + BARRIERS_OFFSET}, taken); });
     if (warp + lane == 0) tma_store_wait();
 }

@@ -77,10 +77,10 @@ DEVICE void multiply_dq(const Sizes& sizes, const Tile& tile, const Done& done, 
 
 // What a thread of the warpgroup for dQ does.
 DEVICE void multiply_dq(const Sizes& sizes, u32 shared, int lane, int warp) {
-    for_tiles(
+    for_tiles<ALL_LANES>(
         sizes,
         [&](const Tile& tile, const Done& done) {
             multiply_dq(sizes, tile, done, shared, lane, warp);
         },
-        [&](int taken) { return next_place<true>({shared + BARRIERS_OFFSET}, taken); });
+        [&](int taken) { return next_place<ALL_LANES>({shared + BARRIERS_OFFSET}, taken); });
 }

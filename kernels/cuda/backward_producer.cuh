@@ -63,7 +63,7 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
 // to the other warps.
 DEVICE int take_place(Arrivals* taken_by_all, const Barriers& barriers, int taken) {
     if (taken == 0) wait_for_kernel_before();  // it sets the count to 0
-    const int place = gridDim.x + atomic_add(&taken_by_all->count, 1);
+    const int place = same<ONE_LANE>(gridDim.x + atomic_add(&taken_by_all->count, 1));
     mbarrier_wait(barriers.next_empty(), taken & 1 ^ 1);
     st_shared(barriers.next_number(), place);
     mbarrier_arrive(barriers.next_full());
@@ -142,19 +142,19 @@ DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, fl
                  Arrivals* arrivals, const Sizes& sizes, u32 shared, int role) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
     if (role == 0) {
-        for_tiles(
+        for_tiles<ONE_LANE>(
             sizes,
             [&](const Tile& tile, const Done& done) {
                 produce(maps, lse, delta, sizes, tile, done, shared);
             },
             [&](int taken) { return take_place(arrivals, barriers, taken); });
     } else if (role <= DQ_PARTS) {
-        for_tiles(
+        for_tiles<ONE_LANE>(
             sizes,
             [&](const Tile& tile, const Done& done) {
                 add_dq_blocks(dq_sum, arrivals + WARPGROUPS, sizes, tile, done, shared,
                               role - 1);
             },
-            [&](int taken) { return next_place<false>(barriers, taken); });
+            [&](int taken) { return next_place<ONE_LANE>(barriers, taken); });
     }
 }

@@ -115,6 +115,13 @@ DEVICE void arrive_warp(u32 barrier, int lane) {
     if (lane == 0) mbarrier_arrive(barrier);
 }
 
+enum : u32 { ONE_LANE = 1, ALL_LANES = ~0u };
+// Tells the compiler that a number is the same in all lanes that work.
+template <u32 LANES>
+DEVICE int same(int x) {
+    return __reduce_max_sync(LANES, x);
+}
+
 // 128 keys of one KV head from `key` on: the work of a CTA, with PERSISTENT of one after the other. It goes through the blocks of query rows
 // from `first_block` to before `end_block`, of each query head of the group, first through `begin`;
 // where DETERMINISTIC backwards, but not with `larger_keys_first`. With HEADS_INSIDE it goes backwards
@@ -136,6 +143,16 @@ struct Tile {
     // The query head of a group at which HEADS_INSIDE begins: each CTA of a KV head has another one,
     // so that they do not add to the same rows of dQ at the same time.
     DEVICE int first_member(int group) const { return HEADS_INSIDE ? key / KEYS % group : 0; }
+    template <u32 LANES>
+    DEVICE Tile uniform() const {
+        if (!PERSISTENT) return *this;
+        return {{same<LANES>(queries.batch), VARLEN ? same<LANES>(queries.begin) : 0, VARLEN ? same<LANES>(queries.length) : 0},
+                {same<LANES>(keys.batch), VARLEN ? same<LANES>(keys.begin) : 0, VARLEN ? same<LANES>(keys.length) : 0},
+                VARLEN ? same<LANES>(seqlen_k) : seqlen_k, VARLEN ? same<LANES>(diagonal) : diagonal,
+                same<LANES>(first_number), same<LANES>(head_kv), same<LANES>(key),
+                same<LANES>(first_block), same<LANES>(end_block), same<LANES>(begin),
+                larger_keys_first};
+    }
     // Whether any row sees its keys.
     DEVICE bool is_seen() const { return !(WINDOWED || VARLEN) || blocks() > 0; }
 };
@@ -201,29 +218,29 @@ struct Done {
 
 // Calls work(tile, done) for each tile of this CTA. With PERSISTENT the first one has the CTA's number,
 // and next(how many tiles were before) returns that of the next one.
-template <class WORK, class NEXT>
+template <u32 LANES, class WORK, class NEXT>
 DEVICE void for_tiles(const Sizes& sizes, WORK work, NEXT next) {
     Done done{0, 0};
     for (int place = blockIdx.x, taken = 0; place < sizes.tiles; place = next(taken), taken++) {
-        const Tile tile = tile_at(sizes, place);
+        const Tile tile = tile_at(sizes, place).template uniform<LANES>();
         if (tile.exists()) work(tile, done);
         if (!PERSISTENT) return;
         if (!tile.exists()) continue;
-        done.steps += tile.blocks() * sizes.group(), done.tiles++;
+        done.steps = same<LANES>(done.steps + tile.blocks() * sizes.group()), done.tiles++;
     }
 }
 
 // The number of the next tile, which the producer has taken. All threads of a warp call it, or one of a
 // warp in which only that one works.
-template <bool WHOLE_WARP>
+template <u32 LANES>
 DEVICE int next_place(const Barriers& barriers, int taken) {
     mbarrier_wait(barriers.next_full(), taken & 1);
     const int place = ld_shared(barriers.next_number());
-    if (WHOLE_WARP)
+    if (LANES == ALL_LANES)
         arrive_warp(barriers.next_empty(), threadIdx.x % 32);
     else
         mbarrier_arrive(barriers.next_empty());
-    return place;
+    return same<LANES>(place);
 }
 
 // Calls work(query head, block) for each step of a tile.

@@ -70,7 +70,8 @@ inline int __reduce_add_sync(unsigned, int value) {
     for (int lane = 0; lane < machine::WARP; ++lane) sum += int(machine::shown_by(lane).words[0]);
     return sum;
 }
-inline int __reduce_max_sync(unsigned, int value) {
+inline int __reduce_max_sync(unsigned lanes, int value) {
+    if (lanes == 1) return value;
     machine::show({{unsigned(value)}});
     for (int lane = 0; lane < machine::WARP; ++lane)
         value = max(value, int(machine::shown_by(lane).words[0]));
