@@ -91,6 +91,9 @@
 #ifndef PERSISTENT
 #define PERSISTENT 0
 #endif
+#ifndef K_STAGES
+#define K_STAGES 1
+#endif
 #ifndef DETERMINISTIC
 #define DETERMINISTIC 0
 #endif
@@ -117,6 +120,8 @@
 // ------------------------------------------------------------------------------- derived constants
 
 constexpr int WARPGROUPS = 2;
+// With two buffers of K the last dQ of a tile is computed in the next one.
+constexpr bool DEFERS_DQ = K_STAGES > 1;
 constexpr int KEYS = 64 * WARPGROUPS;
 // TMA pads rows in shared memory to whole chunks. WGMMA multiplies 16 columns at a time.
 constexpr int COLUMNS = (HEAD_DIM + 63) / 64 * 64, CHUNKS = COLUMNS / 64;
@@ -137,6 +142,8 @@ static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of
 static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which begin together");
 static_assert(!HEADS_INSIDE || (CAUSAL && !DETERMINISTIC), "it begins with the last rows");
 static_assert(!(DETERMINISTIC && PERSISTENT), "CTAs wait for those that started before");
+static_assert(K_STAGES == 1 || (PERSISTENT && !DQ_WARPGROUP && !WINDOWED && !VARLEN),
+              "each tile has a step, which computes the last dQ of the one before");
 static_assert(!EARLY_SCORES || DQ_FIRST, "an early S takes the registers of dQ");
 static_assert(!DQ_WARPGROUP || !DQ_FIRST, "consumers compute no dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
@@ -180,6 +187,7 @@ struct Arrivals {
 #else
 #include "cuda/wgmma_transposed.cuh"
 #include "cuda/backward_tile.cuh"
+#include "cuda/backward_schedule.cuh"
 #include "cuda/backward_dq.cuh"
 #include "cuda/backward_consumer.cuh"
 #include "cuda/backward_deterministic.cuh"
@@ -206,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int warpgroup = warp / 4;
     launch_dependents();
     // It waits all the same: the kernel after waits for this one alone.
-    if (!PERSISTENT && !tile_at(sizes, blockIdx.x).exists()) return wait_for_kernel_before();
+    if (!PERSISTENT && !tile_at(sizes, place_of(sizes, blockIdx.x)).exists()) return wait_for_kernel_before();
     if (threadIdx.x == 0) {
         Barriers{shared + BARRIERS_OFFSET}.init();
         fence_mbarrier_init();

@@ -25,6 +25,9 @@ The .cu describes the algorithm. What each parameter trades:
                           same time; 0: through all blocks of one query head, then of the next
     PERSISTENT            1: one CTA per SM works on one tile after the other, and copies early for
                           the next one; 0: one CTA per tile
+    K_STAGES              PERSISTENT: 2: K of the next tile is copied while this one is computed,
+                          and the last dQ of a tile is computed in the next one; 1: for less
+                          shared memory
     L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
                           that what they share stays in the L2 cache. Deterministic gradients: the
                           more heads, the fewer CTAs of one head run at the same time, and wait for
@@ -46,7 +49,7 @@ _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _OF_MAIN_KERNEL = (
     "Q_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES", "K_IN_REGISTERS", "STAGGER",
-    "HEADS_INSIDE", "PERSISTENT",
+    "HEADS_INSIDE", "PERSISTENT", "K_STAGES",
 )  # fmt: skip
 """Parameters that are macros of the main kernel alone."""
 _FAR = 2**29

@@ -27,12 +27,15 @@ struct Consumer {
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
     DEVICE void arrive(u32 barrier) const { arrive_warp(barrier, lane); }
     DEVICE DqProduct dq_product() const { return {shared, warpgroup, lane, warp, done.tiles}; }
+    DEVICE u32 k_place() const { return K_OFFSET + done.k_stage() * K_BYTES; }
+    // Whether a step is the first one of its tile, and whether it computes the dQ of the one before.
     DEVICE bool is_first(int step) const { return step == done.steps; }
+    DEVICE bool has_dq(int step) const { return DEFERS_DQ ? step > 0 : !is_first(step); }
     DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
     DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % Q_STAGES * DO_BYTES; }
 
     DEVICE void load_k() {
-        const u32 keys = shared + K_OFFSET + warpgroup * 64 * ROW_BYTES;
+        const u32 keys = shared + k_place() + warpgroup * 64 * ROW_BYTES;
 #pragma unroll
         for (int k = 0; k < WIDTH / 16; k++)
             ldmatrix_x4(k16 + 4 * k,
@@ -53,7 +56,7 @@ struct Consumer {
                                             b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
             wgmma_commit();
         } else {
-            start_transposed(s, K_OFFSET, q_stage(step));
+            start_transposed(s, k_place(), q_stage(step));
         }
     }
 
@@ -169,6 +172,14 @@ struct Consumer {
             named_barrier_arrive(FIRST_TURN + (warpgroup + 1) % WARPGROUPS, 128 * WARPGROUPS);
     }
 
+    // The last warpgroup gives the first turn of a tile, if it has not passed the last one on.
+    DEVICE void give_first_turn() const {
+        if (warpgroup == WARPGROUPS - 1 && (!DEFERS_DQ || done.tiles == 0)) pass_turn();
+    }
+    DEVICE void pass_last_turn() const {
+        if (warpgroup < WARPGROUPS - 1 || DEFERS_DQ) pass_turn();
+    }
+
     DEVICE void start_dp(float (&dp)[BLOCK_M / 2], int step) const {
         mbarrier_wait(barriers().do_full(step % Q_STAGES), step / Q_STAGES & 1);
         start_transposed(dp, V_OFFSET, do_stage(step));
@@ -192,7 +203,8 @@ struct Consumer {
         float dp[BLOCK_M / 2];
         start_dp(dp, step);
         if (!is_first(step)) pass_turn();
-        if (step > done.steps + 1) dq_product().hand_over();
+        // That of the step before the last one; the last step of a tile has handed it over itself.
+        if (!is_first(step) && has_dq(step - 1)) dq_product().hand_over();
         wgmma_wait<1>();
         finish_probabilities(s, step, row);
         finish_ds(s, dp, step);
@@ -204,21 +216,23 @@ struct Consumer {
     // registers are free for an early S^T.
     DEVICE void products(float (&next)[BLOCK_M / 2], int step, bool is_last) {
         const int stage = step % Q_STAGES, before = step - 1, ds_stage = before & 1;
+        const int k_stage = (done.tiles + (DEFERS_DQ && is_first(step))) % K_STAGES;  // of dQ
         const bool starts_early = EARLY_SCORES && !is_last;
         float dq[DQ_ROWS / 2];
         wait_for_turn();
-        if (!is_first(step)) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
-        if (DQ_FIRST) dq_product().start(dq, before);
+        if (has_dq(step)) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
+        if (DQ_FIRST) dq_product().start(dq, before, k_stage);
         start_sum(dv, p16, do_stage(step));
-        if (!DQ_FIRST) dq_product().start(dq, before);
+        if (!DQ_FIRST) dq_product().start(dq, before, k_stage);
         start_sum(dk, ds16, q_stage(step));
-        if (is_last && warpgroup < WARPGROUPS - 1) pass_turn();
+        if (is_last) pass_last_turn();
         hand_over_ds(step);
         wgmma_wait<DQ_FIRST ? 2 : 1>();
         wgmma_fence_operand(dq);
         if (!DQ_FIRST) free_do(stage);
-        if (!is_first(step)) {
+        if (has_dq(step)) {
             arrive(barriers().ds_empty(ds_stage));
+            if (DEFERS_DQ && is_first(step)) arrive(barriers().k_empty(k_stage));
             dq_product().store(dq, before);
             if (is_last) dq_product().hand_over();
         }
@@ -274,44 +288,16 @@ struct Consumer {
         wait_for_turn();
         start_sum(dv, p16, do_stage(step));
         start_sum(dk, ds16, q_stage(step));
-        if (warpgroup < WARPGROUPS - 1) pass_turn();
+        pass_last_turn();
         hand_over_ds(step);
         wgmma_wait<0>();
         free_do(step % Q_STAGES);
         free_q(step % Q_STAGES);
     }
 
-    // Writes dQ of the step before `end`, and dV. Then waits until dQ's buffer is free.
-    DEVICE void finish_dq_and_dv(int end, const TensorMap* dv_map) const {
-        const bool has_dq = !DQ_WARPGROUP && tile.is_seen();
-        const int last = end - 1;
-        float dq[DQ_ROWS / 2];
-        if (has_dq) {
-            mbarrier_wait(barriers().ds_full(last % DS_STAGES), last / DS_STAGES & 1);
-            dq_product().start(dq, last);
-        }
-        // This warpgroup's V is not read any more.
-        write_out<KEYS_CHUNK>(dv, 1.0f, shared + V_OFFSET + warpgroup * 64 * ROW_BYTES, dv_map);
-        if (has_dq) {
-            wgmma_wait<0>();
-            wgmma_fence_operand(dq);
-            if (PERSISTENT) arrive(barriers().ds_empty(last % DS_STAGES));
-        }
-        if (PERSISTENT) arrive(barriers().k_empty());
-        if (has_dq) {
-            dq_product().store(dq, last);
-            dq_product().hand_over();
-        }
-        if (!DQ_WARPGROUP)
-            dq_product().wait_for_buffer(end);
-        else if (PERSISTENT || tile.is_seen())
-            named_barrier_sync(DQ_IS_ADDED, 128 * (WARPGROUPS + 1));
-    }
-
-    // Writes a gradient of the keys, times `factor`, to a buffer, and starts its copy to memory.
+    // Puts a gradient of the keys, times `factor`, into a buffer.
     template <int CHUNK_BYTES>
-    DEVICE void write_out(const float (&x)[WIDTH / 2], float factor, u32 to,
-                          const TensorMap* map) const {
+    DEVICE void put(const float (&x)[WIDTH / 2], float factor, u32 to) const {
         const int row = 16 * warp + lane % 16;
 #pragma unroll
         for (int column = 0; column < WIDTH; column += 16) {
@@ -325,49 +311,89 @@ struct Consumer {
         }
         fence_proxy_async();
         named_barrier_sync(1 + warpgroup, 128);
-        if (warp + lane == 0) {
-            for (int i = 0; i < CHUNKS; i++)
-                store_rows(map, to + i * CHUNK_BYTES, 64 * i, tile.key + 64 * warpgroup,
-                           tile.head_kv, tile.keys);
-            tma_store_commit();
-        }
+    }
+    // Starts the copy of a gradient from a buffer to memory. One thread calls it.
+    template <int CHUNK_BYTES>
+    DEVICE void send(u32 from, const TensorMap* map) const {
+        for (int i = 0; i < CHUNKS; i++)
+            store_rows(map, from + i * CHUNK_BYTES, 64 * i, tile.key + 64 * warpgroup,
+                       tile.head_kv, tile.keys);
+        tma_store_commit();
     }
 
-    DEVICE void run(const TensorMap* dk_map, const TensorMap* dv_map) {
-#pragma unroll
-        for (int i = 0; i < WIDTH / 2; i++) dk[i] = dv[i] = 0.0f;
-        const int end = done.steps + tile.blocks() * sizes.group();
-        if (PERSISTENT || tile.is_seen()) {
-            mbarrier_wait(barriers().k(), done.tiles & 1);
-            mbarrier_wait(barriers().v(), done.tiles & 1);
+    // dQ of the last step before `end`, if no later step computes it.
+    DEVICE void start_last_dq(float (&dq)[DQ_ROWS / 2], int end, int k_stage) const {
+        const int last = end - 1;
+        mbarrier_wait(barriers().ds_full(last % DS_STAGES), last / DS_STAGES & 1);
+        dq_product().start(dq, last, k_stage);
+    }
+    DEVICE void finish_last_dq(float (&dq)[DQ_ROWS / 2], int end) const {
+        wgmma_wait<0>();
+        wgmma_fence_operand(dq);
+        if (PERSISTENT && !DEFERS_DQ) {
+            arrive(barriers().ds_empty((end - 1) % DS_STAGES));
+            arrive(barriers().k_empty(done.k_stage()));
         }
-        if (tile.is_seen())
-            add_steps(end);
-        else
-            free_dq_buffer();
-        finish_dq_and_dv(end, dv_map);
-        if (PERSISTENT && warp + lane == 0) {
+        dq_product().store(dq, end - 1);
+        dq_product().hand_over();
+    }
+
+    // Writes dV and dK, and the last dQ where none is deferred. dV goes to the warpgroup's V, which is not
+    // read any more, and dK to the buffer of dQ.
+    DEVICE void finish(int end, const TensorMap* dk_map, const TensorMap* dv_map) const {
+        const bool is_sender = warp + lane == 0;
+        const bool has_last_dq = !DQ_WARPGROUP && !DEFERS_DQ && tile.is_seen();
+        const u32 at_v = shared + V_OFFSET + warpgroup * 64 * ROW_BYTES;
+        const u32 at_dq = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
+        float dq[DQ_ROWS / 2];
+        if (has_last_dq) start_last_dq(dq, end, done.k_stage());
+        put<KEYS_CHUNK>(dv, 1.0f, at_v);
+        if (is_sender) send<KEYS_CHUNK>(at_v, dv_map);
+        if (has_last_dq)
+            finish_last_dq(dq, end);
+        else if (PERSISTENT && !DEFERS_DQ)
+            arrive(barriers().k_empty(done.k_stage()));
+        if (!DQ_WARPGROUP)
+            dq_product().wait_for_buffer(DEFERS_DQ ? end - 1 : end);
+        else if (PERSISTENT || tile.is_seen())
+            named_barrier_sync(DQ_IS_ADDED, 128 * (WARPGROUPS + 1));
+        put<64 * ROW_BYTES>(dk, sizes.scale, at_dq);
+        if (!is_sender) return;
+        if (PERSISTENT) {
             tma_store_wait();
             mbarrier_arrive(barriers().v_empty());
         }
-        // dK goes where the last dQ was.
-        write_out<64 * ROW_BYTES>(dk, sizes.scale, shared + DQ_OFFSET + warpgroup * DQ_BYTES,
-                                  dk_map);
+        send<64 * ROW_BYTES>(at_dq, dk_map);
     }
-    // Waits until TMA has read dK of the tile before.
+    // PERSISTENT: waits until TMA has read dK of the tile before.
     DEVICE void free_dq_buffer() const {
         if (!PERSISTENT || done.tiles == 0 || warp + lane > 0) return;
         tma_store_wait();
         mbarrier_arrive(barriers().dq_empty(warpgroup));
     }
 
+    DEVICE void run(const TensorMap* dk_map, const TensorMap* dv_map) {
+#pragma unroll
+        for (int i = 0; i < WIDTH / 2; i++) dk[i] = dv[i] = 0.0f;
+        const int end = done.steps + tile.blocks() * sizes.group();
+        if (PERSISTENT || tile.is_seen()) mbarrier_wait(barriers().k(done.k_stage()), done.k_phase());
+        if (tile.is_seen()) {
+            add_steps(end);
+        } else {
+            if (PERSISTENT) mbarrier_wait(barriers().v(), done.tiles & 1);
+            free_dq_buffer();
+        }
+        finish(end, dk_map, dv_map);
+    }
+
     // What all steps before `end` add to dK and dV.
     DEVICE void add_steps(int end) {
         int block = tile.begin, heads_left = sizes.group();  // of this block
-        if (warpgroup == WARPGROUPS - 1) pass_turn();
+        give_first_turn();
         if (K_IN_REGISTERS) load_k();
         float s[BLOCK_M / 2];
         start_scores(s, done.steps);
+        mbarrier_wait(barriers().v(), done.tiles & 1);
         scores(s, done.steps, block * BLOCK_M);
         free_dq_buffer();
         for (int step = done.steps; step < end - 1; step++) {
@@ -393,11 +419,21 @@ struct Consumer {
 // What a thread of a consumer warpgroup does.
 DEVICE void consume(const Sizes& sizes, u32 shared, const TensorMap* dk_map,
                     const TensorMap* dv_map, int warpgroup, int lane, int warp) {
-    for_tiles<ALL_LANES>(
+    const Done done = for_tiles<ALL_LANES>(
         sizes,
         [&](const Tile& tile, const Done& done) {
-            Consumer{sizes, tile, done, PERSISTENT ? same<ALL_LANES>(shared) : shared, warpgroup, lane, warp}.run(dk_map, dv_map);
+            const u32 own = PERSISTENT ? same<ALL_LANES>(shared) : shared;
+            Consumer{sizes, tile, done, own, warpgroup, lane, warp}.run(dk_map, dv_map);
         },
         [&](int taken) { return next_place<ALL_LANES>({shared + BARRIERS_OFFSET}, taken); });
+    if constexpr (DEFERS_DQ) {
+        // The dQ of the very last step, and the turn that the last warpgroup has passed on.
+        const Consumer last{sizes, {}, done, shared, warpgroup, lane, warp};
+        if (warpgroup == 0) last.wait_for_turn();
+        last.free_dq_buffer();
+        float dq[DQ_ROWS / 2];
+        last.start_last_dq(dq, done.steps, (done.tiles + 1) % K_STAGES);
+        last.finish_last_dq(dq, done.steps);
+    }
     if (warp + lane == 0) tma_store_wait();
 }

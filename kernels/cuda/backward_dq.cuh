@@ -13,11 +13,12 @@ struct DqProduct {
 
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
 
-    // Starts dQ^T of a step, of dS of all keys.
-    DEVICE void start(float (&dq)[DQ_ROWS / 2], int of_step) const {
+    // Starts dQ^T of a step, of dS of all keys, whose K is in a stage.
+    DEVICE void start(float (&dq)[DQ_ROWS / 2], int of_step, int k_stage) const {
         const int column_chunk = CHUNKS == 1 ? 0 : part;
         const int first_row = CHUNKS == 1 ? part * DQ_ROWS : 0;
-        const u64 a = rows_descriptor(shared + K_OFFSET + column_chunk * KEYS_CHUNK);
+        const u64 a = rows_descriptor(shared + K_OFFSET + k_stage * K_BYTES +
+                                      column_chunk * KEYS_CHUNK);
         const u64 b = rows_descriptor(shared + DS_OFFSET + (of_step & 1) * DS_BYTES +
                                       first_row * ROW_BYTES);
         wgmma_fence_operand(dq);
@@ -52,7 +53,7 @@ DEVICE void multiply_dq(const Sizes& sizes, const Tile& tile, const Done& done, 
     if (!PERSISTENT && !tile.is_seen()) return;
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const int end = done.steps + tile.blocks() * sizes.group();
-    mbarrier_wait(barriers.k(), done.tiles & 1);
+    mbarrier_wait(barriers.k(done.k_stage()), done.k_phase());
     for (int step = done.steps; step < end; step++) {
         const int stage = step % DS_STAGES;
         mbarrier_wait(barriers.ds_full(stage), step / DS_STAGES & 1);
@@ -60,7 +61,7 @@ DEVICE void multiply_dq(const Sizes& sizes, const Tile& tile, const Done& done, 
         for (int part = 0; part < DQ_PARTS; part++) {
             const DqProduct product{shared, part, lane, warp, done.tiles};
             float dq[DQ_ROWS / 2];
-            product.start(dq, step);
+            product.start(dq, step, done.k_stage());
             wgmma_wait<0>();
             wgmma_fence_operand(dq);
             if (part == DQ_PARTS - 1) arrive_warp(barriers.ds_empty(stage), lane);
@@ -68,7 +69,7 @@ DEVICE void multiply_dq(const Sizes& sizes, const Tile& tile, const Done& done, 
             product.hand_over();
         }
     }
-    if (PERSISTENT) arrive_warp(barriers.k_empty(), lane);
+    if (PERSISTENT) arrive_warp(barriers.k_empty(done.k_stage()), lane);
     // The consumers' dK goes where the last dQ was.
     for (int part = 0; part < DQ_PARTS; part++)
         DqProduct{shared, part, lane, warp, done.tiles}.wait_for_buffer(end);

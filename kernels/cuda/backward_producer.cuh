@@ -20,15 +20,16 @@ DEVICE void load_rows(u32 to, const TensorMap* map, u32 barrier, int row, int he
             tma_load(to + i * CHUNK_BYTES, map, barrier, 64 * i, row, head, of.batch);
 }
 
-// Copies K, Q of the first step, V, and then all else in the order of its use.
+// Copies K, Q and dO of the first step, V, and then all else in the order of its use.
 DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta, const Sizes& sizes,
                     const Tile& tile, const Done& done, u32 shared) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
     if (!PERSISTENT && !tile.is_seen()) return;
-    if (PERSISTENT) mbarrier_wait(barriers.k_empty(), done.tiles & 1 ^ 1);
-    mbarrier_arrive_expect_tx(barriers.k(), K_BYTES);
-    load_rows<KEYS_CHUNK>(shared + K_OFFSET, maps.k, barriers.k(), tile.key, tile.head_kv,
-                          tile.keys);
+    const int k_stage = done.k_stage();
+    if (PERSISTENT) mbarrier_wait(barriers.k_empty(k_stage), done.k_phase() ^ 1);
+    mbarrier_arrive_expect_tx(barriers.k(k_stage), K_BYTES);
+    load_rows<KEYS_CHUNK>(shared + K_OFFSET + k_stage * K_BYTES, maps.k, barriers.k(k_stage),
+                          tile.key, tile.head_kv, tile.keys);
     const auto load_v = [&] {
         if (PERSISTENT) mbarrier_wait(barriers.v_empty(), done.tiles & 1 ^ 1);
         mbarrier_arrive_expect_tx(barriers.v(), V_BYTES);
@@ -49,25 +50,14 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
         load_rows<Q_CHUNK>(shared + Q_OFFSET + stage * Q_BYTES, maps.q, barriers.q_full(stage),
                            block * BLOCK_M, head, tile.queries);
         bulk_load(rows, lse + first, 4 * BLOCK_M, barriers.q_full(stage));
-        if (is_first) load_v();
         mbarrier_wait(barriers.do_empty(stage), parity);
         mbarrier_arrive_expect_tx(barriers.do_full(stage), DO_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + DO_OFFSET + stage * DO_BYTES, maps.dout,
                            barriers.do_full(stage), block * BLOCK_M, head, tile.queries);
         bulk_load(rows + ROWS_BYTES, delta + first, 4 * BLOCK_M, barriers.do_full(stage));
+        if (is_first) load_v();
         step++;
     });
-}
-
-// Takes the next tile that no CTA has, when the last copies of a tile have been started, and hands its number
-// to the other warps.
-DEVICE int take_place(Arrivals* taken_by_all, const Barriers& barriers, int taken) {
-    if (taken == 0) wait_for_kernel_before();  // it sets the count to 0
-    const int place = same<ONE_LANE>(gridDim.x + atomic_add(&taken_by_all->count, 1));
-    mbarrier_wait(barriers.next_empty(), taken & 1 ^ 1);
-    st_shared(barriers.next_number(), place);
-    mbarrier_arrive(barriers.next_full());
-    return place;
 }
 
 // A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it:
@@ -147,7 +137,7 @@ DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, fl
             [&](const Tile& tile, const Done& done) {
                 produce(maps, lse, delta, sizes, tile, done, shared);
             },
-            [&](int taken) { return take_place(arrivals, barriers, taken); });
+            [&](int taken) { return take_place(sizes, arrivals, barriers, taken); });
     } else if (role <= DQ_PARTS) {
         for_tiles<ONE_LANE>(
             sizes,

@@ -16,7 +16,7 @@ static_assert(ROWS_BYTES >= 4 * BLOCK_M && (ROWS_OFFSET | ROWS_BYTES) % 16 == 0,
 static_assert(DS_BYTES == WARPGROUPS * Q_CHUNK, "dS has a chunk of 64 keys of each warpgroup");
 static_assert(DQ_BYTES >= 4 * DQ_FLOATS && DQ_BYTES >= CHUNKS * 64 * ROW_BYTES,
               "a slot has the dQ of a warpgroup, and in the end its dK");
-static_assert(K_SLOTS >= 1 && V_SLOTS >= 1 && Q_SLOTS >= Q_STAGES && DO_SLOTS >= Q_STAGES &&
+static_assert(K_SLOTS >= K_STAGES && V_SLOTS >= 1 && Q_SLOTS >= Q_STAGES && DO_SLOTS >= Q_STAGES &&
                   ROWS_SLOTS >= 2 * Q_STAGES && DS_SLOTS >= DS_STAGES && DQ_SLOTS >= WARPGROUPS,
               "each stage has a slot");
 static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO_OFFSET | DO_BYTES |
@@ -42,17 +42,17 @@ static_assert(DS_STAGES == 2, "a step and the one before");
 //
 //     K empty     4 warps of each warpgroup that reads K, after a tile      the producer
 //     V empty     a thread of each consumer, when TMA has read dV there     the producer
-//     next full   the producer, which has stored the number of a tile       all other warps
+//     next full   the producer, which has stored the place of a tile        all other warps
 //     next empty  all other warps, which have loaded it                     the producer
 struct Barriers {
     u32 base;
-    static constexpr int OF_TILE = 2 + 4 * Q_STAGES + 2 * DS_STAGES + 2 * WARPGROUPS;
-    // The last place is that of the next tile's number.
-    static constexpr int COUNT = OF_TILE + 5;
+    static constexpr int OF_TILE = 1 + K_STAGES + 4 * Q_STAGES + 2 * DS_STAGES + 2 * WARPGROUPS;
+    // In the last slots is the place of the next tile.
+    static constexpr int COUNT = OF_TILE + K_STAGES + 5;
 
-    DEVICE u32 k() const { return base; }
-    DEVICE u32 v() const { return base + 8; }
-    DEVICE u32 q_full(int stage) const { return base + 8 * (2 + stage); }
+    DEVICE u32 k(int stage) const { return base + 8 * stage; }
+    DEVICE u32 v() const { return k(K_STAGES); }
+    DEVICE u32 q_full(int stage) const { return base + 8 * (1 + K_STAGES + stage); }
     DEVICE u32 q_empty(int stage) const { return q_full(Q_STAGES + stage); }
     DEVICE u32 do_full(int stage) const { return q_full(2 * Q_STAGES + stage); }
     DEVICE u32 do_empty(int stage) const { return q_full(3 * Q_STAGES + stage); }
@@ -60,14 +60,14 @@ struct Barriers {
     DEVICE u32 ds_empty(int stage) const { return ds_full(DS_STAGES + stage); }
     DEVICE u32 dq_full(int warpgroup) const { return ds_full(2 * DS_STAGES + warpgroup); }
     DEVICE u32 dq_empty(int warpgroup) const { return dq_full(WARPGROUPS + warpgroup); }
-    DEVICE u32 k_empty() const { return base + 8 * OF_TILE; }
-    DEVICE u32 v_empty() const { return k_empty() + 8; }
-    DEVICE u32 next_full() const { return k_empty() + 16; }
-    DEVICE u32 next_empty() const { return k_empty() + 24; }
-    DEVICE u32 next_number() const { return k_empty() + 32; }
+    DEVICE u32 k_empty(int stage) const { return base + 8 * (OF_TILE + stage); }
+    DEVICE u32 v_empty() const { return k_empty(K_STAGES); }
+    DEVICE u32 next_full() const { return v_empty() + 8; }
+    DEVICE u32 next_empty() const { return v_empty() + 16; }
+    DEVICE u32 next_place() const { return v_empty() + 24; }
 
     DEVICE void init() const {
-        mbarrier_init(k(), 1);
+        for (int stage = 0; stage < K_STAGES; stage++) mbarrier_init(k(stage), 1);
         mbarrier_init(v(), 1);
         for (int stage = 0; stage < Q_STAGES; stage++) {
             mbarrier_init(q_full(stage), 1);
@@ -84,7 +84,8 @@ struct Barriers {
             mbarrier_init(dq_empty(warpgroup), 1);
         }
         if (!PERSISTENT) return;
-        mbarrier_init(k_empty(), 4 * (WARPGROUPS + DQ_WARPGROUP));
+        for (int stage = 0; stage < K_STAGES; stage++)
+            mbarrier_init(k_empty(stage), 4 * (WARPGROUPS + DQ_WARPGROUP));
         mbarrier_init(v_empty(), WARPGROUPS);
         mbarrier_init(next_full(), 1);
         mbarrier_init(next_empty(), 4 * (WARPGROUPS + DQ_WARPGROUP) + DQ_PARTS);
@@ -115,14 +116,7 @@ DEVICE void arrive_warp(u32 barrier, int lane) {
     if (lane == 0) mbarrier_arrive(barrier);
 }
 
-enum : u32 { ONE_LANE = 1, ALL_LANES = ~0u };
-// Tells the compiler that a number is the same in all lanes that work.
-template <u32 LANES>
-DEVICE int same(int x) {
-    return __reduce_max_sync(LANES, x);
-}
-
-// 128 keys of one KV head from `key` on: the work of a CTA, with PERSISTENT of one after the other. It goes through the blocks of query rows
+// 128 keys of one KV head from `key` on: what a CTA works on. It goes through the blocks of query rows
 // from `first_block` to before `end_block`, of each query head of the group, first through `begin`;
 // where DETERMINISTIC backwards, but not with `larger_keys_first`. With HEADS_INSIDE it goes backwards
 // through the blocks once, and through all query heads at each.
@@ -143,105 +137,9 @@ struct Tile {
     // The query head of a group at which HEADS_INSIDE begins: each CTA of a KV head has another one,
     // so that they do not add to the same rows of dQ at the same time.
     DEVICE int first_member(int group) const { return HEADS_INSIDE ? key / KEYS % group : 0; }
-    template <u32 LANES>
-    DEVICE Tile uniform() const {
-        if (!PERSISTENT) return *this;
-        return {{same<LANES>(queries.batch), VARLEN ? same<LANES>(queries.begin) : 0, VARLEN ? same<LANES>(queries.length) : 0},
-                {same<LANES>(keys.batch), VARLEN ? same<LANES>(keys.begin) : 0, VARLEN ? same<LANES>(keys.length) : 0},
-                VARLEN ? same<LANES>(seqlen_k) : seqlen_k, VARLEN ? same<LANES>(diagonal) : diagonal,
-                same<LANES>(first_number), same<LANES>(head_kv), same<LANES>(key),
-                same<LANES>(first_block), same<LANES>(end_block), same<LANES>(begin),
-                larger_keys_first};
-    }
     // Whether any row sees its keys.
     DEVICE bool is_seen() const { return !(WINDOWED || VARLEN) || blocks() > 0; }
 };
-
-// The rows or keys of a packed sequence; there may be fewer sequences than a launch has room for.
-DEVICE Rows rows_of_sequence(const int* starts, int sequence, int bounds) {
-    if (sequence + 1 >= bounds) return {0, 0, 0};
-    const int begin = starts[sequence];
-    return {0, begin, starts[sequence + 1] - begin};
-}
-
-enum { FEW_HEADS = 8 };  // no constexpr: that would change the machine code of all configs
-
-// Tiles start in the order of their numbers. Sections of heads come one after the other, so that the
-// L2 cache holds what they share. Under a causal mask a section begins with the first keys of all its
-// heads, which most rows see: the shortest tiles come last. So it does where DETERMINISTIC, but
-// causal sections of few heads begin with the last keys, except the last one (see
-// backward_deterministic.cuh): the more heads, the longer SMs idle at the end of such a section. With
-// STAGGER (of full masks) each CTA of a head begins so many blocks later than the one before, so that
-// they do not add to the same rows of dQ at the same time.
-DEVICE Tile tile_at(const Sizes& sizes, int place) {
-    const int tiles = (sizes.seqlen_k + KEYS - 1) / KEYS, all_heads = sizes.tiles / tiles;
-    const int section = place / (tiles * sizes.section_heads);
-    const int within = place - section * tiles * sizes.section_heads;
-    const int first = section * sizes.section_heads;
-    const int heads = min(all_heads - first, sizes.section_heads);
-    constexpr bool KEYS_OUTSIDE = CAUSAL || DETERMINISTIC;
-    const int head = first + (KEYS_OUTSIDE ? within % heads : within / tiles);
-    const bool larger_keys_first = DETERMINISTIC && CAUSAL && sizes.section_heads <= FEW_HEADS &&
-                                   first + heads < all_heads;
-    int key = (KEYS_OUTSIDE ? within / heads : within % tiles) * KEYS;
-    if (larger_keys_first) key = (tiles - 1) * KEYS - key;
-    const int batch = head / sizes.heads_kv;
-    Rows queries{batch}, keys{batch};
-    int seqlen_k = sizes.seqlen_k, diagonal = sizes.diagonal, end = sizes.blocks;
-    int number = batch * sizes.heads * sizes.blocks;
-    if (VARLEN) {
-        const Sequences& all = sizes.sequences;
-        queries = rows_of_sequence(all.starts_q, batch, all.bounds);
-        keys = rows_of_sequence(all.starts_k, batch, all.bounds);
-        seqlen_k = keys.length, diagonal += keys.length - queries.length;
-        end = (queries.length + BLOCK_M - 1) / BLOCK_M;
-        number = first_block_number(queries.begin, batch);
-    }
-    const int seen = CAUSAL ? max(key - diagonal, 0) / BLOCK_M : 0;
-    if (WINDOWED) {
-        // Rows before this one see the last key of the tile.
-        const int end_row = key + KEYS - 1 - diagonal + sizes.window_keys;
-        end = min((end_row + BLOCK_M - 1) / BLOCK_M, end);
-    }
-    if (WINDOWED || VARLEN) end = max(end, seen);
-    int begin = STAGGER ? key / KEYS * STAGGER % max(end, 1) : seen;
-    if (HEADS_INSIDE || (DETERMINISTIC && !larger_keys_first)) begin = end - 1;
-    const int head_kv = head % sizes.heads_kv;
-    return {queries, keys, seqlen_k, diagonal, number,           head_kv,
-            key,     seen, end,      begin,    larger_keys_first};
-}
-
-// How many steps and tiles a CTA has finished before a tile: stages and phases go on counting.
-struct Done {
-    int steps, tiles;
-};
-
-// Calls work(tile, done) for each tile of this CTA. With PERSISTENT the first one has the CTA's number,
-// and next(how many tiles were before) returns that of the next one.
-template <u32 LANES, class WORK, class NEXT>
-DEVICE void for_tiles(const Sizes& sizes, WORK work, NEXT next) {
-    Done done{0, 0};
-    for (int place = blockIdx.x, taken = 0; place < sizes.tiles; place = next(taken), taken++) {
-        const Tile tile = tile_at(sizes, place).template uniform<LANES>();
-        if (tile.exists()) work(tile, done);
-        if (!PERSISTENT) return;
-        if (!tile.exists()) continue;
-        done.steps = same<LANES>(done.steps + tile.blocks() * sizes.group()), done.tiles++;
-    }
-}
-
-// The number of the next tile, which the producer has taken. All threads of a warp call it, or one of a
-// warp in which only that one works.
-template <u32 LANES>
-DEVICE int next_place(const Barriers& barriers, int taken) {
-    mbarrier_wait(barriers.next_full(), taken & 1);
-    const int place = ld_shared(barriers.next_number());
-    if (LANES == ALL_LANES)
-        arrive_warp(barriers.next_empty(), threadIdx.x % 32);
-    else
-        mbarrier_arrive(barriers.next_empty());
-    return same<LANES>(place);
-}
 
 // Calls work(query head, block) for each step of a tile.
 template <class WORK>

@@ -22,6 +22,7 @@ KERNEL = kernels.load("attention_bwd_cuda_sm90")
 SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
+TWO_K = {"PERSISTENT": 1, "K_STAGES": 2}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k200_d128_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
     (
@@ -62,6 +63,13 @@ CASES: list[tuple[str, dict[str, int]]] = [
         "b2_h4_kv2_q270_k330_d96_bf16_causal",
         {"PERSISTENT": 1, "DQ_WARPGROUP": 1, "PING_PONG": 1, "Q_STAGES": 3, "HEADS_INSIDE": 1},
     ),
+    ("b2_h4_kv2_q270_k330_d64_bf16_causal", {**TWO_K, "PING_PONG": 1, "DQ_FIRST": 1}),
+    ("b2_h5_q60_k330_d64_fp16_full", {**TWO_K, "BLOCK_M": 128, **EARLY, "PING_PONG": 1}),
+    (
+        "b3_h4_kv2_q130_k300_d128_bf16_causal",
+        {**TWO_K, "PING_PONG": 1, "ZERO_DQ": 0, "HEADS_INSIDE": 1, "L2_SECTION_HEADS": 4},
+    ),
+    ("h1_q130_k100_d128_bf16_full", {**TWO_K, "STAGGER": 1}),
     ("b3_h2_q70_k600_d64_bf16_causal_w40", {"PERSISTENT": 1, "PING_PONG": 1}),
     ("b2_h2_q70_k600_d80_bf16_causal_w40", {"PERSISTENT": 1, "DQ_WARPGROUP": 1}),
     # A CTA with one step.
