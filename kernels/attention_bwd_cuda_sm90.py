@@ -48,8 +48,8 @@ _WARPGROUPS = 2
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _OF_MAIN_KERNEL = (
-    "Q_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES", "K_IN_REGISTERS", "STAGGER",
-    "HEADS_INSIDE", "PERSISTENT", "K_STAGES",
+    "Q_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES", "K_IN_REGISTERS",
+    "STAGGER", "HEADS_INSIDE", "PERSISTENT", "K_STAGES",
 )  # fmt: skip
 """Parameters that are macros of the main kernel alone."""
 _FAR = 2**29

@@ -196,7 +196,7 @@ MISTAKES: list[tuple[str, dict[str, int], str]] = [
     (
         "dQ reads dS that is not there",
         {},
-        r"if \(!is_first\(step\)\) mbarrier_wait\(barriers\(\)\.ds_full.*?\);",
+        r"if \(has_dq\(step\)\) mbarrier_wait\(barriers\(\)\.ds_full.*?\);",
     ),
     ("dQ's buffer is overwritten too early", {}, r"mbarrier_wait\(barriers\(\)\.dq_empty\(p.*?\);"),
     (
@@ -228,9 +228,7 @@ def test_the_cpu_finds_mistakes(
     workload = Workload.parse("bwd_h1_q400_k128_d64_bf16_full")
 
     def change(source: str) -> str:
-        changed, count = re.subn(
-            pattern, ";", source, flags=re.DOTALL
-        )
+        changed, count = re.subn(pattern, ";", source, flags=re.DOTALL)
         assert count, "the source has no such place"
         return changed
 
