@@ -30,7 +30,13 @@ struct Consumer {
     DEVICE u32 k_place() const { return K_OFFSET + done.k_stage() * K_BYTES; }
     // Whether a step is the first one of its tile, and whether it computes the dQ of the one before.
     DEVICE bool is_first(int step) const { return step == done.steps; }
-    DEVICE bool has_dq(int step) const { return DEFERS_DQ ? step > 0 : !is_first(step); }
+    DEVICE bool has_dq(int step) const {
+        return (DEFERS_DQ ? step > 0 : !is_first(step)) && has_turn_at_dq(step - 1);
+    }
+    // Whether this warpgroup computes the dQ of a step.
+    DEVICE bool has_turn_at_dq(int of_step) const {
+        return !DQ_IN_TURN || of_step % WARPGROUPS == warpgroup;
+    }
     DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
     DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % Q_STAGES * DO_BYTES; }
 
@@ -165,11 +171,11 @@ struct Consumer {
     // started the scores of the next step. So the other one has the tensor cores to itself while this
     // one computes probabilities (FlashAttention-3, section 3.1).
     DEVICE void wait_for_turn() const {
-        if (PING_PONG) named_barrier_sync(FIRST_TURN + warpgroup, 128 * WARPGROUPS);
+        if (PING_PONG) named_barrier_sync(FIRST_TURN + warpgroup, 256);
     }
     DEVICE void pass_turn() const {
         if (PING_PONG)
-            named_barrier_arrive(FIRST_TURN + (warpgroup + 1) % WARPGROUPS, 128 * WARPGROUPS);
+            named_barrier_arrive(FIRST_TURN + (warpgroup + 1) % WARPGROUPS, 256);
     }
 
     // The last warpgroup gives the first turn of a tile, if it has not passed the last one on.
@@ -215,7 +221,26 @@ struct Consumer {
     // between products (C7512). With DQ_FIRST dQ is stored while dV and dK are multiplied, and its
     // registers are free for an early S^T.
     DEVICE void products(float (&next)[BLOCK_M / 2], int step, bool is_last) {
-        const int stage = step % Q_STAGES, before = step - 1, ds_stage = before & 1;
+        if (!DQ_IN_TURN || has_dq(step))
+            products_with_dq(next, step, is_last);
+        else
+            products_without_dq(step, is_last);
+        if (DQ_IN_TURN && !is_last) start_scores(next, step + 1);
+    }
+    DEVICE void products_without_dq(int step, bool is_last) {
+        const int stage = step % Q_STAGES;
+        wait_for_turn();
+        start_sum(dv, p16, do_stage(step));
+        start_sum(dk, ds16, q_stage(step));
+        if (is_last) pass_last_turn();
+        hand_over_ds(step);
+        wgmma_wait<1>();
+        free_do(stage);
+        wgmma_wait<0>();
+        free_q(stage);
+    }
+    DEVICE void products_with_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
+        const int stage = step % Q_STAGES, before = step - 1, ds_stage = u32(before) % DS_STAGES;
         const int k_stage = (done.tiles + (DEFERS_DQ && is_first(step))) % K_STAGES;  // of dQ
         const bool starts_early = EARLY_SCORES && !is_last;
         float dq[DQ_ROWS / 2];
@@ -249,7 +274,7 @@ struct Consumer {
         else
             wgmma_wait<0>();
         free_q(stage);
-        if (!starts_early && !is_last) start_scores(next, step + 1);
+        if (!DQ_IN_TURN && !starts_early && !is_last) start_scores(next, step + 1);
     }
     // dV of a step is finished.
     DEVICE void free_do(int stage) {
@@ -342,17 +367,20 @@ struct Consumer {
     // read any more, and dK to the buffer of dQ.
     DEVICE void finish(int end, const TensorMap* dk_map, const TensorMap* dv_map) const {
         const bool is_sender = warp + lane == 0;
-        const bool has_last_dq = !DQ_WARPGROUP && !DEFERS_DQ && tile.is_seen();
+        const bool has_last_dq =
+            !DQ_WARPGROUP && !DEFERS_DQ && tile.is_seen() && has_turn_at_dq(end - 1);
         const u32 at_v = shared + V_OFFSET + warpgroup * 64 * ROW_BYTES;
         const u32 at_dq = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
         float dq[DQ_ROWS / 2];
-        if (has_last_dq) start_last_dq(dq, end, done.k_stage());
+        if (has_last_dq && !DQ_IN_TURN) start_last_dq(dq, end, done.k_stage());
         put<KEYS_CHUNK>(dv, 1.0f, at_v);
         if (is_sender) send<KEYS_CHUNK>(at_v, dv_map);
-        if (has_last_dq)
+        if (has_last_dq) {
+            if (DQ_IN_TURN) start_last_dq(dq, end, done.k_stage());
             finish_last_dq(dq, end);
-        else if (PERSISTENT && !DEFERS_DQ)
+        } else if (PERSISTENT && !DEFERS_DQ) {
             arrive(barriers().k_empty(done.k_stage()));
+        }
         if (!DQ_WARPGROUP)
             dq_product().wait_for_buffer(DEFERS_DQ ? end - 1 : end);
         else if (PERSISTENT || tile.is_seen())

@@ -75,7 +75,7 @@ struct DqParts {
     int warpgroup, head, block;
 
     DEVICE DqSemaphore next() {
-        const long long part = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
+        const long long part = block_number(sizes, tile, head, block) * DQ_PARTS + warpgroup;
         const u32 before = additions_before(sizes, tile, block);
         const int end_head = (tile.head_kv + 1) * sizes.group();
         if (++head == end_head) head = end_head - sizes.group(), block = tile.next(block);

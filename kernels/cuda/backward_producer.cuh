@@ -103,7 +103,7 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
     int block = tile.begin, member = tile.first_member(sizes.group()), heads_left = sizes.group();
     auto part_of = [&](int step) {
         const int head = first_head + (HEADS_INSIDE ? member : step / tile.blocks());
-        const long long number = block_number(sizes, tile, head, block) * WARPGROUPS + warpgroup;
+        const long long number = block_number(sizes, tile, head, block) * DQ_PARTS + warpgroup;
         DqPart part{dq_sum + number * DQ_FLOATS, arrivals + number};
         part.come();
         return part;
@@ -126,8 +126,26 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
     }
 }
 
+// The same where the warpgroups take turns at dQ: this thread adds what one of them computes.
+DEVICE void add_every_third_dq(float* dq_sum, const Sizes& sizes, const Tile& tile,
+                               const Done& done, u32 shared, int warpgroup) {
+    const Barriers barriers{shared + BARRIERS_OFFSET};
+    const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
+    int step = done.steps;
+    wait_for_kernel_before();  // it writes zeros
+    for_steps(sizes, tile, [&](int head, int block) {
+        const int use = step / WARPGROUPS;
+        if (step++ % WARPGROUPS != warpgroup) return;
+        mbarrier_wait(barriers.dq_full(warpgroup), use & 1);
+        bulk_add(dq_sum + block_number(sizes, tile, head, block) * DQ_FLOATS, from, 4 * DQ_FLOATS);
+        tma_store_commit();
+        tma_store_wait();
+        mbarrier_arrive(barriers.dq_empty(warpgroup));
+    });
+}
+
 // What one thread of each warp of the last warpgroup does: the first one is the producer, then there
-// is a dQ writer for each part of dQ.
+// is a dQ writer for each consumer warpgroup.
 DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, float* dq_sum,
                  Arrivals* arrivals, const Sizes& sizes, u32 shared, int role) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
@@ -138,12 +156,15 @@ DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, fl
                 produce(maps, lse, delta, sizes, tile, done, shared);
             },
             [&](int taken) { return take_place(sizes, arrivals, barriers, taken); });
-    } else if (role <= DQ_PARTS) {
+    } else if (role <= WARPGROUPS) {
         for_tiles<ONE_LANE>(
             sizes,
             [&](const Tile& tile, const Done& done) {
-                add_dq_blocks(dq_sum, arrivals + WARPGROUPS, sizes, tile, done, shared,
-                              role - 1);
+                if constexpr (DQ_IN_TURN)
+                    add_every_third_dq(dq_sum, sizes, tile, done, shared, role - 1);
+                else
+                    add_dq_blocks(dq_sum, arrivals + DQ_PARTS, sizes, tile, done, shared,
+                                  role - 1);
             },
             [&](int taken) { return next_place<ONE_LANE>(barriers, taken); });
     }
