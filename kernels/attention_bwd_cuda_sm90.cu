@@ -67,6 +67,9 @@
 #ifndef Q_STAGES
 #define Q_STAGES 2
 #endif
+#ifndef DO_STAGES
+#define DO_STAGES 2
+#endif
 #ifndef PING_PONG
 #define PING_PONG 1
 #endif
@@ -156,7 +159,6 @@ static_assert(K_STAGES == 1 || (PERSISTENT && !DQ_WARPGROUP && !WINDOWED && !VAR
 static_assert(!DQ_IN_TURN || (CHUNKS == 1 && ZERO_DQ && K_STAGES == 1), "see add_every_third_dq");
 static_assert(!DQ_IN_TURN || !(DQ_WARPGROUP || EARLY_SCORES || DETERMINISTIC),
               "registers for 64 rows, and additions in any sequence");
-static_assert(!EARLY_SCORES || DQ_FIRST, "an early S takes the registers of dQ");
 static_assert(!DQ_WARPGROUP || !DQ_FIRST, "consumers compute no dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
 

@@ -5,7 +5,7 @@ The .cu describes the algorithm. What each parameter trades:
                           16, of 32 with head dimensions up to 64
     WARPGROUPS            consumer warpgroups, with 64 keys each: 3: three take turns at the tensor
                           cores and at dQ, up to head_dim 64, where fewer rows fit; 2: two
-    Q_STAGES              blocks of Q and of dO in flight against shared memory
+    Q_STAGES, DO_STAGES   blocks of Q, and of dO, in flight against shared memory
     PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
     DQ_WARPGROUP          1: a warpgroup of its own computes dQ. The consumers then compute the next
                           step's exponentials while dV and dK are multiplied, but fewer rows fit;
@@ -47,8 +47,8 @@ LOG2_E = math.log2(math.e)
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _OF_MAIN_KERNEL = (
-    "Q_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES", "K_IN_REGISTERS",
-    "STAGGER", "HEADS_INSIDE", "PERSISTENT", "K_STAGES",
+    "Q_STAGES", "DO_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES",
+    "K_IN_REGISTERS", "STAGGER", "HEADS_INSIDE", "PERSISTENT", "K_STAGES",
 )  # fmt: skip
 """Parameters that are macros of the main kernel alone."""
 _FAR = 2**29

@@ -38,7 +38,7 @@ struct Consumer {
         return !DQ_IN_TURN || of_step % WARPGROUPS == warpgroup;
     }
     DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
-    DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % Q_STAGES * DO_BYTES; }
+    DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % DO_STAGES * DO_BYTES; }
 
     DEVICE void load_k() {
         const u32 keys = shared + k_place() + warpgroup * 64 * ROW_BYTES;
@@ -95,8 +95,9 @@ struct Consumer {
     DEVICE float2 row_pair(u32 numbers, int i) const {
         return ld_shared_v2_f32(shared + numbers + 4 * (8 * i + 2 * (lane % 4)));
     }
-    DEVICE u32 lse_of(int of_step) const {
-        return ROWS_OFFSET + of_step % Q_STAGES * 2 * ROWS_BYTES;
+    DEVICE u32 lse_of(int of_step) const { return LSE_OFFSET + of_step % Q_STAGES * LSE_BYTES; }
+    DEVICE u32 delta_of(int of_step) const {
+        return DELTA_OFFSET + of_step % DO_STAGES * DELTA_BYTES;
     }
 
     // S^T becomes P^T = exp2(S^T * scale - lse).
@@ -139,7 +140,7 @@ struct Consumer {
     DEVICE void convert(const float (&s)[BLOCK_M / 2], const float (&dp)[BLOCK_M / 2], int step) {
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 8; i++) {
-            const float2 delta = row_pair(lse_of(step) + ROWS_BYTES, i);
+            const float2 delta = row_pair(delta_of(step), i);
             const float *p = s + 4 * i, *x = dp + 4 * i;
             ds16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - delta.x), p[1] * (x[1] - delta.y));
             ds16[2 * i + 1] =
@@ -170,12 +171,19 @@ struct Consumer {
     // PING_PONG: a warpgroup starts products only in its turn, and passes the turn on when it has
     // started the scores of the next step. So the other one has the tensor cores to itself while this
     // one computes probabilities (FlashAttention-3, section 3.1).
+    // The numbers of barriers are immediate: one in a register would take that of an address for which
+    // stores of dS still wait.
     DEVICE void wait_for_turn() const {
-        if (PING_PONG) named_barrier_sync(FIRST_TURN + warpgroup, 256);
+        if (!PING_PONG) return;
+        if (warpgroup == 0) named_barrier_sync_at<FIRST_TURN>(256);
+        if (warpgroup == 1) named_barrier_sync_at<FIRST_TURN + 1>(256);
+        if (WARPGROUPS > 2 && warpgroup == 2) named_barrier_sync_at<FIRST_TURN + 2>(256);
     }
     DEVICE void pass_turn() const {
-        if (PING_PONG)
-            named_barrier_arrive(FIRST_TURN + (warpgroup + 1) % WARPGROUPS, 256);
+        if (!PING_PONG) return;
+        if (warpgroup == WARPGROUPS - 1) named_barrier_arrive_at<FIRST_TURN>(256);
+        if (warpgroup == 0) named_barrier_arrive_at<FIRST_TURN + 1>(256);
+        if (WARPGROUPS > 2 && warpgroup == 1) named_barrier_arrive_at<FIRST_TURN + 2>(256);
     }
 
     // The last warpgroup gives the first turn of a tile, if it has not passed the last one on.
@@ -187,7 +195,7 @@ struct Consumer {
     }
 
     DEVICE void start_dp(float (&dp)[BLOCK_M / 2], int step) const {
-        mbarrier_wait(barriers().do_full(step % Q_STAGES), step / Q_STAGES & 1);
+        mbarrier_wait(barriers().do_full(step % DO_STAGES), step / DO_STAGES & 1);
         start_transposed(dp, V_OFFSET, do_stage(step));
     }
     // P^T of a step, whose S^T is finished and whose block begins with a row.
@@ -228,19 +236,18 @@ struct Consumer {
         if (DQ_IN_TURN && !is_last) start_scores(next, step + 1);
     }
     DEVICE void products_without_dq(int step, bool is_last) {
-        const int stage = step % Q_STAGES;
         wait_for_turn();
         start_sum(dv, p16, do_stage(step));
         start_sum(dk, ds16, q_stage(step));
         if (is_last) pass_last_turn();
         hand_over_ds(step);
         wgmma_wait<1>();
-        free_do(stage);
+        free_do(step);
         wgmma_wait<0>();
-        free_q(stage);
+        free_q(step);
     }
     DEVICE void products_with_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
-        const int stage = step % Q_STAGES, before = step - 1, ds_stage = u32(before) % DS_STAGES;
+        const int before = step - 1, ds_stage = u32(before) % DS_STAGES;
         const int k_stage = (done.tiles + (DEFERS_DQ && is_first(step))) % K_STAGES;  // of dQ
         const bool starts_early = EARLY_SCORES && !is_last;
         float dq[DQ_ROWS / 2];
@@ -252,46 +259,54 @@ struct Consumer {
         start_sum(dk, ds16, q_stage(step));
         if (is_last) pass_last_turn();
         hand_over_ds(step);
-        wgmma_wait<DQ_FIRST ? 2 : 1>();
+        const bool starts_first = starts_early && !DQ_FIRST;  // in registers of P^T
+        if (starts_first) {
+            wgmma_wait<2>();
+            free_do(step);
+            start_scores(next, step + 1);
+        }
+        if (DQ_FIRST || starts_first)
+            wgmma_wait<2>();
+        else
+            wgmma_wait<1>();
         wgmma_fence_operand(dq);
-        if (!DQ_FIRST) free_do(stage);
+        if (!DQ_FIRST && !starts_first) free_do(step);
         if (has_dq(step)) {
             arrive(barriers().ds_empty(ds_stage));
             if (DEFERS_DQ && is_first(step)) arrive(barriers().k_empty(k_stage));
             dq_product().store(dq, before);
             if (is_last) dq_product().hand_over();
         }
-        if (starts_early) start_scores(next, step + 1);
+        if (starts_early && DQ_FIRST) start_scores(next, step + 1);
         if (DQ_FIRST) {
             if (starts_early)
                 wgmma_wait<2>();
             else
                 wgmma_wait<1>();
-            free_do(stage);
+            free_do(step);
         }
         if (starts_early)
             wgmma_wait<1>();
         else
             wgmma_wait<0>();
-        free_q(stage);
+        free_q(step);
         if (!DQ_IN_TURN && !starts_early && !is_last) start_scores(next, step + 1);
     }
     // dV of a step is finished.
-    DEVICE void free_do(int stage) {
+    DEVICE void free_do(int step) {
         wgmma_fence_operand(p16);
-        arrive(barriers().do_empty(stage));
+        arrive(barriers().do_empty(step % DO_STAGES));
     }
     // dK of a step is finished.
-    DEVICE void free_q(int stage) {
+    DEVICE void free_q(int step) {
         wgmma_fence_operand(ds16);
-        arrive(barriers().q_empty(stage));
+        arrive(barriers().q_empty(step % Q_STAGES));
     }
 
     // With DQ_WARPGROUP: what a step adds to dV and dK, and P^T and dS^T of the next one, whose block
     // begins with a row. Without dQ there are registers for the next S^T beside P^T and dS^T, so its
     // exponentials are computed while dV and dK are multiplied.
     DEVICE void products_and_scores(int step, int row) {
-        const int stage = step % Q_STAGES;
         float next[BLOCK_M / 2], dp[BLOCK_M / 2];
         wait_for_turn();
         start_scores(next, step + 1);
@@ -302,9 +317,9 @@ struct Consumer {
         wgmma_wait<2>();
         finish_probabilities(next, step + 1, row);
         wgmma_wait<1>();
-        free_do(stage);
+        free_do(step);
         wgmma_wait<0>();
-        free_q(stage);
+        free_q(step);
         start_dp(dp, step + 1);
         finish_ds(next, dp, step + 1);
     }
@@ -316,8 +331,8 @@ struct Consumer {
         pass_last_turn();
         hand_over_ds(step);
         wgmma_wait<0>();
-        free_do(step % Q_STAGES);
-        free_q(step % Q_STAGES);
+        free_do(step);
+        free_q(step);
     }
 
     // Puts a gradient of the keys, times `factor`, into a buffer.

@@ -39,22 +39,23 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
     if (PERSISTENT && !tile.is_seen()) return load_v();  // so that phases are those of tiles
     int step = done.steps;
     for_steps(sizes, tile, [&](int head, int block) {
-        const int stage = step % Q_STAGES;
-        const u32 parity = (step / Q_STAGES & 1) ^ 1;
-        const u32 rows = shared + ROWS_OFFSET + stage * 2 * ROWS_BYTES;
+        const int stage = step % Q_STAGES, do_stage = step % DO_STAGES;
         const long long first = block_number(sizes, tile, head, block) * BLOCK_M;
         const bool is_first = step == done.steps;
         if (is_first) wait_for_kernel_before();  // it writes lse and delta
-        mbarrier_wait(barriers.q_empty(stage), parity);
+        mbarrier_wait(barriers.q_empty(stage), (step / Q_STAGES & 1) ^ 1);
         mbarrier_arrive_expect_tx(barriers.q_full(stage), Q_BYTES + 4 * BLOCK_M);
         load_rows<Q_CHUNK>(shared + Q_OFFSET + stage * Q_BYTES, maps.q, barriers.q_full(stage),
                            block * BLOCK_M, head, tile.queries);
-        bulk_load(rows, lse + first, 4 * BLOCK_M, barriers.q_full(stage));
-        mbarrier_wait(barriers.do_empty(stage), parity);
-        mbarrier_arrive_expect_tx(barriers.do_full(stage), DO_BYTES + 4 * BLOCK_M);
-        load_rows<Q_CHUNK>(shared + DO_OFFSET + stage * DO_BYTES, maps.dout,
-                           barriers.do_full(stage), block * BLOCK_M, head, tile.queries);
-        bulk_load(rows + ROWS_BYTES, delta + first, 4 * BLOCK_M, barriers.do_full(stage));
+        bulk_load(shared + LSE_OFFSET + stage * LSE_BYTES, lse + first, 4 * BLOCK_M,
+                  barriers.q_full(stage));
+        const u32 do_full = barriers.do_full(do_stage);
+        mbarrier_wait(barriers.do_empty(do_stage), (step / DO_STAGES & 1) ^ 1);
+        mbarrier_arrive_expect_tx(do_full, DO_BYTES + 4 * BLOCK_M);
+        load_rows<Q_CHUNK>(shared + DO_OFFSET + do_stage * DO_BYTES, maps.dout, do_full,
+                           block * BLOCK_M, head, tile.queries);
+        bulk_load(shared + DELTA_OFFSET + do_stage * DELTA_BYTES, delta + first, 4 * BLOCK_M,
+                  do_full);
         if (is_first) load_v();
         step++;
     });

@@ -12,13 +12,15 @@ constexpr int KEYS_CHUNK = KEYS * ROW_BYTES, Q_CHUNK = BLOCK_M * ROW_BYTES;
 constexpr int DS_STAGES = WARPGROUPS;
 static_assert(K_BYTES == CHUNKS * KEYS_CHUNK && V_BYTES == K_BYTES, "K and V have all keys");
 static_assert(Q_BYTES == CHUNKS * Q_CHUNK && DO_BYTES == Q_BYTES, "Q and dO have a block of rows");
-static_assert(ROWS_BYTES >= 4 * BLOCK_M && (ROWS_OFFSET | ROWS_BYTES) % 16 == 0,
+static_assert(LSE_BYTES >= 4 * BLOCK_M && DELTA_BYTES >= 4 * BLOCK_M &&
+                  (LSE_OFFSET | LSE_BYTES | DELTA_OFFSET | DELTA_BYTES) % 16 == 0,
               "a slot has a number a row");
 static_assert(DS_BYTES == WARPGROUPS * Q_CHUNK, "dS has a chunk of 64 keys of each warpgroup");
 static_assert(DQ_BYTES >= 4 * DQ_FLOATS && DQ_BYTES >= CHUNKS * 64 * ROW_BYTES,
               "a slot has the dQ of a warpgroup, and in the end its dK");
-static_assert(K_SLOTS >= K_STAGES && V_SLOTS >= 1 && Q_SLOTS >= Q_STAGES && DO_SLOTS >= Q_STAGES &&
-                  ROWS_SLOTS >= 2 * Q_STAGES && DS_SLOTS >= DS_STAGES && DQ_SLOTS >= WARPGROUPS,
+static_assert(K_SLOTS >= K_STAGES && V_SLOTS >= 1 && Q_SLOTS >= Q_STAGES && DO_SLOTS >= DO_STAGES &&
+                  LSE_SLOTS >= Q_STAGES && DELTA_SLOTS >= DO_STAGES && DS_SLOTS >= DS_STAGES &&
+                  DQ_SLOTS >= WARPGROUPS,
               "each stage has a slot");
 static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO_OFFSET | DO_BYTES |
                DS_OFFSET | DS_BYTES | DQ_OFFSET | DQ_BYTES) %
@@ -46,7 +48,8 @@ static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO
 //     next empty  all other warps, which have loaded it                     the producer
 struct Barriers {
     u32 base;
-    static constexpr int OF_TILE = 1 + K_STAGES + 4 * Q_STAGES + 2 * DS_STAGES + 2 * WARPGROUPS;
+    static constexpr int OF_DS = 1 + K_STAGES + 2 * Q_STAGES + 2 * DO_STAGES;
+    static constexpr int OF_TILE = OF_DS + 2 * DS_STAGES + 2 * WARPGROUPS;
     // In the last slots is the place of the next tile.
     static constexpr int COUNT = OF_TILE + K_STAGES + 5;
 
@@ -55,8 +58,8 @@ struct Barriers {
     DEVICE u32 q_full(int stage) const { return base + 8 * (1 + K_STAGES + stage); }
     DEVICE u32 q_empty(int stage) const { return q_full(Q_STAGES + stage); }
     DEVICE u32 do_full(int stage) const { return q_full(2 * Q_STAGES + stage); }
-    DEVICE u32 do_empty(int stage) const { return q_full(3 * Q_STAGES + stage); }
-    DEVICE u32 ds_full(int stage) const { return q_full(4 * Q_STAGES + stage); }
+    DEVICE u32 do_empty(int stage) const { return do_full(DO_STAGES + stage); }
+    DEVICE u32 ds_full(int stage) const { return base + 8 * (OF_DS + stage); }
     DEVICE u32 ds_empty(int stage) const { return ds_full(DS_STAGES + stage); }
     DEVICE u32 dq_full(int warpgroup) const { return ds_full(2 * DS_STAGES + warpgroup); }
     DEVICE u32 dq_empty(int warpgroup) const { return dq_full(WARPGROUPS + warpgroup); }
@@ -71,8 +74,10 @@ struct Barriers {
         mbarrier_init(v(), 1);
         for (int stage = 0; stage < Q_STAGES; stage++) {
             mbarrier_init(q_full(stage), 1);
-            mbarrier_init(do_full(stage), 1);
             mbarrier_init(q_empty(stage), 4 * WARPGROUPS);
+        }
+        for (int stage = 0; stage < DO_STAGES; stage++) {
+            mbarrier_init(do_full(stage), 1);
             mbarrier_init(do_empty(stage), 4 * WARPGROUPS);
         }
         for (int stage = 0; stage < DS_STAGES; stage++) {

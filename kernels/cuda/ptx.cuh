@@ -241,6 +241,16 @@ DEVICE void named_barrier_arrive(int barrier, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// The same with an immediate number.
+template <int BARRIER>
+DEVICE void named_barrier_sync_at(int threads) {
+    asm volatile("bar.sync %0, %1;" ::"n"(BARRIER), "r"(threads) : "memory");
+}
+template <int BARRIER>
+DEVICE void named_barrier_arrive_at(int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"n"(BARRIER), "r"(threads) : "memory");
+}
+
 // Waits for all threads of all CTAs of the cluster, and for what they wrote before.
 DEVICE void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

@@ -79,6 +79,16 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q500_k192_d40_fp16_full_w130_a20", {"WARPGROUPS": 3, "DQ_FIRST": 1}),
     ("h1_q40_k200_d64_bf16_full", THREE),
     ("b3_h4_kv2_q130_k500_d64_bf16_causal", {**THREE, "PERSISTENT": 1}),
+    ("h2_q300_k260_d64_bf16_full", {"EARLY_SCORES": 1, "PING_PONG": 1, "Q_STAGES": 3}),
+    (
+        "h4_kv2_q400_k300_d64_bf16_causal",
+        {**EARLY, "DQ_FIRST": 0, "BLOCK_M": 128, "Q_STAGES": 3, "PING_PONG": 1},
+    ),
+    (
+        "b2_h2_q200_k300_d128_bf16_causal",
+        {"EARLY_SCORES": 1, "PING_PONG": 1, "Q_STAGES": 3, "ZERO_DQ": 0, "PERSISTENT": 1},
+    ),
+    ("b2_h2_q300_k330_d64_bf16_causal", {**TWO_K, **EARLY, "DQ_FIRST": 0, "DO_STAGES": 3}),
     # A CTA with one step.
     ("h1_q40_k200_d104_bf16_full", {"DQ_WARPGROUP": 1, "PING_PONG": 1}),
 ]
@@ -221,7 +231,7 @@ MISTAKES: list[tuple[str, dict[str, int], str]] = [
     (
         "Q's stage is released too early, without dQ",
         APART,
-        r"wgmma_wait<0>\(\);(?=\s*free_q\(stage\);\s*start_dp)",
+        r"wgmma_wait<0>\(\);(?=\s*free_q\(step\);\s*start_dp)",
     ),
 ]
 
