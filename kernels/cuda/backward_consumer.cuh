@@ -91,6 +91,32 @@ struct Consumer {
         wgmma_commit();
     }
 
+    // dQ of the step before, if there is one, of all warpgroups' dS.
+    DEVICE void start_dq(float (&dq)[DQ_ROWS / 2], int step) const {
+        const int before = step - 1, stage = u32(before) % DS_STAGES;
+        if (has_dq(step)) mbarrier_wait(barriers().ds_full(stage), before / DS_STAGES & 1);
+        dq_product().start(dq, before, k_stage_of_dq(step));
+    }
+    // K of the dQ of the step before a step.
+    DEVICE int k_stage_of_dq(int step) const {
+        return (done.tiles + (DEFERS_DQ && is_first(step))) % K_STAGES;
+    }
+    // dK += dS^T Q, with dQ of the step before stored in between: a warpgroup cannot start products far
+    // ahead of the tensor cores, so that they would idle while it stores.
+    DEVICE void start_dk_and_store(const float (&dq)[DQ_ROWS / 2], int step) {
+        const u64 b = rows_descriptor(shared + q_stage(step), Q_CHUNK);
+        const bool is_stored = has_dq(step);
+        wgmma_fence_operand(dk);
+        wgmma_fence_operand(ds16);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BLOCK_M / 16; k++) {
+            Wgmma<WIDTH>::template rs<1>(dk, ds16 + 4 * k, b + further(k * 16 * ROW_BYTES));
+            dq_product().store_part(dq, k, BLOCK_M / 16, is_stored);
+        }
+        wgmma_commit();
+    }
+
     // Numbers of this thread's columns of S^T: of rows 8 i + 2 (lane % 4) and the next.
     DEVICE float2 row_pair(u32 numbers, int i) const {
         return ld_shared_v2_f32(shared + numbers + 4 * (8 * i + 2 * (lane % 4)));
@@ -150,8 +176,8 @@ struct Consumer {
         }
     }
 
-    // Stores dS, (BLOCK_M, 64 keys), for the dQ of all warpgroups. `hand_over_ds` follows, as late as
-    // possible: its fence waits until all stores are done.
+    // Stores dS, (BLOCK_M, 64 keys), for the dQ of all warpgroups. `hand_over_ds` follows as late as
+    // possible, in no turn: its fence waits until all stores are done.
     DEVICE void store_ds(int step) const {
         const int stage = step % DS_STAGES;
         mbarrier_wait(barriers().ds_empty(stage), (step / DS_STAGES & 1) ^ 1);
@@ -166,6 +192,11 @@ struct Consumer {
     DEVICE void hand_over_ds(int step) const {
         fence_proxy_async();
         arrive(barriers().ds_full(step % DS_STAGES));
+    }
+    // dS of a step, and the dQ of the one before.
+    DEVICE void hand_over(int step) const {
+        hand_over_ds(step);
+        if (has_dq(step)) arrive(barriers().dq_full(warpgroup));
     }
 
     // PING_PONG: a warpgroup starts products only in its turn, and passes the turn on when it has
@@ -217,8 +248,7 @@ struct Consumer {
         float dp[BLOCK_M / 2];
         start_dp(dp, step);
         if (!is_first(step)) pass_turn();
-        // That of the step before the last one; the last step of a tile has handed it over itself.
-        if (!is_first(step) && has_dq(step - 1)) dq_product().hand_over();
+        if (!is_first(step)) hand_over(step - 1);  // the last step of a tile does so itself
         wgmma_wait<1>();
         finish_probabilities(s, step, row);
         finish_ds(s, dp, step);
@@ -226,71 +256,83 @@ struct Consumer {
 
     // What a step adds to dV and dK, the dQ of the step before, and the start of the next one's S^T.
     // The first step multiplies a dQ, too, of which nothing is used: the compiler is to see no branch
-    // between products (C7512). With DQ_FIRST dQ is stored while dV and dK are multiplied, and its
-    // registers are free for an early S^T.
+    // between products (C7512).
     DEVICE void products(float (&next)[BLOCK_M / 2], int step, bool is_last) {
-        if (!DQ_IN_TURN || has_dq(step))
-            products_with_dq(next, step, is_last);
+        if (DQ_IN_TURN && !has_dq(step))
+            products_without_dq(next, step, is_last);
+        else if (DQ_FIRST)
+            products_after_dq(next, step, is_last);
         else
-            products_without_dq(step, is_last);
+            products_with_dq(next, step, is_last);
         if (DQ_IN_TURN && !is_last) start_scores(next, step + 1);
     }
-    DEVICE void products_without_dq(int step, bool is_last) {
-        wait_for_turn();
-        start_sum(dv, p16, do_stage(step));
-        start_sum(dk, ds16, q_stage(step));
-        if (is_last) pass_last_turn();
-        hand_over_ds(step);
-        wgmma_wait<1>();
-        free_do(step);
-        wgmma_wait<0>();
-        free_q(step);
-    }
-    DEVICE void products_with_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
-        const int before = step - 1, ds_stage = u32(before) % DS_STAGES;
-        const int k_stage = (done.tiles + (DEFERS_DQ && is_first(step))) % K_STAGES;  // of dQ
-        const bool starts_early = EARLY_SCORES && !is_last;
+    // dQ is the first product, and is stored while the others are multiplied.
+    DEVICE void products_after_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
         float dq[DQ_ROWS / 2];
         wait_for_turn();
-        if (has_dq(step)) mbarrier_wait(barriers().ds_full(ds_stage), before / DS_STAGES & 1);
-        if (DQ_FIRST) dq_product().start(dq, before, k_stage);
+        start_dq(dq, step);
         start_sum(dv, p16, do_stage(step));
-        if (!DQ_FIRST) dq_product().start(dq, before, k_stage);
+        wgmma_wait<1>();
+        wgmma_fence_operand(dq);
+        if (has_dq(step)) free_ds(step - 1), dq_product().wait_for_buffer(step - 1);
+        start_dk_and_store(dq, step);
+        if (is_last) pass_last_turn(), hand_over(step);
+        wgmma_wait<1>();
+        free_do(step);
+        finish_dk(next, step, is_last);
+    }
+    // dV is the first product. S^T of the next step starts in the registers of P^T, if it is early, and
+    // dQ is stored while S^T is multiplied.
+    DEVICE void products_with_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
+        float dq[DQ_ROWS / 2];
+        wait_for_turn();
+        start_sum(dv, p16, do_stage(step));
+        start_dq(dq, step);
         start_sum(dk, ds16, q_stage(step));
-        if (is_last) pass_last_turn();
-        hand_over_ds(step);
-        const bool starts_first = starts_early && !DQ_FIRST;  // in registers of P^T
-        if (starts_first) {
+        if (is_last) pass_last_turn(), hand_over_ds(step);
+        if (EARLY_SCORES && !is_last) {
             wgmma_wait<2>();
             free_do(step);
             start_scores(next, step + 1);
-        }
-        if (DQ_FIRST || starts_first)
             wgmma_wait<2>();
-        else
+        } else {
             wgmma_wait<1>();
-        wgmma_fence_operand(dq);
-        if (!DQ_FIRST && !starts_first) free_do(step);
-        if (has_dq(step)) {
-            arrive(barriers().ds_empty(ds_stage));
-            if (DEFERS_DQ && is_first(step)) arrive(barriers().k_empty(k_stage));
-            dq_product().store(dq, before);
-            if (is_last) dq_product().hand_over();
-        }
-        if (starts_early && DQ_FIRST) start_scores(next, step + 1);
-        if (DQ_FIRST) {
-            if (starts_early)
-                wgmma_wait<2>();
-            else
-                wgmma_wait<1>();
             free_do(step);
         }
+        wgmma_fence_operand(dq);
+        if (has_dq(step)) {
+            free_ds(step - 1);
+            dq_product().store(dq, step - 1);
+            if (is_last) dq_product().hand_over();
+        }
+        finish_dk(next, step, is_last);
+    }
+    // With DQ_IN_TURN: another warpgroup computes dQ.
+    DEVICE void products_without_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
+        wait_for_turn();
+        start_sum(dv, p16, do_stage(step));
+        start_sum(dk, ds16, q_stage(step));
+        if (is_last) pass_last_turn(), hand_over(step);
+        wgmma_wait<1>();
+        free_do(step);
+        finish_dk(next, step, is_last);
+    }
+
+    // Waits for dK, and starts S^T of the next step, which has started with EARLY_SCORES.
+    DEVICE void finish_dk(float (&next)[BLOCK_M / 2], int step, bool is_last) {
+        const bool starts_early = EARLY_SCORES && !is_last;
+        if (starts_early && DQ_FIRST) start_scores(next, step + 1);
         if (starts_early)
             wgmma_wait<1>();
         else
             wgmma_wait<0>();
         free_q(step);
         if (!DQ_IN_TURN && !starts_early && !is_last) start_scores(next, step + 1);
+    }
+    // The dQ of a step is finished, which reads dS and, last in a tile, K.
+    DEVICE void free_ds(int of_step) const {
+        arrive(barriers().ds_empty(of_step % DS_STAGES));
+        if (DEFERS_DQ && is_first(of_step + 1)) arrive(barriers().k_empty(k_stage_of_dq(of_step + 1)));
     }
     // dV of a step is finished.
     DEVICE void free_do(int step) {

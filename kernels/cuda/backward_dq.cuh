@@ -44,9 +44,15 @@ struct DqProduct {
     // Stores dQ^T of a step for the dQ writer. `hand_over` follows, when the next products run.
     DEVICE void store(const float (&dq)[DQ_ROWS / 2], int of_step) const {
         wait_for_buffer(of_step);
+        store_part(dq, 0, 1, true);
+    }
+    // Stores one of so many parts of it, if a condition holds. The buffer is free.
+    DEVICE void store_part(const float (&dq)[DQ_ROWS / 2], int part, int parts, bool condition) const {
+        constexpr int ALL = DQ_ROWS / 8;
         const u32 to = shared + DQ_OFFSET + buffer * DQ_BYTES + 16 * (32 * warp + lane);
 #pragma unroll
-        for (int i = 0; i < DQ_ROWS / 8; i++) st_shared_v4(to + i * 2048, dq + 4 * i);
+        for (int i = 0; i < ALL; i++)
+            if (i * parts / ALL == part) st_shared_v4_if(condition, to + i * 2048, dq + 4 * i);
     }
     DEVICE void hand_over() const {
         fence_proxy_async();

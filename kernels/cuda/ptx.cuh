@@ -88,6 +88,14 @@ DEVICE void st_shared_v4(u32 to, const float* x) {
                  : "memory");
 }
 
+// The same, if a condition holds; no branch.
+DEVICE void st_shared_v4_if(bool condition, u32 to, const float* x) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0;\n"
+                 "@p st.shared.v4.f32 [%1], {%2, %3, %4, %5}; }" ::"r"(int(condition)),
+                 "r"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
+}
+
 DEVICE uint4 ld_shared_v4_u32(u32 from) {
     uint4 x;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
