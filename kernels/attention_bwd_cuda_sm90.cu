@@ -61,9 +61,6 @@
 #ifndef BLOCK_M
 #define BLOCK_M 80
 #endif
-#ifndef WARPGROUPS
-#define WARPGROUPS 2
-#endif
 #ifndef Q_STAGES
 #define Q_STAGES 2
 #endif
@@ -125,6 +122,7 @@
 
 // ------------------------------------------------------------------------------- derived constants
 
+constexpr int WARPGROUPS = 2;
 // With two buffers of K the last dQ of a tile is computed in the next one.
 constexpr bool DEFERS_DQ = K_STAGES > 1;
 constexpr int KEYS = 64 * WARPGROUPS;
@@ -132,23 +130,16 @@ constexpr int KEYS = 64 * WARPGROUPS;
 constexpr int COLUMNS = (HEAD_DIM + 63) / 64 * 64, CHUNKS = COLUMNS / 64;
 constexpr int WIDTH = (HEAD_DIM + 15) / 16 * 16;
 constexpr bool IS_BF16 = !DTYPE_FP16;
-// With two consumer warpgroups each computes a part of dQ^T in each step: 64 columns of dQ, and all
-// rows of a block or, with one chunk, a half. Of three, one computes all of it, and another one in the
-// next step.
-constexpr bool DQ_IN_TURN = WARPGROUPS > 2;
-constexpr int DQ_PARTS = DQ_IN_TURN ? 1 : 2;
-constexpr int DQ_ROWS = CHUNKS == 1 ? BLOCK_M / DQ_PARTS : BLOCK_M;
+// A part of dQ^T has 64 columns of dQ, and all rows of a block or, with one chunk, a half.
+constexpr int DQ_PARTS = 2, DQ_ROWS = CHUNKS == 1 ? BLOCK_M / DQ_PARTS : BLOCK_M;
 constexpr int DQ_FLOATS = 64 * DQ_ROWS;  // of a part of a block
 constexpr int THREADS = 128 * (WARPGROUPS + DQ_WARPGROUP + 1);
 // Numbers of named barriers: 1 and 2 for the ends of warpgroups, then their turns, then the end of dQ.
 constexpr int FIRST_TURN = 1 + WARPGROUPS, DQ_IS_ADDED = FIRST_TURN + WARPGROUPS;
 // 128 threads times (24 + 2 * 240) are 64,512 registers, 168 of each thread at the launch; with a
-// warpgroup for dQ, (24 + 64 + 2 * 208) or (24 + 56 + 2 * 216) are 128 of each, and so are
-// (24 + 3 * 160).
+// warpgroup for dQ, (24 + 64 + 2 * 208) or (24 + 56 + 2 * 216) are 128 of each.
 constexpr int PRODUCER_REGISTERS = 24, DQ_REGISTERS = DQ_ROWS > 48 ? 64 : 56;
-constexpr int CONSUMER_REGISTERS = DQ_IN_TURN     ? 160
-                                   : DQ_WARPGROUP ? (512 - 24 - DQ_REGISTERS) / 16 * 8
-                                                  : 240;
+constexpr int CONSUMER_REGISTERS = DQ_WARPGROUP ? (512 - 24 - DQ_REGISTERS) / 16 * 8 : 240;
 
 static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
 static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which begin together");
@@ -156,9 +147,6 @@ static_assert(!HEADS_INSIDE || (CAUSAL && !DETERMINISTIC), "it begins with the l
 static_assert(!(DETERMINISTIC && PERSISTENT), "CTAs wait for those that started before");
 static_assert(K_STAGES == 1 || (PERSISTENT && !DQ_WARPGROUP && !WINDOWED && !VARLEN),
               "each tile has a step, which computes the last dQ of the one before");
-static_assert(!DQ_IN_TURN || (CHUNKS == 1 && ZERO_DQ && K_STAGES == 1), "see add_every_third_dq");
-static_assert(!DQ_IN_TURN || !(DQ_WARPGROUP || EARLY_SCORES || DETERMINISTIC),
-              "registers for 64 rows, and additions in any sequence");
 static_assert(!DQ_WARPGROUP || !DQ_FIRST, "consumers compute no dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
 

@@ -3,8 +3,6 @@
 The .cu describes the algorithm. What each parameter trades:
     BLOCK_M               fewer, longer steps against registers and shared memory; any multiple of
                           16, of 32 with head dimensions up to 64
-    WARPGROUPS            consumer warpgroups, with 64 keys each: 3: three take turns at the tensor
-                          cores and at dQ, up to head_dim 64, where fewer rows fit; 2: two
     Q_STAGES, DO_STAGES   blocks of Q, and of dO, in flight against shared memory
     PING_PONG             1: the two consumer warpgroups take turns at the tensor cores
     DQ_WARPGROUP          1: a warpgroup of its own computes dQ. The consumers then compute the next
@@ -44,6 +42,9 @@ from tunefa.kernels.hopper.gradients import is_aligned  # noqa: F401 - a part of
 from tunefa.spec.rounding import ceil_div, next_pow2, round_up
 
 LOG2_E = math.log2(math.e)
+_KEYS = 128
+"""Keys of a CTA, 64 of each consumer warpgroup."""
+_WARPGROUPS = 2
 _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _OF_MAIN_KERNEL = (
@@ -56,16 +57,6 @@ _FAR = 2**29
 _ROW_LIMIT, _ANY_SEQUENCE = 2**30, 2**31 - 2**16
 """The lengths of axes in maps of packed sequences: that of rows, as in cuda/bulk_copy.cuh, and the
 two whose coordinates select a sequence."""
-
-
-def keys_of_cta(config):
-    """Returns the keys of a CTA, 64 of each consumer warpgroup."""
-    return 64 * config["WARPGROUPS"]
-
-
-def parts_of_dq(config):
-    """Returns in how many parts the dQ of a block of rows is added."""
-    return 1 if config["WARPGROUPS"] > 2 else 2
 
 
 def _columns(workload):
@@ -91,7 +82,6 @@ def _defines(workload, config):
     return {
         "HEAD_DIM": workload.head_dim,
         "BLOCK_M": config["BLOCK_M"],
-        "WARPGROUPS": config["WARPGROUPS"],
         "ZERO_DQ": config["ZERO_DQ"],
         "DTYPE_FP16": int(workload.dtype == "fp16"),
         "VARLEN": int(workload.varlen),
@@ -110,12 +100,12 @@ def variant(workload, config, aligned=True):
         "DETERMINISTIC": int(workload.deterministic),
         "CAUSAL": int(right is not None),
         "WINDOWED": int(left is not None),
-        "RAGGED": int(workload.varlen or workload.seqlen_k % keys_of_cta(config) != 0),
+        "RAGGED": int(workload.varlen or workload.seqlen_k % _KEYS != 0),
     }
     return {
         "function": "attention_bwd",
         "defines": defines,
-        "threads": (config["WARPGROUPS"] + config["DQ_WARPGROUP"] + 1) * 128,
+        "threads": (3 + config["DQ_WARPGROUP"]) * 128,
         "overlaps_kernel_before": True,
     }
 
@@ -154,7 +144,7 @@ def scratch(tensors, spec):
     blocks = _row_blocks(tensors, spec)
     rows = blocks * spec.config["BLOCK_M"]
     numbers, sums = ((rows,), torch.float32), ((rows, _columns(spec.workload)), torch.float32)
-    return numbers, numbers, sums, ((blocks + 1, parts_of_dq(spec.config), 2), torch.int32)
+    return numbers, numbers, sums, ((blocks + 1, _WARPGROUPS, 2), torch.int32)
 
 
 def _row_blocks(tensors, spec):
@@ -220,10 +210,10 @@ def arguments(tensors, spec):
     """
     q, k, v, _, _, dout, _, _, dk, dv = tensors[:10]
     w, config, scale = spec.workload, spec.config, spec.scale
-    rows, keys = config["BLOCK_M"], keys_of_cta(config)
-    maps = [_map(q, rows), _map(k, keys), _map(v, keys), _map(dout, rows), _map(dk), _map(dv)]
+    rows = config["BLOCK_M"]
+    maps = [_map(q, rows), _map(k, _KEYS), _map(v, _KEYS), _map(dout, rows), _map(dk), _map(dv)]
     sizes = (w.heads, w.heads_kv, w.seqlen_k, *_edges(w), _blocks(tensors, spec))
-    tiles = _sequences(tensors, w) * w.heads_kv * ceil_div(w.seqlen_k, keys)
+    tiles = _sequences(tensors, w) * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
     numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"], tiles))]
     numbers += map(ctypes.c_float, (scale * LOG2_E, scale))
     ctas = min(tiles, spec.sms) if config["PERSISTENT"] else tiles

@@ -30,13 +30,7 @@ struct Consumer {
     DEVICE u32 k_place() const { return K_OFFSET + done.k_stage() * K_BYTES; }
     // Whether a step is the first one of its tile, and whether it computes the dQ of the one before.
     DEVICE bool is_first(int step) const { return step == done.steps; }
-    DEVICE bool has_dq(int step) const {
-        return (DEFERS_DQ ? step > 0 : !is_first(step)) && has_turn_at_dq(step - 1);
-    }
-    // Whether this warpgroup computes the dQ of a step.
-    DEVICE bool has_turn_at_dq(int of_step) const {
-        return !DQ_IN_TURN || of_step % WARPGROUPS == warpgroup;
-    }
+    DEVICE bool has_dq(int step) const { return DEFERS_DQ ? step > 0 : !is_first(step); }
     DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
     DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % DO_STAGES * DO_BYTES; }
 
@@ -112,7 +106,7 @@ struct Consumer {
 #pragma unroll
         for (int k = 0; k < BLOCK_M / 16; k++) {
             Wgmma<WIDTH>::template rs<1>(dk, ds16 + 4 * k, b + further(k * 16 * ROW_BYTES));
-            dq_product().store_part(dq, k, BLOCK_M / 16, is_stored);
+            dq_product().store_some(dq, k, BLOCK_M / 16, is_stored);
         }
         wgmma_commit();
     }
@@ -206,15 +200,13 @@ struct Consumer {
     // stores of dS still wait.
     DEVICE void wait_for_turn() const {
         if (!PING_PONG) return;
-        if (warpgroup == 0) named_barrier_sync_at<FIRST_TURN>(256);
-        if (warpgroup == 1) named_barrier_sync_at<FIRST_TURN + 1>(256);
-        if (WARPGROUPS > 2 && warpgroup == 2) named_barrier_sync_at<FIRST_TURN + 2>(256);
+        if (warpgroup == 0) named_barrier_sync_at<FIRST_TURN>(128 * WARPGROUPS);
+        if (warpgroup == 1) named_barrier_sync_at<FIRST_TURN + 1>(128 * WARPGROUPS);
     }
     DEVICE void pass_turn() const {
         if (!PING_PONG) return;
-        if (warpgroup == WARPGROUPS - 1) named_barrier_arrive_at<FIRST_TURN>(256);
-        if (warpgroup == 0) named_barrier_arrive_at<FIRST_TURN + 1>(256);
-        if (WARPGROUPS > 2 && warpgroup == 1) named_barrier_arrive_at<FIRST_TURN + 2>(256);
+        if (warpgroup == 1) named_barrier_arrive_at<FIRST_TURN>(128 * WARPGROUPS);
+        if (warpgroup == 0) named_barrier_arrive_at<FIRST_TURN + 1>(128 * WARPGROUPS);
     }
 
     // The last warpgroup gives the first turn of a tile, if it has not passed the last one on.
@@ -258,13 +250,10 @@ struct Consumer {
     // The first step multiplies a dQ, too, of which nothing is used: the compiler is to see no branch
     // between products (C7512).
     DEVICE void products(float (&next)[BLOCK_M / 2], int step, bool is_last) {
-        if (DQ_IN_TURN && !has_dq(step))
-            products_without_dq(next, step, is_last);
-        else if (DQ_FIRST)
+        if (DQ_FIRST)
             products_after_dq(next, step, is_last);
         else
-            products_with_dq(next, step, is_last);
-        if (DQ_IN_TURN && !is_last) start_scores(next, step + 1);
+            products_after_dv(next, step, is_last);
     }
     // dQ is the first product, and is stored while the others are multiplied.
     DEVICE void products_after_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
@@ -283,7 +272,7 @@ struct Consumer {
     }
     // dV is the first product. S^T of the next step starts in the registers of P^T, if it is early, and
     // dQ is stored while S^T is multiplied.
-    DEVICE void products_with_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
+    DEVICE void products_after_dv(float (&next)[BLOCK_M / 2], int step, bool is_last) {
         float dq[DQ_ROWS / 2];
         wait_for_turn();
         start_sum(dv, p16, do_stage(step));
@@ -307,17 +296,6 @@ struct Consumer {
         }
         finish_dk(next, step, is_last);
     }
-    // With DQ_IN_TURN: another warpgroup computes dQ.
-    DEVICE void products_without_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
-        wait_for_turn();
-        start_sum(dv, p16, do_stage(step));
-        start_sum(dk, ds16, q_stage(step));
-        if (is_last) pass_last_turn(), hand_over(step);
-        wgmma_wait<1>();
-        free_do(step);
-        finish_dk(next, step, is_last);
-    }
-
     // Waits for dK, and starts S^T of the next step, which has started with EARLY_SCORES.
     DEVICE void finish_dk(float (&next)[BLOCK_M / 2], int step, bool is_last) {
         const bool starts_early = EARLY_SCORES && !is_last;
@@ -327,7 +305,7 @@ struct Consumer {
         else
             wgmma_wait<0>();
         free_q(step);
-        if (!DQ_IN_TURN && !starts_early && !is_last) start_scores(next, step + 1);
+        if (!starts_early && !is_last) start_scores(next, step + 1);
     }
     // The dQ of a step is finished, which reads dS and, last in a tile, K.
     DEVICE void free_ds(int of_step) const {
@@ -424,20 +402,17 @@ struct Consumer {
     // read any more, and dK to the buffer of dQ.
     DEVICE void finish(int end, const TensorMap* dk_map, const TensorMap* dv_map) const {
         const bool is_sender = warp + lane == 0;
-        const bool has_last_dq =
-            !DQ_WARPGROUP && !DEFERS_DQ && tile.is_seen() && has_turn_at_dq(end - 1);
+        const bool has_last_dq = !DQ_WARPGROUP && !DEFERS_DQ && tile.is_seen();
         const u32 at_v = shared + V_OFFSET + warpgroup * 64 * ROW_BYTES;
         const u32 at_dq = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
         float dq[DQ_ROWS / 2];
-        if (has_last_dq && !DQ_IN_TURN) start_last_dq(dq, end, done.k_stage());
+        if (has_last_dq) start_last_dq(dq, end, done.k_stage());
         put<KEYS_CHUNK>(dv, 1.0f, at_v);
         if (is_sender) send<KEYS_CHUNK>(at_v, dv_map);
-        if (has_last_dq) {
-            if (DQ_IN_TURN) start_last_dq(dq, end, done.k_stage());
+        if (has_last_dq)
             finish_last_dq(dq, end);
-        } else if (PERSISTENT && !DEFERS_DQ) {
+        else if (PERSISTENT && !DEFERS_DQ)
             arrive(barriers().k_empty(done.k_stage()));
-        }
         if (!DQ_WARPGROUP)
             dq_product().wait_for_buffer(DEFERS_DQ ? end - 1 : end);
         else if (PERSISTENT || tile.is_seen())

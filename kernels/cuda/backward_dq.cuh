@@ -5,25 +5,18 @@
 #pragma once
 
 // One thread's share of a part of dQ^T = K^T dS^T: 64 columns of dQ or, with one chunk, all columns of
-// a half of the rows. A warpgroup computes a part at a time. Each part has a buffer; with DQ_IN_TURN
-// each warpgroup has one, for all of dQ.
+// a half of the rows. A warpgroup computes a part at a time.
 struct DqProduct {
     u32 shared;
-    int buffer, lane, warp;
+    int part, lane, warp;
     int tiles;  // that are finished: the dK of each has used dQ's buffer, too
 
     DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
 
-    DEVICE int part() const { return DQ_IN_TURN ? 0 : buffer; }
-    // How many steps before this one have used the buffer.
-    DEVICE int uses(int before_step) const {
-        return DQ_IN_TURN ? (before_step + WARPGROUPS - 1 - buffer) / WARPGROUPS : before_step;
-    }
-
     // Starts dQ^T of a step, of dS of all keys, whose K is in a stage.
     DEVICE void start(float (&dq)[DQ_ROWS / 2], int of_step, int k_stage) const {
-        const int column_chunk = CHUNKS == 1 ? 0 : part();
-        const int first_row = CHUNKS == 1 ? part() * DQ_ROWS : 0;
+        const int column_chunk = CHUNKS == 1 ? 0 : part;
+        const int first_row = CHUNKS == 1 ? part * DQ_ROWS : 0;
         const u64 a = rows_descriptor(shared + K_OFFSET + k_stage * K_BYTES +
                                       column_chunk * KEYS_CHUNK);
         const u64 b = rows_descriptor(shared + DS_OFFSET + u32(of_step) % DS_STAGES * DS_BYTES +
@@ -39,24 +32,24 @@ struct DqProduct {
 
     // Waits until the buffer is free for dQ of a step.
     DEVICE void wait_for_buffer(int of_step) const {
-        mbarrier_wait(barriers().dq_empty(buffer), (uses(of_step) + tiles & 1) ^ 1);
+        mbarrier_wait(barriers().dq_empty(part), (of_step + tiles & 1) ^ 1);
     }
     // Stores dQ^T of a step for the dQ writer. `hand_over` follows, when the next products run.
     DEVICE void store(const float (&dq)[DQ_ROWS / 2], int of_step) const {
         wait_for_buffer(of_step);
-        store_part(dq, 0, 1, true);
+        store_some(dq, 0, 1, true);
     }
-    // Stores one of so many parts of it, if a condition holds. The buffer is free.
-    DEVICE void store_part(const float (&dq)[DQ_ROWS / 2], int part, int parts, bool condition) const {
+    // Stores some of it, the number-th of so many times, if a condition holds. The buffer is free.
+    DEVICE void store_some(const float (&dq)[DQ_ROWS / 2], int number, int of, bool condition) const {
         constexpr int ALL = DQ_ROWS / 8;
-        const u32 to = shared + DQ_OFFSET + buffer * DQ_BYTES + 16 * (32 * warp + lane);
+        const u32 to = shared + DQ_OFFSET + part * DQ_BYTES + 16 * (32 * warp + lane);
 #pragma unroll
         for (int i = 0; i < ALL; i++)
-            if (i * parts / ALL == part) st_shared_v4_if(condition, to + i * 2048, dq + 4 * i);
+            if (i * of / ALL == number) st_shared_v4_if(condition, to + i * 2048, dq + 4 * i);
     }
     DEVICE void hand_over() const {
         fence_proxy_async();
-        arrive_warp(barriers().dq_full(buffer), lane);
+        arrive_warp(barriers().dq_full(part), lane);
     }
 };
 

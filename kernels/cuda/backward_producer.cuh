@@ -127,26 +127,8 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
     }
 }
 
-// The same where the warpgroups take turns at dQ: this thread adds what one of them computes.
-DEVICE void add_every_third_dq(float* dq_sum, const Sizes& sizes, const Tile& tile,
-                               const Done& done, u32 shared, int warpgroup) {
-    const Barriers barriers{shared + BARRIERS_OFFSET};
-    const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
-    int step = done.steps;
-    wait_for_kernel_before();  // it writes zeros
-    for_steps(sizes, tile, [&](int head, int block) {
-        const int use = step / WARPGROUPS;
-        if (step++ % WARPGROUPS != warpgroup) return;
-        mbarrier_wait(barriers.dq_full(warpgroup), use & 1);
-        bulk_add(dq_sum + block_number(sizes, tile, head, block) * DQ_FLOATS, from, 4 * DQ_FLOATS);
-        tma_store_commit();
-        tma_store_wait();
-        mbarrier_arrive(barriers.dq_empty(warpgroup));
-    });
-}
-
 // What one thread of each warp of the last warpgroup does: the first one is the producer, then there
-// is a dQ writer for each consumer warpgroup.
+// is a dQ writer for each part of dQ.
 DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, float* dq_sum,
                  Arrivals* arrivals, const Sizes& sizes, u32 shared, int role) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
@@ -157,15 +139,11 @@ DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, fl
                 produce(maps, lse, delta, sizes, tile, done, shared);
             },
             [&](int taken) { return take_place(sizes, arrivals, barriers, taken); });
-    } else if (role <= WARPGROUPS) {
+    } else if (role <= DQ_PARTS) {
         for_tiles<ONE_LANE>(
             sizes,
             [&](const Tile& tile, const Done& done) {
-                if constexpr (DQ_IN_TURN)
-                    add_every_third_dq(dq_sum, sizes, tile, done, shared, role - 1);
-                else
-                    add_dq_blocks(dq_sum, arrivals + DQ_PARTS, sizes, tile, done, shared,
-                                  role - 1);
+                add_dq_blocks(dq_sum, arrivals + DQ_PARTS, sizes, tile, done, shared, role - 1);
             },
             [&](int taken) { return next_place<ONE_LANE>(barriers, taken); });
     }

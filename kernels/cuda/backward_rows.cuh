@@ -126,12 +126,9 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
     __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
     const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
-    // Each half of the threads reads a part or, where there is one, every other group of 8 rows.
-    constexpr int STEP = ROW_THREADS / 128 / DQ_PARTS;
-    const int half = threadIdx.x / 128, thread = threadIdx.x % 128;
-    const int part = half % DQ_PARTS, first = half / DQ_PARTS;
+    const int part = threadIdx.x / 128, thread = threadIdx.x % 128;
     const int column = (CHUNKS == 1 ? 0 : 64 * part) + thread / 32 * 16 + thread % 32 / 4;
-    const int row = (CHUNKS == 1 ? DQ_ROWS * part : 0) + 8 * first + 2 * (thread % 4);
+    const int row = (CHUNKS == 1 ? DQ_ROWS * part : 0) + 2 * (thread % 4);
     const float4* from =
         (const float4*)(dq_sum + ((long long)block.number * DQ_PARTS + part) * DQ_FLOATS);
     wait_for_kernel_before();
@@ -139,18 +136,18 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     arrivals += DQ_PARTS;
     // Where nothing was zeroed, a part that no CTA came to has no numbers: its rows see no key.
     const bool is_there = ZERO_DQ || arrivals[block.number * DQ_PARTS + part].count > 0;
-    float4 all[DQ_ROWS / 8 / STEP];
+    float4 all[DQ_ROWS / 8];
 #pragma unroll
-    for (int i = 0; i < DQ_ROWS / 8 / STEP; i++) {
+    for (int i = 0; i < DQ_ROWS / 8; i++) {
         all[i] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (is_there) all[i] = from[(first + i * STEP) * 128 + thread];
+        if (is_there) all[i] = from[i * 128 + thread];
     }
 #pragma unroll
-    for (int i = 0; i < DQ_ROWS / 8 / STEP; i++) {
+    for (int i = 0; i < DQ_ROWS / 8; i++) {
         const float4 x = all[i];
         const u32 a = cvt_16bit_x2<IS_BF16>(x.x * scale, x.y * scale);
         const u32 b = cvt_16bit_x2<IS_BF16>(x.z * scale, x.w * scale);
-        unsigned short* to = rows + (row + 8 * STEP * i) * PITCH + column;
+        unsigned short* to = rows + (row + 8 * i) * PITCH + column;
         to[0] = a, to[PITCH] = a >> 16, to[8] = b, to[PITCH + 8] = b >> 16;
     }
     __syncthreads();

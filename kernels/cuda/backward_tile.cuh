@@ -8,8 +8,7 @@
 // row, one chunk behind the other, swizzled as WGMMA and TMA have it.
 constexpr int ROW_BYTES = 128;
 constexpr int KEYS_CHUNK = KEYS * ROW_BYTES, Q_CHUNK = BLOCK_M * ROW_BYTES;
-// A step and the one before; the one of three warpgroups that computes dQ does so last.
-constexpr int DS_STAGES = WARPGROUPS;
+constexpr int DS_STAGES = 2;  // a step and the one before
 static_assert(K_BYTES == CHUNKS * KEYS_CHUNK && V_BYTES == K_BYTES, "K and V have all keys");
 static_assert(Q_BYTES == CHUNKS * Q_CHUNK && DO_BYTES == Q_BYTES, "Q and dO have a block of rows");
 static_assert(LSE_BYTES >= 4 * BLOCK_M && DELTA_BYTES >= 4 * BLOCK_M &&
@@ -37,7 +36,7 @@ static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO
 //     Q, dO empty 4 warps of each warpgroup, after dK or dV                 the producer
 //     dS full     4 warps of each warpgroup that have stored their part     who computes dQ
 //     dS empty    4 warps of each warpgroup that computes dQ, after it      consumers
-//     dQ full     4 warps of a warpgroup that have stored dQ in a buffer    its dQ writer
+//     dQ full     4 warps of a warpgroup that have stored this part         its dQ writer
 //     dQ empty    the dQ writer, when TMA has read it, or dK there          who computes dQ
 //
 // With PERSISTENT there are also:
@@ -82,7 +81,7 @@ struct Barriers {
         }
         for (int stage = 0; stage < DS_STAGES; stage++) {
             mbarrier_init(ds_full(stage), 4 * WARPGROUPS);
-            mbarrier_init(ds_empty(stage), 4 * (DQ_WARPGROUP || DQ_IN_TURN ? 1 : WARPGROUPS));
+            mbarrier_init(ds_empty(stage), 4 * (DQ_WARPGROUP ? 1 : WARPGROUPS));
         }
         for (int warpgroup = 0; warpgroup < WARPGROUPS; warpgroup++) {
             mbarrier_init(dq_full(warpgroup), 4);

@@ -1,7 +1,7 @@
 """The parts of the launches of attention_bwd_cuda_sm90 that follow the batch and the lengths."""
 
 import torch
-from tunefa.kernels.attention_bwd_cuda_sm90 import _FAR, keys_of_cta, parts_of_dq
+from tunefa.kernels.attention_bwd_cuda_sm90 import _FAR, _KEYS, _WARPGROUPS
 from tunefa.kernels.lengths.decode_splits import steps
 
 from tunefa.spec.rounding import round_up
@@ -21,14 +21,13 @@ class _Resized:
     def __init__(self, workload, config, sms):
         self._heads, self._heads_kv = workload.heads, workload.heads_kv
         self._block_m, self._columns = config["BLOCK_M"], round_up(workload.head_dim, 64)
-        self._keys, self._parts = keys_of_cta(config), parts_of_dq(config)
         right = 0 if workload.causal else _FAR
         self._most_ctas = sms if config["PERSISTENT"] else 2**31
         self._section_heads = config["L2_SECTION_HEADS"]
         self._right, self._window_keys = right, _FAR + 1 + right
 
     def variant(self, rows, keys):
-        return keys % self._keys != 0
+        return keys % _KEYS != 0
 
     def decides(self, batch, rows, keys):
         return None
@@ -44,7 +43,7 @@ class _Resized:
         whole = row_blocks * block_m
         sizes = heads, rows, blocks
         edges = keys - rows + self._right, self._window_keys
-        tiles = batch * self._heads_kv * -(-keys // self._keys)
+        tiles = batch * self._heads_kv * -(-keys // _KEYS)
         launches = (
             (row_blocks, (0, heads, rows, rows, blocks, *steps(out), *steps(dout), *dlse[3:6])),
             (
@@ -55,4 +54,4 @@ class _Resized:
         )
         numbers = (whole,), torch.float32
         sums = (whole, self._columns), torch.float32
-        return (numbers, numbers, sums, ((row_blocks + 1, self._parts, 2), torch.int32)), launches
+        return (numbers, numbers, sums, ((row_blocks + 1, _WARPGROUPS, 2), torch.int32)), launches

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.support.cuda_on_cpu import Mode, OnCpu
 from tunefa.spec.workload import Workload
 
-SMALL = {"BLOCK_M": 64, "WARPGROUPS": 2, "Q_STAGES": 2, "DO_STAGES": 2,
+SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "DO_STAGES": 2,
          "PING_PONG": 0, "DQ_WARPGROUP": 0,
          "DQ_FIRST": 0, "EARLY_SCORES": 0, "K_IN_REGISTERS": 0, "ZERO_DQ": 1, "STAGGER": 0,
          "HEADS_INSIDE": 0, "PERSISTENT": 0, "K_STAGES": 1, "L2_SECTION_HEADS": 1}  # fmt: skip
