@@ -82,6 +82,9 @@
 #ifndef K_IN_REGISTERS
 #define K_IN_REGISTERS 0
 #endif
+#ifndef FOLD_ROW_TERMS
+#define FOLD_ROW_TERMS 0
+#endif
 #ifndef ZERO_DQ
 #define ZERO_DQ 1
 #endif
@@ -132,6 +135,9 @@ constexpr int WIDTH = (HEAD_DIM + 15) / 16 * 16;
 constexpr bool IS_BF16 = !DTYPE_FP16;
 // A part of dQ^T has 64 columns of dQ, and all rows of a block or, with one chunk, a half.
 constexpr int DQ_PARTS = 2, DQ_ROWS = CHUNKS == 1 ? BLOCK_M / DQ_PARTS : BLOCK_M;
+// lse and delta of a row: a number in fp32 or, with FOLD_ROW_TERMS, its three parts in bf16, and zeros,
+// as they are in a core matrix of WGMMA.
+constexpr int ROW_TERM_FLOATS = FOLD_ROW_TERMS ? 4 : 1, ROW_TERM_BYTES = 4 * ROW_TERM_FLOATS;
 constexpr int DQ_FLOATS = 64 * DQ_ROWS;  // of a part of a block
 constexpr int THREADS = 128 * (WARPGROUPS + DQ_WARPGROUP + 1);
 // Numbers of named barriers: 1 and 2 for the ends of warpgroups, then their turns, then the end of dQ.
@@ -147,6 +153,7 @@ static_assert(!HEADS_INSIDE || (CAUSAL && !DETERMINISTIC), "it begins with the l
 static_assert(!(DETERMINISTIC && PERSISTENT), "CTAs wait for those that started before");
 static_assert(K_STAGES == 1 || (PERSISTENT && !DQ_WARPGROUP && !WINDOWED && !VARLEN),
               "each tile has a step, which computes the last dQ of the one before");
+static_assert(!FOLD_ROW_TERMS || IS_BF16, "fp16 has too few exponents");
 static_assert(!DQ_WARPGROUP || !DQ_FIRST, "consumers compute no dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
 
@@ -221,6 +228,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Barriers{shared + BARRIERS_OFFSET}.init();
         fence_mbarrier_init();
     }
+#if FOLD_ROW_TERMS
+    if (warp == 0) store_ones(shared + ONES_OFFSET, threadIdx.x);
+#endif
     __syncthreads();
     if (warpgroup == WARPGROUPS + DQ_WARPGROUP) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();

@@ -14,6 +14,9 @@ The .cu describes the algorithm. What each parameter trades:
                           so that the tensor cores do not pause; with DQ_FIRST, up to head_dim 64
     K_IN_REGISTERS        1: each thread keeps its part of K, which S then reads from registers and
                           not from shared memory; up to head_dim 64
+    FOLD_ROW_TERMS        bf16: 1: the tensor cores add -lse to S and -delta to dP, so that no
+                          registers, loads and subtractions are needed for them; 0: for less shared
+                          memory and shorter products
     ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes
                           to a block of rows stores, and the others wait for this
     STAGGER               full masks without windows: each CTA of a head begins this many blocks of
@@ -83,6 +86,7 @@ def _defines(workload, config):
         "HEAD_DIM": workload.head_dim,
         "BLOCK_M": config["BLOCK_M"],
         "ZERO_DQ": config["ZERO_DQ"],
+        "FOLD_ROW_TERMS": config["FOLD_ROW_TERMS"],
         "DTYPE_FP16": int(workload.dtype == "fp16"),
         "VARLEN": int(workload.varlen),
     }
@@ -137,13 +141,14 @@ def unordered(workload, config):
 
 
 def scratch(tensors, spec):
-    """The memory of (lse in powers of two, delta, dQ's accumulator, the counts of tiles and of its
+    """The memory of (terms of lse, those of delta, dQ's accumulator, the counts of tiles and of its
     parts), of whole blocks of rows."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     blocks = _row_blocks(tensors, spec)
     rows = blocks * spec.config["BLOCK_M"]
-    numbers, sums = ((rows,), torch.float32), ((rows, _columns(spec.workload)), torch.float32)
+    numbers = ((rows, 4 if spec.config["FOLD_ROW_TERMS"] else 1), torch.float32)
+    sums = ((rows, _columns(spec.workload)), torch.float32)
     return numbers, numbers, sums, ((blocks + 1, _WARPGROUPS, 2), torch.int32)
 
 
@@ -177,12 +182,18 @@ def _strides(tensor, workload):
     return _Strides(*steps[:3])
 
 
+def lse_factor(config, scale):
+    """Returns what `prepare_rows` multiplies lse by."""
+    return -1.0 / scale if config["FOLD_ROW_TERMS"] else LOG2_E
+
+
 def preprocess_arguments(tensors, spec):
     """The grid and the arguments of `prepare_rows`."""
     out, lse, dout, dlse = tensors[3:7]
     w = spec.workload
     starts_q, _, bounds = _bounds(tensors, w)
-    sizes = [ctypes.c_int(w.heads), ctypes.c_int(w.seqlen_q), (lse, lse.dim() - 1)]
+    sizes = [ctypes.c_float(lse_factor(spec.config, spec.scale))]
+    sizes += [ctypes.c_int(w.heads), ctypes.c_int(w.seqlen_q), (lse, lse.dim() - 1)]
     strides = [_strides(each, w) for each in (out, dout, dlse)]
     return (_row_blocks(tensors, spec), 1, 1), [
         out, dout, lse, dlse, *tensors[-4:], starts_q, bounds,

@@ -54,14 +54,24 @@ struct Consumer {
             for (int k = 0; k < WIDTH / 16; k++)
                 WgmmaByColumns<BLOCK_M>::rs(s, k16 + 4 * k,
                                             b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
+            add_row_terms(s, lse_of(step));
             wgmma_commit();
         } else {
-            start_transposed(s, k_place(), q_stage(step));
+            start_transposed(s, k_place(), q_stage(step), lse_of(step));
         }
     }
 
-    // d = keys @ rows^T: the warpgroup's 64 keys of K or V, and a block of Q or dO.
-    DEVICE void start_transposed(float (&d)[BLOCK_M / 2], u32 keys, u32 rows) const {
+    // With FOLD_ROW_TERMS: adds the terms of rows to products, by a product with ones for their three
+    // parts. So nothing is loaded or subtracted afterwards.
+    DEVICE void add_row_terms(float (&d)[BLOCK_M / 2], u32 terms) const {
+#if FOLD_ROW_TERMS
+        Wgmma<BLOCK_M>::template ss<0>(d, ones_descriptor(shared + ONES_OFFSET),
+                                       row_terms_descriptor(shared + terms), 1);
+#endif
+    }
+
+    // d = keys @ rows^T: the warpgroup's 64 keys of K or V, and a block of Q or dO with its terms.
+    DEVICE void start_transposed(float (&d)[BLOCK_M / 2], u32 keys, u32 rows, u32 terms) const {
         const u64 a = rows_descriptor(shared + keys + warpgroup * 64 * ROW_BYTES);
         const u64 b = rows_descriptor(shared + rows);
         wgmma_fence_operand(d);
@@ -70,6 +80,7 @@ struct Consumer {
         for (int k = 0; k < WIDTH / 16; k++)
             Wgmma<BLOCK_M>::template ss<0>(d, a + further(k / 4 * KEYS_CHUNK + k % 4 * 32),
                                            b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
+        add_row_terms(d, terms);
         wgmma_commit();
     }
 
@@ -120,10 +131,15 @@ struct Consumer {
         return DELTA_OFFSET + of_step % DO_STAGES * DELTA_BYTES;
     }
 
-    // S^T becomes P^T = exp2(S^T * scale - lse).
+    // S^T becomes P^T = exp2(S^T * scale - lse), or exp2(S^T * scale).
     DEVICE void probabilities(float (&s)[BLOCK_M / 2], int step) const {
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 8; i++) {
+            if (FOLD_ROW_TERMS) {
+                for (int j = 4 * i; j < 4 * i + 4; j++)
+                    s[j] = exp2_approx(s[j] * sizes.scale_log2);
+                continue;
+            }
             const float2 lse = row_pair(lse_of(step), i);
             s[4 * i] = exp2_approx(fmaf(s[4 * i], sizes.scale_log2, -lse.x));
             s[4 * i + 1] = exp2_approx(fmaf(s[4 * i + 1], sizes.scale_log2, -lse.y));
@@ -160,7 +176,7 @@ struct Consumer {
     DEVICE void convert(const float (&s)[BLOCK_M / 2], const float (&dp)[BLOCK_M / 2], int step) {
 #pragma unroll
         for (int i = 0; i < BLOCK_M / 8; i++) {
-            const float2 delta = row_pair(delta_of(step), i);
+            const float2 delta = FOLD_ROW_TERMS ? float2{0.0f, 0.0f} : row_pair(delta_of(step), i);
             const float *p = s + 4 * i, *x = dp + 4 * i;
             ds16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - delta.x), p[1] * (x[1] - delta.y));
             ds16[2 * i + 1] =
@@ -219,7 +235,7 @@ struct Consumer {
 
     DEVICE void start_dp(float (&dp)[BLOCK_M / 2], int step) const {
         mbarrier_wait(barriers().do_full(step % DO_STAGES), step / DO_STAGES & 1);
-        start_transposed(dp, V_OFFSET, do_stage(step));
+        start_transposed(dp, V_OFFSET, do_stage(step), delta_of(step));
     }
     // P^T of a step, whose S^T is finished and whose block begins with a row.
     DEVICE void finish_probabilities(float (&s)[BLOCK_M / 2], int step, int row) const {

@@ -40,22 +40,23 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
     int step = done.steps;
     for_steps(sizes, tile, [&](int head, int block) {
         const int stage = step % Q_STAGES, do_stage = step % DO_STAGES;
-        const long long first = block_number(sizes, tile, head, block) * BLOCK_M;
+        const long long first =
+            block_number(sizes, tile, head, block) * BLOCK_M * ROW_TERM_FLOATS;
         const bool is_first = step == done.steps;
         if (is_first) wait_for_kernel_before();  // it writes lse and delta
         mbarrier_wait(barriers.q_empty(stage), (step / Q_STAGES & 1) ^ 1);
-        mbarrier_arrive_expect_tx(barriers.q_full(stage), Q_BYTES + 4 * BLOCK_M);
+        mbarrier_arrive_expect_tx(barriers.q_full(stage), Q_BYTES + ROW_TERM_BYTES * BLOCK_M);
         load_rows<Q_CHUNK>(shared + Q_OFFSET + stage * Q_BYTES, maps.q, barriers.q_full(stage),
                            block * BLOCK_M, head, tile.queries);
-        bulk_load(shared + LSE_OFFSET + stage * LSE_BYTES, lse + first, 4 * BLOCK_M,
+        bulk_load(shared + LSE_OFFSET + stage * LSE_BYTES, lse + first, ROW_TERM_BYTES * BLOCK_M,
                   barriers.q_full(stage));
         const u32 do_full = barriers.do_full(do_stage);
         mbarrier_wait(barriers.do_empty(do_stage), (step / DO_STAGES & 1) ^ 1);
-        mbarrier_arrive_expect_tx(do_full, DO_BYTES + 4 * BLOCK_M);
+        mbarrier_arrive_expect_tx(do_full, DO_BYTES + ROW_TERM_BYTES * BLOCK_M);
         load_rows<Q_CHUNK>(shared + DO_OFFSET + do_stage * DO_BYTES, maps.dout, do_full,
                            block * BLOCK_M, head, tile.queries);
-        bulk_load(shared + DELTA_OFFSET + do_stage * DELTA_BYTES, delta + first, 4 * BLOCK_M,
-                  do_full);
+        bulk_load(shared + DELTA_OFFSET + do_stage * DELTA_BYTES, delta + first,
+                  ROW_TERM_BYTES * BLOCK_M, do_full);
         if (is_first) load_v();
         step++;
     });

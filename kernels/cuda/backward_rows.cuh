@@ -8,7 +8,8 @@
 constexpr int ROW_THREADS = 256;
 constexpr int UNITS = HEAD_DIM / 8;       // of 16 bytes in a row
 constexpr int LANES = CHUNKS == 1 ? 8 : 16;  // that share a row
-constexpr float LOG2_E = 1.4426950408889634f;
+// A number in bf16 of which no sum with two more is infinite.
+constexpr float MOST_NEGATIVE = -0x1p126f;
 
 // In elements; the elements of a row are contiguous.
 struct Strides {
@@ -70,14 +71,31 @@ DEVICE float dot(uint4 a, uint4 b) {
 }
 
 #if PREPARE_ROWS
+// Stores a term of a row: a number or, with FOLD_ROW_TERMS, its parts in bf16, which add up to it. Zeros
+// for the other columns of a product are finite as the parts must be.
+DEVICE void store_term(float* terms, long long row, float x) {
+    if (!FOLD_ROW_TERMS) {
+        terms[row] = x;
+        return;
+    }
+    u32 parts[3];
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        parts[i] = cvt_16bit_x2<true>(x, 0.0f) & 0xffff;
+        x -= __uint_as_float(parts[i] << 16);
+    }
+    ((uint4*)terms)[row] = {parts[0] | parts[1] << 16, parts[2], 0, 0};
+}
+
 // Writes lse in powers of two and delta = rowsum(dout * out) - dlse, and zeros to dQ's accumulator
 // or, without ZERO_DQ, only to the counts of its parts. Rows that see no key, and rows beyond
-// seqlen_q, get lse = inf, so that their probabilities are 0.
+// seqlen_q, get lse = inf, so that their probabilities are 0. With FOLD_ROW_TERMS the terms are what is
+// added to products: -lse / scale, at least MOST_NEGATIVE, and -delta.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     prepare_rows(const unsigned short* out, const unsigned short* dout, const float* lse,
-                 const float* dlse, float* lse_log2, float* delta, float* dq_sum,
-                 Arrivals* arrivals, const int* starts_q, int bounds, int heads, int seqlen_q,
-                 int lse_rows, int blocks, Strides out_strides, Strides do_strides,
+                 const float* dlse, float* lse_terms, float* delta_terms, float* dq_sum,
+                 Arrivals* arrivals, const int* starts_q, int bounds, float lse_factor, int heads,
+                 int seqlen_q, int lse_rows, int blocks, Strides out_strides, Strides do_strides,
                  Strides dlse_strides) {
     constexpr int STEP = ROW_THREADS / LANES, PASSES = (BLOCK_M + STEP - 1) / STEP;
     const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
@@ -111,8 +129,11 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         const float of_row = block.has(block_row) ? lse[row] : MINUS_INFINITY;
         const bool sees = of_row != MINUS_INFINITY;  // NaN stays NaN
         const long long to = (long long)block.number * BLOCK_M + block_row;
-        lse_log2[to] = sees ? of_row * LOG2_E : -MINUS_INFINITY;
-        delta[to] = sees ? sum - *at(dlse, dlse_strides, block, row) : 0.0f;
+        float term = sees ? of_row * lse_factor : -MINUS_INFINITY;
+        float own = sees ? sum - *at(dlse, dlse_strides, block, row) : 0.0f;
+        if (FOLD_ROW_TERMS) term = !sees || term < MOST_NEGATIVE ? MOST_NEGATIVE : term, own = -own;
+        store_term(lse_terms, to, term);
+        store_term(delta_terms, to, own);
     }
 }
 #endif

@@ -11,9 +11,9 @@ constexpr int KEYS_CHUNK = KEYS * ROW_BYTES, Q_CHUNK = BLOCK_M * ROW_BYTES;
 constexpr int DS_STAGES = 2;  // a step and the one before
 static_assert(K_BYTES == CHUNKS * KEYS_CHUNK && V_BYTES == K_BYTES, "K and V have all keys");
 static_assert(Q_BYTES == CHUNKS * Q_CHUNK && DO_BYTES == Q_BYTES, "Q and dO have a block of rows");
-static_assert(LSE_BYTES >= 4 * BLOCK_M && DELTA_BYTES >= 4 * BLOCK_M &&
+static_assert(LSE_BYTES >= ROW_TERM_BYTES * BLOCK_M && DELTA_BYTES >= ROW_TERM_BYTES * BLOCK_M &&
                   (LSE_OFFSET | LSE_BYTES | DELTA_OFFSET | DELTA_BYTES) % 16 == 0,
-              "a slot has a number a row");
+              "a slot has a term a row");
 static_assert(DS_BYTES == WARPGROUPS * Q_CHUNK, "dS has a chunk of 64 keys of each warpgroup");
 static_assert(DQ_BYTES >= 4 * DQ_FLOATS && DQ_BYTES >= CHUNKS * 64 * ROW_BYTES,
               "a slot has the dQ of a warpgroup, and in the end its dK");
@@ -108,6 +108,24 @@ DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
 // is to compute it where it is used: those of all products do not fit the registers.
 DEVICE u64 rows_descriptor(u32 address, u32 leading_bytes = 0) {
     return matrix_descriptor<ROW_BYTES>(opaque(address), leading_bytes, 8 * ROW_BYTES);
+}
+// Terms of rows: core matrices of 8 rows of 16 bytes, one behind the other. The second half of the 16
+// columns of a product is the first one again, for which A has zeros.
+constexpr int CORE_MATRIX = 8 * 16;
+DEVICE u64 row_terms_descriptor(u32 address) {
+    return (u64)(CORE_MATRIX >> 4) << 32 | (opaque(address) & 0x3FFFF) >> 4;
+}
+// Ones for the three parts of terms, in all rows: a core matrix of them is that of all groups of 8 rows,
+// and one of zeros behind it is that of the second half of the columns.
+DEVICE u64 ones_descriptor(u32 address) {
+    return (u64)(CORE_MATRIX >> 4) << 16 | (opaque(address) & 0x3FFFF) >> 4;
+}
+// One warp writes them.
+DEVICE void store_ones(u32 to, int lane) {
+    const u32 one = 0x3F80, word = lane % 4;  // of a row, of two columns
+    st_shared(to + 4 * lane, word == 0 ? one << 16 | one : word == 1 ? one : 0);
+    st_shared(to + CORE_MATRIX + 4 * lane, 0);
+    fence_proxy_async();
 }
 // What a descriptor's address is increased by.
 DEVICE constexpr u64 further(u32 bytes) {

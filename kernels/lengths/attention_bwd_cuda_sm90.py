@@ -1,7 +1,7 @@
 """The parts of the launches of attention_bwd_cuda_sm90 that follow the batch and the lengths."""
 
 import torch
-from tunefa.kernels.attention_bwd_cuda_sm90 import _FAR, _KEYS, _WARPGROUPS
+from tunefa.kernels.attention_bwd_cuda_sm90 import _FAR, _KEYS, _WARPGROUPS, lse_factor
 from tunefa.kernels.lengths.decode_splits import steps
 
 from tunefa.spec.rounding import round_up
@@ -14,13 +14,14 @@ def resized_gradients(workload, config, sms):
 
 
 class _Resized:
-    forms = "14q", "9q", "qf4x6q"
-    """A structure of strides has three numbers; the factor of the scores comes second in the last
+    forms = "qf4x13q", "9q", "qf4x6q"
+    """A structure of strides has three numbers; a factor comes second in the first and the last
     kernel."""
 
     def __init__(self, workload, config, sms):
         self._heads, self._heads_kv = workload.heads, workload.heads_kv
         self._block_m, self._columns = config["BLOCK_M"], round_up(workload.head_dim, 64)
+        self._config, self._terms = config, 4 if config["FOLD_ROW_TERMS"] else 1
         right = 0 if workload.causal else _FAR
         self._most_ctas = sms if config["PERSISTENT"] else 2**31
         self._section_heads = config["L2_SECTION_HEADS"]
@@ -41,17 +42,20 @@ class _Resized:
         blocks = -(-rows // block_m)
         row_blocks = batch * heads * blocks
         whole = row_blocks * block_m
-        sizes = heads, rows, blocks
+        sizes, factor = (heads, rows, blocks), lse_factor(self._config, scale)
         edges = keys - rows + self._right, self._window_keys
         tiles = batch * self._heads_kv * -(-keys // _KEYS)
         launches = (
-            (row_blocks, (0, heads, rows, rows, blocks, *steps(out), *steps(dout), *dlse[3:6])),
+            (
+                row_blocks,
+                (0, factor, heads, rows, rows, blocks, *steps(out), *steps(dout), *dlse[3:6]),
+            ),
             (
                 min(tiles, self._most_ctas),
                 (0, heads, self._heads_kv, keys, *edges, blocks, self._section_heads, tiles),
             ),
             (row_blocks, (0, scale, *sizes, *steps(dq))),
         )
-        numbers = (whole,), torch.float32
+        numbers = (whole, self._terms), torch.float32
         sums = (whole, self._columns), torch.float32
         return (numbers, numbers, sums, ((row_blocks + 1, _WARPGROUPS, 2), torch.int32)), launches

@@ -219,7 +219,7 @@ void ptx::wgmma_wait_group_sync_aligned(int pending) {
 namespace {
 
 // A matrix descriptor (PTX ISA, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"): rows
-// of `width` bytes, swizzled in groups of 8.
+// of `width` bytes, swizzled in groups of 8. Of 16 bytes: core matrices of 8 rows, not swizzled.
 struct Descriptor {
     u32 address, leading, stride;
     int width;
@@ -229,16 +229,17 @@ struct Descriptor {
           stride((bits >> 32 & 0x3fff) << 4) {
         const int widths[] = {16, 128, 64, 32};
         width = widths[bits >> 62];
-        if (width == 16) fail("wgmma: a matrix without a swizzle");
         if (bits >> 49 & 7) fail("wgmma: a matrix with a base offset");
     }
     u32 swizzled(u32 at) const { return at ^ (at >> 3 & u32(width - 16)); }
     // K-major: a byte of a row.
     u32 k_major(int row, int byte) const {
+        if (width == 16) return address + row / 8 * stride + row % 8 * 16 + byte / 16 * leading + byte % 16;
         return swizzled(address + row / 8 * stride + row % 8 * width + byte);
     }
     // MN-major, 16 bits: element `row` of line k, whose elements lie together by `width` bytes.
     u32 mn_major(int row, int k) const {
+        if (width == 16) fail("wgmma: a matrix by columns without a swizzle");
         const int byte = 2 * row;
         return swizzled(address + byte / width * leading + byte % width + k / 8 * stride +
                         k % 8 * width);
