@@ -266,43 +266,10 @@ struct Consumer {
     // The first step multiplies a dQ, too, of which nothing is used: the compiler is to see no branch
     // between products (C7512).
     DEVICE void products(float (&next)[BLOCK_M / 2], int step, bool is_last) {
-        if (has_dq(step)) dq_product().wait_for_buffer(step - 1);
-        if (DQ_FIRST == 2)
-            products_in_between(next, step, is_last);
-        else if (DQ_FIRST)
+        if (DQ_FIRST)
             products_after_dq(next, step, is_last);
         else
             products_after_dv(next, step, is_last);
-    }
-    // dV, dQ, dK: dQ is stored while the second half of dK is multiplied.
-    DEVICE void products_in_between(float (&next)[BLOCK_M / 2], int step, bool is_last) {
-        float dq[DQ_ROWS / 2];
-        wait_for_turn();
-        start_sum(dv, p16, do_stage(step));
-        start_dq(dq, step);
-        constexpr int HALF = BLOCK_M / 32;
-        const u64 b = rows_descriptor(shared + q_stage(step), Q_CHUNK);
-        const bool is_stored = has_dq(step);
-        wgmma_fence_operand(dk);
-        wgmma_fence_operand(ds16);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < HALF; k++)
-            Wgmma<WIDTH>::template rs<1>(dk, ds16 + 4 * k, b + further(k * 16 * ROW_BYTES));
-        wgmma_commit();
-        wgmma_wait<1>();
-        wgmma_fence_operand(dq);
-        free_do(step);
-        if (is_stored) free_ds(step - 1);
-        wgmma_fence();
-#pragma unroll
-        for (int k = HALF; k < BLOCK_M / 16; k++) {
-            Wgmma<WIDTH>::template rs<1>(dk, ds16 + 4 * k, b + further(k * 16 * ROW_BYTES));
-            dq_product().store_some(dq, k - HALF, BLOCK_M / 16 - HALF, is_stored);
-        }
-        wgmma_commit();
-        if (is_last) pass_last_turn(), hand_over(step);
-        finish_dk(next, step, is_last);
     }
     // dQ is the first product, and is stored while the others are multiplied.
     DEVICE void products_after_dq(float (&next)[BLOCK_M / 2], int step, bool is_last) {
@@ -312,7 +279,7 @@ struct Consumer {
         start_sum(dv, p16, do_stage(step));
         wgmma_wait<1>();
         wgmma_fence_operand(dq);
-        if (has_dq(step)) free_ds(step - 1);
+        if (has_dq(step)) free_ds(step - 1), dq_product().wait_for_buffer(step - 1);
         start_dk_and_store(dq, step);
         if (is_last) pass_last_turn(), hand_over(step);
         wgmma_wait<1>();
@@ -340,7 +307,7 @@ struct Consumer {
         wgmma_fence_operand(dq);
         if (has_dq(step)) {
             free_ds(step - 1);
-            dq_product().store_some(dq, 0, 1, true);
+            dq_product().store(dq, step - 1);
             if (is_last) dq_product().hand_over();
         }
         finish_dk(next, step, is_last);

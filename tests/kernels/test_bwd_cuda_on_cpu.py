@@ -89,12 +89,6 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h2_q200_k300_d40_bf16_full", {**EARLY, **TWO_K, "FOLD_ROW_TERMS": 1, "STAGGER": 1}),
     ("h3_q400_k400_d128_bf16_causal_w70", {"FOLD_ROW_TERMS": 1, "ZERO_DQ": 0}),
     ("h4_kv1_q200_k300_d96_bf16_causal", {"FOLD_ROW_TERMS": 1, "DQ_WARPGROUP": 1}),
-    ("b2_h2_q200_k300_d128_bf16_full", {"DQ_FIRST": 2, "BLOCK_M": 80, "PING_PONG": 1}),
-    (
-        "b2_h4_kv2_q270_k330_d64_bf16_causal",
-        {**EARLY, "DQ_FIRST": 2, "BLOCK_M": 128, "PING_PONG": 1, "K_IN_REGISTERS": 0},
-    ),
-    ("b2_h4_kv2_q270_k330_d64_bf16_causal", {**EARLY, **TWO_K, "DQ_FIRST": 2, "PING_PONG": 1}),
     # A CTA with one step.
     ("h1_q40_k200_d104_bf16_full", {"DQ_WARPGROUP": 1, "PING_PONG": 1}),
 ]
