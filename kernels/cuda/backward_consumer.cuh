@@ -122,10 +122,9 @@ struct Consumer {
         wgmma_commit();
     }
 
-    // Numbers of this thread's columns of S^T: of rows 16 i + 2 (lane % 4) and the next, and of those 8
-    // further down. They lie together (see `place_of_row`).
-    DEVICE float4 row_quad(u32 numbers, int i) const {
-        return ld_shared_v4_f32(shared + numbers + 64 * i + 16 * (lane % 4));
+    // Numbers of this thread's columns of S^T: of rows 8 i + 2 (lane % 4) and the next.
+    DEVICE float2 row_pair(u32 numbers, int i) const {
+        return ld_shared_v2_f32(shared + numbers + 4 * (8 * i + 2 * (lane % 4)));
     }
     DEVICE u32 lse_of(int of_step) const { return LSE_OFFSET + of_step % Q_STAGES * LSE_BYTES; }
     DEVICE u32 delta_of(int of_step) const {
@@ -135,17 +134,17 @@ struct Consumer {
     // S^T becomes P^T = exp2(S^T * scale - lse), or exp2(S^T * scale).
     DEVICE void probabilities(float (&s)[BLOCK_M / 2], int step) const {
 #pragma unroll
-        for (int i = 0; i < BLOCK_M / 16; i++) {
-            float4 lse{0.0f, 0.0f, 0.0f, 0.0f};
-            if (!FOLD_ROW_TERMS) lse = row_quad(lse_of(step), i);
-            const float of_rows[4] = {lse.x, lse.y, lse.z, lse.w};
-#pragma unroll
-            for (int j = 0; j < 8; j++) {
-                float& x = s[8 * i + j];
-                const float less = of_rows[j / 4 * 2 + j % 2];
-                x = exp2_approx(FOLD_ROW_TERMS ? x * sizes.scale_log2
-                                               : fmaf(x, sizes.scale_log2, -less));
+        for (int i = 0; i < BLOCK_M / 8; i++) {
+            if (FOLD_ROW_TERMS) {
+                for (int j = 4 * i; j < 4 * i + 4; j++)
+                    s[j] = exp2_approx(s[j] * sizes.scale_log2);
+                continue;
             }
+            const float2 lse = row_pair(lse_of(step), i);
+            s[4 * i] = exp2_approx(fmaf(s[4 * i], sizes.scale_log2, -lse.x));
+            s[4 * i + 1] = exp2_approx(fmaf(s[4 * i + 1], sizes.scale_log2, -lse.y));
+            s[4 * i + 2] = exp2_approx(fmaf(s[4 * i + 2], sizes.scale_log2, -lse.x));
+            s[4 * i + 3] = exp2_approx(fmaf(s[4 * i + 3], sizes.scale_log2, -lse.y));
         }
     }
 
@@ -176,18 +175,14 @@ struct Consumer {
     // Converts P^T and dS^T = P^T * (dP^T - delta) to the dtype.
     DEVICE void convert(const float (&s)[BLOCK_M / 2], const float (&dp)[BLOCK_M / 2], int step) {
 #pragma unroll
-        for (int i = 0; i < BLOCK_M / 16; i++) {
-            float4 delta{0.0f, 0.0f, 0.0f, 0.0f};
-            if (!FOLD_ROW_TERMS) delta = row_quad(delta_of(step), i);
-            const float of_rows[4] = {delta.x, delta.y, delta.z, delta.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                const float *p = s + 8 * i + 2 * j, *x = dp + 8 * i + 2 * j;
-                const float* less = of_rows + j / 2 * 2;
-                ds16[4 * i + j] =
-                    cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - less[0]), p[1] * (x[1] - less[1]));
-                p16[4 * i + j] = cvt_16bit_x2<IS_BF16>(p[0], p[1]);
-            }
+        for (int i = 0; i < BLOCK_M / 8; i++) {
+            const float2 delta = FOLD_ROW_TERMS ? float2{0.0f, 0.0f} : row_pair(delta_of(step), i);
+            const float *p = s + 4 * i, *x = dp + 4 * i;
+            ds16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - delta.x), p[1] * (x[1] - delta.y));
+            ds16[2 * i + 1] =
+                cvt_16bit_x2<IS_BF16>(p[2] * (x[2] - delta.x), p[3] * (x[3] - delta.y));
+            p16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0], p[1]);
+            p16[2 * i + 1] = cvt_16bit_x2<IS_BF16>(p[2], p[3]);
         }
     }
 

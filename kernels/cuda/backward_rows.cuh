@@ -71,17 +71,11 @@ DEVICE float dot(uint4 a, uint4 b) {
 }
 
 #if PREPARE_ROWS
-// The place of a row's number, so that a consumer reads those of its rows at once: of 16 rows first 0, 1,
-// 8 and 9, then 2, 3, 10 and 11.
-DEVICE long long place_of_row(long long row) {
-    return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
-}
-
 // Stores a term of a row: a number or, with FOLD_ROW_TERMS, its parts in bf16, which add up to it. Zeros
 // for the other columns of a product are finite as the parts must be.
 DEVICE void store_term(float* terms, long long row, float x) {
     if (!FOLD_ROW_TERMS) {
-        terms[place_of_row(row)] = x;
+        terms[row] = x;
         return;
     }
     u32 parts[3];
