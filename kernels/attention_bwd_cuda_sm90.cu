@@ -198,6 +198,7 @@ struct Arrivals {
 #include "cuda/backward_tile.cuh"
 #include "cuda/backward_schedule.cuh"
 #include "cuda/backward_dq.cuh"
+#include "cuda/backward_scores.cuh"
 #include "cuda/backward_consumer.cuh"
 #include "cuda/backward_deterministic.cuh"
 #include "cuda/backward_producer.cuh"
@@ -223,7 +224,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int warpgroup = warp / 4;
     launch_dependents();
     // It waits all the same: the kernel after waits for this one alone.
-    if (!PERSISTENT && !tile_at(sizes, place_of(sizes, blockIdx.x)).exists()) return wait_for_kernel_before();
+    if (!PERSISTENT && !tile_at(sizes, place_of(sizes, blockIdx.x)).exists())
+        return wait_for_kernel_before();
     if (threadIdx.x == 0) {
         Barriers{shared + BARRIERS_OFFSET}.init();
         fence_mbarrier_init();

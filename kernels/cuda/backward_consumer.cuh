@@ -11,78 +11,14 @@ DEVICE void store_rows(const TensorMap* map, u32 from, int column, int row, int 
         tma_store(map, from, column, row, head, of.batch);
 }
 
-// One thread's part of a consumer warpgroup. Accumulators lie in registers as WGMMA leaves them (see
-// wgmma.cuh): S^T, dP^T, dK and dV have keys as rows, dQ^T has columns of dQ.
-struct Consumer {
-    const Sizes& sizes;
-    const Tile& tile;
-    const Done& done;
-    u32 shared;
-    int warpgroup, lane, warp;
-
+// One thread's part of a consumer warpgroup. dK and dV have keys as rows, dQ^T has columns of dQ.
+struct Consumer : Scores {
     float dk[WIDTH / 2], dv[WIDTH / 2];
-    u32 p16[BLOCK_M / 4], ds16[BLOCK_M / 4];  // P^T and dS^T of a step, in the dtype
-    u32 k16[K_IN_REGISTERS ? WIDTH / 4 : 1];  // the warpgroup's keys
 
-    DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
-    DEVICE void arrive(u32 barrier) const { arrive_warp(barrier, lane); }
     DEVICE DqProduct dq_product() const { return {shared, warpgroup, lane, warp, done.tiles}; }
-    DEVICE u32 k_place() const { return K_OFFSET + done.k_stage() * K_BYTES; }
     // Whether a step is the first one of its tile, and whether it computes the dQ of the one before.
     DEVICE bool is_first(int step) const { return step == done.steps; }
     DEVICE bool has_dq(int step) const { return DEFERS_DQ ? step > 0 : !is_first(step); }
-    DEVICE u32 q_stage(int of_step) const { return Q_OFFSET + of_step % Q_STAGES * Q_BYTES; }
-    DEVICE u32 do_stage(int of_step) const { return DO_OFFSET + of_step % DO_STAGES * DO_BYTES; }
-
-    DEVICE void load_k() {
-        const u32 keys = shared + k_place() + warpgroup * 64 * ROW_BYTES;
-#pragma unroll
-        for (int k = 0; k < WIDTH / 16; k++)
-            ldmatrix_x4(k16 + 4 * k,
-                        swizzled_address(keys + k / 4 * KEYS_CHUNK, 16 * warp + lane % 16,
-                                         k % 4 * 2 + lane / 16));
-    }
-
-    // S^T of a step = K @ Q^T, of the warpgroup's 64 keys.
-    DEVICE void start_scores(float (&s)[BLOCK_M / 2], int step) {
-        mbarrier_wait(barriers().q_full(step % Q_STAGES), step / Q_STAGES & 1);
-        if constexpr (K_IN_REGISTERS) {
-            const u64 b = rows_descriptor(shared + q_stage(step));
-            wgmma_fence_operand(s);
-            wgmma_fence();
-#pragma unroll
-            for (int k = 0; k < WIDTH / 16; k++)
-                WgmmaByColumns<BLOCK_M>::rs(s, k16 + 4 * k,
-                                            b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
-            add_row_terms(s, lse_of(step));
-            wgmma_commit();
-        } else {
-            start_transposed(s, k_place(), q_stage(step), lse_of(step));
-        }
-    }
-
-    // With FOLD_ROW_TERMS: adds the terms of rows to products, by a product with ones for their three
-    // parts. So nothing is loaded or subtracted afterwards.
-    DEVICE void add_row_terms(float (&d)[BLOCK_M / 2], u32 terms) const {
-#if FOLD_ROW_TERMS
-        Wgmma<BLOCK_M>::template ss<0>(d, ones_descriptor(shared + ONES_OFFSET),
-                                       row_terms_descriptor(shared + terms), 1);
-#endif
-    }
-
-    // d = keys @ rows^T: the warpgroup's 64 keys of K or V, and a block of Q or dO with its terms.
-    DEVICE void start_transposed(float (&d)[BLOCK_M / 2], u32 keys, u32 rows, u32 terms) const {
-        const u64 a = rows_descriptor(shared + keys + warpgroup * 64 * ROW_BYTES);
-        const u64 b = rows_descriptor(shared + rows);
-        wgmma_fence_operand(d);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < WIDTH / 16; k++)
-            Wgmma<BLOCK_M>::template ss<0>(d, a + further(k / 4 * KEYS_CHUNK + k % 4 * 32),
-                                           b + further(k / 4 * Q_CHUNK + k % 4 * 32), k > 0);
-        add_row_terms(d, terms);
-        wgmma_commit();
-    }
 
     // d += a @ rows: a (64 keys, BLOCK_M) from registers, and a block of dO or Q.
     DEVICE void start_sum(float (&d)[WIDTH / 2], u32 (&a)[BLOCK_M / 4], u32 rows) {
@@ -122,83 +58,6 @@ struct Consumer {
         wgmma_commit();
     }
 
-    // Numbers of this thread's columns of S^T: of rows 8 i + 2 (lane % 4) and the next.
-    DEVICE float2 row_pair(u32 numbers, int i) const {
-        return ld_shared_v2_f32(shared + numbers + 4 * (8 * i + 2 * (lane % 4)));
-    }
-    DEVICE u32 lse_of(int of_step) const { return LSE_OFFSET + of_step % Q_STAGES * LSE_BYTES; }
-    DEVICE u32 delta_of(int of_step) const {
-        return DELTA_OFFSET + of_step % DO_STAGES * DELTA_BYTES;
-    }
-
-    // S^T becomes P^T = exp2(S^T * scale - lse), or exp2(S^T * scale).
-    DEVICE void probabilities(float (&s)[BLOCK_M / 2], int step) const {
-#pragma unroll
-        for (int i = 0; i < BLOCK_M / 8; i++) {
-            if (FOLD_ROW_TERMS) {
-                for (int j = 4 * i; j < 4 * i + 4; j++)
-                    s[j] = exp2_approx(s[j] * sizes.scale_log2);
-                continue;
-            }
-            const float2 lse = row_pair(lse_of(step), i);
-            s[4 * i] = exp2_approx(fmaf(s[4 * i], sizes.scale_log2, -lse.x));
-            s[4 * i + 1] = exp2_approx(fmaf(s[4 * i + 1], sizes.scale_log2, -lse.y));
-            s[4 * i + 2] = exp2_approx(fmaf(s[4 * i + 2], sizes.scale_log2, -lse.x));
-            s[4 * i + 3] = exp2_approx(fmaf(s[4 * i + 3], sizes.scale_log2, -lse.y));
-        }
-    }
-
-    // Makes P^T 0 where a row does not see a key.
-    DEVICE void mask(float (&s)[BLOCK_M / 2], int row) const {
-        const int first = tile.key + 64 * warpgroup;
-        const int diagonal = row + tile.diagonal;  // of the block's first row
-        bool crosses = RAGGED && first + 64 > tile.seqlen_k;
-        if (CAUSAL) crosses |= diagonal < first + 63;
-        if (WINDOWED) crosses |= diagonal + BLOCK_M - 1 >= first + sizes.window_keys;
-        if (!crosses) return;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int key = first + 16 * warp + lane / 4 + 8 * half;
-            // Rows from `seen` to before `end` see the key, counted from this lane's first one.
-            const int first_row = key - diagonal - 2 * (lane % 4);
-            int seen = CAUSAL ? first_row : 0;
-            const int end = WINDOWED ? first_row + sizes.window_keys : BLOCK_M;
-            if (key >= tile.seqlen_k) seen = BLOCK_M;
-#pragma unroll
-            for (int i = 0; i < BLOCK_M / 4; i++) {
-                const int of_row = i / 2 * 8 + i % 2;
-                if (of_row < seen || of_row >= end) s[i / 2 * 4 + 2 * half + i % 2] = 0.0f;
-            }
-        }
-    }
-
-    // Converts P^T and dS^T = P^T * (dP^T - delta) to the dtype.
-    DEVICE void convert(const float (&s)[BLOCK_M / 2], const float (&dp)[BLOCK_M / 2], int step) {
-#pragma unroll
-        for (int i = 0; i < BLOCK_M / 8; i++) {
-            const float2 delta = FOLD_ROW_TERMS ? float2{0.0f, 0.0f} : row_pair(delta_of(step), i);
-            const float *p = s + 4 * i, *x = dp + 4 * i;
-            ds16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0] * (x[0] - delta.x), p[1] * (x[1] - delta.y));
-            ds16[2 * i + 1] =
-                cvt_16bit_x2<IS_BF16>(p[2] * (x[2] - delta.x), p[3] * (x[3] - delta.y));
-            p16[2 * i] = cvt_16bit_x2<IS_BF16>(p[0], p[1]);
-            p16[2 * i + 1] = cvt_16bit_x2<IS_BF16>(p[2], p[3]);
-        }
-    }
-
-    // Stores dS, (BLOCK_M, 64 keys), for the dQ of all warpgroups. `hand_over_ds` follows as late as
-    // possible, in no turn: its fence waits until all stores are done.
-    DEVICE void store_ds(int step) const {
-        const int stage = step % DS_STAGES;
-        mbarrier_wait(barriers().ds_empty(stage), (step / DS_STAGES & 1) ^ 1);
-        const u32 to =
-            swizzled_address(shared + DS_OFFSET + stage * DS_BYTES + warpgroup * Q_CHUNK,
-                             lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
-#pragma unroll
-        for (int i = 0; i < BLOCK_M / 16; i++)
-            stmatrix_x4_trans(to + i * 16 * ROW_BYTES, ds16[4 * i], ds16[4 * i + 1],
-                              ds16[4 * i + 2], ds16[4 * i + 3]);
-    }
     DEVICE void hand_over_ds(int step) const {
         fence_proxy_async();
         arrive(barriers().ds_full(step % DS_STAGES));
@@ -207,6 +66,14 @@ struct Consumer {
     DEVICE void hand_over(int step) const {
         hand_over_ds(step);
         if (has_dq(step)) arrive(barriers().dq_full(warpgroup));
+    }
+    // After the turn. With DETERMINISTIC others wait longer for dQ than the tensor cores for this fence,
+    // so each is handed over as soon as it can be.
+    DEVICE void hand_over_late(int step) const {
+        if (!DETERMINISTIC)
+            hand_over(step);
+        else if (!DQ_FIRST && has_dq(step))
+            dq_product().hand_over();
     }
 
     // PING_PONG: a warpgroup starts products only in its turn, and passes the turn on when it has
@@ -233,30 +100,12 @@ struct Consumer {
         if (warpgroup < WARPGROUPS - 1 || DEFERS_DQ) pass_turn();
     }
 
-    DEVICE void start_dp(float (&dp)[BLOCK_M / 2], int step) const {
-        mbarrier_wait(barriers().do_full(step % DO_STAGES), step / DO_STAGES & 1);
-        start_transposed(dp, V_OFFSET, do_stage(step), delta_of(step));
-    }
-    // P^T of a step, whose S^T is finished and whose block begins with a row.
-    DEVICE void finish_probabilities(float (&s)[BLOCK_M / 2], int step, int row) const {
-        wgmma_fence_operand(s);
-        probabilities(s, step);
-        if (CAUSAL || RAGGED) mask(s, row);
-    }
-    // dS^T of a step, of its P^T and of dP^T, which has been started.
-    DEVICE void finish_ds(float (&p)[BLOCK_M / 2], float (&dp)[BLOCK_M / 2], int step) {
-        wgmma_wait<0>();
-        wgmma_fence_operand(dp);
-        convert(p, dp, step);
-        store_ds(step);
-    }
-
     // P^T and dS^T of a step, whose block begins with a row and whose S^T has been started.
     DEVICE void scores(float (&s)[BLOCK_M / 2], int step, int row) {
         float dp[BLOCK_M / 2];
         start_dp(dp, step);
         if (!is_first(step)) pass_turn();
-        if (!is_first(step)) hand_over(step - 1);  // the last step of a tile does so itself
+        if (!is_first(step)) hand_over_late(step - 1);  // the last step of a tile does so itself
         wgmma_wait<1>();
         finish_probabilities(s, step, row);
         finish_ds(s, dp, step);
@@ -281,7 +130,8 @@ struct Consumer {
         wgmma_fence_operand(dq);
         if (has_dq(step)) free_ds(step - 1), dq_product().wait_for_buffer(step - 1);
         start_dk_and_store(dq, step);
-        if (is_last) pass_last_turn(), hand_over(step);
+        if (is_last) pass_last_turn();
+        if (is_last || DETERMINISTIC) hand_over(step);
         wgmma_wait<1>();
         free_do(step);
         finish_dk(next, step, is_last);
@@ -294,7 +144,8 @@ struct Consumer {
         start_sum(dv, p16, do_stage(step));
         start_dq(dq, step);
         start_sum(dk, ds16, q_stage(step));
-        if (is_last) pass_last_turn(), hand_over_ds(step);
+        if (is_last) pass_last_turn();
+        if (is_last || DETERMINISTIC) hand_over_ds(step);
         if (EARLY_SCORES && !is_last) {
             wgmma_wait<2>();
             free_do(step);
@@ -326,7 +177,8 @@ struct Consumer {
     // The dQ of a step is finished, which reads dS and, last in a tile, K.
     DEVICE void free_ds(int of_step) const {
         arrive(barriers().ds_empty(of_step % DS_STAGES));
-        if (DEFERS_DQ && is_first(of_step + 1)) arrive(barriers().k_empty(k_stage_of_dq(of_step + 1)));
+        if (DEFERS_DQ && is_first(of_step + 1))
+            arrive(barriers().k_empty(k_stage_of_dq(of_step + 1)));
     }
     // dV of a step is finished.
     DEVICE void free_do(int step) {
@@ -452,7 +304,8 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < WIDTH / 2; i++) dk[i] = dv[i] = 0.0f;
         const int end = done.steps + tile.blocks() * sizes.group();
-        if (PERSISTENT || tile.is_seen()) mbarrier_wait(barriers().k(done.k_stage()), done.k_phase());
+        if (PERSISTENT || tile.is_seen())
+            mbarrier_wait(barriers().k(done.k_stage()), done.k_phase());
         if (tile.is_seen()) {
             add_steps(end);
         } else {
@@ -499,12 +352,12 @@ DEVICE void consume(const Sizes& sizes, u32 shared, const TensorMap* dk_map,
         sizes,
         [&](const Tile& tile, const Done& done) {
             const u32 own = PERSISTENT ? same<ALL_LANES>(shared) : shared;
-            Consumer{sizes, tile, done, own, warpgroup, lane, warp}.run(dk_map, dv_map);
+            Consumer{{sizes, tile, done, own, warpgroup, lane, warp}}.run(dk_map, dv_map);
         },
         [&](int taken) { return next_place<ALL_LANES>({shared + BARRIERS_OFFSET}, taken); });
     if constexpr (DEFERS_DQ) {
         // The dQ of the very last step, and the turn that the last warpgroup has passed on.
-        const Consumer last{sizes, {}, done, shared, warpgroup, lane, warp};
+        const Consumer last{{sizes, {}, done, shared, warpgroup, lane, warp}};
         if (warpgroup == 0) last.wait_for_turn();
         last.free_dq_buffer();
         float dq[DQ_ROWS / 2];

@@ -39,8 +39,9 @@ struct DqProduct {
         wait_for_buffer(of_step);
         store_some(dq, 0, 1, true);
     }
-    // Stores some of it, the number-th of so many times, if a condition holds. The buffer is free.
-    DEVICE void store_some(const float (&dq)[DQ_ROWS / 2], int number, int of, bool condition) const {
+    // Stores a share of it, the given one of so many, if a condition holds. The buffer is free.
+    DEVICE void store_some(const float (&dq)[DQ_ROWS / 2], int number, int of,
+                           bool condition) const {
         constexpr int ALL = DQ_ROWS / 8;
         const u32 to = shared + DQ_OFFSET + part * DQ_BYTES + 16 * (32 * warp + lane);
 #pragma unroll

@@ -131,7 +131,10 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         const long long to = (long long)block.number * BLOCK_M + block_row;
         float term = sees ? of_row * lse_factor : -MINUS_INFINITY;
         float own = sees ? sum - *at(dlse, dlse_strides, block, row) : 0.0f;
-        if (FOLD_ROW_TERMS) term = !sees || term < MOST_NEGATIVE ? MOST_NEGATIVE : term, own = -own;
+        if (FOLD_ROW_TERMS) {
+            term = !sees || term < MOST_NEGATIVE ? MOST_NEGATIVE : term;  // NaN stays NaN
+            own = -own;
+        }
         store_term(lse_terms, to, term);
         store_term(delta_terms, to, own);
     }

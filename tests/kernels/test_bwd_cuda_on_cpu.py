@@ -209,7 +209,7 @@ def test_one_launch_serves_packed_calls_with_other_numbers_of_rows() -> None:
 
 APART = {"DQ_WARPGROUP": 1}
 MISTAKES: list[tuple[str, dict[str, int], str]] = [
-    ("a buffer of dS is overwritten too early", {}, r"mbarrier_wait\(barriers\(\)\.ds_empty.*?\);"),
+    ("a buffer of dS is overwritten too early", APART, r"mbarrier_wait\(barriers\(\)\.ds_empty.*?\);"),
     (
         "dQ reads dS that is not there",
         {},
