@@ -16,20 +16,27 @@
 //
 //     producer (one thread)            consumer warpgroup, for each step
 //     Q, lse, dO, delta: wait           start S^T and dP^T
-//       until empty, copy        --->   P^T = exp2(S^T - lse)
+//       until empty, copy        --->   hand over dS^T of the step before, and dQ^T of the one before that
+//     dQ writer (one thread)  <-- dQ full
+//       adds it by TMA    -- dQ empty ->
+//                                       P^T = exp2(S^T - lse)
 //                                       dS^T = P^T * (dP^T - delta), to registers and shared memory
 //                                       start dV, dQ^T of the step before (with DQ_FIRST first), and dK
 //                      <--- dO empty -- dV and dQ^T are finished: dQ^T to shared memory
 //                                       with EARLY_SCORES start the next S^T
-//     dQ writer (one thread)  <-- dQ full
-//       adds it by TMA    -- dQ empty ->
 //                      <--- Q empty --  dK is finished
+//
+// With FOLD_ROW_TERMS -lse and -delta come from the tensor cores: three more columns of the products S^T
+// and dP^T, in which they stand in parts, with ones.
 //
 // PING_PONG lets the two consumer warpgroups take turns at the tensor cores. A turn has the three
 // products of a step, and the two of the next step's scores:
 //
 //     warpgroup 0   | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP |  exp2, dS
 //     warpgroup 1   |  exp2, dS      | dV dQ dK  S dP |  exp2, dS      | dV dQ dK  S dP
+//
+// With PERSISTENT a CTA works on one tile after the other (cuda/backward_schedule.cuh), and with K_STAGES 2
+// the last dQ of a tile is computed in the first step of the next one.
 //
 // With DQ_WARPGROUP a third warpgroup computes dQ^T and stores it (cuda/backward_dq.cuh). Without its
 // accumulator a consumer has registers for S^T of the next step beside P^T and dS^T of this one, so
