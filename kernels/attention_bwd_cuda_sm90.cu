@@ -237,9 +237,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Barriers{shared + BARRIERS_OFFSET}.init();
         fence_mbarrier_init();
     }
-#if FOLD_ROW_TERMS
-    if (warp == 0) store_ones(shared + ONES_OFFSET, threadIdx.x);
-#endif
+    if (FOLD_ROW_TERMS && warp == 0) store_ones(shared + ONES_OFFSET, threadIdx.x);
     __syncthreads();
     if (warpgroup == WARPGROUPS + DQ_WARPGROUP) {
         setmaxnreg_dec<PRODUCER_REGISTERS>();

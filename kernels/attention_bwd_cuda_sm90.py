@@ -147,7 +147,7 @@ def scratch(tensors, spec):
 
     blocks = _row_blocks(tensors, spec)
     rows = blocks * spec.config["BLOCK_M"]
-    numbers = ((rows, 4 if spec.config["FOLD_ROW_TERMS"] else 1), torch.float32)
+    numbers = ((rows, 4) if spec.config["FOLD_ROW_TERMS"] else (rows,), torch.float32)
     sums = ((rows, _columns(spec.workload)), torch.float32)
     return numbers, numbers, sums, ((blocks + 1, _WARPGROUPS, 2), torch.int32)
 
@@ -183,8 +183,8 @@ def _strides(tensor, workload):
 
 
 def lse_factor(config, scale):
-    """Returns what `prepare_rows` multiplies lse by."""
-    return -1.0 / scale if config["FOLD_ROW_TERMS"] else LOG2_E
+    """Returns what `prepare_rows` multiplies lse by, in fp32."""
+    return ctypes.c_float(-1.0 / scale if config["FOLD_ROW_TERMS"] else LOG2_E).value
 
 
 def preprocess_arguments(tensors, spec):

@@ -87,6 +87,21 @@ DEVICE void store_term(float* terms, long long row, float x) {
     ((uint4*)terms)[row] = {parts[0] | parts[1] << 16, parts[2], 0, 0};
 }
 
+// Clears the count of tiles, and those of a block's parts.
+DEVICE void clear(Arrivals* arrivals, const Block& block) {
+    if (threadIdx.x >= DQ_PARTS) return;
+    if (block.number == 0) arrivals[threadIdx.x] = {0, 0};
+    if (block.exists()) arrivals[(block.number + 1) * DQ_PARTS + threadIdx.x] = {0, 0};
+}
+
+// The term of lse of a row; that of one which sees no key makes its probabilities 0.
+DEVICE float lse_term(float lse, float factor) {
+    const bool sees = lse != MINUS_INFINITY;  // NaN stays NaN
+    const float term = sees ? lse * factor : -MINUS_INFINITY;
+    if (!FOLD_ROW_TERMS) return term;
+    return !sees || term < MOST_NEGATIVE ? MOST_NEGATIVE : term;
+}
+
 // Writes lse in powers of two and delta = rowsum(dout * out) - dlse, and zeros to dQ's accumulator
 // or, without ZERO_DQ, only to the counts of its parts. Rows that see no key, and rows beyond
 // seqlen_q, get lse = inf, so that their probabilities are 0. With FOLD_ROW_TERMS the terms are what is
@@ -101,10 +116,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
     const int lane = threadIdx.x % LANES, own = threadIdx.x / LANES;
     launch_dependents();
-    if (threadIdx.x < DQ_PARTS && block.number == 0) arrivals[threadIdx.x] = {0, 0};
+    clear(arrivals, block);
     if (!block.exists()) return;
-    arrivals += DQ_PARTS;
-    if (threadIdx.x < DQ_PARTS) arrivals[block.number * DQ_PARTS + threadIdx.x] = {0, 0};
     uint4 a[PASSES], b[PASSES];  // all loads are on their way before the first one is used
 #pragma unroll
     for (int i = 0; i < PASSES; i++) {
@@ -127,16 +140,10 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         const int block_row = own + i * STEP, row = block.begin + block.first + block_row;
         if (lane != 0 || block_row >= BLOCK_M) continue;
         const float of_row = block.has(block_row) ? lse[row] : MINUS_INFINITY;
-        const bool sees = of_row != MINUS_INFINITY;  // NaN stays NaN
         const long long to = (long long)block.number * BLOCK_M + block_row;
-        float term = sees ? of_row * lse_factor : -MINUS_INFINITY;
-        float own = sees ? sum - *at(dlse, dlse_strides, block, row) : 0.0f;
-        if (FOLD_ROW_TERMS) {
-            term = !sees || term < MOST_NEGATIVE ? MOST_NEGATIVE : term;  // NaN stays NaN
-            own = -own;
-        }
-        store_term(lse_terms, to, term);
-        store_term(delta_terms, to, own);
+        sum = of_row == MINUS_INFINITY ? 0.0f : sum - *at(dlse, dlse_strides, block, row);
+        store_term(lse_terms, to, lse_term(of_row, lse_factor));
+        store_term(delta_terms, to, FOLD_ROW_TERMS ? -sum : sum);
     }
 }
 #endif

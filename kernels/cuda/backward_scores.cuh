@@ -51,10 +51,9 @@ struct Scores {
     // With FOLD_ROW_TERMS: adds the terms of rows to products, by a product with ones for their three
     // parts. So nothing is loaded or subtracted afterwards.
     DEVICE void add_row_terms(float (&d)[BLOCK_M / 2], u32 terms) const {
-#if FOLD_ROW_TERMS
-        Wgmma<BLOCK_M>::template ss<0>(d, ones_descriptor(shared + ONES_OFFSET),
-                                       row_terms_descriptor(shared + terms), 1);
-#endif
+        if constexpr (FOLD_ROW_TERMS)
+            Wgmma<BLOCK_M>::template ss<0>(d, ones_descriptor(shared + ONES_OFFSET),
+                                           row_terms_descriptor(shared + terms), 1);
     }
 
     // d = keys @ rows^T: the warpgroup's 64 keys of K or V, and a block of Q or dO with its terms.

@@ -26,6 +26,7 @@ static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO
                       1024 ==
                   0,
               "a swizzle begins anew with every 8 rows");
+static_assert(ONES_SLOTS >= FOLD_ROW_TERMS && ONES_BYTES >= 256 && ONES_OFFSET % 16 == 0, "ones");
 
 // The mbarriers. Use i of a buffer with n stages is of stage i % n, in phase i / n.
 //

@@ -21,7 +21,7 @@ class _Resized:
     def __init__(self, workload, config, sms):
         self._heads, self._heads_kv = workload.heads, workload.heads_kv
         self._block_m, self._columns = config["BLOCK_M"], round_up(workload.head_dim, 64)
-        self._config, self._terms = config, 4 if config["FOLD_ROW_TERMS"] else 1
+        self._config, self._terms = config, (4,) if config["FOLD_ROW_TERMS"] else ()
         right = 0 if workload.causal else _FAR
         self._most_ctas = sms if config["PERSISTENT"] else 2**31
         self._section_heads = config["L2_SECTION_HEADS"]
@@ -56,6 +56,6 @@ class _Resized:
             ),
             (row_blocks, (0, scale, *sizes, *steps(dq))),
         )
-        numbers = (whole, self._terms), torch.float32
+        numbers = (whole, *self._terms), torch.float32
         sums = (whole, self._columns), torch.float32
         return (numbers, numbers, sums, ((row_blocks + 1, _WARPGROUPS, 2), torch.int32)), launches
