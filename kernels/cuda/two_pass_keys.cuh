@@ -15,39 +15,46 @@ static_assert(BLOCK_M % 16 == 0, "WGMMA sums over 16 rows at a time");
 constexpr int K_IN_REGISTERS = WIDTH * KV_IN_REGISTERS / 32 * 16;
 constexpr int V_IN_REGISTERS = WIDTH_V * KV_IN_REGISTERS / 32 * 16;
 static_assert(KV_IN_REGISTERS >= 0 && KV_IN_REGISTERS <= 2, "none, half or all");
-static_assert(K_BYTES == CHUNKS * OWN_CHUNK && V_BYTES == K_BYTES, "dK leaves through V's memory");
+static_assert(K_BYTES == CHUNKS * OWN_CHUNK && V_BYTES == K_BYTES && OUT_BYTES == K_BYTES,
+              "dK leaves through V's memory, or both through that of sums");
+static_assert(!PERSISTENT || KV_IN_REGISTERS == 2, "K and V of the next tile come early");
 static_assert(Q_BYTES == CHUNKS * BLOCK_CHUNK && DO_BYTES == CHUNKS_V * BLOCK_CHUNK,
               "Q and dO have a block of rows");
 static_assert(HANDED_BYTES == 64 * BLOCK_M * (P_FP16 ? 2 : 4), "P^T has 64 keys of a block");
 static_assert(ROWS_BYTES == 4 * BLOCK_M && ROWS_OFFSET % 16 == 0, "a slot has a number a row");
 static_assert(K_SLOTS == 1 && V_SLOTS == 1 && Q_SLOTS == Q_STAGES && DO_SLOTS == DO_STAGES &&
-                  HANDED_SLOTS == P_STAGES && ROWS_SLOTS == Q_STAGES + DO_STAGES,
+                  HANDED_SLOTS == P_STAGES && ROWS_SLOTS == Q_STAGES + DO_STAGES &&
+                  OUT_SLOTS == PERSISTENT,
               "each stage has a slot");
 static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO_OFFSET | DO_BYTES |
-               HANDED_OFFSET | HANDED_BYTES) %
+               HANDED_OFFSET | HANDED_BYTES | OUT_OFFSET | OUT_BYTES) %
                       1024 ==
                   0,
               "a swizzle begins anew with every 8 rows");
 
 // The mbarriers. Use i of a buffer with n stages is of stage i % n, in phase i / n.
 //
-//     barrier      arrivals of a phase                                         who waits
-//     K, V full    the producer, and the bytes                                 warpgroup 0; 1
-//     K, V empty   a thread of warpgroup 0; 1, when TMA has read dV; dK there  the producer
-//     Q full       the producer, and the bytes of a block with its lse         consumers
-//     dO full      the producer, and the bytes of a block with its delta       consumers
-//     Q, dO empty  4 warps of each warpgroup of all CTAs of the cluster        the producers
-//     P full       4 warps of warpgroup 0 that have stored it                  warpgroup 1
-//     P empty      4 warps of warpgroup 1 that have loaded it                  warpgroup 0
+//     barrier      arrivals of a phase                                    who waits
+//     K, V full    the producer, and the bytes                            warpgroup 0; 1
+//     Q full       the producer, and the bytes of a block with its lse    consumers
+//     dO full      the producer, and the bytes of a block with its delta  consumers
+//     Q, dO empty  4 warps of each warpgroup of all CTAs of the cluster   the producers
+//     P full       4 warps of warpgroup 0 that have stored it             warpgroup 1
+//     P empty      4 warps of warpgroup 1 that have loaded it             warpgroup 0
+//
+// With PERSISTENT there are also:
+//
+//     K, V empty   4 warps of warpgroup 0; 1 that have them in registers  the producer
+//     dV, dK read  a thread of warpgroup 0; 1, when TMA has read it       warpgroup 1; 0
 struct Barriers {
     u32 base;
-    static constexpr int COUNT = 4 + 2 * (Q_STAGES + DO_STAGES + P_STAGES);
+    static constexpr int OF_TILE = 6, COUNT = OF_TILE + 2 * (Q_STAGES + DO_STAGES + P_STAGES);
 
-    DEVICE u32 k_full() const { return base; }
-    DEVICE u32 v_full() const { return base + 8; }
-    DEVICE u32 k_empty() const { return base + 16; }
-    DEVICE u32 v_empty() const { return base + 24; }
-    DEVICE u32 q_full(int stage) const { return base + 8 * (4 + stage); }
+    // Of K and V, or of dV and dK: of what a warpgroup loads and stores.
+    DEVICE u32 own_full(int warpgroup) const { return base + 8 * warpgroup; }
+    DEVICE u32 own_empty(int warpgroup) const { return base + 8 * (2 + warpgroup); }
+    DEVICE u32 sum_read(int warpgroup) const { return base + 8 * (4 + warpgroup); }
+    DEVICE u32 q_full(int stage) const { return base + 8 * (OF_TILE + stage); }
     DEVICE u32 q_empty(int stage) const { return q_full(Q_STAGES + stage); }
     DEVICE u32 do_full(int stage) const { return q_full(2 * Q_STAGES + stage); }
     DEVICE u32 do_empty(int stage) const { return do_full(DO_STAGES + stage); }
@@ -55,7 +62,11 @@ struct Barriers {
     DEVICE u32 p_empty(int stage) const { return p_full(P_STAGES + stage); }
 
     DEVICE void init() const {
-        for (int i = 0; i < 4; i++) mbarrier_init(base + 8 * i, 1);
+        for (int warpgroup = 0; warpgroup < WARPGROUPS; warpgroup++) {
+            mbarrier_init(own_full(warpgroup), 1);
+            mbarrier_init(own_empty(warpgroup), 4);
+            mbarrier_init(sum_read(warpgroup), 1);
+        }
         for (int stage = 0; stage < Q_STAGES; stage++) {
             mbarrier_init(q_full(stage), 1);
             mbarrier_init(q_empty(stage), 4 * WARPGROUPS * CLUSTER_SIZE);
@@ -130,21 +141,39 @@ struct KeyConsumer {
                16 * (128 * i + 32 * warp + lane);
     }
 
-    // Writes a sum through a buffer that only this warpgroup reads, and lets the producer have it.
+    // Waits for K or V of the warpgroup, and loads its part of it. PERSISTENT: then the next one comes.
+    template <int COLUMNS>
+    DEVICE void load_own(LeftOperand<COLUMNS>& operand, u32 from, int warpgroup) const {
+        mbarrier_wait(barriers().own_full(warpgroup), tiles & 1);
+        operand.load(from, lane, warp);
+        if (PERSISTENT) arrive_warp(barriers().own_empty(warpgroup), lane);
+    }
+
+    // Writes a sum through memory that only this warpgroup reads. PERSISTENT: there is a buffer for
+    // dV and dK in turn. `release_sum` follows, when the first product of the next tile runs.
     template <int N>
-    DEVICE void write(const float (&sum)[N / 2], float factor, u32 buffer, const TensorMap* map,
+    DEVICE void write(const float (&sum)[N / 2], float factor, u32 own, const TensorMap* map,
                       int chunks, int warpgroup) const {
+        const u32 buffer = PERSISTENT ? shared + OUT_OFFSET : own;
+        // Of this tile warpgroup 0 writes first.
+        if (PERSISTENT)
+            mbarrier_wait(barriers().sum_read(1 - warpgroup), (warpgroup == 0) ^ tiles & 1);
         put<N>(sum, factor, buffer, warpgroup, lane, warp);
         if (warp + lane > 0) return;
         send(buffer, map, chunks, own_key(tile), tile.head_kv, tile.batch);
-        if (!PERSISTENT) return;
-        tma_store_wait();
-        mbarrier_arrive(warpgroup == 0 ? barriers().k_empty() : barriers().v_empty());
     }
 };
 
+// PERSISTENT: lets the other warpgroup have the buffer, when TMA has read the sum of a tile.
+DEVICE void release_sum(u32 shared, int warpgroup, int lane, int warp) {
+    if (warp + lane > 0) return;
+    tma_store_wait();
+    mbarrier_arrive(Barriers{shared + BARRIERS_OFFSET}.sum_read(warpgroup));
+}
+
 // Warpgroup 0: P^T for both warpgroups, and dV.
 struct ValuesConsumer : KeyConsumer {
+    static constexpr int WARPGROUP = 0;
     float dv[WIDTH_V / 2];
     u32 p16[BLOCK_M / 4];
     LeftOperand<K_IN_REGISTERS> k;
@@ -226,10 +255,10 @@ struct ValuesConsumer : KeyConsumer {
     DEVICE void run(const TensorMap* dv_map) {
 #pragma unroll
         for (int i = 0; i < WIDTH_V / 2; i++) dv[i] = 0.0f;
-        mbarrier_wait(barriers().k_full(), tiles & 1);
-        k.load(shared + K_OFFSET, lane, warp);
+        load_own(k, shared + K_OFFSET, WARPGROUP);
         float s[BLOCK_M / 2];
         start_s(s, steps);
+        if (PERSISTENT && tiles > 0) release_sum(shared, WARPGROUP, lane, warp);
         wgmma_wait<0>();
         int block = tile.first_block;
         finish_p(s, steps, block);
@@ -247,12 +276,13 @@ struct ValuesConsumer : KeyConsumer {
         start_dv(last);
         finish_dv(last);
         wgmma_fence_operand(dv);
-        write<WIDTH_V>(dv, P_DOWN, shared + K_OFFSET, dv_map, CHUNKS_V, 0);
+        write<WIDTH_V>(dv, P_DOWN, shared + K_OFFSET, dv_map, CHUNKS_V, WARPGROUP);
     }
 };
 
 // Warpgroup 1: dK.
 struct KeysConsumer : KeyConsumer {
+    static constexpr int WARPGROUP = 1;
     float dk[WIDTH / 2];
     u32 ds16[BLOCK_M / 4];
     LeftOperand<V_IN_REGISTERS> v;
@@ -333,10 +363,10 @@ struct KeysConsumer : KeyConsumer {
     DEVICE void run(const TensorMap* dk_map) {
 #pragma unroll
         for (int i = 0; i < WIDTH / 2; i++) dk[i] = 0.0f;
-        mbarrier_wait(barriers().v_full(), tiles & 1);
-        v.load(shared + V_OFFSET, lane, warp);
+        load_own(v, shared + V_OFFSET, WARPGROUP);
         float dp[BLOCK_M / 2];
         start_dp(dp, steps);
+        if (PERSISTENT && tiles > 0) release_sum(shared, WARPGROUP, lane, warp);
         wgmma_wait<0>();
         finish_ds(dp, steps);
         to_operand<BLOCK_M>(ds16, dp);
@@ -349,7 +379,7 @@ struct KeysConsumer : KeyConsumer {
         wgmma_wait<0>();
         finish_dk(last);
         wgmma_fence_operand(dk);
-        write<WIDTH>(dk, sizes.scale, shared + V_OFFSET, dk_map, CHUNKS, 1);
+        write<WIDTH>(dk, sizes.scale, shared + V_OFFSET, dk_map, CHUNKS, WARPGROUP);
     }
 };
 
@@ -363,7 +393,10 @@ DEVICE void consume(const Sizes& sizes, const int* table, u32 shared, const Tens
         CONSUMER{{sizes, tile, shared, lane, warp, tiles, steps}}.run(map);
         steps += tile.blocks() * sizes.group();
     });
-    if (warp + lane == 0) tma_store_wait();
+    if (PERSISTENT)
+        release_sum(shared, CONSUMER::WARPGROUP, lane, warp);
+    else if (warp + lane == 0)
+        tma_store_wait();
 }
 
 // -------------------------------------------------------------------------------------- producer
@@ -372,6 +405,7 @@ DEVICE void consume(const Sizes& sizes, const int* table, u32 shared, const Tens
 DEVICE void load_block(u32 to, const TensorMap* map, int chunks, u32 barrier, int row, int head,
                        int batch) {
     const int begin = cluster_rank() * COPIED_ROWS;
+#pragma unroll 1  // for fewer registers: the producer has few
     for (int i = 0; i < chunks; i++) {
         const u32 chunk = to + i * BLOCK_CHUNK + begin * ROW_BYTES;
         if (CLUSTER_SIZE == 1)
@@ -421,8 +455,8 @@ struct Producer {
 
     // Returns how many steps there were with this tile.
     DEVICE int load(const KeyTile& tile, int tiles, int steps) const {
-        if (PERSISTENT) mbarrier_wait(barriers().k_empty(), tiles & 1 ^ 1);
-        load_keys(shared + K_OFFSET, maps.k, CHUNKS, barriers().k_full(), tile);
+        if (PERSISTENT) mbarrier_wait(barriers().own_empty(0), tiles & 1 ^ 1);
+        load_keys(shared + K_OFFSET, maps.k, CHUNKS, barriers().own_full(0), tile);
         if (tiles == 0) wait_for_kernel_before();  // it writes lse and delta
         int step = steps;
         const int first_head = tile.head_kv * sizes.group();
@@ -433,8 +467,8 @@ struct Producer {
                     ((long long)tile.batch * sizes.heads + head) * sizes.rows + row;
                 load_q(step, row, head, tile.batch, first);
                 if (step == steps) {
-                    if (PERSISTENT) mbarrier_wait(barriers().v_empty(), tiles & 1 ^ 1);
-                    load_keys(shared + V_OFFSET, maps.v, CHUNKS_V, barriers().v_full(), tile);
+                    if (PERSISTENT) mbarrier_wait(barriers().own_empty(1), tiles & 1 ^ 1);
+                    load_keys(shared + V_OFFSET, maps.v, CHUNKS_V, barriers().own_full(1), tile);
                 }
                 load_do(step, row, head, tile.batch, first);
             }

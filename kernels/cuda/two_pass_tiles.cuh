@@ -102,6 +102,10 @@ DEVICE void for_tiles(const int* table, WORK work) {
         return;
     }
     const int first = same<LANES>(table[list]), count = same<LANES>(table[list + 1]) - first;
+    if (LANES == ONE_LANE) {  // the producer has few registers, and is ahead anyway
+        for (int i = 0; i < count; i++) work(same<LANES>(table[first + i]), i);
+        return;
+    }
     int number = table[first];
     for (int i = 0; i < count; i++) {
         const int following = table[first + i + 1];  // long before its use
