@@ -4,8 +4,8 @@
 //     dS = P * (dP - delta)    dq = scale * dS @ k    dk = scale * dS^T @ q    dv = P^T @ dout
 //
 // Algorithm: Dao, "FlashAttention-2", arXiv:2307.08691, section 3.1.2, with its loop turned both
-// ways, as in PyTorch's FlexAttention (arXiv:2412.05496), and with the warp specialisation of Shah et
-// al., "FlashAttention-3", arXiv:2407.08608. A call launches two kernels, one after the other:
+// ways, as in PyTorch's FlexAttention (arXiv:2412.05496), and with the warp specialisation of Shah
+// et al., "FlashAttention-3", arXiv:2407.08608. A call launches two kernels, one after the other:
 //
 //     pass           a CTA owns                             it streams               it computes
 //     query pass     128 rows of a query head               K, V in blocks of keys   dQ, delta, lse
@@ -13,10 +13,11 @@
 //
 // So S and dP are computed twice. In return no sum is ever in memory, and every launch on the same
 // tensors gives the same bits. What a CTA owns stays in shared memory, its sums in registers. One
-// producer thread copies by TMA. WGMMA has any multiple of 16 columns, so head_dim 192 is not padded.
+// producer thread copies by TMA. WGMMA has any multiple of 16 columns, so head_dim 192 is not
+// padded.
 //
-// Query pass (cuda/two_pass_queries.cuh): each of two warpgroups has 64 rows. A step takes both past
-// BLOCK_N keys, the last ones first:
+// Query pass (cuda/two_pass_queries.cuh): each of two warpgroups has 64 rows. A step takes both
+// past BLOCK_N keys, the last ones first:
 //
 //     S = Q K^T,  dP = dO V^T,  P = exp2(S - lse),  dS = P (dP - delta),  dQ += dS K
 //
@@ -24,30 +25,33 @@
 // products of its first step run, and writes delta and lse in powers of two for the key pass.
 //
 // Key pass (cuda/two_pass_keys.cuh): the registers of a warpgroup hold dK or dV of 64 keys. So one
-// warpgroup computes dV, the other one dK, and P^T goes from one to the other through shared memory:
+// warpgroup computes dV, the other one dK, and P^T goes from one to the other through shared
+// memory:
 //
 //     warpgroup 0                                  warpgroup 1
 //     S^T = K Q^T, P^T = exp2(S^T - lse)           dP^T = V dO^T
 //                                    -- P^T -->    dS^T = P^T (dP^T - delta)
 //     dV += P^T dO                                 dK += dS^T Q
 //
-// P^T and dS^T are left operands from registers. Each warpgroup starts the first product of the next
-// step before the second one of this step, and computes with its result while the second one runs:
+// P^T and dS^T are left operands from registers. Each warpgroup starts the first product of the
+// next step before the second one of this step, and computes with its result while the second one
+// runs:
 //
 //     tensor cores    | S of step 1, dV of step 0 | S of step 2, dV of step 1
 //     warpgroup 0            | exp2 of step 1            | exp2 of step 2
 //
-// P goes over in fp32 or, with P_FP16, in fp16 and times 2^15: of numbers below 2^-14 fp16 keeps few
-// bits. The query pass writes lse less 15 for this, and delta times 2^-15, and in the end dV is
+// P goes over in fp32 or, with P_FP16, in fp16 and times 2^15: of numbers below 2^-14 fp16 keeps
+// few bits. The query pass writes lse less 15 for this, and delta times 2^-15, and in the end dV is
 // multiplied by 2^-15.
 //
-// With CLUSTER_SIZE 2 two CTAs have neighbouring keys of one head. Each reads half of a block of Q and
-// dO from the L2 cache and sends it to both: at 64 keys for each CTA, that cache limits the key pass.
+// With CLUSTER_SIZE 2 two CTAs have neighbouring keys of one head. Each reads half of a block of Q
+// and dO from the L2 cache and sends it to both: at 64 keys for each CTA, that cache limits the key
+// pass.
 //
 // Causal means bottom-right aligned: row i sees keys up to i + seqlen_k - seqlen_q. A window on the
 // right is a causal mask whose diagonal lies further to the right; one on the left hides keys that
-// lie too far before it. In both passes the longest tiles start first. PERSISTENT: there is a CTA for
-// each SM, which works on a list of tiles and copies early for the next one.
+// lie too far before it. In both passes the longest tiles start first. PERSISTENT: there is a CTA
+// for each SM, which works on a list of tiles and copies early for the next one.
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -185,7 +189,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 #else
+#include "cuda/two_pass_key_memory.cuh"
 #include "cuda/two_pass_keys.cuh"
+#include "cuda/two_pass_key_producer.cuh"
 
 extern "C" __global__ void LAUNCH_BOUNDS
     key_pass(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
@@ -219,9 +225,5 @@ extern "C" __global__ void LAUNCH_BOUNDS
         else
             consume<KeysConsumer>(sizes, table, shared, &dk_map, lane, warp % 4);
     }
-    if (CLUSTER_SIZE == 1) return;
-    // Shared memory ends with the CTA: the other one must not write or arrive there any more.
-    __syncwarp();
-    cluster_sync();
 }
 #endif

@@ -5,19 +5,20 @@ computes dK and dV, and in 2 for the query pass, which computes dQ:
     BLOCK_M1, BLOCK_N2          fewer, longer steps, whose products read less from shared memory,
                                 against registers and shared memory; any multiple of 16
     Q_STAGES1, DO_STAGES1       blocks of Q, and of dO, in flight against shared memory
-    P_STAGES1                   2: a block of P is handed over while the one before is not taken yet,
-                                against shared memory
+    P_STAGES1                   2: a block of P is handed over before the last one is taken, against
+                                shared memory
     P_BYTES1                    P between the warpgroups of the key pass in 4: fp32, 2: fp16, for
                                 less shared memory and less traffic of it
     KV_IN_REGISTERS1            1, 2: half of the columns of K and V, or all, are left operands from
                                 registers, which saves traffic of shared memory
     EARLY_DP1                   dP of the next step starts 1: before dK of this one, so that dS is
-                                computed during dK; 0: after it, so that a block of Q is free earlier
+                                computed during dK; 0: after it, so that Q is released earlier
     CLUSTER_SIZE1               2: two CTAs with neighbouring keys share the reads of Q and dO from
                                 the L2 cache, but wait for each other
     K_STAGES2, V_STAGES2        blocks of K, and of V, in flight against shared memory
     PERSISTENT1, PERSISTENT2    1: a CTA works on several tiles, and loads early for the next one,
-                                against a fixed distribution of the tiles
+                                against a fixed distribution of the tiles; PERSISTENT1 takes
+                                shared memory for dK and dV on their way out
     DEPENDENT_LAUNCH            1: CTAs of the key pass start, and load K, where the query pass
                                 leaves room (programmatic dependent launch)
     L2_SECTION_HEADS            causal masks and windows: KV heads whose CTAs run together, so that
@@ -48,10 +49,10 @@ _QUERY_PASS = "BLOCK_N", "K_STAGES", "V_STAGES", "PERSISTENT"
 """Parameters that are macros of the query pass; their names end in 2 in a config."""
 
 
-def rows(workload, config):
-    """Returns the rows of a query head in the memory of lse and delta: whole blocks of the key
-    pass, and whole tiles of the query pass."""
-    return max(round_up(workload.seqlen_q, _ROWS), round_up(workload.seqlen_q, config["BLOCK_M1"]))
+def padded_rows(seqlen_q, config):
+    """Returns the rows of a query head in the memory of lse and delta: whole tiles of the query
+    pass, and whole blocks of the key pass."""
+    return max(round_up(seqlen_q, _ROWS), round_up(seqlen_q, config["BLOCK_M1"]))
 
 
 def _keys(config):
@@ -99,7 +100,7 @@ def preprocess(workload, config):
 
 
 def _query_smem_bytes(workload, config):
-    """Returns the shared memory of a CTA of the query pass: Q and dO, stages of K and V, barriers."""
+    """Returns the shared memory of the query pass: Q and dO, stages of K and V, barriers."""
     k_stages, v_stages, block = (config[f"{name}2"] for name in ("K_STAGES", "V_STAGES", "BLOCK_N"))
     of_k, of_v = (2 * round_up(each, 64) for each in (workload.head_dim, workload.head_dim_v))
     barriers = 6 + 2 * (k_stages + v_stages)
@@ -112,11 +113,11 @@ def unordered(workload, config):
 
 
 def scratch(tensors, spec):
-    """The memory of (lse in powers of two, delta): `rows` numbers of each query head."""
+    """The memory of (lse in powers of two, delta): `padded_rows` numbers of each query head."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     w = spec.workload
-    size = w.batch * w.heads * rows(w, spec.config)
+    size = w.batch * w.heads * padded_rows(w.seqlen_q, spec.config)
     return ((size,), torch.float32), ((size,), torch.float32)
 
 
@@ -167,7 +168,8 @@ def arguments(tensors, spec):
 def _sizes(spec, tiles):
     """Returns the numbers that both passes take."""
     w, config, scale = spec.workload, spec.config, spec.scale
-    numbers = (w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, *_edges(w), rows(w, config), tiles)
+    rows = padded_rows(w.seqlen_q, config)
+    numbers = (w.heads, w.heads_kv, w.seqlen_q, w.seqlen_k, *_edges(w), rows, tiles)
     section = config["L2_SECTION_HEADS"]
     return [*map(ctypes.c_int, (*numbers, section)), *map(ctypes.c_float, (scale * LOG2_E, scale))]
 
@@ -194,8 +196,8 @@ def key_costs(workload, config):
 
 
 def query_costs(workload, config):
-    """Returns what each tile of the query pass costs, by its number: its blocks of keys, and what it
-    costs beside them."""
+    """Returns what each tile of the query pass costs, by its number: its blocks of keys, and what
+    it costs beside them."""
     block, (diagonal, window_keys) = config["BLOCK_N2"], _edges(workload)
     of_tile = []
     for row in reversed(range(0, workload.seqlen_q, _ROWS)):

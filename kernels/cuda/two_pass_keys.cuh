@@ -3,91 +3,6 @@
 // Included by attention_bwd_two_pass_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
-// ---------------------------------------------------------------------------------- shared memory
-
-// Shared memory begins at a multiple of 1,024. The search space lays it out; offset, bytes of a slot
-// and number of slots of each region are macros.
-constexpr int BLOCK_CHUNK = BLOCK_M * ROW_BYTES;  // of Q or dO
-constexpr int COPIED_ROWS = BLOCK_M / CLUSTER_SIZE;  // of a block, by each CTA of a cluster
-static_assert(CLUSTER_SIZE == 1 || CLUSTER_SIZE == 2, "a cluster has one or two CTAs");
-static_assert(BLOCK_M % 16 == 0, "WGMMA sums over 16 rows at a time");
-// Of K and of V, the columns that are in registers.
-constexpr int K_IN_REGISTERS = WIDTH * KV_IN_REGISTERS / 32 * 16;
-constexpr int V_IN_REGISTERS = WIDTH_V * KV_IN_REGISTERS / 32 * 16;
-static_assert(KV_IN_REGISTERS >= 0 && KV_IN_REGISTERS <= 2, "none, half or all");
-static_assert(K_BYTES == CHUNKS * OWN_CHUNK && V_BYTES == K_BYTES && OUT_BYTES == K_BYTES,
-              "dK leaves through V's memory, or both through that of sums");
-static_assert(!PERSISTENT || KV_IN_REGISTERS == 2, "K and V of the next tile come early");
-static_assert(Q_BYTES == CHUNKS * BLOCK_CHUNK && DO_BYTES == CHUNKS_V * BLOCK_CHUNK,
-              "Q and dO have a block of rows");
-static_assert(HANDED_BYTES == 64 * BLOCK_M * (P_FP16 ? 2 : 4), "P^T has 64 keys of a block");
-static_assert(ROWS_BYTES == 4 * BLOCK_M && ROWS_OFFSET % 16 == 0, "a slot has a number a row");
-static_assert(K_SLOTS == 1 && V_SLOTS == 1 && Q_SLOTS == Q_STAGES && DO_SLOTS == DO_STAGES &&
-                  HANDED_SLOTS == P_STAGES && ROWS_SLOTS == Q_STAGES + DO_STAGES &&
-                  OUT_SLOTS == PERSISTENT,
-              "each stage has a slot");
-static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO_OFFSET | DO_BYTES |
-               HANDED_OFFSET | HANDED_BYTES | OUT_OFFSET | OUT_BYTES) %
-                      1024 ==
-                  0,
-              "a swizzle begins anew with every 8 rows");
-
-// The mbarriers. Use i of a buffer with n stages is of stage i % n, in phase i / n.
-//
-//     barrier      arrivals of a phase                                    who waits
-//     K, V full    the producer, and the bytes                            warpgroup 0; 1
-//     Q full       the producer, and the bytes of a block with its lse    consumers
-//     dO full      the producer, and the bytes of a block with its delta  consumers
-//     Q, dO empty  4 warps of each warpgroup of all CTAs of the cluster   the producers
-//     P full       4 warps of warpgroup 0 that have stored it             warpgroup 1
-//     P empty      4 warps of warpgroup 1 that have loaded it             warpgroup 0
-//
-// With PERSISTENT there are also:
-//
-//     K, V empty   4 warps of warpgroup 0; 1 that have them in registers  the producer
-//     dV, dK read  a thread of warpgroup 0; 1, when TMA has read it       warpgroup 1; 0
-struct Barriers {
-    u32 base;
-    static constexpr int OF_TILE = 6, COUNT = OF_TILE + 2 * (Q_STAGES + DO_STAGES + P_STAGES);
-
-    // Of K and V, or of dV and dK: of what a warpgroup loads and stores.
-    DEVICE u32 own_full(int warpgroup) const { return base + 8 * warpgroup; }
-    DEVICE u32 own_empty(int warpgroup) const { return base + 8 * (2 + warpgroup); }
-    DEVICE u32 sum_read(int warpgroup) const { return base + 8 * (4 + warpgroup); }
-    DEVICE u32 q_full(int stage) const { return base + 8 * (OF_TILE + stage); }
-    DEVICE u32 q_empty(int stage) const { return q_full(Q_STAGES + stage); }
-    DEVICE u32 do_full(int stage) const { return q_full(2 * Q_STAGES + stage); }
-    DEVICE u32 do_empty(int stage) const { return do_full(DO_STAGES + stage); }
-    DEVICE u32 p_full(int stage) const { return do_full(2 * DO_STAGES + stage); }
-    DEVICE u32 p_empty(int stage) const { return p_full(P_STAGES + stage); }
-
-    DEVICE void init() const {
-        for (int warpgroup = 0; warpgroup < WARPGROUPS; warpgroup++) {
-            mbarrier_init(own_full(warpgroup), 1);
-            mbarrier_init(own_empty(warpgroup), 4);
-            mbarrier_init(sum_read(warpgroup), 1);
-        }
-        for (int stage = 0; stage < Q_STAGES; stage++) {
-            mbarrier_init(q_full(stage), 1);
-            mbarrier_init(q_empty(stage), 4 * WARPGROUPS * CLUSTER_SIZE);
-        }
-        for (int stage = 0; stage < DO_STAGES; stage++) {
-            mbarrier_init(do_full(stage), 1);
-            mbarrier_init(do_empty(stage), 4 * WARPGROUPS * CLUSTER_SIZE);
-        }
-        for (int stage = 0; stage < P_STAGES; stage++) {
-            mbarrier_init(p_full(stage), 4);
-            mbarrier_init(p_empty(stage), 4);
-        }
-    }
-};
-static_assert(BARRIERS_OFFSET % 8 == 0 && BARRIERS_BYTES == 8 && BARRIERS_SLOTS == Barriers::COUNT,
-              "each barrier has a slot");
-
-DEVICE int cluster_rank() { return blockIdx.x % CLUSTER_SIZE; }
-// The first key of this CTA.
-DEVICE int own_key(const KeyTile& tile) { return tile.key + 64 * cluster_rank(); }
-
 DEVICE float2 widened_fp16(u32 word) {
     float2 x;
     asm("{ .reg .b16 low, high;\n"
@@ -99,10 +14,8 @@ DEVICE float2 widened_fp16(u32 word) {
     return x;
 }
 
-// ------------------------------------------------------------------------------------- consumers
-
-// One thread's part of either consumer warpgroup. Accumulators lie in registers as WGMMA leaves them
-// (see wgmma.cuh): S^T, dP^T, dK and dV have keys as rows.
+// One thread's part of either consumer warpgroup. Accumulators lie in registers as WGMMA leaves
+// them (see wgmma.cuh): S^T, dP^T, dK and dV have keys as rows.
 struct KeyConsumer {
     const Sizes& sizes;
     const KeyTile& tile;
@@ -141,7 +54,8 @@ struct KeyConsumer {
                16 * (128 * i + 32 * warp + lane);
     }
 
-    // Waits for K or V of the warpgroup, and loads its part of it. PERSISTENT: then the next one comes.
+    // Waits for K or V of the warpgroup, and loads its part of it. PERSISTENT: then the next one
+    // comes.
     template <int COLUMNS>
     DEVICE void load_own(LeftOperand<COLUMNS>& operand, u32 from, int warpgroup) const {
         mbarrier_wait(barriers().own_full(warpgroup), tiles & 1);
@@ -397,90 +311,4 @@ DEVICE void consume(const Sizes& sizes, const int* table, u32 shared, const Tens
         release_sum(shared, CONSUMER::WARPGROUP, lane, warp);
     else if (warp + lane == 0)
         tma_store_wait();
-}
-
-// -------------------------------------------------------------------------------------- producer
-
-// Copies a block of Q or dO. In a cluster each CTA copies its share to all.
-DEVICE void load_block(u32 to, const TensorMap* map, int chunks, u32 barrier, int row, int head,
-                       int batch) {
-    const int begin = cluster_rank() * COPIED_ROWS;
-#pragma unroll 1  // for fewer registers: the producer has few
-    for (int i = 0; i < chunks; i++) {
-        const u32 chunk = to + i * BLOCK_CHUNK + begin * ROW_BYTES;
-        if (CLUSTER_SIZE == 1)
-            tma_load(chunk, map, barrier, 64 * i, row, head, batch);
-        else
-            tma_load_multicast(chunk, map, barrier, 64 * i, row + begin, head, batch,
-                               (1 << CLUSTER_SIZE) - 1);
-    }
-}
-
-// Copies the CTA's keys of K or V.
-DEVICE void load_keys(u32 to, const TensorMap* map, int chunks, u32 full, const KeyTile& tile) {
-    mbarrier_arrive_expect_tx(full, chunks * OWN_CHUNK);
-    for (int i = 0; i < chunks; i++)
-        tma_load(to + i * OWN_CHUNK, map, full, 64 * i, own_key(tile), tile.head_kv, tile.batch);
-}
-
-// The producer's part of one tile: K, Q of the first step, V, and then all else in the order of use.
-struct Producer {
-    const InputMaps& maps;
-    const float *lse_log2, *delta;
-    const Sizes& sizes;
-    u32 shared;
-
-    DEVICE Barriers barriers() const { return {shared + BARRIERS_OFFSET}; }
-
-    // Copies a block of Q with its lse. `first` is the number of its first row in the memory of lse.
-    DEVICE void load_q(int step, int row, int head, int batch, long long first) const {
-        const int stage = step % Q_STAGES;
-        const u32 full = barriers().q_full(stage);
-        mbarrier_wait<(CLUSTER_SIZE > 1)>(barriers().q_empty(stage), (step / Q_STAGES & 1) ^ 1);
-        mbarrier_arrive_expect_tx(full, Q_BYTES + ROWS_BYTES);
-        load_block(shared + Q_OFFSET + stage * Q_BYTES, maps.q, CHUNKS, full, row, head, batch);
-        bulk_load(shared + ROWS_OFFSET + stage * ROWS_BYTES, lse_log2 + first, ROWS_BYTES, full);
-    }
-    // Copies a block of dO with its delta.
-    DEVICE void load_do(int step, int row, int head, int batch, long long first) const {
-        const int stage = step % DO_STAGES;
-        const u32 full = barriers().do_full(stage);
-        mbarrier_wait<(CLUSTER_SIZE > 1)>(barriers().do_empty(stage), (step / DO_STAGES & 1) ^ 1);
-        mbarrier_arrive_expect_tx(full, DO_BYTES + ROWS_BYTES);
-        load_block(shared + DO_OFFSET + stage * DO_BYTES, maps.dout, CHUNKS_V, full, row, head,
-                   batch);
-        bulk_load(shared + ROWS_OFFSET + (Q_STAGES + stage) * ROWS_BYTES, delta + first, ROWS_BYTES,
-                  full);
-    }
-
-    // Returns how many steps there were with this tile.
-    DEVICE int load(const KeyTile& tile, int tiles, int steps) const {
-        if (PERSISTENT) mbarrier_wait(barriers().own_empty(0), tiles & 1 ^ 1);
-        load_keys(shared + K_OFFSET, maps.k, CHUNKS, barriers().own_full(0), tile);
-        if (tiles == 0) wait_for_kernel_before();  // it writes lse and delta
-        int step = steps;
-        const int first_head = tile.head_kv * sizes.group();
-        for (int head = first_head; head < first_head + sizes.group(); head++)
-            for (int block = tile.first_block; block < tile.end_block; block++, step++) {
-                const int row = block * BLOCK_M;
-                const long long first =
-                    ((long long)tile.batch * sizes.heads + head) * sizes.rows + row;
-                load_q(step, row, head, tile.batch, first);
-                if (step == steps) {
-                    if (PERSISTENT) mbarrier_wait(barriers().own_empty(1), tiles & 1 ^ 1);
-                    load_keys(shared + V_OFFSET, maps.v, CHUNKS_V, barriers().own_full(1), tile);
-                }
-                load_do(step, row, head, tile.batch, first);
-            }
-        return step;
-    }
-};
-
-DEVICE void produce(const InputMaps& maps, const float* lse_log2, const float* delta,
-                    const Sizes& sizes, const int* table, u32 shared) {
-    const Producer producer{maps, lse_log2, delta, sizes, shared};
-    int steps = 0;
-    for_tiles<ONE_LANE>(table, [&](int number, int tiles) {
-        steps = producer.load(key_tile(sizes, number), tiles, steps);
-    });
 }

@@ -3,8 +3,8 @@
 // Included by attention_bwd_two_pass_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
-// Rows of 64 columns lie in chunks of 128 bytes a row, one chunk behind the other, swizzled as WGMMA
-// and TMA have it: see wgmma.cuh for the layout of accumulators.
+// Rows of 64 columns lie in chunks of 128 bytes a row, one chunk behind the other, swizzled as
+// WGMMA and TMA have it: see wgmma.cuh for the layout of accumulators.
 constexpr int ROW_BYTES = 128, OWN_CHUNK = 64 * ROW_BYTES;  // a chunk of what a warpgroup owns
 
 // The address of a unit of 16 bytes of a row, in a chunk.
@@ -12,8 +12,8 @@ DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
     return chunk + row * ROW_BYTES + ((unit ^ row % 8) << 4);
 }
 
-// The matrix descriptor of rows of a chunk, or of chunks that are `leading_bytes` apart. The compiler
-// is to compute it where it is used: those of all products do not fit the registers.
+// The matrix descriptor of rows of a chunk, or of chunks that are `leading_bytes` apart. The
+// compiler is to compute it where it is used: those of all products do not fit the registers.
 DEVICE u64 rows_descriptor(u32 address, u32 leading_bytes = 0) {
     return matrix_descriptor<ROW_BYTES>(opaque(address), leading_bytes, 8 * ROW_BYTES);
 }
@@ -41,8 +41,8 @@ struct LeftOperand {
     }
 };
 
-// Starts d = own @ block^T over SUMMED columns: 64 rows that the warpgroup owns, whose first columns
-// are also in registers, and N rows.
+// Starts d = own @ block^T over SUMMED columns: 64 rows that the warpgroup owns, whose first
+// columns are also in registers, and N rows.
 template <int SUMMED, int N, int COLUMNS>
 DEVICE void start_scores(float (&d)[N / 2], const LeftOperand<COLUMNS>& left, u32 own, u32 block) {
     const u64 a = rows_descriptor(own), b = rows_descriptor(block);
@@ -62,8 +62,8 @@ DEVICE void start_scores(float (&d)[N / 2], const LeftOperand<COLUMNS>& left, u3
     wgmma_commit();
 }
 
-// Starts d += left @ block, or d = left @ block where IS_FIRST: (64, ROWS) from registers, and a block
-// of ROWS rows of N columns.
+// Starts d += left @ block, or d = left @ block where IS_FIRST: (64, ROWS) from registers, and a
+// block of ROWS rows of N columns.
 template <bool IS_FIRST, int N, int ROWS>
 DEVICE void start_sum(float (&d)[N / 2], u32 (&left)[ROWS / 4], u32 block) {
     const u64 b = rows_descriptor(block, ROWS * ROW_BYTES);

@@ -121,7 +121,8 @@ struct OwnRows {
     }
 
     // delta = rowsum(dout * out) - dlse, and lse in powers of two. Rows that see no key, and rows
-    // beyond seqlen_q, get lse = inf, so that their probabilities are 0. `dout` are the warp's rows.
+    // beyond seqlen_q, get lse = inf, so that their probabilities are 0. `dout` are the warp's
+    // rows.
     DEVICE void finish(u32 dout, int lane) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {

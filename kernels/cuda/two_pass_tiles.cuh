@@ -9,9 +9,9 @@ DEVICE int blocks_of(int length, int block) {
     return (length + block - 1) / block;
 }
 
-// A head and the number of a tile of it, in the order in which tiles start. Sections of heads come one
-// after the other, so that the L2 cache holds what they share. With a mask a section begins with tile 0
-// of all its heads: the caller numbers the longest tiles first.
+// A head and the number of a tile of it, in the order in which tiles start. Sections of heads come
+// one after the other, so that the L2 cache holds what they share. With a mask a section begins
+// with tile 0 of all its heads: the caller numbers the longest tiles first.
 struct TilePlace {
     int head, tile;  // head: of all batches
 };
@@ -80,20 +80,20 @@ DEVICE QueryTile query_tile(const Sizes& sizes, int number) {
             row, min(first_of_keys(sizes, row), end - 1), end};
 }
 
-// ------------------------------------------------------------------------- one tile after the other
+// ------------------------------------------------------------------------ one tile after the other
 
 enum : u32 { ONE_LANE = 1, ALL_LANES = ~0u };
 
-// Tells the compiler that a number is the same in all lanes that work, so that what depends on it lies
-// in uniform registers, from which TMA and WGMMA take their operands.
+// Tells the compiler that a number is the same in all lanes that work, so that what depends on it
+// lies in uniform registers, from which TMA and WGMMA take their operands.
 template <u32 LANES>
 DEVICE int same(int x) {
     return __reduce_max_sync(LANES, x);
 }
 
-// Calls work(number of a tile, how many tiles came before) for each tile of a CTA or cluster: that of
-// its own number or, PERSISTENT, those of its list. Those of list i are numbers [i] to [i + 1] of the
-// table, counted from its start (see the host side); one number more is read, and not used.
+// Calls work(number of a tile, how many tiles came before) for each tile of a CTA or cluster: that
+// of its own number or, PERSISTENT, those of its list. Those of list i are numbers [i] to [i + 1]
+// of the table, counted from its start (see the host side); one number more is read, and not used.
 template <u32 LANES, class WORK>
 DEVICE void for_tiles(const int* table, WORK work) {
     const int list = blockIdx.x / CLUSTER_SIZE;
