@@ -7,7 +7,6 @@
 // slot and number of slots of each region are macros.
 constexpr int BLOCK_CHUNK = BLOCK_M * ROW_BYTES;  // of Q or dO
 constexpr int COPIED_ROWS = BLOCK_M / CLUSTER_SIZE;  // of a block, by each CTA of a cluster
-static_assert(CLUSTER_SIZE == 1 || CLUSTER_SIZE == 2, "a cluster has one or two CTAs");
 static_assert(BLOCK_M % 16 == 0, "WGMMA sums over 16 rows at a time");
 // Of K and of V, the columns that are in registers.
 constexpr int K_IN_REGISTERS = WIDTH * KV_IN_REGISTERS / 32 * 16;
@@ -29,6 +28,7 @@ static_assert((K_OFFSET | K_BYTES | V_OFFSET | V_BYTES | Q_OFFSET | Q_BYTES | DO
                       1024 ==
                   0,
               "a swizzle begins anew with every 8 rows");
+static_assert(CLUSTER_SIZE == 1 || CLUSTER_SIZE == 2, "a cluster has one or two CTAs");
 
 // The mbarriers. Use i of a buffer with n stages is of stage i % n, in phase i / n.
 //

@@ -88,9 +88,9 @@ DEVICE float dot(uint4 a, uint4 b) {
 // What a lane keeps of its two rows of 64, which three other lanes share: see wgmma.cuh.
 struct OwnRows {
     // Units of 16 bytes of a row that a lane reads, of one in four, from the output.
-    static constexpr int UNITS = HEAD_DIM_V / 8, LOADS = (UNITS + 7) / 8 * 2;
+    static constexpr int UNITS = HEAD_DIM_V / 8, OF_LANE = (UNITS + 7) / 8 * 2;
     float lse[2], delta[2];
-    uint4 out[2][LOADS];
+    uint4 out[2][OF_LANE];
 
     // The unit of load i. Odd rows take the pairs of loads in reverse, so that eight lanes read
     // from all banks.
@@ -107,7 +107,7 @@ struct OwnRows {
             const auto* from =
                 sums.out + tile.batch * of_out.batch + tile.head * of_out.head + row * of_out.row;
 #pragma unroll
-            for (int i = 0; i < LOADS; i++) {
+            for (int i = 0; i < OF_LANE; i++) {
                 out[half][i] = {0, 0, 0, 0};
                 if (exists && unit(i, lane) < UNITS)
                     out[half][i] = *(const uint4*)(from + 8 * unit(i, lane));
@@ -128,7 +128,7 @@ struct OwnRows {
         for (int half = 0; half < 2; half++) {
             float sum = 0.0f;
 #pragma unroll
-            for (int i = 0; i < LOADS; i++) {
+            for (int i = 0; i < OF_LANE; i++) {
                 const int at = unit(i, lane);
                 if (at < UNITS)
                     sum += dot(out[half][i],
