@@ -3,6 +3,8 @@
 // Included by attention_bwd_two_pass_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
+WGMMA_BY_COLUMNS(48, 3, 24, 25, 26, 27, 28, 29)  // beside those of wgmma_transposed.cuh
+
 // Rows of 64 columns lie in chunks of 128 bytes a row, one chunk behind the other, swizzled as
 // WGMMA and TMA have it: see wgmma.cuh for the layout of accumulators.
 constexpr int ROW_BYTES = 128, OWN_CHUNK = 64 * ROW_BYTES;  // a chunk of what a warpgroup owns

@@ -55,7 +55,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h4_kv2_q100_k150_d192_dv128_fp16_full", {"CLUSTER_SIZE1": 2, "KV_IN_REGISTERS1": 2}),
     ("h2_q150_k100_d160_dv72_bf16_causal", {"Q_STAGES1": 3}),
     ("h2_kv1_q70_k100_d192_dv24_bf16_full", {**PERSISTENT, "CLUSTER_SIZE1": 2}),
-    ("h2_q130_k200_d208_bf16_causal", {"P_BYTES1": 2}),
+    ("h2_q130_k200_d208_bf16_causal", {"P_BYTES1": 2, "BLOCK_M1": 48, "CLUSTER_SIZE1": 2}),
     ("h2_q70_k200_d256_fp16_full", {"KV_IN_REGISTERS1": 0}),
 ]
 
