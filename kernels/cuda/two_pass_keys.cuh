@@ -34,11 +34,14 @@ struct KeyConsumer {
         mbarrier_wait(barriers().do_full(step % DO_STAGES), step / DO_STAGES & 1);
     }
 
-    // A stage is released to the producers of all CTAs of the cluster, which all write to it.
+    // A stage is released to the producers of all CTAs of the cluster, which all write to it. The
+    // own one also writes lse or delta, which threads have read: its arrival is not relaxed.
     DEVICE void release(u32 barrier) const {
         __syncwarp();
-        if (CLUSTER_SIZE == 1 && lane == 0) mbarrier_arrive(barrier);
-        if (CLUSTER_SIZE > 1 && lane < CLUSTER_SIZE) mbarrier_arrive_cluster(barrier, lane);
+        if (lane == cluster_rank())
+            mbarrier_arrive(barrier);
+        else if (lane < CLUSTER_SIZE)
+            mbarrier_arrive_cluster(barrier, lane);
     }
     DEVICE void release_q(int step) const { release(barriers().q_empty(step % Q_STAGES)); }
     DEVICE void release_do(int step) const { release(barriers().do_empty(step % DO_STAGES)); }
@@ -137,7 +140,6 @@ struct ValuesConsumer : KeyConsumer {
     DEVICE void finish_p(float (&s)[BLOCK_M / 2], int step, int block) const {
         wgmma_fence_operand(s);
         probabilities(s, step);
-        release_q(step);  // lse has been read, too
         mask(s, block);
         const int stage = step % P_STAGES;
         mbarrier_wait(barriers().p_empty(stage), (step / P_STAGES & 1) ^ 1);
@@ -154,6 +156,7 @@ struct ValuesConsumer : KeyConsumer {
             }
         }
         arrive_warp(barriers().p_full(stage), lane);
+        release_q(step);  // lse has been read, too
     }
 
     DEVICE void start_dv(int step) {
