@@ -28,7 +28,8 @@ NAMES = sorted(
     path.stem for path in (assets.root("kernels") / "lengths").glob("attention_bwd_*.py")
 )
 FAMILIES = ("h8_kv8_d128_causal", "h8_kv2_d128_full", "h4_d64_fp16_causal", "h8_kv4_d64_full",
-            "h2_d256_full", "h4_kv2_d96_deterministic_causal", "h2_d64_dv128_causal")  # fmt: skip
+            "h2_d256_full", "h4_kv2_d96_deterministic_causal", "h2_d64_dv128_causal",
+            "h4_kv2_d192_causal", "h2_d192_dv128_full")  # fmt: skip
 SM90 = Target.named("sm90")
 SMS, CALLS = 132, 40
 
@@ -82,7 +83,7 @@ def call(w: Workload, chance: random.Random) -> list[Tensor]:
 
 
 def test_there_are_some() -> None:
-    assert len(NAMES) == 3 and set(NAMES) <= set(kernels.names())
+    assert len(NAMES) == 4 and set(NAMES) <= set(kernels.names())
     assert len([*cases()]) >= 12
 
 

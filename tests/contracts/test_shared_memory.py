@@ -27,7 +27,7 @@ needs_nvrtc = pytest.mark.skipif(
     languages.load("cuda").why_no_compiler(archs.load("sm90")) is not None, reason="needs NVRTC"
 )
 SIZES = ("d128_bf16_causal", "d64_fp16_full", "d80_dv64_bf16_causal", "d256_bf16_full",
-         "d128_e4m3_causal", "d256_e4m3_full")  # fmt: skip
+         "d128_e4m3_causal", "d256_e4m3_full", "d192_bf16_causal")  # fmt: skip
 
 
 def cases(kernel: Kernel) -> list[Case]:

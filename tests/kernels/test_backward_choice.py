@@ -20,6 +20,7 @@ from tunefa.store.lookup import Choice
 H200 = Target.named("h200")
 OF_GRADIENTS = [each for each in map(kernels.load, kernels.names()) if each.op == "bwd"]
 CUDA, TWO_PASS = "attention_bwd_cuda_sm90", "attention_bwd_two_pass_gluon_sm90"
+WITHOUT_PADDING = "attention_bwd_two_pass_cuda_sm90"
 CUDNN = "attention_bwd_cudnn"
 MEASURED_US: dict[str, dict[str, float]] = {
     "q256_d64_full": {CUDA: 402, TWO_PASS: 321},
@@ -78,8 +79,14 @@ def test_lengths_that_were_not_measured(mask: str) -> None:
     for seqlen in (2048, 4096, 8192, 16384):
         for head_dim in (40, 64, 80, 96, 128):
             assert chosen(f"q{seqlen}_d{head_dim}_{mask}", OF_GRADIENTS).kernel == CUDA
-        for head_dim in (160, 192, 256):
+        for sizes in ("d136", "d160", "d192", "d192_dv128"):
+            text = f"q{seqlen}_{sizes}_{mask}"
+            assert chosen(text, OF_GRADIENTS).kernel == WITHOUT_PADDING
+        for head_dim in (200, 256):
             assert chosen(f"q{seqlen}_d{head_dim}_{mask}", OF_GRADIENTS).kernel == TWO_PASS
+    for seqlen in (128, 512, 1024):
+        text = f"q{seqlen}_d192_{mask}_deterministic"
+        assert chosen(text, OF_GRADIENTS).kernel == WITHOUT_PADDING
 
 
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
@@ -119,5 +126,5 @@ def test_without_nvrtc_gradients_take_two_passes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(nvrtc, "installed", missing)
     left = list(candidates.compilable(OF_GRADIENTS, H200.arch))
     assert CUDA not in {each.name for each in left}
-    for text in ("q4096_d128_causal", "q4096_d64_full", "q16384_d128_full"):
+    for text in ("q4096_d128_causal", "q4096_d64_full", "q16384_d128_full", "q4096_d192_full"):
         assert chosen(text, left).kernel == TWO_PASS

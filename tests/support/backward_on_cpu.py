@@ -34,10 +34,11 @@ def inputs(workload: Workload) -> tuple[tuple[Any, ...], tuple[Tensor, ...]]:
 
 
 def normal(workload: Workload, of_q: Sequence[int], of_k: Sequence[int]) -> list[Tensor]:
-    """Returns q, k, v, dout, and dlse in fp32, for these shapes without head_dim."""
+    """Returns q, k, v, dout, and dlse in fp32, for these shapes without their last axes."""
     generator = torch.Generator().manual_seed(0)
     dtype = torch.float16 if workload.dtype == "fp16" else torch.bfloat16
-    shapes = [(*shape, workload.head_dim) for shape in (of_q, of_k, of_k, of_q)]
+    d, dv = workload.head_dim, workload.head_dim_v
+    shapes = [(*of_q, d), (*of_k, d), (*of_k, dv), (*of_q, dv)]
     made = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
     return [*made, torch.randn(*of_q, generator=generator)]
 

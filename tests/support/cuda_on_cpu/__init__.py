@@ -92,6 +92,10 @@ class Program:
 Change = Callable[[str], str]
 
 
+def _unchanged(source: str) -> str:
+    return source
+
+
 @dataclass(frozen=True)
 class OnCpu:
     """One config of a kernel, compiled for the CPU, and what runs before and after it, if any."""
@@ -134,21 +138,22 @@ def compiled(
     workload: Workload,
     config: Config,
     folder: Path,
-    change: Change = lambda source: source,
+    change: Change = _unchanged,
+    changed: str = "binary",
 ) -> OnCpu:
     """Compiles the config for workloads of that kind, in an empty folder.
 
-    `change` edits the preprocessed source of the kernel.
+    `change` edits the preprocessed source of the kernel `changed`: "preprocess", "binary", which is
+    the main one, or "postprocess".
     """
     source = kernel.source.with_suffix(".cu")
     case = spec_of(kernel, workload, config).case
-    found = cuda.variants(case, config, aligned=True)
-    variant = found.pop("binary")
     programs = {
-        step: Program(source, each, folder, lambda source: source) for step, each in found.items()
+        step: Program(source, each, folder, change if step == changed else _unchanged)
+        for step, each in cuda.variants(case, config, aligned=True).items()
     }
-    main = Program(source, variant, folder, change)
-    return OnCpu(kernel, config, main, programs.get("preprocess"), programs.get("postprocess"))
+    before, after = programs.get("preprocess"), programs.get("postprocess")
+    return OnCpu(kernel, config, programs["binary"], before, after)
 
 
 def _preprocessed(source: Path, defines: dict[str, Any]) -> str:
