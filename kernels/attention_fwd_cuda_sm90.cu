@@ -142,6 +142,8 @@
 #ifndef MOST_SUM_KEYS
 #define MOST_SUM_KEYS 512
 #endif
+// Of a promoted sum (cuda/promoted_sums.cuh).
+#define SUM_BITS (V_COLUMNS > 128 ? 16 : 32)
 
 #include "cuda/numbers.cuh"
 #include "cuda/ptx.cuh"
@@ -157,6 +159,7 @@ __host__ __device__ constexpr int chunks(int bytes) {
     return (bytes + SWIZZLE_BYTES - 1) / SWIZZLE_BYTES;
 }
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+__host__ __device__ constexpr int ceil_div(int n, int by) { return (n + by - 1) / by; }
 
 constexpr int ELEMENT = DTYPE_E4M3 ? 1 : 2;  // bytes
 constexpr int K_COLUMNS = padded(HEAD_DIM, 32 / ELEMENT), V_COLUMNS = padded(HEAD_DIM_V, 16);
@@ -168,9 +171,9 @@ constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE_BYTES, KV_CHUNK_BYTES = BLOCK_N * SWI
 // The output leaves through the slot of the queries, or through a buffer of its own in
 // EPILOGUE_SUBTILE subtiles.
 constexpr int O_CHUNKS = EPILOGUE_SUBTILE ? V_CHUNKS / EPILOGUE_SUBTILE : V_CHUNKS;  // of a subtile
-// e4m3: promoted sums lie in the output's buffer. A sum of the tensor cores has SUM_KEYS keys at
-// most (or one block), or with 0 all keys.
-constexpr int SUM_BYTES = DTYPE_E4M3 && MOST_SUM_KEYS ? 64 * 4 * V_COLUMNS : 0;
+// e4m3: tiles of more than SUM_BLOCKS blocks promote their sums, but none with SUM_KEYS = 0.
+// Promoted sums lie in the output's buffer, where they take as much as the output above 128 columns.
+constexpr int SUM_BYTES = DTYPE_E4M3 && MOST_SUM_KEYS ? 64 * SUM_BITS / 8 * V_COLUMNS : 0;
 constexpr int SUM_KEYS = MOST_SUM_KEYS, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
 // Probabilities of 64 rows, in the widest chunks that divide a row: none is half empty.
 constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
