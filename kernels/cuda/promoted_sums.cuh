@@ -27,31 +27,36 @@ struct PromotedSums {
         BLOCKS = larger(SUM_KEYS * 13 / 8 / BLOCK_N, 1),
         // A slice's registers, of which 8 are promoted at a time.
         SLICE = padded(larger(16, ceil_div(REGISTERS, BLOCKS)), 8),
-        SLICES = ceil_div(REGISTERS, SLICE)
+        SLICES = ceil_div(REGISTERS, SLICE),
+        NONE = -2,    // of `block`: the tile promotes nothing,
+        BEGINS = -1,  // or its first block, which has no sums yet, comes next
     };
 
-    int block;       // of BLOCKS, the one that comes next; -1 if the tile promotes nothing
+    int block;       // of BLOCKS, the one that comes next
+    bool is_first;   // time that it comes
     float units[2];  // the factor from the units of `out` to those of promoted sums, of two rows
 
     DEVICE void init() {
-        block = -1;
+        block = NONE;
+        is_first = true;
         units[0] = units[1] = 1.0f;
     }
+    DEVICE void begin() { block = BEGINS; }
 
-    DEVICE void begin(u32 at) {
-#pragma unroll
-        for (int i = 0; i < REGISTERS; i += 8) {
-            float zeros[8] = {};
-            store(at, i, zeros);
-        }
-        block = 0;
-    }
-
-    // Promotes a slice of `out`, if it is the block's turn.
+    // Promotes a slice of `out`, if it is the block's turn. Sums that start at zero are promoted
+    // after half as many keys: each block then has the turn of the next, too.
     DEVICE void promote(float (&out)[REGISTERS], u32 at) {
-        if (block < 0) return;
-        promote_in_block<0, BLOCKS>(out, at);
-        block = block + 1 == BLOCKS ? 0 : block + 1;
+        if (block < 0) {
+            if (block == BEGINS) block = 0;
+            return;
+        }
+        do {
+            promote_in_block<0, BLOCKS>(out, at);
+            if (++block == BLOCKS) {
+                block = 0;
+                is_first = false;
+            }
+        } while (is_first && block % 2 == 1);
     }
 
     // Does it in `block`, which is in [BEGIN, END): registers have no index that is computed.
@@ -73,8 +78,8 @@ struct PromotedSums {
         constexpr int BEGIN = NUMBER * SLICE, END = BEGIN + SLICE;
 #pragma unroll
         for (int i = BEGIN; i < END && i < REGISTERS; i += 8) {
-            float before[8], after[8];
-            load(at, i, before);
+            float before[8] = {}, after[8];
+            if (!is_first) load(at, i, before);
             for (int j = 0; j < 8; j++)
                 after[j] = fmaf(out[i + j], units[j / 2 % 2], before[j]);
             store(at, i, after);
@@ -108,9 +113,10 @@ struct PromotedSums {
 
     // Adds the promoted sums to `out`, at the end of a tile.
     DEVICE void add_to(float (&out)[REGISTERS], u32 at) const {
-        if (block < 0) return;
+        int slices = block < 0 ? 0 : is_first ? block * SLICES / BLOCKS : SLICES;
 #pragma unroll
         for (int i = 0; i < REGISTERS; i += 8) {
+            if (i / SLICE >= slices) return;
             float sums[8];
             load(at, i, sums);
             for (int j = 0; j < 8; j++) out[i + j] = fmaf(sums[j], scale(j / 2 % 2), out[i + j]);

@@ -171,7 +171,7 @@ struct Warpgroup {
         if (SUM_BYTES == 0 || blocks <= SUM_BLOCKS) return;
         if (lane + warp == 0) tma_store_wait();  // of the tile before, which reads the buffer
         named_barrier_sync(1 + WARPGROUPS + warpgroup, 128);
-        rows.promoted.begin(promoted_at());
+        rows.promoted.begin();
     }
     DEVICE void promote(RowState& rows) const {
         if constexpr (SUM_BYTES > 0) rows.promoted.promote(rows.out, promoted_at());
