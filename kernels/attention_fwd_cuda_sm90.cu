@@ -147,6 +147,9 @@
 
 #include "cuda/numbers.cuh"
 #include "cuda/ptx.cuh"
+#if DTYPE_E4M3 || TRANSPOSE_V
+#include "cuda/bulk_copy.cuh"
+#endif
 #if TRANSPOSE_V
 #include "cuda/transpose_e4m3.cuh"
 #else

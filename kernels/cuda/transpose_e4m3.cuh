@@ -33,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(TRANSPOSE_THREADS)
                 long long v_head, long long v_key) {
     // Word w of column c lies at w ^ c / 4, which avoids bank conflicts on both sides.
     __shared__ u32 tile[HEAD_DIM_V][WORDS];
+    launch_dependents();  // attention needs no V^T for its first scores
     int pieces = (words + WORDS - 1) / WORDS, first = blockIdx.x % pieces * WORDS;
     int head = blockIdx.x / pieces;  // batch * heads_kv + head
     v += 4 * (head / heads_kv * v_batch + head % heads_kv * v_head);
