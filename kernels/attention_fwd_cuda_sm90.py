@@ -100,7 +100,7 @@ def preprocess_arguments(tensors, spec):
     v, vt = tensors[2], tensors[-1]
     batch, heads_kv, seqlen_k, _ = v.shape
     keys = vt.shape[3]
-    sizes = map(ctypes.c_int, (heads_kv, seqlen_k, keys // 4))
+    sizes = map(ctypes.c_int, (heads_kv, seqlen_k, keys // 16))
     strides = map(ctypes.c_longlong, transposed_v.strides(v))
     # Of the three axes only the first takes more than 65,535.
     return (batch * heads_kv * ceil_div(keys, _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]

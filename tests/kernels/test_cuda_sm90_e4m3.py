@@ -29,7 +29,9 @@ PROGRAM = """
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(threads)
+#define __align__(bytes) __attribute__((aligned(bytes)))
 typedef unsigned u32;
+struct uint4 { unsigned x, y, z, w; };
 static struct { unsigned x; } threadIdx, blockIdx;
 static void __syncthreads() {}
 static void launch_dependents() {}
@@ -40,7 +42,7 @@ static u32 __byte_perm(u32 a, u32 b, u32 order) {
     return made;
 }
 #include "cuda/transpose_e4m3.cuh"
-extern "C" void run(int blocks, int threads, const u32* v, u32* vt, int heads_kv,
+extern "C" void run(int blocks, int threads, const uint4* v, uint4* vt, int heads_kv,
                     int seqlen_k, int words, long long batch, long long head, long long key) {
     for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
         for (int i = 0; i < 2 * threads; i++) {
