@@ -33,12 +33,12 @@ struct PromotedSums {
     };
 
     int block;       // of BLOCKS, the one that comes next
-    bool is_first;   // time that it comes
+    int first_time;  // that it comes: 1, then 0
     float units[2];  // the factor from the units of `out` to those of promoted sums, of two rows
 
     DEVICE void init() {
         block = NONE;
-        is_first = true;
+        first_time = 1;
         units[0] = units[1] = 1.0f;
     }
     DEVICE void begin() { block = BEGINS; }
@@ -52,11 +52,8 @@ struct PromotedSums {
         }
         do {
             promote_in_block<0, BLOCKS>(out, at);
-            if (++block == BLOCKS) {
-                block = 0;
-                is_first = false;
-            }
-        } while (is_first && block % 2 == 1);
+            if (++block == BLOCKS) block = first_time = 0;
+        } while (block & first_time);
     }
 
     // Does it in `block`, which is in [BEGIN, END): registers have no index that is computed.
@@ -79,7 +76,7 @@ struct PromotedSums {
 #pragma unroll
         for (int i = BEGIN; i < END && i < REGISTERS; i += 8) {
             float before[8] = {}, after[8];
-            if (!is_first) load(at, i, before);
+            if (!first_time) load(at, i, before);
             for (int j = 0; j < 8; j++)
                 after[j] = fmaf(out[i + j], units[j / 2 % 2], before[j]);
             store(at, i, after);
@@ -113,7 +110,7 @@ struct PromotedSums {
 
     // Adds the promoted sums to `out`, at the end of a tile.
     DEVICE void add_to(float (&out)[REGISTERS], u32 at) const {
-        int slices = block < 0 ? 0 : is_first ? block * SLICES / BLOCKS : SLICES;
+        int slices = block < 0 ? 0 : first_time ? block * SLICES / BLOCKS : SLICES;
 #pragma unroll
         for (int i = 0; i < REGISTERS; i += 8) {
             if (i / SLICE >= slices) return;
