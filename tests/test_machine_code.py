@@ -88,6 +88,7 @@ def test_shipped_results_get_the_newest_hash(table: Path, own_kernels: OwnKernel
 def test_results_of_a_changed_kernel_are_renewed_one_by_one(
     table: Path, own_kernels: OwnKernels
 ) -> None:
+    table.write_text('other:\n  "07": "08"\n')
     path = own_kernels.folder / "results" / "best.yaml"
     kept, changed, broken = (measured(workload=f"b1_h8_q{rows}_d128") for rows in (512, 1024, 2048))
     results.write(path, [kept, changed, broken])
