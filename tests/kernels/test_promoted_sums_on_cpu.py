@@ -11,16 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.kernels.test_cuda_sm90_on_cpu import KERNEL, ONE_WARPGROUP, TWO
 from tests.support import cuda_on_cpu
 from tunefa.measure import check, reference
+from tunefa.spec import kernel as kernels
 from tunefa.spec.workload import Workload
 
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
 Tensors = tuple[torch.Tensor, ...]
+KERNEL = kernels.load("attention_fwd_cuda_sm90")
 E4M3 = torch.float8_e4m3fn
-BASE = {**ONE_WARPGROUP, "EPILOGUE_SUBTILE": 1}
+BASE = {
+    **{"WARPGROUPS": 1, "BLOCK_N": 64, "num_stages": 2, "Q_STAGES": 1, "EPILOGUE_SUBTILE": 1},
+    **{"INTRA_WG_OVERLAP": 1, "PING_PONG": 0, "RESCALE_THRESHOLD": 8, "SPLIT_DIAGONAL_BLOCK": 0},
+    **{"SWIZZLE_BYTES": 128, "P_IN_SMEM": 0, "CLUSTER_SIZE": 1, "L2_SECTION_MB": 8},
+}
+TWO = {"WARPGROUPS": 2}
 D64, D128, D256 = "d64", "d128", "d256"
 BLOCKS = {D64: 160, D128: 96, D256: 64}
 """BLOCK_N of the defaults. Sums of 256 columns are promoted to bf16, others to fp32."""
