@@ -48,7 +48,8 @@ extern "C" __global__ void __launch_bounds__(TRANSPOSE_THREADS)
     constexpr u32 NEAR = NEAR_GROUPS, READS = (GROUPS + NEAR - 1) / NEAR * NEAR * WORDS;
 #pragma unroll
     for (u32 step = 0; step < READS; step += TRANSPOSE_THREADS) {
-        u32 i = step + threadIdx.x, word = i / NEAR % WORDS, group = i / NEAR / WORDS * NEAR + i % NEAR;
+        u32 i = step + threadIdx.x, word = i / NEAR % WORDS;
+        u32 group = i / NEAR / WORDS * NEAR + i % NEAR;
         if (group >= GROUPS) continue;
         // A word holds, from its lowest byte on, the keys of c2 c1 with c3 c0 = 0, 1, 2, 3.
         int key = 16 * (first + word / 4) + word % 4 * 2;

@@ -302,9 +302,9 @@ template <class WORK> void for_sums(Operands &all, const Product *const *product
                  *products[thread]->d[i]);
 }
 
-// Adds 32 products of 8 bits to each sum of a row. Terms are cut off behind 14 bits, counted from the
-// leading one of the largest, and so is the sum: errors over 128 to 16,384 keys are those of an H200
-// to two digits.
+// Adds 32 products of 8 bits to each sum of a row. Terms are cut off behind 14 bits, counted from
+// the leading one of the largest, and so is the sum: errors over 128 to 16,384 keys are those of an
+// H200 to two digits.
 void add_with_14_bits(Operands &all, int row, int columns) {
     static float products[32][256];
     static int largest[256];  // as bits, whose order is that of positive numbers
