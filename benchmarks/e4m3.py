@@ -1,14 +1,13 @@
 """Races e4m3 attention with FlashAttention-3 and cuDNN on this machine's GPU, and compares errors.
 
-    python -m benchmarks.e4m3 [--out FILE] [-w WORKLOAD ...] [--config KERNEL:PARAMETERS ...]
+    python -m benchmarks.e4m3 [--out FILE] [-w WORKLOAD ...]
     python -m benchmarks.e4m3 --from FILE           # prints the table of a file
 
 Of each workload, these run in turns, as CUDA graphs of calls on several tensors (see
 `benchmarks.graphs`): `tunefa.flash_attention` with its exact sums (`tunefa`) and with
 accumulate="fast" (`fast`), each with the config that the runtime takes; FlashAttention-3 of the
 wheel fa3-fwd (`fa3`); and cuDNN's sdpa_fp8 by nvidia-cudnn-frontend, whose output is in e4m3, as
-that in bf16 is for Blackwell only (`cudnn`). With `--config` so do defaults of tunefa's kernels
-with some parameters changed, and exact sums: attention_fwd_cuda_sm90:BLOCK_N=96,WARPGROUPS=3.
+that in bf16 is for Blackwell only (`cudnn`).
 
 Errors are those of the last rows of one head against fp64 on the same e4m3 inputs, in norm: with
 normal V, and with V between 0.5 and 1.5, where sums grow with the number of keys.
@@ -19,7 +18,6 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,10 @@ from torch import Tensor
 
 import tunefa
 from benchmarks import markdown, point_files
-from benchmarks.decode_configs import Changed, parsed
 from benchmarks.graphs import Call, raced
 from benchmarks.point_files import Point
 from benchmarks.prefill import fa3_module
-from tunefa.compile.contract import Launch
-from tunefa.measure import launches
 from tunefa.runtime import process
-from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 
 SIZES = ("b1_h32_q16384_d64", "b4_h16_q4096_d128", "b1_h16_q16384_d128", "b1_h8_q16384_d256")
@@ -76,24 +70,6 @@ def by_tunefa(workload: Workload, **accumulate: Any) -> Run:
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out: Tensor = tunefa.flash_attention(q, k, v, causal=workload.causal, **accumulate)
-        return out
-
-    return run
-
-
-def by_config(workload: Workload, changed: Changed) -> Run:
-    """A config of tunefa, without its runtime. Raises ValueError where a rule refuses it."""
-    case, config = changed.at(workload, Target.named(torch.cuda.get_device_name()))
-    launch: list[Launch] = []
-
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = torch.empty(*q.shape[:3], v.shape[3], dtype=torch.bfloat16, device=q.device)
-        lse = torch.empty(q.shape[0], q.shape[2], q.shape[1], device=q.device)
-        no_descales = [torch.empty(0, device=q.device) for _ in range(3)]
-        tensors = [*(x.transpose(1, 2) for x in (q, k, v, out)), lse, *no_descales]
-        if not launch:
-            launch.append(launches.prepared(case, config, tensors))
-        launch[0](*tensors)
         return out
 
     return run
@@ -161,18 +137,15 @@ RUNS: dict[str, Callable[[Workload], Run]] = {
 }
 
 
-def point(workload: Workload, configs: Sequence[Changed] = ()) -> Point:
+def point(workload: Workload) -> Point:
     """The figures of one workload, by implementation."""
     tensors = [made(workload, seed) for seed in range(CALLS)]
-    contestants = dict(RUNS)
-    for each in configs:
-        contestants[str(each)] = partial(by_config, changed=each)
     runs: dict[str, Run] = {}
     chosen = {}
 
     def maker(name: str) -> Callable[[], Call]:
         def start() -> Call:
-            run = runs[name] = contestants[name](workload)
+            run = runs[name] = RUNS[name](workload)
             run(*tensors[0])
             if name in ("tunefa", "fast") and (last := tunefa.last_choice()):
                 chosen[name] = {"kernel": last.kernel, "config": last.config, "why": last.why}
@@ -180,7 +153,7 @@ def point(workload: Workload, configs: Sequence[Changed] = ()) -> Point:
 
         return start
 
-    us, failed = raced({name: maker(name) for name in contestants}, CALLS)
+    us, failed = raced({name: maker(name) for name in RUNS}, CALLS)
     errors = {
         name: [error(workload, runs[name], positive) for positive in (False, True)] for name in us
     }
@@ -210,7 +183,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--from", type=Path, dest="recorded")
     parser.add_argument("-w", "--workload", nargs="+", default=WORKLOADS)
-    parser.add_argument("--config", nargs="+", type=parsed, default=())
     given = parser.parse_args()
     if given.recorded:
         print(table(point_files.read(given.recorded)))
@@ -218,7 +190,7 @@ def main() -> None:
     process.current().leave_out_libraries()
     points = []
     for text in given.workload:
-        points.append(point(Workload.parse(text), given.config))
+        points.append(point(Workload.parse(text)))
         print(points[-1]["workload"], points[-1]["tflops"], points[-1]["failed"], flush=True)
         torch.cuda.empty_cache()
     print(table(points))

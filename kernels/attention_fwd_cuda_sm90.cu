@@ -78,10 +78,9 @@
 // layout that WGMMA reads without bank conflicts. TMA fills columns beyond the head dimension with
 // zeros.
 //
-// With e4m3 a kernel that starts first writes V^T (cuda/transpose_e4m3.cuh). This kernel starts
-// while that one still runs, and waits for it before it copies V^T. Scores and outputs are
+// With e4m3 a kernel that runs first writes V^T (cuda/transpose_e4m3.cuh). Scores and outputs are
 // multiplied by scales of each KV head, and the output is bf16. Sums are accumulated at two levels
-// (cuda/promoted_sums.cuh). Queries with more than 128 columns are kept in registers, because
+// (see Warpgroup::promote). Queries with more than 128 columns are kept in registers, because
 // shared memory, which each product and each promotion reads, is the bottleneck.
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
@@ -143,13 +142,9 @@
 #ifndef MOST_SUM_KEYS
 #define MOST_SUM_KEYS 512
 #endif
-#define SUM_BITS (V_COLUMNS > 128 ? 16 : 32)
 
 #include "cuda/numbers.cuh"
 #include "cuda/ptx.cuh"
-#if DTYPE_E4M3 || TRANSPOSE_V
-#include "cuda/bulk_copy.cuh"
-#endif
 #if TRANSPOSE_V
 #include "cuda/transpose_e4m3.cuh"
 #else
@@ -162,7 +157,6 @@ __host__ __device__ constexpr int chunks(int bytes) {
     return (bytes + SWIZZLE_BYTES - 1) / SWIZZLE_BYTES;
 }
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-__host__ __device__ constexpr int ceil_div(int n, int by) { return (n + by - 1) / by; }
 
 constexpr int ELEMENT = DTYPE_E4M3 ? 1 : 2;  // bytes
 constexpr int K_COLUMNS = padded(HEAD_DIM, 32 / ELEMENT), V_COLUMNS = padded(HEAD_DIM_V, 16);
@@ -174,9 +168,9 @@ constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE_BYTES, KV_CHUNK_BYTES = BLOCK_N * SWI
 // The output leaves through the slot of the queries, or through a buffer of its own in
 // EPILOGUE_SUBTILE subtiles.
 constexpr int O_CHUNKS = EPILOGUE_SUBTILE ? V_CHUNKS / EPILOGUE_SUBTILE : V_CHUNKS;  // of a subtile
-// e4m3: tiles of more than SUM_BLOCKS blocks promote their sums (cuda/promoted_sums.cuh), with
-// SUM_KEYS = 0 none. Promoted sums, of SUM_BITS each, lie in the output's buffer.
-constexpr int SUM_BYTES = DTYPE_E4M3 && MOST_SUM_KEYS ? 64 * SUM_BITS / 8 * V_COLUMNS : 0;
+// e4m3: promoted sums lie in the output's buffer. A sum of the tensor cores has SUM_KEYS keys at
+// most (or one block), or with 0 all keys.
+constexpr int SUM_BYTES = DTYPE_E4M3 && MOST_SUM_KEYS ? 64 * 4 * V_COLUMNS : 0;
 constexpr int SUM_KEYS = MOST_SUM_KEYS, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
 // Probabilities of 64 rows, in the widest chunks that divide a row: none is half empty.
 constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
@@ -223,7 +217,7 @@ static_assert(K_BYTES == K_CHUNKS * KV_CHUNK_BYTES,
 static_assert(V_BYTES == (DTYPE_E4M3 ? V_COLUMNS * BLOCK_N : V_CHUNKS * KV_CHUNK_BYTES),
               "a slot's barrier waits for as many bytes of V");
 static_assert(!EPILOGUE_SUBTILE || O_BYTES >= larger(O_CHUNKS * Q_CHUNK_BYTES, SUM_BYTES),
-              "a slot holds the output of a subtile, and the promoted sums of e4m3");
+              "a slot holds the output of a subtile, and the sums of e4m3");
 static_assert(Q_SLOTS >= Q_STAGES * WARPGROUPS && P_SLOTS >= WARPGROUPS && K_SLOTS >= num_stages &&
                   V_SLOTS >= num_stages && O_SLOTS >= WARPGROUPS,
               "each stage and each warpgroup has a slot");

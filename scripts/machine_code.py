@@ -7,8 +7,8 @@
 `dump` compiles configs of each NVIDIA kernel (those of its shipped records, its defaults, and some
 random ones of its space) and writes a hash of the machine code of each. Where all hashes of a
 kernel are the same, `renew` writes its old and new source hash to tunefa/store/source_hashes.yaml
-and the new one into the shipped results. Where some differ, the exit status is 1, and only those
-results of the kernel get the new hash whose own machine code is the same.
+and the new one into the shipped results. Where some differ, it changes nothing for that kernel, and
+the exit status is 1.
 """
 
 from __future__ import annotations
@@ -118,34 +118,16 @@ def renew(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return differing
 
 
-def renew_results(before: dict[str, Any], after: dict[str, Any]) -> list[Record]:
-    """Gives the shipped results the newest hash of the same machine code; returns those of changed
-    kernels that have another one."""
-    others = []
+def renew_results() -> None:
+    """Gives the shipped results the newest hash of the same machine code."""
     for path in sorted(assets.root("results").rglob("*.yaml")):
-        renewed = []
-        for record in results.read(path):
-            then, now = (each.get(record.kernel, {}) for each in (before, after))
-            newest = record.source_hash
-            if newest == then.get("source_hash") != now.get("source_hash"):
-                if _same_code(record, then["code"], now.get("code", {})):
-                    newest = now["source_hash"]
-                else:
-                    others.append(record)
-            renewed.append(_with_hash(record, newest))
+        renewed = [_renewed(record) for record in results.read(path)]
         results.write_text(path, document.to_text(renewed))
-    return others
 
 
-def _same_code(record: Record, then: dict[str, str], now: dict[str, str]) -> bool:
-    key = json.dumps([str(record.workload), record.arch, dict(record.config)])
-    code = then.get(key, "no machine code")
-    return code == now.get(key) and not code.startswith("no machine code")
-
-
-def _with_hash(record: Record, source_hash: str) -> Record:
+def _renewed(record: Record) -> Record:
     data = record.to_dict()
-    data["provenance"] = {**record.provenance, "source_hash": source_hash}
+    data["provenance"] = {**record.provenance, "source_hash": record.source_hash}
     return Record.from_dict(data)
 
 
@@ -160,12 +142,9 @@ def main() -> int:
         return 0
     before, after = (json.loads(path.read_text(encoding="utf-8")) for path in given.paths)
     differing = renew(before, after)
-    others = renew_results(before, after)
+    renew_results()
     for name in differing:
         print(f"{name}: the machine code has changed: measure it again")
-        for record in others:
-            if record.kernel == name:
-                print(f"  {record.workload}")
     return 1 if differing else 0
 
 

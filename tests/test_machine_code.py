@@ -78,36 +78,11 @@ def test_shipped_results_get_the_newest_hash(table: Path, own_kernels: OwnKernel
     table.write_text('attention_fwd_triton:\n  "0123abcd": "beef"\n')
     path = own_kernels.folder / "results" / "best.yaml"
     results.write(path, [measured(), measured(kernel="another")])
-    assert MACHINE_CODE.renew_results({}, {}) == []
+    MACHINE_CODE.renew_results()
     first, second = results.read(path)
     assert first.provenance["source_hash"] == "beef"
     assert second.provenance["source_hash"] == "0123abcd"
     assert first.median_us == measured().median_us
-
-
-def test_results_of_a_changed_kernel_are_renewed_one_by_one(
-    table: Path, own_kernels: OwnKernels
-) -> None:
-    table.write_text('other:\n  "07": "08"\n')
-    path = own_kernels.folder / "results" / "best.yaml"
-    kept, changed, broken = (measured(workload=f"b1_h8_q{rows}_d128") for rows in (512, 1024, 2048))
-    results.write(path, [kept, changed, broken])
-    keys = [
-        json.dumps([str(each.workload), each.arch, dict(each.config)])
-        for each in (kept, changed, broken)
-    ]
-    codes = [("x", "x"), ("y", "z"), ("no machine code: why", "no machine code: why")]
-    then, now = (
-        {kept.kernel: {"source_hash": source_hash, "code": dict(zip(keys, code, strict=True))}}
-        for source_hash, code in zip(("0123abcd", "beef"), zip(*codes, strict=True), strict=True)
-    )
-    assert MACHINE_CODE.renew(then, now) == [kept.kernel]
-    others = MACHINE_CODE.renew_results(then, now)
-    assert {each.workload for each in others} == {changed.workload, broken.workload}
-    found = {each.workload: each.provenance["source_hash"] for each in results.read(path)}
-    assert found == {
-        kept.workload: "beef", changed.workload: "0123abcd", broken.workload: "0123abcd"
-    }  # fmt: skip
 
 
 @pytest.fixture

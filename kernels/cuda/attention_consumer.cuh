@@ -140,7 +140,6 @@ struct Consumer : Warpgroup {
         scheduler_barrier_sync();
         issue_qk<BLOCK_N>(s, q_slot, pipe_read);
         rescale_output(rows);
-        promote(rows);
         v.wait_full(pipe_read - 1);
         issue_pv(rows, pipe_read - 1);
         scheduler_barrier_arrive();
@@ -153,6 +152,7 @@ struct Consumer : Warpgroup {
         wgmma_fence_operand(rows.out);
         if constexpr (!P_IN_SMEM) wgmma_fence_operand(rows.p);
         release_kv(v.empty((pipe_read - 1) % num_stages));
+        promote(rows);
         convert_p<BLOCK_N>(s, rows);
     }
 
@@ -162,7 +162,6 @@ struct Consumer : Warpgroup {
         float s[BLOCK_N / 2];
         k.wait_full(pipe_read);
         issue_qk<BLOCK_N>(s, q_slot, pipe_read);
-        promote(rows);
         wgmma_wait<0>();
         wgmma_fence_operand(s);
         release_kv(k.empty(pipe_read % num_stages));
@@ -176,6 +175,7 @@ struct Consumer : Warpgroup {
         wgmma_fence_operand(rows.out);
         wgmma_fence_operand(rows.p);
         release_kv(v.empty(pipe_read % num_stages));
+        promote(rows);
     }
 
     // Releases a block that other warpgroups of the cluster need and this one does not. It waits
@@ -209,7 +209,6 @@ struct Consumer : Warpgroup {
                 first_step<BLOCK_N>(rows, q_slot, pipe_read, row, block);
             pipe_read++, block--;
             near_start();
-            begin_promoting(rows, blocks);
             if (CAUSAL)  // without CAUSAL only the first block is masked
                 for (; block >= unmasked_blocks; block--, pipe_read++)
                     overlapped_step<true>(rows, q_slot, pipe_read, row, block);
@@ -224,7 +223,6 @@ struct Consumer : Warpgroup {
             release_kv(v.empty((pipe_read - 1) % num_stages));
         } else {
             near_start();
-            begin_promoting(rows, blocks);
             if (CAUSAL || RAGGED)
                 for (; block >= unmasked_blocks; block--, pipe_read++)
                     serial_step<true>(rows, q_slot, pipe_read, row, block);

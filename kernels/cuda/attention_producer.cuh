@@ -81,9 +81,6 @@ DEVICE void produce(const TensorMap* q_map, const TensorMap* k_map, const Tensor
             // The first scores need no more than this.
             if (warpgroup == 0) load_k(work, pipe_write, blocks - 1);
         }
-#if DTYPE_E4M3
-        if (i == 0) wait_for_kernel_before();  // which writes V^T
-#endif
         for (int block = blocks - 2; block >= 0; block--, pipe_write++) {
             load_k(work, pipe_write + 1, block);
             load_v(work, pipe_write, block + 1);

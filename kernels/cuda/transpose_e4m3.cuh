@@ -7,15 +7,13 @@
 // As column c2 c1 c3 c0 of the operand it is in the lane that needs it, and nothing moves between
 // lanes.
 //
-// A CTA transposes WORDS words of four keys, of all columns, through shared memory. It reads and
-// writes 16 bytes at a time: 16 columns of a key, then 16 keys of a column.
+// A CTA transposes WORDS words of four keys, of all columns, through shared memory, so that both
+// its reads and its writes are contiguous.
 #pragma once
 
 constexpr int WORDS = 32;  // of four keys: 128 bytes of a row of V^T
-constexpr int GROUPS = HEAD_DIM_V / 16;
+constexpr int COLUMN_WORDS = HEAD_DIM_V / 4;
 constexpr int TRANSPOSE_THREADS = 256;
-// Groups of columns that threads next to each other read: a power of two, up to 128 bytes of a key.
-constexpr int NEAR_GROUPS = GROUPS >= 8 ? 8 : GROUPS > 2 ? 4 : GROUPS;
 
 // Element j of row i becomes element i of row j.
 __device__ __forceinline__ void transpose_bytes(u32 (&x)[4]) {
@@ -27,57 +25,36 @@ __device__ __forceinline__ void transpose_bytes(u32 (&x)[4]) {
     x[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// A column's words lie at word ^ swizzle: threads of other groups then write to other banks, and
-// four words stay together.
-__device__ __forceinline__ u32 swizzle(u32 group) {
-    return group % NEAR_GROUPS * (WORDS / NEAR_GROUPS) % WORDS;
-}
-
 // Transposes V (batch, heads_kv, seqlen_k, HEAD_DIM_V) to vt (batch, heads_kv, HEAD_DIM_V,
-// 16 * words), with keys in that order and zeros beyond seqlen_k. A word of `v` and of `vt` has 16
-// elements.
+// 4 * words), with keys in that order and zeros beyond seqlen_k. Both consist of words of four
+// elements. Strides of V are in units of 16 bytes.
 extern "C" __global__ void __launch_bounds__(TRANSPOSE_THREADS)
-    transpose_v(const uint4* v, uint4* vt, int heads_kv, int seqlen_k, int words,
-                long long v_batch, long long v_head, long long v_key) {
-    __shared__ __align__(16) u32 tile[HEAD_DIM_V][WORDS];
-    launch_dependents();  // attention needs no V^T for its first scores
-    int pieces = (words + WORDS / 4 - 1) / (WORDS / 4), first = blockIdx.x % pieces * (WORDS / 4);
+    transpose_v(const u32* v, u32* vt, int heads_kv, int seqlen_k, int words, long long v_batch,
+                long long v_head, long long v_key) {
+    // Word w of column c lies at w ^ c / 4, which avoids bank conflicts on both sides.
+    __shared__ u32 tile[HEAD_DIM_V][WORDS];
+    int pieces = (words + WORDS - 1) / WORDS, first = blockIdx.x % pieces * WORDS;
     int head = blockIdx.x / pieces;  // batch * heads_kv + head
-    v += head / heads_kv * v_batch + head % heads_kv * v_head;
+    v += 4 * (head / heads_kv * v_batch + head % heads_kv * v_head);
     vt += (long long)head * HEAD_DIM_V * words;
-    constexpr u32 NEAR = NEAR_GROUPS, READS = (GROUPS + NEAR - 1) / NEAR * NEAR * WORDS;
-#pragma unroll
-    for (u32 step = 0; step < READS; step += TRANSPOSE_THREADS) {
-        u32 i = step + threadIdx.x, word = i / NEAR % WORDS;
-        u32 group = i / NEAR / WORDS * NEAR + i % NEAR;
-        if (group >= GROUPS) continue;
+    for (int i = threadIdx.x; i < WORDS * COLUMN_WORDS; i += TRANSPOSE_THREADS) {
+        int word = i / COLUMN_WORDS, column = i % COLUMN_WORDS;
         // A word holds, from its lowest byte on, the keys of c2 c1 with c3 c0 = 0, 1, 2, 3.
-        int key = 16 * (first + word / 4) + word % 4 * 2;
-        uint4 rows[4];
+        int key = (first + word) / 4 * 16 + (first + word) % 4 * 2;
+        u32 x[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int row = key + j / 2 * 8 + j % 2;
-            rows[j] = row < seqlen_k ? v[v_key * row + group] : uint4{0, 0, 0, 0};
+            x[j] = row < seqlen_k ? v[4 * v_key * row + column] : 0;
         }
+        transpose_bytes(x);
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            u32 x[4];
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                x[j] = k == 0 ? rows[j].x : k == 1 ? rows[j].y : k == 2 ? rows[j].z : rows[j].w;
-            transpose_bytes(x);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                tile[16 * group + 4 * k + j][word ^ swizzle(group)] = x[j];
-        }
+        for (int j = 0; j < 4; j++) tile[4 * column + j][word ^ column % WORDS] = x[j];
     }
     __syncthreads();
-    constexpr u32 WRITES = HEAD_DIM_V * WORDS / 4;
-#pragma unroll
-    for (u32 step = 0; step < WRITES; step += TRANSPOSE_THREADS) {
-        u32 i = step + threadIdx.x, column = i / (WORDS / 4), word = i % (WORDS / 4);
-        if (i < WRITES && first + word < words)
-            vt[(long long)column * words + first + word] =
-                *(const uint4*)(tile[column] + (4 * word ^ swizzle(column / 16)));
+    for (int i = threadIdx.x; i < HEAD_DIM_V * WORDS; i += TRANSPOSE_THREADS) {
+        int column = i / WORDS, word = i % WORDS;
+        if (first + word < words)
+            vt[(long long)column * words + first + word] = tile[column][word ^ column / 4 % WORDS];
     }
 }

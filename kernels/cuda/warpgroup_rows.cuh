@@ -4,8 +4,6 @@
 // Included by attention_fwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
-#include "cuda/promoted_sums.cuh"
-
 // The address of a unit of 16 bytes of a row, in a chunk with rows of WIDTH bytes.
 template <int WIDTH>
 DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
@@ -22,15 +20,17 @@ struct RowState {
     float sum[2];             // of this lane's columns
     float row_scale[2];       // the factor of the output of earlier steps, from the last softmax
     float output_scale[2];    // the factor of the output in the end: v_descale / sum
-    PromotedSums promoted;    // e4m3: the second level of `out`
+    int summed_blocks;        // e4m3: blocks of the tile whose p @ v was computed
+    float promoted_scale[2];  // e4m3: the product of row_scale since the last promotion
 
     DEVICE void init() {
-        promoted.init();
+        summed_blocks = 0;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i++) out[i] = 0.0f;
         for (int half = 0; half < 2; half++) {
             max_log2[half] = MINUS_INFINITY;
             sum[half] = 0.0f;
+            promoted_scale[half] = 1.0f;
         }
     }
 };
@@ -118,7 +118,7 @@ struct Warpgroup {
         if (RESCALE_THRESHOLD && !__any_sync(~0u, has_grown)) return;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i++) rows.out[i] *= rows.row_scale[i / 2 % 2];
-        if constexpr (SUM_BYTES > 0) rows.promoted.rescale(rows.row_scale, promoted_at());
+        for (int half = 0; half < 2; half++) rows.promoted_scale[half] *= rows.row_scale[half];
     }
 
     // Converts the first N probabilities of a block to the dtype, for p @ v; the others are 0.
@@ -166,21 +166,44 @@ struct Warpgroup {
         }
     }
 
-    // e4m3: begins to promote the sums of a tile, unless it has few keys.
-    DEVICE void begin_promoting(RowState& rows, int blocks) const {
-        if (SUM_BYTES == 0 || blocks <= SUM_BLOCKS) return;
-        if (lane + warp == 0) tma_store_wait();  // of the tile before, which reads the buffer
-        named_barrier_sync(1 + WARPGROUPS + warpgroup, 128);
-        rows.promoted.begin();
-    }
+    // e4m3: two-level accumulation. Tensor cores add 8-bit products with about 14 bits, and cut off
+    // the rest (DeepSeek-V3, arXiv:2412.19437, section 3.5.2): after 16,384 keys a fourth of a sum
+    // can be missing. So every SUM_BLOCKS blocks the output is promoted: it is added to sums in
+    // fp32, which lie in the output's buffer, and starts at zero again.
     DEVICE void promote(RowState& rows) const {
-        if constexpr (SUM_BYTES > 0) rows.promoted.promote(rows.out, promoted_at());
+        if (!DTYPE_E4M3 || !MOST_SUM_KEYS || ++rows.summed_blocks % SUM_BLOCKS != 0) return;
+        bool is_first = rows.summed_blocks == SUM_BLOCKS;
+        if (is_first) {  // the TMA store of the tile before reads the buffer
+            if (lane + warp == 0) tma_store_wait();
+            named_barrier_sync(1 + WARPGROUPS + warpgroup, 128);
+        }
+#pragma unroll
+        for (int i = 0; i < V_COLUMNS / 2; i += 4) {
+            if (!is_first) add_promoted(rows, i);
+            st_shared_v4(promoted_address(i), rows.out + i);
+            for (int j = 0; j < 4; j++) rows.out[i + j] = 0.0f;
+        }
+        for (int half = 0; half < 2; half++) rows.promoted_scale[half] = 1.0f;
     }
+
+    // Adds the promoted sums to the output, at the end of a tile.
     DEVICE void add_promoted_sums(RowState& rows) const {
-        if constexpr (SUM_BYTES > 0) rows.promoted.add_to(rows.out, promoted_at());
+        if (!DTYPE_E4M3 || !MOST_SUM_KEYS || rows.summed_blocks < SUM_BLOCKS) return;
+#pragma unroll
+        for (int i = 0; i < V_COLUMNS / 2; i += 4) add_promoted(rows, i);
     }
-    DEVICE u32 promoted_at() const {
-        return shared + O_OFFSET + warpgroup * O_BYTES + 16 * (32 * warp + lane);
+
+    DEVICE void add_promoted(RowState& rows, int i) const {
+        float4 promoted = ld_shared_v4_f32(promoted_address(i));
+        rows.out[i] = fmaf(promoted.x, rows.promoted_scale[0], rows.out[i]);
+        rows.out[i + 1] = fmaf(promoted.y, rows.promoted_scale[0], rows.out[i + 1]);
+        rows.out[i + 2] = fmaf(promoted.z, rows.promoted_scale[1], rows.out[i + 2]);
+        rows.out[i + 3] = fmaf(promoted.w, rows.promoted_scale[1], rows.out[i + 3]);
+    }
+
+    // The address of the sums of out[i] to out[i + 3]. Those of other threads lie side by side.
+    DEVICE u32 promoted_address(int i) const {
+        return shared + O_OFFSET + warpgroup * O_BYTES + 4 * (128 * i + 4 * (32 * warp + lane));
     }
 
     // Writes lse, and computes output_scale: the inverse row sums, times the scale of V.

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
 from benchmarks import e4m3
-from benchmarks.decode_configs import parsed
-from tunefa.measure import launches
-from tunefa.spec.target import Case
-from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
 SMALL = Workload.parse("b1_h2_q200_d32_e4m3_causal")
@@ -50,23 +43,3 @@ def test_the_table_names_leads_over_the_best_peer() -> None:
     errors = {name: [0.02, 0.2] for name in ("tunefa", "fast", "fa3")}
     row = e4m3.table([{"workload": str(SMALL), "tflops": tflops, "errors": errors}]).splitlines()[2]
     assert "| 500 | 660 | 600 | 550 | 0.833 | 1.100 | 2.0e-02, 2.0e-02, 2.0e-02 |" in row
-
-
-def test_a_config_gets_heads_before_rows_and_no_descales(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def prepared(case: Case, config: Config, tensors: Sequence[Tensor]) -> Any:
-        asked.append((case.kernel.name, config["BLOCK_N"], [tuple(x.shape) for x in tensors]))
-        return lambda q, k, v, out, lse, *descales: out.copy_(v.float())
-
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(launches, "prepared", prepared)
-    changed = parsed("attention_fwd_cuda_sm90:BLOCK_N=128")
-    run = e4m3.by_config(SMALL, changed)
-    for seed in (0, 1):
-        q, k, v = e4m3.made(SMALL, seed)
-        assert torch.equal(run(q, k, v), v.bfloat16())
-    rows = (1, 2, 200, 32)
-    assert asked == [("attention_fwd_cuda_sm90", 128, [*[rows] * 4, rows[:3], *[(0,)] * 3])]
-    with pytest.raises(ValueError, match="multiple of 32"):
-        e4m3.by_config(SMALL, parsed("attention_fwd_cuda_sm90:BLOCK_N=112"))

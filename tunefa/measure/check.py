@@ -29,7 +29,7 @@ def ragged(workload: Workload, config: Config) -> Workload:
     inside blocks, and the last rows do not see all keys. The batch has a sequence for each role of
     `tunefa.measure.hostile.roles`, so that one launch shows all: two, and packed ones five.
     A kernel with warpgroups has tiles of 64 rows for each of them (PTX ISA, wgmma: M is 64). For
-    e4m3 there are enough keys that a kernel which promotes its sums every 832 keys
+    e4m3 there are enough keys that a kernel which starts a new sum every 512 keys
     (attention_fwd_cuda_sm90) does so twice.
     """
     rows = 64 * int(config.get("WARPGROUPS", 1))
@@ -39,7 +39,7 @@ def ragged(workload: Workload, config: Config) -> Workload:
     left, right = workload.window_left, workload.window_right
     left = left if left is None else min(left, beyond - 1)
     right = right if right is None else min(right, beyond)
-    least_keys = 1500 if workload.dtype == "e4m3" else 0
+    least_keys = 1200 if workload.dtype == "e4m3" else 0
     if left is not None or right is not None:
         seqlen_q += (0 if left is None else left + 1) + (right or 0) + 4 * block_n
     return replace(

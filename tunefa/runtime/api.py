@@ -118,7 +118,7 @@ def flash_attention(
     and there are no gradients.
 
     accumulate: for e4m3 only. Tensor cores add 8-bit products with about 14 bits and cut off the
-    rest (arXiv:2412.19437, section 3.5.2). "precise" moves them to sums in fp32 in time: over
+    rest (arXiv:2412.19437, section 3.5.2). "precise" adds sums of 512 keys at most in fp32: over
     16,384 keys with positive values `out` is less than 1 % off by that. "fast" leaves all sums to
     the tensor cores, as other libraries do: it is faster, and `out` is up to 26 % off there.
 

@@ -24,8 +24,7 @@ DTYPES: Mapping[torch.dtype, str] = {
 
 ACCUMULATE = ("precise", "fast")
 """How sums over keys in e4m3 are computed, by the accuracy of workloads (`ACCURACIES`): "precise"
-keeps those of the tensor cores short, and adds them in fp32; "fast" leaves all to the tensor
-cores."""
+adds those of 512 keys at most, or of a block, in fp32; "fast" leaves all to the tensor cores."""
 
 
 MOST_KEYS = 2**62

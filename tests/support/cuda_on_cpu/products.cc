@@ -1,5 +1,5 @@
 // Conversions, ldmatrix and stmatrix, and matrix products: mma.sync of a warp, wgmma of a
-// warpgroup. Sums are in fp32, those of e4m3 products in 14 bits.
+// warpgroup. Sums are in fp32; tensor cores keep fewer bits of a sum of e4m3 products.
 #pragma GCC optimize("O3")  // its loops take most of the time of a test
 
 #include <algorithm>
@@ -303,34 +303,6 @@ template <class WORK> void for_sums(Operands &all, const Product *const *product
                  *products[thread]->d[i]);
 }
 
-// Adds 32 products of 8 bits to each sum of a row. Terms are cut off behind 14 bits, counted from
-// the leading one of the largest, and so is the sum: errors over 128 to 16,384 keys are those of an
-// H200 to two digits.
-void add_with_14_bits(Operands &all, int row, int columns) {
-    static float products[32][256];
-    static int largest[256];  // as bits, whose order is that of positive numbers
-    auto bits_of = [](float x) {
-        int bits;
-        std::memcpy(&bits, &x, 4);
-        return bits & 0x7fffffff;
-    };
-    for (int column = 0; column < columns; ++column) largest[column] = bits_of(all.d[row][column]);
-    for (int k = 0; k < 32; ++k)
-        for (int column = 0; column < columns; ++column) {
-            products[k][column] = all.a[row][k] * all.b[k][column];
-            largest[column] = std::max(largest[column], bits_of(products[k][column]));
-        }
-    for (int column = 0; column < columns; ++column) {
-        const int exponent = std::max(largest[column] >> 23, 14);
-        const float unit = from_bits(u32(exponent - 13) << 23);
-        auto cut = [&](float x) { return exponent < 255 ? std::trunc(x / unit) * unit : x; };
-        float sum = cut(all.d[row][column]);
-        for (int k = 0; k < 32; ++k) sum += cut(products[k][column]);
-        all.d[row][column] = sum - sum == 0 ? from_bits(bits_of(sum) & ~0x3ff) : sum;
-        if (sum < 0) all.d[row][column] = -all.d[row][column];
-    }
-}
-
 void multiply_one(Cta &cta, const Product *const *products) {
     static Operands all;
     const Product &first = *products[0];
@@ -345,13 +317,11 @@ void multiply_one(Cta &cta, const Product *const *products) {
     take_left(cta, all, products);
     take_right(cta, all, first);
     for_sums(all, products, [&](float &sum, float &own) { sum = first.add ? own : 0; });
+    const int terms = first.type == 'e' ? 32 : 16;
     for (int row = 0; row < 64; ++row)
-        if (first.type == 'e')
-            add_with_14_bits(all, row, first.columns);
-        else
-            for (int k = 0; k < 16; ++k)
-                for (int column = 0; column < first.columns; ++column)
-                    all.d[row][column] += all.a[row][k] * all.b[k][column];
+        for (int k = 0; k < terms; ++k)
+            for (int column = 0; column < first.columns; ++column)
+                all.d[row][column] += all.a[row][k] * all.b[k][column];
     for_sums(all, products, [&](float &sum, float &own) { own = sum; });
 }
 
