@@ -3,16 +3,7 @@
 // Included by attention_bwd_two_pass_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
-DEVICE float2 widened_fp16(u32 word) {
-    float2 x;
-    asm("{ .reg .b16 low, high;\n"
-        "mov.b32 {low, high}, %2;\n"
-        "cvt.f32.f16 %0, low;\n"
-        "cvt.f32.f16 %1, high; }"
-        : "=f"(x.x), "=f"(x.y)
-        : "r"(word));
-    return x;
-}
+#include "cuda/row_dots.cuh"
 
 // One thread's part of either consumer warpgroup. Accumulators lie in registers as WGMMA leaves
 // them (see wgmma.cuh): S^T, dP^T, dK and dV have keys as rows.

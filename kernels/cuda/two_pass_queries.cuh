@@ -3,6 +3,8 @@
 // Included by attention_bwd_two_pass_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
+#include "cuda/row_dots.cuh"
+
 // ---------------------------------------------------------------------------------- shared memory
 
 constexpr int KV_CHUNK = BLOCK_N * ROW_BYTES;
@@ -60,30 +62,6 @@ struct RowSums {
     float *lse_log2, *delta;  // written for the key pass
     Strides out_strides, dlse_strides;
 };
-
-// The numbers of a word of two 16-bit elements.
-DEVICE float2 widened(u32 word) {
-    if (IS_BF16) return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
-    float2 x;
-    asm("{ .reg .b16 low, high;\n"
-        "mov.b32 {low, high}, %2;\n"
-        "cvt.f32.f16 %0, low;\n"
-        "cvt.f32.f16 %1, high; }"
-        : "=f"(x.x), "=f"(x.y)
-        : "r"(word));
-    return x;
-}
-
-DEVICE float dot(uint4 a, uint4 b) {
-    const u32 x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 u = widened(x[i]), v = widened(y[i]);
-        sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
-    }
-    return sum;
-}
 
 // What a lane keeps of its two rows of 64, which three other lanes share: see wgmma.cuh.
 struct OwnRows {

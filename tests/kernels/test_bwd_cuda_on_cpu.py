@@ -81,7 +81,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
         "b2_h2_q200_k300_d128_bf16_causal",
         {"EARLY_SCORES": 1, "PING_PONG": 1, "Q_STAGES": 3, "ZERO_DQ": 0, "PERSISTENT": 1},
     ),
-    ("b2_h2_q300_k330_d64_bf16_causal", {**TWO_K, **EARLY, "DQ_FIRST": 0, "DO_STAGES": 3}),
+    ("b2_h2_q300_k330_d64_bf16_causal", {**TWO_K, **EARLY, "DQ_FIRST": 0, "Q_STAGES": 3}),
     (
         "b2_h4_kv2_q270_k330_d64_bf16_causal",
         {**EARLY, "FOLD_ROW_TERMS": 1, "PING_PONG": 1, "BLOCK_M": 128, "K_IN_REGISTERS": 0},
@@ -209,7 +209,11 @@ def test_one_launch_serves_packed_calls_with_other_numbers_of_rows() -> None:
 
 APART = {"DQ_WARPGROUP": 1}
 MISTAKES: list[tuple[str, dict[str, int], str]] = [
-    ("a buffer of dS is overwritten too early", APART, r"mbarrier_wait\(barriers\(\)\.ds_empty.*?\);"),
+    (
+        "a buffer of dS is overwritten too early",
+        APART,
+        r"mbarrier_wait\(barriers\(\)\.ds_empty.*?\);",
+    ),
     (
         "dQ reads dS that is not there",
         {},

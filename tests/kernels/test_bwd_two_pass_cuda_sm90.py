@@ -24,6 +24,9 @@ needs_nvrtc = pytest.mark.skipif(
 )
 
 
+CLUSTERS = {"CLUSTER_SIZE1": 2, "BLOCK_N2": 96, "K_STAGES2": 2, "V_STAGES2": 1}
+
+
 def case_of(text: str) -> Case:
     return Case(KERNEL, Workload.parse(f"bwd_{text}"), SM90)
 
@@ -33,8 +36,12 @@ def case_of(text: str) -> Case:
     [
         ("d192_fp16_full", {"P_BYTES1": 2}, "P_BYTES1 2 needs bf16"),
         ("d192_full", {"Q_STAGES1": 2, "DO_STAGES1": 3}, "DO_STAGES1 must not exceed"),
-        ("d192_full", {"V_STAGES2": 2}, "the query pass must not exceed"),
-        ("d192_full", {"BLOCK_N2": 112}, "accumulators of the query pass must leave"),
+        ("d192_full", {"BLOCK_N2": 96, "V_STAGES2": 2}, "the query pass must not exceed"),
+        (
+            "d192_full",
+            {"BLOCK_N2": 112, "K_STAGES2": 2, "V_STAGES2": 1},
+            "accumulators of the query pass must leave",
+        ),
         ("d192_full", {"BLOCK_M1": 96}, "the key pass must not exceed"),
         (
             "d192_full",
@@ -91,7 +98,7 @@ def test_sums_of_rows_have_whole_blocks(block_m: int) -> None:
 def test_costs_are_the_steps_of_tiles(mask: str) -> None:
     """A cluster has twice the keys of a CTA; each tile has one step at least."""
     case = case_of(f"b2_h4_kv2_q200_k330_d192_{mask}")
-    config = {**case.default(), "L2_SECTION_HEADS": 1}
+    config = {**case.default(), **CLUSTERS, "L2_SECTION_HEADS": 1}
     w, rows, keys = case.workload, range(200), range(330)
     left, right = (10**6 if side is None else side for side in w.band)
     seen = {(i, j) for i in rows for j in keys if -left <= j - (i + 130) <= right}
@@ -109,7 +116,8 @@ def test_costs_are_the_steps_of_tiles(mask: str) -> None:
 
 def test_the_lists_of_clusters_have_all_tiles() -> None:
     case = case_of("b2_h4_kv2_q200_k330_d192_bf16_causal")
-    spec = launch_specs.spec_of(KERNEL, case.workload, case.default(), sms=7)
+    config = {**case.default(), **CLUSTERS}
+    spec = launch_specs.spec_of(KERNEL, case.workload, config, sms=7)
     tensors = [*inputs(case.workload)[0]]
     tensors += new_scratch(spec.scratch(tensors), tensors[0])
     grid, arguments = spec.arguments(tensors)
