@@ -11,7 +11,7 @@ The .cu describes the algorithm. What each parameter trades:
     DQ_FIRST              1: dQ of the step before is the first product of a step, and is stored
                           while dV and dK are multiplied; 0: dV is the first
     EARLY_SCORES          1: S of the next step starts before the products of a step are finished,
-                          so that the tensor cores do not pause; with DQ_FIRST, up to head_dim 64
+                          so that the tensor cores do not pause; 0: for more registers
     K_IN_REGISTERS        1: each thread keeps its part of K, which S then reads from registers and
                           not from shared memory; up to head_dim 64
     FOLD_ROW_TERMS        bf16: 1: the tensor cores add -lse to S and -delta to dP, so that no
@@ -217,7 +217,7 @@ def arguments(tensors, spec):
     dout, dq (batch, heads, seqlen_q, head_dim), k, v, dk, dv (batch, heads_kv, seqlen_k, head_dim),
     aligned, rows contiguous; lse and dlse (batch, heads, seqlen_q), fp32, lse contiguous. Packed:
     (rows, heads, head_dim), lse and dlse (heads, rows), and behind dv cu_seqlens_q and
-    cu_seqlens_k, (batch + 1,), int32. `scale` multiplies q @ k^T and is positive.
+    cu_seqlens_k, (batch + 1,), int32. `scale` multiplies q @ k^T and is at least 2^-100.
     """
     q, k, v, _, _, dout, _, _, dk, dv = tensors[:10]
     w, config, scale = spec.workload, spec.config, spec.scale

@@ -69,8 +69,10 @@ struct DqPart {
     Arrivals* arrivals;
     bool is_first, is_stored;
 
-    // A CTA comes to a part when it has left the one before. So the CTA that others wait for waits
-    // for nothing but its own products.
+    // A CTA comes to a part when it has started the one before, and the writer of the other part is
+    // at most one step behind. So in a tile each wait is for a CTA that came earlier, and a chain of
+    // waits ends. With several tiles of a CTA (PERSISTENT) it also ends where all CTAs go through the
+    // blocks of a head in the same sequence: neither STAGGER nor HEADS_INSIDE.
     DEVICE void come() {
         is_first = !ZERO_DQ && atomic_add(&arrivals->count, 1) == 0;
         is_stored = ZERO_DQ || ld_acquire(&arrivals->is_stored);

@@ -38,7 +38,8 @@ static_assert(ONES_SLOTS >= FOLD_ROW_TERMS && ONES_BYTES >= 256 && ONES_OFFSET %
 //     dS full     4 warps of each warpgroup that have stored their part     who computes dQ
 //     dS empty    4 warps of each warpgroup that computes dQ, after it      consumers
 //     dQ full     4 warps of a warpgroup that have stored this part         its dQ writer
-//     dQ empty    the dQ writer, when TMA has read it, or dK there          who computes dQ
+//     dQ empty    the dQ writer, when TMA has read it; after dK there, a    who computes dQ
+//                 thread of the consumer that has written dK
 //
 // With PERSISTENT there are also:
 //

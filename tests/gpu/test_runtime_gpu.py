@@ -149,11 +149,11 @@ def test_scales() -> None:
     run_and_judge("b1_h4_kv4_q128_d64_bf16_causal", scale=1)
     workload = Workload.parse("b1_h4_kv4_q128_d64_bf16_causal")
     q, k, v = tensors(workload)
-    for scale in (0.0, -0.2):
+    for scale, why in ((0.0, "is not positive"), (-0.2, "is not positive"), (1e-36, "is below")):
         out = tunefa.flash_attention(q, k, v, causal=True, scale=scale)
         chosen = tunefa.last_choice()
         assert chosen is not None and chosen.kernel == "pytorch"
-        assert f"scale {scale} is not positive" in chosen.why
+        assert f"scale {scale} {why}" in chosen.why
         right, _ = exact((q, k, v), workload, "bshd", scale)
         assert error(out.transpose(1, 2), right) <= TOLERANCE["bf16"]
 

@@ -55,7 +55,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h2_q300_k300_d128_bf16_causal", {"PERSISTENT": 1, "BLOCK_M": 80, "PING_PONG": 1}),
     (
         "b2_h4_q270_k330_d128_bf16_full",
-        {"PERSISTENT": 1, "BLOCK_M": 80, "STAGGER": 1, "PING_PONG": 1, "DQ_FIRST": 1, "ZERO_DQ": 0},
+        {"PERSISTENT": 1, "BLOCK_M": 80, "STAGGER": 1, "PING_PONG": 1, "DQ_FIRST": 1},
     ),
     ("b3_h4_kv2_q130_k300_d64_bf16_causal", {"PERSISTENT": 1, "PING_PONG": 1, **EARLY}),
     ("b2_h5_q60_k330_d64_fp16_full", {"PERSISTENT": 1, "BLOCK_M": 128, **EARLY, "ZERO_DQ": 0}),
@@ -67,7 +67,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h5_q60_k330_d64_fp16_full", {**TWO_K, "BLOCK_M": 128, **EARLY, "PING_PONG": 1}),
     (
         "b3_h4_kv2_q130_k300_d128_bf16_causal",
-        {**TWO_K, "PING_PONG": 1, "ZERO_DQ": 0, "HEADS_INSIDE": 1, "L2_SECTION_HEADS": 4},
+        {**TWO_K, "PING_PONG": 1, "HEADS_INSIDE": 1, "L2_SECTION_HEADS": 4},
     ),
     ("h1_q130_k100_d128_bf16_full", {**TWO_K, "STAGGER": 1}),
     ("b3_h2_q70_k600_d64_bf16_causal_w40", {"PERSISTENT": 1, "PING_PONG": 1}),
@@ -111,10 +111,13 @@ def test_gradients_are_right(text: str, changes: dict[str, int], tmp_path: Path)
         assert (other[0].double() - right[0]).norm() <= limit * right[0].norm()
 
 
-def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folded", [0, 1])
+def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low(
+    folded: int, tmp_path: Path
+) -> None:
     """Zeros stand for them, and exp(0 - lse) is infinite if all other scores are below -1,000."""
     workload = Workload.parse("bwd_h1_q70_k140_d64_bf16_full")
-    run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path)
+    run = cuda_on_cpu.compiled(KERNEL, workload, {**SMALL, "FOLD_ROW_TERMS": folded}, tmp_path)
     tensors, _ = inputs(workload)
     tensors[0].fill_(32.0), tensors[1].fill_(-32.0)
     tensors[4].copy_(torch.logsumexp(torch.full((70, 140), -32.0 * 32 * 8), -1))
@@ -157,6 +160,11 @@ PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
         "b3_h2_kv1_q200_k200_d96_bf16_causal",
         {"DQ_WARPGROUP": 1, "PING_PONG": 1},
         [(130, 130), (0, 70), (200, 200)],
+    ),
+    (
+        "b3_h2_kv1_q300_k200_d64_bf16_causal",
+        {"PERSISTENT": 1, "FOLD_ROW_TERMS": 1, **EARLY},
+        [(70, 70), (0, 130), (300, 200)],
     ),
 ]
 

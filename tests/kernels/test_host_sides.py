@@ -26,6 +26,7 @@ WORKLOADS = [
     "h4_kv1_q3_k200_d64_bf16_causal_w50_softcap",
     "bwd_b2_h4_kv2_q70_k90_d64_bf16_causal",
     "bwd_b2_h4_kv2_q70_k90_d80_fp16_full_w50_varlen",
+    "bwd_b2_h4_kv2_q70_k90_d192_dv128_bf16_causal",
     "decode_b2_h4_kv2_k900_d64_bf16_causal",
     "decode_h8_kv1_q3_k200_d128_fp16_causal_w50_softcap_sinks_page16_varlen",
     "decode_b3_h4_kv2_k200_d64_bf16_sinks_page16_e4m3cache",

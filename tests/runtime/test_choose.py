@@ -241,7 +241,7 @@ def test_where_nothing_is_known_a_prediction_runs() -> None:
 
 
 TWO_PASS, FUSED = "attention_bwd_two_pass_gluon_sm90", "attention_bwd_cuda_sm90"
-BRIEF = "bwd_b32_h32_q512_d64_full"
+BRIEF = "bwd_b64_h32_q256_d64_full"
 
 
 def of_two_passes(**changes: Any) -> Record:
@@ -266,7 +266,7 @@ def test_a_default_confirmed_elsewhere_does_not_replace_that_of_another_kernel(t
 
 
 def test_a_default_confirmed_elsewhere_runs_where_it_is_the_default() -> None:
-    for text in (BRIEF, "bwd_b16_h32_q700_d64_full"):
+    for text in (BRIEF, "bwd_b48_h32_q350_d64_full"):
         found = chosen(of_two_passes(), text)
         assert found.kernel == TWO_PASS and found.record is not None
 

@@ -212,10 +212,11 @@ def test_a_scale_that_no_kernel_takes_is_an_error_when_frozen(
 ) -> None:
     monkeypatch.setattr(Chip, "of", lambda device: H200)
     q: Any = SimpleNamespace(shape=(2, 4, 16, 32), device="cuda", is_cuda=True)
-    call: Any = SimpleNamespace(q=q, scale=-1.0, options=Options(True))
-    assert plan.plan_without_kernel(call, None).chosen.how == "pytorch"
-    with pytest.raises(TunefaError, match=r"NVIDIA H200: scale -1\.0 is not positive"):
-        plan.plan_without_kernel(call, LockFile.read(lock))
+    for scale, why in ((-1.0, r"-1\.0 is not positive"), (1e-36, r"1e-36 is below 2\^-100")):
+        call: Any = SimpleNamespace(q=q, scale=scale, options=Options(True))
+        assert plan.plan_without_kernel(call, None).chosen.how == "pytorch"
+        with pytest.raises(TunefaError, match=f"NVIDIA H200: scale {why}"):
+            plan.plan_without_kernel(call, LockFile.read(lock))
 
 
 CHILD = """

@@ -281,9 +281,14 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
     )  # fmt: skip
 
 
+SMALLEST_SCALE = 2.0**-100
+"""The smallest scale that kernels take: those of gradients may divide a row's lse by it, and the
+quotient must be finite in fp32 and bf16."""
+
+
 def is_usual(scale: float | None) -> bool:
     """Whether kernels take the scale without a check."""
-    return scale is None or (type(scale) is float and 0.0 < scale < math.inf)
+    return scale is None or (type(scale) is float and SMALLEST_SCALE <= scale < math.inf)
 
 
 def _power_of_2(number: Any) -> Any:

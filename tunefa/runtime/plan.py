@@ -164,5 +164,8 @@ def _without_kernel(job: Job[P], lock: LockFile | None) -> P:
 
 def why_no_kernel(call: CheckedCall) -> str:
     """Why no kernel serves a call that is not on CUDA, or has a scale that kernels do not take."""
-    why = Chip.of(call.q.device).why_not
-    return why or f"scale {call.scale} is not positive, and kernels multiply a row's maximum by it"
+    if why := Chip.of(call.q.device).why_not:
+        return why
+    if call.scale > 0:
+        return f"scale {call.scale} is below 2^-100, and kernels divide by it"
+    return f"scale {call.scale} is not positive, and kernels multiply a row's maximum by it"

@@ -31,6 +31,7 @@ REQUIRED: Any = object()
 _TAG = "tag:yaml.org,2002:"
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
 _MAX_DEPTH = 100  # libyaml recurses in C: 100,000 opening brackets crash the process
+_TOO_DEEP = f"nested more than {_MAX_DEPTH} levels deep"
 _MAX_NUMBER = 1_100
 """Characters of a number: enough for the largest float in binary digits. PyYAML takes a time that
 grows with the square of the length of a number in base 60 (`1:30:00`), and Python cannot print a
@@ -62,7 +63,7 @@ class _Loader(_BaseLoader):
     def descend_resolver(self, current_node: Any, current_index: Any) -> None:
         self.depth += 1
         if self.depth > _MAX_DEPTH:
-            raise _error(current_node, f"nested more than {_MAX_DEPTH} levels deep")
+            raise _error(current_node, _TOO_DEEP)
         super().descend_resolver(current_node, current_index)
 
     def ascend_resolver(self) -> None:
@@ -169,6 +170,8 @@ def load(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = f"{where}:{mark.line + 1}" if mark else where
         problem = ", ".join(filter(None, (error.context, error.problem)))
+        if "maximum nesting depth" in problem:  # libyaml of PyYAML 6.0.4 has a limit of its own
+            problem = _TOO_DEEP
         raise TunefaError(f"{place}: {problem}") from None
     finally:
         loader.dispose()
