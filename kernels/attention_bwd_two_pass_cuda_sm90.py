@@ -5,8 +5,8 @@ computes dK and dV, and in 2 for the query pass, which computes dQ:
     BLOCK_M1, BLOCK_N2          fewer, longer steps, whose products read less from shared memory,
                                 against registers and shared memory; any multiple of 16
     Q_STAGES1, DO_STAGES1       blocks of Q, and of dO, in flight against shared memory
-    P_STAGES1                   2: a block of P is handed over before an earlier one is taken, against
-                                shared memory
+    P_STAGES1                   2: a block of P is handed over before the one before it is
+                                taken, against shared memory
     P_BYTES1                    P between the warpgroups of the key pass in 4: fp32, 2: fp16, for
                                 less shared memory and less traffic of it
     KV_IN_REGISTERS1            1, 2: half of the columns of K and V, or all, are left operands from

@@ -10,7 +10,8 @@
 constexpr int ROW_THREADS = 256;
 constexpr int UNITS = HEAD_DIM / 8;       // of 16 bytes in a row
 constexpr int LANES = CHUNKS == 1 ? 8 : 16;  // that share a row
-// A number in bf16 of which no sum with two more is infinite.
+// Stands for -infinity among the three parts of a term: it is a number in bf16, and the sum of three
+// of them is finite.
 constexpr float MOST_NEGATIVE = -0x1p126f;
 
 // In elements; the elements of a row are contiguous.

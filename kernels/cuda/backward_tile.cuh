@@ -45,8 +45,10 @@ static_assert(ONES_SLOTS >= FOLD_ROW_TERMS && ONES_BYTES >= 256 && ONES_OFFSET %
 //
 //     K empty     4 warps of each warpgroup that reads K, after a tile      the producer
 //     V empty     a thread of each consumer, when TMA has read dV there     the producer
-//     next full   the producer, which has stored the place of a tile        all other warps
-//     next empty  all other warps, which have loaded it                     the producer
+//     next full   the producer, which has stored the place of a tile        all working warps
+//     next empty  all working warps, which have loaded it                   the producer
+//
+// Working warps are those of the warpgroups that compute, and the dQ writers.
 struct Barriers {
     u32 base;
     static constexpr int OF_DS = 1 + K_STAGES + 2 * Q_STAGES + 2 * DO_STAGES;
@@ -111,14 +113,16 @@ DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
 DEVICE u64 rows_descriptor(u32 address, u32 leading_bytes = 0) {
     return matrix_descriptor<ROW_BYTES>(opaque(address), leading_bytes, 8 * ROW_BYTES);
 }
-// Terms of rows: core matrices of 8 rows of 16 bytes, one behind the other. The second half of the 16
-// columns of a product is the first one again, for which A has zeros.
+// Terms of rows, not swizzled: core matrices of 8 rows of 16 bytes. The stride byte offset, between
+// groups of 8 rows, is a core matrix. The leading byte offset, between halves of the 16 columns of a
+// product, is 0: the second half is the first one again, for which A has zeros.
 constexpr int CORE_MATRIX = 8 * 16;
 DEVICE u64 row_terms_descriptor(u32 address) {
     return (u64)(CORE_MATRIX >> 4) << 32 | (opaque(address) & 0x3FFFF) >> 4;
 }
-// Ones for the three parts of terms, in all rows: a core matrix of them is that of all groups of 8 rows,
-// and one of zeros behind it is that of the second half of the columns.
+// Ones for the three parts of terms, in all rows, not swizzled: a core matrix of ones and one of zeros
+// behind it. The stride byte offset is 0: all groups of 8 rows have the same ones. The leading byte
+// offset is a core matrix: the second half of the columns has the zeros.
 DEVICE u64 ones_descriptor(u32 address) {
     return (u64)(CORE_MATRIX >> 4) << 16 | (opaque(address) & 0x3FFFF) >> 4;
 }

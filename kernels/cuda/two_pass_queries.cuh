@@ -65,7 +65,8 @@ struct RowSums {
 
 // What a lane keeps of its two rows of 64, which three other lanes share: see wgmma.cuh.
 struct OwnRows {
-    // Units of 16 bytes of a row that a lane reads, of one in four, from the output.
+    // Units of 16 bytes: those of a row, and those that a lane reads of it, as every fourth one is a
+    // lane's. An even number, as odd rows swap them in pairs.
     static constexpr int UNITS = HEAD_DIM_V / 8, OF_LANE = (UNITS + 7) / 8 * 2;
     float lse[2], delta[2];
     uint4 out[2][OF_LANE];

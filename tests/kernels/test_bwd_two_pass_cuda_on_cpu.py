@@ -28,16 +28,17 @@ SMALL = {"BLOCK_M1": 64, "Q_STAGES1": 2, "DO_STAGES1": 2, "P_STAGES1": 1, "P_BYT
          "KV_IN_REGISTERS1": 1, "EARLY_DP1": 1, "CLUSTER_SIZE1": 1, "PERSISTENT1": 0,
          "BLOCK_N2": 64, "K_STAGES2": 2, "V_STAGES2": 1, "PERSISTENT2": 0, "DEPENDENT_LAUNCH": 0,
          "L2_SECTION_HEADS": 1}  # fmt: skip
-BEST = {"Q_STAGES1": 3, "P_STAGES1": 2, "P_BYTES1": 2, "KV_IN_REGISTERS1": 2, "CLUSTER_SIZE1": 2,
-        "PERSISTENT1": 1, "BLOCK_N2": 96, "PERSISTENT2": 1}  # fmt: skip
-"""The default of heads with 192 columns, bf16."""
+DEFAULT = {"Q_STAGES1": 3, "P_STAGES1": 2, "P_BYTES1": 2, "KV_IN_REGISTERS1": 2, "PERSISTENT1": 1,
+           "K_STAGES2": 3, "V_STAGES2": 2, "PERSISTENT2": 1}  # fmt: skip
+"""That of heads with 192 columns in bf16."""
+WIDE = {**DEFAULT, "CLUSTER_SIZE1": 2, "BLOCK_N2": 96, "K_STAGES2": 2, "V_STAGES2": 1}
 PERSISTENT = {"PERSISTENT1": 1, "PERSISTENT2": 1, "KV_IN_REGISTERS1": 2}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h1_q200_k200_d192_bf16_causal", {}),
     ("h2_q128_k128_d192_bf16_full", {"KV_IN_REGISTERS1": 0, "V_STAGES2": 2}),
-    ("b3_h4_kv2_q130_k400_d192_bf16_causal", {**BEST, "L2_SECTION_HEADS": 2}),
-    ("b2_h2_q130_k300_d192_bf16_full", BEST),
-    ("h3_kv1_q70_k333_d160_bf16_causal", {**BEST, "EARLY_DP1": 0}),
+    ("b3_h4_kv2_q130_k400_d192_bf16_causal", {**DEFAULT, "L2_SECTION_HEADS": 2}),
+    ("b2_h2_q130_k300_d192_bf16_full", WIDE),
+    ("h3_kv1_q70_k333_d160_bf16_causal", {**WIDE, "EARLY_DP1": 0}),
     ("h2_q190_k170_d136_fp16_full", {"CLUSTER_SIZE1": 2, "BLOCK_N2": 80, "K_STAGES2": 3}),
     ("b2_h2_q90_k130_d144_bf16_causal", {"BLOCK_M1": 48, "KV_IN_REGISTERS1": 0, "EARLY_DP1": 0}),
     ("h4_kv1_q200_k70_d136_bf16_causal", {"BLOCK_M1": 96, "BLOCK_N2": 112}),
@@ -45,13 +46,13 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h4_q130_k300_d192_fp16_full", PERSISTENT),
     ("b2_h4_kv2_q130_k300_d192_fp16_causal_w70", {**PERSISTENT, "EARLY_DP1": 0, "BLOCK_N2": 80}),
     ("h2_q200_k333_d184_bf16_full_w11_a20", {"BLOCK_M1": 80, "CLUSTER_SIZE1": 2}),
-    ("h4_kv2_q300_k220_d192_bf16_full_w1_a5", {**BEST, "CLUSTER_SIZE1": 1}),
+    ("h4_kv2_q300_k220_d192_bf16_full_w1_a5", DEFAULT),
     ("h2_q270_k184_d168_bf16_full_a60", {"L2_SECTION_HEADS": 2, "PERSISTENT2": 1}),
     # No row sees the first keys, then the last rows.
     ("b2_h2_kv1_q70_k600_d136_bf16_causal_w40", {"PERSISTENT2": 1}),
-    ("h2_q500_k130_d192_bf16_full_w130_a20", BEST),
+    ("h2_q500_k130_d192_bf16_full_w130_a20", WIDE),
     ("h1_q33_k17_d192_fp16_full", {"CLUSTER_SIZE1": 2}),
-    ("b2_h4_kv2_q100_k300_d192_dv128_bf16_causal", BEST),
+    ("b2_h4_kv2_q100_k300_d192_dv128_bf16_causal", DEFAULT),
     ("h4_kv2_q100_k150_d192_dv128_fp16_full", {"CLUSTER_SIZE1": 2, "KV_IN_REGISTERS1": 2}),
     ("h2_q150_k100_d160_dv72_bf16_causal", {"Q_STAGES1": 3}),
     ("h2_kv1_q70_k100_d192_dv24_bf16_full", {**PERSISTENT, "CLUSTER_SIZE1": 2}),
