@@ -139,30 +139,33 @@ class Compiled:
 
 
 def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
-    """Always the same: defaults on 4 archs, another config of each of `VARIED` on 1 or 2 of these.
+    """Always the same: defaults on 4 archs, and another config of some workloads on 1 or 2.
 
     Where archs have the same default, the one with the least shared memory stands for all; every
     arch has that of the first sizes.
     """
     chance, defaults, others = random.Random(0), dict[Any, tuple[Case, dict[str, Any]]](), []
     if kernel.op == "matmul":
-        named = itertools.product(PRODUCTS, ("sm80", "sm90", "sm120"))
+        named = [*itertools.product(PRODUCTS, ("sm80", "sm90")), (PRODUCTS[0], "sm120")]
         products = [Case(kernel, Workload.parse(w), Target.named(arch)) for w, arch in named]
-        varied = [each for each in products if each.arch.name != "sm120"]
+        varied = products[1:-1:2]  # on sm90
         others = [(each, chance.choice(each.feasible().configs)) for each in varied]
         return [*((each, each.default()) for each in products), *others]
     if kernel.op in ("decode", "prefill"):
         words = CACHES if kernel.op == "decode" else PAGES
-        named = itertools.product(words, ("sm90", "sm120"))  # sm80's code is like sm120's
-        texts = [(f"{kernel.op}_{words}", arch) for words, arch in named]
-        found = [Case(kernel, Workload.parse(w), Target.named(a)) for w, a in texts]
-        served = [case for case in found if case.why_not() is None]
-        varied = [each for each in served if each.arch.name == "sm90"]
+        texts = [f"{kernel.op}_{each}" for each in words]
+        found = {  # sm80's code is like sm120's
+            arch: [Case(kernel, Workload.parse(text), Target.named(arch)) for text in texts]
+            for arch in ("sm90", "sm120")
+        }
+        by_arch = {a: [each for each in found[a] if each.why_not() is None] for a in found}
+        served = [*by_arch["sm90"], *by_arch["sm120"][::3]]
+        varied = by_arch["sm90"][::2]
         others = [(each, chance.choice(each.feasible().configs)) for each in varied]
         return [*((each, each.default()) for each in served), *others]
     # Backward kernels take three times as long to compile. The code of sm89 and sm120 is like that
     # of sm80, whose larger shared memory leaves more configs.
-    few = ("sm80", "sm89", "sm120") if kernel.op == "bwd" else ("sm89", "sm120")
+    most = {"sm90": 2} if kernel.op == "bwd" else {"sm80": 3, "sm90": 5}
     for target in map(Target.named, ("sm80", "sm89", "sm90", "sm120")):
         for sizes in VARIED if target.arch.name == "sm120" else DEFAULTS:
             case = Case(kernel, Workload.parse(f"{kernel.op}_h32_kv8_q4096_{sizes}"), target)
@@ -172,8 +175,9 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
                 same = (sizes, only, *default.values())
                 if same not in defaults or _smem(case) <= _smem(defaults[same][0]):
                     defaults[same] = case, default
-                if sizes in VARIED and target.arch.name not in few:
-                    others += [(case, each) for each in chance.sample(case.feasible().configs, 1)]
+                if sizes in VARIED and most.get(target.arch.name, 0) > 0:
+                    most[target.arch.name] -= 1
+                    others.append((case, chance.choice(case.feasible().configs)))
     return [*defaults.values(), *others]
 
 

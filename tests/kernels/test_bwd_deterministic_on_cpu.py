@@ -26,11 +26,10 @@ pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++"
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q300_k300_d64_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1, "ZERO_DQ": 0}),
     ("h2_q170_k400_d64_fp16_full", {"BLOCK_M": 96, "L2_SECTION_HEADS": 2}),
-    ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3, "ZERO_DQ": 0}),
     ("h3_kv1_q300_k290_d128_bf16_causal", {"BLOCK_M": 80}),
     ("h2_kv1_q400_k400_d128_bf16_causal_w70", {"BLOCK_M": 80, "PING_PONG": 1, "ZERO_DQ": 0}),
     ("h4_kv2_q300_k420_d64_fp16_full_w1_a5", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
-    ("b2_h5_kv5_q300_k300_d64_bf16_causal", {"L2_SECTION_HEADS": 4, "ZERO_DQ": 0}),
+    ("b2_h5_kv5_q200_k200_d64_bf16_causal", {"L2_SECTION_HEADS": 4, "Q_STAGES": 3, "ZERO_DQ": 0}),
     ("h6_kv3_q260_k390_d64_fp16_full_a140", {"BLOCK_M": 96, "L2_SECTION_HEADS": 2}),
     # No row sees the first keys, then the last rows.
     ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"ZERO_DQ": 0}),
@@ -59,10 +58,9 @@ def test_gradients_are_right_and_always_the_same(
     limit = 1.5e-3 if workload.dtype == "fp16" else 1e-2
     for found, wanted in zip(first, right, strict=True):
         assert (found.double() - wanted).norm() <= limit * wanted.norm()
-    for number, mode in enumerate(MODES):
-        for resident in (RESIDENT[number], RESIDENT[number - 1]):  # each in two modes
-            made = ran(replace(run, resident=resident), workload, tensors, mode)
-            assert all(map(torch.equal, made, first)), (mode, resident)
+    for mode, resident in zip(MODES[1:], RESIDENT[1:], strict=True):
+        made = ran(replace(run, resident=resident), workload, tensors, mode)
+        assert all(map(torch.equal, made, first)), (mode, resident)
 
 
 def test_packed_sequences_get_the_same_bits(tmp_path: Path) -> None:
@@ -73,12 +71,11 @@ def test_packed_sequences_get_the_same_bits(tmp_path: Path) -> None:
     tensors, right = packed(workload, lengths)
     ends = [int(tensors[place][-1]) for place in (10, 11, 11)]
     first: list[torch.Tensor] = []
-    for mode in MODES:
-        for resident in RESIDENT:
-            found = ran(replace(run, resident=resident), workload, tensors, mode)
-            made = [each[:end] for each, end in zip(found, ends, strict=True)]
-            first = first or made
-            assert all(map(torch.equal, made, first))
+    for mode, resident in zip(MODES, RESIDENT, strict=True):
+        found = ran(replace(run, resident=resident), workload, tensors, mode)
+        made = [each[:end] for each, end in zip(found, ends, strict=True)]
+        first = first or made
+        assert all(map(torch.equal, made, first))
     for each, wanted, end in zip(first, right, ends, strict=True):
         assert (each.double() - wanted[:end]).norm() <= 1e-2 * wanted[:end].norm()
 
@@ -95,7 +92,7 @@ def test_random_shapes_end_and_are_right(mask: str, tmp_path: Path) -> None:
     """The blocks of rows and the tiles of keys do not line up, and heads are grouped."""
     config = {**SMALL, **KINDS[mask], "L2_SECTION_HEADS": 2}
     chance, run = random.Random(mask), None
-    for _ in range(4):
+    for _ in range(2):
         heads_kv, group = chance.randint(1, 3), chance.choice([1, 2, 3])
         rows, keys = chance.randint(1, 450), chance.randint(1, 450) | 1  # no whole tiles
         text = f"h{heads_kv * group}_kv{heads_kv}_q{rows}_k{keys}_d64_bf16_{mask}"

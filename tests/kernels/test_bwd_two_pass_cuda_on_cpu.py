@@ -30,34 +30,29 @@ SMALL = {"BLOCK_M1": 64, "Q_STAGES1": 2, "DO_STAGES1": 2, "P_STAGES1": 1, "P_BYT
          "L2_SECTION_HEADS": 1}  # fmt: skip
 DEFAULT = {"Q_STAGES1": 3, "P_STAGES1": 2, "P_BYTES1": 2, "KV_IN_REGISTERS1": 2, "PERSISTENT1": 1,
            "K_STAGES2": 3, "V_STAGES2": 2, "PERSISTENT2": 1}  # fmt: skip
-"""That of heads with 192 columns in bf16."""
+"""The parameters of heads with 192 columns in bf16 that differ from SMALL."""
 WIDE = {**DEFAULT, "CLUSTER_SIZE1": 2, "BLOCK_N2": 96, "K_STAGES2": 2, "V_STAGES2": 1}
 PERSISTENT = {"PERSISTENT1": 1, "PERSISTENT2": 1, "KV_IN_REGISTERS1": 2}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h1_q200_k200_d192_bf16_causal", {}),
-    ("h2_q128_k128_d192_bf16_full", {"KV_IN_REGISTERS1": 0, "V_STAGES2": 2}),
-    ("b3_h4_kv2_q130_k400_d192_bf16_causal", {**DEFAULT, "L2_SECTION_HEADS": 2}),
+    ("b3_h4_kv2_q130_k200_d192_bf16_causal", {**DEFAULT, "L2_SECTION_HEADS": 2}),
     ("b2_h2_q130_k300_d192_bf16_full", WIDE),
     ("h3_kv1_q70_k333_d160_bf16_causal", {**WIDE, "EARLY_DP1": 0}),
     ("h2_q190_k170_d136_fp16_full", {"CLUSTER_SIZE1": 2, "BLOCK_N2": 80, "K_STAGES2": 3}),
     ("b2_h2_q90_k130_d144_bf16_causal", {"BLOCK_M1": 48, "KV_IN_REGISTERS1": 0, "EARLY_DP1": 0}),
     ("h4_kv1_q200_k70_d136_bf16_causal", {"BLOCK_M1": 96, "BLOCK_N2": 112}),
     ("h2_kv1_q500_k130_d160_fp16_causal", {"BLOCK_M1": 80, "P_STAGES1": 2, "PERSISTENT2": 1}),
-    ("b2_h4_q130_k300_d192_fp16_full", PERSISTENT),
-    ("b2_h4_kv2_q130_k300_d192_fp16_causal_w70", {**PERSISTENT, "EARLY_DP1": 0, "BLOCK_N2": 80}),
+    ("b2_h3_q130_k200_d192_fp16_full", PERSISTENT),
+    ("b2_h4_kv2_q130_k200_d192_fp16_causal_w70", {**PERSISTENT, "EARLY_DP1": 0, "BLOCK_N2": 80}),
     ("h2_q200_k333_d184_bf16_full_w11_a20", {"BLOCK_M1": 80, "CLUSTER_SIZE1": 2}),
     ("h4_kv2_q300_k220_d192_bf16_full_w1_a5", DEFAULT),
-    ("h2_q270_k184_d168_bf16_full_a60", {"L2_SECTION_HEADS": 2, "PERSISTENT2": 1}),
     # No row sees the first keys, then the last rows.
     ("b2_h2_kv1_q70_k600_d136_bf16_causal_w40", {"PERSISTENT2": 1}),
-    ("h2_q500_k130_d192_bf16_full_w130_a20", WIDE),
     ("h1_q33_k17_d192_fp16_full", {"CLUSTER_SIZE1": 2}),
     ("b2_h4_kv2_q100_k300_d192_dv128_bf16_causal", DEFAULT),
-    ("h4_kv2_q100_k150_d192_dv128_fp16_full", {"CLUSTER_SIZE1": 2, "KV_IN_REGISTERS1": 2}),
-    ("h2_q150_k100_d160_dv72_bf16_causal", {"Q_STAGES1": 3}),
-    ("h2_kv1_q70_k100_d192_dv24_bf16_full", {**PERSISTENT, "CLUSTER_SIZE1": 2}),
+    ("h2_kv1_q150_k100_d160_dv24_fp16_full", {"Q_STAGES1": 3, "CLUSTER_SIZE1": 2}),
     ("h2_q130_k200_d208_bf16_causal", {"P_BYTES1": 2, "BLOCK_M1": 48, "CLUSTER_SIZE1": 2}),
-    ("h2_q70_k200_d256_fp16_full", {"KV_IN_REGISTERS1": 0}),
+    ("h2_q70_k200_d256_fp16_full_w30_a70", {"KV_IN_REGISTERS1": 0}),
 ]
 
 
@@ -68,15 +63,16 @@ def test_gradients_are_right_and_always_the_same(
     check(text, {**SMALL, **changes}, tmp_path)
 
 
-@pytest.mark.parametrize("mask", ["causal", "full"])
-@pytest.mark.parametrize("kind", ["d192_bf16", "d160_fp16", "d192_dv128_bf16", "d256_bf16"])
-def test_defaults_are_right(kind: str, mask: str, tmp_path: Path) -> None:
-    text = f"b2_h2_q200_k170_{kind}_{mask}"
+@pytest.mark.parametrize(
+    "kind", ["d192_bf16_causal", "d160_fp16_full", "d192_dv128_bf16_full", "d256_bf16_causal"]
+)
+def test_defaults_are_right(kind: str, tmp_path: Path) -> None:
+    text = f"b2_h2_q200_k170_{kind}"
     case = Case(KERNEL, Workload.parse(f"bwd_{text}"), Target.named("sm90"))
     check(text, case.default(), tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_lengths_around_the_sizes_of_blocks(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     lengths = [1, 17, 63, 64, 65, 79, 80, 95, 96, 97, 127, 128, 129, 160, 192, 200, 256]

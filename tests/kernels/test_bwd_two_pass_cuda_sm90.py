@@ -141,10 +141,12 @@ COMPILED = [
 @pytest.mark.slow
 @pytest.mark.parametrize("text", COMPILED)
 def test_both_passes_compile_into_the_memory_of_a_cta(text: str) -> None:
-    """The default, which spills nothing, and another."""
+    """The default, which spills nothing, and for some workloads another config."""
     case = case_of(text)
-    others = case.feasible().configs
-    for config in (case.default(), random.Random(text).choice(others)):
+    configs = [case.default()]
+    if text in COMPILED[::3]:
+        configs.append(random.Random(text).choice(case.feasible().configs))
+    for config in configs:
         compiled = cuda.compile(case, config)
         assert compiled.postprocess is None
         limit = archs.gpu(SM90.arch).smem_per_block_bytes

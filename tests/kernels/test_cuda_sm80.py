@@ -234,7 +234,7 @@ def compiled(text: str, arch: str, *values: int) -> Compiled:
     return made
 
 
-@pytest.mark.parametrize("head_dim", range(16, 136, 8))
+@pytest.mark.parametrize("head_dim", (16, 40, 72, 96, 104, 128))
 def test_everything_of_a_warp_is_in_registers(head_dim: int) -> None:
     """An array that is indexed at run time would be a stack."""
     for values in ((4, 64, 48, 1, 0, 0, 8, 1), (4, 64, 32, 3, 1, 0, 8, 1)):
@@ -250,7 +250,7 @@ def test_what_the_rules_leave_compiles_as_the_space_says(arch: str) -> None:
     language = languages.load("cuda")
     for text in ("d64_fp16_causal", "d72_dv48_bf16_full", "d128_bf16_causal", "d256_bf16_full"):
         case = Case(KERNEL, Workload.parse(f"q4096_{text}"), target)
-        for chosen in chance.sample(case.feasible().configs, 3):
+        for chosen in chance.sample(case.feasible().configs, 2):
             found = language.compile(case, chosen).resources
             estimate = case.estimate(chosen)
             assert found.smem_bytes == estimate["smem_bytes"]
