@@ -24,7 +24,9 @@ from tests.support.packed_sequences import starts
 from tunefa.compile.contract import LaunchSpec
 from tunefa.errors import TunefaError
 from tunefa.measure import reference
+from tunefa.measure.gradients import Gradients
 from tunefa.runtime import kernel_plan
+from tunefa.runtime.backward import PyTorchGradients
 from tunefa.runtime.call import Tensors, plan_key
 from tunefa.runtime.kernel_plan import KernelPlan
 from tunefa.runtime.process import Runtime
@@ -179,3 +181,21 @@ def test_without_keys_nothing_is_launched(fresh: Runtime, served: FakeLanguage) 
     out, lse = plan.run(made, None)
     assert plan.chosen.why == "pytorch: a tensor is empty: there is nothing to compute"
     assert not out.any() and lse.isneginf().all() and not served.launched
+
+
+def test_a_plan_in_pytorch_serves_longer_sequences_with_its_key(
+    fresh: Runtime, language: FakeLanguage
+) -> None:
+    """A key is that of all longest sequences with the same next power of two."""
+    fresh.planner.kernels = ()
+    short, long = tensors(5, 9, 7), tensors(0, 15, 6)
+    plan = fresh.plan(short, packed_options(9, 9, True))
+    assert fresh.plan(long, packed_options(15, 15, True)) is plan
+    for made in (short, long):
+        for mine, theirs in zip(plan.run(made, None), right(made, True), strict=True):
+            torch.testing.assert_close(mine, theirs)
+    given = Gradients(*plan.run(short, None), torch.ones(21, 4, 16), None)
+    grads = fresh.backward_plan(short, packed_options(9, 9, True), given)
+    assert isinstance(grads, PyTorchGradients) and grads.options.max_seqlen_k == 16
+    with pytest.raises(TunefaError, match="max_seqlen_q is at most 16 and a sequence is 17 long"):
+        plan.run(tensors(17, 3), None)

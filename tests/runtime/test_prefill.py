@@ -147,7 +147,7 @@ WRONG = [
     ({"cu_seqlens_q": torch.tensor([0, 9, 3, 4, 4, 4, 4]).int()}, "cu_seqlens_q is [0, 9, 3"),
     ({"cu_seqlens_q": torch.tensor([0, 1, 2, 3, 4, 5, 99]).int()}, "row numbers of q from 0 to 30"),
     ({"max_seqlen_q": None}, "max_seqlen_q is None: give the length of the longest sequence"),
-    ({"max_seqlen_q": 3}, "max_seqlen_q is 3 and a sequence is 12 long"),
+    ({"max_seqlen_q": 3}, "max_seqlen_q is at most 3 and a sequence is 12 long"),
     ({"max_seqlen_k": -1}, "max_seqlen_k is -1"),
     ({"block_table": torch.zeros(6, 2)}, "block_table is (6, 2), torch.float32"),
     ({"block_table": torch.zeros(5, 2).int()}, "block_table is (5, 2), torch.int32"),

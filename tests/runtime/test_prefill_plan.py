@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.fake_kernel import FakeLanguage
 from tests.support.paged_calls import made
 from tunefa.runtime.call import PACKED, Options
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.kernel_plan import Launches
 from tunefa.runtime.prefill_call import PrefillCall, PrefillTensors
 from tunefa.runtime.prefill_plan import KernelPrefillPlan, Prefill, PyTorchPrefillPlan
+from tunefa.runtime.process import Runtime
 
 ANY_KERNEL: Any = None
 OPTIONS = Options(causal=True, layout=PACKED, max_seqlen_q=12)
@@ -139,3 +141,11 @@ def test_in_pytorch_rows_that_see_nothing_are_zero_or_the_sink() -> None:
             right = torch.full((4, 1), -torch.inf) if lse_there is None else lse_there[:, None]
             assert torch.equal(lse[:, rows], right.expand(4, rows.stop - rows.start))
         assert bool(out[26:28].any()) and bool(out[28:].isnan().all()), "rows of no sequence"
+
+
+def test_a_kept_plan_in_pytorch_serves_longer_sequences_with_its_key(
+    fresh: Runtime, language: FakeLanguage
+) -> None:
+    fresh.planner.kernels = ()
+    plan = fresh.caches._prefill("key", job(tensors()))
+    assert isinstance(plan, PyTorchPrefillPlan) and plan.options.max_seqlen_q == 16

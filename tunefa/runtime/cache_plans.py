@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -120,7 +121,8 @@ class CachePlans:
         with self._planner.lock:
             plan = self.prefill_plans.get(key)  # made by a thread that held the lock before
             if plan is None:
-                plan = self._planner.plan(job)
+                call = replace(job.call, options=job.call.options.shared())
+                plan = self._planner.plan(replace(job, call=call))
                 self.prefill_plans.add(key, plan)
             return plan
 

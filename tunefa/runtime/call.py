@@ -119,6 +119,12 @@ class Options(NamedTuple):
             return cls(causal or True, left, None, *rest)
         return cls(causal, left, right, *rest)
 
+    def shared(self) -> Options:
+        """Returns the options of all calls with the same `plan_key`: the longest sequences may be
+        as long as the next powers of two."""
+        longest = _power_of_2(self.max_seqlen_q), _power_of_2(self.max_seqlen_k)
+        return self._replace(max_seqlen_q=longest[0], max_seqlen_k=longest[1])
+
     def check(self) -> None:
         """Raises TunefaError for the first option that does not fit."""
         if self.layout not in (*LAYOUTS, PACKED):

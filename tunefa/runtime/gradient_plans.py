@@ -49,7 +49,7 @@ class GradientPlans:
             if family is not None and asked is not None:
                 plan = family.plan(asked)
             if plan is None:
-                job = Backward(Call.of(tensors, options, None), given)
+                job = Backward(Call.of(tensors, options.shared(), None), given)
                 plan = self._planner.plan(job)
                 if family is not None and asked is not None:
                     family.learn(asked, plan)

@@ -110,6 +110,6 @@ def _check_longest(call: Call, rows: slice, keys: slice) -> None:
         length = of.stop - of.start
         if length > given:
             raise TunefaError(
-                f"{name} is {given} and a sequence is {length} long: give the length of the "
-                f"longest sequence, or more"
+                f"{name} is at most {given} and a sequence is {length} long: give the "
+                f"length of the longest sequence, or more"
             )

@@ -110,8 +110,8 @@ class PyTorchPrefillPlan:
         most = max((end - begin for begin, end in pairwise(starts)), default=0)
         if most > self.options.max_seqlen_q:
             raise TunefaError(
-                f"max_seqlen_q is {self.options.max_seqlen_q} and a sequence is {most} long: give "
-                f"the length of the longest sequence, or more"
+                f"max_seqlen_q is at most {self.options.max_seqlen_q} and a sequence is {most} "
+                f"long: give the length of the longest sequence, or more"
             )
 
 

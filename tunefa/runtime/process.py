@@ -212,7 +212,7 @@ class Runtime:
                 found = self.planner.known_few(call, options)
                 found = found or self.planner.few_queries(tensors, options, call)
                 found = found or self._of_family(tensors, options, call)
-        return found or self.planner.plan(plans.Forward(Call.of(tensors, options, None)))
+        return found or self.planner.plan(plans.Forward(Call.of(tensors, options.shared(), None)))
 
     def _of_family(self, tensors: Tensors, options: Options, call: FamilyCall) -> Plan | None:
         """The plan of a call whose family is known; None for others, and where the family makes
