@@ -53,7 +53,7 @@ class CachePlans:
         return plans.cache_plan_without_kernel(job, self._planner.freeze.file), scale
 
     def plan(self, tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> CachePlan:
-        """The plan for calls of few queries of this key with a positive scale; it is made if there
+        """The plan for calls of few queries of this key with a usual scale; it is made if there
         is none yet. Raises TunefaError for the first argument that does not fit."""
         try:
             key = decode_call.key(tensors, options, out)

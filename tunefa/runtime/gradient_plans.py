@@ -32,7 +32,7 @@ class GradientPlans:
         self._next = NextPlans(self.plans, self._next_plan, planner.lock)
 
     def plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
-        """The plan for the gradients of calls of this key with a positive scale; it is made if
+        """The plan for the gradients of calls of this key with a usual scale; it is made if
         there is none yet. `given` is as `backward.as_kernels_take_it` returns it."""
         key = backward.key(tensors, options, given)
         return self.plans.get(key) or self._new(key, tensors, options, given)

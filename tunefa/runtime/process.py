@@ -149,12 +149,12 @@ class Runtime:
         return plan.run(tensors, scale, out)
 
     def backward_plan(self, tensors: Tensors, options: Options, given: Gradients) -> BackwardPlan:
-        """The plan for the gradients of calls of this key with a positive scale; it is made if
+        """The plan for the gradients of calls of this key with a usual scale; it is made if
         there is none yet. `given` is as `backward.as_kernels_take_it` returns it."""
         return self._gradients.plan(tensors, options, given)
 
     def plan(self, tensors: Tensors, options: Options) -> Plan:
-        """The plan for calls of this key with a positive scale; it is made if there is none yet.
+        """The plan for calls of this key with a usual scale; it is made if there is none yet.
 
         Raises TunefaError for the first argument that does not fit.
         """
