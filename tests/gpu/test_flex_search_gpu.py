@@ -18,7 +18,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from tests.support.flex_functions import HEADS, HEADS_KV, LENGTHS, SEQLEN, arguments
 from tests.support.tree import TREE
 from tunefa.integrations import flex
-from tunefa.integrations.flex_attention.kernels import options
+from tunefa.integrations.flex_kernels import options
 from tunefa.measure.timing import Stopwatch
 from tunefa.store import journal
 from tunefa.store.record import Record

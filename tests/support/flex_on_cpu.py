@@ -22,9 +22,9 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 from tests.support.flex_functions import alibi, documents
 from tunefa.compile.contract import CompileError
-from tunefa.integrations.flex_attention import capture as flex_capture
-from tunefa.integrations.flex_attention.calls import OPERATORS, FlexCall
-from tunefa.integrations.flex_attention.traced import Layout, Outputs, TracedCall, replaced
+from tunefa.integrations import flex_capture
+from tunefa.integrations.flex_calls import OPERATORS, FlexCall
+from tunefa.integrations.flex_traced import Layout, Outputs, TracedCall, replaced
 from tunefa.spec.target import Target
 
 H200 = Target.seen("NVIDIA H200", (9, 0), 132)

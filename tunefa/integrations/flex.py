@@ -25,10 +25,10 @@ from torch._inductor.choices import InductorChoices
 from torch._inductor.virtualized import V
 
 from tunefa.errors import TunefaError
-from tunefa.integrations.flex_attention import graph_pass, tuned
-from tunefa.integrations.flex_attention.calls import FlexCall
-from tunefa.integrations.flex_attention.search import search as search
-from tunefa.integrations.flex_attention.tuned import last_choices as last_choices
+from tunefa.integrations import flex_pass, flex_tuned
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_search import search as search
+from tunefa.integrations.flex_tuned import last_choices as last_choices
 from tunefa.runtime.argument_checks import DTYPES
 from tunefa.runtime.chip import Chip
 from tunefa.spec.target import Target
@@ -77,7 +77,7 @@ def use_records(path: str | PathLike[str] | None = None) -> int:
     made = _Factory(RecordedChoices(store))
     config.inductor_choices_class = made
     V.set_choices_handler(made())  # a thread keeps the one that it has met first
-    return len(made.choices.records) + tuned.use(store)
+    return len(made.choices.records) + flex_tuned.use(store)
 
 
 def use_defaults() -> None:
@@ -85,7 +85,7 @@ def use_defaults() -> None:
     if isinstance(getattr(config, "inductor_choices_class", None), _Factory):
         config.inductor_choices_class = None
         V.set_choices_handler(InductorChoices())
-    graph_pass.end()
+    flex_pass.end()
 
 
 class RecordedChoices(InductorChoices):

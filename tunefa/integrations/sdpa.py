@@ -55,9 +55,9 @@ def activate() -> None:
     registry.register_flash_attention_impl(NAME, register_fn=override)
     registry.activate_flash_attention_impl(NAME)
     if has_flex_records():  # most users have none, and it imports Inductor
-        from tunefa.integrations.flex_attention import deferred_pass
+        from tunefa.integrations import flex_later
 
-        deferred_pass.begin()
+        flex_later.begin()
 
 
 def deactivate() -> None:
@@ -68,7 +68,7 @@ def deactivate() -> None:
     registry = _registry()
     if registry.current_flash_attention_impl() == NAME:
         registry.restore_flash_attention_impl()
-        if flex := sys.modules.get("tunefa.integrations.flex_attention.graph_pass"):
+        if flex := sys.modules.get("tunefa.integrations.flex_pass"):
             flex.end()
 
 

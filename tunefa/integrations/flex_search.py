@@ -26,12 +26,12 @@ from tunefa.compile.contract import CompileError
 from tunefa.compile.workers import Workers
 from tunefa.costmodel.estimate import estimates
 from tunefa.errors import TunefaError
-from tunefa.integrations.flex_attention import calls, kernels
-from tunefa.integrations.flex_attention.bench import FlexMeasured
-from tunefa.integrations.flex_attention.calls import FlexCall
-from tunefa.integrations.flex_attention.capture import captured
-from tunefa.integrations.flex_attention.check import Truth
-from tunefa.integrations.flex_attention.traced import run_of
+from tunefa.integrations import flex_calls, flex_kernels
+from tunefa.integrations.flex_bench import FlexMeasured
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_capture import captured
+from tunefa.integrations.flex_check import Truth
+from tunefa.integrations.flex_traced import run_of
 from tunefa.measure.timing import AnyStopwatch, Stopwatch
 from tunefa.runtime.argument_checks import check_tensor
 from tunefa.runtime.chip import Chip
@@ -157,8 +157,8 @@ def _search(given: Any, asked: Asked, target: Target, stopwatch: AnyStopwatch) -
         compilers = stack.enter_context(Workers(count))
         for _ in range(count):  # they import PyTorch meanwhile
             compilers.submit(_warm_up, (), 60.0)
-        found = captured(given, asked.backward, **asked.of_call)
-        parts = [_part(call, asked, target, (compilers, stopwatch)) for call in found]
+        calls = captured(given, asked.backward, **asked.of_call)
+        parts = [_part(call, asked, target, (compilers, stopwatch)) for call in calls]
         journals = [stack.enter_context(_journal(part, asked)) for part in parts]
         budget = Budget(seconds=asked.budget_s)
         shares = [FORWARD_SHARE, 1.0][-len(parts) :]
@@ -179,16 +179,16 @@ def _part(
     call: FlexCall, asked: Asked, target: Target, tools: tuple[Workers, AnyStopwatch]
 ) -> _Part:
     """The search of one call. Raises TunefaError where PyTorch's own options fail."""
-    workload = calls.workload_of(call)
+    workload = flex_calls.workload_of(call)
     assert workload is not None  # `require` has seen to it
-    kernel = kernels.kernel_of(call, asked.prescale)
+    kernel = flex_kernels.kernel_of(call, asked.prescale)
     try:
         truth = Truth(call, run_of(call, {}))
     except CompileError as error:
         raise TunefaError(f"PyTorch's own options do not compile for this call: {error}") from error
     objective = FlexMeasured(call, truth, *tools)
-    default = kernels.default(call, kernel)
-    return _Part(Case(kernel, workload, target), objective, default, calls.visible(call))
+    default = flex_kernels.default(call, kernel)
+    return _Part(Case(kernel, workload, target), objective, default, flex_calls.visible(call))
 
 
 def _trials(part: _Part, asked: Asked, budget: Budget, share: float) -> Iterator[Trial]:

@@ -13,8 +13,8 @@ from torch.nn.attention.flex_attention import create_block_mask
 from tests.support import flex_on_cpu
 from tests.support.flex_functions import alibi, documents
 from tests.support.flex_on_cpu import HEADS, calls, given, tensors
-from tunefa.integrations.flex_attention import calls as flex_calls
-from tunefa.integrations.flex_attention.calls import FlexCall, function_hash, workload_of
+from tunefa.integrations import flex_calls
+from tunefa.integrations.flex_calls import FlexCall, function_hash, workload_of
 from tunefa.spec.workload import Workload
 
 

@@ -12,10 +12,10 @@ from torch.nn.attention.flex_attention import create_block_mask
 from tests.support.flex_functions import alibi, documents
 from tests.support.flex_on_cpu import HEADS, calls, eager, given, tensors
 from tunefa.errors import TunefaError
-from tunefa.integrations.flex_attention import check as flex_check
-from tunefa.integrations.flex_attention.calls import FlexCall
-from tunefa.integrations.flex_attention.check import Truth, exact
-from tunefa.integrations.flex_attention.traced import Outputs
+from tunefa.integrations import flex_check
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_check import Truth, exact
+from tunefa.integrations.flex_traced import Outputs
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from torch.nn.attention.flex_attention import FlexKernelOptions
 
 from tests.support.flex_on_cpu import H200, an_h200, calls, given, on_cuda
 from tunefa.costmodel.estimate import estimates
-from tunefa.integrations.flex_attention import kernels as flex_kernels
-from tunefa.integrations.flex_attention.calls import FlexCall, workload_of
+from tunefa.integrations import flex_kernels
+from tunefa.integrations.flex_calls import FlexCall, workload_of
 from tunefa.spec.target import Case, Target
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 from torch._inductor import config
 
-from tunefa.integrations.flex_attention.graph_pass import OwnPass, end
+from tunefa.integrations.flex_pass import OwnPass, end
 from tunefa.store.results import default_store
 
 
@@ -25,7 +25,7 @@ class LaterOptions(OwnPass):
     @functools.cached_property
     def tuned(self) -> Any:
         """The pass that knows the records."""
-        from tunefa.integrations.flex_attention.tuned import TunedOptions
+        from tunefa.integrations.flex_tuned import TunedOptions
 
         return TunedOptions(default_store(), self.earlier)
 

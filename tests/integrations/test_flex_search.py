@@ -12,10 +12,8 @@ import torch
 from tests.support.flex_on_cpu import H200, Here, Unwatched, given
 from tunefa.compile.contract import CompileError
 from tunefa.errors import TunefaError
-from tunefa.integrations import flex
-from tunefa.integrations.flex_attention import search as flex_search
-from tunefa.integrations.flex_attention import traced as flex_traced
-from tunefa.integrations.flex_attention.search import Asked
+from tunefa.integrations import flex, flex_search, flex_traced
+from tunefa.integrations.flex_search import Asked
 from tunefa.measure import racing
 from tunefa.measure.timing import HostStopwatch
 from tunefa.store import journal

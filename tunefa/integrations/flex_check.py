@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from tunefa.errors import TunefaError
-from tunefa.integrations.flex_attention.calls import FlexCall
-from tunefa.integrations.flex_attention.traced import Outputs, Run
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_traced import Outputs, Run
 from tunefa.measure.comparison import TOLERANCE
 from tunefa.runtime.argument_checks import DTYPES
 

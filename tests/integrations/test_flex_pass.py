@@ -6,10 +6,10 @@ from typing import Any
 
 from torch._inductor import config
 
-from tunefa.integrations.flex_attention import graph_pass
+from tunefa.integrations import flex_pass
 
 
-class Empty(graph_pass.OwnPass):
+class Empty(flex_pass.OwnPass):
     """A pass of tunefa that changes nothing."""
 
     def __init__(self, earlier: Any) -> None:
@@ -30,7 +30,7 @@ def test_the_earlier_pass_comes_back() -> None:
 
     for earlier in (None, own):
         with config.patch(post_grad_custom_pre_pass=Empty(earlier)):
-            graph_pass.end()
+            flex_pass.end()
             assert config.post_grad_custom_pre_pass is earlier
-            graph_pass.end()
+            flex_pass.end()
             assert config.post_grad_custom_pre_pass is earlier

@@ -11,9 +11,9 @@ from torch import Tensor, fx
 
 from tunefa.compile.contract import CompileError
 from tunefa.errors import TunefaError
-from tunefa.integrations.flex_attention import calls
-from tunefa.integrations.flex_attention.calls import FlexCall
-from tunefa.integrations.flex_attention.traced import Outputs, run_of
+from tunefa.integrations import flex_calls
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_traced import Outputs, run_of
 
 
 def captured(given: Sequence[Any], backward: bool | None, **more: Any) -> list[FlexCall]:
@@ -80,7 +80,7 @@ class _Noting(fx.Interpreter):
 
 def require(call: FlexCall) -> None:
     """Raises TunefaError for a call whose options cannot be searched."""
-    if why := calls.why_not(call):
+    if why := flex_calls.why_not(call):
         raise TunefaError(f"FlexAttention's options cannot be searched for this call: {why}")
     if chosen := call.chosen_by_user:
         raise TunefaError(

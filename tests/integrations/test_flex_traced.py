@@ -13,15 +13,9 @@ import torch
 from tests.support.flex_on_cpu import calls, eager, lowered, on_cuda
 from tunefa.compile.contract import CompileError
 from tunefa.compile.workers import Workers
-from tunefa.integrations.flex_attention import traced as flex_traced
-from tunefa.integrations.flex_attention.calls import FlexCall
-from tunefa.integrations.flex_attention.traced import (
-    Layout,
-    TracedCall,
-    replaced,
-    run_of,
-    tensors_of,
-)
+from tunefa.integrations import flex_traced
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_traced import Layout, TracedCall, replaced, run_of, tensors_of
 
 CHOSEN = {
     "fwd": {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 4, "num_stages": 2},

@@ -14,11 +14,8 @@ import tunefa
 from tests.support.flex_on_cpu import H200, calls
 from tests.support.sample_records import measured
 from tests.support.tree import TREE
-from tunefa.integrations.flex_attention import calls as flex_calls
-from tunefa.integrations.flex_attention import deferred_pass, graph_pass
-from tunefa.integrations.flex_attention import kernels as flex_kernels
-from tunefa.integrations.flex_attention import tuned as flex_tuned
-from tunefa.integrations.flex_attention.calls import FlexCall
+from tunefa.integrations import flex_calls, flex_kernels, flex_later, flex_pass, flex_tuned
+from tunefa.integrations.flex_calls import FlexCall
 from tunefa.spec.target import Case
 from tunefa.store.record import Record
 from tunefa.store.results import Store
@@ -31,7 +28,7 @@ def user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(flex_tuned, "_target", lambda call: H200)
     yield
     tunefa.deactivate()
-    graph_pass.end()
+    flex_pass.end()
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def test_activate_sets_it_for_a_user_with_records(forward: FlexCall, tmp_path: P
     record = added(forward, tmp_path)
     tunefa.activate()
     active = config.post_grad_custom_pre_pass
-    assert isinstance(active, deferred_pass.LaterOptions) and active.earlier is None
+    assert isinstance(active, flex_later.LaterOptions) and active.earlier is None
     choice = active.tuned.choice(forward)
     assert choice is not None and choice.config == record.config
     assert active.uuid() == flex_tuned.TunedOptions(Store([tmp_path / "results"])).uuid()
@@ -68,8 +65,8 @@ def test_activate_sets_it_for_a_user_with_records(forward: FlexCall, tmp_path: P
 
 def test_use_records_takes_its_place(forward: FlexCall, tmp_path: Path) -> None:
     added(forward, tmp_path)
-    deferred_pass.begin()
-    deferred_pass.begin()
+    flex_later.begin()
+    flex_later.begin()
     assert flex_tuned.use(Store([tmp_path / "results"])) == 1
     active = config.post_grad_custom_pre_pass
     assert isinstance(active, flex_tuned.TunedOptions) and active.earlier is None
@@ -77,7 +74,7 @@ def test_use_records_takes_its_place(forward: FlexCall, tmp_path: Path) -> None:
 
 def test_it_imports_no_runtime() -> None:
     code = (
-        "import sys, tunefa.integrations.flex_attention.deferred_pass as later; later.begin(); "
+        "import sys, tunefa.integrations.flex_later as later; later.begin(); "
         "print(*[m for m in sys.modules if m.startswith('tunefa.')])"
     )
     done = subprocess.run(

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 
 from tunefa.compile.contract import CompileError
 from tunefa.compile.workers import ProcessLost, TaskRaised, Workers
-from tunefa.integrations.flex_attention.calls import FlexCall
-from tunefa.integrations.flex_attention.check import Truth
-from tunefa.integrations.flex_attention.kernels import options
-from tunefa.integrations.flex_attention.traced import Run, TracedCall, caches, compile_here, run_of
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_check import Truth
+from tunefa.integrations.flex_kernels import options
+from tunefa.integrations.flex_traced import Run, TracedCall, caches, compile_here, run_of
 from tunefa.measure.objective import Raced
 from tunefa.measure.racing import decided, run_races, samples_of, screened
 from tunefa.measure.timing import AnyStopwatch

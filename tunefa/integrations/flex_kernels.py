@@ -19,7 +19,7 @@ import torch
 from torch.nn.attention import flex_attention as interface
 
 from tunefa import assets
-from tunefa.integrations.flex_attention.calls import FlexCall, function_hash, is_identity
+from tunefa.integrations.flex_calls import FlexCall, function_hash, is_identity
 from tunefa.spec import space as spaces
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Parameter, Space

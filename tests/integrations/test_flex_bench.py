@@ -10,12 +10,10 @@ import pytest
 from tests.support.flex_on_cpu import H200, Here, Unwatched, calls, eager
 from tunefa.compile.contract import CompileError
 from tunefa.compile.workers import ProcessLost, TaskRaised
-from tunefa.integrations.flex_attention import bench as flex_bench
-from tunefa.integrations.flex_attention import kernels as flex_kernels
-from tunefa.integrations.flex_attention import traced as flex_traced
-from tunefa.integrations.flex_attention.bench import FlexMeasured
-from tunefa.integrations.flex_attention.calls import FlexCall, workload_of
-from tunefa.integrations.flex_attention.check import Truth
+from tunefa.integrations import flex_bench, flex_kernels, flex_traced
+from tunefa.integrations.flex_bench import FlexMeasured
+from tunefa.integrations.flex_calls import FlexCall, workload_of
+from tunefa.integrations.flex_check import Truth
 from tunefa.measure import racing
 from tunefa.measure.timing import HostStopwatch
 from tunefa.spec.target import Case

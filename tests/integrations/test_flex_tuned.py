@@ -19,12 +19,8 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from tests.support.flex_on_cpu import H200, calls, given, lowered, on_cuda
 from tests.support.sample_records import measured
-from tunefa.integrations import flex
-from tunefa.integrations.flex_attention import calls as flex_calls
-from tunefa.integrations.flex_attention import graph_pass
-from tunefa.integrations.flex_attention import kernels as flex_kernels
-from tunefa.integrations.flex_attention import tuned as flex_tuned
-from tunefa.integrations.flex_attention.calls import FlexCall
+from tunefa.integrations import flex, flex_calls, flex_kernels, flex_pass, flex_tuned
+from tunefa.integrations.flex_calls import FlexCall
 from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
 from tunefa.store.record import Record
@@ -205,9 +201,9 @@ def test_a_user_s_own_pass_stays(both: list[FlexCall], tmp_path: Path) -> None:
         assert own.seen == 1 and made.earlier is own
         assert made.uuid() != flex_tuned.TunedOptions(store).uuid()
         assert flex_tuned.TunedOptions(store, Other(None)).uuid() is None
-        graph_pass.end()
+        flex_pass.end()
         assert config.post_grad_custom_pre_pass is own
-        graph_pass.end()
+        flex_pass.end()
 
 
 def test_caches_know_the_records(both: list[FlexCall], tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import torch
 from tests.support.flex_on_cpu import calls, eager, given
 from tunefa.compile.contract import CompileError
 from tunefa.errors import TunefaError
-from tunefa.integrations.flex_attention import capture as flex_capture
-from tunefa.integrations.flex_attention.capture import captured
+from tunefa.integrations import flex_capture
+from tunefa.integrations.flex_capture import captured
 
 
 def test_the_tensors_are_the_user_s(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from tunefa.compile.contract import CompileError
-from tunefa.integrations.flex_attention.calls import JOINT, OPERATORS, FlexCall
+from tunefa.integrations.flex_calls import JOINT, OPERATORS, FlexCall
 
 Outputs = tuple[torch.Tensor, ...]
 Run = Callable[[], Outputs]

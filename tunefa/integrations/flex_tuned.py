@@ -1,4 +1,4 @@
-"""FlexAttention with the options that `tunefa.integrations.flex.search` found for its functions.
+"""FlexAttention with the options that `tunefa.integrations.flex_search` found for its functions.
 
 Inductor runs a pass over each graph that it compiles, before it makes kernels of it. Source of the
 interface: torch/_inductor/custom_graph_pass.py of PyTorch 2.11 and 2.13.
@@ -16,9 +16,9 @@ from torch import fx
 from torch._inductor import config
 
 from tunefa.errors import TunefaError
-from tunefa.integrations.flex_attention import calls, graph_pass, kernels
-from tunefa.integrations.flex_attention.calls import FlexCall
-from tunefa.integrations.flex_attention.graph_pass import OwnPass
+from tunefa.integrations import flex_calls, flex_kernels, flex_pass
+from tunefa.integrations.flex_calls import FlexCall
+from tunefa.integrations.flex_pass import OwnPass
 from tunefa.runtime.chip import Chip
 from tunefa.spec.target import Target
 from tunefa.store import lookup
@@ -34,7 +34,7 @@ def use(store: Store) -> int:
     It counts for the thread that calls it, and not for what is compiled already. A second call
     reads the store again. A pass that is set already runs first.
     """
-    graph_pass.end()
+    flex_pass.end()
     made = TunedOptions(store, config.post_grad_custom_pre_pass)
     config.post_grad_custom_pre_pass = made
     return len(made.records)
@@ -49,7 +49,7 @@ def last_choices() -> dict[str, Choice]:
 
 def is_flex(record: Record) -> bool:
     """Whether a record is of FlexAttention's kernel for some functions."""
-    return record.kernel.startswith(kernels.PREFIX)
+    return record.kernel.startswith(flex_kernels.PREFIX)
 
 
 class TunedOptions(OwnPass):
@@ -66,11 +66,11 @@ class TunedOptions(OwnPass):
         for each in self.earlier if isinstance(self.earlier, (list, tuple)) else [self.earlier]:
             if each is not None:
                 each(graph)
-        for node, call in calls.calls_in(graph):
+        for node, call in flex_calls.calls_in(graph):
             choice = self.choice(call)
             if choice is not None:
                 self._last[call.op] = choice
-                place, own = call.options_place, kernels.options(choice.config)
+                place, own = call.options_place, flex_kernels.options(choice.config)
                 options = {**call.options, **own}
                 node.args = (*node.args[:place], options, *node.args[place + 1 :])
 
@@ -94,11 +94,11 @@ class TunedOptions(OwnPass):
     def choice(self, call: FlexCall) -> Choice | None:
         """Returns the options for a call, from the record of its functions for the nearest lengths;
         None without one, and where the user has chosen options by hand."""
-        workload = calls.workload_of(call)
-        if not self.records or call.chosen_by_user or workload is None or calls.why_not(call):
+        workload = flex_calls.workload_of(call)
+        if not self.records or call.chosen_by_user or workload is None or flex_calls.why_not(call):
             return None
         target = _target(call)
-        kernel = kernels.kernel_of(call)
+        kernel = flex_kernels.kernel_of(call)
         known = [record for record in self.records if record.kernel == kernel.name]
         if target is None or not known:
             return None
