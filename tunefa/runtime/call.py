@@ -120,8 +120,7 @@ class Options(NamedTuple):
         return cls(causal, left, right, *rest)
 
     def shared(self) -> Options:
-        """Returns the options of all calls with the same `plan_key`: the longest sequences may be
-        as long as the next powers of two."""
+        """Returns the options of all calls with one `plan_key`: max_seqlen are powers of two."""
         longest = _power_of_2(self.max_seqlen_q), _power_of_2(self.max_seqlen_k)
         return self._replace(max_seqlen_q=longest[0], max_seqlen_k=longest[1])
 
@@ -234,8 +233,7 @@ class Call(AttentionInputs):
 
 
 def heads_first(tensor: Tensor, layout: str) -> Tensor:
-    """Returns a dense tensor of `layout` as a (batch, heads, seqlen, head_dim) view, and a packed
-    one unchanged. It is its own inverse."""
+    """Returns a dense tensor as a (batch, heads, seqlen, head_dim) view, a packed one unchanged."""
     return tensor.transpose(1, 2) if layout == "bshd" else tensor
 
 
@@ -288,8 +286,7 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
 
 
 SMALLEST_SCALE = 2.0**-100
-"""The smallest scale that kernels take: those of gradients may divide a row's lse by it, and the
-quotient must be finite in fp32 and bf16."""
+"""The smallest scale of kernels: some divide a row's lse by it, and the quotient must be finite."""
 
 
 def is_usual(scale: float | None) -> bool:
