@@ -21,8 +21,9 @@ from tunefa.integrations import sdpa_choice
 from tunefa.integrations.sdpa_choice import Rival
 from tunefa.measure.gradients import Gradients
 from tunefa.runtime import process
+from tunefa.runtime.argument_checks import is_usual
 from tunefa.runtime.backward import as_kernels_take_it
-from tunefa.runtime.call import PACKED, Options, Tensors, is_usual
+from tunefa.runtime.call import PACKED, Options, Tensors
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 Results = tuple[Any, ...]

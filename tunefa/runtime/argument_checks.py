@@ -205,6 +205,16 @@ def check_scale(scale: Any, head_dim: int) -> float:
     return float(scale)
 
 
+SMALLEST_SCALE = 2.0**-100
+"""The smallest scale that kernels take: those of gradients may divide a row's lse by it, and the
+quotient must be finite in fp32 and bf16."""
+
+
+def is_usual(scale: float | None) -> bool:
+    """Whether kernels take the scale without a check."""
+    return scale is None or (type(scale) is float and SMALLEST_SCALE <= scale < math.inf)
+
+
 def _is_finite(number: Any) -> bool:
     try:
         return isinstance(number, Real) and math.isfinite(number)

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from tunefa.runtime import cache_sizes, decode_call, prefill_call
 from tunefa.runtime import plan as plans
+from tunefa.runtime.argument_checks import is_usual
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.cache_family import CacheFamily
-from tunefa.runtime.call import SMALLEST_SCALE, Options, is_usual
+from tunefa.runtime.call import Options
 from tunefa.runtime.decode_call import CacheCall, CacheKey, CacheOptions, CacheTensors, check_out
 from tunefa.runtime.decode_plan import CachePlan, Decode
 from tunefa.runtime.growth import NextPlans
@@ -46,7 +47,7 @@ class CachePlans:
         call = CacheCall.of(tensors, options, scale)
         check_out(call, out)
         scale = None if scale is None else call.scale
-        if call.q.is_cuda and call.scale >= SMALLEST_SCALE:
+        if call.q.is_cuda and is_usual(call.scale):
             return self.plan(tensors, options, out), scale
         # Kernels serve no such call.
         job = Decode(call, out)
@@ -113,7 +114,7 @@ class CachePlans:
         prefill_call.check_out(call, out)
         scale = None if scale is None else call.scale
         job = Prefill(call, out)
-        if not on_cuda or call.scale < SMALLEST_SCALE:  # kernels serve no such call
+        if not on_cuda or not is_usual(call.scale):  # kernels serve no such call
             return plans.prefill_plan_without_kernel(job, self._planner.freeze.file), scale
         return plan or self._prefill(key, job), scale
 

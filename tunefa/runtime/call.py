@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -120,7 +119,8 @@ class Options(NamedTuple):
         return cls(causal, left, right, *rest)
 
     def shared(self) -> Options:
-        """Returns the options of all calls with one `plan_key`: max_seqlen are powers of two."""
+        """Returns the options of all calls with the same `plan_key`: the longest sequences may be
+        as long as the next powers of two."""
         longest = _power_of_2(self.max_seqlen_q), _power_of_2(self.max_seqlen_k)
         return self._replace(max_seqlen_q=longest[0], max_seqlen_k=longest[1])
 
@@ -233,7 +233,8 @@ class Call(AttentionInputs):
 
 
 def heads_first(tensor: Tensor, layout: str) -> Tensor:
-    """Returns a dense tensor as a (batch, heads, seqlen, head_dim) view, a packed one unchanged."""
+    """Returns a dense tensor of `layout` as a (batch, heads, seqlen, head_dim) view, and a packed
+    one unchanged. It is its own inverse."""
     return tensor.transpose(1, 2) if layout == "bshd" else tensor
 
 
@@ -283,15 +284,6 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
         *map(_power_of_2, q_shape[:1]), *[_power_of_2(count - 1) for count in bounds[:1]],
         _power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k), deterministic, accumulate, *decided,
     )  # fmt: skip
-
-
-SMALLEST_SCALE = 2.0**-100
-"""The smallest scale of kernels: some divide a row's lse by it, and the quotient must be finite."""
-
-
-def is_usual(scale: float | None) -> bool:
-    """Whether kernels take the scale without a check."""
-    return scale is None or (type(scale) is float and SMALLEST_SCALE <= scale < math.inf)
 
 
 def _power_of_2(number: Any) -> Any:

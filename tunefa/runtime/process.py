@@ -21,10 +21,11 @@ from tunefa.errors import TunefaError
 from tunefa.measure.gradients import Gradients, Three
 from tunefa.runtime import backward, planning
 from tunefa.runtime import plan as plans
+from tunefa.runtime.argument_checks import is_usual
 from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.cache_plans import CachePlans
-from tunefa.runtime.call import SMALLEST_SCALE, Call, Options, Tensors, is_usual, plan_key
+from tunefa.runtime.call import Call, Options, Tensors, plan_key
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import CachePlan
@@ -88,7 +89,7 @@ class Runtime:
         else:
             call = Call.of(tensors, options, scale)
             scale = call.scale
-            if on_cuda and scale >= SMALLEST_SCALE:
+            if on_cuda and is_usual(scale):
                 plan = self.plan(tensors, options)
             else:  # kernels serve no such call, of any shape
                 plan = plans.plan_without_kernel(call, self.planner.freeze.file)
@@ -116,7 +117,7 @@ class Runtime:
         else:
             call = Call.of(tensors, options, scale)
             scale = call.scale
-            if tensors.q.is_cuda and scale >= SMALLEST_SCALE:
+            if tensors.q.is_cuda and is_usual(scale):
                 plan = self.backward_plan(tensors, options, given)
             else:  # kernels serve no such call, of any shape
                 why = plans.why_no_kernel(call)
