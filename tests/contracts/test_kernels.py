@@ -153,14 +153,12 @@ def _sample(kernel: Kernel) -> list[tuple[Case, dict[str, Any]]]:
         return [*((each, each.default()) for each in products), *others]
     if kernel.op in ("decode", "prefill"):
         words = CACHES if kernel.op == "decode" else PAGES
-        texts = [f"{kernel.op}_{each}" for each in words]
-        found = {  # sm80's code is like sm120's
-            arch: [Case(kernel, Workload.parse(text), Target.named(arch)) for text in texts]
-            for arch in ("sm90", "sm120")
-        }
-        by_arch = {a: [each for each in found[a] if each.why_not() is None] for a in found}
-        served = [*by_arch["sm90"], *by_arch["sm120"][::3]]
-        varied = by_arch["sm90"][::2]
+        workloads = [Workload.parse(f"{kernel.op}_{each}") for each in words]
+        hopper, blackwell = (  # sm80's code is like sm120's
+            [each for w in workloads if (each := Case(kernel, w, target)).why_not() is None]
+            for target in (TARGETS["sm90"], TARGETS["sm120"])
+        )
+        served, varied = [*hopper, *blackwell[::3]], hopper[::2]
         others = [(each, chance.choice(each.feasible().configs)) for each in varied]
         return [*((each, each.default()) for each in served), *others]
     # Backward kernels take three times as long to compile. The code of sm89 and sm120 is like that

@@ -38,6 +38,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     # No row sees the first keys, then the last rows.
     ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"PING_PONG": 1, **EARLY, "EARLY_SCORES": 0}),
     ("h2_kv1_q500_k130_d96_bf16_full_w130_a20", {"Q_STAGES": 2}),
+    ("h1_q300_k260_d128_bf16_full_w150", {"BLOCK_M": 80}),
     ("h2_q270_k384_d64_bf16_full_a60", {"L2_SECTION_HEADS": 2}),
     ("h2_q100_k300_d64_fp16_full", {"DQ_WARPGROUP": 1, "BLOCK_M": 96, "K_IN_REGISTERS": 1}),
     (
