@@ -30,8 +30,3 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
         inner(self, name, function, key, allow_override=allow_override, **w)
 
     monkeypatch.setattr(library, "impl", impl)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
