@@ -46,6 +46,10 @@
 //     consumer         |           | its exponentials                      | its dS, to shared memory
 //     dQ warpgroup     | dQ of the last dS: one part, then the other, each to shared memory
 //
+// With GROUP_SPLITS the query heads of a KV head's group are split among as many CTAs for each tile. In
+// the code they are KV heads of their own, with smaller groups. Each writes the dK and dV of its query
+// heads in fp32, in the order of the registers, and `write_dq` adds them up.
+//
 // A window on the right is a causal mask whose diagonal lies further to the right; one on the left
 // ends the blocks of rows of a CTA early. A CTA whose keys no row sees writes zeros.
 //
@@ -107,6 +111,9 @@
 #ifndef K_STAGES
 #define K_STAGES 1
 #endif
+#ifndef GROUP_SPLITS
+#define GROUP_SPLITS 1
+#endif
 #ifndef DETERMINISTIC
 #define DETERMINISTIC 0
 #endif
@@ -146,6 +153,8 @@ constexpr int DQ_PARTS = 2, DQ_ROWS = CHUNKS == 1 ? BLOCK_M / DQ_PARTS : BLOCK_M
 // as they are in a core matrix of WGMMA.
 constexpr int ROW_TERM_FLOATS = FOLD_ROW_TERMS ? 4 : 1, ROW_TERM_BYTES = 4 * ROW_TERM_FLOATS;
 constexpr int DQ_FLOATS = 64 * DQ_ROWS;  // of a part of a block
+// With GROUP_SPLITS: the numbers of dK, and of dV, that a warpgroup has of a tile.
+constexpr int KEY_SUM_FLOATS = 64 * WIDTH;
 constexpr int THREADS = 128 * (WARPGROUPS + DQ_WARPGROUP + 1);
 // Numbers of named barriers: 1 and 2 for the ends of warpgroups, then their turns, then the end of dQ.
 constexpr int FIRST_TURN = 1 + WARPGROUPS, DQ_IS_ADDED = FIRST_TURN + WARPGROUPS;
@@ -172,23 +181,25 @@ struct Sequences {
 
 struct Sizes {
     Sequences sequences;
-    int heads, heads_kv;
-    int seqlen_k;  // of packed sequences the longest
+    int heads, heads_kv;  // heads_kv: times GROUP_SPLITS
+    int seqlen_k;         // of packed sequences the longest
     // CAUSAL: row i sees keys up to i + diagonal; WINDOWED: only the last window_keys of them. With
     // packed sequences the diagonal lacks seqlen_k - seqlen_q.
     int diagonal, window_keys;
     int blocks;         // of query rows of a head, of all packed sequences
-    int section_heads;  // KV heads of an L2 section
+    int section_heads;  // KV heads of an L2 section, times GROUP_SPLITS
     int tiles;          // of all CTAs
+    int key_tiles;      // with GROUP_SPLITS: of a head, of all packed sequences
     float scale_log2, scale;
 
     DEVICE int group() const { return heads / heads_kv; }
 };
 
-// The number, among those of a head, of the first block of rows of a packed sequence. Every sequence
-// has a place for a block that is not full, so that no other one's length is needed.
+// The number, among those of a head, of the first block of `ROWS` rows of a packed sequence. Every
+// sequence has a place for a block that is not full, so that no other one's length is needed.
+template <int ROWS>
 DEVICE int first_block_number(int begin, int sequence) {
-    return begin / BLOCK_M + sequence;
+    return begin / ROWS + sequence;
 }
 
 // How many CTAs have come to a part of dQ, and whether the first one has stored its own; where
@@ -215,17 +226,16 @@ struct Arrivals {
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     attention_bwd(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap k_map,
                   const __grid_constant__ TensorMap v_map, const __grid_constant__ TensorMap do_map,
-                  const __grid_constant__ TensorMap dk_map,
-                  const __grid_constant__ TensorMap dv_map, const float* lse, const float* delta,
-                  float* dq_sum, Arrivals* arrivals, const int* starts_q, const int* starts_k,
-                  int bounds, int heads,
+                  const __grid_constant__ TensorMap dk_map, const __grid_constant__ TensorMap dv_map,
+                  const float* lse, const float* delta, float* dq_sum, Arrivals* arrivals,
+                  float* key_sums, const int* starts_q, const int* starts_k, int bounds, int heads,
                   int heads_kv, int seqlen_k, int diagonal, int window_keys, int blocks,
-                  int section_heads, int tiles, float scale_log2, float scale) {
+                  int section_heads, int tiles, int key_tiles, float scale_log2, float scale) {
     // The kernel has no static shared memory, so the alignment holds.
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
-    const Sizes sizes{{starts_q, starts_k, bounds}, heads,  heads_kv,      seqlen_k,   diagonal,
-                      window_keys,                  blocks, section_heads, tiles, scale_log2, scale};
+    const Sizes sizes{{starts_q, starts_k, bounds}, heads, heads_kv, seqlen_k, diagonal, window_keys,
+                      blocks, section_heads, tiles, key_tiles, scale_log2, scale};
     // The shuffle tells the compiler that it is the same in all lanes.
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const int warpgroup = warp / 4;
@@ -249,7 +259,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         multiply_dq(sizes, shared, threadIdx.x % 32, warp % 4);
     } else {
         setmaxnreg_inc<CONSUMER_REGISTERS>();
-        consume(sizes, shared, &dk_map, &dv_map, warpgroup, threadIdx.x % 32, warp % 4);
+        const KeyGradients to{&dk_map, &dv_map, key_sums};
+        consume(sizes, shared, to, warpgroup, threadIdx.x % 32, warp % 4);
     }
 }
 #endif

@@ -31,6 +31,9 @@ The .cu describes the algorithm. What each parameter trades:
     K_STAGES              PERSISTENT: 2: K of the next tile is copied while this one is computed,
                           and the last dQ of a tile is computed in the next one; 1: for less
                           shared memory
+    GROUP_SPLITS          CTAs that share the query heads of a tile of keys, for SMs that would idle
+                          where there are few tiles. Each writes its sum in fp32, and the kernel
+                          after adds them up, so that more of them write and read more memory
     L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
                           that what they share stays in the L2 cache. Deterministic gradients: the
                           more heads, the fewer CTAs of one head run at the same time, and wait for
@@ -52,7 +55,7 @@ _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _OF_MAIN_KERNEL = (
     "Q_STAGES", "DO_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES",
-    "K_IN_REGISTERS", "STAGGER", "HEADS_INSIDE", "PERSISTENT", "K_STAGES",
+    "K_IN_REGISTERS", "STAGGER", "HEADS_INSIDE", "PERSISTENT", "K_STAGES", "GROUP_SPLITS",
 )  # fmt: skip
 """Parameters that are macros of the main kernel alone."""
 _FAR = 2**29
@@ -70,6 +73,19 @@ def _columns(workload):
 def _sequences(tensors, workload):
     """Returns for how many batches or packed sequences there is room."""
     return next_pow2(max(1, tensors[10].shape[0] - 1)) if workload.varlen else workload.batch
+
+
+def _key_tiles(tensors, workload):
+    """Returns the tiles of a head's keys. Packed sequences have room as `_blocks` says."""
+    if workload.varlen:
+        return next_pow2(tensors[1].shape[0]) // _KEYS + _sequences(tensors, workload)
+    return ceil_div(workload.seqlen_k, _KEYS)
+
+
+def _all_key_tiles(tensors, workload):
+    """Returns the tiles of keys of all KV heads."""
+    heads = (1 if workload.varlen else workload.batch) * workload.heads_kv
+    return heads * _key_tiles(tensors, workload)
 
 
 def _blocks(tensors, spec):
@@ -132,7 +148,9 @@ def preprocess(workload, config):
 
 def postprocess(workload, config):
     """The variant that writes dQ."""
-    return {**_of_rows("write_dq", workload, config), "overlaps_kernel_before": True}
+    made = _of_rows("write_dq", workload, config)
+    made["defines"]["GROUP_SPLITS"] = config["GROUP_SPLITS"]
+    return {**made, "overlaps_kernel_before": True}
 
 
 def unordered(workload, config):
@@ -142,14 +160,26 @@ def unordered(workload, config):
 
 def scratch(tensors, spec):
     """The memory of (terms of lse, those of delta, dQ's accumulator, the counts of tiles and of its
-    parts), of whole blocks of rows."""
+    parts), of whole blocks of rows; with GROUP_SPLITS, that of each CTA's dK and dV."""
     import torch  # importing it takes seconds, and compiling does not need it
 
     blocks = _row_blocks(tensors, spec)
     rows = blocks * spec.config["BLOCK_M"]
     numbers = ((rows, 4) if spec.config["FOLD_ROW_TERMS"] else (rows,), torch.float32)
     sums = ((rows, _columns(spec.workload)), torch.float32)
-    return numbers, numbers, sums, ((blocks + 1, _WARPGROUPS, 2), torch.int32)
+    made = numbers, numbers, sums, ((blocks + 1, _WARPGROUPS, 2), torch.int32)
+    if (splits := spec.config["GROUP_SPLITS"]) == 1:
+        return made
+    tiles, width = _all_key_tiles(tensors, spec.workload), round_up(spec.workload.head_dim, 16)
+    return *made, ((tiles * splits, 2 * _KEYS, width), torch.float32)
+
+
+def _scratch(tensors, spec):
+    """Returns the tensors of `scratch` behind a call's: five, the last of which any pointer stands
+    for without GROUP_SPLITS."""
+    if spec.config["GROUP_SPLITS"] > 1:
+        return tensors[-5:]
+    return *tensors[-4:], tensors[-2]
 
 
 def _row_blocks(tensors, spec):
@@ -196,18 +226,25 @@ def preprocess_arguments(tensors, spec):
     sizes += [ctypes.c_int(w.heads), ctypes.c_int(w.seqlen_q), (lse, lse.dim() - 1)]
     strides = [_strides(each, w) for each in (out, dout, dlse)]
     return (_row_blocks(tensors, spec), 1, 1), [
-        out, dout, lse, dlse, *tensors[-4:], starts_q, bounds,
+        out, dout, lse, dlse, *_scratch(tensors, spec)[:4], starts_q, bounds,
         *sizes, ctypes.c_int(_blocks(tensors, spec)), *strides,
     ]  # fmt: skip
 
 
 def postprocess_arguments(tensors, spec):
     """The grid and the arguments of `write_dq`."""
-    w, dq = spec.workload, tensors[7]
-    starts_q, _, bounds = _bounds(tensors, w)
+    w, (dq, dk, dv) = spec.workload, tensors[7:10]
+    starts_q, starts_k, bounds = _bounds(tensors, w)
+    _, _, dq_sum, arrivals, key_sums = _scratch(tensors, spec)
     sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(tensors, spec)))
     numbers = [starts_q, bounds, ctypes.c_float(spec.scale), *sizes, _strides(dq, w)]
-    return (_row_blocks(tensors, spec), 1, 1), [*tensors[-2:], dq, *numbers]
+    ctas = _row_blocks(tensors, spec)
+    found = [dq_sum, arrivals, dq, *numbers]
+    if spec.config["GROUP_SPLITS"] > 1:
+        sizes = map(ctypes.c_int, (w.heads_kv, w.seqlen_k, _key_tiles(tensors, w), ctas))
+        found += [key_sums, dk, dv, starts_k, *sizes, _strides(dk, w), _strides(dv, w)]
+        ctas += 2 * _all_key_tiles(tensors, w)
+    return (ctas, 1, 1), found
 
 
 def arguments(tensors, spec):
@@ -221,14 +258,16 @@ def arguments(tensors, spec):
     """
     q, k, v, _, _, dout, _, _, dk, dv = tensors[:10]
     w, config, scale = spec.workload, spec.config, spec.scale
-    rows = config["BLOCK_M"]
+    rows, splits = config["BLOCK_M"], config["GROUP_SPLITS"]
     maps = [_map(q, rows), _map(k, _KEYS), _map(v, _KEYS), _map(dout, rows), _map(dk), _map(dv)]
-    sizes = (w.heads, w.heads_kv, w.seqlen_k, *_edges(w), _blocks(tensors, spec))
-    tiles = _sequences(tensors, w) * w.heads_kv * ceil_div(w.seqlen_k, _KEYS)
-    numbers = [*map(ctypes.c_int, (*sizes, config["L2_SECTION_HEADS"], tiles))]
+    heads_kv = w.heads_kv * splits
+    sizes = (w.heads, heads_kv, w.seqlen_k, *_edges(w), _blocks(tensors, spec))
+    tiles = _sequences(tensors, w) * heads_kv * ceil_div(w.seqlen_k, _KEYS)
+    sizes += (config["L2_SECTION_HEADS"] * splits, tiles, _key_tiles(tensors, w))
+    numbers = [*map(ctypes.c_int, sizes)]
     numbers += map(ctypes.c_float, (scale * LOG2_E, scale))
     ctas = min(tiles, spec.sms) if config["PERSISTENT"] else tiles
-    return (ctas, 1, 1), [*maps, *tensors[-4:], *_bounds(tensors, w), *numbers]
+    return (ctas, 1, 1), [*maps, *_scratch(tensors, spec), *_bounds(tensors, w), *numbers]
 
 
 def _edges(workload):

@@ -11,6 +11,12 @@ DEVICE void store_rows(const TensorMap* map, u32 from, int column, int row, int 
         tma_store(map, from, column, row, head, of.batch);
 }
 
+// Where dK and dV go: to tensors or, with GROUP_SPLITS, to memory for the sums of each CTA.
+struct KeyGradients {
+    const TensorMap *dk, *dv;
+    float* sums;
+};
+
 // One thread's part of a consumer warpgroup. dK and dV have keys as rows, dQ^T has columns of dQ.
 struct Consumer : Scores {
     float dk[WIDTH / 2], dv[WIDTH / 2];
@@ -249,6 +255,17 @@ struct Consumer : Scores {
         tma_store_commit();
     }
 
+    // With GROUP_SPLITS: stores dK (which = 0) or dV (1) of this CTA's query heads. Four numbers of a
+    // thread are adjacent, so that a warp writes 512 bytes at once.
+    DEVICE void store_sums(const float (&x)[WIDTH / 2], float* sums, int which) const {
+        const long long number = (long long)tile.head_kv * sizes.key_tiles + tile.key_tile;
+        float4* to = (float4*)(sums + ((2 * number + which) * WARPGROUPS + warpgroup) *
+                                          KEY_SUM_FLOATS);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 8; i++)
+            to[i * 128 + 32 * warp + lane] = {x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]};
+    }
+
     // dQ of the last step before `end`, if no later step computes it.
     DEVICE void start_last_dq(float (&dq)[DQ_ROWS / 2], int end, int k_stage) const {
         const int last = end - 1;
@@ -268,15 +285,19 @@ struct Consumer : Scores {
 
     // Writes dV and dK, and the last dQ where none is deferred. dV goes to the warpgroup's V, which is not
     // read any more, and dK to the buffer of dQ.
-    DEVICE void finish(int end, const TensorMap* dk_map, const TensorMap* dv_map) const {
+    DEVICE void finish(int end, const KeyGradients& to) const {
         const bool is_sender = warp + lane == 0;
         const bool has_last_dq = !DQ_WARPGROUP && !DEFERS_DQ && tile.is_seen();
         const u32 at_v = shared + V_OFFSET + warpgroup * 64 * ROW_BYTES;
         const u32 at_dq = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
         float dq[DQ_ROWS / 2];
         if (has_last_dq) start_last_dq(dq, end, done.k_stage());
-        put<KEYS_CHUNK>(dv, 1.0f, at_v);
-        if (is_sender) send<KEYS_CHUNK>(at_v, dv_map);
+        if (GROUP_SPLITS > 1) {
+            store_sums(dv, to.sums, 1);
+        } else {
+            put<KEYS_CHUNK>(dv, 1.0f, at_v);
+            if (is_sender) send<KEYS_CHUNK>(at_v, to.dv);
+        }
         if (has_last_dq)
             finish_last_dq(dq, end);
         else if (PERSISTENT && !DEFERS_DQ)
@@ -285,13 +306,18 @@ struct Consumer : Scores {
             dq_product().wait_for_buffer(DEFERS_DQ ? end - 1 : end);
         else if (PERSISTENT || tile.is_seen())
             named_barrier_sync(DQ_IS_ADDED, 128 * (WARPGROUPS + 1));
-        put<64 * ROW_BYTES>(dk, sizes.scale, at_dq);
+        if (GROUP_SPLITS > 1) {
+            store_sums(dk, to.sums, 0);
+            named_barrier_sync(1 + warpgroup, 128);  // no warp reads V any more
+        } else {
+            put<64 * ROW_BYTES>(dk, sizes.scale, at_dq);
+        }
         if (!is_sender) return;
         if (PERSISTENT) {
             tma_store_wait();
             mbarrier_arrive(barriers().v_empty());
         }
-        send<64 * ROW_BYTES>(at_dq, dk_map);
+        if (GROUP_SPLITS == 1) send<64 * ROW_BYTES>(at_dq, to.dk);
     }
     // PERSISTENT: waits until TMA has read dK of the tile before.
     DEVICE void free_dq_buffer() const {
@@ -300,7 +326,7 @@ struct Consumer : Scores {
         mbarrier_arrive(barriers().dq_empty(warpgroup));
     }
 
-    DEVICE void run(const TensorMap* dk_map, const TensorMap* dv_map) {
+    DEVICE void run(const KeyGradients& to) {
 #pragma unroll
         for (int i = 0; i < WIDTH / 2; i++) dk[i] = dv[i] = 0.0f;
         const int end = done.steps + tile.blocks() * sizes.group();
@@ -312,7 +338,7 @@ struct Consumer : Scores {
             if (PERSISTENT) mbarrier_wait(barriers().v(), done.tiles & 1);
             free_dq_buffer();
         }
-        finish(end, dk_map, dv_map);
+        finish(end, to);
     }
 
     // What all steps before `end` add to dK and dV.
@@ -346,13 +372,13 @@ struct Consumer : Scores {
 };
 
 // What a thread of a consumer warpgroup does.
-DEVICE void consume(const Sizes& sizes, u32 shared, const TensorMap* dk_map,
-                    const TensorMap* dv_map, int warpgroup, int lane, int warp) {
+DEVICE void consume(const Sizes& sizes, u32 shared, const KeyGradients& to, int warpgroup,
+                    int lane, int warp) {
     const Done done = for_tiles<ALL_LANES>(
         sizes,
         [&](const Tile& tile, const Done& done) {
             const u32 own = PERSISTENT ? same<ALL_LANES>(shared) : shared;
-            Consumer{{sizes, tile, done, own, warpgroup, lane, warp}}.run(dk_map, dv_map);
+            Consumer{{sizes, tile, done, own, warpgroup, lane, warp}}.run(to);
         },
         [&](int taken) { return next_place<ALL_LANES>({shared + BARRIERS_OFFSET}, taken); });
     if constexpr (DEFERS_DQ) {

@@ -29,12 +29,12 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
     if (PERSISTENT) mbarrier_wait(barriers.k_empty(k_stage), done.k_phase() ^ 1);
     mbarrier_arrive_expect_tx(barriers.k(k_stage), K_BYTES);
     load_rows<KEYS_CHUNK>(shared + K_OFFSET + k_stage * K_BYTES, maps.k, barriers.k(k_stage),
-                          tile.key, tile.head_kv, tile.keys);
+                          tile.key, tile.head_kv / GROUP_SPLITS, tile.keys);
     const auto load_v = [&] {
         if (PERSISTENT) mbarrier_wait(barriers.v_empty(), done.tiles & 1 ^ 1);
         mbarrier_arrive_expect_tx(barriers.v(), V_BYTES);
-        load_rows<KEYS_CHUNK>(shared + V_OFFSET, maps.v, barriers.v(), tile.key, tile.head_kv,
-                              tile.keys);
+        load_rows<KEYS_CHUNK>(shared + V_OFFSET, maps.v, barriers.v(), tile.key,
+                              tile.head_kv / GROUP_SPLITS, tile.keys);
     };
     if (PERSISTENT && !tile.is_seen()) return load_v();  // so that phases are those of tiles
     int step = done.steps;

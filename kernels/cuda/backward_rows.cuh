@@ -19,34 +19,44 @@ struct Strides {
     long long batch, head, row;
 };
 
-// The block of a CTA: rows from `first` on of a head's seqlen_q rows, which begin with the tensors'
+// A block of `ROWS` rows: those from `first` on of a head's `length` rows, which begin with the tensors'
 // row `begin`.
-struct Block {
-    int number, batch, head, begin, first, seqlen_q;
+template <int ROWS>
+struct BlockOf {
+    int number, batch, head, begin, first, length;
 
     // Packed sequences have fewer blocks than there is room for.
-    DEVICE bool exists() const { return !VARLEN || first < seqlen_q; }
-    DEVICE bool has(int row) const { return row < BLOCK_M && first + row < seqlen_q; }
-};
+    DEVICE bool exists() const { return !VARLEN || first < length; }
+    DEVICE bool has(int row) const { return row < ROWS && first + row < length; }
 
-DEVICE Block block_of_cta(int heads, int seqlen_q, int blocks, const int* starts_q, int bounds) {
-    const int number = gridDim.x - 1 - blockIdx.x, head = number / blocks, block = number % blocks;
-    if (!VARLEN) return {number, head / heads, head % heads, 0, block * BLOCK_M, seqlen_q};
+    template <class T>
+    DEVICE T* at(T* tensor, const Strides& strides, int row) const {
+        return tensor + batch * strides.batch + head * strides.head + row * strides.row;
+    }
+};
+using Block = BlockOf<BLOCK_M>;
+
+// The number of a CTA's block, the last one first.
+DEVICE int from_last(int ctas) {
+    return ctas - 1 - blockIdx.x;
+}
+
+// The block with a number, of `blocks` of each head.
+template <int ROWS>
+DEVICE BlockOf<ROWS> block_at(int number, int heads, int length, int blocks, const int* starts,
+                              int bounds) {
+    const int head = number / blocks, block = number % blocks;
+    if (!VARLEN) return {number, head / heads, head % heads, 0, block * ROWS, length};
     // The last sequence whose blocks begin here or earlier.
     int sequence = 0;
     for (int end = bounds - 1; sequence + 1 < end;) {
         const int middle = (sequence + end) / 2;
-        const bool here = first_block_number(starts_q[middle], middle) <= block;
+        const bool here = first_block_number<ROWS>(starts[middle], middle) <= block;
         (here ? sequence : end) = middle;
     }
-    const int begin = starts_q[sequence], length = starts_q[sequence + 1] - begin;
-    const int first = (block - first_block_number(begin, sequence)) * BLOCK_M;
-    return {number, 0, head, begin, first, length};
-}
-
-template <class T>
-DEVICE T* at(T* tensor, const Strides& strides, const Block& block, int row) {
-    return tensor + block.batch * strides.batch + block.head * strides.head + row * strides.row;
+    const int begin = starts[sequence];
+    const int first = (block - first_block_number<ROWS>(begin, sequence)) * ROWS;
+    return {number, 0, head, begin, first, starts[sequence + 1] - begin};
 }
 
 #if PREPARE_ROWS
@@ -92,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
                  int seqlen_q, int lse_rows, int blocks, Strides out_strides, Strides do_strides,
                  Strides dlse_strides) {
     constexpr int STEP = ROW_THREADS / LANES, PASSES = (BLOCK_M + STEP - 1) / STEP;
-    const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
+    const Block block = block_at<BLOCK_M>(from_last(gridDim.x), heads, seqlen_q, blocks, starts_q, bounds);
     const int lane = threadIdx.x % LANES, own = threadIdx.x / LANES;
     launch_dependents();
     clear(arrivals, block);
@@ -103,8 +113,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         const int block_row = own + i * STEP, row = block.begin + block.first + block_row;
         a[i] = b[i] = {0, 0, 0, 0};
         if (!block.has(block_row) || lane >= UNITS) continue;
-        a[i] = *(const uint4*)(at(out, out_strides, block, row) + 8 * lane);
-        b[i] = *(const uint4*)(at(dout, do_strides, block, row) + 8 * lane);
+        a[i] = *(const uint4*)(block.at(out, out_strides, row) + 8 * lane);
+        b[i] = *(const uint4*)(block.at(dout, do_strides, row) + 8 * lane);
     }
     float4* zeros = (float4*)(dq_sum + (long long)block.number * BLOCK_M * COLUMNS);
 #pragma unroll
@@ -120,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         if (lane != 0 || block_row >= BLOCK_M) continue;
         const float of_row = block.has(block_row) ? lse[row] : MINUS_INFINITY;
         const long long to = (long long)block.number * BLOCK_M + block_row;
-        sum = of_row == MINUS_INFINITY ? 0.0f : sum - *at(dlse, dlse_strides, block, row);
+        sum = of_row == MINUS_INFINITY ? 0.0f : sum - *block.at(dlse, dlse_strides, row);
         store_term(lse_terms, to, lse_term(of_row, lse_factor));
         store_term(delta_terms, to, FOLD_ROW_TERMS ? -sum : sum);
     }
@@ -128,24 +138,66 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 #endif
 
 #if WRITE_DQ
-// Writes dQ = scale * its accumulator.
-extern "C" __global__ void __launch_bounds__(ROW_THREADS)
-    write_dq(const float* dq_sum, const Arrivals* arrivals, unsigned short* dq,
-             const int* starts_q, int bounds, float scale, int heads, int seqlen_q, int blocks,
-             Strides dq_strides) {
-    constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
-    __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
-    const Block block = block_of_cta(heads, seqlen_q, blocks, starts_q, bounds);
+constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
+
+// Writes the rows of a block that there are, from shared memory.
+template <int ROWS>
+DEVICE void write_rows(const unsigned short* rows, const BlockOf<ROWS>& block, unsigned short* to,
+                       const Strides& strides) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < ROWS * LANES; i += ROW_THREADS) {
+        const int own = i / LANES, unit = i % LANES;
+        if (block.has(own) && unit < UNITS)
+            *(uint4*)(block.at(to, strides, block.begin + block.first + own) + 8 * unit) =
+                *(const uint4*)(rows + own * PITCH + 8 * unit);
+    }
+}
+
+#if GROUP_SPLITS > 1
+// Puts dK or dV of a tile of keys into shared memory: the sum of what its CTAs have written.
+DEVICE void add_key_sums(const float* key_sums, int number, int key_tiles, bool is_dv, float factor,
+                         unsigned short* rows) {
+    const int warpgroup = threadIdx.x / 128, thread = threadIdx.x % 128;
+    // Batches, then heads, have their tiles one after the other, each head once for each split.
+    const long long first =
+        (long long)(number / key_tiles) * GROUP_SPLITS * key_tiles + number % key_tiles;
+    float4 sum[WIDTH / 8];
+#pragma unroll
+    for (int split = 0; split < GROUP_SPLITS; split++) {
+        const long long of_split = first + (long long)split * key_tiles;
+        const float4* from = (const float4*)(key_sums + ((2 * of_split + is_dv) * WARPGROUPS +
+                                                         warpgroup) * KEY_SUM_FLOATS);
+#pragma unroll
+        for (int i = 0; i < WIDTH / 8; i++) {
+            const float4 x = from[i * 128 + thread];
+            if (split == 0) {
+                sum[i] = x;
+            } else {
+                sum[i].x += x.x, sum[i].y += x.y, sum[i].z += x.z, sum[i].w += x.w;
+            }
+        }
+    }
+    // As WGMMA has accumulators: rows of a warp, and eight below; two adjacent columns.
+    const int row = 64 * warpgroup + thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < WIDTH / 8; i++) {
+        u32* to = (u32*)(rows + row * PITCH + column + 8 * i);
+        to[0] = cvt_16bit_x2<IS_BF16>(sum[i].x * factor, sum[i].y * factor);
+        to[4 * PITCH] = cvt_16bit_x2<IS_BF16>(sum[i].z * factor, sum[i].w * factor);
+    }
+}
+#endif
+
+// Puts a block of dQ = scale * its accumulator into shared memory.
+DEVICE void convert_dq(const float* dq_sum, const Arrivals* arrivals, const Block& block, float scale,
+                       unsigned short* rows) {
     const int part = threadIdx.x / 128, thread = threadIdx.x % 128;
     const int column = (CHUNKS == 1 ? 0 : 64 * part) + thread / 32 * 16 + thread % 32 / 4;
     const int row = (CHUNKS == 1 ? DQ_ROWS * part : 0) + 2 * (thread % 4);
-    const float4* from =
-        (const float4*)(dq_sum + ((long long)block.number * DQ_PARTS + part) * DQ_FLOATS);
-    wait_for_kernel_before();
-    if (!block.exists()) return;
-    arrivals += DQ_PARTS;
+    const int number = block.number * DQ_PARTS + part;
+    const float4* from = (const float4*)(dq_sum + (long long)number * DQ_FLOATS);
     // Where nothing was zeroed, a part that no CTA came to has no numbers: its rows see no key.
-    const bool is_there = ZERO_DQ || arrivals[block.number * DQ_PARTS + part].count > 0;
+    const bool is_there = ZERO_DQ || arrivals[DQ_PARTS + number].count > 0;
     float4 all[DQ_ROWS / 8];
 #pragma unroll
     for (int i = 0; i < DQ_ROWS / 8; i++) {
@@ -160,12 +212,35 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
         unsigned short* to = rows + (row + 8 * i) * PITCH + column;
         to[0] = a, to[PITCH] = a >> 16, to[8] = b, to[PITCH + 8] = b >> 16;
     }
-    __syncthreads();
-    for (int i = threadIdx.x; i < BLOCK_M * LANES; i += ROW_THREADS) {
-        const int own = i / LANES, unit = i % LANES;
-        if (block.has(own) && unit < UNITS)
-            *(uint4*)(at(dq, dq_strides, block, block.begin + block.first + own) + 8 * unit) =
-                *(const uint4*)(rows + own * PITCH + 8 * unit);
+}
+
+// Writes dQ. With GROUP_SPLITS the CTAs behind those of dQ write dK and dV.
+extern "C" __global__ void __launch_bounds__(ROW_THREADS)
+    write_dq(const float* dq_sum, const Arrivals* arrivals, unsigned short* dq,
+             const int* starts_q, int bounds, float scale, int heads, int seqlen_q, int blocks,
+             Strides dq_strides
+#if GROUP_SPLITS > 1
+             , const float* key_sums, unsigned short* dk, unsigned short* dv, const int* starts_k,
+             int heads_kv, int seqlen_k, int key_tiles, int dq_ctas, Strides dk_strides,
+             Strides dv_strides) {
+    __shared__ __align__(16) unsigned short rows[(KEYS > BLOCK_M ? KEYS : BLOCK_M) * PITCH];
+    if (const int behind = (int)blockIdx.x - dq_ctas; behind >= 0) {
+        const int tile = behind / 2, is_dv = behind % 2;
+        const auto keys = block_at<KEYS>(tile, heads_kv, seqlen_k, key_tiles, starts_k, bounds);
+        wait_for_kernel_before();
+        if (!keys.exists()) return;
+        add_key_sums(key_sums, tile, key_tiles, is_dv, is_dv ? 1.0f : scale, rows);
+        return write_rows(rows, keys, is_dv ? dv : dk, is_dv ? dv_strides : dk_strides);
     }
+#else
+             ) {
+    __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
+    const int dq_ctas = gridDim.x;
+#endif
+    const Block block = block_at<BLOCK_M>(from_last(dq_ctas), heads, seqlen_q, blocks, starts_q, bounds);
+    wait_for_kernel_before();
+    if (!block.exists()) return;
+    convert_dq(dq_sum, arrivals, block, scale, rows);
+    write_rows(rows, block, dq, dq_strides);
 }
 #endif

@@ -56,7 +56,7 @@ DEVICE Tile tile_at(const Sizes& sizes, const TilePlace& place) {
         keys = rows_of_sequence(all.starts_k, batch, all.bounds);
         seqlen_k = keys.length, diagonal += keys.length - queries.length;
         end = (queries.length + BLOCK_M - 1) / BLOCK_M;
-        number = first_block_number(queries.begin, batch);
+        number = first_block_number<BLOCK_M>(queries.begin, batch);
     }
     const int seen = CAUSAL ? max(key - diagonal, 0) / BLOCK_M : 0;
     if (WINDOWED) {
@@ -68,8 +68,12 @@ DEVICE Tile tile_at(const Sizes& sizes, const TilePlace& place) {
     int begin = STAGGER ? key / KEYS * STAGGER : seen;
     if (STAGGER && begin >= end) begin %= max(end, 1);
     if (HEADS_INSIDE || (DETERMINISTIC && !place.larger_keys_first)) begin = end - 1;
-    return {queries, keys, seqlen_k, diagonal, number, place.head_kv,
-            key,     seen, end,      begin,    place.larger_keys_first};
+    int key_tile = key / KEYS;
+    if (GROUP_SPLITS > 1)
+        key_tile += VARLEN ? first_block_number<KEYS>(keys.begin, batch)
+                           : batch * sizes.heads_kv * sizes.key_tiles;
+    return {queries, keys, seqlen_k, diagonal, number,   place.head_kv,
+            key,     seen, end,      begin,    key_tile, place.larger_keys_first};
 }
 
 // ------------------------------------------------------------------------- one tile after the other

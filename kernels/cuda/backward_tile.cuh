@@ -153,6 +153,7 @@ struct Tile {
     int seqlen_k, diagonal;  // of the sequence, see `Sizes`
     int first_number;        // of blocks of rows, that of the sequence's first for head 0
     int head_kv, key, first_block, end_block, begin;
+    int key_tile;  // with GROUP_SPLITS: its number, of those of all batches and sequences
     bool larger_keys_first;  // DETERMINISTIC: CTAs of larger keys add to dQ first, and start first
 
     DEVICE bool exists() const { return !VARLEN || key < seqlen_k; }

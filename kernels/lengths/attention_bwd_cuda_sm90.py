@@ -14,17 +14,18 @@ def resized_gradients(workload, config, sms):
 
 
 class _Resized:
-    forms = "qf4x13q", "9q", "qf4x6q"
-    """A structure of strides has three numbers; a factor comes second in the first and the last
-    kernel."""
-
     def __init__(self, workload, config, sms):
+        self._splits = config["GROUP_SPLITS"]
+        # A structure of strides has three numbers; a factor comes second in the first and the last
+        # kernel.
+        self.forms = "qf4x13q", "10q", "qf4x6q" if self._splits == 1 else "qf4x16q"
         self._heads, self._heads_kv = workload.heads, workload.heads_kv
+        self._width = round_up(workload.head_dim, 16)
         self._block_m, self._columns = config["BLOCK_M"], round_up(workload.head_dim, 64)
         self._config, self._terms = config, (4,) if config["FOLD_ROW_TERMS"] else ()
         right = 0 if workload.causal else _FAR
         self._most_ctas = sms if config["PERSISTENT"] else 2**31
-        self._section_heads = config["L2_SECTION_HEADS"]
+        self._section_heads = config["L2_SECTION_HEADS"] * self._splits
         self._right, self._window_keys = right, _FAR + 1 + right
 
     def variant(self, rows, keys):
@@ -37,14 +38,15 @@ class _Resized:
         return ()
 
     def __call__(self, asked, tables):
-        batch, rows, keys, (_, _, _, out, _, dout, dlse, dq, _, _), scale = asked
+        batch, rows, keys, (_, _, _, out, _, dout, dlse, dq, dk, dv), scale = asked
         heads, block_m = self._heads, self._block_m
         blocks = -(-rows // block_m)
         row_blocks = batch * heads * blocks
         whole = row_blocks * block_m
         sizes, factor = (heads, rows, blocks), lse_factor(self._config, scale)
         edges = keys - rows + self._right, self._window_keys
-        tiles = batch * self._heads_kv * -(-keys // _KEYS)
+        key_tiles, heads_kv = -(-keys // _KEYS), self._heads_kv * self._splits
+        tiles = batch * heads_kv * key_tiles
         launches = (
             (
                 row_blocks,
@@ -52,10 +54,20 @@ class _Resized:
             ),
             (
                 min(tiles, self._most_ctas),
-                (0, heads, self._heads_kv, keys, *edges, blocks, self._section_heads, tiles),
+                (0, heads, heads_kv, keys, *edges, blocks, self._section_heads, tiles, key_tiles),
             ),
-            (row_blocks, (0, scale, *sizes, *steps(dq))),
+            self._after(row_blocks, (0, scale, *sizes, *steps(dq)), keys, key_tiles, tiles, dk, dv),
         )
         numbers = (whole, *self._terms), torch.float32
         sums = (whole, self._columns), torch.float32
-        return (numbers, numbers, sums, ((row_blocks + 1, _WARPGROUPS, 2), torch.int32)), launches
+        scratch = numbers, numbers, sums, ((row_blocks + 1, _WARPGROUPS, 2), torch.int32)
+        if self._splits > 1:
+            scratch += (((tiles, 2 * _KEYS, self._width), torch.float32),)
+        return scratch, launches
+
+    def _after(self, row_blocks, of_dq, keys, key_tiles, tiles, dk, dv):
+        """Returns the CTAs and the numbers of `write_dq`."""
+        if self._splits == 1:
+            return row_blocks, of_dq
+        of_keys = self._heads_kv, keys, key_tiles, row_blocks, *steps(dk), *steps(dv)
+        return row_blocks + 2 * (tiles // self._splits), (*of_dq, *of_keys)

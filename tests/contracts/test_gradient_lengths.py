@@ -52,6 +52,8 @@ def family(text: str) -> Workload:
 def configs(kernel: Kernel, first: Workload, chance: random.Random) -> Iterator[dict[str, Any]]:
     """The defaults, and some others."""
     found = [each.config for each in kernel.space.defaults]
+    changes = [each.config for each in kernel.space.default_changes]
+    found += [{**found[i % len(found)], **each} for i, each in enumerate(changes)]
     feasible = kernel.space.feasible(first, SM90.arch).configs
     found += [dict(each) for each in chance.sample(list(feasible), min(5, len(feasible)))]
     yield from (each for each in found if kernel.refusal(each, first, SM90.arch) is None)

@@ -15,9 +15,9 @@ from tunefa.spec.workload import Workload
 SM80, SM90 = (archs.gpu(archs.load(name)) for name in ("sm80", "sm90"))
 D128, D64 = (Workload.parse(f"bwd_q4096_{text}") for text in ("d128", "d64"))
 ADDING = BackwardTiling(
-    block_m=64, block_n=128, dq_block_m=0, dq_block_n=0, columns=128, columns_v=128, warps=8,
-    stages=2, copied_by_threads=False, max_registers=240, l2_section_heads=1,
-    kv_in_registers=False, dq_parts=2, warp_specialised=True,
+    block_m=64, block_n=128, dq_block_m=0, dq_block_n=0, group_splits=1, columns=128,
+    columns_v=128, warps=8, stages=2, copied_by_threads=False, max_registers=240,
+    l2_section_heads=1, kv_in_registers=False, dq_parts=2, warp_specialised=True,
 )  # fmt: skip
 APART = replace(
     ADDING, dq_block_m=128, dq_block_n=64, dq_parts=1, max_registers=255, warp_specialised=False

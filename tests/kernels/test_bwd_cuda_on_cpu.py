@@ -84,6 +84,18 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b2_h2_q200_k300_d40_bf16_full", {**EARLY, **TWO_K, "FOLD_ROW_TERMS": 1, "STAGGER": 1}),
     ("h3_q400_k400_d128_bf16_causal_w70", {"FOLD_ROW_TERMS": 1, "ZERO_DQ": 0}),
     ("h4_kv1_q200_k300_d96_bf16_causal", {"FOLD_ROW_TERMS": 1, "DQ_WARPGROUP": 1, "PING_PONG": 1}),
+    (
+        "b2_h4_kv1_q130_k300_d128_bf16_causal",
+        {"GROUP_SPLITS": 2, "BLOCK_M": 80, "PING_PONG": 1, "L2_SECTION_HEADS": 2},
+    ),
+    (
+        "b2_h8_kv2_q130_k200_d40_bf16_full",
+        {**EARLY, **TWO_K, "GROUP_SPLITS": 4, "FOLD_ROW_TERMS": 1, "STAGGER": 1},
+    ),
+    (
+        "b2_h4_kv2_q70_k600_d72_bf16_causal_w40",
+        {"GROUP_SPLITS": 2, "PERSISTENT": 1, "DQ_WARPGROUP": 1, "HEADS_INSIDE": 1},
+    ),
     # A CTA with one step.
     ("h1_q40_k200_d104_bf16_full", {"DQ_WARPGROUP": 1, "PING_PONG": 1}),
 ]
@@ -143,7 +155,7 @@ PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
     ),
     (
         "b5_h4_kv2_q130_k200_d128_fp16_full",
-        {"PERSISTENT": 1, "BLOCK_M": 80, "PING_PONG": 1, "ZERO_DQ": 0},
+        {"PERSISTENT": 1, "BLOCK_M": 80, "PING_PONG": 1, "ZERO_DQ": 0, "GROUP_SPLITS": 2},
         [(80, 129), (130, 0), (20, 128), (0, 200), (3, 50)],
     ),
     (
@@ -153,7 +165,7 @@ PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
     ),
     (
         "b3_h2_kv1_q200_k200_d96_bf16_causal",
-        {"DQ_WARPGROUP": 1, "PING_PONG": 1},
+        {"DQ_WARPGROUP": 1, "PING_PONG": 1, "GROUP_SPLITS": 2},
         [(130, 130), (0, 70), (200, 200)],
     ),
     (

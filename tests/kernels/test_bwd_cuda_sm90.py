@@ -108,19 +108,24 @@ def plain(argument: Any) -> Any:
 
 def test_kernels_before_and_after_get_the_strides_of_their_tensors() -> None:
     case = case_of("b2_h4_kv2_q200_k300_d96_fp16_causal")
-    calls = launched(case, {**case.default(), "BLOCK_M": 80})
+    calls = launched(case, {**case.default(), "BLOCK_M": 80, "GROUP_SPLITS": 1})
     rows = (200 * 4 * 96, 96, 4 * 96)
     grid, arguments = calls["before"]
     assert grid == (2 * 4 * 3, 1, 1) and arguments[-4:] == [3, rows, rows, (0, 0, 0)]
     grid, arguments = calls["after"]
     assert grid == (2 * 4 * 3, 1, 1) and arguments[-5:] == [0.5, 4, 200, 3, rows]
+    calls = launched(case, {**case.default(), "BLOCK_M": 80, "GROUP_SPLITS": 2})
+    grid, arguments = calls["after"]
+    keys = (300 * 2 * 96, 96, 2 * 96)
+    # dK and dV of three tiles of each of four KV heads.
+    assert grid == (2 * 4 * 3 + 2 * 2 * 2 * 3, 1, 1)
+    assert arguments[-6:] == [2, 300, 3, 2 * 4 * 3, keys, keys]
 
 
 def test_a_cta_has_128_keys_of_a_head_and_blocks_have_the_rows_of_a_step() -> None:
     case = case_of("b2_h4_kv2_q200_k300_d96_fp16_causal")
-    grid, arguments = launched(case, {**case.default(), "BLOCK_M": 80, "L2_SECTION_HEADS": 2})[
-        "main"
-    ]
+    config = {**case.default(), "BLOCK_M": 80, "GROUP_SPLITS": 1, "L2_SECTION_HEADS": 2}
+    grid, arguments = launched(case, config)["main"]
     assert grid == (2 * 2 * 3, 1, 1)
     maps = [each for each in arguments if isinstance(each, dict)]
     assert [each["box"][2] for each in maps] == [80, 128, 128, 80, 64, 64]
@@ -131,7 +136,17 @@ def test_a_cta_has_128_keys_of_a_head_and_blocks_have_the_rows_of_a_step() -> No
     no_sequences, *sizes = numbers[:6]
     # Row i sees the last keys, as many as there are, up to key i + 100.
     assert no_sequences == 0 and sizes == [4, 2, 300, 100, numbers[5]] and numbers[5] >= 300
-    assert numbers[6:] == [3, 2, 2 * 2 * 3, pytest.approx(0.5 * 1.4426950408889634), 0.5]
+    assert numbers[6:] == [3, 2, 2 * 2 * 3, 3, pytest.approx(0.5 * 1.4426950408889634), 0.5]
+
+
+def test_ctas_that_share_a_tile_are_those_of_kv_heads_with_smaller_groups() -> None:
+    case = case_of("b2_h8_kv2_q200_k300_d96_fp16_causal")
+    config = {**case.default(), "GROUP_SPLITS": 4, "PERSISTENT": 0, "L2_SECTION_HEADS": 2}
+    grid, arguments = launched(case, config)["main"]
+    assert grid == (2 * 2 * 4 * 3, 1, 1)
+    numbers = [each for each in arguments if isinstance(each, int | float)]
+    assert numbers[1:3] == [8, 2 * 4] and numbers[7:10] == [2 * 4, 2 * 2 * 4 * 3, 3]
+    assert arguments[10].shape == (2 * 2 * 4 * 3, 2 * 128, 96)
 
 
 def test_a_window_is_passed_as_the_last_key_of_a_row_and_their_number() -> None:

@@ -27,7 +27,10 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q300_k300_d64_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1, "ZERO_DQ": 0}),
     ("h2_q170_k400_d64_fp16_full", {"BLOCK_M": 96, "L2_SECTION_HEADS": 2}),
     ("h3_kv1_q300_k290_d128_bf16_causal", {"BLOCK_M": 80}),
-    ("h2_kv1_q400_k400_d128_bf16_causal_w70", {"BLOCK_M": 80, "PING_PONG": 1, "ZERO_DQ": 0}),
+    (
+        "h2_kv1_q400_k400_d128_bf16_causal_w70",
+        {"BLOCK_M": 80, "PING_PONG": 1, "ZERO_DQ": 0, "GROUP_SPLITS": 2},
+    ),
     ("h4_kv2_q300_k420_d64_fp16_full_w1_a5", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
     ("b2_h5_kv5_q200_k200_d64_bf16_causal", {"L2_SECTION_HEADS": 4, "Q_STAGES": 3, "ZERO_DQ": 0}),
     ("h6_kv3_q260_k390_d64_fp16_full_a140", {"BLOCK_M": 96, "L2_SECTION_HEADS": 2}),

@@ -10,6 +10,7 @@ from tests.support.sample_space import TINY, written
 from tunefa.errors import TunefaError
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import space as spaces
+from tunefa.spec.family_space import FamilySpace
 from tunefa.spec.workload import Workload
 
 SM90, SM80 = archs.load("sm90"), archs.load("sm80")
@@ -50,3 +51,34 @@ def test_a_default_is_measured_only_on_a_device_whose_arch_it_serves(kernel: str
     for default in spaces.load(kernel).defaults:
         on = [arch for arch in map(archs.load, archs.names()) if default.is_known_on(arch)]
         assert [arch.name for arch in on] == ([] if default.measured is None else ["sm90"])
+
+
+def changing(folder: Path, changes: str) -> spaces.Space:
+    return spaces.read(written(folder, f"{TINY}\ndefault_changes:\n{changes}"))
+
+
+def test_the_first_change_that_matches_and_fits_is_made(tmp_path: Path) -> None:
+    space = changing(
+        tmp_path,
+        "  - {when: seqlen_k >= 4096, config: {num_stages: 1}}\n"  # a rule refuses it
+        "  - {when: seqlen_k >= 2048, config: {BLOCK: 32}}\n",
+    )
+    for workload, rows in (("q4096_d64", 32), ("q2048_d64", 32), ("q1024_d64", 64)):
+        whole, family = (
+            Workload.parse(workload),
+            FamilySpace.of(space, Workload.parse("q1024_d64"), SM90),
+        )
+        for each in (space, family):
+            assert each.first_default(whole, SM90).config == {"BLOCK": rows, "num_stages": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("{NO_SUCH: 1}", "unknown parameter NO_SUCH"),
+        ("{num_stages: 99}", "num_stages=99 is not in the space"),
+    ],
+)
+def test_a_change_outside_of_the_space_is_an_error(tmp_path: Path, change: str, error: str) -> None:
+    with pytest.raises(TunefaError, match=rf"tiny.yaml:\d+: default 1: {error}"):
+        changing(tmp_path, f"  - {{when: true, config: {change}}}\n")

@@ -145,6 +145,7 @@ def test_enumeration_is_brute_force_in_any_space(
         shared_memory_exprs=(),
         tiling_exprs={},
         defaults=(),
+        default_changes=(),
         unaligned={},
         path=Path("any.yaml"),
     )

@@ -129,18 +129,21 @@ def _kinds(
 
 
 def cut_of_keys(workload: Workload, tiling: BackwardTiling) -> Cut:
-    """Returns the tiles of keys, and their steps through the query rows of all heads of a group.
+    """Returns the tiles of keys, each for as many CTAs as share it, and their steps through the
+    query rows of their heads of a group.
 
     A masked block is half hidden on average, but computed as a whole.
     """
+    splits = tiling.group_splits
     count = ceil_div(workload.seqlen_k, tiling.block_n) * workload.batch * workload.heads_kv
-    found = _cut(workload, count, (workload.seqlen_k, workload.seqlen_q),
+    heads = workload.group / splits
+    found = _cut(workload, count * splits, (workload.seqlen_k, workload.seqlen_q),
                  (tiling.block_n, tiling.block_m))  # fmt: skip
     return replace(
         found,
-        steps_per_tile=found.steps_per_tile * workload.group,
-        masked_steps_per_tile=found.masked_steps_per_tile * workload.group,
-        longest_tile=found.longest_tile * workload.group,
+        steps_per_tile=found.steps_per_tile * heads,
+        masked_steps_per_tile=found.masked_steps_per_tile * heads,
+        longest_tile=found.longest_tile * heads,
     )
 
 
@@ -222,6 +225,8 @@ def _memory_us(
         moved -= _output_bytes(workload)
     if tiling.adds_dq:
         moved += 2 * _fp32_dq_bytes(workload) - _dq_bytes(workload)
+    if tiling.group_splits > 1:
+        moved += _key_sum_bytes(workload, tiling) - _dkv_bytes(workload)
     moved += l2_misses(workload, device, tiling) * streamed
     l2_bytes_per_us = device.l2_bytes_per_clock * device.boost_mhz
     return streamed / l2_bytes_per_us, moved / device.hbm_bytes_per_s * 1e6
@@ -237,6 +242,9 @@ def beside(workload: Workload, device: Device, tiling: BackwardTiling) -> dict[s
     if tiling.adds_dq:
         moved["before"] += _fp32_dq_bytes(workload)
         moved["after"] = _fp32_dq_bytes(workload) + _dq_bytes(workload)
+    if tiling.group_splits > 1:
+        moved["after"] = moved.get("after", 0.0) + _key_sum_bytes(workload, tiling)
+        moved["after"] += _dkv_bytes(workload)
     per_us = device.hbm_bytes_per_s / 1e6
     return {name: LAUNCH_US + size / per_us for name, size in moved.items()}
 
@@ -256,3 +264,15 @@ def _dq_bytes(workload: Workload) -> int:
 def _fp32_dq_bytes(workload: Workload) -> int:
     """Bytes of the dQ that is added up in memory."""
     return _dq_bytes(workload) // DTYPES[workload.dtype] * FP32_BYTES
+
+
+def _dkv_bytes(workload: Workload) -> int:
+    """Bytes of dK and dV in the workload's dtype."""
+    rows = workload.batch * workload.heads_kv * workload.seqlen_k
+    return rows * (workload.head_dim + workload.head_dim_v) * DTYPES[workload.dtype]
+
+
+def _key_sum_bytes(workload: Workload, tiling: BackwardTiling) -> int:
+    """Bytes of the dK and dV in fp32 of all CTAs that share tiles of keys."""
+    per_number = FP32_BYTES // DTYPES[workload.dtype]
+    return _dkv_bytes(workload) * per_number * tiling.group_splits

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from tunefa.spec.strict_yaml import Fields
 
 @dataclass(frozen=True)
 class Default:
-    """One entry under `defaults` of a space's file."""
+    """One entry under `defaults` of a space's file, or under `default_changes`."""
 
     when: Expr
     """The condition on the workload and the chip."""
     config: dict[str, Any]
+    """The values of all parameters; of a change, those of some."""
     measured: str | None = None
     """The device on which the config was found to be good, by its whole name; None: on none."""
 
@@ -29,8 +30,41 @@ class Default:
         return self.measured in [device.name for device in arch.devices]
 
 
+def first_that_fits(
+    defaults: Sequence[Default],
+    changes: Sequence[Default],
+    env: dict[str, Any],
+    refusal: Callable[[dict[str, Any]], str | None],
+) -> Default | str:
+    """Returns the first of `defaults` that matches and fits, with the first of `changes` that does
+    so too; or why there is none.
+
+    `env` has the names that the conditions read; `refusal` returns why a config does not fit.
+    """
+    why = "no entry under `defaults` matches"
+    for default in defaults:
+        if not default.when(env):
+            continue
+        if (refused := refusal(default.config)) is not None:
+            why = f"the default is refused: {refused}"
+            continue
+        for change in changes:
+            if change.when(env):
+                changed = {**default.config, **change.config}
+                if refusal(changed) is None:
+                    return replace(default, config=changed)
+        return default
+    return why
+
+
+def with_changes(defaults: Sequence[Default], changes: Sequence[Default]) -> list[Default]:
+    """Returns the defaults, and the changes of the first of them."""
+    made = [replace(each, config={**defaults[0].config, **each.config}) for each in changes]
+    return [*defaults, *made]
+
+
 def read(data: list[Any], path: Path) -> tuple[Default, ...]:
-    """Returns the entries under `defaults` of the file at `path`.
+    """Returns the entries under `defaults`, or `default_changes`, of the file at `path`.
 
     Raises TunefaError, with file and line, for an entry that is not valid, and for a device in
     `measured` that no arch has.

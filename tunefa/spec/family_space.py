@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from tunefa.spec.arch import Arch
-from tunefa.spec.default import Default
+from tunefa.spec.default import Default, first_that_fits
 from tunefa.spec.expr import Expr
 from tunefa.spec.space import Space
 from tunefa.spec.tiling import Tiling
@@ -53,10 +53,11 @@ class FamilySpace(Space):
             name: given(own[name])
             for name in ("serves", "define", "resources", "rules", "tiling_exprs")
         }
-        whens = ((default, default.when.given(known)) for default in space.defaults)
-        changed["defaults"] = tuple(
-            replace(default, when=when) for default, when in whens if when.names or when({})
-        )
+        for name in ("defaults", "default_changes"):
+            whens = ((each, each.when.given(known)) for each in own[name])
+            changed[name] = tuple(
+                replace(each, when=when) for each, when in whens if when.names or when({})
+            )
         changed["priority"] = space.priority.given(known)
         conditions = _undecided(changed["serves"])
         never = conditions[0][0] if conditions and not conditions[0][1].names else None
@@ -126,12 +127,13 @@ class FamilySpace(Space):
         return self.of_config(config).tiling_and_estimate(_lengths(workload))
 
     def first_default(self, workload: Workload, arch: Arch) -> Default:
-        """Returns the first default that matches and fits. Raises TunefaError if none does."""
+        """Returns the first default that matches and fits, with the first change that does so.
+        Raises TunefaError if there is none."""
         env = _lengths(workload)
-        for default in self.defaults:
-            if default.when(env) and self.of_config(default.config).refusal(env) is None:
-                return default
-        return super().first_default(workload, arch)  # it knows why
+        found = first_that_fits(
+            self.defaults, self.default_changes, env, lambda c: self.of_config(c).refusal(env)
+        )
+        return found if isinstance(found, Default) else super().first_default(workload, arch)
 
     def of_config(self, config: Config) -> ConfigSpace:
         """Returns what is left of the expressions for a config."""

@@ -20,7 +20,7 @@ from tunefa.errors import TunefaError, unknown
 from tunefa.spec import arch_catalog as archs
 from tunefa.spec import shared_memory, space_file
 from tunefa.spec.arch import Arch
-from tunefa.spec.default import Default
+from tunefa.spec.default import Default, first_that_fits, with_changes
 from tunefa.spec.expr import Expr
 from tunefa.spec.shared_memory import RegionExprs, SharedMemory
 from tunefa.spec.tiling import BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling, Tiling
@@ -81,6 +81,8 @@ class Space:
     tiling_exprs: Mapping[str, Expr]
     """An expression for each field of the tiling, see `tiling.KINDS`."""
     defaults: tuple[Default, ...]
+    default_changes: tuple[Default, ...]
+    """Changes some parameters of a default, whichever it is."""
     unaligned: Mapping[str, Any] | str
     """The parameter values for tensors that are not aligned; or why it cannot read these."""
     path: Path = field(compare=False)
@@ -169,15 +171,14 @@ class Space:
         return dict(self.first_default(workload, arch).config)
 
     def first_default(self, workload: Workload, arch: Arch) -> Default:
-        """Returns the first default that matches and fits. Raises TunefaError if none does."""
+        """Returns the first default that matches and fits, with the first change that does so.
+        Raises TunefaError if there is none."""
         env = {**workload.env(), **arch.env()}
-        why = "no entry under `defaults` matches"
-        for default in self.defaults:
-            if default.when(env):
-                if (refusal := self.refusal(default.config, workload, arch)) is None:
-                    return default
-                why = f"the default is refused: {refusal}"
-        raise TunefaError(f"{self.kernel} has no default for {workload} on {arch.name}: {why}")
+        refusal = lambda config: self.refusal(config, workload, arch)  # noqa: E731
+        found = first_that_fits(self.defaults, self.default_changes, env, refusal)
+        if isinstance(found, Default):
+            return found
+        raise TunefaError(f"{self.kernel} has no default for {workload} on {arch.name}: {found}")
 
     def untimed(self, learned: Collection[str] = ()) -> Space:
         """Returns the space with the first value alone of `timed_only` ones but the `learned`."""
@@ -273,7 +274,7 @@ def _parameter(fields: dict[str, Any], outer: frozenset[str]) -> Parameter:
 
 def _check_names(space: Space, outer: frozenset[str]) -> None:
     """Raises TunefaError for unknown names in expressions, and defaults outside of the space."""
-    whens = (default.when for default in space.defaults)
+    whens = (default.when for default in (*space.defaults, *space.default_changes))
     for when in (space.priority, *space.serves.values(), *whens):
         _check_known(when, outer)
     known = outer | {p.name for p in space.parameters}
@@ -284,7 +285,7 @@ def _check_names(space: Space, outer: frozenset[str]) -> None:
         known |= {name}
     for expression in (*space.rules.values(), *space.tiling_exprs.values()):
         _check_known(expression, known)
-    for default in space.defaults:
+    for default in with_changes(space.defaults, space.default_changes):
         if misfit := space.misfit(default.config):
             raise TunefaError(f"{default.when.where}: {misfit}")
 

@@ -58,7 +58,7 @@ def read(path: Path) -> dict[str, Any]:
         **{name: _expressions(fields.take(name, dict, {}), path) for name in _EXPRESSIONS},
         "shared_memory_exprs": _shared_memory(fields.take("shared_memory", dict, {}), path),
         "tiling_exprs": {},
-        "defaults": default.read(fields.take("defaults", list), path),
+        **_defaults(fields, path),
         "path": path,
     }
     if space["language"] != LIBRARY:
@@ -70,6 +70,12 @@ def read(path: Path) -> dict[str, Any]:
     _add_layout(space)
     fields.done()
     return space
+
+
+def _defaults(fields: Fields, path: Path) -> dict[str, Any]:
+    data = {"defaults": fields.take("defaults", list)}
+    data["default_changes"] = fields.take("default_changes", list, [])
+    return {name: default.read(entries, path) for name, entries in data.items()}
 
 
 def _tiled(vendor: str, op: str, where: str) -> Sequence[str]:

@@ -69,6 +69,9 @@ class BackwardTiling:
     """Query rows in a tile of queries; 0 where the tiles of keys add to dQ in memory."""
     dq_block_n: int
     """Keys in a step of a tile of queries; 0 where there is none."""
+    group_splits: int
+    """CTAs that share the query heads of a tile of keys. Where they are more than one, each writes
+    its dK and dV in fp32, and a launch after the main one adds them up."""
     columns: int
     """head_dim, with the padding that the kernel adds."""
     columns_v: int
