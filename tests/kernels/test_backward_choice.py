@@ -98,11 +98,17 @@ def test_deterministic_gradients_take_the_same_kernel(head_dim: int) -> None:
             assert ordered == chosen(text, OF_GRADIENTS).kernel != CUDNN
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_deterministic_gradients_of_1024_tokens_take_two_passes(head_dim: int) -> None:
-    for mask in ("causal", "full"):
-        text = f"q1024_d{head_dim}_{mask}_deterministic"
-        assert chosen(text, OF_GRADIENTS).kernel == TWO_PASS
+def test_deterministic_gradients_of_1024_tokens_take_two_passes() -> None:
+    for shape in ("d64_causal", "d128_causal", "d128_full"):
+        assert chosen(f"q1024_{shape}_deterministic", OF_GRADIENTS).kernel == TWO_PASS
+    assert chosen("q1024_d64_full_deterministic", OF_GRADIENTS).kernel == CUDA
+
+
+@pytest.mark.parametrize("flag", ["", "_deterministic"])
+def test_few_tiles_of_large_groups_are_split(flag: str) -> None:
+    for shape in ("h8_kv1_q8192_d128", "h64_kv8_q1024_d64", "h64_kv8_q512_d128"):
+        found = choose(Fixed([]), Workload.parse(f"bwd_b1_{shape}{flag}"), H200, OF_GRADIENTS)
+        assert found.kernel == CUDA and found.config["GROUP_SPLITS"] > 1
 
 
 def test_deterministic_gradients_of_few_heads_take_two_passes() -> None:
