@@ -5,13 +5,13 @@
 
 In each round, two threads make calls on four streams. The calls are chosen from 6,000 that are
 drawn once, with random lengths, batches, groups of heads, dtypes, masks, layouts and strides, and
-with packed sequences, windows, soft-caps and scales. So all binaries are compiled after a few
-rounds, while plans are made and dropped. Some outputs are compared with fp32. With --backward each
+with packed sequences, windows, soft-caps and scales. All binaries are compiled in all cores first,
+so that rounds only make and drop plans. Some outputs are compared with fp32. With --backward each
 call is a step of training in bf16, dense or packed: its gradients are computed, and compared.
 
 After a round, the host waits for the device and empties PyTorch's cache; what is then left of the
 host's memory (RSS) and of the device's is in use. It may grow in the first third of the rounds, and
-in the first FILLING ones, while binaries are compiled and plans are kept. If it grows by more than
+in the first FILLING ones, while binaries are loaded and plans are kept. If it grows by more than
 --allow-mb after that, or the number of plans by more than ALLOW_PLANS, there is a leak. The exit
 status is 1 for a leak or a wrong result.
 """
@@ -31,8 +31,10 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import soak_binaries
 from benchmarks.random_calls import RandomCall, TrainingStep
 from tunefa.runtime import process
+from tunefa.spec.target import Target
 
 THREADS, STREAMS = 2, 4
 CALLS = 400
@@ -130,6 +132,10 @@ def main() -> None:
     streams = [torch.cuda.Stream() for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
     kind = TrainingStep if options.backward else RandomCall
     cases = [kind.draw(random.Random(f"{options.seed} {n}")) for n in range(DISTINCT)]
+    target = Target.named(torch.cuda.get_device_name())
+    needed = soak_binaries.binaries(cases, target)
+    refused = soak_binaries.compile_all(needed)
+    print(f"{len(needed)} binaries compiled", *refused, sep="\n", flush=True)
     readings: list[Reading] = []
     wrong: list[str] = []
     until = time.monotonic() + 60 * options.minutes
