@@ -12,6 +12,9 @@ before the main one computes delta = rowsum(dO * O), and sets that dQ to zero; a
 converts it. Both move their bytes at the bandwidth of the memory. Where tiles of queries are a
 launch of their own, they compute delta; their time is part of the main launch's.
 
+CTAs that share a tile of keys have a part of its query heads each. They write their dK and dV in
+fp32, and the launch after the main one reads these and writes the sums.
+
 docs/model.md compares it with measured times. None of its constants was fitted to them.
 """
 
