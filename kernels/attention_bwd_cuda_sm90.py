@@ -33,7 +33,7 @@ The .cu describes the algorithm. What each parameter trades:
                           shared memory
     GROUP_SPLITS          CTAs that share the query heads of a tile of keys, for SMs that would idle
                           where there are few tiles. Each writes its sum in fp32, and the kernel
-                          after adds them up, so that more of them write and read more memory
+                          after adds them up. The more CTAs, the more memory is moved
     L2_SECTION_HEADS      causal masks, windows on the right: KV heads whose CTAs run together, so
                           that what they share stays in the L2 cache. Deterministic gradients: the
                           more heads, the fewer CTAs of one head run at the same time, and wait for
@@ -57,7 +57,7 @@ _OF_MAIN_KERNEL = (
     "Q_STAGES", "DO_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES",
     "K_IN_REGISTERS", "STAGGER", "HEADS_INSIDE", "PERSISTENT", "K_STAGES", "GROUP_SPLITS",
 )  # fmt: skip
-"""Parameters that are macros of the main kernel alone."""
+"""Parameters that are macros of the main kernel, and not of all."""
 _FAR = 2**29
 """A window that hides no key."""
 _ROW_LIMIT, _ANY_SEQUENCE = 2**30, 2**31 - 2**16
@@ -147,7 +147,7 @@ def preprocess(workload, config):
 
 
 def postprocess(workload, config):
-    """The variant that writes dQ."""
+    """The variant that writes dQ, and with GROUP_SPLITS dK and dV."""
     made = _of_rows("write_dq", workload, config)
     made["defines"]["GROUP_SPLITS"] = config["GROUP_SPLITS"]
     return {**made, "overlaps_kernel_before": True}
@@ -175,16 +175,16 @@ def scratch(tensors, spec):
 
 
 def _scratch(tensors, spec):
-    """Returns the tensors of `scratch` behind a call's: five, the last of which any pointer stands
-    for without GROUP_SPLITS."""
+    """Returns five tensors: those of `scratch`. Without GROUP_SPLITS no kernel reads the last one,
+    and another tensor stands for it."""
     if spec.config["GROUP_SPLITS"] > 1:
         return tensors[-5:]
     return *tensors[-4:], tensors[-2]
 
 
 def _row_blocks(tensors, spec):
-    """Returns the blocks of query rows of all heads. The kernels before and after have as many
-    CTAs."""
+    """Returns the blocks of query rows of all heads. `prepare_rows` has as many CTAs, and so has
+    `write_dq` for dQ."""
     w = spec.workload
     return (1 if w.varlen else w.batch) * w.heads * _blocks(tensors, spec)
 

@@ -1,6 +1,7 @@
 // The kernels before and after the attention backward: row sums, and dQ's dtype. A CTA works on one
 // block of BLOCK_M query rows of one head. The last blocks come first: the L2 cache still has what the
-// kernel before wrote last, and the kernel after begins with what this one wrote last.
+// kernel before wrote last, and the kernel after begins with what this one wrote last. With GROUP_SPLITS
+// the last CTAs of the kernel after work on dK or dV of a tile of keys each.
 //
 // Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once

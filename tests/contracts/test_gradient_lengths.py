@@ -27,9 +27,9 @@ from tunefa.spec.workload import Workload
 NAMES = sorted(
     path.stem for path in (assets.root("kernels") / "lengths").glob("attention_bwd_*.py")
 )
-FAMILIES = ("h8_kv8_d128_causal", "h8_kv2_d128_full", "h4_d64_fp16_causal", "h8_kv4_d64_full",
-            "h2_d256_full", "h4_kv2_d96_deterministic_causal", "h2_d64_dv128_causal",
-            "h4_kv2_d192_causal", "h2_d192_dv128_full")  # fmt: skip
+FAMILIES = ("h8_kv8_d128_causal", "h8_kv1_d128_causal", "h8_kv2_d128_full", "h4_d64_fp16_causal",
+            "h8_kv4_d64_full", "h2_d256_full", "h4_kv2_d96_deterministic_causal",
+            "h2_d64_dv128_causal", "h4_kv2_d192_causal", "h2_d192_dv128_full")  # fmt: skip
 SM90 = Target.named("sm90")
 SMS, CALLS = 132, 40
 
@@ -53,7 +53,7 @@ def configs(kernel: Kernel, first: Workload, chance: random.Random) -> Iterator[
     """The defaults, and some others."""
     found = [each.config for each in kernel.space.defaults]
     changes = [each.config for each in kernel.space.default_changes]
-    found += [{**found[i % len(found)], **each} for i, each in enumerate(changes)]
+    found += [{**each, **change} for change in changes for each in found]
     feasible = kernel.space.feasible(first, SM90.arch).configs
     found += [dict(each) for each in chance.sample(list(feasible), min(5, len(feasible)))]
     yield from (each for each in found if kernel.refusal(each, first, SM90.arch) is None)

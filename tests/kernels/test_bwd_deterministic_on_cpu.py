@@ -27,6 +27,8 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q300_k300_d64_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1, "ZERO_DQ": 0}),
     ("h2_q170_k400_d64_fp16_full", {"BLOCK_M": 96, "L2_SECTION_HEADS": 2}),
     ("h3_kv1_q300_k290_d128_bf16_causal", {"BLOCK_M": 80}),
+    # Two sections, the first of which begins with the larger keys.
+    ("h4_kv2_q300_k300_d64_bf16_causal", {"GROUP_SPLITS": 2, "ZERO_DQ": 0, "PING_PONG": 1}),
     (
         "h2_kv1_q400_k400_d128_bf16_causal_w70",
         {"BLOCK_M": 80, "PING_PONG": 1, "ZERO_DQ": 0, "GROUP_SPLITS": 2},

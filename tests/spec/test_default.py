@@ -57,6 +57,19 @@ def changing(folder: Path, changes: str) -> spaces.Space:
     return spaces.read(written(folder, f"{TINY}\ndefault_changes:\n{changes}"))
 
 
+@pytest.mark.parametrize("device", ["NVIDIA H200", None])
+def test_a_changed_default_was_measured_if_the_change_was(
+    tmp_path: Path, device: str | None
+) -> None:
+    mark = f", measured: {device}" if device else ""
+    marked = TINY.replace(CONFIG, f"{CONFIG}    measured: NVIDIA H200\n")
+    change = f"  - {{when: true, config: {{BLOCK: 32}}{mark}}}\n"
+    space = spaces.read(written(tmp_path, f"{marked}\ndefault_changes:\n{change}"))
+    for workload, expected in (("q1024_d64", device), ("q1024_d128", None)):
+        found = space.first_default(Workload.parse(workload), SM90)
+        assert found.config["BLOCK"] == 32 and found.measured == expected
+
+
 def test_the_first_change_that_matches_and_fits_is_made(tmp_path: Path) -> None:
     space = changing(
         tmp_path,
@@ -80,5 +93,5 @@ def test_the_first_change_that_matches_and_fits_is_made(tmp_path: Path) -> None:
     ],
 )
 def test_a_change_outside_of_the_space_is_an_error(tmp_path: Path, change: str, error: str) -> None:
-    with pytest.raises(TunefaError, match=rf"tiny.yaml:\d+: default 1: {error}"):
+    with pytest.raises(TunefaError, match=rf"tiny.yaml:\d+: default change 1: {error}"):
         changing(tmp_path, f"  - {{when: true, config: {change}}}\n")

@@ -52,19 +52,23 @@ def first_that_fits(
             if change.when(env):
                 changed = {**default.config, **change.config}
                 if refusal(changed) is None:
-                    return replace(default, config=changed)
+                    measured = default.measured and change.measured
+                    return replace(default, config=changed, measured=measured)
         return default
     return why
 
 
 def with_changes(defaults: Sequence[Default], changes: Sequence[Default]) -> list[Default]:
     """Returns the defaults, and the changes of the first of them."""
-    made = [replace(each, config={**defaults[0].config, **each.config}) for each in changes]
+    first = defaults[0].config if defaults else {}
+    made = [replace(each, config={**first, **each.config}) for each in changes]
     return [*defaults, *made]
 
 
-def read(data: list[Any], path: Path) -> tuple[Default, ...]:
+def read(data: list[Any], path: Path, name: str = "default") -> tuple[Default, ...]:
     """Returns the entries under `defaults`, or `default_changes`, of the file at `path`.
+
+    Errors call an entry by `name` and its number.
 
     Raises TunefaError, with file and line, for an entry that is not valid, and for a device in
     `measured` that no arch has.
@@ -72,9 +76,9 @@ def read(data: list[Any], path: Path) -> tuple[Default, ...]:
     defaults = []
     for number, entry in enumerate(data, start=1):
         if not isinstance(entry, Mapping):
-            raise TunefaError(f"{path}: default {number} must be a mapping, not {entry!r}")
+            raise TunefaError(f"{path}: {name} {number} must be a mapping, not {entry!r}")
         fields = Fields(entry, str(path))
-        where = f"{fields.at('when' if 'when' in entry else 'config')}: default {number}"
+        where = f"{fields.at('when' if 'when' in entry else 'config')}: {name} {number}"
         when = Expr(str(fields.take("when", (str, bool), True)), where)
         config = dict(fields.take("config", dict))
         measured = fields.take("measured", (str, type(None)), None)

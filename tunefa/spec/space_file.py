@@ -73,9 +73,11 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _defaults(fields: Fields, path: Path) -> dict[str, Any]:
-    data = {"defaults": fields.take("defaults", list)}
-    data["default_changes"] = fields.take("default_changes", list, [])
-    return {name: default.read(entries, path) for name, entries in data.items()}
+    changes = fields.take("default_changes", list, [])
+    return {
+        "defaults": default.read(fields.take("defaults", list), path),
+        "default_changes": default.read(changes, path, "default change"),
+    }
 
 
 def _tiled(vendor: str, op: str, where: str) -> Sequence[str]:
