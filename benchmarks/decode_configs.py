@@ -7,15 +7,13 @@ import argparse
 import contextlib
 import itertools
 from collections.abc import Hashable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks import compiled_ahead
 from benchmarks.graphs import Call
 from tunefa.compile import languages
-from tunefa.compile import pool as compile_pool
 from tunefa.measure import launches
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case, Target
@@ -74,12 +72,11 @@ def parsed(text: str) -> Changed:
 def compile_all(configs: Sequence[Changed], workloads: Sequence[Workload], target: Target) -> None:
     """Compiles configs for workloads in all cores, so that launches find them in caches. Those that
     a rule refuses are left out."""
-    tasks: dict[Hashable, tuple[tuple[str, str, str], Config]] = {}
+    tasks: dict[Hashable, compiled_ahead.Task] = {}
     for each, workload in itertools.product(configs, workloads):
         with contextlib.suppress(ValueError):
             case, config = each.at(workload, target)
             language = languages.load(case.kernel.language)
             key = case.kernel.name, language.binary_key(case, config, workload.is_aligned)
             tasks.setdefault(key, (case.names, config))
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_pool._compile, *zip(*tasks.values(), strict=True)))
+    compiled_ahead.compile_all(tasks.values())

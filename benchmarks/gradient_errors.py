@@ -18,17 +18,15 @@ import json
 import random
 import statistics
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks import compiled_ahead
 from tunefa.compile import languages
-from tunefa.compile import pool as compile_pool
 from tunefa.measure import launches, ops, reference
 from tunefa.measure.comparison import LEAST_NORM
 from tunefa.measure.expected_gradients import ExpectedGradients
@@ -187,9 +185,7 @@ def main() -> None:
     target = Target.named(torch.cuda.get_device_name())
     asked = served(given.kernel or OWN, given.cases, target)
     asked = [case for case in asked if given.containing in str(case.workload)]
-    tasks = [(case.names, case.default()) for case in asked]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:  # fills the caches
-        list(pool.map(compile_pool._compile, *zip(*tasks, strict=True)))
+    compiled_ahead.compile_all((case.names, case.default()) for case in asked)
     for name in {case.kernel.language for case in asked}:
         languages.load(name)
     found = []

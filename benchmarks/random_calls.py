@@ -12,10 +12,9 @@ from torch import Tensor
 
 import tunefa
 from tunefa.measure import reference
-from tunefa.measure.attention_inputs import AttentionInputs
 from tunefa.measure.comparison import TOLERANCE
 from tunefa.measure.gradients import gradients
-from tunefa.runtime.call import Call, Options, Tensors, heads_first
+from tunefa.runtime.call import PACKED, Call, Options, Tensors, heads_first
 
 GRADIENT_TOLERANCE = 2e-2
 """Limit of the relative error of all gradients together, in bf16."""
@@ -95,34 +94,33 @@ class RandomCall:
             return None
         return self.wrong([out], [reference.attention(inputs, torch.float32)[0]])
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, AttentionInputs]:
-        """Returns tunefa's output, and what it computed; dense tensors have heads first."""
-        if self.kind == "packed":
-            return self._packed(*map(self.arranged, (q, k, v)))
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Call]:
+        """Returns tunefa's output, and the call; dense tensors have heads first."""
+        call = self.call(q, k, v)
+        if call.cu_seqlens is not None:
+            most = call.q.shape[0], call.k.shape[0]
+            packed = call.q, call.k, call.v, *call.cu_seqlens
+            return tunefa.flash_attention_varlen(*packed, *most, causal=self.causal), call
         given = {"causal": self.causal, **KINDS[self.kind]}
-        layout: Any = "bhsd" if self.bhsd else "bshd"
-        out = tunefa.flash_attention(q, k, v, **given, layout=layout)
-        call = Call.of(
-            Tensors(q, k, v),
-            Options.of(self.causal, given.get("window"), layout, given.get("softcap")),
-            given.get("scale"),
-        )
-        return heads_first(out, layout), call
+        layout: Any = call.options.layout
+        return heads_first(tunefa.flash_attention(q, k, v, **given, layout=layout), layout), call
 
-    def _packed(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, AttentionInputs]:
-        """Returns the same for three packed sequences, the second of them empty."""
-        bounds = [
-            torch.tensor([0, x.shape[0] // 3, x.shape[0] // 3, x.shape[0]], device=x.device)
-            for x in (q, k)
+    def call(self, q: Tensor, k: Tensor, v: Tensor) -> Call:
+        """Returns the call with these tensors. Packed are three sequences, the second of them
+        empty."""
+        given = KINDS[self.kind]
+        if self.kind != "packed":
+            layout = "bhsd" if self.bhsd else "bshd"
+            options = Options.of(self.causal, given.get("window"), layout, given.get("softcap"))
+            return Call.of(Tensors(q, k, v), options, given.get("scale"))
+        q, k, v = map(self.arranged, (q, k, v))
+        starts = [
+            torch.tensor([0, n // 3, n // 3, n], dtype=torch.int32, device=q.device)
+            for n in (q.shape[0], k.shape[0])
         ]
-        starts = [each.int() for each in bounds]
-        out = tunefa.flash_attention_varlen(
-            *(q, k, v, starts[0], starts[1], q.shape[0], k.shape[0]), causal=self.causal
-        )
-        inputs = AttentionInputs(
-            *(q, k, v, self.causal, self.head_dim**-0.5), cu_seqlens=(starts[0], starts[1])
-        )
-        return out, inputs
+        more = q.shape[0], k.shape[0], False
+        options = Options.of(self.causal, None, PACKED, None, more)
+        return Call.of(Tensors(q, k, v, (starts[0], starts[1])), options, None)
 
     def arranged(self, x: Tensor) -> Tensor:
         """Returns a tensor of the call's layout with heads first, or packed."""

@@ -33,6 +33,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import soak_binaries
+from benchmarks.compiled_ahead import compile_all
 from benchmarks.random_calls import RandomCall, TrainingStep
 from tunefa.runtime import process
 from tunefa.spec.target import Target
@@ -135,7 +136,7 @@ def main() -> None:
     cases = [kind.draw(random.Random(f"{options.seed} {n}")) for n in range(DISTINCT)]
     target = Target.named(torch.cuda.get_device_name())
     needed = soak_binaries.binaries(cases, target)
-    refused = soak_binaries.compile_all(needed)
+    refused = compile_all(needed)
     print(f"{len(needed) - len(refused)} binaries compiled", *refused, sep="\n", flush=True)
     readings: list[Reading] = []
     wrong: list[str] = []

@@ -75,26 +75,30 @@ def _sequences(tensors, workload):
     return next_pow2(max(1, tensors[10].shape[0] - 1)) if workload.varlen else workload.batch
 
 
-def _key_tiles(tensors, workload):
-    """Returns the tiles of a head's keys. Packed sequences have room as `_blocks` says."""
+def _blocks_of(length, tensor, size, tensors, workload):
+    """Returns the blocks of so many rows of a head of a tensor, of `length` rows. Packed sequences
+    have room for as many rows and sequences as the next powers of two, and for a block of each that
+    is not full."""
     if workload.varlen:
-        return next_pow2(tensors[1].shape[0]) // _KEYS + _sequences(tensors, workload)
-    return ceil_div(workload.seqlen_k, _KEYS)
+        return next_pow2(tensor.shape[0]) // size + _sequences(tensors, workload)
+    return ceil_div(length, size)
+
+
+def _blocks(tensors, spec):
+    """Returns the blocks of query rows of a head."""
+    w = spec.workload
+    return _blocks_of(w.seqlen_q, tensors[0], spec.config["BLOCK_M"], tensors, w)
+
+
+def _key_tiles(tensors, workload):
+    """Returns the tiles of a head's keys."""
+    return _blocks_of(workload.seqlen_k, tensors[1], _KEYS, tensors, workload)
 
 
 def _all_key_tiles(tensors, workload):
     """Returns the tiles of keys of all KV heads."""
     heads = (1 if workload.varlen else workload.batch) * workload.heads_kv
     return heads * _key_tiles(tensors, workload)
-
-
-def _blocks(tensors, spec):
-    """Returns the blocks of query rows of a head. Packed sequences have room for as many rows and
-    sequences as the next powers of two, and for a block of each that is not full."""
-    rows = spec.config["BLOCK_M"]
-    if spec.workload.varlen:
-        return next_pow2(tensors[0].shape[0]) // rows + _sequences(tensors, spec.workload)
-    return ceil_div(spec.workload.seqlen_q, rows)
 
 
 def _defines(workload, config):

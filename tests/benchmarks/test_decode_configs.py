@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import decode, decode_configs
+from benchmarks import compiled_ahead, decode, decode_configs
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
 
@@ -61,21 +61,8 @@ def test_a_config_is_no_peer_of_the_default() -> None:
 def test_configs_are_compiled_once_for_all_batches_and_lengths(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled: list[Any] = []
-
-    class Pool:
-        def __init__(self, **_: Any) -> None: ...
-
-        def __enter__(self) -> Pool:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def map(self, _: Any, *tasks: Any) -> list[None]:
-            compiled.extend(zip(*tasks, strict=True))
-            return []
-
-    monkeypatch.setattr(decode_configs, "ProcessPoolExecutor", Pool)
+    compiled: list[compiled_ahead.Task] = []
+    monkeypatch.setattr(compiled_ahead, "compile_all", compiled.extend)
     texts = ("TREE_DEPTH=3", "TREE_DEPTH=3,SPLIT_COST=16", "LEAF_KEYS=32")
     configs = [decode_configs.parsed(text) for text in texts]  # a rule refuses the last one
     words = ("b16_h32_kv8_k1024", "b1_h32_kv8_k4096", "b1_h32_kv4_k4096")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import pytest
 
+from benchmarks import compiled_ahead
 from tests.support.gpu_kernels import seen_target
 from tunefa.compile import languages
-from tunefa.compile import pool as compile_pool
 from tunefa.compile.contract import CompileError, unordered, unread
 from tunefa.measure import launches
 from tunefa.measure.gate import Gate
@@ -24,9 +21,7 @@ from tunefa.spec.workload import Workload
 
 def compile_all(cases: Sequence[Case]) -> None:
     """Compiles the defaults in all cores, so that what follows finds them in caches."""
-    tasks = [(case.names, case.default()) for case in cases]
-    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        list(pool.map(compile_pool._compile, *zip(*tasks, strict=True)))
+    compiled_ahead.compile_all((case.names, case.default()) for case in cases)
 
 
 def check_random(kernel: Kernel, workloads: Iterable[Workload], refusal: str | None = None) -> None:
