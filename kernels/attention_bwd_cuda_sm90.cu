@@ -166,7 +166,6 @@ constexpr int CONSUMER_REGISTERS = DQ_WARPGROUP ? (512 - 24 - DQ_REGISTERS) / 16
 static_assert(HEAD_DIM % 8 == 0 && COLUMNS <= 128, "rows of TMA are multiples of 16 bytes");
 static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which begin together");
 static_assert(!HEADS_INSIDE || (CAUSAL && !DETERMINISTIC), "it begins with the last rows");
-static_assert(!(DETERMINISTIC && PERSISTENT), "CTAs wait for those that started before");
 static_assert(K_STAGES == 1 || (PERSISTENT && !DQ_WARPGROUP && !WINDOWED && !VARLEN),
               "each tile has a step, which computes the last dQ of the one before");
 static_assert(!FOLD_ROW_TERMS || IS_BF16, "fp16 has too few exponents");
@@ -204,7 +203,7 @@ DEVICE int first_block_number(int begin, int sequence) {
 
 // How many CTAs have come to a part of dQ, and whether the first one has stored its own; where
 // DETERMINISTIC, how many have added. The first ones in memory are of no part: with PERSISTENT, how many
-// tiles CTAs have taken beside their first ones.
+// tiles CTAs have taken, beside their first ones where not DETERMINISTIC.
 struct Arrivals {
     u32 count, is_stored;
 };

@@ -19,9 +19,11 @@
 // * Query heads of a group take turns block by block, so that CTAs with few blocks of a head do not
 //   wait for those with many.
 //
-// A CTA waits for CTAs of smaller numbers alone. They have started before, as a GPU starts CTAs in
-// the sequence of their numbers (CUB's scans rely on this too), so the CTA of the smallest number
-// that runs waits for nobody: however few run at the same time, there is no deadlock.
+// A tile waits for tiles of smaller numbers alone. They have started before: a GPU starts CTAs in the
+// sequence of their numbers (CUB's scans rely on this too), and with PERSISTENT a counter gives out the
+// tiles. So the tile of the smallest number that is worked on waits for nobody: however few CTAs run at
+// the same time, there is no deadlock. With K_STAGES 2 the last dQ of a tile comes in the first step of
+// the CTA's next tile, and nothing before it waits for another CTA.
 #pragma once
 
 // How many CTAs add to a block of query rows before this one does.
@@ -85,7 +87,8 @@ struct DqParts {
 
 // Adds the dQ of a warpgroup to the accumulator, step by step, each after the CTAs before it.
 DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
-                                      const Tile& tile, u32 shared, int warpgroup) {
+                                      const Tile& tile, const Done& done, u32 shared,
+                                      int warpgroup) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
     const int steps = tile.blocks() * sizes.group();
@@ -96,7 +99,7 @@ DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const S
     DqSemaphore semaphore = parts.next();
     for (int step = 0; step < steps; step++) {
         semaphore.acquire();
-        mbarrier_wait(barriers.dq_full(warpgroup), step & 1);
+        mbarrier_wait(barriers.dq_full(warpgroup), done.steps + step & 1);
         semaphore.add(from);
         const DqSemaphore added = semaphore;
         if (step + 1 < steps) {

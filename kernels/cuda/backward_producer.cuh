@@ -100,7 +100,7 @@ struct DqPart {
 DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes, const Tile& tile,
                           const Done& done, u32 shared, int warpgroup) {
     if constexpr (DETERMINISTIC)
-        return add_dq_blocks_in_sequence(dq_sum, arrivals, sizes, tile, shared, warpgroup);
+        return add_dq_blocks_in_sequence(dq_sum, arrivals, sizes, tile, done, shared, warpgroup);
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
     const int steps = tile.blocks() * sizes.group(), first_head = tile.head_kv * sizes.group();

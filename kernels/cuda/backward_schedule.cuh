@@ -5,7 +5,8 @@
 // Without PERSISTENT a CTA has the tile of its number. With it there are as many CTAs as SMs: the first
 // tile of a CTA is that of its number, and when its producer has started the last copies of a tile, it
 // takes the next one that no CTA has, and hands its place to the other warps. So tiles start in the order
-// of their numbers either way.
+// of their numbers either way. Where DETERMINISTIC, producers take first tiles too: a tile waits for those
+// of smaller numbers, which CTAs then have already, even if not all CTAs fit on the device at once.
 #pragma once
 
 // Where a tile is, and which tile. A key below 0: there is no tile.
@@ -88,6 +89,8 @@ DEVICE int same(int x) {
     return __reduce_max_sync(LANES, x);
 }
 
+enum : bool { TAKES_FIRST_TILE = DETERMINISTIC && PERSISTENT };  // no constexpr, like FEW_HEADS
+
 // How many steps and tiles a CTA has finished before a tile: stages and phases go on counting.
 struct Done {
     int steps, tiles;
@@ -101,8 +104,8 @@ struct Done {
 template <u32 LANES, class WORK, class NEXT>
 DEVICE Done for_tiles(const Sizes& sizes, WORK work, NEXT next) {
     Done done{0, 0};
-    TilePlace place = place_of(sizes, blockIdx.x);
-    for (int taken = 0; place.key >= 0; place = next(taken), taken++) {
+    TilePlace place = TAKES_FIRST_TILE ? next(0) : place_of(sizes, blockIdx.x);
+    for (int taken = TAKES_FIRST_TILE; place.key >= 0; place = next(taken), taken++) {
         const Tile tile = tile_at(sizes, place);
         if (tile.exists()) work(tile, done);
         if (!PERSISTENT) break;
@@ -119,23 +122,27 @@ DEVICE TilePlace next_place(const Barriers& barriers, int taken) {
     mbarrier_wait(barriers.next_full(), taken & 1);
     const u32 from = barriers.next_place();
     const int batch = ld_shared(from), head_kv = ld_shared(from + 4), key = ld_shared(from + 8);
+    const bool larger_keys_first = DETERMINISTIC && CAUSAL && ld_shared(from + 12);
     if (LANES == ALL_LANES)
         arrive_warp(barriers.next_empty(), threadIdx.x % 32);
     else
         mbarrier_arrive(barriers.next_empty());
-    return {same<LANES>(batch), same<LANES>(head_kv), same<LANES>(key), false};
+    return {same<LANES>(batch), same<LANES>(head_kv), same<LANES>(key), larger_keys_first};
 }
 
 // Takes the next tile. The producer calls it.
 DEVICE TilePlace take_place(const Sizes& sizes, Arrivals* taken_by_all, const Barriers& barriers,
                         int taken) {
     if (taken == 0) wait_for_kernel_before();  // it sets the count to 0
-    const int number = same<ONE_LANE>(gridDim.x + atomic_add(&taken_by_all->count, 1));
+    const int ahead = TAKES_FIRST_TILE ? 0 : gridDim.x;
+    const int number = same<ONE_LANE>(ahead + atomic_add(&taken_by_all->count, 1));
     TilePlace place{0, 0, -1};
     if (number < sizes.tiles) place = place_of(sizes, number);
     mbarrier_wait(barriers.next_empty(), taken & 1 ^ 1);
     const u32 to = barriers.next_place();
     st_shared(to, place.batch), st_shared(to + 4, place.head_kv), st_shared(to + 8, place.key);
+    if (DETERMINISTIC && CAUSAL) st_shared(to + 12, place.larger_keys_first);
     mbarrier_arrive(barriers.next_full());
-    return {same<ONE_LANE>(place.batch), same<ONE_LANE>(place.head_kv), same<ONE_LANE>(place.key)};
+    return {same<ONE_LANE>(place.batch), same<ONE_LANE>(place.head_kv), same<ONE_LANE>(place.key),
+            place.larger_keys_first};
 }

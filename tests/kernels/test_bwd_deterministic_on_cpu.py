@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.support import cuda_on_cpu
-from tests.support.backward_on_cpu import MODES, SMALL, inputs, packed, ran
+from tests.support.backward_on_cpu import EARLY, MODES, SMALL, inputs, packed, ran
 from tests.support.cuda_on_cpu import Mode, OnCpu
 from tunefa.compile.launch.driver import DriverError
 from tunefa.spec import arch_catalog as archs
@@ -23,6 +23,7 @@ from tunefa.spec.workload import Workload
 KERNEL = kernels.load("attention_bwd_cuda_sm90")
 SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
+TWO_K = {"PERSISTENT": 1, "K_STAGES": 2}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q300_k300_d64_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1, "ZERO_DQ": 0}),
     ("h2_q170_k400_d64_fp16_full", {"BLOCK_M": 96, "L2_SECTION_HEADS": 2}),
@@ -39,6 +40,18 @@ CASES: list[tuple[str, dict[str, int]]] = [
     # No row sees the first keys, then the last rows.
     ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"ZERO_DQ": 0}),
     ("h2_kv1_q500_k130_d96_bf16_full_w130_a20", {"ZERO_DQ": 0}),
+    # One CTA per SM. The last section begins with the smaller keys.
+    (
+        "b2_h3_q300_k400_d64_bf16_causal",
+        {**TWO_K, **EARLY, "L2_SECTION_HEADS": 4, "PING_PONG": 1, "ZERO_DQ": 0},
+    ),
+    ("b2_h5_q200_k390_d64_bf16_full", {**TWO_K, **EARLY, "BLOCK_M": 128, "L2_SECTION_HEADS": 8}),
+    (
+        "b2_h4_kv2_q260_k390_d128_fp16_full",
+        {**TWO_K, "L2_SECTION_HEADS": 2, "PING_PONG": 1, "ZERO_DQ": 0, "GROUP_SPLITS": 2},
+    ),
+    ("b3_h2_q200_k600_d96_bf16_causal_w40", {"PERSISTENT": 1, "BLOCK_M": 80, "ZERO_DQ": 0}),
+    ("b2_h4_q260_k390_d64_bf16_causal", {"PERSISTENT": 1, "DQ_WARPGROUP": 1, "ZERO_DQ": 0}),
 ]
 RESIDENT = (1, 3, 64)
 """How many CTAs run at the same time."""
@@ -68,9 +81,10 @@ def test_gradients_are_right_and_always_the_same(
         assert all(map(torch.equal, made, first)), (mode, resident)
 
 
-def test_packed_sequences_get_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("persistent", [0, 1])
+def test_packed_sequences_get_the_same_bits(persistent: int, tmp_path: Path) -> None:
     lengths = [(70, 70), (1, 1), (0, 0), (260, 260), (40, 200), (130, 0)]
-    config = {**SMALL, "ZERO_DQ": 0, "L2_SECTION_HEADS": 2}
+    config = {**SMALL, "ZERO_DQ": 0, "L2_SECTION_HEADS": 2, "PERSISTENT": persistent}
     workload = workload_of("b6_h2_kv1_q260_k260_d64_bf16_causal_varlen", config)
     run = cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path)
     tensors, right = packed(workload, lengths)
@@ -190,3 +204,20 @@ def test_a_cta_that_waits_for_one_that_has_not_started_is_a_deadlock(tmp_path: P
     with pytest.raises(DriverError, match="a number that another CTA releases"):
         ran(run, workload, tensors, MODES[0])
     ran(replace(run, resident=3), workload, tensors, MODES[0])
+
+
+def test_first_tiles_that_belong_to_ctas_would_be_a_deadlock(tmp_path: Path) -> None:
+    """A CTA that has finished its tile would wait for the first tile of one that cannot start."""
+    config = {**SMALL, "PERSISTENT": 1}
+    workload = workload_of("h2_q200_k500_d64_bf16_full", config)
+
+    def change(source: str) -> str:
+        changed, count = re.subn(r"TAKES_FIRST_TILE = [^}]+", "TAKES_FIRST_TILE = false", source)
+        assert count == 1
+        return changed
+
+    run = cuda_on_cpu.compiled(KERNEL, workload, config, tmp_path, change)
+    tensors, _ = inputs(workload)
+    ran(replace(run, resident=3), workload, tensors, MODES[0])
+    with pytest.raises(DriverError, match="a number that another CTA releases"):
+        ran(replace(run, resident=1), workload, tensors, MODES[0])
