@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 import threading
 import time
@@ -83,6 +84,22 @@ def test_much_memory_is_not_kept() -> None:
     cuda, steps = made([((MOST_BYTES + 1,), torch.uint8)])
     steps(*five())
     assert module._workspace(-1, 0).size == 0 and len(cuda.started) == 2
+
+
+def test_much_memory_is_held_until_all_are_started() -> None:
+    """Another thread that uses the stream would get it, and start a kernel in between."""
+    held: list[bool] = []
+
+    class Memory(torch.Tensor):
+        pass
+
+    like = torch.empty(1).as_subclass(Memory)
+    module.within(MOST_BYTES + 1, 0, like, lambda _: held.append(_memory_is_held(Memory)))
+    assert held == [True]
+
+
+def _memory_is_held(kind: type[Tensor]) -> bool:
+    return any(type(x) is kind and x.numel() > MOST_BYTES for x in gc.get_objects())
 
 
 def test_it_grows_and_is_bounded() -> None:

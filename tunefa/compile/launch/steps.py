@@ -102,7 +102,8 @@ def within(size: int, stream: int, like: Tensor, start: Callable[[int], None]) -
     nothing is captured there.
     """
     if size > MOST_BYTES:
-        start(_new(size, like).data_ptr())
+        memory = _new(size, like)  # until all are started: other threads use the stream, too
+        start(memory.data_ptr())
         return
     space = _workspace(like.get_device(), stream)
     with space.lock:
