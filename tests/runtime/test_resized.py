@@ -112,6 +112,17 @@ def test_a_plan_of_new_lengths_is_the_one_that_is_made_anew(
     assert quick > 200
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_families_of_other_heads_have_other_tables(
+    monkeypatch: pytest.MonkeyPatch, causal: bool
+) -> None:
+    """All families of a process share what is kept of tables, and ask for the same lengths."""
+    runtime, cuda = hopper(monkeypatch, CUDA)
+    for heads, heads_kv in ((2, 2), (4, 4), (8, 2), (6, 3)):
+        calls, chance = Calls(heads, heads_kv, causal), random.Random(1)
+        assert any([compare(runtime, cuda, calls.random(chance), calls.options) for _ in range(40)])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", OWN)
 @pytest.mark.parametrize("causal", [True, False])

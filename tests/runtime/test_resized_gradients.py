@@ -21,6 +21,7 @@ from tunefa.runtime.resized import SHARED_CALLS
 from tunefa.runtime.resized_gradients import ResizedGradientPlan, StepLaunches
 
 CUDA = "attention_bwd_cuda_sm90"
+TWO_PASS = "attention_bwd_two_pass_cuda_sm90"
 OWN = ("attention_bwd_triton", "attention_bwd_two_pass_gluon_sm90")
 
 
@@ -81,6 +82,20 @@ def test_so_are_those_of_other_languages(
     calls = GradientCalls(causal=causal)
     for plan, asked in resized(runtime, calls, 25, seed=1):
         compare(runtime, cuda, calls, plan, asked)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "head_dim"), [(TWO_PASS, 192), pytest.param(OWN[1], 128, marks=pytest.mark.slow)]
+)
+def test_families_of_other_heads_have_other_tables(
+    monkeypatch: pytest.MonkeyPatch, kernel: str, head_dim: int
+) -> None:
+    """All families of a process share what is kept of tables, and ask for the same lengths."""
+    runtime, cuda = hopper(monkeypatch, kernel)
+    for heads, heads_kv in ((2, 2), (4, 4), (8, 2), (6, 3)):
+        calls = GradientCalls(heads, heads_kv, head_dim=head_dim)
+        for plan, asked in resized(runtime, calls, 8):
+            compare(runtime, cuda, calls, plan, asked)
 
 
 def test_a_call_starts_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,7 +204,9 @@ class GradientFamily:
         key = config.lengths.decides(*asked)
         found = config.tables.get(key)
         if found is None:
-            whole = "gradients", config.kernel.name, *config.config.values(), key
+            # Other families share the cache: those with other heads have other tiles.
+            family = self._family.workload(Lengths(1, 1, 1))
+            whole = "gradients", config.kernel.name, family, *config.config.values(), key
             place = self._tables.place
             made = self._tables(whole, lambda: config.lengths.tables(*asked, place))
             config.tables.add(key, found := Tables({}, made))
