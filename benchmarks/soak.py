@@ -120,7 +120,7 @@ def run_round(
 
 
 def main() -> None:
-    """Runs the rounds; prints a line for each, and whether the test has passed."""
+    """Runs the rounds; prints a line for each, what is wrong, and whether the test has passed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.soak",
         description=__doc__,
@@ -143,16 +143,16 @@ def main() -> None:
     until = time.monotonic() + 60 * options.minutes
     with ThreadPoolExecutor(THREADS) as pool:
         while time.monotonic() < until:
-            wrong += run_round(pool, streams, cases, options.seed + len(readings))
+            found = run_round(pool, streams, cases, options.seed + len(readings))
             readings.append(Reading.now())
-            print(f"round {len(readings)}: {readings[-1].sentence()}", flush=True)
+            print(f"round {len(readings)}: {readings[-1].sentence()}", *found, sep="\n", flush=True)
+            wrong += found
     sys.exit(report(readings, wrong, options.allow_mb))
 
 
 def report(readings: Sequence[Reading], wrong: Sequence[str], allow_mb: float) -> bool:
-    """Prints what was found; returns whether the test has failed."""
+    """Prints the sums of all rounds; returns whether the test has failed."""
     grown = growth(readings)
-    print(*wrong, sep="\n")
     calls = THREADS * CALLS * len(readings)
     print(
         f"{calls} calls, {calls // CHECK_EVERY} compared, {len(wrong)} wrong; after the warm-up "

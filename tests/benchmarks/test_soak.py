@@ -133,4 +133,4 @@ def test_a_report_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert not soak.report(steady, [], 64.0)
     assert soak.report(steady, ["error 1"], 64.0)
     said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "FAILED" and "error 1" in said and "passed" in said
+    assert said[-1] == "FAILED" and ", 1 wrong;" in said[-2] and "passed" in said
