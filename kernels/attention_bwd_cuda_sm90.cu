@@ -63,6 +63,9 @@
 // that dQ is not bitwise reproducible; with DETERMINISTIC the CTAs of a head add one after the other,
 // in the sequence of their keys (cuda/backward_deterministic.cuh). `prepare_rows` runs before,
 // `write_dq` after (cuda/backward_rows.cuh).
+//
+// With EARLY_POSTPROCESS `write_dq` starts when no CTA of this kernel is waiting for an SM, and writes each
+// block of dQ as soon as all CTAs have added to it. So SMs work that would idle while the last tiles end.
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -98,6 +101,9 @@
 #endif
 #ifndef ZERO_DQ
 #define ZERO_DQ 1
+#endif
+#ifndef EARLY_POSTPROCESS
+#define EARLY_POSTPROCESS 0
 #endif
 #ifndef STAGGER
 #define STAGGER 0
@@ -201,11 +207,12 @@ DEVICE int first_block_number(int begin, int sequence) {
     return begin / ROWS + sequence;
 }
 
-// How many CTAs have come to a part of dQ, and whether the first one has stored its own; where
-// DETERMINISTIC, how many have added. The first ones in memory are of no part: with PERSISTENT, how many
-// tiles CTAs have taken, beside their first ones where not DETERMINISTIC.
+// How many CTAs have come to a part of dQ, and how many additions are done: the first one is counted when
+// it is stored, with EARLY_POSTPROCESS all are. Where DETERMINISTIC, `count` is how many are done. The
+// first ones in memory are of no part: with PERSISTENT, how many tiles CTAs have taken, beside their first
+// ones where not DETERMINISTIC.
 struct Arrivals {
-    u32 count, is_stored;
+    u32 count, done;
 };
 
 #if PREPARE_ROWS || WRITE_DQ
@@ -238,7 +245,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     // The shuffle tells the compiler that it is the same in all lanes.
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     const int warpgroup = warp / 4;
-    launch_dependents();
+    if (!EARLY_POSTPROCESS) launch_dependents();
     // It waits all the same: the kernel after waits for this one alone.
     if (!PERSISTENT && !tile_at(sizes, place_of(sizes, blockIdx.x)).exists())
         return wait_for_kernel_before();

@@ -19,6 +19,8 @@ The .cu describes the algorithm. What each parameter trades:
                           memory and shorter products
     ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes
                           to a block of rows stores, and the others wait for this
+    EARLY_POSTPROCESS     1: the kernel after writes a block of dQ as soon as it is finished, while
+                          the last tiles are computed; 0: when all are, which needs no counts
     STAGGER               full masks without windows: each CTA of a head begins this many blocks of
                           rows later than the one before, so that they do not add to the same rows
                           of dQ at the same time; 0: all begin with the first
@@ -55,7 +57,8 @@ _ROW_THREADS = 256
 """Threads of a CTA of `prepare_rows` and `write_dq`, as in cuda/backward_rows.cuh."""
 _OF_MAIN_KERNEL = (
     "Q_STAGES", "DO_STAGES", "PING_PONG", "DQ_WARPGROUP", "DQ_FIRST", "EARLY_SCORES",
-    "K_IN_REGISTERS", "STAGGER", "HEADS_INSIDE", "PERSISTENT", "K_STAGES", "GROUP_SPLITS",
+    "K_IN_REGISTERS", "EARLY_POSTPROCESS", "STAGGER", "HEADS_INSIDE", "PERSISTENT", "K_STAGES",
+    "GROUP_SPLITS",
 )  # fmt: skip
 """Parameters that are macros of the main kernel, and not of all."""
 _FAR = 2**29
@@ -154,6 +157,8 @@ def postprocess(workload, config):
     """The variant that writes dQ, and with GROUP_SPLITS dK and dV."""
     made = _of_rows("write_dq", workload, config)
     made["defines"]["GROUP_SPLITS"] = config["GROUP_SPLITS"]
+    if config["EARLY_POSTPROCESS"]:
+        made["defines"] |= {"EARLY_POSTPROCESS": 1, "DETERMINISTIC": int(workload.deterministic)}
     return {**made, "overlaps_kernel_before": True}
 
 
@@ -240,13 +245,14 @@ def postprocess_arguments(tensors, spec):
     w, (dq, dk, dv) = spec.workload, tensors[7:10]
     starts_q, starts_k, bounds = _bounds(tensors, w)
     _, _, dq_sum, arrivals, key_sums = _scratch(tensors, spec)
-    sizes = map(ctypes.c_int, (w.heads, w.seqlen_q, _blocks(tensors, spec)))
-    numbers = [starts_q, bounds, ctypes.c_float(spec.scale), *sizes, _strides(dq, w)]
+    sizes = (w.heads, w.seqlen_q, _blocks(tensors, spec), w.seqlen_k, *_edges(w))
+    numbers = [starts_q, starts_k, bounds, ctypes.c_float(spec.scale)]
+    numbers += [*map(ctypes.c_int, sizes), _strides(dq, w)]
     ctas = _row_blocks(tensors, spec)
     found = [dq_sum, arrivals, dq, *numbers]
     if spec.config["GROUP_SPLITS"] > 1:
-        sizes = map(ctypes.c_int, (w.heads_kv, w.seqlen_k, _key_tiles(tensors, w), ctas))
-        found += [key_sums, dk, dv, starts_k, *sizes, _strides(dk, w), _strides(dv, w)]
+        sizes = (w.heads_kv, _key_tiles(tensors, w), ctas)
+        found += [key_sums, dk, dv, *map(ctypes.c_int, sizes), _strides(dk, w), _strides(dv, w)]
         ctas += 2 * _all_key_tiles(tensors, w)
     return (ctas, 1, 1), found
 

@@ -95,6 +95,7 @@ DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const S
     DqParts parts{dq_sum, arrivals, sizes, tile, warpgroup, tile.head_kv * sizes.group(),
                   tile.begin};
     wait_for_kernel_before();  // it writes zeros
+    if (EARLY_POSTPROCESS) launch_dependents();
     if (steps <= 0) return;
     DqSemaphore semaphore = parts.next();
     for (int step = 0; step < steps; step++) {

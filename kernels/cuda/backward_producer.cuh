@@ -62,6 +62,15 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
     });
 }
 
+// Counts an addition to a part of dQ that is done.
+DEVICE void count_addition(Arrivals* arrivals) {
+    fence_proxy_async_all();
+    if (EARLY_POSTPROCESS)
+        add_release(&arrivals->done, 1);
+    else
+        st_release(&arrivals->done, 1);
+}
+
 // A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it:
 // the first CTA that comes to it stores, and the others wait until this is done, and add.
 struct DqPart {
@@ -75,24 +84,25 @@ struct DqPart {
     // blocks of a head in the same sequence: neither STAGGER nor HEADS_INSIDE.
     DEVICE void come() {
         is_first = !ZERO_DQ && atomic_add(&arrivals->count, 1) == 0;
-        is_stored = ZERO_DQ || ld_acquire(&arrivals->is_stored);
+        is_stored = ZERO_DQ || ld_acquire(&arrivals->done);
     }
     DEVICE void start(u32 from) const {
         if (is_first) {
             bulk_store(sums, from, 4 * DQ_FLOATS);
         } else {
-            while (!is_stored && !ld_acquire(&arrivals->is_stored)) {
+            while (!is_stored && !ld_acquire(&arrivals->done)) {
             }
             if (!ZERO_DQ) fence_proxy_async_all();
             bulk_add(sums, from, 4 * DQ_FLOATS);
         }
         tma_store_commit();
     }
-    DEVICE void finish() const {
-        if (!is_first) return;
+    // Returns what counts the addition when it is done; nullptr for a first one, which it waits for.
+    DEVICE Arrivals* finish() const {
+        if (!is_first) return arrivals;
         bulk_wait_done();
-        fence_proxy_async_all();
-        st_release(&arrivals->is_stored, 1);
+        count_addition(arrivals);
+        return nullptr;
     }
 };
 
@@ -113,8 +123,11 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
         return part;
     };
     wait_for_kernel_before();  // it writes zeros
+    // Not earlier: the kernel after would see the counts of the call before.
+    if (EARLY_POSTPROCESS) launch_dependents();
     if (steps <= 0) return;
     DqPart part = part_of(0);
+    Arrivals* uncounted = nullptr;  // of the step before
     for (int step = 0; step < steps; step++) {
         mbarrier_wait(barriers.dq_full(warpgroup), done.steps + step & 1);
         part.start(from);
@@ -125,8 +138,16 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
         if (step + 1 < steps) next = part_of(step + 1);  // its answers come while TMA reads
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        part.finish();
+        if (EARLY_POSTPROCESS && uncounted) {
+            bulk_wait_done_before_last();  // while TMA adds this one
+            count_addition(uncounted);
+        }
+        uncounted = part.finish();
         part = next;
+    }
+    if (EARLY_POSTPROCESS && uncounted) {
+        bulk_wait_done();
+        count_addition(uncounted);
     }
 }
 

@@ -24,7 +24,7 @@ struct Strides {
 // row `begin`.
 template <int ROWS>
 struct BlockOf {
-    int number, batch, head, begin, first, length;
+    int number, batch, head, begin, first, length, sequence;
 
     // Packed sequences have fewer blocks than there is room for.
     DEVICE bool exists() const { return !VARLEN || first < length; }
@@ -47,7 +47,7 @@ template <int ROWS>
 DEVICE BlockOf<ROWS> block_at(int number, int heads, int length, int blocks, const int* starts,
                               int bounds) {
     const int head = number / blocks, block = number % blocks;
-    if (!VARLEN) return {number, head / heads, head % heads, 0, block * ROWS, length};
+    if (!VARLEN) return {number, head / heads, head % heads, 0, block * ROWS, length, 0};
     // The last sequence whose blocks begin here or earlier.
     int sequence = 0;
     for (int end = bounds - 1; sequence + 1 < end;) {
@@ -57,7 +57,7 @@ DEVICE BlockOf<ROWS> block_at(int number, int heads, int length, int blocks, con
     }
     const int begin = starts[sequence];
     const int first = (block - first_block_number<ROWS>(begin, sequence)) * ROWS;
-    return {number, 0, head, begin, first, starts[sequence + 1] - begin};
+    return {number, 0, head, begin, first, starts[sequence + 1] - begin, sequence};
 }
 
 #if PREPARE_ROWS
@@ -189,6 +189,34 @@ DEVICE void add_key_sums(const float* key_sums, int number, int key_tiles, bool 
 }
 #endif
 
+// The keys of a launch, as `Sizes` has them.
+struct KeySizes {
+    const int* starts;
+    int length, diagonal, window;
+
+    // How many CTAs add to a block of dQ: those of the tiles of keys that a row of it sees. Rows behind
+    // seqlen_q count, as they do for tiles.
+    DEVICE int additions(const Block& block) const {
+        int keys = length, edge = diagonal;
+        if (VARLEN) {
+            keys = starts[block.sequence + 1] - starts[block.sequence];
+            edge += keys - block.length;
+        }
+        const int last = min(block.first + BLOCK_M - 1 + edge, keys - 1);
+        const int first = block.first + edge - window + 1;
+        return last < 0 ? 0 : max(last / KEYS - max(first, 0) / KEYS + 1, 0);
+    }
+};
+
+// Waits until so many CTAs have added to a block of dQ.
+DEVICE void wait_for_additions(const Arrivals* arrivals, const Block& block, u32 additions) {
+    if (threadIdx.x < DQ_PARTS) {
+        const Arrivals& part = arrivals[(block.number + 1) * DQ_PARTS + threadIdx.x];
+        while (ld_acquire(DETERMINISTIC ? &part.count : &part.done) != additions) __nanosleep(100);
+    }
+    __syncthreads();
+}
+
 // Puts a block of dQ = scale * its accumulator into shared memory.
 DEVICE void convert_dq(const float* dq_sum, const Arrivals* arrivals, const Block& block, float scale,
                        unsigned short* rows) {
@@ -218,12 +246,11 @@ DEVICE void convert_dq(const float* dq_sum, const Arrivals* arrivals, const Bloc
 // Writes dQ. With GROUP_SPLITS the CTAs behind those of dQ write dK and dV.
 extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     write_dq(const float* dq_sum, const Arrivals* arrivals, unsigned short* dq,
-             const int* starts_q, int bounds, float scale, int heads, int seqlen_q, int blocks,
-             Strides dq_strides
+             const int* starts_q, const int* starts_k, int bounds, float scale, int heads, int seqlen_q,
+             int blocks, int seqlen_k, int diagonal, int window_keys, Strides dq_strides
 #if GROUP_SPLITS > 1
-             , const float* key_sums, unsigned short* dk, unsigned short* dv, const int* starts_k,
-             int heads_kv, int seqlen_k, int key_tiles, int dq_ctas, Strides dk_strides,
-             Strides dv_strides) {
+             , const float* key_sums, unsigned short* dk, unsigned short* dv, int heads_kv,
+             int key_tiles, int dq_ctas, Strides dk_strides, Strides dv_strides) {
     __shared__ __align__(16) unsigned short rows[(KEYS > BLOCK_M ? KEYS : BLOCK_M) * PITCH];
     if (const int behind = (int)blockIdx.x - dq_ctas; behind >= 0) {
         const int tile = behind / 2, is_dv = behind % 2;
@@ -238,9 +265,17 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
     const int dq_ctas = gridDim.x;
 #endif
-    const Block block = block_at<BLOCK_M>(from_last(dq_ctas), heads, seqlen_q, blocks, starts_q, bounds);
-    wait_for_kernel_before();
+    // The first heads are finished first. The last CTA waits for the end of the kernel before, so that
+    // this one does not end earlier.
+    const bool is_early = EARLY_POSTPROCESS && blockIdx.x + 1 < gridDim.x;
+    const int number = EARLY_POSTPROCESS ? blockIdx.x : from_last(dq_ctas);
+    const Block block = block_at<BLOCK_M>(number, heads, seqlen_q, blocks, starts_q, bounds);
+    if (!is_early) wait_for_kernel_before();
     if (!block.exists()) return;
+    if (is_early) {
+        const KeySizes keys{starts_k, seqlen_k, diagonal, window_keys};
+        wait_for_additions(arrivals, block, keys.additions(block));
+    }
     convert_dq(dq_sum, arrivals, block, scale, rows);
     write_rows(rows, block, dq, dq_strides);
 }

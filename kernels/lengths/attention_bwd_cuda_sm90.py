@@ -18,7 +18,7 @@ class _Resized:
         self._splits = config["GROUP_SPLITS"]
         # A structure of strides has three numbers; a factor comes second in the first and the last
         # kernel.
-        self.forms = "qf4x13q", "10q", "qf4x6q" if self._splits == 1 else "qf4x16q"
+        self.forms = "qf4x13q", "10q", "qf4x9q" if self._splits == 1 else "qf4x18q"
         self._heads, self._heads_kv = workload.heads, workload.heads_kv
         self._width = round_up(workload.head_dim, 16)
         self._block_m, self._columns = config["BLOCK_M"], round_up(workload.head_dim, 64)
@@ -43,8 +43,9 @@ class _Resized:
         blocks = -(-rows // block_m)
         row_blocks = batch * heads * blocks
         whole = row_blocks * block_m
-        sizes, factor = (heads, rows, blocks), lse_factor(self._config, scale)
+        factor = lse_factor(self._config, scale)
         edges = keys - rows + self._right, self._window_keys
+        sizes = heads, rows, blocks, keys, *edges
         key_tiles, heads_kv = -(-keys // _KEYS), self._heads_kv * self._splits
         tiles = batch * heads_kv * key_tiles
         launches = (
@@ -56,7 +57,7 @@ class _Resized:
                 min(tiles, self._most_ctas),
                 (0, heads, heads_kv, keys, *edges, blocks, self._section_heads, tiles, key_tiles),
             ),
-            self._after(row_blocks, (0, scale, *sizes, *steps(dq)), keys, key_tiles, tiles, dk, dv),
+            self._after(row_blocks, (0, scale, *sizes, *steps(dq)), key_tiles, tiles, dk, dv),
         )
         numbers = (whole, *self._terms), torch.float32
         sums = (whole, self._columns), torch.float32
@@ -65,9 +66,9 @@ class _Resized:
             scratch += (((tiles, 2 * _KEYS, self._width), torch.float32),)
         return scratch, launches
 
-    def _after(self, row_blocks, of_dq, keys, key_tiles, tiles, dk, dv):
+    def _after(self, row_blocks, of_dq, key_tiles, tiles, dk, dv):
         """Returns the CTAs and the numbers of `write_dq`."""
         if self._splits == 1:
             return row_blocks, of_dq
-        of_keys = self._heads_kv, keys, key_tiles, row_blocks, *steps(dk), *steps(dv)
+        of_keys = self._heads_kv, key_tiles, row_blocks, *steps(dk), *steps(dv)
         return row_blocks + 2 * (tiles // self._splits), (*of_dq, *of_keys)

@@ -113,13 +113,14 @@ def test_kernels_before_and_after_get_the_strides_of_their_tensors() -> None:
     grid, arguments = calls["before"]
     assert grid == (2 * 4 * 3, 1, 1) and arguments[-4:] == [3, rows, rows, (0, 0, 0)]
     grid, arguments = calls["after"]
-    assert grid == (2 * 4 * 3, 1, 1) and arguments[-5:] == [0.5, 4, 200, 3, rows]
+    edges = [100, 2**29 + 1]  # row i sees the last keys, as many as there are, up to key i + 100
+    assert grid == (2 * 4 * 3, 1, 1) and arguments[-8:] == [0.5, 4, 200, 3, 300, *edges, rows]
     calls = launched(case, {**case.default(), "BLOCK_M": 80, "GROUP_SPLITS": 2})
     grid, arguments = calls["after"]
     keys = (300 * 2 * 96, 96, 2 * 96)
     # dK and dV of three tiles of each of four KV heads.
     assert grid == (2 * 4 * 3 + 2 * 2 * 2 * 3, 1, 1)
-    assert arguments[-6:] == [2, 300, 3, 2 * 4 * 3, keys, keys]
+    assert arguments[-5:] == [2, 3, 2 * 4 * 3, keys, keys]
 
 
 def test_a_cta_has_128_keys_of_a_head_and_blocks_have_the_rows_of_a_step() -> None:

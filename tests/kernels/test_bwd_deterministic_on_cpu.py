@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import cuda_on_cpu
-from tests.support.backward_on_cpu import EARLY, MODES, SMALL, inputs, packed, ran
+from tests.support import backward_on_cpu, cuda_on_cpu
+from tests.support.backward_on_cpu import AT_ONCE, EARLY, MODES, inputs, packed, ran
 from tests.support.cuda_on_cpu import Mode, OnCpu
 from tunefa.compile.launch.driver import DriverError
 from tunefa.spec import arch_catalog as archs
@@ -23,10 +23,14 @@ from tunefa.spec.workload import Workload
 KERNEL = kernels.load("attention_bwd_cuda_sm90")
 SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
+SMALL = {**backward_on_cpu.SMALL, **AT_ONCE}
 TWO_K = {"PERSISTENT": 1, "K_STAGES": 2}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q300_k300_d64_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1, "ZERO_DQ": 0}),
-    ("h2_q170_k400_d64_fp16_full", {"BLOCK_M": 96, "L2_SECTION_HEADS": 2}),
+    (
+        "h2_q170_k400_d64_fp16_full",
+        {"BLOCK_M": 96, "L2_SECTION_HEADS": 2, "EARLY_POSTPROCESS": 0},
+    ),
     ("h3_kv1_q300_k290_d128_bf16_causal", {"BLOCK_M": 80}),
     # Two sections, the first of which begins with the larger keys.
     ("h4_kv2_q300_k300_d64_bf16_causal", {"GROUP_SPLITS": 2, "ZERO_DQ": 0, "PING_PONG": 1}),

@@ -14,10 +14,12 @@ from tunefa.spec.workload import Workload
 
 SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "DO_STAGES": 2, "PING_PONG": 0, "DQ_WARPGROUP": 0,
          "DQ_FIRST": 0, "EARLY_SCORES": 0, "K_IN_REGISTERS": 0, "FOLD_ROW_TERMS": 0, "ZERO_DQ": 1,
-         "STAGGER": 0, "HEADS_INSIDE": 0, "PERSISTENT": 0, "K_STAGES": 1, "GROUP_SPLITS": 1,
-         "L2_SECTION_HEADS": 1}  # fmt: skip
+         "EARLY_POSTPROCESS": 0, "STAGGER": 0, "HEADS_INSIDE": 0, "PERSISTENT": 0, "K_STAGES": 1,
+         "GROUP_SPLITS": 1, "L2_SECTION_HEADS": 1}  # fmt: skip
 EARLY = {"DQ_FIRST": 1, "EARLY_SCORES": 1, "K_IN_REGISTERS": 1}
 """The schedule of heads with 64 columns."""
+AT_ONCE = {"EARLY_POSTPROCESS": 1}
+"""The kernel after does not wait for the end of the main one."""
 MODES = (
     Mode.LAST_WARP_FIRST | Mode.LATE_READS,
     Mode.LATE_LOADS,

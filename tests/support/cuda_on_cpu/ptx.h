@@ -80,6 +80,7 @@ template <class T> void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, 
 // ------------------------------------------------------------------------------- global memory
 
 inline void atom_relaxed_gpu_global_add_u32(u32 &before, u32 *to, u32 x) { before = *to, *to += x; }
+inline void red_release_gpu_global_add_u32(u32 *to, u32 x) { *to += x, ++machine::releases; }
 inline void st_release_gpu_global_u32(u32 *to, u32 x) { *to = x, ++machine::releases; }
 void ld_acquire_gpu_global_u32(u32 &to, const u32 *from);
 
