@@ -270,18 +270,31 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
             v.shape, v.stride(), v.dtype, v.get_device(),
             aligned, options, *factors,
         )  # fmt: skip
+    return _packed_key(tensors, options, aligned)
+
+
+def _packed_key(tensors: Tensors, options: Options, aligned: bool) -> Hashable:
+    """The key of a packed call. Most calls have one tensor for both starts."""
+    q, k, v, cu_seqlens, _ = tensors
+    assert cu_seqlens is not None
     starts_q, starts_k = cu_seqlens
-    q_shape, k_shape, v_shape, bounds = q.shape, k.shape, v.shape, starts_q.shape
+    try:
+        (rows, *of_q), (keys, *of_k), (keys_v, *of_v) = q.shape, k.shape, v.shape
+        (bounds,) = starts_q.shape
+    except ValueError:  # no call with such tensors is accepted
+        return "wrong axes", *(len(each.shape) for each in (q, k, v, *cu_seqlens))
+    of_starts = (bounds,), starts_q.stride(), starts_q.dtype, starts_q.get_device()
+    of_starts_k: Hashable = True
+    if starts_k is not starts_q:
+        others = starts_k.shape, starts_k.stride(), starts_k.dtype, starts_k.get_device()
+        of_starts_k = others == of_starts or (others[0] == of_starts[0], *others[1:])
     *decided, max_seqlen_q, max_seqlen_k, deterministic, accumulate = options
-    keys = k_shape[:1]
     return (
-        q_shape[1:], q.stride(), q.dtype, q.get_device(),
-        k_shape[1:], k.stride(), k.dtype, k.get_device(),
-        v_shape[1:], v.stride(), v.dtype, v.get_device(),
-        starts_q.dim(), starts_q.stride(), starts_q.dtype, starts_q.get_device(),
-        starts_k.dim(), starts_k.stride(), starts_k.dtype, starts_k.get_device(),
-        aligned, bounds == starts_k.shape, 0 in keys, keys == v_shape[:1],
-        *map(_power_of_2, q_shape[:1]), *[_power_of_2(count - 1) for count in bounds[:1]],
+        *of_q, q.stride(), q.dtype, q.get_device(),
+        *of_k, k.stride(), k.dtype, k.get_device(),
+        *of_v, v.stride(), v.dtype, v.get_device(),
+        *of_starts[1:], of_starts_k,
+        aligned, keys == 0, keys == keys_v, _power_of_2(rows), _power_of_2(bounds - 1),
         _power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k), deterministic, accumulate, *decided,
     )  # fmt: skip
 
