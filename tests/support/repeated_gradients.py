@@ -102,6 +102,34 @@ def repeat(workload: Workload, changes: Config, runs: int) -> None:
             assert equal_bits(found, wanted), f"{workload} {changes}: run {run} has other bits"
 
 
+def early_all(cases: Sequence[tuple[str, Config]], runs: int) -> None:
+    """Raises AssertionError where the kernel after, which writes a part of dQ as soon as that is
+    finished, writes something else than it does when all is."""
+    for text, changes in cases:
+        early(Workload.parse(text), changes, runs)
+
+
+def early(workload: Workload, changes: Config, runs: int) -> None:
+    """Raises AssertionError where a run has other gradients than one without EARLY_POSTPROCESS, but
+    for the last bits: after other kernels of the stream or alone, and beside products of matrices.
+    """
+    plain, tensors = launched(workload, {**changes, "EARLY_POSTPROCESS": 0})
+    right = gradients(plain, tensors, workload)
+    launch, _ = launched(workload, {**changes, "EARLY_POSTPROCESS": 1})
+    busy, square = CUDA.Stream(), torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    for run in range(runs):
+        if run % 3 == 0:
+            CUDA.synchronize()
+        with CUDA.stream(busy):
+            for _ in range(run % 4):
+                square @ square
+        made = gradients(launch, tensors, workload)
+        for found, wanted in zip(made, right, strict=True):
+            there = wanted.isfinite()  # rows of no packed sequence are not written
+            off = (found.double() - wanted.double())[there].norm() / wanted.double()[there].norm()
+            assert off <= 1e-3, f"{workload} {changes}: run {run} is {float(off):.1e} off"
+
+
 def random_workloads(count: int) -> list[Workload]:
     """The first ones of `benchmarks.gradient_errors` that the kernel serves, deterministic."""
     kernel, arch = kernels.load(KERNEL), seen_target().arch
