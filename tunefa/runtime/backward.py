@@ -19,6 +19,7 @@ from tunefa.runtime.choice import Chosen
 from tunefa.runtime.kernel_plan import Launches, with_contiguous_rows
 from tunefa.runtime.library_plan import results
 from tunefa.spec.kernel import Kernel
+from tunefa.spec.rounding import next_pow2
 from tunefa.spec.workload import Workload
 
 _DLSE = 6
@@ -62,8 +63,9 @@ def _dense(x: Tensor) -> Tensor:
 def key(tensors: Tensors, options: Options, given: Gradients) -> Hashable:
     """The key of gradients: those with equal keys are computed by one plan.
 
-    It holds that of the forward pass, the strides of what kernels read beside its inputs, and
-    whether there is a gradient of the logsumexp.
+    It holds that of the forward pass, the strides of what kernels read beside its inputs, whether
+    there is a gradient of the logsumexp, and of packed calls the number of keys, rounded up to a
+    power of two: the memory of launches has room for so many.
     """
     out, grad_out, grad_lse = given.out, given.grad_out, given.grad_lse
     return (
@@ -72,6 +74,7 @@ def key(tensors: Tensors, options: Options, given: Gradients) -> Hashable:
         *(out.stride(), grad_out.stride()),
         (out.data_ptr() | grad_out.data_ptr()) % 16 == 0,
         grad_lse if grad_lse is None else grad_lse.stride(),
+        0 if tensors.cu_seqlens is None else next_pow2(max(1, tensors.k.shape[0])),
     )
 
 

@@ -63,7 +63,7 @@ def gradient_call(key: Any, options: Options) -> GradientCall | None:
     """Returns what plans of a family need of gradients with this `backward.key`; None for those
     that are planned one by one: see `family_call`, and those whose `out` or its gradient kernels
     could not read by TMA."""
-    _, of_inputs, out_steps, grad_steps, aligned, dlse_steps = key
+    _, of_inputs, out_steps, grad_steps, aligned, dlse_steps, _ = key
     call = family_call(of_inputs, options) if aligned else None
     if call is None:
         return None
