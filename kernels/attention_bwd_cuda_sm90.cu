@@ -207,10 +207,10 @@ DEVICE int first_block_number(int begin, int sequence) {
     return begin / ROWS + sequence;
 }
 
-// How many CTAs have come to a part of dQ, and how many additions are done: the first one is counted when
-// it is stored, with EARLY_POSTPROCESS all are. Where DETERMINISTIC, `count` is how many are done. The
-// first ones in memory are of no part: with PERSISTENT, how many tiles CTAs have taken, beside their first
-// ones where not DETERMINISTIC.
+// `count`: how many CTAs have come to a part of dQ; where DETERMINISTIC, how many have added. `done`, where
+// not DETERMINISTIC: 1 when the part of the first CTA is stored; with EARLY_POSTPROCESS, how many have added.
+// The first two in memory belong to no part: with PERSISTENT the first one counts the tiles that producers
+// have taken.
 struct Arrivals {
     u32 count, done;
 };

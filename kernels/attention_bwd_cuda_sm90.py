@@ -20,7 +20,8 @@ The .cu describes the algorithm. What each parameter trades:
     ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes
                           to a block of rows stores, and the others wait for this
     EARLY_POSTPROCESS     1: the kernel after writes a block of dQ as soon as it is finished, while
-                          the last tiles are computed; 0: when all are, which needs no counts
+                          the last tiles are computed; 0: when all are, for which only deterministic
+                          gradients count additions
     STAGGER               full masks without windows: each CTA of a head begins this many blocks of
                           rows later than the one before, so that they do not add to the same rows
                           of dQ at the same time; 0: all begin with the first

@@ -381,7 +381,7 @@ DEVICE void consume(const Sizes& sizes, u32 shared, const KeyGradients& to, int 
             Consumer{{sizes, tile, done, own, warpgroup, lane, warp}}.run(to);
         },
         [&](int taken) { return next_place<ALL_LANES>({shared + BARRIERS_OFFSET}, taken); });
-    if (TAKES_FIRST_TILE && done.tiles == 0) return;  // others had taken all
+    if (TAKES_FIRST_TILE && done.tiles == 0) return;  // it had no tile with keys
     if constexpr (DEFERS_DQ) {
         // The dQ of the very last step, and the turn that the last warpgroup has passed on.
         const Consumer last{{sizes, {}, done, shared, warpgroup, lane, warp}};

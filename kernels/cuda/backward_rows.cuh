@@ -1,7 +1,8 @@
 // The kernels before and after the attention backward: row sums, and dQ's dtype. A CTA works on one
 // block of BLOCK_M query rows of one head. The last blocks come first: the L2 cache still has what the
-// kernel before wrote last, and the kernel after begins with what this one wrote last. With GROUP_SPLITS
-// the last CTAs of the kernel after work on dK or dV of a tile of keys each.
+// kernel before wrote last, and the kernel after begins with what this one wrote last; with
+// EARLY_POSTPROCESS it begins with the first blocks, which are finished first. With GROUP_SPLITS the last
+// CTAs of the kernel after work on dK or dV of a tile of keys each.
 //
 // Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
@@ -199,8 +200,9 @@ struct KeySizes {
     DEVICE int additions(const Block& block) const {
         int keys = length, edge = diagonal;
         if (VARLEN) {
-            keys = starts[block.sequence + 1] - starts[block.sequence];
-            edge += keys - block.length;
+            const int own = starts[block.sequence + 1] - starts[block.sequence];
+            edge += own - block.length;
+            keys = min(own, length);  // a longer sequence has no tiles for the rest
         }
         const int last = min(block.first + BLOCK_M - 1 + edge, keys - 1);
         const int first = block.first + edge - window + 1;
@@ -265,8 +267,8 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
     const int dq_ctas = gridDim.x;
 #endif
-    // The first heads are finished first. The last CTA waits for the end of the kernel before, so that
-    // this one does not end earlier.
+    // The first heads of a batch are finished first. The last CTA waits for the end of the kernel before,
+    // so that this one does not end earlier.
     const bool is_early = EARLY_POSTPROCESS && blockIdx.x + 1 < gridDim.x;
     const int number = EARLY_POSTPROCESS ? blockIdx.x : from_last(dq_ctas);
     const Block block = block_at<BLOCK_M>(number, heads, seqlen_q, blocks, starts_q, bounds);

@@ -38,6 +38,8 @@ EARLY: list[tuple[str, dict[str, int]]] = [
     ("b3_h8_kv2_q900_d96_bf16_causal", {"DQ_WARPGROUP": 1}),
     ("b4_h8_q600_d64_bf16_causal_varlen", {}),
     ("b2_h8_q1500_k900_d128_bf16_causal_w300", {"ZERO_DQ": 0}),
+    ("b4_h16_q1000_d64_bf16_full_deterministic", TWO_K),
+    ("b4_h8_kv2_q900_d128_bf16_causal_varlen_deterministic", {"PERSISTENT": 1}),
 ]
 
 

@@ -25,6 +25,8 @@ from tunefa.spec.workload import Workload
         ("q64_d64_dv32", "its heads of Q and of V must be equally wide"),
         ("bwd_q64_varlen", "it has no gradients of packed sequences"),
         ("bwd_q64_k128", "it has gradients only where seqlen_q equals seqlen_k"),
+        ("bwd_q64_causal_w16", "it has no sliding windows"),
+        ("bwd_q64_softcap", "it has no soft-cap"),
     ],
 )
 def test_what_is_not_served_is_said_before_anything_is_imported(text: str, why: str) -> None:

@@ -333,6 +333,7 @@ void ptx::cp_async_bulk_commit_group() {
 }
 
 // With one group pending, that is the last one, and those before have been waited for until they were read.
+// Without LATE_READS each one is written when it starts, which a GPU does not promise.
 void ptx::cp_async_bulk_wait_group(int pending) {
     if (pending > 1 || (pending == 1 && this_thread().store_groups > 1))
         fail("cp.async.bulk.wait_group: groups before the last one were not read");

@@ -52,6 +52,7 @@ def _differentiable(workload: Workload, tensors: Tensors, options: dict[str, Any
         raise Unserved("it has no gradients of packed sequences")
     if workload.seqlen_q != workload.seqlen_k:
         raise Unserved("it has gradients only where seqlen_q equals seqlen_k")
+    require(workload, ("grouped heads",), ("bf16", "fp16"))
     operators: Any = importlib.import_module("tileops.attention")
     forward = operators.GQADenseWithLSEFwdOp(**options)
     backward = operators.GQADenseBwdOp(**options)
