@@ -81,6 +81,14 @@ def test_each_packed_tensor_decides(name: str, change: str) -> None:
     assert plan_key(changed, PACKED) != plan_key(tensors, PACKED)
 
 
+@pytest.mark.parametrize("tensors", [dense(), packed()], ids=["dense", "packed"])
+def test_it_says_which_tensor_is_not_aligned(tensors: Tensors) -> None:
+    """The one that is not may be copied, and so be aligned when a kernel reads it."""
+    options = DENSE if tensors.cu_seqlens is None else PACKED
+    changed = [with_one(tensors, name, unaligned(getattr(tensors, name))) for name in "qkv"]
+    assert len({plan_key(each, options) for each in (tensors, *changed)}) == 4
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_each_tensor_of_starts_decides(place: int) -> None:
     tensors = packed()

@@ -173,6 +173,14 @@ def test_another_form_of_a_tensor_is_another_key(
     assert key(own, CacheOptions(), None) != key(other, CacheOptions(), None)
 
 
+def test_it_says_which_tensor_is_not_aligned() -> None:
+    """The one that is not may be copied, and so be aligned when a kernel reads it."""
+    own, out = made(), call().new_out()
+    changed = [own._replace(**{name: unaligned(getattr(own, name))}) for name in "qkv"]
+    keys = [key(each, CacheOptions(), out) for each in (own, *changed)]
+    assert len({*keys, key(own, CacheOptions(), unaligned(out))}) == 5
+
+
 def test_what_a_plan_depends_on_is_in_the_key() -> None:
     own, paged, out = made(), made(paged=True), call().new_out()
     wide = paged._replace(block_table=torch.zeros(BATCH, 4).int())

@@ -28,7 +28,7 @@ def family_call(key: CacheKey, options: CacheOptions) -> CacheFamilyCall | None:
     """
     _, _, q_type, q_at, _, _, k_type, k_at, _, _, v_type, v_at, aligned, shares_rows, *rest = key
     _, lengths, steps, lengths_type, lengths_at, table, out, others = rest
-    tensors = of_tensors(key, options.layout) if aligned else None
+    tensors = of_tensors(key, options.layout) if all(aligned) else None
     if tensors is None or options.shared_prefix or not options.batch_invariant:
         return None
     q, k, v = tensors

@@ -261,7 +261,8 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
     of one that it accepts.
     """
     q, k, v, cu_seqlens, descales = tensors
-    aligned = (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 == 0
+    # One by one: what is not aligned may be copied before a kernel reads it.
+    aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
     if cu_seqlens is None:
         factors = [None if x is None else (x.shape, x.dtype, x.device) for x in descales]
         return (
@@ -273,7 +274,7 @@ def plan_key(tensors: Tensors, options: Options) -> Hashable:
     return _packed_key(tensors, options, aligned)
 
 
-def _packed_key(tensors: Tensors, options: Options, aligned: bool) -> Hashable:
+def _packed_key(tensors: Tensors, options: Options, aligned: Hashable) -> Hashable:
     """The key of a packed call. Most calls have one tensor for both starts."""
     q, k, v, cu_seqlens, _ = tensors
     assert cu_seqlens is not None

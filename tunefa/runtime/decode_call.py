@@ -225,9 +225,11 @@ def check_like_result(out: Tensor, wanted: Tensor) -> None:
 def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> CacheKey:
     """The key of a call: calls with equal keys are served by one plan. It has no length."""
     q, k, v, seqlens, table, sinks, k_descale, v_descale = tensors
-    at = q.data_ptr() | k.data_ptr() | v.data_ptr()
+    # One by one: what is not aligned may be copied before a kernel reads it.
+    aligned: tuple[bool, ...]
+    aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
     if out is not None:
-        at |= out.data_ptr()
+        aligned = *aligned, out.data_ptr() % 16 == 0
     others = None
     if sinks is not None or k_descale is not None or v_descale is not None:
         others = described(sinks), described(k_descale), described(v_descale)
@@ -235,7 +237,7 @@ def key(tensors: CacheTensors, options: CacheOptions, out: Tensor | None) -> Cac
         q.shape, q.stride(), q.dtype, q.get_device(),
         k.shape, k.stride(), k.dtype, k.get_device(),
         v.shape, v.stride(), v.dtype, v.get_device(),
-        at % 16 == 0, shares_rows(k, v), options,
+        aligned, shares_rows(k, v), options,
         seqlens.shape, seqlens.stride(), seqlens.dtype, seqlens.get_device(),
         None if table is None else described(table),
         None if out is None else described(out),

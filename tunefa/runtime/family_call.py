@@ -34,7 +34,7 @@ def family_call(key: Any, options: Options) -> FamilyCall | None:
     if options.window_left is not None or options.window_right is not None:
         return None
     _, _, q_type, q_at, _, _, k_type, k_at, _, _, v_type, v_at, aligned, *_ = key
-    sizes = of_tensors(key, options.layout) if aligned else None
+    sizes = of_tensors(key, options.layout) if all(aligned) else None
     if sizes is None:
         return None
     q, k, v = sizes

@@ -164,7 +164,7 @@ def key(tensors: PrefillTensors, options: Options, out: Tensor | None) -> Hashab
     return (
         *((x.shape[1:], x.stride(), x.dtype, x.get_device()) for x in given),
         (k.shape[0], v.shape[0], rows),
-        all(x.data_ptr() % 16 == 0 for x in given),
+        tuple([x.data_ptr() % 16 == 0 for x in given]),  # what is not may be copied before
         *((x.dim(), x.stride(), x.dtype, x.get_device()) for x in (starts, lengths, table)),
         coarse_ceil(q.shape[0]),
         coarse_ceil(starts.shape[0] - 1),
