@@ -49,7 +49,7 @@ class FamilyTimes:
         kernel = case.kernel
         if kernel.is_library or kernel.op != "fwd" or not isinstance(case.arch, GpuArch):
             return estimate(case, config, resources)
-        key = kernel.name, resources and id(resources), *config.values()
+        key = kernel.name, resources and id(resources), *config, *config.values()
         found = self._configs.get(key)
         if found is None:
             if len(self._configs) >= MAX_CONFIGS:

@@ -46,7 +46,8 @@ class FamilyBinaries:
 
     def compiled(self, case: Case, choice: Choice) -> Compiled | None:
         """The binary of a choice, if it was compiled before."""
-        key = choice.kernel, *choice.config.values(), *divisors(case.workload)
+        config = choice.config
+        key = choice.kernel, *config, *config.values(), *divisors(case.workload)
         found = self._known.get(key)
         if found is None:
             compiled = self._compiler.known(case, choice.config, True)

@@ -140,7 +140,7 @@ class FamilyPlans:
     def _config(self, choice: Choice, workload: Workload) -> ResizedConfig | None:
         """The config of a choice; None where its kernel does not say what follows the lengths."""
         if id(choice) not in self._of_choice:
-            key = choice.kernel, choice.is_final, *choice.config.values()
+            key = choice.kernel, choice.is_final, *choice.config, *choice.config.values()
             if self._configs.get(key) is None:
                 kernel = self._family.kernel(choice.kernel)
                 self._configs.add(key, (resized_config(choice, kernel, workload, self.sms),))

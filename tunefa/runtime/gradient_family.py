@@ -206,7 +206,8 @@ class GradientFamily:
         if found is None:
             # Other families share the cache: those with other heads have other tiles.
             family = self._family.workload(Lengths(1, 1, 1))
-            whole = "gradients", config.kernel.name, family, *config.config.values(), key
+            values = *config.config, *config.config.values()
+            whole = "gradients", config.kernel.name, family, *values, key
             place = self._tables.place
             made = self._tables(whole, lambda: config.lengths.tables(*asked, place))
             config.tables.add(key, found := Tables({}, made))

@@ -123,9 +123,12 @@ def variants(case: Case, config: Config, aligned: bool) -> dict[str, dict[str, A
 
 
 def binary_key(case: Case, config: Config, aligned: bool) -> Hashable:
-    """Returns all inputs of the compiler, for each of `contract.variants`."""
+    """Returns all inputs of the compiler and of a launch, for each of `contract.variants`."""
     made = variants(case, config, aligned).values()
-    return case.kernel.name, *((each["function"], *each["defines"].items()) for each in made)
+    return case.kernel.name, *(
+        (each["function"], each.get("overlaps_kernel_before", False), *each["defines"].items())
+        for each in made
+    )
 
 
 def _built(kernel: Kernel, variant: dict[str, Any], arch: Arch) -> Binary:
