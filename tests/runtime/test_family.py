@@ -11,6 +11,7 @@ import pytest
 from tests.support.fixed_store import Fixed
 from tests.support.sample_records import measured
 from tunefa import assets
+from tunefa.compile import provenance
 from tunefa.errors import TunefaError
 from tunefa.runtime.choose import Chooser
 from tunefa.runtime.family import Family
@@ -136,3 +137,32 @@ def test_preparing_leaves_little_for_calls(
     for length in (70, 300, 900, 2500, 6000, 12000):
         made.quick(replace(first, seqlen_q=length, seqlen_k=length))
     assert len(times._configs) <= before + 2
+
+
+def test_records_of_other_heads_are_judged_by_their_own_workloads() -> None:
+    """Whether a record has the default of its workload depends on the heads of that."""
+    serving = [each for each in kernels.usable() if each.op == "bwd" and not each.is_library]
+    chance, arch = random.Random(0), H200.arch
+    lengths, heads = [300, 512, 1024, 2048, 4096], [1, 2, 4, 8]
+
+    def drawn() -> Workload:
+        heads_kv, length = chance.choice(heads), chance.choice(lengths)
+        of_heads = f"h{heads_kv * chance.choice(heads)}_kv{heads_kv}"
+        return Workload.parse(f"bwd_b{chance.choice(heads)}_{of_heads}_q{length}_d64_full")
+
+    for _ in range(60):
+        known = []
+        for workload in (drawn(), drawn(), drawn()):
+            kernel = chance.choice([k for k in serving if k.why_not(workload, arch) is None])
+            own = {**provenance.quick(kernel), "date": "2026-01-01T00:00:00+00:00", "trials": 1}
+            changes = {"config": dict(kernel.default(workload, arch)), "provenance": own}
+            known.append(measured(str(workload), kernel=kernel.name, **changes))
+        first = drawn()
+        family, anew = (
+            Family(Fixed(known), first, H200, serving),
+            Chooser(Fixed(known), H200, serving),
+        )
+        for length in (300, 1024, 3000):
+            asked = replace(first, seqlen_q=length, seqlen_k=length)
+            quick, slow = family.choose(asked), anew.choose(asked)
+            assert (quick.kernel, quick.config) == (slow.kernel, slow.config), asked

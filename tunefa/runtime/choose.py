@@ -50,6 +50,11 @@ class Chooser:
     _repeats: dict[int, bool] = field(default_factory=dict, init=False)
     """By the identity of a record, whether it has what would run there without it."""
 
+    @property
+    def of_any_heads(self) -> Sequence[Kernel]:
+        """The kernels, which serve workloads with any heads: those of records may have others."""
+        return self.kernels
+
     def ranked(self, workload: Workload) -> list[Record]:
         """Returns the records of the workload's family, as `lookup.by_trust` does."""
         return lookup.by_trust(self.store.records(), workload, self.target)
@@ -111,7 +116,7 @@ class Chooser:
         only say that this other kernel is the right one there.
         """
         ranked = self.ranked(workload)
-        first = self._first(workload) if ranked else None
+        first = self._first(workload, self.kernels) if ranked else None
         if first is None or all(record.kernel == first.name for record in ranked):
             return ranked
         with contextlib.suppress(TunefaError):  # it has no default here
@@ -125,10 +130,10 @@ class Chooser:
                 ]
         return ranked
 
-    def _first(self, workload: Workload) -> Kernel | None:
+    def _first(self, workload: Workload, kernels: Sequence[Kernel]) -> Kernel | None:
         """The kernel that runs without records; None if it is a library, or none serves."""
         arch = self.target.arch
-        serving = [each for each in self.kernels if each.why_not(workload, arch) is None]
+        serving = [each for each in kernels if each.why_not(workload, arch) is None]
         first = min(serving, key=lambda each: each.priority(workload, arch), default=None)
         return None if first is None or first.is_library else first
 
@@ -139,7 +144,7 @@ class Chooser:
         return self._repeats[id(record)]
 
     def _is_default(self, record: Record) -> bool:
-        first = self._first(record.workload)
+        first = self._first(record.workload, self.of_any_heads)
         if first is None or first.name != record.kernel:
             return False
         try:

@@ -86,6 +86,7 @@ class Family(Chooser):
         self, store: Store, workload: Workload, target: Target, kernels: Sequence[Kernel]
     ) -> None:
         self._own = own = FamilyStore(store, workload, target)
+        self._of_any_heads = kernels
         bound = [_of_family(kernel, workload, target) for kernel in kernels]
         super().__init__(own, target, bound, FamilyTimes(kernels))
         self._fields = dict(vars(workload))
@@ -94,6 +95,11 @@ class Family(Chooser):
         self._measured = {lengths_of(record.workload) for record in own.records()}
         self._rules: dict[int, tuple[Choice, Callable[[dict[str, Any]], bool] | None]] = {}
         """By the identity of a choice: the choice, and what rules say of lengths."""
+
+    @property
+    def of_any_heads(self) -> Sequence[Kernel]:
+        """The kernels as they are, without the family's heads in their rules and defaults."""
+        return self._of_any_heads
 
     def workload(self, asked: Lengths) -> Workload:
         """The workload of the family with these lengths."""
