@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.support.fake_kernel import FakeKernel, FakeLanguage
+from tests.support.hopper_on_cpu import hopper
 from tests.support.sample_records import measured
 from tunefa.compile.contract import CompileError
 from tunefa.measure import reference
@@ -205,3 +206,19 @@ def test_gradients_follow(fresh: Runtime, both: FakeLanguage) -> None:
     out = tunefa.flash_attention(*given)
     out.sum().backward()  # type: ignore[no-untyped-call]
     assert all(x.grad is not None and bool(x.grad.isfinite().all()) for x in given)
+
+
+def test_an_unaligned_call_decides_nothing_for_aligned_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runtime, _ = hopper(monkeypatch, "attention_decode_cuda_sm90", "attention_fwd_cuda_sm90")
+
+    def call(elements: int) -> Tensors:
+        """Its keys begin so many elements behind 16 bytes."""
+        q = torch.empty(2, 1, 8, 128, dtype=torch.bfloat16)
+        whole = torch.empty(8 + 2 * 1100 * 2 * 128, dtype=torch.bfloat16)
+        k = whole[elements : elements + 2 * 1100 * 2 * 128].view(2, 1100, 2, 128)
+        return Tensors(q, k, k.clone())
+
+    assert not isinstance(runtime.plan(call(1), Options(True)), FewQueriesPlan)
+    assert isinstance(runtime.plan(call(0), Options(True)), FewQueriesPlan)

@@ -82,8 +82,8 @@ class Planner:
         """The batches and lengths of these."""
         self._few: BoundedCache[CacheFamily] = BoundedCache(MAX_FEW)
         """By the family of a call and its number of queries."""
-        self._unsplit: set[Workload] = set()
-        """For which workloads over a cache no config compiled."""
+        self._unsplit: set[tuple[Workload, torch.device]] = set()
+        """The workloads over a cache for which nothing compiled on a device."""
 
     @property
     def records(self) -> Records:
@@ -202,7 +202,8 @@ class Planner:
             asked = job.asked()
         except TunefaError:  # the forward pass says what no kernel serves, and PyTorch computes it
             return None
-        if call.empty or asked in self._unsplit:
+        place = asked, tensors.q.device
+        if call.empty or place in self._unsplit:
             return None
         if self.bundles:
             bundled = self.bundles.few_queries(job, own, chip, compiler)
@@ -221,7 +222,8 @@ class Planner:
         plan = planning.best_plan(job, chip, known, serving, compiler, self._cache_choices)
         if plan.is_of_kernel:
             return plan
-        self._unsplit.add(asked)
+        if all(x.data_ptr() % 16 == 0 for x in tensors[:3]):  # kernels may serve others like it
+            self._unsplit.add(place)
         return None
 
     def family(self, job: plans.Forward) -> FamilyPlans | TunefaError:
