@@ -64,10 +64,28 @@ def _packed(cache):
     return cache.as_strided((rows, heads, columns), (cache.stride(2), cache.stride(1), 1))
 
 
-@functools.cache
 def _starts(device, batch, apart):
     """Returns the first row of each of the sequences that lie so far apart, and the end of the
-    last. They are never freed, as CUDA graphs hold their address."""
+    last. Eager calls share them; a graph that is captured makes its own in each replay."""
+    import torch
+
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return _new_starts(device, batch, apart)
+    return _kept_starts(device, batch, apart)
+
+
+@functools.cache
+def _kept_starts(device, batch, apart):
+    """The starts of all eager calls, on any stream: the host waits once, until they are there."""
+    import torch
+
+    made = _new_starts(device, batch, apart)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return made
+
+
+def _new_starts(device, batch, apart):
     import torch
 
     return torch.arange(batch + 1, device=device, dtype=torch.int32) * apart
