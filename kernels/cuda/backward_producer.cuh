@@ -127,7 +127,7 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
     if (EARLY_POSTPROCESS) launch_dependents();
     if (steps <= 0) return;
     DqPart part = part_of(0);
-    Arrivals* uncounted = nullptr;  // of the step before
+    Arrivals* uncounted = nullptr;  // of the step before, whose addition is counted during this one
     for (int step = 0; step < steps; step++) {
         mbarrier_wait(barriers.dq_full(warpgroup), done.steps + step & 1);
         part.start(from);
@@ -138,17 +138,11 @@ DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
         if (step + 1 < steps) next = part_of(step + 1);  // its answers come while TMA reads
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        if (EARLY_POSTPROCESS && uncounted) {
-            bulk_wait_done_before_last();  // while TMA adds this one
-            count_addition(uncounted);
-        }
+        if (EARLY_POSTPROCESS && uncounted) bulk_wait_done_before_last(), count_addition(uncounted);
         uncounted = part.finish();
         part = next;
     }
-    if (EARLY_POSTPROCESS && uncounted) {
-        bulk_wait_done();
-        count_addition(uncounted);
-    }
+    if (EARLY_POSTPROCESS && uncounted) bulk_wait_done(), count_addition(uncounted);
 }
 
 // What one thread of each warp of the last warpgroup does: the first one is the producer, then there

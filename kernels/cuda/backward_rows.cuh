@@ -193,7 +193,7 @@ DEVICE void add_key_sums(const float* key_sums, int number, int key_tiles, bool 
 // The keys of a launch, as `Sizes` has them.
 struct KeySizes {
     const int* starts;
-    int length, diagonal, window;
+    int length, diagonal, window_keys;
 
     // How many CTAs add to a block of dQ: those of the tiles of keys that a row of it sees. Rows behind
     // seqlen_q count, as they do for tiles.
@@ -205,7 +205,7 @@ struct KeySizes {
             keys = min(own, length);  // a longer sequence has no tiles for the rest
         }
         const int last = min(block.first + BLOCK_M - 1 + edge, keys - 1);
-        const int first = block.first + edge - window + 1;
+        const int first = block.first + edge - window_keys + 1;
         return last < 0 ? 0 : max(last / KEYS - max(first, 0) / KEYS + 1, 0);
     }
 };

@@ -134,8 +134,8 @@ DEVICE TilePlace next_place(const Barriers& barriers, int taken) {
 DEVICE TilePlace take_place(const Sizes& sizes, Arrivals* taken_by_all, const Barriers& barriers,
                         int taken) {
     if (taken == 0) wait_for_kernel_before();  // it sets the count to 0
-    const int ahead = TAKES_FIRST_TILE ? 0 : gridDim.x;
-    const int number = same<ONE_LANE>(ahead + atomic_add(&taken_by_all->count, 1));
+    const int first_ones = TAKES_FIRST_TILE ? 0 : gridDim.x;
+    const int number = same<ONE_LANE>(first_ones + atomic_add(&taken_by_all->count, 1));
     TilePlace place{0, 0, -1};
     if (number < sizes.tiles) place = place_of(sizes, number);
     mbarrier_wait(barriers.next_empty(), taken & 1 ^ 1);

@@ -250,7 +250,7 @@ MISTAKES: list[tuple[str, dict[str, int], str]] = [
         {},
         r"else\s*wgmma_wait<0>\(\);(?=\s*free_q)",
     ),
-    ("an addition is not counted", AT_ONCE, r"count_addition\(uncounted\);"),
+    ("an addition is not counted", AT_ONCE, r", count_addition\(uncounted\);"),
     ("TMA does not see dQ", {}, r"fence_proxy_async\(\);(?=\s*arrive_warp\(barriers\(\)\.dq_full)"),
     (
         "the warpgroup for dQ reads dS that is not there",

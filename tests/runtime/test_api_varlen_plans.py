@@ -27,8 +27,9 @@ from tunefa.measure import reference
 from tunefa.measure.gradients import Gradients
 from tunefa.runtime import kernel_plan
 from tunefa.runtime.backward import PyTorchGradients
-from tunefa.runtime.call import Tensors, plan_key
+from tunefa.runtime.call import Tensors
 from tunefa.runtime.kernel_plan import KernelPlan
+from tunefa.runtime.plan_key import plan_key
 from tunefa.runtime.process import Runtime
 from tunefa.spec.workload import Workload
 

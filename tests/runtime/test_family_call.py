@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tunefa.runtime.call import Options, Tensors, plan_key
+from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.family_call import contiguous, family_call
+from tunefa.runtime.plan_key import plan_key
 
 OPTIONS = Options(True)
 

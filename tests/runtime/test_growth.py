@@ -12,9 +12,10 @@ from tests.support.hopper_on_cpu import hopper
 from tunefa.errors import TunefaError
 from tunefa.runtime import decode_call
 from tunefa.runtime.bounded_cache import BoundedCache
-from tunefa.runtime.call import Options, Tensors, plan_key
+from tunefa.runtime.call import Options, Tensors
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.growth import Followed, Growth, NextPlans, following
+from tunefa.runtime.plan_key import plan_key
 from tunefa.runtime.process import Runtime
 from tunefa.runtime.resized import ResizedPlan
 

@@ -14,10 +14,11 @@ from tunefa.compile.contract import unread
 from tunefa.compile.launch.prepared import apart
 from tunefa.measure.gradients import Gradients, Three
 from tunefa.runtime import in_pytorch
-from tunefa.runtime.call import Call, Options, Tensors, heads_first, plan_key
+from tunefa.runtime.call import Call, Options, Tensors, heads_first
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.kernel_plan import Launches, with_contiguous_rows
 from tunefa.runtime.library_plan import results
+from tunefa.runtime.plan_key import plan_key
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.rounding import next_pow2
 from tunefa.spec.workload import Workload

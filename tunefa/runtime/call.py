@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,9 +43,6 @@ Window = int | tuple[int | None, int | None] | None
 """A window as the public functions take it. In (left, right) they are the numbers of keys before
 and beyond the diagonal, None for all. A number goes with a causal mask, and counts the keys up to
 the diagonal, with the one on it."""
-
-DENSE_KEY = 14
-"""The length of the `plan_key` of a dense call without descales."""
 
 Descales = tuple[Tensor | None, ...]
 """The descales of q, k and v; () where a call gives none of them."""
@@ -121,7 +118,7 @@ class Options(NamedTuple):
     def shared(self) -> Options:
         """Returns the options of all calls with the same `plan_key`: the longest sequences may be
         as long as the next powers of two."""
-        longest = _power_of_2(self.max_seqlen_q), _power_of_2(self.max_seqlen_k)
+        longest = power_of_2(self.max_seqlen_q), power_of_2(self.max_seqlen_k)
         return self._replace(max_seqlen_q=longest[0], max_seqlen_k=longest[1])
 
     def check(self) -> None:
@@ -211,9 +208,9 @@ class Call(AttentionInputs):
         if self.cu_seqlens is None:
             batch, seqlen_q, seqlen_k = q.shape[0], q.shape[2], k.shape[2]
         else:
-            batch = _power_of_2(self.cu_seqlens[0].shape[0] - 1)
-            seqlen_q = _power_of_2(max(1, options.max_seqlen_q))
-            seqlen_k = _power_of_2(max(1, options.max_seqlen_k))
+            batch = power_of_2(self.cu_seqlens[0].shape[0] - 1)
+            seqlen_q = power_of_2(max(1, options.max_seqlen_q))
+            seqlen_k = power_of_2(max(1, options.max_seqlen_k))
         return Workload(
             batch=batch,
             heads=q.shape[1],
@@ -253,54 +250,7 @@ def as_kernels_take_them(descales: Descales, none: tuple[Tensor, ...]) -> tuple[
     )
 
 
-def plan_key(tensors: Tensors, options: Options) -> Hashable:
-    """The key of a call: calls with equal keys are served by one plan.
-
-    Dense calls with equal keys have equal shapes, strides and dtypes. Packed calls may differ in
-    lengths that round up to the same powers of two. A call that `Call.of` refuses never has the key
-    of one that it accepts.
-    """
-    q, k, v, cu_seqlens, descales = tensors
-    # One by one: what is not aligned may be copied before a kernel reads it.
-    aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
-    if cu_seqlens is None:
-        factors = [None if x is None else (x.shape, x.dtype, x.device) for x in descales]
-        return (
-            q.shape, q.stride(), q.dtype, q.get_device(),
-            k.shape, k.stride(), k.dtype, k.get_device(),
-            v.shape, v.stride(), v.dtype, v.get_device(),
-            aligned, options, *factors,
-        )  # fmt: skip
-    return _packed_key(tensors, options, aligned)
-
-
-def _packed_key(tensors: Tensors, options: Options, aligned: Hashable) -> Hashable:
-    """The key of a packed call. Most calls have one tensor for both starts."""
-    q, k, v, cu_seqlens, _ = tensors
-    assert cu_seqlens is not None
-    starts_q, starts_k = cu_seqlens
-    try:
-        (rows, *of_q), (keys, *of_k), (keys_v, *of_v) = q.shape, k.shape, v.shape
-        (bounds,) = starts_q.shape
-    except ValueError:  # no call with such tensors is accepted
-        return "wrong axes", *(len(each.shape) for each in (q, k, v, *cu_seqlens))
-    of_starts = (bounds,), starts_q.stride(), starts_q.dtype, starts_q.get_device()
-    of_starts_k: Hashable = True
-    if starts_k is not starts_q:
-        others = starts_k.shape, starts_k.stride(), starts_k.dtype, starts_k.get_device()
-        of_starts_k = others == of_starts or (others[0] == of_starts[0], *others[1:])
-    *decided, max_seqlen_q, max_seqlen_k, deterministic, accumulate = options
-    return (
-        *of_q, q.stride(), q.dtype, q.get_device(),
-        *of_k, k.stride(), k.dtype, k.get_device(),
-        *of_v, v.stride(), v.dtype, v.get_device(),
-        *of_starts[1:], of_starts_k,
-        aligned, keys == 0, keys == keys_v, _power_of_2(rows), _power_of_2(bounds - 1),
-        _power_of_2(max_seqlen_q), _power_of_2(max_seqlen_k), deterministic, accumulate, *decided,
-    )  # fmt: skip
-
-
-def _power_of_2(number: Any) -> Any:
+def power_of_2(number: Any) -> Any:
     """Rounds a positive int up to a power of two; returns anything else unchanged."""
     # next_pow2 takes twice as long, and each packed call needs four.
     return 1 << (number - 1).bit_length() if type(number) is int and number >= 1 else number

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from tunefa.compile.launch.resizable import Sizes
 from tunefa.measure.attention_inputs import E4M3
-from tunefa.runtime.call import DENSE_KEY, PACKED, Options
+from tunefa.runtime.call import PACKED, Options
 from tunefa.runtime.cells import Lengths
+from tunefa.runtime.plan_key import DENSE_KEY
 
 MAX_STRIDE = 2**31
 

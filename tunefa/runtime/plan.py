@@ -27,7 +27,7 @@ from tunefa.store.results import Store
 
 
 class Plan(Protocol):
-    """Runs all calls of one key, see `tunefa.runtime.call.plan_key`."""
+    """Runs all calls of one key, see `tunefa.runtime.plan_key.plan_key`."""
 
     @property
     def chosen(self) -> Chosen:

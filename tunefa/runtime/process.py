@@ -25,7 +25,7 @@ from tunefa.runtime.argument_checks import is_usual
 from tunefa.runtime.backward import Backward, BackwardPlan
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.cache_plans import CachePlans
-from tunefa.runtime.call import Call, Options, Tensors, plan_key
+from tunefa.runtime.call import Call, Options, Tensors
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.decode_call import CacheOptions, CacheTensors
 from tunefa.runtime.decode_plan import CachePlan
@@ -34,6 +34,7 @@ from tunefa.runtime.family_plans import FamilyPlans
 from tunefa.runtime.gradient_plans import GradientPlans
 from tunefa.runtime.growth import NextPlans
 from tunefa.runtime.plan import Plan
+from tunefa.runtime.plan_key import plan_key
 from tunefa.runtime.planner import Planner
 from tunefa.runtime.prefill_call import PrefillTensors
 from tunefa.runtime.prefill_plan import PrefillPlan

@@ -1,4 +1,4 @@
-"""What `plan_key` of tunefa/runtime/call.py tells apart: one plan must not serve two such calls."""
+"""tunefa/runtime/plan_key.py: what it tells apart. One plan must not serve two such calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tunefa.runtime.call import Options, Tensors, plan_key
+from tunefa.runtime.call import Options, Tensors
+from tunefa.runtime.plan_key import plan_key
 
 DENSE = Options.of(True, None)
 PACKED = Options.of(True, None, "thd", None, (16, 16, False))

@@ -1,0 +1,57 @@
+"""The key of a call: what decides its plan. Each call computes it, in a few microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from tunefa.runtime.call import Options, Tensors, power_of_2
+
+DENSE_KEY = 14
+"""The length of the `plan_key` of a dense call without descales."""
+
+
+def plan_key(tensors: Tensors, options: Options) -> Hashable:
+    """The key of a call: calls with equal keys are served by one plan.
+
+    Dense calls with equal keys have equal shapes, strides and dtypes. Packed calls may differ in
+    lengths that round up to the same powers of two. A call that `Call.of` refuses never has the key
+    of one that it accepts.
+    """
+    q, k, v, cu_seqlens, descales = tensors
+    # One by one: what is not aligned may be copied before a kernel reads it.
+    aligned = q.data_ptr() % 16 == 0, k.data_ptr() % 16 == 0, v.data_ptr() % 16 == 0
+    if cu_seqlens is None:
+        factors = [None if x is None else (x.shape, x.dtype, x.device) for x in descales]
+        return (
+            q.shape, q.stride(), q.dtype, q.get_device(),
+            k.shape, k.stride(), k.dtype, k.get_device(),
+            v.shape, v.stride(), v.dtype, v.get_device(),
+            aligned, options, *factors,
+        )  # fmt: skip
+    return _packed_key(tensors, options, aligned)
+
+
+def _packed_key(tensors: Tensors, options: Options, aligned: Hashable) -> Hashable:
+    """The key of a packed call. Most calls have one tensor for both starts."""
+    q, k, v, cu_seqlens, _ = tensors
+    assert cu_seqlens is not None
+    starts_q, starts_k = cu_seqlens
+    try:
+        (rows, *of_q), (keys, *of_k), (keys_v, *of_v) = q.shape, k.shape, v.shape
+        (bounds,) = starts_q.shape
+    except ValueError:  # no call with such tensors is accepted
+        return "wrong axes", *(len(each.shape) for each in (q, k, v, *cu_seqlens))
+    of_starts = (bounds,), starts_q.stride(), starts_q.dtype, starts_q.get_device()
+    of_starts_k: Hashable = True
+    if starts_k is not starts_q:
+        others = starts_k.shape, starts_k.stride(), starts_k.dtype, starts_k.get_device()
+        of_starts_k = others == of_starts or (others[0] == of_starts[0], *others[1:])
+    *decided, max_seqlen_q, max_seqlen_k, deterministic, accumulate = options
+    return (
+        *of_q, q.stride(), q.dtype, q.get_device(),
+        *of_k, k.stride(), k.dtype, k.get_device(),
+        *of_v, v.stride(), v.dtype, v.get_device(),
+        *of_starts[1:], of_starts_k,
+        aligned, keys == 0, keys == keys_v, power_of_2(rows), power_of_2(bounds - 1),
+        power_of_2(max_seqlen_q), power_of_2(max_seqlen_k), deterministic, accumulate, *decided,
+    )  # fmt: skip
