@@ -24,7 +24,7 @@ from tunefa.costmodel.tree_masks import TreeMasks
 from tunefa.spec.arch import GpuArch
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
-from tunefa.spec.trial import Config, Resources
+from tunefa.spec.trial import Config, Resources, identity
 from tunefa.store.record import Record
 
 MAX_CONFIGS = 64
@@ -49,7 +49,7 @@ class FamilyTimes:
         kernel = case.kernel
         if kernel.is_library or kernel.op != "fwd" or not isinstance(case.arch, GpuArch):
             return estimate(case, config, resources)
-        key = kernel.name, resources and id(resources), *config, *config.values()
+        key = kernel.name, resources and id(resources), identity(config)
         found = self._configs.get(key)
         if found is None:
             if len(self._configs) >= MAX_CONFIGS:

@@ -14,13 +14,12 @@ from tunefa.compile.contract import unread
 from tunefa.compile.launch.prepared import apart
 from tunefa.measure.gradients import Gradients, Three
 from tunefa.runtime import in_pytorch
-from tunefa.runtime.call import Call, Options, Tensors, heads_first
+from tunefa.runtime.call import Call, Options, Tensors, heads_first, power_of_2
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.kernel_plan import Launches, with_contiguous_rows
 from tunefa.runtime.library_plan import results
 from tunefa.runtime.plan_key import plan_key
 from tunefa.spec.kernel import Kernel
-from tunefa.spec.rounding import next_pow2
 from tunefa.spec.workload import Workload
 
 _DLSE = 6
@@ -75,7 +74,7 @@ def key(tensors: Tensors, options: Options, given: Gradients) -> Hashable:
         *(out.stride(), grad_out.stride()),
         (out.data_ptr() | grad_out.data_ptr()) % 16 == 0,
         grad_lse if grad_lse is None else grad_lse.stride(),
-        0 if tensors.cu_seqlens is None else next_pow2(max(1, tensors.k.shape[0])),
+        None if tensors.cu_seqlens is None else power_of_2(tensors.k.shape[0]),
     )
 
 

@@ -20,6 +20,7 @@ from tunefa.runtime.kernel_plan import Launches
 from tunefa.runtime.tables import TableCache
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
+from tunefa.spec.trial import identity
 from tunefa.spec.workload import Workload
 from tunefa.store.lookup import Choice
 
@@ -46,8 +47,7 @@ class FamilyBinaries:
 
     def compiled(self, case: Case, choice: Choice) -> Compiled | None:
         """The binary of a choice, if it was compiled before."""
-        config = choice.config
-        key = choice.kernel, *config, *config.values(), *divisors(case.workload)
+        key = choice.kernel, identity(choice.config), *divisors(case.workload)
         found = self._known.get(key)
         if found is None:
             compiled = self._compiler.known(case, choice.config, True)

@@ -45,6 +45,7 @@ from tunefa.runtime.resized import (
 from tunefa.runtime.tables import TableCache
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
+from tunefa.spec.trial import identity
 from tunefa.spec.workload import Workload
 from tunefa.store.lookup import Choice
 
@@ -140,7 +141,7 @@ class FamilyPlans:
     def _config(self, choice: Choice, workload: Workload) -> ResizedConfig | None:
         """The config of a choice; None where its kernel does not say what follows the lengths."""
         if id(choice) not in self._of_choice:
-            key = choice.kernel, choice.is_final, *choice.config, *choice.config.values()
+            key = choice.kernel, choice.is_final, identity(choice.config)
             if self._configs.get(key) is None:
                 kernel = self._family.kernel(choice.kernel)
                 self._configs.add(key, (resized_config(choice, kernel, workload, self.sms),))

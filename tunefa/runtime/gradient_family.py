@@ -43,6 +43,7 @@ from tunefa.runtime.resized_gradients import (
 from tunefa.runtime.tables import TableCache
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
+from tunefa.spec.trial import identity
 from tunefa.store.lookup import Choice
 
 MAX_CONFIGS = 64
@@ -206,8 +207,7 @@ class GradientFamily:
         if found is None:
             # Other families share the cache: those with other heads have other tiles.
             family = self._family.workload(Lengths(1, 1, 1))
-            values = *config.config, *config.config.values()
-            whole = "gradients", config.kernel.name, family, *values, key
+            whole = "gradients", config.kernel.name, family, identity(config.config), key
             place = self._tables.place
             made = self._tables(whole, lambda: config.lengths.tables(*asked, place))
             config.tables.add(key, found := Tables({}, made))
