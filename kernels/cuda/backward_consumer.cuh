@@ -347,9 +347,13 @@ struct Consumer : Scores {
         give_first_turn();
         if (K_IN_REGISTERS) load_k();
         float s[BLOCK_M / 2];
-        start_scores(s, done.steps);
-        mbarrier_wait(barriers().v(), done.tiles & 1);
-        scores(s, done.steps, block * BLOCK_M);
+        if (CAN_SKIP && sees_nothing(block * BLOCK_M)) {
+            skip_scores(done.steps);
+        } else {
+            start_scores(s, done.steps);
+            mbarrier_wait(barriers().v(), done.tiles & 1);
+            scores(s, done.steps, block * BLOCK_M);
+        }
         free_dq_buffer();
         for (int step = done.steps; step < end - 1; step++) {
             if (!(DETERMINISTIC || HEADS_INSIDE) || --heads_left == 0)

@@ -26,89 +26,78 @@
 // the CTA's next tile, and nothing before it waits for another CTA.
 #pragma once
 
-// How many CTAs add to a block of query rows before this one does.
-DEVICE u32 additions_before(const Sizes& sizes, const Tile& tile, int block) {
+// How many CTAs add to a block of query rows before this one does, of those that add to it.
+DEVICE u32 additions_before(const Tile& tile, const SeenTiles& seen) {
     const int number = tile.key / KEYS;
-    if (CAUSAL && tile.larger_keys_first) {
-        const int last_key = (block + 1) * BLOCK_M - 1 + tile.diagonal;  // that a row may see
-        return min(last_key, tile.seqlen_k - 1) / KEYS - number;
-    }
-    if (!WINDOWED) return number;
-    // No row of the block sees a key of tiles that begin with this key or an earlier one.
-    const int hidden = block * BLOCK_M - (KEYS - 1) + tile.diagonal - sizes.window_keys;
-    return hidden < 0 ? number : number - (hidden / KEYS + 1);
+    return CAUSAL && tile.larger_keys_first ? seen.last - number : number - seen.first;
 }
 
 // A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it,
 // and the first CTA stores its own.
 struct DqSemaphore {
-    float* sums;
-    u32* additions;
-    u32 before;
+    u32 number, before;  // the part's, and the additions before this one
     bool is_open;
 
     // Sees whether all CTAs before this one have added.
-    DEVICE void look() { is_open = ld_acquire(additions) == before; }
-    DEVICE void acquire() {
-        while (!is_open) look();
+    DEVICE void look(const DqMemory& memory) {
+        is_open = ld_acquire(&memory.arrivals_of(number)->count) == before;
     }
-    DEVICE void add(u32 from) const {
+    DEVICE void acquire(const DqMemory& memory) {
+        while (!is_open) look(memory);
+    }
+    DEVICE void add(const DqMemory& memory, u32 from) const {
         fence_proxy_async_all();
         if (!ZERO_DQ && before == 0)
-            bulk_store(sums, from, 4 * DQ_FLOATS);
+            bulk_store(memory.sums_of(number), from, 4 * DQ_FLOATS);
         else
-            bulk_add(sums, from, 4 * DQ_FLOATS);
+            bulk_add(memory.sums_of(number), from, 4 * DQ_FLOATS);
         tma_store_commit();
     }
     // Lets the next CTA add, when the addition is done.
-    DEVICE void release() const {
+    DEVICE void release(const DqMemory& memory) const {
         bulk_wait_done();
         fence_proxy_async_all();
-        st_release(additions, before + 1);
+        st_release(&memory.arrivals_of(number)->count, before + 1);
     }
 };
 
 // The parts of a warpgroup that a CTA adds to, step by step.
 struct DqParts {
-    float* dq_sum;
-    Arrivals* arrivals;
     const Sizes& sizes;
     const Tile& tile;
     int warpgroup, head, block;
 
     DEVICE DqSemaphore next() {
-        const long long part = block_number(sizes, tile, head, block) * DQ_PARTS + warpgroup;
-        const u32 before = additions_before(sizes, tile, block);
+        const u32 number = (u32)block_number(sizes, tile, head, block) * DQ_PARTS + warpgroup;
+        const SeenTiles seen = tile.seen_by(sizes, block);
         const int end_head = (tile.head_kv + 1) * sizes.group();
         if (++head == end_head) head = end_head - sizes.group(), block = tile.next(block);
-        return {dq_sum + part * DQ_FLOATS, &arrivals[part].count, before, false};
+        return {number, additions_before(tile, seen), false};
     }
 };
 
 // Adds the dQ of a warpgroup to the accumulator, step by step, each after the CTAs before it.
-DEVICE void add_dq_blocks_in_sequence(float* dq_sum, Arrivals* arrivals, const Sizes& sizes,
-                                      const Tile& tile, const Done& done, u32 shared,
-                                      int warpgroup) {
+DEVICE void add_dq_blocks_in_sequence(const DqMemory& memory, const Sizes& sizes, const Tile& tile,
+                                      const Done& done, u32 shared, int warpgroup) {
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
     const int steps = tile.blocks() * sizes.group();
-    DqParts parts{dq_sum, arrivals, sizes, tile, warpgroup, tile.head_kv * sizes.group(),
-                  tile.begin};
+    DqParts parts{sizes, tile, warpgroup, tile.head_kv * sizes.group(), tile.begin};
     wait_for_kernel_before();  // it writes zeros
     if (EARLY_POSTPROCESS) launch_dependents();
     if (steps <= 0) return;
     DqSemaphore semaphore = parts.next();
     for (int step = 0; step < steps; step++) {
-        semaphore.acquire();
+        semaphore.acquire(memory);
         mbarrier_wait(barriers.dq_full(warpgroup), done.steps + step & 1);
-        semaphore.add(from);
+        semaphore.add(memory, from);
         const DqSemaphore added = semaphore;
         if (step + 1 < steps) {
             semaphore = parts.next();
-            semaphore.look();  // the answer comes while TMA reads
+            semaphore.look(memory);  // the answer comes while TMA reads
         }
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        added.release();
+        added.release(memory);
     }
 }

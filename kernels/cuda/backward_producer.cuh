@@ -62,87 +62,86 @@ DEVICE void produce(const InputMaps& maps, const float* lse, const float* delta,
     });
 }
 
-// Counts an addition to a part of dQ that is done.
-DEVICE void count_addition(Arrivals* arrivals) {
-    fence_proxy_async_all();
-    if (EARLY_POSTPROCESS)
-        add_release(&arrivals->done, 1);
-    else
-        st_release(&arrivals->done, 1);
-}
-
-// A part of dQ's accumulator: that of a block and a warpgroup. With ZERO_DQ 0 nobody has zeroed it:
-// the first CTA that comes to it stores, and the others wait until this is done, and add.
+// A part of dQ's accumulator. With ZERO_DQ 0 nobody has zeroed it: the first CTA that comes to it stores,
+// and the others wait until this is done, and add.
 struct DqPart {
-    float* sums;
-    Arrivals* arrivals;
+    u32 number;
     bool is_first, is_stored;
 
     // A CTA comes to a part when it has started the one before, and the writer of the other part is
     // at most one step behind. So in a tile each wait is for a CTA that came earlier, and a chain of
     // waits ends. With several tiles of a CTA (PERSISTENT) it also ends where all CTAs go through the
     // blocks of a head in the same sequence: neither STAGGER nor HEADS_INSIDE.
-    DEVICE void come() {
-        is_first = !ZERO_DQ && atomic_add(&arrivals->count, 1) == 0;
-        is_stored = ZERO_DQ || ld_acquire(&arrivals->done);
+    DEVICE void come(const DqMemory& memory) {
+        is_first = !ZERO_DQ && atomic_add(&memory.arrivals_of(number)->count, 1) == 0;
+        is_stored = ZERO_DQ || ld_acquire(&memory.arrivals_of(number)->done);
     }
-    DEVICE void start(u32 from) const {
+    DEVICE void start(const DqMemory& memory, u32 from) const {
         if (is_first) {
-            bulk_store(sums, from, 4 * DQ_FLOATS);
+            bulk_store(memory.sums_of(number), from, 4 * DQ_FLOATS);
         } else {
-            while (!is_stored && !ld_acquire(&arrivals->done)) {
+            while (!is_stored && !ld_acquire(&memory.arrivals_of(number)->done)) {
             }
             if (!ZERO_DQ) fence_proxy_async_all();
-            bulk_add(sums, from, 4 * DQ_FLOATS);
+            bulk_add(memory.sums_of(number), from, 4 * DQ_FLOATS);
         }
         tma_store_commit();
     }
-    // Returns what counts the addition when it is done; nullptr for a first one, which it waits for.
-    DEVICE Arrivals* finish() const {
-        if (!is_first) return arrivals;
-        bulk_wait_done();
-        count_addition(arrivals);
-        return nullptr;
-    }
 };
 
+// Counts an addition to a part of dQ that is done.
+DEVICE void count_addition(const DqMemory& memory, const DqPart& part) {
+    u32* done = &memory.arrivals_of(part.number)->done;
+    fence_proxy_async_all();
+    if (EARLY_POSTPROCESS)
+        add_release(done, 1);
+    else
+        st_release(done, 1);
+}
+
 // Adds the dQ of a warpgroup to the accumulator, step by step.
-DEVICE void add_dq_blocks(float* dq_sum, Arrivals* arrivals, const Sizes& sizes, const Tile& tile,
+DEVICE void add_dq_blocks(const DqMemory& memory, const Sizes& sizes, const Tile& tile,
                           const Done& done, u32 shared, int warpgroup) {
     if constexpr (DETERMINISTIC)
-        return add_dq_blocks_in_sequence(dq_sum, arrivals, sizes, tile, done, shared, warpgroup);
+        return add_dq_blocks_in_sequence(memory, sizes, tile, done, shared, warpgroup);
     const Barriers barriers{shared + BARRIERS_OFFSET};
     const u32 from = shared + DQ_OFFSET + warpgroup * DQ_BYTES;
     const int steps = tile.blocks() * sizes.group(), first_head = tile.head_kv * sizes.group();
-    int block = tile.begin, member = tile.first_member(sizes.group()), heads_left = sizes.group();
-    auto part_of = [&](int step) {
-        const int head = first_head + (HEADS_INSIDE ? member : step / tile.blocks());
-        const long long number = block_number(sizes, tile, head, block) * DQ_PARTS + warpgroup;
-        DqPart part{dq_sum + number * DQ_FLOATS, arrivals + number};
-        part.come();
+    int head = first_head + tile.first_member(sizes.group());
+    int block = tile.begin, left = HEADS_INSIDE ? sizes.group() : tile.blocks();
+    auto next_part = [&] {
+        DqPart part{(u32)block_number(sizes, tile, head, block) * DQ_PARTS + warpgroup};
+        part.come(memory);
+        if (HEADS_INSIDE) {
+            head = head + 1 == first_head + sizes.group() ? first_head : head + 1;
+            if (--left == 0) block = tile.next(block), left = sizes.group();
+        } else {
+            block = tile.next(block);
+            if (--left == 0) head++, left = tile.blocks();
+        }
         return part;
     };
     wait_for_kernel_before();  // it writes zeros
     // Not earlier: the kernel after would see the counts of the call before.
     if (EARLY_POSTPROCESS) launch_dependents();
     if (steps <= 0) return;
-    DqPart part = part_of(0);
-    Arrivals* uncounted = nullptr;  // of the step before, whose addition is counted during this one
+    DqPart part = next_part(), before = part;
+    bool is_uncounted = false;  // the addition of the step before, which is counted during this one
     for (int step = 0; step < steps; step++) {
         mbarrier_wait(barriers.dq_full(warpgroup), done.steps + step & 1);
-        part.start(from);
+        part.start(memory, from);
         DqPart next = part;
-        if (HEADS_INSIDE) member = member + 1 == sizes.group() ? 0 : member + 1;
-        if (!HEADS_INSIDE || --heads_left == 0)
-            block = tile.next(block), heads_left = sizes.group();
-        if (step + 1 < steps) next = part_of(step + 1);  // its answers come while TMA reads
+        if (step + 1 < steps) next = next_part();  // its answers come while TMA reads
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        if (EARLY_POSTPROCESS && uncounted) bulk_wait_done_before_last(), count_addition(uncounted);
-        uncounted = part.finish();
-        part = next;
+        if (EARLY_POSTPROCESS && is_uncounted)
+            bulk_wait_done_before_last(), count_addition(memory, before);
+        // Others wait for a first one.
+        if (part.is_first) bulk_wait_done(), count_addition(memory, part);
+        is_uncounted = !part.is_first;
+        before = part, part = next;
     }
-    if (EARLY_POSTPROCESS && uncounted) bulk_wait_done(), count_addition(uncounted);
+    if (EARLY_POSTPROCESS && is_uncounted) bulk_wait_done(), count_addition(memory, before);
 }
 
 // What one thread of each warp of the last warpgroup does: the first one is the producer, then there
@@ -161,7 +160,7 @@ DEVICE void copy(const InputMaps& maps, const float* lse, const float* delta, fl
         for_tiles<ONE_LANE>(
             sizes,
             [&](const Tile& tile, const Done& done) {
-                add_dq_blocks(dq_sum, arrivals + DQ_PARTS, sizes, tile, done, shared, role - 1);
+                add_dq_blocks({dq_sum, arrivals + DQ_PARTS}, sizes, tile, done, shared, role - 1);
             },
             [&](int taken) { return next_place<ONE_LANE>(barriers, taken); });
     }

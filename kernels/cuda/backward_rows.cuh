@@ -7,58 +7,18 @@
 // Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
+#include "cuda/backward_blocks.cuh"
 #include "cuda/row_dots.cuh"
 
 constexpr int ROW_THREADS = 256;
-constexpr int UNITS = HEAD_DIM / 8;       // of 16 bytes in a row
 constexpr int LANES = CHUNKS == 1 ? 8 : 16;  // that share a row
 // Stands for -infinity among the three parts of a term: it is a number in bf16, and the sum of three
 // of them is finite.
 constexpr float MOST_NEGATIVE = -0x1p126f;
 
-// In elements; the elements of a row are contiguous.
-struct Strides {
-    long long batch, head, row;
-};
-
-// A block of `ROWS` rows: those from `first` on of a head's `length` rows, which begin with the tensors'
-// row `begin`.
-template <int ROWS>
-struct BlockOf {
-    int number, batch, head, begin, first, length, sequence;
-
-    // Packed sequences have fewer blocks than there is room for.
-    DEVICE bool exists() const { return !VARLEN || first < length; }
-    DEVICE bool has(int row) const { return row < ROWS && first + row < length; }
-
-    template <class T>
-    DEVICE T* at(T* tensor, const Strides& strides, int row) const {
-        return tensor + batch * strides.batch + head * strides.head + row * strides.row;
-    }
-};
-using Block = BlockOf<BLOCK_M>;
-
 // The number of a CTA's block, the last one first.
 DEVICE int from_last(int ctas) {
     return ctas - 1 - blockIdx.x;
-}
-
-// The block with a number, of `blocks` of each head.
-template <int ROWS>
-DEVICE BlockOf<ROWS> block_at(int number, int heads, int length, int blocks, const int* starts,
-                              int bounds) {
-    const int head = number / blocks, block = number % blocks;
-    if (!VARLEN) return {number, head / heads, head % heads, 0, block * ROWS, length, 0};
-    // The last sequence whose blocks begin here or earlier.
-    int sequence = 0;
-    for (int end = bounds - 1; sequence + 1 < end;) {
-        const int middle = (sequence + end) / 2;
-        const bool here = first_block_number<ROWS>(starts[middle], middle) <= block;
-        (here ? sequence : end) = middle;
-    }
-    const int begin = starts[sequence];
-    const int first = (block - first_block_number<ROWS>(begin, sequence)) * ROWS;
-    return {number, 0, head, begin, first, starts[sequence + 1] - begin, sequence};
 }
 
 #if PREPARE_ROWS
@@ -140,22 +100,11 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 #endif
 
 #if WRITE_DQ
-constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
-
-// Writes the rows of a block that there are, from shared memory.
-template <int ROWS>
-DEVICE void write_rows(const unsigned short* rows, const BlockOf<ROWS>& block, unsigned short* to,
-                       const Strides& strides) {
-    __syncthreads();
-    for (int i = threadIdx.x; i < ROWS * LANES; i += ROW_THREADS) {
-        const int own = i / LANES, unit = i % LANES;
-        if (block.has(own) && unit < UNITS)
-            *(uint4*)(block.at(to, strides, block.begin + block.first + own) + 8 * unit) =
-                *(const uint4*)(rows + own * PITCH + 8 * unit);
-    }
-}
+#include "cuda/backward_convert.cuh"
 
 #if GROUP_SPLITS > 1
+constexpr int PITCH = COLUMNS + 8;  // elements of a row in shared memory, without conflicts
+
 // Puts dK or dV of a tile of keys into shared memory: the sum of what its CTAs have written.
 DEVICE void add_key_sums(const float* key_sums, int number, int key_tiles, bool is_dv, float factor,
                          unsigned short* rows) {
@@ -188,61 +137,51 @@ DEVICE void add_key_sums(const float* key_sums, int number, int key_tiles, bool 
         to[4 * PITCH] = cvt_16bit_x2<IS_BF16>(sum[i].z * factor, sum[i].w * factor);
     }
 }
+
+// Writes the keys of a tile that there are, from shared memory.
+DEVICE void write_keys(const unsigned short* rows, const BlockOf<KEYS>& tile, unsigned short* to,
+                       const Strides& strides) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < KEYS * LANES; i += ROW_THREADS) {
+        const int own = i / LANES, unit = i % LANES;
+        if (tile.has(own) && unit < UNITS)
+            *(uint4*)(tile.at(to, strides, tile.begin + tile.first + own) + 8 * unit) =
+                *(const uint4*)(rows + own * PITCH + 8 * unit);
+    }
+}
 #endif
 
-// The keys of a launch, as `Sizes` has them.
-struct KeySizes {
-    const int* starts;
-    int length, diagonal, window_keys;
-
-    // How many CTAs add to a block of dQ: those of the tiles of keys that a row of it sees. Rows behind
-    // seqlen_q count, as they do for tiles.
-    DEVICE int additions(const Block& block) const {
-        int keys = length, edge = diagonal;
-        if (VARLEN) {
-            const int own = starts[block.sequence + 1] - starts[block.sequence];
-            edge += own - block.length;
-            keys = min(own, length);  // a longer sequence has no tiles for the rest
-        }
-        const int last = min(block.first + BLOCK_M - 1 + edge, keys - 1);
-        const int first = block.first + edge - window_keys + 1;
-        return last < 0 ? 0 : max(last / KEYS - max(first, 0) / KEYS + 1, 0);
+// The keys that rows of a block may see, and what `seen_tiles` needs of them. Of packed sequences those of
+// the block's; there are no tiles for keys of one that is longer than the longest.
+DEVICE SeenTiles seen_by(const Block& block, const int* starts_k, int keys, int diagonal,
+                         int window_keys) {
+    if (VARLEN) {
+        const int own = starts_k[block.sequence + 1] - starts_k[block.sequence];
+        diagonal += own - block.length, keys = min(own, keys);
     }
-};
+    return seen_tiles(block.first, keys, diagonal, window_keys);
+}
 
 // Waits until so many CTAs have added to a block of dQ.
 DEVICE void wait_for_additions(const Arrivals* arrivals, const Block& block, u32 additions) {
     if (threadIdx.x < DQ_PARTS) {
         const Arrivals& part = arrivals[(block.number + 1) * DQ_PARTS + threadIdx.x];
-        while (ld_acquire(DETERMINISTIC ? &part.count : &part.done) != additions) __nanosleep(100);
+        const u32* done = DETERMINISTIC ? &part.count : &part.done;
+        while (ld_acquire(done) != additions) __nanosleep(100);
     }
     __syncthreads();
 }
 
-// Puts a block of dQ = scale * its accumulator into shared memory.
-DEVICE void convert_dq(const float* dq_sum, const Arrivals* arrivals, const Block& block, float scale,
-                       unsigned short* rows) {
-    const int part = threadIdx.x / 128, thread = threadIdx.x % 128;
-    const int column = (CHUNKS == 1 ? 0 : 64 * part) + thread / 32 * 16 + thread % 32 / 4;
-    const int row = (CHUNKS == 1 ? DQ_ROWS * part : 0) + 2 * (thread % 4);
-    const int number = block.number * DQ_PARTS + part;
-    const float4* from = (const float4*)(dq_sum + (long long)number * DQ_FLOATS);
-    // Where nothing was zeroed, a part that no CTA came to has no numbers: its rows see no key.
-    const bool is_there = ZERO_DQ || arrivals[DQ_PARTS + number].count > 0;
-    float4 all[DQ_ROWS / 8];
-#pragma unroll
-    for (int i = 0; i < DQ_ROWS / 8; i++) {
-        all[i] = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (is_there) all[i] = from[i * 128 + thread];
-    }
-#pragma unroll
-    for (int i = 0; i < DQ_ROWS / 8; i++) {
-        const float4 x = all[i];
-        const u32 a = cvt_16bit_x2<IS_BF16>(x.x * scale, x.y * scale);
-        const u32 b = cvt_16bit_x2<IS_BF16>(x.z * scale, x.w * scale);
-        unsigned short* to = rows + (row + 8 * i) * PITCH + column;
-        to[0] = a, to[PITCH] = a >> 16, to[8] = b, to[PITCH + 8] = b >> 16;
-    }
+// Writes a block of dQ. Where nothing was zeroed, a part that no CTA came to has no numbers: its rows see
+// no key.
+DEVICE void write_block(const float* dq_sum, const Arrivals* arrivals, const DqOutput& output,
+                        const Block& block) {
+    constexpr int WARPS_OF_PART = ROW_THREADS / 32 / DQ_PARTS, TILES = TRANSPOSED_TILES / WARPS_OF_PART;
+    static_assert(TRANSPOSED_TILES % WARPS_OF_PART == 0, "each warp has as many");
+    const int warp = threadIdx.x / 32, part = warp / WARPS_OF_PART;
+    const bool is_there = ZERO_DQ || arrivals[(block.number + 1) * DQ_PARTS + part].count > 0;
+    const PartOfDq share{dq_sum, output, block, part, (int)threadIdx.x % 32};
+    share.write<TILES>(warp % WARPS_OF_PART * TILES, is_there);
 }
 
 // Writes dQ. With GROUP_SPLITS the CTAs behind those of dQ write dK and dV.
@@ -253,18 +192,17 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
 #if GROUP_SPLITS > 1
              , const float* key_sums, unsigned short* dk, unsigned short* dv, int heads_kv,
              int key_tiles, int dq_ctas, Strides dk_strides, Strides dv_strides) {
-    __shared__ __align__(16) unsigned short rows[(KEYS > BLOCK_M ? KEYS : BLOCK_M) * PITCH];
+    __shared__ __align__(16) unsigned short rows[KEYS * PITCH];
     if (const int behind = (int)blockIdx.x - dq_ctas; behind >= 0) {
         const int tile = behind / 2, is_dv = behind % 2;
         const auto keys = block_at<KEYS>(tile, heads_kv, seqlen_k, key_tiles, starts_k, bounds);
         wait_for_kernel_before();
         if (!keys.exists()) return;
         add_key_sums(key_sums, tile, key_tiles, is_dv, is_dv ? 1.0f : scale, rows);
-        return write_rows(rows, keys, is_dv ? dv : dk, is_dv ? dv_strides : dk_strides);
+        return write_keys(rows, keys, is_dv ? dv : dk, is_dv ? dv_strides : dk_strides);
     }
 #else
              ) {
-    __shared__ __align__(16) unsigned short rows[BLOCK_M * PITCH];
     const int dq_ctas = gridDim.x;
 #endif
     // The first heads of a batch are finished first. The last CTA waits for the end of the kernel before,
@@ -275,10 +213,9 @@ extern "C" __global__ void __launch_bounds__(ROW_THREADS)
     if (!is_early) wait_for_kernel_before();
     if (!block.exists()) return;
     if (is_early) {
-        const KeySizes keys{starts_k, seqlen_k, diagonal, window_keys};
-        wait_for_additions(arrivals, block, keys.additions(block));
+        const SeenTiles seen = seen_by(block, starts_k, seqlen_k, diagonal, window_keys);
+        wait_for_additions(arrivals, block, seen.count());
     }
-    convert_dq(dq_sum, arrivals, block, scale, rows);
-    write_rows(rows, block, dq, dq_strides);
+    write_block(dq_sum, arrivals, {dq, dq_strides, scale}, block);
 }
 #endif

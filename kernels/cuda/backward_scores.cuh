@@ -88,6 +88,23 @@ struct Scores {
         store_ds(step);
     }
 
+    // Whether no row of a block, which begins with `row`, sees a key of this warpgroup. With 64 rows that is
+    // so for one warpgroup in the first step of each tile on the diagonal. In other steps it is not worth a
+    // branch.
+    static constexpr bool CAN_SKIP = CAUSAL && BLOCK_M <= 64;
+    DEVICE bool sees_nothing(int row) const {
+        return row + BLOCK_M - 1 + tile.diagonal < tile.key + 64 * warpgroup;
+    }
+    // P^T and dS^T of such a first step are 0. Its products read Q and dO all the same.
+    DEVICE void skip_scores(int step) {
+        mbarrier_wait(barriers().q_full(step % Q_STAGES), step / Q_STAGES & 1);
+        mbarrier_wait(barriers().v(), done.tiles & 1);
+        mbarrier_wait(barriers().do_full(step % DO_STAGES), step / DO_STAGES & 1);
+#pragma unroll
+        for (int i = 0; i < BLOCK_M / 4; i++) p16[i] = ds16[i] = 0;
+        store_ds(step);
+    }
+
     // Numbers of this thread's columns of S^T: of rows 8 i + 2 (lane % 4) and the next.
     DEVICE float2 row_pair(u32 numbers, int i) const {
         return ld_shared_v2_f32(shared + numbers + 4 * (8 * i + 2 * (lane % 4)));

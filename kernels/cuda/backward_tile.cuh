@@ -3,6 +3,8 @@
 // Included by attention_bwd_cuda_sm90.cu, whose parameters and sizes it uses.
 #pragma once
 
+#include "cuda/backward_blocks.cuh"
+
 // Shared memory begins at a multiple of 1,024. The search space lays it out; offset, bytes of a slot
 // and number of slots of each region are macros. Rows of 64 columns lie in chunks of 128 bytes a
 // row, one chunk behind the other, swizzled as WGMMA and TMA have it.
@@ -166,6 +168,11 @@ struct Tile {
     // The query head of a group at which HEADS_INSIDE begins: each CTA of a KV head has another one,
     // so that they do not add to the same rows of dQ at the same time.
     DEVICE int first_member(int group) const { return HEADS_INSIDE ? key / KEYS % group : 0; }
+    // The tiles whose CTAs add to a block of rows, of any query head.
+    DEVICE SeenTiles seen_by(const Sizes& sizes, int block) const {
+        const int length = VARLEN ? min(seqlen_k, sizes.seqlen_k) : seqlen_k;
+        return seen_tiles(block * BLOCK_M, length, diagonal, sizes.window_keys);
+    }
     // Whether any row sees its keys.
     DEVICE bool is_seen() const { return !(WINDOWED || VARLEN) || blocks() > 0; }
 };
@@ -194,3 +201,12 @@ DEVICE void for_steps(const Sizes& sizes, const Tile& tile, WORK work) {
 DEVICE long long block_number(const Sizes& sizes, const Tile& tile, int head, int block) {
     return tile.first_number + (long long)head * sizes.blocks + block;
 }
+
+// The memory of all parts of dQ's accumulator: those of a block and a warpgroup.
+struct DqMemory {
+    float* sums;
+    Arrivals* arrivals;
+
+    DEVICE float* sums_of(u32 number) const { return sums + (long long)number * DQ_FLOATS; }
+    DEVICE Arrivals* arrivals_of(u32 number) const { return arrivals + number; }
+};

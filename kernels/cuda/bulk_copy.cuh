@@ -1,5 +1,5 @@
-// Instructions that only the attention backward needs: copies by TMA without a tensor map, or from
-// packed sequences, and others (PTX ISA).
+// Instructions that only the attention backward and decode need: copies by TMA without a tensor map, or
+// from packed sequences, and others (PTX ISA).
 #pragma once
 
 #include "cuda/ptx.cuh"
@@ -98,6 +98,30 @@ DEVICE u32 ld_acquire(const u32* from) {
     u32 x;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
     return x;
+}
+
+// Reads two numbers, once: they do not go to the L1 cache.
+DEVICE float2 ld_global_v2_f32(const float* from) {
+    float2 x;
+    asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(x.x), "=f"(x.y)
+                 : "l"(from)
+                 : "memory");
+    return x;
+}
+
+DEVICE void st_global_v4(void* to, const u32 (&x)[4]) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]),
+                 "r"(x[3])
+                 : "memory");
+}
+
+// Transposes an 8 x 8 matrix of 16-bit elements. A lane has elements 2 (lane % 4) and the next one of row
+// lane / 4.
+DEVICE u32 movmatrix_trans(u32 x) {
+    u32 y;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
 }
 
 // Stores four 8 x 8 matrices of 16-bit elements, transposed: the inverse of ldmatrix_x4_trans.

@@ -16,13 +16,6 @@
 #include "cuda/ptx.cuh"
 #include "cuda/swizzled_tile.cuh"
 
-// Transposes an 8 x 8 matrix of 16-bit elements, of which a lane has two: (PTX ISA, movmatrix).
-DEVICE u32 movmatrix_trans(u32 x) {
-    u32 y;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 // Two numbers in e4m3 as two in fp16: those in the low or the high half of x.
 template <int HALF>
 DEVICE u32 f16_of_e4m3(u32 x) {

@@ -250,7 +250,7 @@ MISTAKES: list[tuple[str, dict[str, int], str]] = [
         {},
         r"else\s*wgmma_wait<0>\(\);(?=\s*free_q)",
     ),
-    ("an addition is not counted", AT_ONCE, r", count_addition\(uncounted\);"),
+    ("an addition is not counted", AT_ONCE, r", count_addition\(memory, before\);"),
     ("TMA does not see dQ", {}, r"fence_proxy_async\(\);(?=\s*arrive_warp\(barriers\(\)\.dq_full)"),
     (
         "the warpgroup for dQ reads dS that is not there",
@@ -293,3 +293,25 @@ def test_the_cpu_finds_mistakes(
             for each, wanted in zip(made, right, strict=True)
         )
     assert wrong, what
+
+
+def test_scores_of_a_first_step_are_skipped_where_no_row_sees_a_key(tmp_path: Path) -> None:
+    """They are wrong where a warpgroup skips those of keys that rows see."""
+    workload = Workload.parse("bwd_h1_q200_k200_d64_bf16_causal")
+    tensors, right = inputs(workload)
+
+    def is_right(more_keys: str) -> bool:
+        def change(source: str) -> str:
+            end = "< tile.key + 64 * warpgroup"
+            assert source.count(end) == 1
+            return source.replace(end, end + more_keys)
+
+        run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path, change)
+        made = ran(run, workload, tensors, MODES[0])
+        return all(
+            bool((each.double() - wanted).norm() <= 1e-2 * wanted.norm())
+            for each, wanted in zip(made, right, strict=True)
+        )
+
+    assert is_right("")
+    assert not is_right(" + 64")

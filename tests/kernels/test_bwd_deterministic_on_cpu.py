@@ -138,19 +138,19 @@ def test_random_shapes_end_and_are_right(mask: str, tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    ("a CTA does not wait for those before it", r"semaphore\.acquire\(\);", ";"),
+    ("a CTA does not wait for those before it", r"semaphore\.acquire\(memory\);", ";"),
     (
         "an addition is not done when the next CTA begins",
-        r"bulk_wait_done\(\);(\s+fence_proxy_async_all\(\);\s+st_release\(additions)",
+        r"bulk_wait_done\(\);(\s+fence_proxy_async_all\(\);\s+st_release\(&memory)",
         r"\1",
     ),
-    ("a CTA counts one too many before it", r"return number;", "return number + 1;"),
+    ("a CTA counts one too many before it", r": number - seen\.first", ": number - seen.first + 1"),
     ("CTAs start in the other sequence", r"within / heads :", "tiles - 1 - within / heads :"),
-    ("a CTA that adds late counts as the first", r" / KEYS - number;", " / KEYS - number - 1;"),
+    ("a CTA that adds late counts as the first", r"seen\.last - number", "seen.last - number - 1"),
     (
         "all CTAs count those of smaller keys",
-        r"1 && tile\.larger_keys_first\) \{",
-        "false) {",
+        r"1 && tile\.larger_keys_first \?",
+        "false ?",
     ),
     (
         "CTAs go through the query heads one by one",
@@ -202,7 +202,7 @@ def test_a_cta_that_waits_for_one_that_has_not_started_is_a_deadlock(tmp_path: P
     workload = workload_of("h1_q200_k300_d64_bf16_full", SMALL)
     run = cuda_on_cpu.compiled(
         KERNEL, workload, SMALL, tmp_path,
-        lambda source: source.replace("return number;", "return 2 - number;"),
+        lambda source: source.replace("number - seen.first", "2 - number"),
     )  # fmt: skip
     tensors, _ = inputs(workload)
     with pytest.raises(DriverError, match="a number that another CTA releases"):

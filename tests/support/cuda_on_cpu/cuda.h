@@ -42,7 +42,10 @@ inline size_t __cvta_generic_to_shared(const void *pointer) {
 
 inline void __syncthreads() { ptx::bar_sync(0, machine::this_thread().cta->threads.size()); }
 inline void __syncwarp() { machine::show({}); }
-inline void __nanosleep(unsigned) {}
+// Only what another thread releases ends a wait.
+inline void __nanosleep(unsigned) {
+    machine::wait({"release", nullptr, 0, nullptr, 0, 0, machine::releases});
+}
 
 template <class T> T __shfl_sync(unsigned, T value, int lane) {
     machine::Shown own = {};

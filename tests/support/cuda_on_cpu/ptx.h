@@ -80,6 +80,13 @@ template <class T> void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32 row, 
 // ------------------------------------------------------------------------------- global memory
 
 inline void atom_relaxed_gpu_global_add_u32(u32 &before, u32 *to, u32 x) { before = *to, *to += x; }
+template <class T> void ld_global_cg_v2_f32(List<T, 2> to, const float *from) {
+    *to.at[0] = from[0], *to.at[1] = from[1];
+}
+template <class T> void st_global_v4_b32(void *to, List<T, 4> x) {
+    const u32 all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
+    std::memcpy(to, all, 16);
+}
 inline void red_release_gpu_global_add_u32(u32 *to, u32 x) { *to += x, ++machine::releases; }
 inline void st_release_gpu_global_u32(u32 *to, u32 x) { *to = x, ++machine::releases; }
 void ld_acquire_gpu_global_u32(u32 &to, const u32 *from);
