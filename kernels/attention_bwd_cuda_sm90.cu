@@ -64,8 +64,9 @@
 // in the sequence of their keys (cuda/backward_deterministic.cuh). `prepare_rows` runs before,
 // `write_dq` after (cuda/backward_rows.cuh).
 //
-// With EARLY_POSTPROCESS `write_dq` starts when no CTA of this kernel is waiting for an SM, and writes each
-// block of dQ as soon as all CTAs have added to it. So SMs work that would idle while the last tiles end.
+// With EARLY_POSTPROCESS, where DETERMINISTIC, `write_dq` starts when no CTA of this kernel is waiting for an
+// SM, and writes each block of dQ as soon as all CTAs have added to it. So SMs work that would idle while
+// the last tiles end.
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -174,6 +175,7 @@ static_assert(!(DETERMINISTIC && STAGGER), "the sequence is that of CTAs which b
 static_assert(!HEADS_INSIDE || (CAUSAL && !DETERMINISTIC), "it begins with the last rows");
 static_assert(K_STAGES == 1 || (PERSISTENT && !DQ_WARPGROUP && !WINDOWED && !VARLEN),
               "each tile has a step, which computes the last dQ of the one before");
+static_assert(!EARLY_POSTPROCESS || DETERMINISTIC, "other additions are not counted");
 static_assert(!FOLD_ROW_TERMS || IS_BF16, "fp16 has too few exponents");
 static_assert(!DQ_WARPGROUP || !DQ_FIRST, "consumers compute no dQ");
 static_assert(BLOCK_M % 16 == 0 && DQ_ROWS % 16 == 0, "WGMMA takes 16 rows at a time");
@@ -208,9 +210,8 @@ DEVICE int first_block_number(int begin, int sequence) {
 }
 
 // `count`: how many CTAs have come to a part of dQ; where DETERMINISTIC, how many have added. `done`, where
-// not DETERMINISTIC: 1 when the part of the first CTA is stored; with EARLY_POSTPROCESS, how many have added.
-// The first two in memory belong to no part: with PERSISTENT the first one counts the tiles that producers
-// have taken.
+// not DETERMINISTIC: 1 when the part of the first CTA is stored. The first two in memory belong to no part:
+// with PERSISTENT the first one counts the tiles that producers have taken.
 struct Arrivals {
     u32 count, done;
 };

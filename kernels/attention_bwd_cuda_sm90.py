@@ -19,9 +19,9 @@ The .cu describes the algorithm. What each parameter trades:
                           memory and shorter products
     ZERO_DQ               1: the kernel before zeroes dQ's accumulator; 0: the first CTA that comes
                           to a block of rows stores, and the others wait for this
-    EARLY_POSTPROCESS     1: the kernel after writes a block of dQ as soon as it is finished, while
-                          the last tiles are computed; 0: when all are, for which only deterministic
-                          gradients count additions
+    EARLY_POSTPROCESS     deterministic gradients, which count additions: 1: the kernel after writes
+                          a block of dQ as soon as it is finished, while the last tiles are
+                          computed; 0: when all are
     STAGGER               full masks without windows: each CTA of a head begins this many blocks of
                           rows later than the one before, so that they do not add to the same rows
                           of dQ at the same time; 0: all begin with the first
@@ -159,7 +159,7 @@ def postprocess(workload, config):
     made = _of_rows("write_dq", workload, config)
     made["defines"]["GROUP_SPLITS"] = config["GROUP_SPLITS"]
     if config["EARLY_POSTPROCESS"]:
-        made["defines"] |= {"EARLY_POSTPROCESS": 1, "DETERMINISTIC": int(workload.deterministic)}
+        made["defines"] |= {"EARLY_POSTPROCESS": 1, "DETERMINISTIC": 1}
     return {**made, "overlaps_kernel_before": True}
 
 

@@ -87,17 +87,13 @@ struct DqPart {
         }
         tma_store_commit();
     }
+    // Tells the others that what the first CTA has stored is there.
+    DEVICE void finish_first(const DqMemory& memory) const {
+        bulk_wait_done();
+        fence_proxy_async_all();
+        st_release(&memory.arrivals_of(number)->done, 1);
+    }
 };
-
-// Counts an addition to a part of dQ that is done.
-DEVICE void count_addition(const DqMemory& memory, const DqPart& part) {
-    u32* done = &memory.arrivals_of(part.number)->done;
-    fence_proxy_async_all();
-    if (EARLY_POSTPROCESS)
-        add_release(done, 1);
-    else
-        st_release(done, 1);
-}
 
 // Adds the dQ of a warpgroup to the accumulator, step by step.
 DEVICE void add_dq_blocks(const DqMemory& memory, const Sizes& sizes, const Tile& tile,
@@ -122,11 +118,8 @@ DEVICE void add_dq_blocks(const DqMemory& memory, const Sizes& sizes, const Tile
         return part;
     };
     wait_for_kernel_before();  // it writes zeros
-    // Not earlier: the kernel after would see the counts of the call before.
-    if (EARLY_POSTPROCESS) launch_dependents();
     if (steps <= 0) return;
-    DqPart part = next_part(), before = part;
-    bool is_uncounted = false;  // the addition of the step before, which is counted during this one
+    DqPart part = next_part();
     for (int step = 0; step < steps; step++) {
         mbarrier_wait(barriers.dq_full(warpgroup), done.steps + step & 1);
         part.start(memory, from);
@@ -134,14 +127,9 @@ DEVICE void add_dq_blocks(const DqMemory& memory, const Sizes& sizes, const Tile
         if (step + 1 < steps) next = next_part();  // its answers come while TMA reads
         tma_store_wait();
         mbarrier_arrive(barriers.dq_empty(warpgroup));
-        if (EARLY_POSTPROCESS && is_uncounted)
-            bulk_wait_done_before_last(), count_addition(memory, before);
-        // Others wait for a first one.
-        if (part.is_first) bulk_wait_done(), count_addition(memory, part);
-        is_uncounted = !part.is_first;
-        before = part, part = next;
+        if (part.is_first) part.finish_first(memory);
+        part = next;
     }
-    if (EARLY_POSTPROCESS && is_uncounted) bulk_wait_done(), count_addition(memory, before);
 }
 
 // What one thread of each warp of the last warpgroup does: the first one is the producer, then there

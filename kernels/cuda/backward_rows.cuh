@@ -165,9 +165,8 @@ DEVICE SeenTiles seen_by(const Block& block, const int* starts_k, int keys, int 
 // Waits until so many CTAs have added to a block of dQ.
 DEVICE void wait_for_additions(const Arrivals* arrivals, const Block& block, u32 additions) {
     if (threadIdx.x < DQ_PARTS) {
-        const Arrivals& part = arrivals[(block.number + 1) * DQ_PARTS + threadIdx.x];
-        const u32* done = DETERMINISTIC ? &part.count : &part.done;
-        while (ld_acquire(done) != additions) __nanosleep(100);
+        const u32* count = &arrivals[(block.number + 1) * DQ_PARTS + threadIdx.x].count;
+        while (ld_acquire(count) != additions) __nanosleep(100);
     }
     __syncthreads();
 }

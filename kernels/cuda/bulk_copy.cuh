@@ -65,11 +65,6 @@ DEVICE void bulk_store(void* to, u32 from, u32 bytes) {
 // Waits until this thread's stores and additions are done: their writes are visible to it.
 DEVICE void bulk_wait_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Waits until all are done but those that this thread committed last.
-DEVICE void bulk_wait_done_before_last() {
-    asm volatile("cp.async.bulk.wait_group 1;" ::: "memory");
-}
-
 // Orders this thread's accesses to memory with those of TMA.
 DEVICE void fence_proxy_async_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
@@ -88,12 +83,7 @@ DEVICE void st_release(u32* to, u32 x) {
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
-// Adds to a number that other CTAs add to, after all that this thread has written or seen before.
-DEVICE void add_release(u32* to, u32 x) {
-    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
-}
-
-// Reads what another CTA writes with st_release or add_release. What that thread did before is visible then.
+// Reads what another CTA writes with st_release. What that thread did before is visible then.
 DEVICE u32 ld_acquire(const u32* from) {
     u32 x;
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support import cuda_on_cpu
-from tests.support.backward_on_cpu import AT_ONCE, EARLY, MODES, SMALL, inputs, packed, ran
+from tests.support.backward_on_cpu import EARLY, MODES, SMALL, inputs, packed, ran
 from tests.support.cuda_on_cpu import Mode
 from tests.support.launch_specs import spec_of
 from tunefa.compile.launch import cuda_abi
@@ -27,19 +27,19 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q200_k200_d128_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
     (
         "h1_q330_k140_d128_fp16_full",
-        {"BLOCK_M": 80, "STAGGER": 2, "PING_PONG": 1, "ZERO_DQ": 0, "DQ_FIRST": 1, **AT_ONCE},
+        {"BLOCK_M": 80, "STAGGER": 2, "PING_PONG": 1, "ZERO_DQ": 0, "DQ_FIRST": 1},
     ),
-    ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3, **EARLY, **AT_ONCE}),
+    ("b2_h4_kv2_q130_k300_d64_bf16_causal", {"Q_STAGES": 3, **EARLY}),
     ("h4_kv1_q300_k100_d40_bf16_causal", {"BLOCK_M": 128, "PING_PONG": 1, "ZERO_DQ": 0, **EARLY}),
     ("h2_q100_k300_d64_fp16_full", {"BLOCK_M": 96, "PING_PONG": 1, **EARLY, "K_IN_REGISTERS": 0}),
     ("h2_kv1_q90_k17_d104_bf16_causal", {"BLOCK_M": 80}),
-    ("h2_kv1_q400_k400_d128_bf16_causal_w70", {"BLOCK_M": 80, "PING_PONG": 1, **AT_ONCE}),
+    ("h2_kv1_q400_k400_d128_bf16_causal_w70", {"BLOCK_M": 80, "PING_PONG": 1}),
     ("h4_kv2_q300_k420_d64_fp16_full_w1_a5", {"L2_SECTION_HEADS": 2, "PING_PONG": 1}),
     # No row sees the first keys, then the last rows.
     ("b2_h2_kv1_q70_k600_d64_bf16_causal_w40", {"PING_PONG": 1, **EARLY, "EARLY_SCORES": 0}),
     ("h2_kv1_q500_k130_d96_bf16_full_w130_a20", {"Q_STAGES": 2}),
-    ("h1_q300_k260_d128_bf16_full_w150", {"BLOCK_M": 80, **AT_ONCE}),
-    ("h2_q270_k384_d64_bf16_full_a60", {"L2_SECTION_HEADS": 2, **AT_ONCE}),
+    ("h1_q300_k260_d128_bf16_full_w150", {"BLOCK_M": 80}),
+    ("h2_q270_k384_d64_bf16_full_a60", {"L2_SECTION_HEADS": 2}),
     ("h2_q100_k300_d64_fp16_full", {"DQ_WARPGROUP": 1, "BLOCK_M": 96, "K_IN_REGISTERS": 1}),
     (
         "h2_kv1_q500_k130_d80_bf16_full_w130_a20",
@@ -47,7 +47,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ),
     (
         "b2_h8_kv2_q270_k330_d64_bf16_causal",
-        {"HEADS_INSIDE": 1, "PING_PONG": 1, **EARLY, **AT_ONCE},
+        {"HEADS_INSIDE": 1, "PING_PONG": 1, **EARLY},
     ),
     (
         "h3_kv1_q400_k400_d128_bf16_causal_w70",
@@ -61,7 +61,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("b3_h4_kv2_q130_k300_d64_bf16_causal", {"PERSISTENT": 1, "PING_PONG": 1, **EARLY}),
     (
         "b2_h5_q60_k330_d64_fp16_full",
-        {"PERSISTENT": 1, "BLOCK_M": 128, **EARLY, "ZERO_DQ": 0, **AT_ONCE},
+        {"PERSISTENT": 1, "BLOCK_M": 128, **EARLY, "ZERO_DQ": 0},
     ),
     (
         "b2_h4_kv2_q270_k330_d96_bf16_causal",
@@ -73,7 +73,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
         {**TWO_K, "PING_PONG": 1, "HEADS_INSIDE": 1, "L2_SECTION_HEADS": 4},
     ),
     ("h1_q130_k100_d128_bf16_full", {**TWO_K, "STAGGER": 1}),
-    ("b3_h2_q70_k600_d64_bf16_causal_w40", {"PERSISTENT": 1, "PING_PONG": 1, **AT_ONCE}),
+    ("b3_h2_q70_k600_d64_bf16_causal_w40", {"PERSISTENT": 1, "PING_PONG": 1}),
     (
         "h4_kv2_q400_k300_d64_bf16_causal",
         {**EARLY, "DQ_FIRST": 0, "BLOCK_M": 128, "Q_STAGES": 3, "PING_PONG": 1},
@@ -92,7 +92,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("h4_kv1_q200_k300_d96_bf16_causal", {"FOLD_ROW_TERMS": 1, "DQ_WARPGROUP": 1, "PING_PONG": 1}),
     (
         "b2_h4_kv1_q130_k300_d128_bf16_causal",
-        {"GROUP_SPLITS": 2, "BLOCK_M": 80, "PING_PONG": 1, "L2_SECTION_HEADS": 2, **AT_ONCE},
+        {"GROUP_SPLITS": 2, "BLOCK_M": 80, "PING_PONG": 1, "L2_SECTION_HEADS": 2},
     ),
     (
         "b2_h8_kv2_q130_k200_d40_bf16_full",
@@ -100,7 +100,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ),
     (
         "b2_h4_kv2_q70_k600_d72_bf16_causal_w40",
-        {"GROUP_SPLITS": 2, "PERSISTENT": 1, "DQ_WARPGROUP": 1, "HEADS_INSIDE": 1, **AT_ONCE},
+        {"GROUP_SPLITS": 2, "PERSISTENT": 1, "DQ_WARPGROUP": 1, "HEADS_INSIDE": 1},
     ),
     # A CTA with one step.
     ("h1_q40_k200_d104_bf16_full", {"DQ_WARPGROUP": 1, "PING_PONG": 1}),
@@ -140,7 +140,7 @@ def test_keys_that_are_not_there_give_nothing_where_scores_are_very_low(
 PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
     (
         "b4_h2_kv1_q260_k260_d64_bf16_causal",
-        {"PING_PONG": 1, **EARLY, **AT_ONCE},
+        {"PING_PONG": 1, **EARLY},
         [(70, 70), (1, 1), (0, 0), (260, 260)],
     ),
     (
@@ -155,7 +155,7 @@ PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
     ),
     (
         "b2_h1_q90_k140_d96_bf16_full_w30_a9",
-        {"BLOCK_M": 80, **AT_ONCE},
+        {"BLOCK_M": 80},
         [(90, 140), (33, 90)],
     ),
     (
@@ -165,7 +165,7 @@ PACKED: list[tuple[str, dict[str, int], list[tuple[int, int]]]] = [
     ),
     (
         "b5_h4_kv2_q130_k200_d128_fp16_full",
-        {"PERSISTENT": 1, "BLOCK_M": 80, "ZERO_DQ": 0, "GROUP_SPLITS": 2, **AT_ONCE},
+        {"PERSISTENT": 1, "BLOCK_M": 80, "ZERO_DQ": 0, "GROUP_SPLITS": 2},
         [(80, 129), (130, 0), (20, 128), (0, 200), (3, 50)],
     ),
     (
@@ -250,7 +250,6 @@ MISTAKES: list[tuple[str, dict[str, int], str]] = [
         {},
         r"else\s*wgmma_wait<0>\(\);(?=\s*free_q)",
     ),
-    ("an addition is not counted", AT_ONCE, r", count_addition\(memory, before\);"),
     ("TMA does not see dQ", {}, r"fence_proxy_async\(\);(?=\s*arrive_warp\(barriers\(\)\.dq_full)"),
     (
         "the warpgroup for dQ reads dS that is not there",

@@ -141,7 +141,7 @@ MISTAKES = [
     ("a CTA does not wait for those before it", r"semaphore\.acquire\(memory\);", ";"),
     (
         "an addition is not done when the next CTA begins",
-        r"bulk_wait_done\(\);(\s+fence_proxy_async_all\(\);\s+st_release\(&memory)",
+        r"bulk_wait_done\(\);(\s+fence_proxy_async_all\(\);\s+st_release\([^;]*before \+ 1)",
         r"\1",
     ),
     ("a CTA counts one too many before it", r": number - seen\.first", ": number - seen.first + 1"),

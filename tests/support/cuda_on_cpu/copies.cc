@@ -329,15 +329,11 @@ void ptx::cp_async_bulk_commit_group() {
     auto &committed = this_thread().committed_stores;
     committed.insert(committed.end(), this_thread().stores.begin(), this_thread().stores.end());
     this_thread().stores.clear();
-    ++this_thread().store_groups;
 }
 
-// With one group pending, that is the last one, and those before have been waited for until they were read.
 // Without LATE_READS each one is written when it starts, which a GPU does not promise.
 void ptx::cp_async_bulk_wait_group(int pending) {
-    if (pending > 1 || (pending == 1 && this_thread().store_groups > 1))
-        fail("cp.async.bulk.wait_group: groups before the last one were not read");
-    if (!pending) cp_async_bulk_wait_group_read(0);
+    cp_async_bulk_wait_group_read(pending);
     for (const Numbers &numbers : this_thread().unwritten) numbers.write();
     this_thread().unwritten.clear();
 }
@@ -358,7 +354,6 @@ void ptx::cp_async_bulk_wait_group_read(int pending) {
     if (machine::mode & LATE_READS)
         for (const Store &store : committed) machine::complete(*this_thread().cta, store);
     committed.clear();
-    this_thread().store_groups = 0;
 }
 
 void ptx::fence_proxy_async_shared_cta() {

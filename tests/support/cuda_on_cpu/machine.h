@@ -129,7 +129,6 @@ struct Thread {
     std::vector<Copy> copies;
     std::deque<std::vector<Copy>> copy_groups;
     std::vector<Store> stores, committed_stores;
-    int store_groups = 0;  // that committed_stores has
     std::vector<Numbers> unwritten;
     std::vector<std::pair<u32, int>> unfenced;  // written; TMA and WGMMA do not see it yet
     bool is_fenced = false;                     // wgmma.fence was executed
