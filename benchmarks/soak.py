@@ -4,9 +4,11 @@
     python -m benchmarks.soak --minutes 8 --backward
 
 In each round, two threads make calls on four streams. The calls are chosen from 6,000 that are
-drawn once, with random lengths, batches, groups of heads, dtypes, masks, layouts and strides, and
-with packed sequences, windows, soft-caps and scales. Binaries for aligned tensors are compiled in
-all cores first, so that rounds mostly make and drop plans. Some outputs are compared with fp32.
+drawn once: 60 families with random groups of heads, dtypes, masks, layouts and strides, packed
+sequences, windows, soft-caps and scales, and 100 lengths and batches of each. A round has calls of
+12 families, of which the next one drops the first four: the runtime keeps about as many families,
+and drops and makes some in each round. Binaries for aligned tensors are compiled in all cores
+first. Some outputs are compared with fp32.
 With --backward each call is a step of training in bf16, dense or packed: its gradients are
 computed, and compared.
 
@@ -21,13 +23,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import os
 import random
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -41,7 +44,11 @@ from tunefa.spec.target import Target
 THREADS, STREAMS = 2, 4
 CALLS = 400
 """The calls of each thread in a round."""
-DISTINCT = 6000
+FAMILIES, AT_ONCE, CHANGED = 60, 12, 4
+"""The families of calls, those of a round, and those that the next round has not."""
+LENGTHS = 100
+"""The calls of a family, with different lengths and batches."""
+DISTINCT = FAMILIES * LENGTHS
 """The number of different calls: more than the runtime keeps plans for."""
 CHECK_EVERY = 20
 WARM_UP = 1 / 3
@@ -119,6 +126,26 @@ def run_round(
     return [each for found in pool.map(calls, range(THREADS)) for each in found]
 
 
+def drawn(kind: type[RandomCall], seed: int) -> list[list[RandomCall]]:
+    """Draws the calls of each family."""
+
+    def family(number: int) -> list[RandomCall]:
+        chance = random.Random(f"{seed} {number}")
+        first = kind.draw(chance)
+        others = [kind.draw(chance) for _ in range(LENGTHS)]
+        return [
+            replace(first, batch=x.batch, seqlen_q=x.seqlen_q, seqlen_k=x.seqlen_k) for x in others
+        ]
+
+    return list(map(family, range(FAMILIES)))
+
+
+def of_round(families: Sequence[Sequence[RandomCall]], number: int) -> list[RandomCall]:
+    """The calls that a round may have."""
+    places = range(number * CHANGED, number * CHANGED + AT_ONCE)
+    return [case for place in places for case in families[place % len(families)]]
+
+
 def main() -> None:
     """Runs the rounds; prints a line for each, what is wrong, and whether the test has passed."""
     parser = argparse.ArgumentParser(
@@ -133,9 +160,9 @@ def main() -> None:
     options = parser.parse_args()
     streams = [torch.cuda.Stream() for _ in range(STREAMS)]  # type: ignore[no-untyped-call]
     kind = TrainingStep if options.backward else RandomCall
-    cases = [kind.draw(random.Random(f"{options.seed} {n}")) for n in range(DISTINCT)]
+    families = drawn(kind, options.seed)
     target = Target.named(torch.cuda.get_device_name())
-    needed = soak_binaries.binaries(cases, target)
+    needed = soak_binaries.binaries(itertools.chain(*families), target)
     refused = compile_all(needed)
     print(f"{len(needed) - len(refused)} binaries compiled", *refused, sep="\n", flush=True)
     readings: list[Reading] = []
@@ -143,6 +170,7 @@ def main() -> None:
     until = time.monotonic() + 60 * options.minutes
     with ThreadPoolExecutor(THREADS) as pool:
         while time.monotonic() < until:
+            cases = of_round(families, len(readings))
             found = run_round(pool, streams, cases, options.seed + len(readings))
             readings.append(Reading.now())
             print(f"round {len(readings)}: {readings[-1].sentence()}", *found, sep="\n", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,3 +135,19 @@ def test_a_report_says_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.report(steady, ["error 1"], 64.0)
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "FAILED" and ", 1 wrong;" in said[-2] and "passed" in said
+
+
+def test_rounds_have_calls_of_twelve_families_and_drop_four() -> None:
+    families = soak.drawn(TrainingStep, 0)
+    assert families == soak.drawn(TrainingStep, 0) != soak.drawn(TrainingStep, 1)
+    for calls in families:
+        assert len({(each.batch, each.seqlen_q, each.seqlen_k) for each in calls}) > 70
+        assert len({replace(each, batch=1, seqlen_q=1, seqlen_k=1) for each in calls}) == 1
+    assert len({calls[0].kind for calls in families}) > 1
+    cycle = soak.FAMILIES // soak.CHANGED
+    first, second, again = (soak.of_round(families, number) for number in (0, 1, cycle))
+    kept = len(first) - soak.CHANGED * soak.LENGTHS
+    assert first == again and first[-kept:] == second[:kept] and first[:-kept] != second[-kept:]
+    assert {id(x) for n in range(cycle) for x in soak.of_round(families, n)} == {
+        id(x) for calls in families for x in calls
+    }
