@@ -46,17 +46,19 @@ DEVICE BlockOf<ROWS> block_at(int number, int heads, int length, int blocks, con
     return {number, 0, head, begin, first, starts[sequence + 1] - begin, sequence};
 }
 
-// The tiles of keys that rows of a block see, from the first to the last: as many CTAs add to its dQ.
+// The tiles of keys that rows of a block see, from the first to the last: as many CTAs add to its dQ. A
+// `last` before `first`: there are none.
 struct SeenTiles {
     int first, last;
 
-    DEVICE int count() const { return last - first + 1; }
+    DEVICE int count() const { return max(last - first + 1, 0); }
 };
 
 // Those of the block that begins with a row, where row i sees the last window_keys keys up to
-// i + diagonal. Rows behind seqlen_q count, as they do for tiles.
+// i + diagonal. Rows behind seqlen_q count, as they do for tiles, and so do keys of the last tile behind
+// the last key: a CTA adds to all blocks that could see its tile.
 DEVICE SeenTiles seen_tiles(int row, int keys, int diagonal, int window_keys) {
     const int last = min(row + BLOCK_M - 1 + diagonal, keys - 1);
     const int first = max(row + diagonal - window_keys + 1, 0);
-    return last < first ? SeenTiles{0, -1} : SeenTiles{first / KEYS, last / KEYS};
+    return {first / KEYS, last < 0 ? -1 : last / KEYS};
 }

@@ -84,6 +84,7 @@ DEVICE void add_dq_blocks_in_sequence(const DqMemory& memory, const Sizes& sizes
     const int steps = tile.blocks() * sizes.group();
     DqParts parts{sizes, tile, warpgroup, tile.head_kv * sizes.group(), tile.begin};
     wait_for_kernel_before();  // it writes zeros
+    // Not earlier: the kernel after would see the counts of the call before.
     if (EARLY_POSTPROCESS) launch_dependents();
     if (steps <= 0) return;
     DqSemaphore semaphore = parts.next();

@@ -151,8 +151,8 @@ DEVICE void write_keys(const unsigned short* rows, const BlockOf<KEYS>& tile, un
 }
 #endif
 
-// The keys that rows of a block may see, and what `seen_tiles` needs of them. Of packed sequences those of
-// the block's; there are no tiles for keys of one that is longer than the longest.
+// The tiles whose CTAs add to a block. With packed sequences those of its sequence; there are no tiles for
+// keys behind the length that the call gives as the longest one.
 DEVICE SeenTiles seen_by(const Block& block, const int* starts_k, int keys, int diagonal,
                          int window_keys) {
     if (VARLEN) {

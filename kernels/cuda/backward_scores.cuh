@@ -89,7 +89,8 @@ struct Scores {
     }
 
     // Whether no row of a block, which begins with `row`, sees a key of this warpgroup. With 64 rows that is
-    // so for one warpgroup in the first step of each tile on the diagonal. In other steps it is not worth a
+    // so for one warpgroup at the diagonal, with which most tiles begin, but not with HEADS_INSIDE or where
+    // DETERMINISTIC CTAs of smaller keys add first. Only a first step is asked: in others it is not worth a
     // branch.
     static constexpr bool CAN_SKIP = CAUSAL && BLOCK_M <= 64;
     DEVICE bool sees_nothing(int row) const {

@@ -227,9 +227,17 @@ def test_first_tiles_that_belong_to_ctas_would_be_a_deadlock(tmp_path: Path) -> 
         ran(replace(run, resident=1), workload, tensors, MODES[0])
 
 
-def test_a_sequence_that_is_longer_than_its_limit_does_not_wait_for_ever(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "length"),
+    [("q128_k128_d64_bf16_full", (128, 200)), ("q200_d64_bf16_causal_w40", (300, 300))],
+)
+def test_a_sequence_that_is_longer_than_its_limit_does_not_wait_for_ever(
+    call: str, length: tuple[int, int], tmp_path: Path
+) -> None:
     """Its gradients are undefined, but the launch ends: no tile stands for the further keys."""
-    workload = workload_of("b1_h1_q128_k128_d64_bf16_full_varlen", SMALL)
+    workload = workload_of(f"b1_h1_{call}_varlen", SMALL)
     run = cuda_on_cpu.compiled(KERNEL, workload, SMALL, tmp_path)
-    tensors, _ = packed(workload, [(128, 200)])
-    assert ran(run, workload, tensors, MODES[0])[0].isfinite().any()
+    tensors, _ = packed(workload, [length])
+    for resident in (1, 3):
+        made = ran(replace(run, resident=resident), workload, tensors, MODES[0])
+        assert made[0].isfinite().any()

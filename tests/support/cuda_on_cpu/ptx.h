@@ -87,7 +87,6 @@ template <class T> void st_global_v4_b32(void *to, List<T, 4> x) {
     const u32 all[4] = {*x.at[0], *x.at[1], *x.at[2], *x.at[3]};
     std::memcpy(to, all, 16);
 }
-inline void red_release_gpu_global_add_u32(u32 *to, u32 x) { *to += x, ++machine::releases; }
 inline void st_release_gpu_global_u32(u32 *to, u32 x) { *to = x, ++machine::releases; }
 void ld_acquire_gpu_global_u32(u32 &to, const u32 *from);
 
