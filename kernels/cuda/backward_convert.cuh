@@ -39,7 +39,7 @@ struct PartOfDq {
 
     // Writes so many tiles from one on. Where no CTA has added, no row sees a key.
     template <int TILES>
-    DEVICE void write(int first, bool is_there = true) const {
+    DEVICE void write(int first, bool is_there) const {
         float2 x[TILES][4];
 #pragma unroll
         for (int i = 0; i < TILES; i++)

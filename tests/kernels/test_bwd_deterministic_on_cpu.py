@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.support import backward_on_cpu, cuda_on_cpu
-from tests.support.backward_on_cpu import AT_ONCE, EARLY, MODES, inputs, packed, ran
+from tests.support.backward_on_cpu import EARLY, MODES, inputs, packed, ran
 from tests.support.cuda_on_cpu import Mode, OnCpu
 from tunefa.compile.launch.driver import DriverError
 from tunefa.spec import arch_catalog as archs
@@ -23,7 +23,7 @@ from tunefa.spec.workload import Workload
 KERNEL = kernels.load("attention_bwd_cuda_sm90")
 SM90 = archs.load("sm90")
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
-SMALL = {**backward_on_cpu.SMALL, **AT_ONCE}
+SMALL = {**backward_on_cpu.SMALL, "EARLY_POSTPROCESS": 1}
 TWO_K = {"PERSISTENT": 1, "K_STAGES": 2}
 CASES: list[tuple[str, dict[str, int]]] = [
     ("h2_q300_k300_d64_bf16_causal", {"L2_SECTION_HEADS": 2, "PING_PONG": 1, "ZERO_DQ": 0}),

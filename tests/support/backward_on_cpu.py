@@ -18,8 +18,6 @@ SMALL = {"BLOCK_M": 64, "Q_STAGES": 2, "DO_STAGES": 2, "PING_PONG": 0, "DQ_WARPG
          "GROUP_SPLITS": 1, "L2_SECTION_HEADS": 1}  # fmt: skip
 EARLY = {"DQ_FIRST": 1, "EARLY_SCORES": 1, "K_IN_REGISTERS": 1}
 """The schedule of heads with 64 columns."""
-AT_ONCE = {"EARLY_POSTPROCESS": 1}
-"""The kernel after does not wait for the end of the main one."""
 MODES = (
     Mode.LAST_WARP_FIRST | Mode.LATE_READS,
     Mode.LATE_LOADS,
