@@ -28,7 +28,7 @@ from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Case
 from tunefa.spec.trial import Config, Trial, identity
 from tunefa.spec.workload import Workload
-from tunefa.store import landscape, lookup
+from tunefa.store import distances, landscape
 from tunefa.sweep import allocate, predicted_gain
 from tunefa.sweep.item_state import Standing
 
@@ -99,7 +99,7 @@ class Item:
     def _octaves(self, other: Item) -> float:
         a, b = self.workload, other.workload
         same = (a.head_dim, a.dtype, a.causal) == (b.head_dim, b.dtype, b.causal)
-        return lookup.distance(a, b) if same else math.inf
+        return distances.distance(a, b) if same else math.inf
 
     def search(self, trials: int, others: Sequence[Item]) -> int:
         """Tries so many more configs. Returns how many there were."""

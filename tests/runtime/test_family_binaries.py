@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.fake_kernel import DEFAULT, H200, FakeKernel, FakeLanguage
 from tunefa.compile import languages
-from tunefa.runtime.call import Options
+from tunefa.runtime.cells import Workloads
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family_binaries import FamilyBinaries, divisors
+from tunefa.runtime.family_facts import FamilyFacts
 from tunefa.runtime.tables import TableCache
 from tunefa.spec.target import Case
 from tunefa.spec.workload import Workload
@@ -36,7 +37,8 @@ def test_a_binary_is_known_when_it_was_compiled(monkeypatch: pytest.MonkeyPatch)
     assert H200.target is not None
     case = Case(fake, Workload.parse("h8_q100_d64"), H200.target)
     compiler = Compiler()
-    made = FamilyBinaries(H200.target, compiler, TableCache(-1), Options())
+    facts = FamilyFacts(Workloads(case.workload), H200.target, -1, "bshd", None)
+    made = FamilyBinaries(facts, compiler, TableCache(-1))
     choice = Choice(kernel.name, dict(DEFAULT), "default", None)
     assert made.compiled(case, choice) is None
     binary = compiler(case, DEFAULT, True)

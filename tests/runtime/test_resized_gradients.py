@@ -150,8 +150,8 @@ def test_what_does_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) 
     calls = GradientCalls()
     ((plan, asked),) = resized(runtime, calls, 1)
     slow: Any = made_anew(runtime, calls, asked)
-    launch, lengths = slow.launches.launch, plan._known[1].lengths
-    sizes = GradientSizes(*plan._asked, (*plan._sizes,), plan._owner.default_scale)
+    launch, lengths = slow.launches.launch, plan._known[1]
+    sizes = GradientSizes(*plan._asked, (*plan._sizes,), plan._facts.default_scale)
     assert StepLaunches.of(launch, lengths, sizes) is not None
     assert StepLaunches.of(launch.launches[0], lengths, sizes) is None
     for other in (sizes._replace(keys=9 * sizes.keys), sizes._replace(scale=0.5)):

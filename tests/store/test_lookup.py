@@ -14,7 +14,8 @@ from tunefa.spec.arch import Arch
 from tunefa.spec.target import Target
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
-from tunefa.store.lookup import Choice, distance, lookup
+from tunefa.store.distances import distance
+from tunefa.store.lookup import Choice, lookup
 from tunefa.store.record import Record
 from tunefa.store.results import Store
 
@@ -232,23 +233,6 @@ def test_the_same_workload_beats_another_at_distance_0() -> None:
     assert distance(same.workload, alike.workload) == 0
     assert ask([alike, same], "fwd_b2_h32_kv8_q4096").record == same
     assert ask([alike], "fwd_b2_h32_kv8_q4096").how == "nearest"
-
-
-def test_distance_weighs_each_axis() -> None:
-    base = Workload.parse("fwd_b1_h32_kv8_q1024_k1024")
-    for other, octaves in [
-        ("fwd_b4_h32_kv8_q1024_k1024", 1.0),
-        ("fwd_b1_h64_kv16_q1024_k1024", 0.5),
-        ("fwd_b1_h32_kv8_q4096_k1024", 2.0),
-        ("fwd_b1_h32_kv8_q1024_k512", 1.0),
-        ("fwd_b1_h32_kv32_q1024_k1024", 1.0),
-        ("fwd_b1_h32_kv8_q8192_k16384", 5.0),
-    ]:
-        assert distance(base, Workload.parse(other)) == pytest.approx(octaves)
-        assert distance(Workload.parse(other), base) == pytest.approx(octaves)
-    narrow, wide = Workload.parse("fwd_q8192_w512"), Workload.parse("fwd_q8192_w2048")
-    assert distance(narrow, wide) == distance(wide, narrow) == 2.0
-    assert distance(narrow, Workload.parse("fwd_q8192")) == 0.0  # of another family
 
 
 def test_why_says_what_was_found_and_how_far_off() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.support.fixed_store import Fixed
@@ -11,7 +9,7 @@ from tests.support.sample_records import measured
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
-from tunefa.store.lookup import distance, lookup
+from tunefa.store.lookup import lookup
 from tunefa.store.record import Record
 
 H200 = Target.named("h200")
@@ -51,18 +49,3 @@ def test_the_record_of_a_library_serves_only_where_bits_are_free(
 def test_without_records_the_own_kernel_comes_first() -> None:
     workload = Workload.parse("decode_b64_k4096_batchvariant")
     assert lookup(Fixed([]), workload, H200, [LIBRARY, OWN]).kernel == OWN.name
-
-
-def test_no_batch_makes_up_for_other_heads_where_a_config_is_for_any_batch() -> None:
-    asked = Workload.parse("decode_b16_h32_kv8_k8192")
-    own, more = (Workload.parse(f"decode_b1_h{heads}_kv8_k2048") for heads in (32, 64))
-    assert distance(own, asked) < distance(more, asked)
-    free = [replace(each, batchvariant=True) for each in (own, more, asked)]
-    assert distance(free[0], free[2]) > distance(free[1], free[2])
-
-
-def test_octaves_count_whole_where_configs_follow_the_batch() -> None:
-    near, far = (Workload.parse(f"decode_b1_k{keys}") for keys in (1024, 16384))
-    assert distance(near, far) == 1.0
-    free = [Workload.parse(f"{each}_batchvariant") for each in (near, far)]
-    assert distance(*free) == distance(near, free[1]) == 4.0

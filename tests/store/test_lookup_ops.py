@@ -12,8 +12,9 @@ from tunefa.errors import TunefaError
 from tunefa.spec import kernel as kernels
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
+from tunefa.store.distances import distance
 from tunefa.store.exports import flex
-from tunefa.store.lookup import by_trust, distance, lookup
+from tunefa.store.lookup import by_trust, lookup
 from tunefa.store.record import Record
 
 H200 = Target.named("h200")

@@ -30,7 +30,7 @@ from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case, Target
 from tunefa.spec.trial import Config, Resources, identity
 from tunefa.spec.workload import Workload
-from tunefa.store import lookup
+from tunefa.store.distances import FAR_OCTAVES, apart, distance
 from tunefa.store.record import Record
 from tunefa.store.results import current
 
@@ -133,7 +133,7 @@ class Anchor:
         us = None if record is None else self.times.of_record(case, record)
         if record is None or us is None:
             return None
-        octaves = lookup.apart(record, self.workload, self.target)
+        octaves = apart(record, self.workload, self.target)
         return Level(record.median_us / us, math.hypot(REPEAT_SD, OCTAVE_SD * octaves))
 
     @cached_property
@@ -143,7 +143,7 @@ class Anchor:
         found: dict[object, Expected] = {}
         for record in self.records:
             case = self.cases.get(record.kernel)
-            if case is None or lookup.distance(record.workload, self.workload) > lookup.FAR_OCTAVES:
+            if case is None or distance(record.workload, self.workload) > FAR_OCTAVES:
                 continue
             key = record.kernel, identity(record.config)
             if key not in found and case.refusal(record.config) is None:

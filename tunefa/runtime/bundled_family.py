@@ -13,7 +13,7 @@ from tunefa.runtime.job import Job, P
 from tunefa.runtime.planning import served
 from tunefa.spec.target import Case, Target
 from tunefa.spec.workload import Workload
-from tunefa.store import lookup
+from tunefa.store import distances, lookup
 from tunefa.store.lookup import Choice
 from tunefa.store.results import Store
 
@@ -29,6 +29,14 @@ class BundledChoice(Choice):
         """The reason for the choice, in one sentence."""
         assert self.found is not None
         return replace(self.found, octaves=self.octaves).why
+
+    def seen_from(self, workload: Workload, target: Target) -> BundledChoice:
+        """Returns the choice with the distance of its plan from a workload on a target."""
+        assert self.found is not None
+        plan = self.found.plan
+        octaves = distances.distance(plan.workload, workload)
+        octaves += distances.device_octaves(plan.device, target)
+        return replace(self, octaves=octaves)
 
 
 class BundledFamily(Family):
@@ -63,14 +71,6 @@ class BundledFamily(Family):
                     is_final=found.is_exact or plan.is_final, found=found,
                 )  # fmt: skip
         raise TunefaError(f"no bundle serves {workload} on {self.target}")
-
-    def with_distance(self, choice: Choice, workload: Workload) -> Choice:
-        """Returns a choice with the distance of its plan from a workload."""
-        assert isinstance(choice, BundledChoice) and choice.found is not None
-        plan = choice.found.plan
-        octaves = lookup.distance(plan.workload, workload)
-        octaves += lookup.device_octaves(plan.device, self.target)
-        return replace(choice, octaves=octaves)
 
 
 def bundled_family(job: Job[P], chip: Chip, bundles: Bundles) -> BundledFamily | None:

@@ -34,6 +34,7 @@ from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 from tunefa.store import lookup
 from tunefa.store.bundle_file import BundleFile, Plan
+from tunefa.store.distances import device_octaves, distance
 from tunefa.store.lookup import How
 from tunefa.store.source_hashes import same_code
 
@@ -45,7 +46,7 @@ class Found:
     file: BundleFile
     plan: Plan
     octaves: float
-    """The distance of the workload, see `lookup.distance`, with that of the devices."""
+    """The distance of the workload, see `tunefa.store.distances`, with that of the devices."""
     is_exact: bool
     """Whether the plan is for just this workload on this device."""
     is_of_device: bool
@@ -192,7 +193,7 @@ class Bundles:
                     continue
                 own = asked_of(plan.workload)
                 here = plan.device == target.device.name
-                octaves = lookup.distance(own, asked) + lookup.device_octaves(plan.device, target)
+                octaves = distance(own, asked) + device_octaves(plan.device, target)
                 yield Found(file, plan, octaves, here and own == asked, here)
 
     def tell(self, job: Job[Any], chip: Chip) -> None:

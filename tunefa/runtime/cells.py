@@ -36,6 +36,26 @@ def lengths_of(workload: Workload) -> Lengths:
     return Lengths(workload.batch, workload.seqlen_q, workload.seqlen_k)
 
 
+class Workloads:
+    """The workloads of a family, by their lengths."""
+
+    __slots__ = ("_fields", "_is_banded")
+
+    def __init__(self, workload: Workload) -> None:
+        """Makes those of this workload's family."""
+        self._fields = dict(vars(workload))
+        self._is_banded = (workload.window_left, workload.window_right) != (None, None)
+
+    def __call__(self, asked: Lengths) -> Workload:
+        """Returns the workload with these lengths."""
+        if self._is_banded:  # of short sequences a window hides nothing
+            return Workload(**{**self._fields, **asked._asdict()})
+        made = object.__new__(Workload)  # its fields were checked with the family's first one
+        made.__dict__.update(self._fields)
+        made.__dict__.update(zip(Lengths._fields, asked, strict=True))
+        return made
+
+
 @dataclass
 class _Cell:
     """The choice for all lengths from `low` to `high`."""

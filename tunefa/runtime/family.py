@@ -16,14 +16,14 @@ from typing import Any
 
 from tunefa.costmodel.family_times import FamilyTimes
 from tunefa.errors import TunefaError
-from tunefa.runtime.cells import Cells, Lengths, lengths_of
+from tunefa.runtime.cells import Cells, Lengths, Workloads, lengths_of
 from tunefa.runtime.choose import Chooser
 from tunefa.spec.family_space import FamilySpace
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.space import Space
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
-from tunefa.store import lookup
+from tunefa.store import distances, lookup
 from tunefa.store.lookup import Choice
 from tunefa.store.record import Record
 from tunefa.store.results import Store, current, question
@@ -69,7 +69,7 @@ class FamilyStore(Store):
         keyed = [
             (
                 record.device is None,
-                round(lookup.apart(record, workload, target), 6),
+                round(distances.apart(record, workload, target), 6),
                 record.workload != workload,
                 self._ranks[id(record)],
                 number,
@@ -89,8 +89,7 @@ class Family(Chooser):
         self._of_any_heads = kernels
         bound = [_of_family(kernel, workload, target) for kernel in kernels]
         super().__init__(own, target, bound, FamilyTimes(kernels))
-        self._fields = dict(vars(workload))
-        self._is_banded = (workload.window_left, workload.window_right) != (None, None)
+        self.workload = Workloads(workload)
         self._cells = Cells(self._anew)
         self._measured = {lengths_of(record.workload) for record in own.records()}
         self._rules: dict[int, tuple[Choice, Callable[[dict[str, Any]], bool] | None]] = {}
@@ -100,15 +99,6 @@ class Family(Chooser):
     def of_any_heads(self) -> Sequence[Kernel]:
         """The kernels as they are, without the family's heads in their rules and defaults."""
         return self._of_any_heads
-
-    def workload(self, asked: Lengths) -> Workload:
-        """The workload of the family with these lengths."""
-        if self._is_banded:  # of short sequences a window hides nothing
-            return Workload(**{**self._fields, **asked._asdict()})
-        made = object.__new__(Workload)  # its fields were checked with the family's first one
-        made.__dict__.update(self._fields)
-        made.__dict__.update(zip(Lengths._fields, asked, strict=True))
-        return made
 
     def prepare(self) -> None:
         """Makes choices for very different lengths, so that what these need is prepared."""
@@ -172,13 +162,7 @@ class Family(Chooser):
 
     def explained(self, choice: Choice, workload: Workload) -> Choice:
         """Returns what `general` returned, with the parameters for the workload and the reason."""
-        return self.specialized(self.with_distance(choice, workload), workload)
-
-    def with_distance(self, choice: Choice, workload: Workload) -> Choice:
-        """Returns a choice with the distance of its record from a workload."""
-        if choice.record is None:
-            return choice
-        return replace(choice, octaves=lookup.distance(choice.record.workload, workload))
+        return self.specialized(choice.seen_from(workload, self.target), workload)
 
     def _runs(self, choice: Choice, workload: Workload) -> bool:
         kernel, arch = self.kernel(choice.kernel), self.target.arch
@@ -202,6 +186,10 @@ class Family(Chooser):
     def kernel(self, name: str) -> Kernel:
         """The kernel with this name."""
         return next(each for each in self.kernels if each.name == name)
+
+    def whole_kernel(self, name: str) -> Kernel:
+        """The kernel with this name, without what the family's choices prepared."""
+        return next(each for each in self.of_any_heads if each.name == name)
 
     def _anew(self, asked: Lengths) -> Choice:
         return self.unspecialized(self.workload(asked))

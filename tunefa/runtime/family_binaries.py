@@ -4,22 +4,20 @@ them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from tunefa.compile import languages
-from tunefa.compile.contract import Compiled, Launch, LaunchSpec
+from tunefa.compile.contract import Compiled
 from tunefa.runtime.bounded_cache import BoundedCache
-from tunefa.runtime.call import Options, heads_first
+from tunefa.runtime.call import heads_first
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
+from tunefa.runtime.family_facts import FamilyFacts
 from tunefa.runtime.kernel_plan import Launches
 from tunefa.runtime.tables import TableCache
 from tunefa.spec.kernel import Kernel
-from tunefa.spec.target import Case, Target
+from tunefa.spec.target import Case
 from tunefa.spec.trial import identity
 from tunefa.spec.workload import Workload
 from tunefa.store.lookup import Choice
@@ -28,21 +26,11 @@ MAX_BINARIES = 1024
 """For how many lengths, up to their divisors, a family remembers which binary serves them."""
 
 
-class PrepareWith(Protocol):
-    """Prepares a launch for a scale, with tables that are kept, or without."""
-
-    def __call__(self, tensors: Sequence[Tensor], scale: float, tables: Any = None) -> Launch:
-        """Returns the launch."""
-
-
 class FamilyBinaries:
     """The binaries that a family's calls may run, as far as they were compiled."""
 
-    def __init__(
-        self, target: Target, compiler: Compiler, tables: TableCache, options: Options
-    ) -> None:
-        self.target, self._compiler, self._tables = target, compiler, tables
-        self.layout, self._softcap = options.layout, options.softcap
+    def __init__(self, facts: FamilyFacts, compiler: Compiler, tables: TableCache) -> None:
+        self._facts, self._compiler, self._tables = facts, compiler, tables
         self._known: BoundedCache[tuple[Compiled]] = BoundedCache(MAX_BINARIES)
 
     def compiled(self, case: Case, choice: Choice) -> Compiled | None:
@@ -56,30 +44,16 @@ class FamilyBinaries:
             self._known.add(key, found := (compiled,))
         return found[0]
 
-    def preparing(self, kernel: Kernel, compiled: Compiled, chosen: Chosen) -> PrepareWith:
-        """Returns what prepares launches of a binary."""
-        assert chosen.workload is not None
-        language = languages.load(kernel.language)
-        case = Case(kernel, chosen.workload, self.target)
-        config, softcap = chosen.config, self._softcap
-
-        def prepare(tensors: Sequence[Tensor], scale: float, tables: Any = None) -> Launch:
-            asked = LaunchSpec(case, config, scale, softcap, tables=tables)
-            launch: Launch = language.prepare(asked, compiled, tensors)
-            return launch
-
-        return prepare
-
     def launches(
         self, chosen: Chosen, kernel: Kernel, compiled: Compiled, views: tuple[Tensor, ...]
     ) -> Launches | None:
         """The launches of a binary for calls with these tensors, which have heads first; None where
         its kernel wants them otherwise aligned."""
-        prepare, w, q = self.preparing(kernel, compiled, chosen), chosen.workload, views[0]
+        prepare, w, q = self._facts.preparing(kernel, compiled, chosen), chosen.workload, views[0]
         assert w is not None
-        out = q.new_empty(_out_shape(w, self.layout))
+        out = q.new_empty(_out_shape(w, self._facts.layout))
         lse = q.new_empty((w.batch, w.heads, w.seqlen_q), dtype=torch.float32)
-        tensors = *views, heads_first(out, self.layout), lse
+        tensors = *views, heads_first(out, self._facts.layout), lse
         if not kernel.module.is_aligned(tensors):
             return None
         usual = prepare(tensors, float(w.head_dim**-0.5), self._tables)

@@ -10,7 +10,6 @@ call is planned as the first one was.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,8 +30,8 @@ from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
 from tunefa.runtime.family_binaries import FamilyBinaries
 from tunefa.runtime.family_call import FamilyCall
-from tunefa.runtime.growth import Growth
-from tunefa.runtime.kernel_plan import KernelPlan, Launches, unread_lse
+from tunefa.runtime.family_facts import FamilyFacts
+from tunefa.runtime.kernel_plan import KernelPlan, Launches
 from tunefa.runtime.plan import Plan
 from tunefa.runtime.resized import (
     TENSORS,
@@ -63,20 +62,16 @@ class FamilyPlans:
 
     def __init__(self, family: Family, of_device: OfDevice, options: Options) -> None:
         """Makes a family's plans on a device."""
-        self._family, self._tables = family, of_device[1]
-        self.layout, self._softcap = options.layout, options.softcap
-        self.device, self.sms = self._tables.device, family.target.device.sms
-        self.default_scale = float(family.workload(Lengths(1, 1, 1)).head_dim ** -0.5)
-        self._binaries = FamilyBinaries(family.target, of_device[0], of_device[1], options)
+        self._family, (compiler, self._tables) = family, of_device
+        self.facts = FamilyFacts.of(family, self._tables.device, options)
+        self.sms = family.target.device.sms
+        self._binaries = FamilyBinaries(self.facts, compiler, self._tables)
         self._configs: BoundedCache[tuple[ResizedConfig | None]] = BoundedCache(MAX_CONFIGS)
         """By kernel and values; None where the kernel does not say what follows the lengths."""
         self._of_choice: dict[int, tuple[Choice, ResizedConfig | None]] = {}
         """By the identity of a choice: the choice, and its config."""
         self._sure: BoundedCache[_Sure] = BoundedCache(MAX_CELLS)
         """By cell: what all its lengths get."""
-        self._unread: Tensor | None = None
-        """The largest memory of an lse that was not read; other lengths write to a part of it."""
-        self.growth = Growth()
 
     def has_few(self, call: FamilyCall) -> bool:
         """Whether a call may run as attention over a cache."""
@@ -121,7 +116,7 @@ class FamilyPlans:
         binary = config.binaries.get(config.lengths.variant(asked[1], asked[2]))
         if binary is None or (tables := config.tables(asked)) is None:
             return None
-        return ResizedPlan(self, (choice, config, binary, tables), call)
+        return ResizedPlan(self.facts, (choice, config, binary, tables), call)
 
     def _learn(self, asked: Lengths) -> bool:
         """Prepares what `_known` needs beside a binary. Returns whether that may do."""
@@ -161,15 +156,16 @@ class FamilyPlans:
             wanted = specialize(workload, config.config, self.sms) if specialize else {}
             changes = specialized(case, config.config) if wanted else {}
         made = {**config.config, **changes}
-        seen_sms = driver.device(self.device).sms
-        spec = LaunchSpec(case, made, 1.0, self._softcap, seen_sms, self._tables)
+        seen_sms = driver.device(self.facts.device).sms
+        spec = LaunchSpec(case, made, 1.0, self.facts.softcap, seen_sms, self._tables)
         tables = Tables(changes, tuple(config.lengths.tables(spec, self._tables.place)))
         config.keep(asked, wanted, tables)
 
     def _anew(self, tensors: Tensors, call: FamilyCall) -> KernelPlan | None:
         """The plan for a call whose launch is prepared by the kernel's `arguments`; other lengths
         with its binary are started by that launch from then on."""
-        views = _heads_first(tensors, self.layout)
+        layout = self.facts.layout
+        views = _heads_first(tensors, layout)
         workload = self._family.workload(call.lengths)
         choice = self._family.quick(workload)
         kernel = self._family.kernel(choice.kernel)
@@ -177,11 +173,12 @@ class FamilyPlans:
         if kernel.is_library or (compiled := self._binaries.compiled(case, choice)) is None:
             return None
         chosen = Chosen(kernel.name, choice.config, choice.how, choice.why, workload)
-        launches = self._binaries.launches(chosen, kernel, compiled, views)
+        whole = self._family.whole_kernel(kernel.name)
+        launches = self._binaries.launches(chosen, whole, compiled, views)
         if launches is None:
             return None
-        self._learn_binary(call, kernel, compiled, launches)
-        return _plan(chosen, launches, tensors, self.layout)
+        self._learn_binary(call, whole, compiled, launches)
+        return _plan(chosen, launches, tensors, layout)
 
     def _learn_binary(
         self, call: FamilyCall, kernel: Kernel, compiled: Compiled, launches: Launches
@@ -192,26 +189,11 @@ class FamilyPlans:
         tables = None if config is None else config.tables(asked)
         if config is None or tables is None:
             return
-        sized = resizing(config, tables, call, self.layout)
+        sized = resizing(config, tables, call, self.facts.layout)
         launch = ResizableLaunch.of(launches.launch, TENSORS, sized)
         if launch is not None:
-            binary = Binary(launch, partial(self._binaries.preparing, kernel, compiled))
+            binary = Binary(launch, partial(self.facts.preparing, kernel, compiled))
             config.binaries[config.lengths.variant(asked[1], asked[2])] = binary
-
-    def explain(self, choice: Choice, tables: Tables, asked: Lengths) -> Chosen:
-        """Returns the choice for these lengths, with the reason."""
-        workload = self._family.workload(asked)
-        choice, changes = self._family.with_distance(choice, workload), tables.changes
-        if changes:
-            choice = replace(choice, config={**choice.config, **changes}, specialized=changes)
-        return Chosen(choice.kernel, dict(choice.config), choice.how, choice.why, workload)
-
-    def unread(self, elements: int) -> Tensor:
-        """Returns memory for so many elements of an lse that no caller reads."""
-        found = self._unread
-        if found is None or found.numel() < elements:
-            self._unread = found = unread_lse(self.device, elements)
-        return found
 
 
 class _Sure(NamedTuple):

@@ -8,14 +8,10 @@ its launches serve other lengths from then on.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import partial
 from typing import Any, NamedTuple
 
-from torch import Tensor
-
-from tunefa.compile import languages
-from tunefa.compile.contract import Compiled, Launch, LaunchSpec
 from tunefa.compile.launch import driver
 from tunefa.compile.launch import lengths as launch_lengths
 from tunefa.compile.launch.lengths import GradientSizes
@@ -26,16 +22,14 @@ from tunefa.runtime.backward import BackwardPlan, KernelGradients
 from tunefa.runtime.bounded_cache import BoundedCache
 from tunefa.runtime.call import Options
 from tunefa.runtime.cells import Lengths
-from tunefa.runtime.choice import Chosen
 from tunefa.runtime.compiled import Compiler
 from tunefa.runtime.family import Family
 from tunefa.runtime.family_call import MAX_STRIDE, family_call, of_heads
-from tunefa.runtime.growth import Growth
+from tunefa.runtime.family_facts import FamilyFacts
 from tunefa.runtime.resized import Tables
 from tunefa.runtime.resized_gradients import (
     GradientBinary,
     GradientConfig,
-    Prepare,
     ResizedGradientPlan,
     StepLaunches,
     own_tables,
@@ -115,14 +109,11 @@ class GradientFamily:
     ) -> None:
         """Makes a family's plans on a device."""
         self._family, (self._compiler, self._tables) = family, of_device
-        self.layout, self._softcap = options.layout, options.softcap
-        self.device = self._tables.device
-        self.default_scale = float(family.workload(Lengths(1, 1, 1)).head_dim ** -0.5)
+        self.facts = FamilyFacts.of(family, self._tables.device, options)
         self._of_choice: BoundedCache[tuple[Choice, GradientConfig | None]] = BoundedCache(
             MAX_CONFIGS
         )
         """By the identity of a choice: the choice, and its config."""
-        self.growth = Growth()
 
     def plan(self, call: GradientCall) -> ResizedGradientPlan | None:
         """The plan for gradients of the family; None where something must be compiled or prepared
@@ -138,8 +129,8 @@ class GradientFamily:
         binary = config.binaries.get(config.lengths.variant(asked[1], asked[2]))
         if binary is None:
             return None
-        known = choice, config, binary, self._tables_of(config, asked)
-        return ResizedGradientPlan(self, known, asked, call.sizes)
+        known = choice, config.lengths, binary, self._tables_of(config, asked)
+        return ResizedGradientPlan(self.facts, known, asked, call.sizes)
 
     def learn(self, call: GradientCall, plan: BackwardPlan) -> None:
         """Lets the launches of a plan, which was made for these gradients, serve other lengths."""
@@ -157,19 +148,14 @@ class GradientFamily:
             return
         case = Case(config.kernel, chosen.workload, self._family.target)
         compiled = self._compiler.known(case, chosen.config, True)
-        sizes = GradientSizes(*asked, call.sizes, self.default_scale)
+        sizes = GradientSizes(*asked, call.sizes, self.facts.default_scale)
         launches = StepLaunches.of(launch, config.lengths, sizes)
         if launches is None or compiled is None:
             return
-        binary = GradientBinary(launches, partial(self._preparing, config.kernel, compiled))
+        whole = self._family.whole_kernel(config.kernel.name)
+        binary = GradientBinary(launches, partial(self.facts.preparing, whole, compiled))
         config.binaries[config.lengths.variant(asked[1], asked[2])] = binary
         config.tables.add(config.lengths.decides(*asked), own_tables(launch))
-
-    def explain(self, choice: Choice, asked: Lengths) -> Chosen:
-        """Returns the choice for these lengths, with the reason."""
-        workload = self._family.workload(asked)
-        choice = self._family.with_distance(choice, workload)
-        return Chosen(choice.kernel, dict(choice.config), choice.how, choice.why, workload)
 
     def _choice(self, asked: Lengths) -> Choice | None:
         return self._family.remembered(asked) or self._family.general(self._family.workload(asked))
@@ -187,7 +173,7 @@ class GradientFamily:
 
     def _made_config(self, choice: Choice, kernel: Kernel) -> GradientConfig | None:
         workload = self._family.workload(Lengths(1, 1, 1))
-        sms = driver.device(self.device).sms
+        sms = driver.device(self.facts.device).sms
         lengths = launch_lengths.load_gradients(kernel, workload, choice.config, sms)
         if lengths is None:
             return None
@@ -212,15 +198,3 @@ class GradientFamily:
             made = self._tables(whole, lambda: config.lengths.tables(*asked, place))
             config.tables.add(key, found := Tables({}, made))
         return found
-
-    def _preparing(self, kernel: Kernel, compiled: Compiled, chosen: Chosen) -> Prepare:
-        """Returns what prepares launches of binaries with a choice."""
-        assert chosen.workload is not None
-        case = Case(kernel, chosen.workload, self._family.target)
-
-        def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
-            spec = LaunchSpec(case, chosen.config, scale, self._softcap)
-            made: Launch = languages.load(kernel.language).prepare(spec, compiled, tensors)
-            return made
-
-        return prepare

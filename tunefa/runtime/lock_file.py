@@ -21,7 +21,7 @@ from tunefa.errors import TunefaError
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Target
 from tunefa.spec.workload import Workload
-from tunefa.store import bundle_file, lookup
+from tunefa.store import bundle_file, distances, lookup
 from tunefa.store import results as store
 from tunefa.store.bundle_file import BundleFile
 from tunefa.store.record import Record
@@ -124,7 +124,7 @@ class LockFile:
 
     def _nearest(self, workload: Workload, target: Target) -> str:
         records = lookup.by_trust(self.records, workload, target) or sorted(
-            self.records, key=lambda record: lookup.distance(record.workload, workload)
+            self.records, key=lambda record: distances.distance(record.workload, workload)
         )
         if not records:
             return "it has no records at all"

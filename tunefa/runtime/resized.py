@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import STEP, Lengths
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family_call import FamilyCall, contiguous
-from tunefa.runtime.growth import Followed, Growth
+from tunefa.runtime.family_facts import FamilyFacts
+from tunefa.runtime.growth import Followed
 from tunefa.runtime.kernel_plan import KernelPlan, Launches
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.trial import Config
@@ -105,21 +106,6 @@ def cell(asked: Lengths) -> tuple[int, int]:
     return -(-asked[1] // STEP), -(-asked[2] // STEP)
 
 
-class Owner(Protocol):
-    """The family of a plan, as far as plans ask it."""
-
-    layout: str
-    device: int
-    default_scale: float
-    growth: Growth
-
-    def explain(self, choice: Choice, tables: Tables, asked: Lengths) -> Chosen:
-        """Returns the choice for these lengths, with the reason."""
-
-    def unread(self, elements: int) -> Tensor:
-        """Returns memory for so many elements of an lse that no caller reads."""
-
-
 Known = tuple[Choice, ResizedConfig, Binary, Tables]
 """A choice for some lengths, before the kernel sets parameters for them, and what was prepared for
 it. A plain tuple is made in half of the time of one with names."""
@@ -133,19 +119,19 @@ class ResizedPlan(Followed):
         "_binary",
         "_calls",
         "_choice",
+        "_facts",
         "_lengths",
         "_own",
-        "_owner",
         "_resizing",
         "_tables",
         "device_bytes",
     )  # fmt: skip
 
-    def __init__(self, owner: Owner, known: Known, call: FamilyCall) -> None:
-        super().__init__(owner.growth)
-        self._owner, self._lengths = owner, call.lengths
+    def __init__(self, facts: FamilyFacts, known: Known, call: FamilyCall) -> None:
+        super().__init__(facts.growth)
+        self._facts, self._lengths = facts, call.lengths
         self._choice, config, self._binary, tables = known
-        self._resizing = resizing(config, tables, call, owner.layout)
+        self._resizing = resizing(config, tables, call, facts.layout)
         self._tables, self.device_bytes = tables, tables.device_bytes
         """The tables are those of other plans too."""
         self._calls = 0
@@ -154,7 +140,7 @@ class ResizedPlan(Followed):
     @property
     def chosen(self) -> Chosen:
         """The kernel and config that it runs, and why."""
-        return self._owner.explain(self._choice, self._tables, self._lengths)
+        return self._facts.explain(self._choice, self._lengths, self._tables.changes)
 
     def run(self, tensors: Tensors, scale: float | None) -> tuple[Tensor, Tensor]:
         """Runs a call; returns (out, lse), with `out` in the call's layout."""
@@ -168,12 +154,12 @@ class ResizedPlan(Followed):
         if self._needs_own(scale):
             return self.own.output(tensors, scale)
         batch, heads, rows, *_ = self._resizing.sizes[0]
-        return self._first(tensors, self._owner.unread(batch * heads * rows))
+        return self._first(tensors, self._facts.unread(batch * heads * rows))
 
     def _needs_own(self, scale: float | None) -> bool:
         # A CUDA graph keeps what its launches point to, so it gets a launch of its own.
         if self._calls >= SHARED_CALLS or (
-            scale is not None and scale != self._owner.default_scale
+            scale is not None and scale != self._facts.default_scale
         ):
             return True
         is_capturing: bool = self._binary.launch.driver.is_capturing()
@@ -181,28 +167,28 @@ class ResizedPlan(Followed):
 
     def _first(self, tensors: Tensors, lse: Tensor) -> Tensor:
         self._calls += 1
-        owner, (q, k, v, *_), resizing = self._owner, tensors, self._resizing
+        facts, (q, k, v, *_), resizing = self._facts, tensors, self._resizing
         batch, heads, rows, columns, *_ = resizing.sizes[3]
         if q.shape[3] == columns and q.is_contiguous():
             out = torch.empty_like(q)  # takes half of the time of new_empty
-        elif owner.layout == "bhsd":
+        elif facts.layout == "bhsd":
             out = q.new_empty((batch, heads, rows, columns))
         else:
             out = q.new_empty((batch, rows, heads, columns))
         if self._tables.tensors:
             self._meet()
         at = q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr(), lse.data_ptr()
-        if torch._C._cuda_getDevice() == owner.device:
+        if torch._C._cuda_getDevice() == facts.device:
             self._binary.launch(resizing, at)
         else:
-            with torch.cuda.device(owner.device):
+            with torch.cuda.device(facts.device):
                 self._binary.launch(resizing, at)
         if self.then is not None:
             self.proceed()
         return out
 
     def _meet(self) -> None:
-        device = self._owner.device
+        device = self._facts.device
         stream = self._binary.launch.driver.current_stream(device)
         if stream not in self._tables.streams:
             self._tables.meet(stream, device)
@@ -215,13 +201,13 @@ class ResizedPlan(Followed):
         return self._own
 
     def _made_own(self) -> KernelPlan:
-        owner, binary, chosen = self._owner, self._binary, self.chosen
+        facts, binary, chosen = self._facts, self._binary, self.chosen
         launch = binary.launch.bound(self._resizing, self._tables.tensors)
         assert launch is not None and chosen.workload is not None
-        launches = Launches(owner.device, launch, binary.prepare(chosen))
+        launches = Launches(facts.device, launch, binary.prepare(chosen))
         sizes = self._resizing.sizes
-        like_q = sizes[0][3] == sizes[3][3] and _is_contiguous(sizes[0], owner.layout)
-        return KernelPlan(chosen, owner.layout, launches, rows_contiguous=True, out_like_q=like_q)
+        like_q = sizes[0][3] == sizes[3][3] and _is_contiguous(sizes[0], facts.layout)
+        return KernelPlan(chosen, facts.layout, launches, rows_contiguous=True, out_like_q=like_q)
 
 
 def resizing(config: ResizedConfig, tables: Tables, call: FamilyCall, layout: str) -> Resizing:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +21,8 @@ from tunefa.runtime.call import Tensors
 from tunefa.runtime.cells import Lengths
 from tunefa.runtime.choice import Chosen
 from tunefa.runtime.family_call import of_heads
-from tunefa.runtime.growth import Followed, Growth
+from tunefa.runtime.family_facts import FamilyFacts
+from tunefa.runtime.growth import Followed
 from tunefa.runtime.kernel_plan import MAX_SCALES, Launches
 from tunefa.runtime.resized import SHARED_CALLS, TABLE_BYTES, Tables
 from tunefa.spec.kernel import Kernel
@@ -131,19 +131,7 @@ class GradientConfig:
     """By what decides them."""
 
 
-class Owner(Protocol):
-    """The family of a plan, as far as plans ask it."""
-
-    layout: str
-    device: int
-    default_scale: float
-    growth: Growth
-
-    def explain(self, choice: Choice, asked: Lengths) -> Chosen:
-        """Returns the choice for these lengths, with the reason."""
-
-
-Known = tuple[Choice, GradientConfig, GradientBinary, Tables]
+Known = tuple[Choice, ResizedGradients, GradientBinary, Tables]
 """A choice for some lengths, and what was prepared for it."""
 
 
@@ -151,21 +139,23 @@ class ResizedGradientPlan(Followed):
     """Computes gradients of one key. The first calls start launches that all lengths share; later
     ones have launches of their own, which start sooner."""
 
-    __slots__ = ("_asked", "_calls", "_known", "_own", "_owner", "_sized", "_sizes", "device_bytes")
+    __slots__ = ("_asked", "_calls", "_facts", "_known", "_own", "_sized", "_sizes", "device_bytes")
 
-    def __init__(self, owner: Owner, known: Known, asked: Lengths, sizes: Sequence[Sizes]) -> None:
+    def __init__(
+        self, facts: FamilyFacts, known: Known, asked: Lengths, sizes: Sequence[Sizes]
+    ) -> None:
         """`sizes` are those of q, k, v, out, lse, dout, dlse, dq, dk and dv."""
-        super().__init__(owner.growth)
-        self._owner, self._known, self._asked, self._sizes = owner, known, asked, sizes
+        super().__init__(facts.growth)
+        self._facts, self._known, self._asked, self._sizes = facts, known, asked, sizes
         self.device_bytes = known[3].device_bytes
-        self._sized = self._of_sizes(owner.default_scale)
+        self._sized = self._of_sizes(facts.default_scale)
         self._calls = 0
         self._own: KernelGradients | None = None
 
     @property
     def chosen(self) -> Chosen:
         """The kernel and config that it runs, and why."""
-        return self._owner.explain(self._known[0], self._asked)
+        return self._facts.explain(self._known[0], self._asked)
 
     def gradients(self, tensors: Tensors, given: Gradients, scale: float | None) -> Three:
         """Returns (dq, dk, dv), see `BackwardPlan.gradients`."""
@@ -179,18 +169,18 @@ class ResizedGradientPlan(Followed):
             self._check(grads)
         self._calls += 1
         launches, sized, dlse = binary.launches, self._sized, given.grad_lse
-        if scale is not None and scale != self._owner.default_scale:
+        if scale is not None and scale != self._facts.default_scale:
             sized = self._of_sizes(scale)
             made = launched((q, k, v), given, grads)
-            launches = self._of_scale(scale, lambda: as_prepared(made, self._owner.layout))
+            launches = self._of_scale(scale, lambda: as_prepared(made, self._facts.layout))
         if dlse is None:  # its sizes are those that `launched` gives it
             dlse = zero(q.device)
         read = q, k, v, given.out, given.lse, given.grad_out, dlse
         addresses = [*map(Tensor.data_ptr, (*read, *grads))]
-        if torch._C._cuda_getDevice() == self._owner.device:
+        if torch._C._cuda_getDevice() == self._facts.device:
             self._start(launches, sized, addresses, q)
         else:
-            with torch.cuda.device(self._owner.device):
+            with torch.cuda.device(self._facts.device):
                 self._start(launches, sized, addresses, q)
         if self.then is not None:
             self.proceed()
@@ -199,12 +189,12 @@ class ResizedGradientPlan(Followed):
     def _check(self, grads: Sequence[Tensor]) -> None:
         """Makes sure that PyTorch has given the gradients the strides that launches write by."""
         for grad, sizes in zip(grads, self._sizes[-len(grads) :], strict=True):
-            assert of_heads(grad.shape, grad.stride(), self._owner.layout) == sizes
+            assert of_heads(grad.shape, grad.stride(), self._facts.layout) == sizes
 
     def _start(
         self, launches: StepLaunches, sized: Sized, addresses: Sequence[int], like: Tensor
     ) -> None:
-        tables, device = self._known[3], self._owner.device
+        tables, device = self._known[3], self._facts.device
         if tables.tensors:
             stream = launches.launches[0].driver.current_stream(device)
             if stream not in tables.streams:
@@ -213,16 +203,16 @@ class ResizedGradientPlan(Followed):
 
     def _of_sizes(self, scale: float) -> Sized:
         asked = GradientSizes(*self._asked, (*self._sizes,), scale)
-        return Sized(self._known[1].lengths, asked, self._known[3])
+        return Sized(self._known[1], asked, self._known[3])
 
     def _of_scale(self, scale: float, tensors: Callable[[], Sequence[Tensor]]) -> StepLaunches:
         """Returns the launches for a scale; `tensors` returns a call's, with heads first."""
-        _, config, binary, _ = self._known
+        _, lengths, binary, _ = self._known
         found = binary.scales.get(scale)
         if found is None:
             launch = binary.prepare(self.chosen)(tensors(), scale)
             asked = GradientSizes(*self._asked, (*self._sizes,), scale)
-            found = StepLaunches.of(launch, config.lengths, asked)
+            found = StepLaunches.of(launch, lengths, asked)
             assert found is not None, "it does what the launch for the default scale does"
             binary.scales.add(scale, found)
         return found
@@ -231,13 +221,13 @@ class ResizedGradientPlan(Followed):
     def own(self) -> KernelGradients:
         """The plan that is prepared for these lengths; it is made when it is first asked for."""
         if self._own is None:
-            owner, (_, _, binary, tables) = self._owner, self._known
+            facts, (_, _, binary, tables) = self._facts, self._known
 
             def prepare(tensors: Sequence[Tensor], scale: float) -> Launch:
                 launches = self._of_scale(scale, lambda: tensors)
                 return launches.bound(self._of_sizes(scale), tables.tensors)
 
             usual = binary.launches.bound(self._sized, tables.tensors)
-            launches = Launches(owner.device, usual, prepare)
-            self._own = KernelGradients(self.chosen, owner.layout, launches, rows_contiguous=True)
+            launches = Launches(facts.device, usual, prepare)
+            self._own = KernelGradients(self.chosen, facts.layout, launches, rows_contiguous=True)
         return self._own

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tunefa.spec import matmul
 from tunefa.spec.workload import Workload
-from tunefa.store import lookup
+from tunefa.store import distances
 from tunefa.sweep.item_state import Standing
 
 PROMISE = 0.1
@@ -102,7 +102,7 @@ def alike(a: Workload, b: Workload) -> float:
     if a.op != b.op or a.op == matmul.OP:
         return float(a == b)
     differ = (a.head_dim != b.head_dim, a.dtype != b.dtype, a.causal != b.causal)
-    return float(2.0 ** -(lookup.distance(a, b) / _OCTAVES + sum(differ)))
+    return float(2.0 ** -(distances.distance(a, b) / _OCTAVES + sum(differ)))
 
 
 def grant(items: Sequence[Standing], left: float, workers: int, amounts: Amounts) -> Grant | None:

@@ -1,0 +1,92 @@
+"""The facts of a family that its plans need.
+
+Plans may be kept longer than their family, whose rules, times and tables take megabytes. So a plan
+holds these facts, and not the family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from tunefa.compile import languages
+from tunefa.compile.contract import Compiled, Launch, LaunchSpec
+from tunefa.runtime.call import Options
+from tunefa.runtime.cells import Lengths, Workloads
+from tunefa.runtime.choice import Chosen
+from tunefa.runtime.family import Family
+from tunefa.runtime.growth import Growth
+from tunefa.runtime.kernel_plan import unread_lse
+from tunefa.spec.kernel import Kernel
+from tunefa.spec.target import Case, Target
+from tunefa.store.lookup import Choice
+
+
+class PrepareWith(Protocol):
+    """Prepares a launch for a scale, with tables that are kept, or without."""
+
+    def __call__(self, tensors: Sequence[Tensor], scale: float, tables: Any = None) -> Launch:
+        """Returns the launch."""
+
+
+@dataclass(eq=False)
+class FamilyFacts:
+    """The facts of a family of calls on one device."""
+
+    workload: Workloads
+    target: Target
+    device: int
+    """The number of the CUDA device; -1 for the CPU."""
+    layout: str
+    softcap: float | None
+    growth: Growth = field(default_factory=Growth)
+    """The last new calls."""
+    _unread: Tensor | None = None
+    """The largest memory of an lse that was not read; other lengths write to a part of it."""
+
+    @classmethod
+    def of(cls, family: Family, device: int, options: Options) -> FamilyFacts:
+        """Returns the facts of a family of calls with these options."""
+        return cls(family.workload, family.target, device, options.layout, options.softcap)
+
+    @cached_property
+    def default_scale(self) -> float:
+        """The factor of the scores in calls that give none."""
+        return float(self.workload(Lengths(1, 1, 1)).head_dim ** -0.5)
+
+    def explain(
+        self, choice: Choice, asked: Lengths, changes: Mapping[str, Any] | None = None
+    ) -> Chosen:
+        """Returns the choice for these lengths, with the reason. `changes` are the parameters that
+        the kernel sets for them."""
+        workload = self.workload(asked)
+        choice = choice.seen_from(workload, self.target)
+        if changes:
+            changed = dict(changes)
+            choice = replace(choice, config={**choice.config, **changed}, specialized=changed)
+        return Chosen(choice.kernel, dict(choice.config), choice.how, choice.why, workload)
+
+    def preparing(self, kernel: Kernel, compiled: Compiled, chosen: Chosen) -> PrepareWith:
+        """Returns what prepares launches of a binary with a choice."""
+        assert chosen.workload is not None
+        language = languages.load(kernel.language)
+        case = Case(kernel, chosen.workload, self.target)
+        config, softcap = chosen.config, self.softcap
+
+        def prepare(tensors: Sequence[Tensor], scale: float, tables: Any = None) -> Launch:
+            asked = LaunchSpec(case, config, scale, softcap, tables=tables)
+            launch: Launch = language.prepare(asked, compiled, tensors)
+            return launch
+
+        return prepare
+
+    def unread(self, elements: int) -> Tensor:
+        """Returns memory for so many elements of an lse that no caller reads."""
+        found = self._unread
+        if found is None or found.numel() < elements:
+            self._unread = found = unread_lse(self.device, elements)
+        return found
