@@ -12,11 +12,12 @@ first. Some outputs are compared with fp32.
 With --backward each call is a step of training in bf16, dense or packed: its gradients are
 computed, and compared.
 
-After a round, the host waits for the device and empties PyTorch's cache; what is then left of the
-host's memory (RSS) and of the device's is in use. It may grow in the first third of the rounds, and
-in the first FILLING ones, while binaries are loaded and plans are kept. If it grows by more than
---allow-mb after that, or the number of plans by more than ALLOW_PLANS, there is a leak. The exit
-status is 1 for a leak or a wrong result.
+After a round, the host waits for the device, empties PyTorch's cache and gives free memory back to
+the system; what is then left of the host's memory (RSS) and of the device's is in use. A line also
+says what malloc and Python have handed out: a leak is where these grow. Memory may grow in the
+first third of the rounds, and in the first FILLING ones, while binaries are loaded and plans are
+kept. If it grows by more than --allow-mb after that, or the number of plans by more than
+ALLOW_PLANS, there is a leak. The exit status is 1 for a leak or a wrong result.
 """
 
 from __future__ import annotations
@@ -24,18 +25,16 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import os
 import random
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 
-from benchmarks import soak_binaries
+from benchmarks import host_memory, soak_binaries
 from benchmarks.compiled_ahead import compile_all
 from benchmarks.random_calls import RandomCall, TrainingStep
 from tunefa.runtime import process
@@ -67,6 +66,10 @@ class Reading:
     host: float
     device: float
     plans: int = 0
+    malloc: float = 0.0
+    """What malloc has handed out, in MB, see `benchmarks.host_memory`."""
+    blocks: int = 0
+    """How many blocks Python has handed out."""
 
     @classmethod
     def now(cls) -> Reading:
@@ -75,14 +78,17 @@ class Reading:
         gc.collect()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
         runtime = process.current()
         plans = len(runtime._plans) + len(runtime._backward_plans)
-        return cls(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, (total - free) / 1e6, plans)
+        host, malloc = host_memory.resident_mb(), host_memory.malloc_mb()
+        return cls(host, (total - free) / 1e6, plans, malloc, host_memory.python_blocks())
 
     def sentence(self) -> str:
         """The reading in words."""
-        return f"host {self.host:.0f} MB, device {self.device:.0f} MB, {self.plans} plans"
+        return (
+            f"host {self.host:.0f} MB (malloc {self.malloc:.0f} MB, {self.blocks} blocks of "
+            f"Python), device {self.device:.0f} MB, {self.plans} plans"
+        )
 
     def leaked(self, allow_mb: float) -> bool:
         """Whether such growth is a leak."""
