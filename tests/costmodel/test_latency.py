@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tunefa.costmodel import backward, gpu, latency, matmul
-from tunefa.costmodel.estimate import compared_with, estimate
+from tunefa.costmodel.estimate import compared_with, estimate, estimates
 from tunefa.spec.arch_catalog import gpu as gpu_arch
 from tunefa.spec.matmul import own
 from tunefa.spec.target import Case
@@ -50,3 +53,37 @@ def test_other_ops_are_estimated_by_their_models_with_the_stated_error(case: Cas
     right = latency.of(case).predict(case, config, NEEDED)
     assert made.time_us == right.time_us and made.sd > 0
     assert compared_with("sm90", case.kernel.op) == () != compared_with("sm90")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("attention_bwd_cuda_sm90", "bwd_q4096_d128"),
+        ("attention_bwd_two_pass_gluon_sm90", "bwd_q4096_d128"),
+        ("attention_decode_cuda_sm90", "decode_b16_k8192"),
+        ("matmul_triton", "matmul_m4096"),
+    ],
+    ids=lambda names: names[0],
+)
+def test_the_model_is_asked_once_for_configs_that_it_does_not_tell_apart(
+    names: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case.from_names(*names, "sm90")
+    every = case.feasible().configs
+    configs = every[:: max(1, len(every) // 300)]
+    needed = [replace(NEEDED, smem_bytes=1024 * (place % 3)) for place in range(len(configs))]
+    alone = [estimate(case, config) for config in configs]
+    compiled = [estimate(case, *each) for each in zip(configs, needed, strict=True)]
+    asked = []
+    time_us = latency.Model.time_us
+
+    def counted(self: latency.Model, *given: Any) -> float:
+        asked.append(given)
+        return time_us(self, *given)
+
+    monkeypatch.setattr(latency.Model, "time_us", counted)
+    assert estimates(case, configs) == alone
+    seen = {tuple(each[name] for name in case.kernel.space.seen_by_cost_model) for each in configs}
+    assert len(asked) == len(seen)
+    assert estimates(case, configs, needed) == compiled
+    assert len({each.time_us for each in compiled}) > 1

@@ -142,12 +142,20 @@ def _estimates(
 def _by_latency_model(
     case: Case, configs: Sequence[Config], resources: Sequence[Resources | None]
 ) -> list[Estimate]:
-    """Returns the times of the op's latency model alone, with the stated error of attention's."""
+    """Returns the times of the op's latency model alone, with the stated error of attention's.
+
+    The model is asked once for configs that differ only in parameters that it does not know.
+    """
     model, error = latency.of(case), math.log1p(MODEL_ERROR)
-    pairs = zip(configs, resources, strict=True)
-    needed = [(config, known or model.expected(case, config)) for config, known in pairs]
-    times = (model.predict(case, *each).time_us for each in needed)
-    return [Estimate(us, TIME_SD, error) for us in times]
+    seen = case.kernel.space.seen_by_cost_model
+    known: dict[tuple[object, ...], Estimate] = {}
+    found = []
+    for config, needed in zip(configs, resources, strict=True):
+        key = (*[config[name] for name in seen], needed and needed.counted)
+        if key not in known:
+            known[key] = Estimate(model.time_us(case, config, needed), TIME_SD, error)
+        found.append(known[key])
+    return found
 
 
 def _mixed(trust: float, of_learned: float, of_analytic: float) -> float:

@@ -57,7 +57,7 @@ def features(
     places = np.empty(len(configs), dtype=np.intp)
     seen = space.seen_by_cost_model
     for place, (config, needed) in enumerate(zip(configs, given, strict=True)):
-        key = (*[config[name] for name in seen], needed and _counted(needed))
+        key = (*[config[name] for name in seen], needed and needed.counted)
         if key not in known:
             known[key] = len(found)
             found.append(of_config(case, config, needed))
@@ -70,10 +70,6 @@ def features(
     return Features(
         titles, np.hstack([own, derived.reshape(len(found), len(names))[places]]), times[places]
     )
-
-
-def _counted(resources: Resources) -> tuple[int | None, ...]:
-    return resources.smem_bytes, resources.registers, resources.spill_bytes
 
 
 def parameters(space: Space, configs: Sequence[Config]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tunefa.costmodel import backward, decode, matmul
 from tunefa.costmodel import gpu as attention
@@ -11,6 +12,7 @@ from tunefa.costmodel.gpu import Prediction
 from tunefa.spec.arch_catalog import gpu
 from tunefa.spec.matmul import own
 from tunefa.spec.target import Case
+from tunefa.spec.tiling import BackwardTiling, DecodeTiling, MatmulTiling, Tiling
 from tunefa.spec.trial import Config, Resources
 
 FEWER_REGISTERS = 26
@@ -23,98 +25,96 @@ FEWER_REGISTERS_BACKWARD = 108
 """The same for attention's gradients: two standard deviations of `backward.expected_resources`."""
 
 
+Tiled = tuple[Any, Mapping[str, float]]
+"""A tiling of the op, and lower bounds of resources by their names."""
+
+
 @dataclass(frozen=True)
 class Model:
-    """The latency model of one op."""
+    """The latency model of one op. Evaluating the expressions of a space takes most of its time, so
+    each method does that once."""
 
-    predict: Callable[[Case, Config, Resources], Prediction]
-    """Returns the time of one launch with these resources, see `gpu.predict`."""
-    expected: Callable[[Case, Config], Resources]
-    """Returns what the compiler will probably report."""
-    threads: Callable[[Case, Config], int]
-    """Returns the threads of one CTA."""
-    sets_registers: Callable[[Case, Config], bool]
-    """Returns whether the kernel sets its registers itself, so that they are known before."""
-    fewer_registers: int
+    tiled: Callable[[Case, Config], Tiled]
+    """Returns the tiling of a config, and the space's lower bounds of its resources."""
+    predicted: Callable[[Case, Any, Resources], Prediction]
+    """Returns the time of one launch with a tiling and these resources, see `gpu.predict`."""
+    likely: Callable[[Case, Any, int, int], Resources]
+    """Returns what the compiler will probably report for a tiling, from the lower bounds of shared
+    memory and registers."""
+    fewer_registers: int = FEWER_REGISTERS
     """How many registers per thread fewer than expected a compiler may use."""
+    may_set_registers: bool = True
+    """Whether warp-specialised kernels of the op set their registers themselves."""
+
+    def predict(self, case: Case, config: Config, resources: Resources) -> Prediction:
+        """Returns the time of one launch with these resources, see `gpu.predict`."""
+        return self.predicted(case, self.tiled(case, config)[0], resources)
+
+    def expected(self, case: Case, config: Config) -> Resources:
+        """Returns what the compiler will probably report."""
+        return self._likely(case, *self.tiled(case, config))
+
+    def time_us(self, case: Case, config: Config, resources: Resources | None = None) -> float:
+        """Returns the time of one launch, with the expected resources if none are given."""
+        tiling, lower = self.tiled(case, config)
+        needed = resources or self._likely(case, tiling, lower)
+        return self.predicted(case, tiling, needed).time_us
+
+    def threads(self, case: Case, config: Config) -> int:
+        """Returns the threads of one CTA."""
+        count: int = self.tiled(case, config)[0].threads
+        return count
+
+    def sets_registers(self, case: Case, config: Config) -> bool:
+        """Returns whether the kernel sets its registers itself, so that they are known before."""
+        return self.may_set_registers and self.tiled(case, config)[0].warp_specialised
+
+    def _likely(self, case: Case, tiling: Any, lower: Mapping[str, float]) -> Resources:
+        smem_bytes, registers = int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
+        return self.likely(case, tiling, smem_bytes, registers)
 
 
-def _predict_attention(case: Case, config: Config, resources: Resources) -> Prediction:
-    tiling = case.tiling(config)
+def _predict_attention(case: Case, tiling: Tiling, resources: Resources) -> Prediction:
     return attention.predict(case.workload, gpu(case.arch), case.device, tiling, resources)
 
 
-def _expected_of_attention(case: Case, config: Config) -> Resources:
-    tiling, lower = case.tiling_and_estimate(config)
-    return attention.expected_resources(gpu(case.arch), tiling, *_bounds(lower))
-
-
-def _predict_backward(case: Case, config: Config, resources: Resources) -> Prediction:
-    tiling = case.backward_tiling(config)
+def _predict_backward(case: Case, tiling: BackwardTiling, resources: Resources) -> Prediction:
     return backward.predict(case.workload, gpu(case.arch), case.device, tiling, resources)
 
 
-def _expected_of_backward(case: Case, config: Config) -> Resources:
-    tiling, lower = case.backward_tiling(config), case.estimate(config)
-    return backward.expected_resources(gpu(case.arch), tiling, *_bounds(lower))
-
-
-def _predict_decode(case: Case, config: Config, resources: Resources) -> Prediction:
-    tiling = case.decode_tiling(config)
+def _predict_decode(case: Case, tiling: DecodeTiling, resources: Resources) -> Prediction:
     return decode.predict(case.workload, gpu(case.arch), case.device, tiling, resources)
 
 
-def _expected_of_decode(case: Case, config: Config) -> Resources:
-    lower = case.estimate(config)
-    return decode.expected_resources(case.decode_tiling(config), *_bounds(lower))
-
-
-def _predict_matmul(case: Case, config: Config, resources: Resources) -> Prediction:
-    tiling, asked = case.matmul_tiling(config), own(case.workload)
-    return matmul.predict(asked, gpu(case.arch), case.device, tiling, resources)
-
-
-def _expected_of_matmul(case: Case, config: Config) -> Resources:
-    tiling, lower = case.matmul_tiling(config), case.estimate(config)
-    asked = own(case.workload)
-    return matmul.expected_resources(asked, gpu(case.arch), tiling, *_bounds(lower))
-
-
-def _bounds(lower: Mapping[str, float]) -> tuple[int, int]:
-    """The lower bounds of shared memory and registers."""
-    return int(lower.get("smem_bytes", 0)), int(lower.get("registers", 0))
+def _predict_matmul(case: Case, tiling: MatmulTiling, resources: Resources) -> Prediction:
+    return matmul.predict(own(case.workload), gpu(case.arch), case.device, tiling, resources)
 
 
 _ATTENTION = Model(
+    Case.tiling_and_estimate,
     _predict_attention,
-    _expected_of_attention,
-    lambda case, config: case.tiling(config).threads,
-    lambda case, config: case.tiling(config).warp_specialised,
-    FEWER_REGISTERS,
+    lambda case, *known: attention.expected_resources(gpu(case.arch), *known),
 )
 MODELS: Mapping[str, Model] = {
     "fwd": _ATTENTION,
     "bwd": Model(
+        lambda case, config: case.tiling_as_and_estimate(BackwardTiling, config),
         _predict_backward,
-        _expected_of_backward,
-        lambda case, config: case.backward_tiling(config).threads,
-        lambda case, config: case.backward_tiling(config).warp_specialised,
+        lambda case, *known: backward.expected_resources(gpu(case.arch), *known),
         FEWER_REGISTERS_BACKWARD,
     ),
     "decode": Model(
+        lambda case, config: case.tiling_as_and_estimate(DecodeTiling, config),
         _predict_decode,
-        _expected_of_decode,
-        lambda case, config: case.decode_tiling(config).threads,
-        lambda case, config: False,
-        FEWER_REGISTERS,
+        lambda case, *known: decode.expected_resources(*known),
+        may_set_registers=False,
     ),
     "prefill": _ATTENTION,
     "matmul": Model(
+        lambda case, config: case.tiling_as_and_estimate(MatmulTiling, config),
         _predict_matmul,
-        _expected_of_matmul,
-        lambda case, config: case.matmul_tiling(config).threads,
-        lambda case, config: False,
-        FEWER_REGISTERS,
+        lambda case, *known: matmul.expected_resources(own(case.workload), gpu(case.arch), *known),
+        may_set_registers=False,
     ),
 }
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tunefa import assets
 from tunefa.errors import TunefaError, unknown
@@ -23,11 +23,10 @@ from tunefa.spec.arch import Arch
 from tunefa.spec.default import Default, first_that_fits, with_changes
 from tunefa.spec.expr import Expr
 from tunefa.spec.shared_memory import RegionExprs, SharedMemory
-from tunefa.spec.tiling import BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling, Tiling
+from tunefa.spec.tiling import OneTiling, Tiling
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
-_T = TypeVar("_T", BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling)
 _Level = tuple[list[tuple[str, Expr]], list[tuple[str, Expr]]]
 _EXAMPLES = {"fwd": "q1", "bwd": "bwd_q1", "decode": "decode_k1", "prefill": "q1_page1",
              "matmul": "matmul_m1"}  # fmt: skip
@@ -141,7 +140,9 @@ class Space:
         """Returns the tiling of a config, for a kernel of attention for GPUs."""
         return Tiling(**self._tiling_fields(self._env(config, workload, arch)))
 
-    def tiling_as(self, kind: type[_T], config: Config, workload: Workload, arch: Arch) -> _T:
+    def tiling_as(
+        self, kind: type[OneTiling], config: Config, workload: Workload, arch: Arch
+    ) -> OneTiling:
         """Returns the tiling of a config as `kind`, that of the space's op (`tiling.KINDS`)."""
         return kind(**self._tiling_fields(self._env(config, workload, arch)))
 
@@ -149,8 +150,14 @@ class Space:
         self, config: Config, workload: Workload, arch: Arch
     ) -> tuple[Tiling, dict[str, float]]:
         """Returns `tiling` and `estimate`, for a kernel for GPUs, in about half of the time."""
+        return self.tiling_as_and_estimate(Tiling, config, workload, arch)
+
+    def tiling_as_and_estimate(
+        self, kind: type[OneTiling], config: Config, workload: Workload, arch: Arch
+    ) -> tuple[OneTiling, dict[str, float]]:
+        """Returns `tiling_as` and `estimate` in about half of the time."""
         env = self._env(config, workload, arch)
-        return Tiling(**self._tiling_fields(env)), {name: env[name] for name in self.resources}
+        return kind(**self._tiling_fields(env)), {name: env[name] for name in self.resources}
 
     def _tiling_fields(self, env: Mapping[str, Any]) -> dict[str, Any]:
         return {name: expression(env) for name, expression in self.tiling_exprs.items()}

@@ -13,7 +13,14 @@ from tunefa.spec.arch import Arch, Device
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.shared_memory import SharedMemory
 from tunefa.spec.space import Feasible
-from tunefa.spec.tiling import BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling, Tiling
+from tunefa.spec.tiling import (
+    BackwardTiling,
+    DecodeTiling,
+    MatmulTiling,
+    NpuTiling,
+    OneTiling,
+    Tiling,
+)
 from tunefa.spec.trial import Config
 from tunefa.spec.workload import Workload
 
@@ -168,6 +175,12 @@ class Case:
     def tiling_and_estimate(self, config: Config) -> tuple[Tiling, dict[str, float]]:
         """Returns `tiling` and `estimate`, for GPUs, in about half of the time."""
         return self.kernel.space.tiling_and_estimate(config, self.workload, self.arch)
+
+    def tiling_as_and_estimate(
+        self, kind: type[OneTiling], config: Config
+    ) -> tuple[OneTiling, dict[str, float]]:
+        """Returns the tiling of the config as `kind`, that of its op, and `estimate`."""
+        return self.kernel.space.tiling_as_and_estimate(kind, config, self.workload, self.arch)
 
     def npu_tiling(self, config: Config) -> NpuTiling:
         """Returns the tiling of the config, for the latency model of NPUs."""

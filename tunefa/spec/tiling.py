@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 from tunefa.errors import unknown
 
@@ -204,6 +205,8 @@ class NpuTiling:
 
 
 AnyTiling = Tiling | BackwardTiling | DecodeTiling | MatmulTiling | NpuTiling
+OneTiling = TypeVar("OneTiling", Tiling, BackwardTiling, DecodeTiling, MatmulTiling, NpuTiling)
+"""The tiling of one op."""
 KINDS: Mapping[tuple[str, str], type[AnyTiling]] = {
     ("nvidia", "fwd"): Tiling,
     ("nvidia", "bwd"): BackwardTiling,
