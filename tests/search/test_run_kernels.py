@@ -237,7 +237,15 @@ def test_a_kernel_whose_default_is_far_behind_is_not_searched(
     monkeypatch.setattr(
         Measuring, "judge", lambda self, config: 100.0 if self.kernel is kernels[0] else 150.0
     )
+    asked, problem = list[str](), candidates.search_problem
+
+    def noted(request: Request, case: Case, *rest: Any) -> Any:
+        asked.append(case.kernel.name)
+        return problem(request, case, *rest)
+
+    monkeypatch.setattr(candidates, "search_problem", noted)
     result = searched(request(*kernels, measured=True, budget=Budget(trials=20)))
+    assert asked == ["brief_a"], "the model need not know all configs of one that is not searched"
     assert counts(result) == {"brief_a": 19, "brief_b": 1}
     assert result.left_early == {"brief_b": pytest.approx(0.5)}
     assert (len(raced["brief_a"]), len(raced["brief_b"])) == (8, 1)

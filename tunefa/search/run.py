@@ -103,7 +103,9 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     state.count_earlier(part.name, part.earlier)
     if state.interrupted:
         return
-    strategy = part.strategy or proposer.strategy(state, part, trials_left)
+    strategy = part.strategy or proposer.AskedLate(
+        lambda: proposer.strategy(state, part, trials_left)
+    )
     stopping = proposer.stopping_rule(state, part)
     started, least = len(state.finished), 0 if part.tried else 1
     share = loop.Share(request.budget, part.share, started, objective.reserve_s, least, state.turn)

@@ -138,13 +138,7 @@ class Space:
 
     def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
         """Returns the tiling of a config, for a kernel of attention for GPUs."""
-        return Tiling(**self._tiling_fields(self._env(config, workload, arch)))
-
-    def tiling_as(
-        self, kind: type[OneTiling], config: Config, workload: Workload, arch: Arch
-    ) -> OneTiling:
-        """Returns the tiling of a config as `kind`, that of the space's op (`tiling.KINDS`)."""
-        return kind(**self._tiling_fields(self._env(config, workload, arch)))
+        return self.tiling_and_estimate(config, workload, arch)[0]
 
     def tiling_and_estimate(
         self, config: Config, workload: Workload, arch: Arch
@@ -155,12 +149,11 @@ class Space:
     def tiling_as_and_estimate(
         self, kind: type[OneTiling], config: Config, workload: Workload, arch: Arch
     ) -> tuple[OneTiling, dict[str, float]]:
-        """Returns `tiling_as` and `estimate` in about half of the time."""
+        """Returns the tiling of a config as `kind`, that of the space's op (`tiling.KINDS`), and
+        `estimate`."""
         env = self._env(config, workload, arch)
-        return kind(**self._tiling_fields(env)), {name: env[name] for name in self.resources}
-
-    def _tiling_fields(self, env: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: expression(env) for name, expression in self.tiling_exprs.items()}
+        tiling = {name: expression(env) for name, expression in self.tiling_exprs.items()}
+        return kind(**tiling), {name: env[name] for name in self.resources}
 
     @cached_property
     def seen_by_cost_model(self) -> tuple[str, ...]:

@@ -162,15 +162,15 @@ class Case:
 
     def backward_tiling(self, config: Config) -> BackwardTiling:
         """Returns the tiling of the config, for the cost model of attention's gradients."""
-        return self.kernel.space.tiling_as(BackwardTiling, config, self.workload, self.arch)
+        return self.tiling_as_and_estimate(BackwardTiling, config)[0]
 
     def decode_tiling(self, config: Config) -> DecodeTiling:
         """Returns the tiling of the config, for the cost model of attention over a cache."""
-        return self.kernel.space.tiling_as(DecodeTiling, config, self.workload, self.arch)
+        return self.tiling_as_and_estimate(DecodeTiling, config)[0]
 
     def matmul_tiling(self, config: Config) -> MatmulTiling:
         """Returns the tiling of the config, for the cost model of matrix products on GPUs."""
-        return self.kernel.space.tiling_as(MatmulTiling, config, self.workload, self.arch)
+        return self.tiling_as_and_estimate(MatmulTiling, config)[0]
 
     def tiling_and_estimate(self, config: Config) -> tuple[Tiling, dict[str, float]]:
         """Returns `tiling` and `estimate`, for GPUs, in about half of the time."""
@@ -184,4 +184,4 @@ class Case:
 
     def npu_tiling(self, config: Config) -> NpuTiling:
         """Returns the tiling of the config, for the latency model of NPUs."""
-        return self.kernel.space.tiling_as(NpuTiling, config, self.workload, self.arch)
+        return self.tiling_as_and_estimate(NpuTiling, config)[0]

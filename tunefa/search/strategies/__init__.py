@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import pkgutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tunefa.errors import unknown
 from tunefa.search.strategy import SearchProblem
@@ -30,11 +30,9 @@ def create(name: str, problem: SearchProblem, saved: Saved | None = None) -> Stu
 
     Raises TunefaError for an unknown name, and if the study cannot be written.
     """
-    if name not in names():
-        raise unknown("strategy", name, names())
+    module = _module(name)
     from tunefa.search.study import Study
 
-    module = importlib.import_module(f"{__name__}.{name}")
     return Study(module.sampler(problem), saved, problem.memories)
 
 
@@ -42,7 +40,12 @@ def fair_trials(name: str) -> float:
     """The number of right trials of a strategy that show how fast a kernel can be.
 
     It is infinite for a strategy whose first trials may be any configs: its module has no
-    `FAIR_TRIALS`.
+    `FAIR_TRIALS`. Raises TunefaError for an unknown name.
     """
-    module = importlib.import_module(f"{__name__}.{name}")
-    return float(getattr(module, "FAIR_TRIALS", math.inf))
+    return float(getattr(_module(name), "FAIR_TRIALS", math.inf))
+
+
+def _module(name: str) -> Any:
+    if name not in names():
+        raise unknown("strategy", name, names())
+    return importlib.import_module(f"{__name__}.{name}")
