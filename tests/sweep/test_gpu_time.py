@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
+
 import pytest
 
 from tunefa.compile.pool import WAITING
 from tunefa.compile.workers import Workers
+from tunefa.search.gpu_turns import Turns
 from tunefa.search.request import Processes
 from tunefa.sweep import gpu_time
 
@@ -15,12 +19,23 @@ def test_what_is_not_timed_does_not_count() -> None:
     shared.bench.ran_s |= {"_warm_up": 5.0, "run_in_process": 3.0}
     shared.compilers.ran_s[WAITING] = 2.0
     found = gpu_time.measured(shared, None)
-    assert (found.busy_s, found.waited_s) == (3.0, 2.0)
+    assert found == gpu_time.GpuTime(3.0, 0.0, 2.0, 5.0)
+    assert found.rest_s(12.5) == 2.5 and found.rest_s(9.0) == 0.0
+
+
+def test_the_gpu_is_free_while_no_search_has_it() -> None:
+    turns = Turns()
+    time.sleep(0.05)
+    with turns.new("a", 1.0).taken(lambda: True):
+        found = gpu_time.measured(Processes(Workers(1), Workers(1)), turns)
+        time.sleep(0.05)
+        assert gpu_time.measured(Processes(Workers(1), Workers(1)), turns) == found
+    assert found.free_s >= 0.05
 
 
 def test_the_processes_of_a_gpu_are_added_up() -> None:
-    said = {"seat": "GPU 0", "host": "a", "busy_s": 3.0, "waited_s": 1.0}
+    said = {"seat": "GPU 0", "host": "a", **asdict(gpu_time.GpuTime(3.0, 1.0, 0.5, 0.25))}
     notes = {f"{gpu_time.NOTE}{pid}": said for pid in (1, 2)}
-    assert gpu_time.of({**notes, "other": 1}) == {"GPU 0": gpu_time.GpuTime(6.0, 2.0)}
+    assert gpu_time.of({**notes, "other": 1}) == {"GPU 0": gpu_time.GpuTime(6.0, 2.0, 1.0, 0.5)}
     notes[f"{gpu_time.NOTE}3"] = {**said, "host": "b"}
     assert gpu_time.of(notes)["GPU 0 of b"].busy_s == pytest.approx(3.0)

@@ -1,4 +1,4 @@
-"""The time of a sweep's GPUs: the seconds in which each timed or raced, and waited."""
+"""The time of a sweep's GPUs: the seconds in which each timed or raced, and what it waited for."""
 
 from __future__ import annotations
 
@@ -26,8 +26,18 @@ class GpuTime:
 
     busy_s: float = 0.0
     """Its bench checked, timed and raced configs."""
-    waited_s: float = 0.0
-    """It waited: its search for a compiler, or no search was ready for it."""
+    free_s: float = 0.0
+    """No search was ready for it."""
+    compiling_s: float = 0.0
+    """Its search waited for a compiler."""
+    starting_s: float = 0.0
+    """A new process loaded PyTorch, or found out whether it works."""
+
+    def rest_s(self, spent_s: float) -> float:
+        """Returns the seconds of `spent_s` in which its search worked itself: it chose configs, and
+        wrote files."""
+        known = self.busy_s + self.free_s + self.compiling_s + self.starting_s
+        return max(0.0, spent_s - known)
 
 
 class Meter:
@@ -55,8 +65,10 @@ def measured(shared: Processes, gpu_turns: Turns | None) -> GpuTime:
     """Returns what the processes of a worker did so far. A task that goes on is not counted yet."""
     ran = dict(shared.bench.ran_s)
     busy_s = sum(seconds for task, seconds in ran.items() if task not in _NOT_TIMED)
-    waited_s = shared.compilers.ran_s[WAITING] + (0.0 if gpu_turns is None else gpu_turns.free_s)
-    return GpuTime(round(busy_s, 2), round(waited_s, 2))
+    starting_s = sum(ran.values()) - busy_s
+    free_s = 0.0 if gpu_turns is None else gpu_turns.free_s
+    found = busy_s, free_s, shared.compilers.ran_s[WAITING], starting_s
+    return GpuTime(*[round(seconds, 2) for seconds in found])
 
 
 def of(notes: Mapping[str, Any]) -> dict[str, GpuTime]:
@@ -67,6 +79,6 @@ def of(notes: Mapping[str, Any]) -> dict[str, GpuTime]:
     found: dict[str, GpuTime] = {}
     for each in said:
         name = each["seat"] if len(hosts) == 1 else f"{each['seat']} of {each['host']}"
-        before = found.get(name, GpuTime())
-        found[name] = GpuTime(before.busy_s + each["busy_s"], before.waited_s + each["waited_s"])
+        before = asdict(found.get(name, GpuTime()))
+        found[name] = GpuTime(**{part: seconds + each[part] for part, seconds in before.items()})
     return found

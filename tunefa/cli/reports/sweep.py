@@ -120,7 +120,9 @@ def _print_times(found: Outcome, out: Console) -> None:
     for name, gpu in found.gpus.items():
         out.print(
             f"{name} timed and raced for {gpu.busy_s:.0f} of {found.spent:.0f} s "
-            f"({gpu.busy_s / found.spent:.0%}), and waited for compilers for {gpu.waited_s:.0f} s",
+            f"({gpu.busy_s / found.spent:.0%}). No search was ready for it for {gpu.free_s:.0f} s; "
+            f"its search waited for compilers for {gpu.compiling_s:.0f} s and for new processes "
+            f"for {gpu.starting_s:.0f} s, and worked itself for {gpu.rest_s(found.spent):.0f} s",
             soft_wrap=True,
         )
     for name, seconds in ({} if found.gpus else found.busy_s()).items():
