@@ -24,6 +24,8 @@ _NOT_TIMED = ("_warm_up", "probe")
 class GpuTime:
     """The seconds of one GPU."""
 
+    present_s: float = 0.0
+    """It had a worker."""
     busy_s: float = 0.0
     """Its bench checked, timed and raced configs."""
     free_s: float = 0.0
@@ -33,11 +35,16 @@ class GpuTime:
     starting_s: float = 0.0
     """A new process loaded PyTorch, or found out whether it works."""
 
-    def rest_s(self, spent_s: float) -> float:
-        """Returns the seconds of `spent_s` in which its search worked itself: it chose configs, and
-        wrote files."""
+    @property
+    def busy_share(self) -> float | None:
+        """The share of its time in which it timed and raced; None if it had no worker."""
+        return self.busy_s / self.present_s if self.present_s > 0 else None
+
+    @property
+    def rest_s(self) -> float:
+        """The seconds in which its search worked itself: it chose configs, and wrote files."""
         known = self.busy_s + self.free_s + self.compiling_s + self.starting_s
-        return max(0.0, spent_s - known)
+        return max(0.0, self.present_s - known)
 
 
 class Meter:
@@ -48,26 +55,27 @@ class Meter:
     ) -> None:
         """`turns` are those of its searches; None where they are made one after the other."""
         self._study, self._who, self._shared, self._turns = study, who, shared, gpu_turns
-        self._next = 0.0
+        self._next, self._begun = 0.0, time.monotonic()
 
     def note(self, now: bool = False) -> None:
         """Notes it if BEAT_S are over, or `now`. Raises TunefaError if the storage fails."""
         if self._shared is None or not (now or time.monotonic() >= self._next):
             return
         self._next = time.monotonic() + BEAT_S
-        found = measured(self._shared, self._turns)
+        found = measured(time.monotonic() - self._begun, self._shared, self._turns)
         name = f"{NOTE}{self._who.host} {self._who.pid} {self._who.started}"
         place = {"seat": self._who.seat, "host": self._who.host.split()[0]}
         self._study.note(name, {**place, **asdict(found)})
 
 
-def measured(shared: Processes, gpu_turns: Turns | None) -> GpuTime:
-    """Returns what the processes of a worker did so far. A task that goes on is not counted yet."""
+def measured(present_s: float, shared: Processes, gpu_turns: Turns | None) -> GpuTime:
+    """Returns what the processes of a worker that began `present_s` seconds ago did so far. A task
+    that goes on is not counted yet."""
     ran = dict(shared.bench.ran_s)
     busy_s = sum(seconds for task, seconds in ran.items() if task not in _NOT_TIMED)
     starting_s = sum(ran.values()) - busy_s
     free_s = 0.0 if gpu_turns is None else gpu_turns.free_s
-    found = busy_s, free_s, shared.compilers.ran_s[WAITING], starting_s
+    found = present_s, busy_s, free_s, shared.compilers.ran_s[WAITING], starting_s
     return GpuTime(*[round(seconds, 2) for seconds in found])
 
 

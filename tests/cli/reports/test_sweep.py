@@ -13,6 +13,7 @@ from tunefa.cli.reports import sweep, text
 from tunefa.cli.reports.sweep import Reporter
 from tunefa.spec.workload import Workload
 from tunefa.sweep.clock import Clock
+from tunefa.sweep.gpu_time import GpuTime
 from tunefa.sweep.item_state import Standing
 from tunefa.sweep.outcome import Outcome
 from tunefa.sweep.slices import Slice
@@ -52,6 +53,19 @@ def test_it_says_what_was_saved_and_what_is_left(
     assert "--resume" in out
     sweep.show(replace(FOUND, measured=False), text.console())
     assert "PREDICTED" in capsys.readouterr().out
+
+
+def test_it_says_what_each_gpu_waited_for(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    gpus = {"GPU 1": GpuTime(40.0, 10.0, 5.0, 4.0, 8.0)}
+    sweep.show(replace(FOUND, gpus=gpus), text.console())
+    out = capsys.readouterr().out
+    assert (
+        "GPU 1 timed and raced for 10 of 40 s (25.00%). No search was ready for it for 5 s" in out
+    )
+    assert "waited for compilers for 4 s and for new processes for 8 s, and worked itself " in out
+    assert "worked itself for 13 s" in out and "searched for" not in out
+    (told,) = sweep.to_data(replace(FOUND, gpus=gpus))["gpus"].values()
+    assert (told["busy_share"], told["compiling_s"]) == (0.25, 4.0)
 
 
 def test_as_data() -> None:

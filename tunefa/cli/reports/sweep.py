@@ -119,10 +119,11 @@ def _print_times(found: Outcome, out: Console) -> None:
         return
     for name, gpu in found.gpus.items():
         out.print(
-            f"{name} timed and raced for {gpu.busy_s:.0f} of {found.spent:.0f} s "
-            f"({gpu.busy_s / found.spent:.0%}). No search was ready for it for {gpu.free_s:.0f} s; "
-            f"its search waited for compilers for {gpu.compiling_s:.0f} s and for new processes "
-            f"for {gpu.starting_s:.0f} s, and worked itself for {gpu.rest_s(found.spent):.0f} s",
+            f"{name} timed and raced for {gpu.busy_s:.0f} of {gpu.present_s:.0f} s "
+            f"({_share(gpu.busy_s, gpu.present_s)}). No search was ready for it for "
+            f"{gpu.free_s:.0f} s; its search waited for compilers for {gpu.compiling_s:.0f} s and "
+            f"for new processes for {gpu.starting_s:.0f} s, and worked itself for "
+            f"{gpu.rest_s:.0f} s",
             soft_wrap=True,
         )
     for name, seconds in ({} if found.gpus else found.busy_s()).items():
@@ -164,15 +165,9 @@ def to_data(found: Outcome) -> dict[str, Any]:
         "errors": dict(found.errors),
         "busy_s": found.busy_s(),
         "gpus": {
-            name: {**asdict(gpu), "busy_share": _busy_share(found, gpu.busy_s)}
-            for name, gpu in found.gpus.items()
+            name: {**asdict(gpu), "busy_share": gpu.busy_share} for name, gpu in found.gpus.items()
         },
     }
-
-
-def _busy_share(found: Outcome, busy_s: float) -> float | None:
-    """The part of the sweep's time; None where the budget is one of trials."""
-    return busy_s / found.spent if found.clock.trials is None and found.spent > 0 else None
 
 
 def _item(found: Outcome, each: Standing) -> dict[str, Any]:
