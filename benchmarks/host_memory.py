@@ -34,8 +34,8 @@ def resident_mb() -> float:
 
 
 def malloc_mb() -> float:
-    """Returns the memory in MB that malloc has handed out, as far as glibc tells: in large parts of
-    their own, and from the main thread's arena. It is 0 with another C library."""
+    """Returns the memory in MB that malloc has handed out: in large parts of their own, and from
+    all arenas. It is 0 with another C library than glibc."""
     info = _of_libc("mallinfo2")
     if info is None:
         return 0.0

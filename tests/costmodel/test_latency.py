@@ -61,7 +61,6 @@ def test_other_ops_are_estimated_by_their_models_with_the_stated_error(case: Cas
         ("attention_bwd_cuda_sm90", "bwd_q4096_d128"),
         ("attention_bwd_two_pass_gluon_sm90", "bwd_q4096_d128"),
         ("attention_decode_cuda_sm90", "decode_b16_k8192"),
-        ("matmul_triton", "matmul_m4096"),
     ],
     ids=lambda names: names[0],
 )
@@ -70,7 +69,7 @@ def test_the_model_is_asked_once_for_configs_that_it_does_not_tell_apart(
 ) -> None:
     case = Case.from_names(*names, "sm90")
     every = case.feasible().configs
-    configs = every[:: max(1, len(every) // 300)]
+    configs = every[:300]
     needed = [replace(NEEDED, smem_bytes=1024 * (place % 3)) for place in range(len(configs))]
     alone = [estimate(case, config) for config in configs]
     compiled = [estimate(case, *each) for each in zip(configs, needed, strict=True)]
@@ -84,6 +83,6 @@ def test_the_model_is_asked_once_for_configs_that_it_does_not_tell_apart(
     monkeypatch.setattr(latency.Model, "time_us", counted)
     assert estimates(case, configs) == alone
     seen = {tuple(each[name] for name in case.kernel.space.seen_by_cost_model) for each in configs}
-    assert len(asked) == len(seen)
+    assert len(asked) == len(seen) < len(configs)
     assert estimates(case, configs, needed) == compiled
     assert len({each.time_us for each in compiled}) > 1

@@ -69,6 +69,7 @@ def test_plans_do_not_hold_their_family(
 
 def test_a_dropped_familys_plan_prepares_scales(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradient_plans, "MAX_FAMILIES", 1)
+    before = alive(Family)
     runtime, cuda = hopper(monkeypatch, "attention_bwd_cuda_sm90")
     calls = GradientCalls(4, 2)
     asked = [calls.of(1, rows, rows) for rows in (200, 201, 202)]
@@ -76,7 +77,7 @@ def test_a_dropped_familys_plan_prepares_scales(monkeypatch: pytest.MonkeyPatch)
     other = GradientCalls(6, 2)
     for rows in (200, 201):
         plan_of(runtime, other, other.of(1, rows, rows))
-    assert alive(Family) == 1
+    assert alive(Family) <= before + 1
     cuda.started.clear()
     plan.gradients(*asked[-1], 0.3)
     assert len(cuda.started) == 3, "preprocess, main and postprocess"

@@ -19,9 +19,11 @@ from tunefa.costmodel.estimate import Estimate
 from tunefa.measure import measured
 from tunefa.measure.bench import KernelRaceResult
 from tunefa.measure.objective import Raced
-from tunefa.search import candidates, parts
+from tunefa.search import candidates, parts, proposer
 from tunefa.search import run as search
 from tunefa.search.budget import Budget
+from tunefa.search.loop import StoppingRule
+from tunefa.search.parts import Part
 from tunefa.search.request import Request, Result
 from tunefa.spec.kernel import Kernel
 from tunefa.spec.target import Case
@@ -237,18 +239,36 @@ def test_a_kernel_whose_default_is_far_behind_is_not_searched(
     monkeypatch.setattr(
         Measuring, "judge", lambda self, config: 100.0 if self.kernel is kernels[0] else 150.0
     )
-    asked, problem = list[str](), candidates.search_problem
+    result = searched(request(*kernels, measured=True, budget=Budget(trials=20)))
+    assert counts(result) == {"brief_a": 19, "brief_b": 1}
+    assert result.left_early == {"brief_b": pytest.approx(0.5)}
+    assert (len(raced["brief_a"]), len(raced["brief_b"])) == (8, 1)
+
+
+def test_the_model_is_not_asked_about_a_kernel_that_has_lost(
+    own_kernels: OwnKernels, raced: dict[str, list[Config]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = [own_kernels.add_attention(name) for name in ("known_a", "known_b")]
+    monkeypatch.setattr(
+        Measuring, "judge", lambda self, config: 100.0 if self.kernel is kernels[0] else 150.0
+    )
+    asked, problem, rule = list[str](), candidates.search_problem, proposer.stopping_rule
 
     def noted(request: Request, case: Case, *rest: Any) -> Any:
         asked.append(case.kernel.name)
         return problem(request, case, *rest)
 
+    def without_time_for_a_look(state: Any, part: Part) -> StoppingRule:
+        found = rule(state, part)
+        return replace(found, fair_trials=0.0) if part.behind else found
+
     monkeypatch.setattr(candidates, "search_problem", noted)
-    result = searched(request(*kernels, measured=True, budget=Budget(trials=20)))
-    assert asked == ["brief_a"], "the model need not know all configs of one that is not searched"
-    assert counts(result) == {"brief_a": 19, "brief_b": 1}
-    assert result.left_early == {"brief_b": pytest.approx(0.5)}
-    assert (len(raced["brief_a"]), len(raced["brief_b"])) == (8, 1)
+    monkeypatch.setattr(proposer, "stopping_rule", without_time_for_a_look)
+    asking = request(*kernels, measured=True, budget=Budget(trials=20), sweep="s")
+    result = searched(asking)
+    assert asked == ["known_a"] and list(result.left_early) == ["known_b"]
+    assert "known_b" not in result.hoped and len(raced["known_b"]) == 1
+    assert counts(result) == {"known_a": 19, "known_b": 1}
 
 
 def test_the_model_may_expect_that_one_which_is_far_behind_catches_up(

@@ -20,9 +20,12 @@ def test_what_is_not_timed_does_not_count() -> None:
     shared.compilers.ran_s[WAITING] = 2.0
     found = gpu_time.measured(12.0, shared, None)
     assert found == gpu_time.GpuTime(12.0, 3.0, 0.0, 2.0, 5.0)
-    assert (found.rest_s, found.busy_share) == (2.0, 0.25)
-    assert gpu_time.measured(9.0, shared, None).rest_s == 0.0
-    assert gpu_time.GpuTime().busy_share is None
+    assert found.busy_share == 0.25 and gpu_time.GpuTime().busy_share is None
+
+
+def test_notes_of_an_older_sweep_are_read() -> None:
+    said = {"seat": "GPU 0", "host": "a", "busy_s": 3.0, "waited_s": 2.0}
+    assert gpu_time.of({f"{gpu_time.NOTE}1": said}) == {"GPU 0": gpu_time.GpuTime(busy_s=3.0)}
 
 
 def test_the_gpu_is_free_while_no_search_has_it() -> None:

@@ -139,6 +139,7 @@ class Measured(Predicted):
             return LostProcess("crashed", f"the process {error}")
         if isinstance(result, LostProcess):  # its CUDA context may be unusable now
             self._process.renew()
+            self._process.submit(_warm_up, (), RUN_LIMIT_S)
         return result
 
 

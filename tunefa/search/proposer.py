@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from tunefa.costmodel import anchored
 from tunefa.search import candidates, loop, resume, strategies, study
@@ -57,27 +56,6 @@ def _known_us(state: SearchState, part: Part) -> float:
     if state.anchor is None or not configs:
         return math.inf
     return anchored.to_beat_us(state.anchor, part.name, configs[0])
-
-
-class AskedLate:
-    """A strategy that is made when it is first asked: it asks the model for the times of all
-    configs, which may take seconds, and a kernel that has lost needs none."""
-
-    def __init__(self, make: Callable[[], Strategy]) -> None:
-        """`make` returns the strategy."""
-        self._make = make
-
-    def ask(self) -> Config | None:
-        """Returns what the strategy proposes."""
-        return self._strategy.ask()
-
-    def tell(self, trial: Trial) -> None:
-        """Passes the trial on to the strategy."""
-        self._strategy.tell(trial)
-
-    @cached_property
-    def _strategy(self) -> Strategy:
-        return self._make()
 
 
 class AskedEarly:

@@ -138,7 +138,8 @@ class Result:
     """Whether it left the GPU to another search while compilers worked for it."""
     hoped: Mapping[str, float] = field(default_factory=dict)
     """How much less time, relative to the best of all, the model expects of the most promising
-    config of each kernel that was not tried; kernels whose strategy has no model are left out."""
+    config of each kernel that was not tried. Kernels whose strategy has no model are left out, and
+    those that had lost before they were searched."""
 
     def top(self, n: int) -> list[FinishedTrial]:
         """The n best right trials, best first; trials that raced come before those that did not.

@@ -103,9 +103,6 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     state.count_earlier(part.name, part.earlier)
     if state.interrupted:
         return
-    strategy = part.strategy or proposer.AskedLate(
-        lambda: proposer.strategy(state, part, trials_left)
-    )
     stopping = proposer.stopping_rule(state, part)
     started, least = len(state.finished), 0 if part.tried else 1
     share = loop.Share(request.budget, part.share, started, objective.reserve_s, least, state.turn)
@@ -113,9 +110,11 @@ def _search_kernel(state: SearchState, part: Part, objective: Objective) -> None
     if request.budget.seconds is not None:  # some time is used before the first trial
         state.report_progress(part.name)
     try:
-        for trial in loop.trials(strategy, objective, share, stopping):
-            state.keep(part.name, trial)
-            strategy.tell(trial)
+        if not stopping.lost:  # else the model would be asked about all configs in vain
+            strategy = part.strategy or proposer.strategy(state, part, trials_left)
+            for trial in loop.trials(strategy, objective, share, stopping):
+                state.keep(part.name, trial)
+                strategy.tell(trial)
     except KeyboardInterrupt:
         state.interrupted = True
     state.gave_way |= stopping.gave_way

@@ -116,10 +116,6 @@ class FamilySpace(Space):
             )
         return all(runs({"batch": batch, "seqlen_q": m, "seqlen_k": n}) for m, n in pairs)
 
-    def tiling(self, config: Config, workload: Workload, arch: Arch) -> Tiling:
-        """Returns the tiling of a config."""
-        return self.tiling_and_estimate(config, workload, arch)[0]
-
     def tiling_and_estimate(
         self, config: Config, workload: Workload, arch: Arch
     ) -> tuple[Tiling, dict[str, float]]:

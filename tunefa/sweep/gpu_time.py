@@ -22,14 +22,15 @@ _NOT_TIMED = ("_warm_up", "probe")
 
 @dataclass(frozen=True)
 class GpuTime:
-    """The seconds of one GPU."""
+    """The seconds of one GPU. Its search chooses configs and writes files in what is left. While a
+    process starts, no search may be ready, or compilers may work: these parts overlap."""
 
     present_s: float = 0.0
     """It had a worker."""
     busy_s: float = 0.0
     """Its bench checked, timed and raced configs."""
     free_s: float = 0.0
-    """No search was ready for it."""
+    """No search was ready for it, where several searches take turns; else 0."""
     compiling_s: float = 0.0
     """Its search waited for a compiler."""
     starting_s: float = 0.0
@@ -40,12 +41,6 @@ class GpuTime:
         """The share of its time in which it timed and raced; None if it had no worker."""
         return self.busy_s / self.present_s if self.present_s > 0 else None
 
-    @property
-    def rest_s(self) -> float:
-        """The seconds in which its search worked itself: it chose configs, and wrote files."""
-        known = self.busy_s + self.free_s + self.compiling_s + self.starting_s
-        return max(0.0, self.present_s - known)
-
 
 class Meter:
     """Notes in the study what the GPU of this worker does. A killed one loses BEAT_S of it."""
@@ -53,7 +48,7 @@ class Meter:
     def __init__(
         self, study: SweepStudy, who: HostProcess, shared: Processes | None, gpu_turns: Turns | None
     ) -> None:
-        """`turns` are those of its searches; None where they are made one after the other."""
+        """`gpu_turns` are those of its searches; None where they are made one after the other."""
         self._study, self._who, self._shared, self._turns = study, who, shared, gpu_turns
         self._next, self._begun = 0.0, time.monotonic()
 
@@ -88,5 +83,6 @@ def of(notes: Mapping[str, Any]) -> dict[str, GpuTime]:
     for each in said:
         name = each["seat"] if len(hosts) == 1 else f"{each['seat']} of {each['host']}"
         before = asdict(found.get(name, GpuTime()))
-        found[name] = GpuTime(**{part: seconds + each[part] for part, seconds in before.items()})
+        # Notes of an older tunefa lack parts.
+        found[name] = GpuTime(**{part: s + each.get(part, 0.0) for part, s in before.items()})
     return found
