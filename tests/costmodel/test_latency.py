@@ -74,13 +74,13 @@ def test_the_model_is_asked_once_for_configs_that_it_does_not_tell_apart(
     alone = [estimate(case, config) for config in configs]
     compiled = [estimate(case, *each) for each in zip(configs, needed, strict=True)]
     asked = []
-    time_us = latency.Model.time_us
+    predict = latency.Model.predict
 
-    def counted(self: latency.Model, *given: Any) -> float:
+    def counted(self: latency.Model, *given: Any) -> gpu.Prediction:
         asked.append(given)
-        return time_us(self, *given)
+        return predict(self, *given)
 
-    monkeypatch.setattr(latency.Model, "time_us", counted)
+    monkeypatch.setattr(latency.Model, "predict", counted)
     assert estimates(case, configs) == alone
     seen = {tuple(each[name] for name in case.kernel.space.seen_by_cost_model) for each in configs}
     assert len(asked) == len(seen) < len(configs)

@@ -7,11 +7,12 @@ only configs for which that could change its decision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from tunefa.costmodel import latency
 from tunefa.costmodel.estimate import Estimate, estimates
+from tunefa.costmodel.features import model_keys
 from tunefa.costmodel.ranking import rank_us
 from tunefa.spec.space import Space
 from tunefa.spec.target import Case
@@ -41,11 +42,11 @@ def expected_and_least_us(
     config that is too slow in any case is the expected one.
     """
     fastest_us = min((each.time_us for each in expected), default=0.0)
-    names, known = case.kernel.space.seen_by_cost_model, dict[tuple[object, ...], _Needs]()
+    keys = model_keys(case, configs, [None] * len(configs))
+    known = dict[Hashable, _Needs]()
     found: list[tuple[float, float]] = []
     open_places, fewer = list[int](), list[Resources]()
-    for place, (config, own) in enumerate(zip(configs, expected, strict=True)):
-        key = tuple(config[name] for name in names)
+    for place, (config, own, key) in enumerate(zip(configs, expected, keys, strict=True)):
         needs = known.get(key) or known.setdefault(key, _needs(case, config))
         trial = Trial(config, "ok", resources=needs.expected, predicted_us=own.time_us)
         found.append((rank_us(trial), rank_us(trial)))

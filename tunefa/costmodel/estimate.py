@@ -8,14 +8,14 @@ learned from say how sure the time is. Elsewhere the stated error of the cost mo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tunefa.costmodel import latency, learned
 from tunefa.costmodel import npu as npu_model
-from tunefa.costmodel.features import features
+from tunefa.costmodel.features import features, model_keys
 from tunefa.costmodel.learned import HeldOut, LearnedModel
 from tunefa.costmodel.ranking import MODEL_ERROR, TIME_SD
 from tunefa.spec import kernel as kernels
@@ -147,15 +147,12 @@ def _by_latency_model(
     The model is asked once for configs that differ only in parameters that it does not know.
     """
     model, error = latency.of(case), math.log1p(MODEL_ERROR)
-    seen = case.kernel.space.seen_by_cost_model
-    known: dict[tuple[object, ...], Estimate] = {}
-    found = []
-    for config, needed in zip(configs, resources, strict=True):
-        key = (*[config[name] for name in seen], needed and needed.counted)
+    keys = model_keys(case, configs, resources)
+    known: dict[Hashable, Estimate] = {}
+    for config, needed, key in zip(configs, resources, keys, strict=True):
         if key not in known:
-            known[key] = Estimate(model.time_us(case, config, needed), TIME_SD, error)
-        found.append(known[key])
-    return found
+            known[key] = Estimate(model.predict(case, config, needed).time_us, TIME_SD, error)
+    return [known[key] for key in keys]
 
 
 def _mixed(trust: float, of_learned: float, of_analytic: float) -> float:

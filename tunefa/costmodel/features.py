@@ -10,7 +10,7 @@ natural ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,12 +52,11 @@ def features(
     """
     space = case.kernel.space
     given = resources or [None] * len(configs)
-    known: dict[tuple[object, ...], int] = {}
+    known: dict[Hashable, int] = {}
     found: list[tuple[float, Mapping[str, float]]] = []
     places = np.empty(len(configs), dtype=np.intp)
-    seen = space.seen_by_cost_model
-    for place, (config, needed) in enumerate(zip(configs, given, strict=True)):
-        key = (*[config[name] for name in seen], needed and needed.counted)
+    keys = model_keys(case, configs, given)
+    for place, (config, needed, key) in enumerate(zip(configs, given, keys, strict=True)):
         if key not in known:
             known[key] = len(found)
             found.append(of_config(case, config, needed))
@@ -70,6 +69,22 @@ def features(
     return Features(
         titles, np.hstack([own, derived.reshape(len(found), len(names))[places]]), times[places]
     )
+
+
+def model_keys(
+    case: Case, configs: Sequence[Config], resources: Sequence[Resources | None]
+) -> list[Hashable]:
+    """Returns a key for each config, with the compiler's resources or None. The cost model does not
+    tell configs with equal keys apart."""
+    seen = case.kernel.space.seen_by_cost_model
+    return [
+        (*[config[name] for name in seen], needed and _counted(needed))
+        for config, needed in zip(configs, resources, strict=True)
+    ]
+
+
+def _counted(resources: Resources) -> tuple[int | None, ...]:
+    return resources.smem_bytes, resources.registers, resources.spill_bytes
 
 
 def parameters(space: Space, configs: Sequence[Config]) -> Table:

@@ -46,19 +46,15 @@ class Model:
     may_set_registers: bool = True
     """Whether warp-specialised kernels of the op set their registers themselves."""
 
-    def predict(self, case: Case, config: Config, resources: Resources) -> Prediction:
-        """Returns the time of one launch with these resources, see `gpu.predict`."""
-        return self.predicted(case, self.tiled(case, config)[0], resources)
+    def predict(self, case: Case, config: Config, resources: Resources | None = None) -> Prediction:
+        """Returns the time of one launch with these resources, see `gpu.predict`; with the expected
+        ones if none are given."""
+        tiling, lower = self.tiled(case, config)
+        return self.predicted(case, tiling, resources or self._likely(case, tiling, lower))
 
     def expected(self, case: Case, config: Config) -> Resources:
         """Returns what the compiler will probably report."""
         return self._likely(case, *self.tiled(case, config))
-
-    def time_us(self, case: Case, config: Config, resources: Resources | None = None) -> float:
-        """Returns the time of one launch, with the expected resources if none are given."""
-        tiling, lower = self.tiled(case, config)
-        needed = resources or self._likely(case, tiling, lower)
-        return self.predicted(case, tiling, needed).time_us
 
     def threads(self, case: Case, config: Config) -> int:
         """Returns the threads of one CTA."""

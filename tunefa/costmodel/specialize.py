@@ -45,5 +45,4 @@ def specialized(case: Case, config: Config) -> dict[str, Any]:
 
 def _predicted(case: Case, config: Config) -> Prediction:
     """The time by the op's latency model, before compiling."""
-    model = latency.of(case)
-    return model.predict(case, config, model.expected(case, config))
+    return latency.of(case).predict(case, config)

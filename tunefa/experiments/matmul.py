@@ -144,14 +144,13 @@ def modelled_rows(workload: Workload, target: Target) -> list[Row]:
     configs = case.feasible().configs
     each = estimates(case, configs)
     best = min(range(len(configs)), key=lambda place: each[place].time_us)
-    default, model = case.default(), latency.of(case)
     return [
         {
             "workload": str(workload),
             "kernel": kernel.name,
             "config": dict(configs[best]),
             "tunefa_us": each[best].time_us,
-            "default_us": model.predict(case, default, model.expected(case, default)).time_us,
+            "default_us": latency.of(case).predict(case, case.default()).time_us,
             "roofline_us": roofline(workload, target).least_us,
         }
     ]

@@ -65,11 +65,6 @@ class Resources:
     """A hash of the compiled program, with what a launch needs of the compiler (threads, sizes of
     copies): equal hashes mean equal programs. Kept in journals, not in records."""
 
-    @property
-    def counted(self) -> tuple[int | None, int | None, int | None]:
-        """The resources that the cost model of GPUs counts."""
-        return self.smem_bytes, self.registers, self.spill_bytes
-
 
 @dataclass(frozen=True)
 class Trial:
