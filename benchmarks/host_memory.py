@@ -29,8 +29,13 @@ def resident_mb() -> float:
     trim = _of_libc("malloc_trim")
     if trim is not None:
         trim(0)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    return resident_bytes() / 1e6
+
+
+def resident_bytes() -> int:
+    """Returns the resident memory (RSS) in bytes, with what malloc keeps of freed memory."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def malloc_mb() -> float:

@@ -8,18 +8,17 @@ lengths grow by one from call to call, over a cache and with few queries the key
 from __future__ import annotations
 
 import gc
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import tunefa
+from benchmarks import host_memory
 from tunefa.compile.launch import driver
 from tunefa.measure.gradients import Gradients
 from tunefa.runtime import process
@@ -192,6 +191,5 @@ def spread(us: list[float]) -> dict[str, float]:
 def memory(device: str) -> tuple[int, int]:
     """The MB of this process, and those that PyTorch has allocated on the device."""
     gc.collect()
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     there = torch.cuda.memory_allocated() if device == "cuda" else 0
-    return pages * resource.getpagesize() // 2**20, there // 2**20
+    return host_memory.resident_bytes() // 2**20, there // 2**20

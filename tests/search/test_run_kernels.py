@@ -232,13 +232,21 @@ def test_a_kernel_that_is_behind_races_for_the_final_only(
     assert certificate["kernels"] == {"slower_by": {"raced_b": 0.5, "raced_c": 0.5}}
 
 
-def test_a_kernel_whose_default_is_far_behind_is_not_searched(
-    own_kernels: OwnKernels, raced: dict[str, list[Config]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernels = [own_kernels.add_attention(name) for name in ("brief_a", "brief_b")]
+def one_behind(
+    own_kernels: OwnKernels, monkeypatch: pytest.MonkeyPatch, leader: str, behind: str
+) -> list[Kernel]:
+    """Two kernels; each config of the second one takes half as long again as those of the first."""
+    kernels = [own_kernels.add_attention(name) for name in (leader, behind)]
     monkeypatch.setattr(
         Measuring, "judge", lambda self, config: 100.0 if self.kernel is kernels[0] else 150.0
     )
+    return kernels
+
+
+def test_a_kernel_whose_default_is_far_behind_is_not_searched(
+    own_kernels: OwnKernels, raced: dict[str, list[Config]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = one_behind(own_kernels, monkeypatch, "brief_a", "brief_b")
     result = searched(request(*kernels, measured=True, budget=Budget(trials=20)))
     assert counts(result) == {"brief_a": 19, "brief_b": 1}
     assert result.left_early == {"brief_b": pytest.approx(0.5)}
@@ -248,10 +256,7 @@ def test_a_kernel_whose_default_is_far_behind_is_not_searched(
 def test_the_model_is_not_asked_about_a_kernel_that_has_lost(
     own_kernels: OwnKernels, raced: dict[str, list[Config]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels = [own_kernels.add_attention(name) for name in ("known_a", "known_b")]
-    monkeypatch.setattr(
-        Measuring, "judge", lambda self, config: 100.0 if self.kernel is kernels[0] else 150.0
-    )
+    kernels = one_behind(own_kernels, monkeypatch, "known_a", "known_b")
     asked, problem, rule = list[str](), candidates.search_problem, proposer.stopping_rule
 
     def noted(request: Request, case: Case, *rest: Any) -> Any:
@@ -274,10 +279,7 @@ def test_the_model_is_not_asked_about_a_kernel_that_has_lost(
 def test_the_model_may_expect_that_one_which_is_far_behind_catches_up(
     own_kernels: OwnKernels, raced: dict[str, list[Config]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernels = [own_kernels.add_attention(name) for name in ("near_a", "near_b")]
-    monkeypatch.setattr(
-        Measuring, "judge", lambda self, config: 100.0 if self.kernel is kernels[0] else 150.0
-    )
+    kernels = one_behind(own_kernels, monkeypatch, "near_a", "near_b")
     default = kernels[0].default(WORKLOAD, SM90)
 
     def estimates(case: Case, configs: Any) -> list[Estimate]:
