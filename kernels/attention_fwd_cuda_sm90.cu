@@ -49,7 +49,7 @@
 //                         warpgroup w - 1 when it has issued its products;
 //                         for w = 0 of the last one, also once at the start
 //      named            128 threads of w, before and after they write the output    warpgroup w
-//      1+WARPGROUPS+w     to shared memory; e4m3: before the first promotion, too
+//      1+WARPGROUPS+w     to shared memory; E4M3_PV: before the first promotion, too
 //
 //      The store wait: one thread of w waits until its TMA store has read shared memory. With
 //      EPILOGUE_SUBTILE it waits before w writes to the O buffer again, otherwise before it arrives
@@ -64,7 +64,8 @@
 //                    ^ named 1            ^ named 2            ^ named 1            ^ named 2
 //
 // Tensor cores: BLOCK_N is any multiple of 16, and a head dimension costs as many columns as it
-// has, rounded up to 16. With e4m3 BLOCK_N and the columns of Q and K are multiples of 32.
+// has, rounded up to 16. With e4m3 the columns of Q and K are multiples of 32, and so is BLOCK_N
+// without FP16_PV.
 //
 // Probabilities stay in the registers of the scores. With P_IN_SMEM they go through shared memory,
 // which leaves registers for more keys in a block.
@@ -78,10 +79,12 @@
 // layout that WGMMA reads without bank conflicts. TMA fills columns beyond the head dimension with
 // zeros.
 //
-// With e4m3 a kernel that runs first writes V^T (cuda/transpose_e4m3.cuh). Scores and outputs are
-// multiplied by scales of each KV head, and the output is bf16. Sums are accumulated at two levels
-// (see Warpgroup::promote). Queries with more than 128 columns are kept in registers, because
-// shared memory, which each product and each promotion reads, is the bottleneck.
+// With e4m3 scores and outputs are multiplied by scales of each KV head, and the output is bf16.
+// Queries with more than 128 columns are kept in registers, because shared memory, which each
+// product reads, is the bottleneck. A kernel that runs first writes V^T (cuda/transpose_e4m3.cuh),
+// and sums are accumulated at two levels (see Warpgroup::promote). With FP16_PV that kernel writes V
+// in fp16 instead (cuda/widen_e4m3.cuh), and probabilities are in fp16 too: such sums need no second
+// level.
 
 // ------------------------------------------------------------ parameters, each set by -D (see .py)
 
@@ -139,14 +142,20 @@
 #ifndef DTYPE_E4M3
 #define DTYPE_E4M3 0
 #endif
+#ifndef FP16_PV
+#define FP16_PV 0
+#endif
 #ifndef MOST_SUM_KEYS
 #define MOST_SUM_KEYS 512
 #endif
+#define E4M3_PV (DTYPE_E4M3 && !FP16_PV)  // probabilities and V are in e4m3
 
 #include "cuda/numbers.cuh"
 #include "cuda/ptx.cuh"
 #if TRANSPOSE_V
 #include "cuda/transpose_e4m3.cuh"
+#elif WIDEN_V
+#include "cuda/widen_e4m3.cuh"
 #else
 #include "cuda/wgmma.cuh"
 
@@ -158,19 +167,19 @@ __host__ __device__ constexpr int chunks(int bytes) {
 }
 __host__ __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-constexpr int ELEMENT = DTYPE_E4M3 ? 1 : 2;  // bytes
+constexpr int ELEMENT = DTYPE_E4M3 ? 1 : 2;  // bytes, of Q and K
 constexpr int K_COLUMNS = padded(HEAD_DIM, 32 / ELEMENT), V_COLUMNS = padded(HEAD_DIM_V, 16);
 constexpr bool Q_IN_REGS = DTYPE_E4M3 && K_COLUMNS > 128;
-// V_CHUNKS counts chunks of 16 bits a column: the output has 16 bits with every dtype.
+// V_CHUNKS counts chunks of 16-bit columns: those of the output, and of V unless it is in e4m3.
 constexpr int K_CHUNKS = chunks(ELEMENT * K_COLUMNS), V_CHUNKS = chunks(2 * V_COLUMNS);
 constexpr int K_CHUNK = SWIZZLE_BYTES / ELEMENT, CHUNK = SWIZZLE_BYTES / 2;  // columns
 constexpr int Q_CHUNK_BYTES = 64 * SWIZZLE_BYTES, KV_CHUNK_BYTES = BLOCK_N * SWIZZLE_BYTES;
 // The output leaves through the slot of the queries, or through a buffer of its own in
 // EPILOGUE_SUBTILE subtiles.
 constexpr int O_CHUNKS = EPILOGUE_SUBTILE ? V_CHUNKS / EPILOGUE_SUBTILE : V_CHUNKS;  // of a subtile
-// e4m3: promoted sums lie in the output's buffer. A sum of the tensor cores has SUM_KEYS keys at
+// E4M3_PV: promoted sums lie in the output's buffer. A sum of the tensor cores has SUM_KEYS keys at
 // most (or one block), or with 0 all keys.
-constexpr int SUM_BYTES = DTYPE_E4M3 && MOST_SUM_KEYS ? 64 * 4 * V_COLUMNS : 0;
+constexpr int SUM_BYTES = E4M3_PV && MOST_SUM_KEYS ? 64 * 4 * V_COLUMNS : 0;
 constexpr int SUM_KEYS = MOST_SUM_KEYS, SUM_BLOCKS = larger(SUM_KEYS / BLOCK_N, 1);
 // Probabilities of 64 rows, in the widest chunks that divide a row: none is half empty.
 constexpr int P_SWIZZLE = BLOCK_N % 64 == 0 ? 128 : BLOCK_N % 32 == 0 ? 64 : 32;
@@ -189,9 +198,9 @@ constexpr int PRODUCER_REGISTERS = WARPGROUPS == 3 ? 32 : 24;
 // A row's maximum stays until a score exceeds it by 2^THRESHOLD_LOG2. e4m3 ends at 448 and has
 // fewer bits below 2^-6 (OCP 8-bit Floating Point Specification 1.0). So its probabilities are
 // multiplied by 2^P_SCALE_LOG2, and the two add up to 2^8 (FlashAttention-3's max_offset).
-constexpr int THRESHOLD_LOG2 = DTYPE_E4M3 ? RESCALE_THRESHOLD / 2 : RESCALE_THRESHOLD;
-constexpr int P_SCALE_LOG2 = DTYPE_E4M3 ? 8 - THRESHOLD_LOG2 : 0;
-constexpr bool IS_BF16 = !DTYPE_FP16;  // the output, and probabilities of 16 bits
+constexpr int THRESHOLD_LOG2 = E4M3_PV ? RESCALE_THRESHOLD / 2 : RESCALE_THRESHOLD;
+constexpr int P_SCALE_LOG2 = E4M3_PV ? 8 - THRESHOLD_LOG2 : 0;
+constexpr bool IS_BF16 = !DTYPE_FP16;  // the output
 
 static_assert(BLOCK_N % 16 == 0 && BLOCK_N <= 256, "WGMMA takes 16 keys at a time, TMA copies 256");
 static_assert(!EPILOGUE_SUBTILE || V_CHUNKS % EPILOGUE_SUBTILE == 0, "a subtile has whole chunks");
@@ -200,9 +209,10 @@ static_assert(!SPLIT_DIAGONAL_BLOCK || (INTRA_WG_OVERLAP && BLOCK_N % 32 == 0),
 static_assert(INTRA_WG_OVERLAP || !P_IN_SMEM, "P_IN_SMEM needs INTRA_WG_OVERLAP");
 static_assert(CLUSTER_SIZE == 1 || CLUSTER_SIZE == 2, "a cluster has one or two CTAs");
 static_assert(COPIED_KEYS % 8 == 0, "swizzles begin anew with every 8 rows");
-static_assert(!DTYPE_E4M3 || BLOCK_N % 32 == 0, "WGMMA sums over 32 keys at a time");
-static_assert(!DTYPE_E4M3 || (EPILOGUE_SUBTILE == 1 && !P_IN_SMEM),
-              "e4m3 needs EPILOGUE_SUBTILE = 1: promoted sums lie in the output's buffer");
+static_assert(!FP16_PV || DTYPE_E4M3, "FP16_PV needs e4m3");
+static_assert(!E4M3_PV || BLOCK_N % 32 == 0, "WGMMA sums over 32 keys at a time");
+static_assert(!E4M3_PV || (EPILOGUE_SUBTILE == 1 && !P_IN_SMEM),
+              "V in e4m3 needs EPILOGUE_SUBTILE = 1: promoted sums lie in the output's buffer");
 static_assert(INTRA_WG_OVERLAP || !PING_PONG, "PING_PONG needs INTRA_WG_OVERLAP");
 
 // Shared memory begins at a multiple of 1,024. The search space lays it out; offset, bytes of a
@@ -214,7 +224,7 @@ static_assert(!P_IN_SMEM || P_BYTES >= 64 * 2 * BLOCK_N,
               "a slot holds the probabilities of 64 rows");
 static_assert(K_BYTES == K_CHUNKS * KV_CHUNK_BYTES,
               "a slot's barrier waits for as many bytes of K");
-static_assert(V_BYTES == (DTYPE_E4M3 ? V_COLUMNS * BLOCK_N : V_CHUNKS * KV_CHUNK_BYTES),
+static_assert(V_BYTES == (E4M3_PV ? V_COLUMNS * BLOCK_N : V_CHUNKS * KV_CHUNK_BYTES),
               "a slot's barrier waits for as many bytes of V");
 static_assert(!EPILOGUE_SUBTILE || O_BYTES >= larger(O_CHUNKS * Q_CHUNK_BYTES, SUM_BYTES),
               "a slot holds the output of a subtile, and the sums of e4m3");
@@ -225,7 +235,7 @@ static_assert(BARRIERS_BYTES >= 8 && BARRIERS_SLOTS >= 4 * num_stages + 2 * Q_ST
               "each slot of K, V and Q has two barriers");
 static_assert((Q_OFFSET | Q_BYTES | K_OFFSET | K_BYTES) % (8 * SWIZZLE_BYTES) == 0 &&
                   (O_OFFSET | O_BYTES) % (8 * SWIZZLE_BYTES) == 0 &&
-                  (V_OFFSET | V_BYTES) % (8 * (DTYPE_E4M3 ? VT_SWIZZLE : SWIZZLE_BYTES)) == 0 &&
+                  (V_OFFSET | V_BYTES) % (8 * (E4M3_PV ? VT_SWIZZLE : SWIZZLE_BYTES)) == 0 &&
                   (P_OFFSET | P_BYTES) % (8 * P_SWIZZLE) == 0 && BARRIERS_OFFSET % 8 == 0,
               "a swizzle begins anew with every 8 rows");
 

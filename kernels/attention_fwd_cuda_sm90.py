@@ -25,6 +25,9 @@ The .cu describes the algorithm. What each parameter trades:
                           from L2, and each waits for the slower
     L2_SECTION_MB         causal: MiB of K and V of the heads whose tiles are worked on together, so
                           that they stay in the L2 cache
+    FP16_PV               1: with e4m3, probabilities and V are multiplied in fp16. That takes the
+                          tensor cores twice as long, but probabilities are rounded to 11 bits and
+                          not to 4, and sums need no second level
 """
 
 import ctypes
@@ -40,10 +43,11 @@ LOG2_E = math.log2(math.e)
 _PARAMETERS = (
     *("WARPGROUPS", "BLOCK_N", "num_stages", "Q_STAGES", "EPILOGUE_SUBTILE", "INTRA_WG_OVERLAP"),
     *("PING_PONG", "RESCALE_THRESHOLD", "SPLIT_DIAGONAL_BLOCK", "SWIZZLE_BYTES", "P_IN_SMEM"),
-    "CLUSTER_SIZE",
+    *("CLUSTER_SIZE", "FP16_PV"),
 )
-_TRANSPOSE_THREADS, _TRANSPOSE_KEYS = 256, 128
-"""Threads and keys of one CTA of `transpose_v`, as in cuda/transpose_e4m3.cuh."""
+_V_THREADS, _V_KEYS = 256, 128
+"""Threads and keys of one CTA of `transpose_v` and of `widen_v`, as in cuda/transpose_e4m3.cuh and
+cuda/widen_e4m3.cuh."""
 
 
 def variant(workload, config, aligned=True):
@@ -77,31 +81,39 @@ def _element(workload):
 
 
 def preprocess(workload, config):
-    """What writes V^T for 8-bit operands; None for others."""
+    """What writes V^T for 8-bit products, or V in fp16; None where operands have 16 bits."""
     if not _is_e4m3(workload):
         return None
+    function = "widen_v" if config["FP16_PV"] else "transpose_v"
     return {
-        "function": "transpose_v",
-        "defines": {"TRANSPOSE_V": 1, "HEAD_DIM_V": workload.head_dim_v},
-        "threads": _TRANSPOSE_THREADS,
+        "function": function,
+        "defines": {function.upper(): 1, "HEAD_DIM_V": workload.head_dim_v},
+        "threads": _V_THREADS,
         "smem_bytes": 0,
     }
 
 
 def scratch(tensors, spec):
-    """Memory for V^T."""
-    return transposed_v.scratch(spec.workload)
+    """Memory for V^T, or for V in fp16."""
+    if not spec.config["FP16_PV"]:
+        return transposed_v.scratch(spec.workload)
+    import torch  # importing it takes seconds, and compiling does not need it
+
+    return [(tuple(tensors[2].shape), torch.float16)]
 
 
 def preprocess_arguments(tensors, spec):
-    """Grid and arguments of `transpose_v`."""
-    v, vt = tensors[2], tensors[-1]
+    """Grid and arguments of `transpose_v` or `widen_v`."""
+    v, made = tensors[2], tensors[-1]
     batch, heads_kv, seqlen_k, _ = v.shape
-    keys = vt.shape[3]
-    sizes = map(ctypes.c_int, (heads_kv, seqlen_k, keys // 4))
+    sizes, keys = [heads_kv, seqlen_k], seqlen_k
+    if not spec.config["FP16_PV"]:
+        keys = made.shape[3]
+        sizes.append(keys // 4)
     strides = map(ctypes.c_longlong, transposed_v.strides(v))
     # Of the three axes only the first takes more than 65,535.
-    return (batch * heads_kv * ceil_div(keys, _TRANSPOSE_KEYS), 1, 1), [v, vt, *sizes, *strides]
+    grid = batch * heads_kv * ceil_div(keys, _V_KEYS), 1, 1
+    return grid, [v, made, *map(ctypes.c_int, sizes), *strides]
 
 
 def arguments(tensors, spec):
@@ -121,15 +133,16 @@ def arguments(tensors, spec):
     maps = [_map(q, 64, k_columns, width), _map(k, n, k_columns, width)]
     descales = []
     if _is_e4m3(workload):
-        *descales, vt = more
+        *descales, v = more
         descales.append(ctypes.c_int(workload.heads_kv))
+    if _is_e4m3(workload) and not config["FP16_PV"]:
         # As many keys as divide a block lie together.
         keys = next(keys for keys in (128, 64, 32) if config["BLOCK_N"] % keys == 0)
         maps.append(
-            _map(vt, round_up(workload.head_dim_v, 16) // config["CLUSTER_SIZE"], keys, keys)
+            _map(v, round_up(workload.head_dim_v, 16) // config["CLUSTER_SIZE"], keys, keys)
         )
     else:
-        maps.append(_map(v, n, k_columns, width))
+        maps.append(_map(v, n, width // 2, width))
     maps.append(_map(out, 64, width // 2, width))
     sizes = map(ctypes.c_int, (workload.heads, workload.seqlen_q, workload.seqlen_k))
     scale_log2 = ctypes.c_float(spec.scale * LOG2_E)

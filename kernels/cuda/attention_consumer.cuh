@@ -74,13 +74,13 @@ struct Consumer : Warpgroup {
 
     // Issues out += p @ v.
     DEVICE void issue_pv(RowState& rows, int pipe_read) const {
-        if constexpr (DTYPE_E4M3)
+        if constexpr (E4M3_PV)
             issue_pv_e4m3(rows, pipe_read);
         else
             issue_pv_16bit(rows, pipe_read);
     }
 
-    // e4m3 takes V^T.
+    // WGMMA takes V^T in e4m3.
     DEVICE void issue_pv_e4m3(RowState& rows, int pipe_read) const {
         u64 b = matrix_descriptor<VT_SWIZZLE>(
             shared + V_OFFSET + pipe_read % num_stages * V_BYTES, 16, 8 * VT_SWIZZLE);
@@ -106,10 +106,11 @@ struct Consumer : Warpgroup {
         for (int key = 0; key < BLOCK_N; key += 16) {
             u64 v_rows = b + ((key * SWIZZLE_BYTES) >> 4);
             int bytes = key / P_CHUNK * P_CHUNK_BYTES + key % P_CHUNK * 2;
+            typedef Wgmma<V_COLUMNS, FP16_PV ? FP16 : OPERANDS> Product;
             if constexpr (P_IN_SMEM)
-                Wgmma<V_COLUMNS>::template ss<1>(rows.out, a + (bytes >> 4), v_rows, 1);
+                Product::template ss<1>(rows.out, a + (bytes >> 4), v_rows, 1);
             else
-                Wgmma<V_COLUMNS>::rs(rows.out, rows.p + key / 4, v_rows);
+                Product::rs(rows.out, rows.p + key / 4, v_rows);
         }
         wgmma_commit();
     }

@@ -11,7 +11,9 @@ DEVICE void load_q(const TensorMap* map, u32 to, u32 barrier, int row, const Wor
         tma_load(to + i * Q_CHUNK_BYTES, map, barrier, i * K_CHUNK, row, work.head, work.batch);
 }
 
-// Copies a block of K or V. With a cluster each CTA copies COPIED_KEYS of its keys to all CTAs.
+// Copies a block of K or V, in chunks of COLUMNS. With a cluster each CTA copies COPIED_KEYS of its
+// keys to all CTAs.
+template <int COLUMNS>
 DEVICE void load_block(const TensorMap* map, u32 to, int chunks, u32 barrier, int key,
                        const WorkInfo& work) {
     int begin = CLUSTER_SIZE == 1 ? 0 : cluster_rank() * COPIED_KEYS;
@@ -19,9 +21,9 @@ DEVICE void load_block(const TensorMap* map, u32 to, int chunks, u32 barrier, in
     for (int i = 0; i < chunks; i++) {
         u32 chunk = to + i * KV_CHUNK_BYTES + begin * SWIZZLE_BYTES;
         if (CLUSTER_SIZE == 1)
-            tma_load(chunk, map, barrier, i * K_CHUNK, key, work.head_kv, work.batch);
+            tma_load(chunk, map, barrier, i * COLUMNS, key, work.head_kv, work.batch);
         else
-            tma_load_multicast(chunk, map, barrier, i * K_CHUNK, key + begin, work.head_kv,
+            tma_load_multicast(chunk, map, barrier, i * COLUMNS, key + begin, work.head_kv,
                                work.batch, (1 << CLUSTER_SIZE) - 1);
     }
 }
@@ -55,18 +57,18 @@ DEVICE void produce(const TensorMap* q_map, const TensorMap* k_map, const Tensor
         k.wait_empty(pipe_write);
         u32 full = k.full(pipe_write % num_stages);
         mbarrier_arrive_expect_tx(full, K_BYTES);
-        load_block(k_map, shared + K_OFFSET + pipe_write % num_stages * K_BYTES, K_CHUNKS, full,
-                   block * BLOCK_N, work);
+        u32 to = shared + K_OFFSET + pipe_write % num_stages * K_BYTES;
+        load_block<K_CHUNK>(k_map, to, K_CHUNKS, full, block * BLOCK_N, work);
     };
     auto load_v = [&](const WorkInfo& work, int pipe_write, int block) {
         v.wait_empty(pipe_write);
         u32 full = v.full(pipe_write % num_stages);
         mbarrier_arrive_expect_tx(full, V_BYTES);
         u32 to = shared + V_OFFSET + pipe_write % num_stages * V_BYTES;
-        if (DTYPE_E4M3)
+        if (E4M3_PV)
             load_transposed_block(v_map, to, full, block * BLOCK_N, work);
         else
-            load_block(v_map, to, V_CHUNKS, full, block * BLOCK_N, work);
+            load_block<CHUNK>(v_map, to, V_CHUNKS, full, block * BLOCK_N, work);
     };
     for (int i = 0; i < count; i++) {
         WorkInfo work = next_work;

@@ -12,21 +12,10 @@
 // 2 (lane / 4) and 2 (lane / 4) + 1.
 #pragma once
 
+#include "cuda/e4m3.cuh"
 #include "cuda/numbers.cuh"
 #include "cuda/ptx.cuh"
 #include "cuda/swizzled_tile.cuh"
-
-// Two numbers in e4m3 as two in fp16: those in the low or the high half of x.
-template <int HALF>
-DEVICE u32 f16_of_e4m3(u32 x) {
-    u32 y;
-    asm("{ .reg .b16 half0, half1;\n"
-        "mov.b32 {half0, half1}, %1;\n"
-        "cvt.rn.f16x2.e4m3x2 %0, half0; }"
-        : "=r"(y)
-        : "r"(HALF ? x >> 16 : x));
-    return y;
-}
 
 // Returns x * a + y * b, rounded in the same way wherever it is.
 DEVICE float weighted_sum(float x, float a, float y, float b) {

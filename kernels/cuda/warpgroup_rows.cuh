@@ -15,13 +15,13 @@ DEVICE u32 swizzled_address(u32 chunk, int row, int unit) {
 // see wgmma.cuh. Each pair has one element for each of the lane's two rows.
 struct RowState {
     float out[V_COLUMNS / 2];
-    u32 p[P_IN_SMEM ? 1 : BLOCK_N * ELEMENT / 8];  // probabilities of a block, as a left operand
+    u32 p[P_IN_SMEM ? 1 : BLOCK_N / (E4M3_PV ? 8 : 4)];  // probabilities, as a left operand
     float max_log2[2];        // of scores times scale_log2; up to THRESHOLD_LOG2 too low
     float sum[2];             // of this lane's columns
     float row_scale[2];       // the factor of the output of earlier steps, from the last softmax
     float output_scale[2];    // the factor of the output in the end: v_descale / sum
-    int summed_blocks;        // e4m3: blocks of the tile whose p @ v was computed
-    float promoted_scale[2];  // e4m3: the product of row_scale since the last promotion
+    int summed_blocks;        // E4M3_PV: blocks of the tile whose p @ v was computed
+    float promoted_scale[2];  // E4M3_PV: the product of row_scale since the last promotion
 
     DEVICE void init() {
         summed_blocks = 0;
@@ -121,10 +121,10 @@ struct Warpgroup {
         for (int half = 0; half < 2; half++) rows.promoted_scale[half] *= rows.row_scale[half];
     }
 
-    // Converts the first N probabilities of a block to the dtype, for p @ v; the others are 0.
+    // Converts the first N probabilities of a block to V's dtype, for p @ v; the others are 0.
     template <int N>
     DEVICE void convert_p(const float (&s)[N / 2], RowState& rows) const {
-        if constexpr (DTYPE_E4M3)
+        if constexpr (E4M3_PV)
             convert_p_e4m3<N>(s, rows);
         else
             convert_p_16bit<N>(s, rows);
@@ -144,7 +144,7 @@ struct Warpgroup {
     DEVICE void convert_p_16bit(const float (&s)[N / 2], RowState& rows) const {
         auto pair = [&](int i) {
             const float* x = s + 2 * i % (N / 2);
-            return i < N / 4 ? cvt_16bit_x2<IS_BF16>(x[0], x[1]) : 0;
+            return i < N / 4 ? cvt_16bit_x2<IS_BF16 && !FP16_PV>(x[0], x[1]) : 0;
         };
         if constexpr (!P_IN_SMEM) {
 #pragma unroll
@@ -166,12 +166,12 @@ struct Warpgroup {
         }
     }
 
-    // e4m3: two-level accumulation. Tensor cores add 8-bit products with about 14 bits, and cut off
+    // E4M3_PV: two-level accumulation. Tensor cores add 8-bit products with about 14 bits, and cut off
     // the rest (DeepSeek-V3, arXiv:2412.19437, section 3.5.2): after 16,384 keys a fourth of a sum
     // can be missing. So every SUM_BLOCKS blocks the output is promoted: it is added to sums in
     // fp32, which lie in the output's buffer, and starts at zero again.
     DEVICE void promote(RowState& rows) const {
-        if (!DTYPE_E4M3 || !MOST_SUM_KEYS || ++rows.summed_blocks % SUM_BLOCKS != 0) return;
+        if (!E4M3_PV || !MOST_SUM_KEYS || ++rows.summed_blocks % SUM_BLOCKS != 0) return;
         bool is_first = rows.summed_blocks == SUM_BLOCKS;
         if (is_first) {  // the TMA store of the tile before reads the buffer
             if (lane + warp == 0) tma_store_wait();
@@ -188,7 +188,7 @@ struct Warpgroup {
 
     // Adds the promoted sums to the output, at the end of a tile.
     DEVICE void add_promoted_sums(RowState& rows) const {
-        if (!DTYPE_E4M3 || !MOST_SUM_KEYS || rows.summed_blocks < SUM_BLOCKS) return;
+        if (!E4M3_PV || !MOST_SUM_KEYS || rows.summed_blocks < SUM_BLOCKS) return;
 #pragma unroll
         for (int i = 0; i < V_COLUMNS / 2; i += 4) add_promoted(rows, i);
     }

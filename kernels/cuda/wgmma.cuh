@@ -8,22 +8,27 @@
 
 #include "cuda/ptx.cuh"
 
-// Shape and types: one instruction sums over 32 bytes of a row. SS_ORDER and RS_ORDER say that A
-// and B lie by rows or by columns: with 16 bits B may lie by rows (operand e), with 8 bits it may
-// not.
+// The types of A and B. One instruction sums over 32 bytes of a row.
+enum OperandType { E4M3, FP16, BFLOAT16 };
 #if DTYPE_E4M3
-#define KIND "k32.f32.e4m3.e4m3 "
-#define SS_ORDER(e) ""
-#define RS_ORDER ""
+#define OPERANDS E4M3
+#elif DTYPE_FP16
+#define OPERANDS FP16
 #else
-#if DTYPE_FP16
-#define KIND "k16.f32.f16.f16 "
-#else
-#define KIND "k16.f32.bf16.bf16 "
+#define OPERANDS BFLOAT16
 #endif
-#define SS_ORDER(e) ", 0, %" #e
-#define RS_ORDER ", 1"
-#endif
+
+// Shape and types of the instruction, and how it says that A and B lie by rows or by columns: with
+// 16 bits B may lie by rows (operand e of `ss`, always in `rs`), with 8 bits it may not.
+#define KIND_E4M3 "k32.f32.e4m3.e4m3 "
+#define KIND_FP16 "k16.f32.f16.f16 "
+#define KIND_BFLOAT16 "k16.f32.bf16.bf16 "
+#define SS_ORDER_E4M3(e) ""
+#define SS_ORDER_FP16(e) ", 0, %" #e
+#define SS_ORDER_BFLOAT16 SS_ORDER_FP16
+#define RS_ORDER_E4M3 ""
+#define RS_ORDER_FP16 ", 1"
+#define RS_ORDER_BFLOAT16 RS_ORDER_FP16
 
 // ---------------------------------------------------------------------- operands in shared memory
 
@@ -68,7 +73,7 @@ DEVICE void wgmma_fence_operand(u32 (&x)[N]) {
 
 // d += a b. ss: A and B are in shared memory, B by columns (as B^T) or with BY_ROWS by rows. rs: A
 // is in registers, B in shared memory by rows, e4m3 by columns. With `add` = 0 (ADD = 0) d = a b.
-template <int N>
+template <int N, OperandType TYPE = OPERANDS>
 struct Wgmma;
 
 // Inline PTX numbers its operands. R<k> are the names of the first 8 k, the accumulator; D<k> are
@@ -110,39 +115,50 @@ struct Wgmma;
 #define D16 D15, EIGHT(120)
 
 // a, b, ... are the numbers of the operands behind the accumulator, from 8 k on.
-#define WGMMA(N, k, a, b, c, e, f, g)                                                             \
+#define WGMMA(T, N, k, a, b, c, e, f, g)                                                          \
     template <>                                                                                   \
-    struct Wgmma<N> {                                                                             \
+    struct Wgmma<N, T> {                                                                          \
         template <int BY_ROWS = 0>                                                                \
         static DEVICE void ss(float (&d)[N / 2], u64 a_, u64 b_, int add) {                       \
             asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #c ", 0;\n"                       \
-                         "wgmma.mma_async.sync.aligned.m64n" #N KIND "{" R##k "}, %" #a ", %" #b  \
-                         ", add, 1, 1" SS_ORDER(e) "; }"                                          \
+                         "wgmma.mma_async.sync.aligned.m64n" #N KIND_##T "{" R##k "}, %" #a       \
+                         ", %" #b ", add, 1, 1" SS_ORDER_##T(e) "; }"                             \
                          : D##k                                                                   \
                          : "l"(a_), "l"(b_), "r"(add), "n"(BY_ROWS));                             \
         }                                                                                         \
         template <int ADD = 1>                                                                    \
         static DEVICE void rs(float (&d)[N / 2], const u32* a_, u64 b_) {                         \
             asm volatile("{ .reg .pred add; setp.ne.b32 add, %" #g ", 0;\n"                       \
-                         "wgmma.mma_async.sync.aligned.m64n" #N KIND "{" R##k "}, {%" #a ",%" #b  \
-                         ",%" #c ",%" #e "}, %" #f ", add, 1, 1" RS_ORDER "; }"                   \
+                         "wgmma.mma_async.sync.aligned.m64n" #N KIND_##T "{" R##k "}, {%" #a      \
+                         ",%" #b ",%" #c ",%" #e "}, %" #f ", add, 1, 1" RS_ORDER_##T "; }"       \
                          : D##k                                                                   \
                          : "r"(a_[0]), "r"(a_[1]), "r"(a_[2]), "r"(a_[3]), "l"(b_), "n"(ADD));    \
         }                                                                                         \
     };
-WGMMA(16, 1, 8, 9, 10, 11, 12, 13)
-WGMMA(32, 2, 16, 17, 18, 19, 20, 21)
-WGMMA(48, 3, 24, 25, 26, 27, 28, 29)
-WGMMA(64, 4, 32, 33, 34, 35, 36, 37)
-WGMMA(80, 5, 40, 41, 42, 43, 44, 45)
-WGMMA(96, 6, 48, 49, 50, 51, 52, 53)
-WGMMA(112, 7, 56, 57, 58, 59, 60, 61)
-WGMMA(128, 8, 64, 65, 66, 67, 68, 69)
-WGMMA(144, 9, 72, 73, 74, 75, 76, 77)
-WGMMA(160, 10, 80, 81, 82, 83, 84, 85)
-WGMMA(176, 11, 88, 89, 90, 91, 92, 93)
-WGMMA(192, 12, 96, 97, 98, 99, 100, 101)
-WGMMA(208, 13, 104, 105, 106, 107, 108, 109)
-WGMMA(224, 14, 112, 113, 114, 115, 116, 117)
-WGMMA(240, 15, 120, 121, 122, 123, 124, 125)
-WGMMA(256, 16, 128, 129, 130, 131, 132, 133)
+#define WGMMAS(T)                                        \
+    WGMMA(T, 16, 1, 8, 9, 10, 11, 12, 13)                \
+    WGMMA(T, 32, 2, 16, 17, 18, 19, 20, 21)              \
+    WGMMA(T, 48, 3, 24, 25, 26, 27, 28, 29)              \
+    WGMMA(T, 64, 4, 32, 33, 34, 35, 36, 37)              \
+    WGMMA(T, 80, 5, 40, 41, 42, 43, 44, 45)              \
+    WGMMA(T, 96, 6, 48, 49, 50, 51, 52, 53)              \
+    WGMMA(T, 112, 7, 56, 57, 58, 59, 60, 61)             \
+    WGMMA(T, 128, 8, 64, 65, 66, 67, 68, 69)             \
+    WGMMA(T, 144, 9, 72, 73, 74, 75, 76, 77)             \
+    WGMMA(T, 160, 10, 80, 81, 82, 83, 84, 85)            \
+    WGMMA(T, 176, 11, 88, 89, 90, 91, 92, 93)            \
+    WGMMA(T, 192, 12, 96, 97, 98, 99, 100, 101)          \
+    WGMMA(T, 208, 13, 104, 105, 106, 107, 108, 109)      \
+    WGMMA(T, 224, 14, 112, 113, 114, 115, 116, 117)      \
+    WGMMA(T, 240, 15, 120, 121, 122, 123, 124, 125)      \
+    WGMMA(T, 256, 16, 128, 129, 130, 131, 132, 133)
+#if DTYPE_E4M3
+WGMMAS(E4M3)
+#if FP16_PV  // p @ v of attention in e4m3
+WGMMAS(FP16)
+#endif
+#elif DTYPE_FP16
+WGMMAS(FP16)
+#else
+WGMMAS(BFLOAT16)
+#endif

@@ -4,6 +4,12 @@
 
 #include "cuda/wgmma.cuh"
 
+#if DTYPE_FP16
+#define KIND KIND_FP16
+#else
+#define KIND KIND_BFLOAT16
+#endif
+
 // d += a^T b: A in shared memory by columns, so that a^T has its rows together.
 template <int N>
 struct WgmmaTransposed;

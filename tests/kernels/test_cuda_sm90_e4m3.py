@@ -22,6 +22,7 @@ from tunefa.spec.workload import Workload
 
 KERNEL = kernels.load("attention_fwd_cuda_sm90")
 SM90 = archs.load("sm90")
+NARROW = {"FP16_PV": 0}
 # One thread after the other, twice: the second time shared memory is as all threads left it.
 PROGRAM = """
 #define __device__
@@ -56,7 +57,7 @@ extern "C" void run(int blocks, int threads, const u32* v, u32* vt, int heads_kv
 )
 def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) -> None:
     w = Workload.parse(f"{sizes}_q1_e4m3_full")
-    preprocess = KERNEL.module.preprocess(w, {})
+    preprocess = KERNEL.module.preprocess(w, NARROW)
     (tmp_path / "program.cc").write_text(PROGRAM)
     defines = [f"-D{name}={value}" for name, value in preprocess["defines"].items()]
     command = [str(cuda_on_cpu.COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *defines]
@@ -66,12 +67,12 @@ def test_v_is_transposed_and_reordered_to_the_bit(sizes: str, tmp_path: Path) ->
 
     more = torch.randint(-128, 128, (w.batch, w.seqlen_k, w.heads_kv + 1, w.head_dim_v + 16))
     v = more.to(torch.int8)[:, :, 1:, : w.head_dim_v].transpose(1, 2)
-    ((shape, dtype),) = KERNEL.module.scratch((None, None, v), spec_of(KERNEL, w, {}))
+    ((shape, dtype),) = KERNEL.module.scratch((None, None, v), spec_of(KERNEL, w, NARROW))
     assert dtype == torch.float8_e4m3fn
     memory = torch.full((w.batch + 1, *shape[1:]), 127, dtype=torch.int8)  # any bits of 8
     made = memory[: w.batch]
     (blocks, *_), arguments = KERNEL.module.preprocess_arguments(
-        (None, None, v, made), spec_of(KERNEL, w, {})
+        (None, None, v, made), spec_of(KERNEL, w, NARROW)
     )
     library.run(
         blocks, preprocess["threads"],
@@ -88,8 +89,10 @@ def test_no_grid_is_larger_than_a_launch_takes() -> None:
     w = Workload.parse("h1_q16_k8404992_d64_e4m3_full")
     v = torch.empty(1, 1, 1, 64, dtype=torch.int8).expand(1, 1, w.seqlen_k, 64)
     vt = torch.empty(1, 1, 1, 1, dtype=torch.int8).expand(1, 1, 64, w.seqlen_k)
-    grid, _ = KERNEL.module.preprocess_arguments((None, None, v, vt), spec_of(KERNEL, w, {}))
-    assert grid == (w.seqlen_k // 128, 1, 1)
+    for config in (NARROW, {"FP16_PV": 1}):
+        spec = spec_of(KERNEL, w, config)
+        grid, _ = KERNEL.module.preprocess_arguments((None, None, v, vt), spec)
+        assert grid == (w.seqlen_k // 128, 1, 1)
 
 
 def binary(workload: Workload) -> Compiled:
@@ -117,7 +120,7 @@ def test_defaults_take_the_memory_that_the_space_says(head_dim: int, mask: str) 
 
 def test_fast_sums_need_no_memory_in_fp32() -> None:
     made = {}
-    config = KERNEL.default(Workload.parse("h16_q4096_d256_e4m3_full"), SM90)
+    config = KERNEL.default(Workload.parse("h16_q4096_d256_e4m3_full"), SM90) | NARROW
     for accuracy in ("", "_fast"):
         workload = Workload.parse(f"h16_q4096_d256_e4m3_full{accuracy}")
         said = KERNEL.space.estimate(config, workload, SM90)["smem_bytes"]
@@ -141,6 +144,7 @@ def test_only_e4m3_needs_something_to_run_first() -> None:
         ({"BLOCK_N": 112}, "multiple of 32"),
         ({"BLOCK_N": 160, "num_stages": 2, "Q_STAGES": 1}, "must leave a thread 24 registers"),
         ({"P_IN_SMEM": 1}, "P_IN_SMEM needs a 16-bit dtype"),
+        ({"FP16_PV": 1, "BLOCK_N": 96}, "32 with FP16_PV"),
     ],
 )
 def test_what_8_bits_ask_for_is_refused_in_words(changes: dict[str, Any], reason: str) -> None:

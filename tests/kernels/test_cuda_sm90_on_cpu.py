@@ -30,6 +30,7 @@ SMS = 2
 pytestmark = pytest.mark.skipif(cuda_on_cpu.COMPILER is None, reason="needs g++")
 
 ONE_WARPGROUP = {
+    "FP16_PV": 0,
     "WARPGROUPS": 1,
     "BLOCK_N": 64,
     "num_stages": 2,
@@ -92,7 +93,18 @@ CASES: list[tuple[str, dict[str, int]]] = [
         {**TWO, "BLOCK_N": 96, "EPILOGUE_SUBTILE": 1, "CLUSTER_SIZE": 2, "PING_PONG": 1},
     ),
     ("h2_q100_k1100_d256_dv64_e4m3_full", {"EPILOGUE_SUBTILE": 1, "RESCALE_THRESHOLD": 0}),
-    # The same on one level.
+    # V in fp16.
+    ("h2_q130_k200_d64_e4m3_full", {"FP16_PV": 1, "SWIZZLE_BYTES": 64}),
+    (
+        "h2_q200_k700_d64_e4m3_causal",
+        {**TWO, "FP16_PV": 1, "BLOCK_N": 144, "SWIZZLE_BYTES": 64, "Q_STAGES": 2},
+    ),
+    (
+        "b2_h4_kv2_q130_k300_d128_e4m3_full",
+        {**TWO, "FP16_PV": 1, "BLOCK_N": 112, "EPILOGUE_SUBTILE": 2, "CLUSTER_SIZE": 2},
+    ),
+    ("h2_q100_k400_d256_dv64_e4m3_full", {"FP16_PV": 1, "EPILOGUE_SUBTILE": 1}),
+    # V in e4m3, on one level.
     (
         "h2_q130_k1200_d128_e4m3_causal_fast",
         {**TWO, "BLOCK_N": 96, "EPILOGUE_SUBTILE": 1, "PING_PONG": 1},
@@ -171,30 +183,41 @@ def test_results_are_right(text: str, changes: dict[str, int], tmp_path: Path) -
         assert all(map(torch.equal, first, other))
 
 
-def test_layouts_are_strides_and_nothing_is_written_beside_the_output(tmp_path: Path) -> None:
-    workload = Workload.parse("b2_h4_kv2_q75_k90_d40_dv24_bf16_causal")
-    run = cuda_on_cpu.compiled(KERNEL, workload, config_of({}), tmp_path)
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("b2_h4_kv2_q75_k90_d40_dv24_bf16_causal", {}),
+        ("b2_h4_kv2_q75_k170_d48_dv32_e4m3_causal", {"FP16_PV": 1, "SWIZZLE_BYTES": 64}),
+        ("b2_h4_kv2_q75_k170_d48_dv32_e4m3_causal", {"EPILOGUE_SUBTILE": 1, "SWIZZLE_BYTES": 64}),
+    ],
+)
+def test_layouts_are_strides_and_nothing_is_written_beside_the_output(
+    text: str, changes: dict[str, int], tmp_path: Path
+) -> None:
+    workload = Workload.parse(text)
+    assert KERNEL.refusal(config_of(changes), workload, SM90) is None
+    run = cuda_on_cpu.compiled(KERNEL, workload, config_of(changes), tmp_path)
     made = tensors_of(workload)
     right = ran(run, workload, made, MODES[0])
 
     def part_of_more(x: Tensor) -> Tensor:
         batch, heads, seqlen, head_dim = x.shape
-        shape = (batch, seqlen + 8, heads + 3, head_dim + 16)
-        more = torch.full(shape, 7.0, dtype=x.dtype).transpose(1, 2)
-        more[:, 1 : heads + 1, 3 : seqlen + 3, 8 : head_dim + 8].copy_(x)
-        return more[:, 1 : heads + 1, 3 : seqlen + 3, 8 : head_dim + 8]
+        shape = (batch, seqlen + 8, heads + 3, head_dim + 32)
+        more = torch.full(shape, 7.0).to(x.dtype).transpose(1, 2)
+        more[:, 1 : heads + 1, 3 : seqlen + 3, 16 : head_dim + 16].copy_(x)
+        return more[:, 1 : heads + 1, 3 : seqlen + 3, 16 : head_dim + 16]
 
     others = [part_of_more(x) for x in made[:4]]
     lse = torch.full((2 * 4 * 75 + 64,), 7.0)
     within = lse[32:-32].view(2, 4, 75)
     assert KERNEL.module.is_aligned(others)
-    run((*others, within), workload, sms=SMS)
+    run((*others, within, *made[5:]), workload, sms=SMS)
     assert torch.equal(others[3], right[0]) and torch.equal(within, right[1])
     assert bool((lse[:32] == 7).all()) and bool((lse[-32:] == 7).all())
     around = others[3]._base
     assert around is not None
     written = torch.zeros_like(around, dtype=torch.bool).transpose(1, 2)
-    written[:, 1:5, 3:78, 8:32] = True
+    written[:, 1:5, 3:78, 16 : 16 + workload.head_dim_v] = True
     assert bool((around.transpose(1, 2)[~written] == 7).all())
 
 

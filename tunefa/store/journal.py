@@ -24,7 +24,14 @@ from tunefa import assets
 from tunefa.errors import TunefaError
 from tunefa.spec import regular_file
 from tunefa.spec.trial import Trial
-from tunefa.store import checksum, journal_header, schema1, trial_data, trust
+from tunefa.store import (
+    added_parameters,
+    checksum,
+    journal_header,
+    schema1,
+    trial_data,
+    trust,
+)
 from tunefa.store.journal_header import CHECKSUM, SCHEMA, Limits
 
 ELAPSED = "elapsed_s"
@@ -262,8 +269,10 @@ def _trial(entry: Any, limits: Limits, where: str) -> tuple[str, Trial, float | 
     seconds = entry.pop(ELAPSED, None)
     if seconds is not None and not (type(seconds) in (int, float) and 0 <= seconds < math.inf):
         raise ValueError(f"{ELAPSED} must be a number of at least 0, not {seconds!r:.60}")
-    if limits.schema == 1 and isinstance(entry.get("config"), dict):
-        entry["config"] = schema1.config(kernel, entry["config"])
+    if isinstance(entry.get("config"), dict):
+        if limits.schema == 1:
+            entry["config"] = schema1.config(kernel, entry["config"])
+        entry["config"] = added_parameters.completed(kernel, entry["config"])
     trial = trial_data.read(entry)
     if why := limits.why_not(trial):
         raise TunefaError(f"{where}: this trial cannot be true: {why}: remove the line")

@@ -14,6 +14,7 @@ from tunefa.errors import TunefaError
 from tunefa.spec.strict_yaml import Fields
 from tunefa.spec.trial import MODES, Mode, Resources
 from tunefa.spec.workload import Workload
+from tunefa.store import added_parameters
 from tunefa.store.source_hashes import same_code
 
 SCHEMA = 2
@@ -219,6 +220,7 @@ class Record:
         }
         if values["objective"] == "replayed":
             raise TunefaError(f"{fields.at('objective')}: a replayed result cannot be a record")
+        values |= added_parameters.of_record(**values)
         workload = fields.take("workload", str)
         resources = fields.take("resources", (dict, type(None)), None)
         fields.done()
